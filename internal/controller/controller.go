@@ -1,0 +1,304 @@
+// Package controller is what a notice means for this cluster: whose instance it
+// is, what to do, and the one drain that every affected node has.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	pods "github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+)
+
+// Instances tells what EC2 knows of an instance. An answer may be as old as
+// maxAge. found is false when EC2 does not know the id; an error says nothing.
+type Instances interface {
+	Get(ctx context.Context, id string, maxAge time.Duration) (i instance.Instance, found bool, err error)
+}
+
+// Hooks speaks to Auto Scaling about lifecycle hooks; see package asg.
+type Hooks interface {
+	Limits(ctx context.Context, h asg.Hook) (asg.Limits, error)
+	Hold(ctx context.Context, h asg.Hook, started time.Time)
+	Complete(ctx context.Context, h asg.Hook) error
+}
+
+// Drainer gets the pods off a node; see package drain.
+type Drainer interface {
+	Drain(ctx context.Context, o pods.Order) (pods.Result, error)
+}
+
+// Observer is told what happens. Its methods are called concurrently, and must
+// not block; action, step and why are of closed sets.
+type Observer interface {
+	// Decided is called for each decision about an instance, and for each message that names none.
+	Decided(kind notice.Kind, action, why string)
+	// Node is called when a step of the work on a node was done, or cannot be.
+	Node(ref cluster.Ref, step, why string, err error)
+	// Drained is called when the pods of a node have left, or its deadline (zero:
+	// it has none) has come.
+	Drained(ref cluster.Ref, r pods.Result, took time.Duration, deadline time.Time)
+}
+
+// The steps of the work on a node, by the values that the label node_action has
+// in the metrics of AWS Node Termination Handler.
+const (
+	StepCordon   = "cordon"
+	StepUncordon = "uncordon"
+)
+
+// Controller handles the messages of the queue. Its fields are set before Run.
+type Controller struct {
+	Cluster   *cluster.Cluster
+	Instances Instances
+	Hooks     Hooks
+	Drainer   Drainer
+	Observer  Observer
+	Log       logr.Logger
+
+	Policy
+	// Account and Region are those of the queue; notices of others are foreign.
+	// Empty: not known, not compared.
+	Account, Region string
+	// ManagedTag must be on an instance for its notices to be acted on. Empty: no tag check.
+	ManagedTag string
+	// ClusterName is this cluster's name in the tags of its instances; can be empty.
+	ClusterName string
+	// DryRun decides and logs, and writes nothing.
+	DryRun bool
+	// CompletionDelay is waited between the end of a drain and the completion of its hooks.
+	CompletionDelay time.Duration
+	// OutOfServiceTaint puts the out-of-service taint on nodes whose instance has stopped.
+	OutOfServiceTaint bool
+	// Workers bounds the drains that are not urgent and run at once; 0: no bound.
+	Workers int
+
+	once      sync.Once
+	begin     chan *work    // works for Run to carry out
+	resumed   chan struct{} // closed when the intents of the leader before are under way
+	slots     chan struct{} // nil: no bound
+	calledOff changes
+
+	mu    sync.Mutex
+	works map[cluster.Ref]*work
+}
+
+const (
+	// settled is how old EC2's answer may be where it hardly changes any more:
+	// whose an instance is. unsettled is for one whose Node is waited for.
+	settled   = 10 * time.Minute
+	unsettled = 15 * time.Second
+	// What fails is tried again after firstPause, then twice that, to lastPause.
+	firstPause = 500 * time.Millisecond
+	lastPause  = 10 * time.Second
+	// tryTimeout bounds one try, so that a peer that hangs costs no more than it.
+	tryTimeout = 15 * time.Second
+)
+
+// init makes what the methods share; the first of them calls it.
+func (c *Controller) init() {
+	c.once.Do(func() {
+		c.begin = make(chan *work)
+		c.resumed = make(chan struct{})
+		c.works = map[cluster.Ref]*work{}
+		c.calledOff = newChanges()
+		if c.Workers > 0 {
+			c.slots = make(chan struct{}, c.Workers)
+		}
+	})
+}
+
+// Handle does what a message asks for, and returns when that is done: nil when
+// the message is of no more use. It may be called again for the same message, in
+// any order with others, before or after the process was replaced.
+func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
+	c.init()
+	log := c.Log.WithValues("message", m.ID)
+	n, err := notice.Parse(m.Body)
+	if err != nil {
+		c.Observer.Decided(notice.Ignored, "reject", "undecodable")
+		log.Error(err, "a message cannot be read", "body", quoted(m.Body))
+		return queue.Reject(err)
+	}
+	if n.Kind == notice.Ignored {
+		c.Observer.Decided(n.Kind, drop.String(), string(n.Ignored))
+		log.V(1).Info("a message asks for nothing", "why", n.Ignored)
+		if c.DryRun {
+			return settle(errDryRun)
+		}
+		return nil
+	}
+	log = log.WithValues("kind", n.Kind, "event", n.ID)
+	if len(n.Instances) == 1 {
+		return settle(c.handle(ctx, log, n, n.Instances[0]))
+	}
+	errs := make([]error, len(n.Instances))
+	var all sync.WaitGroup
+	for k, id := range n.Instances {
+		all.Go(func() { errs[k] = c.handle(ctx, log, n, id) })
+	}
+	all.Wait()
+	return settle(errs...)
+}
+
+// handle does what a notice asks for one of its instances.
+func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notice, id string) error {
+	log = log.WithValues("instance", id)
+	found, d, err := c.consider(ctx, log, n, id, settled)
+	if err != nil {
+		return err
+	}
+	c.tell(log, n, found, d)
+	if c.DryRun {
+		return errDryRun
+	}
+	if d.action == hold {
+		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
+			return err
+		}
+		c.tell(log, n, found, d)
+	}
+	switch d.action {
+	case leave:
+		return leftError{d.why}
+	case drop, hold:
+		return nil
+	case cordon, drain:
+		return c.join(ctx, log, n, found.ref, d)
+	case undo:
+		return c.undo(ctx, log, n, found.ref)
+	case finish:
+		return c.finish(ctx, log, found.ref)
+	case complete:
+		return c.Hooks.Complete(ctx, hookOf(n, id))
+	case launch:
+		return c.awaitReady(ctx, log, n, id, d)
+	}
+	return nil
+}
+
+// consider finds out whose the instance is, and decides. It tries until it knows.
+func (c *Controller) consider(ctx context.Context, log logr.Logger, n notice.Notice, id string, maxAge time.Duration) (finding, decision, error) {
+	var found finding
+	err := c.persist(ctx, log, "look up the instance", func(ctx context.Context) (err error) {
+		found, err = c.find(ctx, n, id, maxAge)
+		return err
+	})
+	if err != nil {
+		return found, decision{}, err
+	}
+	var limits asg.Limits
+	if n.Hook != (notice.Hook{}) && (found.whose == ours || found.whose == pending) {
+		limits = c.limits(ctx, log, hookOf(n, id))
+	}
+	d := decide(n, found.whose, limits, time.Now(), c.Policy)
+	if (d.action == drain || d.action == cordon) && c.calledOff.has(n, id) {
+		d = decision{action: drop, why: WhyChangeEnded}
+	}
+	if n.Ended {
+		c.calledOff.add(n, id)
+	}
+	return found, d, nil
+}
+
+// limits reads the limits of a hook; zero where that fails, or takes too long
+// for a node that waits to be cordoned.
+func (c *Controller) limits(ctx context.Context, log logr.Logger, hook asg.Hook) asg.Limits {
+	ctx, cancel := context.WithTimeout(ctx, lastPause)
+	defer cancel()
+	limits, err := c.Hooks.Limits(ctx, hook)
+	if err != nil {
+		log.V(1).Info("the hook cannot be read", "why", err.Error())
+	}
+	return limits
+}
+
+// tell logs and counts a decision. What is not ours is no line in the log: in a
+// shared queue that is most of what comes.
+func (c *Controller) tell(log logr.Logger, n notice.Notice, f finding, d decision) {
+	c.Observer.Decided(n.Kind, d.action.String(), string(d.why))
+	level := 0
+	if d.action == leave || d.action == drop {
+		level = 1
+	}
+	values := []any{"action", d.action.String(), "why", d.why}
+	if f.ref.Name != "" {
+		values = append(values, "node", f.ref.Name)
+	}
+	if !d.deadline.IsZero() {
+		values = append(values, "deadline", d.deadline.Format(time.RFC3339), "left", time.Until(d.deadline).Round(time.Second).String())
+	}
+	if c.DryRun {
+		values = append(values, "dryRun", true)
+	}
+	log.V(level).Info("decided", values...)
+}
+
+// quoted is the beginning of a body, safe to log.
+func quoted(body string) string {
+	const limit = 256
+	if len(body) > limit {
+		body = body[:limit]
+	}
+	return strconv.QuoteToASCII(body)
+}
+
+// errDryRun leaves a message alone because nothing may be written.
+var errDryRun error = leftError{"dry-run"}
+
+// leftError leaves a message to others.
+type leftError struct{ why Why }
+
+func (e leftError) Error() string { return string(e.why) }
+
+// settle is the answer to the queue for a message, given how it ended for each
+// of its instances: one failure brings it back, one that is somebody else's
+// leaves it to them.
+func settle(errs ...error) error {
+	var left error
+	for _, err := range errs {
+		if _, ok := errors.AsType[leftError](err); ok {
+			left = queue.Leave(err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return left
+}
+
+func hookOf(n notice.Notice, id string) asg.Hook {
+	return asg.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: id}
+}
+
+// persist tries until it works or ctx ends, which returns an error with the cause.
+// The message is held all the while: to give it back would spend its receives.
+func (c *Controller) persist(ctx context.Context, log logr.Logger, doing string, try func(context.Context) error) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+			defer cancel()
+			return try(ctx)
+		}()
+		if err == nil || errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+		if ctx.Err() == nil {
+			log.Error(err, "trying again", "doing", doing, "in", pause.String())
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w (the last try: %w)", doing, context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package controller
+
+import (
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// action is what to do about a notice for one instance. The zero value does
+// nothing and loses nothing.
+type action uint8
+
+const (
+	leave    action = iota // not ours: leave the message to others
+	drop                   // nothing to do (any more): the message can go
+	hold                   // ours, but without a Node so far: wait for one
+	cordon                 // cordon the node, and that is all
+	drain                  // cordon the node and drain it
+	undo                   // take back what a scheduled change has brought
+	finish                 // nothing runs on the instance any more: end its drain
+	complete               // no Node will come: complete the lifecycle hook
+	launch                 // complete the launch hook once the Node is ready
+)
+
+// String is the action's name in logs.
+func (a action) String() string {
+	return [...]string{"leave", "drop", "hold", "cordon", "drain", "undo", "finish", "complete", "launch"}[a]
+}
+
+// whose is what is known of the instance that a notice names.
+type whose uint8
+
+const (
+	foreign   whose = iota // not this cluster's, as far as anybody can tell
+	unmanaged              // the tag check is on and the instance does not have the tag
+	pending                // this cluster's, but no Node of it so far
+	departed               // this cluster's, but its Node or the instance is gone
+	ours                   // a Node has it
+)
+
+// Policy is what the options say about decisions.
+type Policy struct {
+	CordonOnly      bool
+	DeleteForeign   bool          // delete messages of instances that are not found here
+	NodeGracePeriod time.Duration // bounds a drain where the notice has no deadline
+	// HeartbeatUntil is how long heartbeats may hold a hook open; zero: none are sent.
+	HeartbeatUntil time.Duration
+}
+
+// decision is what to do about a notice for one instance, and why.
+type decision struct {
+	action action
+	why    Why
+	// deadline is when the machine goes away: pods are forced off before. Zero: nothing is forced.
+	deadline time.Time
+	// patience is how long the message waits for the end of the work; zero: as long
+	// as it takes. Work that goes on longer goes on without the message.
+	patience time.Time
+	// urgent work waits for no worker.
+	urgent bool
+}
+
+// Why is the reason of a decision: a log field and a metric label, so a closed set.
+type Why string
+
+// The reasons.
+const (
+	WhyForeign          Why = "instance-not-in-cluster"
+	WhyUnmanaged        Why = "instance-not-managed"
+	WhyNoNodeYet        Why = "node-not-registered-yet"
+	WhyGone             Why = "instance-gone"
+	WhyNothingRuns      Why = "nothing-runs-there-any-more"
+	WhySpotInterruption Why = "spot-interruption"
+	WhyRebalance        Why = "rebalance-recommendation"
+	WhyStopping         Why = "instance-stopping"
+	WhyScheduledChange  Why = "scheduled-change"
+	WhyChangeEnded      Why = "scheduled-change-ended"
+	WhyScaleIn          Why = "lifecycle-hook-terminating"
+	WhyLaunch           Why = "lifecycle-hook-launching"
+)
+
+// young is how old an instance or a notice may be for a Node to be still expected.
+const young = 15 * time.Minute
+
+// decide says what a notice means for one of its instances. It is pure: the
+// tables of TestDecide are its specification.
+//
+//	             ours            no Node yet   Node or instance gone   foreign, unmanaged
+//	spot …       drain           hold          drop                    leave (drop, by option)
+//	closed       undo            drop          drop                    leave
+//	stopped …    finish          drop          drop                    leave
+//	terminating  drain, hook     hold, hook    complete the hook       leave
+//	launching    launch hook     launch hook   complete the hook       leave
+//
+// limits are those of the notice's hook; zero where they could not be read.
+func decide(n notice.Notice, w whose, limits asg.Limits, now time.Time, p Policy) decision {
+	switch w {
+	case foreign, unmanaged:
+		d := decision{action: leave, why: WhyForeign}
+		if w == unmanaged {
+			d.why = WhyUnmanaged
+		}
+		if p.DeleteForeign {
+			d.action = drop
+		}
+		return d
+	case departed:
+		if n.Kind == notice.ASGTerminate || n.Kind == notice.ASGLaunch {
+			return decision{action: complete, why: WhyGone}
+		}
+		return decision{action: drop, why: WhyGone}
+	case pending, ours:
+	}
+	d := terms(n, limits, now, p)
+	switch {
+	case n.Kind == notice.ASGLaunch:
+		d.action = launch
+	case n.Ended || n.Gone:
+		d.action = drop
+		if w == ours && n.Ended {
+			d.action = undo
+		} else if w == ours {
+			d.action = finish
+		}
+	case w == pending:
+		d.action, d.why = hold, WhyNoNodeYet
+		d.patience = began(n, now).Add(young)
+		if n.Kind == notice.ASGTerminate { // a node that never joined must not keep its group from scaling in
+			d.patience = began(n, now).Add(p.NodeGracePeriod)
+		}
+		d.patience = cluster.Earlier(d.patience, d.deadline)
+	case p.CordonOnly:
+		d.action = cordon
+	default:
+		d.action = drain
+	}
+	return d
+}
+
+// terms are the reason, the deadline and the urgency that a notice gives the work.
+func terms(n notice.Notice, limits asg.Limits, now time.Time, p Policy) decision {
+	switch n.Kind {
+	case notice.SpotInterruption:
+		deadline := n.Deadline
+		if latest := now.Add(2 * time.Minute); deadline.IsZero() || deadline.After(latest) {
+			deadline = latest // no time, or one of the future
+		}
+		return decision{why: WhySpotInterruption, deadline: deadline, urgent: true}
+	case notice.RebalanceRecommendation:
+		return decision{why: WhyRebalance, patience: now.Add(p.NodeGracePeriod)}
+	case notice.StateChange:
+		if n.Gone {
+			return decision{why: WhyNothingRuns}
+		}
+		return decision{why: WhyStopping, deadline: began(n, now).Add(p.NodeGracePeriod), urgent: true}
+	case notice.ScheduledChange:
+		switch {
+		case n.Ended:
+			return decision{why: WhyChangeEnded}
+		case n.Deadline.After(now):
+			return decision{why: WhyScheduledChange, deadline: n.Deadline}
+		}
+		return decision{why: WhyScheduledChange, patience: now.Add(p.NodeGracePeriod)}
+	case notice.ASGTerminate:
+		return decision{why: WhyScaleIn, deadline: began(n, now).Add(hookTime(limits, p))}
+	case notice.ASGLaunch:
+		return decision{why: WhyLaunch, deadline: began(n, now).Add(hookTime(limits, p))}
+	case notice.Ignored:
+	}
+	return decision{}
+}
+
+// hookTime is how long a lifecycle hook stays open.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+func hookTime(limits asg.Limits, p Policy) time.Duration {
+	switch {
+	case limits.Timeout <= 0:
+		return p.NodeGracePeriod
+	case p.HeartbeatUntil > 0:
+		return max(limits.Timeout, min(p.HeartbeatUntil, limits.Global))
+	}
+	return limits.Timeout
+}
+
+// began is when the event happened; clocks differ, so never after now.
+func began(n notice.Notice, now time.Time) time.Time {
+	if n.Time.IsZero() || n.Time.After(now) {
+		return now
+	}
+	return n.Time
+}

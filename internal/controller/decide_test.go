@@ -1,0 +1,194 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+var (
+	now    = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
+	policy = Policy{NodeGracePeriod: 2 * time.Minute}
+)
+
+// A second is what the tables count times in, from now.
+func at(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+
+func TestDecideAboutANodeOfOurs(t *testing.T) {
+	limits := asg.Limits{Timeout: 300 * time.Second, Global: 30000 * time.Second}
+	for name, tt := range map[string]struct {
+		n      notice.Notice
+		limits asg.Limits
+		policy Policy
+		want   decision
+	}{
+		"a spot warning": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-3), Deadline: at(117)},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(117), urgent: true},
+		},
+		"a spot warning without a time counts from now": {
+			n:    notice.Notice{Kind: notice.SpotInterruption},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120), urgent: true},
+		},
+		"a spot warning of the future counts from now": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(3600), Deadline: at(3720)},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120), urgent: true},
+		},
+		"an hour-old spot warning is overdue": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-3600), Deadline: at(-3480)},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(-3480), urgent: true},
+		},
+		"a rebalance recommendation forces nothing and keeps its message for the grace period": {
+			n:    notice.Notice{Kind: notice.RebalanceRecommendation, Time: at(-3)},
+			want: decision{action: drain, why: WhyRebalance, patience: at(120)},
+		},
+		"an instance that is stopping": {
+			n:    notice.Notice{Kind: notice.StateChange, Time: at(-3)},
+			want: decision{action: drain, why: WhyStopping, deadline: at(117), urgent: true},
+		},
+		"an instance that has stopped": {
+			n:    notice.Notice{Kind: notice.StateChange, Time: at(-3), Gone: true},
+			want: decision{action: finish, why: WhyNothingRuns},
+		},
+		"a scheduled change ahead": {
+			n:    notice.Notice{Kind: notice.ScheduledChange, Deadline: at(86400)},
+			want: decision{action: drain, why: WhyScheduledChange, deadline: at(86400)},
+		},
+		"a scheduled change that has begun forces nothing": {
+			n:    notice.Notice{Kind: notice.ScheduledChange, Deadline: at(-60)},
+			want: decision{action: drain, why: WhyScheduledChange, patience: at(120)},
+		},
+		"a scheduled change that is over": {
+			n:    notice.Notice{Kind: notice.ScheduledChange, Ended: true},
+			want: decision{action: undo, why: WhyChangeEnded},
+		},
+		"a termination hook lasts its timeout": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			want: decision{action: drain, why: WhyScaleIn, deadline: at(290)},
+		},
+		"with heartbeats as long as they are sent": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 2 * time.Hour},
+			want:   decision{action: drain, why: WhyScaleIn, deadline: at(7190)},
+		},
+		"with heartbeats at most the hook's global limit": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 48 * time.Hour},
+			want:   decision{action: drain, why: WhyScaleIn, deadline: at(29990)},
+		},
+		"a termination hook that cannot be read lasts the grace period": {
+			n:    notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)},
+			want: decision{action: drain, why: WhyScaleIn, deadline: at(110)},
+		},
+		"a launch hook": {
+			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-10)}, limits: limits,
+			want: decision{action: launch, why: WhyLaunch, deadline: at(290)},
+		},
+		"cordon-only": {
+			n: notice.Notice{Kind: notice.RebalanceRecommendation}, policy: Policy{CordonOnly: true, NodeGracePeriod: time.Minute},
+			want: decision{action: cordon, why: WhyRebalance, patience: at(60)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.policy == (Policy{}) {
+				tt.policy = policy
+			}
+			diffDecision(t, tt.want, decide(tt.n, ours, tt.limits, now, tt.policy))
+		})
+	}
+}
+
+func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
+	spot := notice.Notice{Kind: notice.SpotInterruption, Time: at(-3), Deadline: at(117)}
+	terminate := notice.Notice{Kind: notice.ASGTerminate, Time: at(-3)}
+	hook := asg.Limits{Timeout: time.Hour, Global: 48 * time.Hour}
+	for name, tt := range map[string]struct {
+		n      notice.Notice
+		w      whose
+		policy Policy
+		want   decision
+	}{
+		"foreign": {
+			n: spot, w: foreign,
+			want: decision{action: leave, why: WhyForeign},
+		},
+		"foreign, to be deleted": {
+			n: spot, w: foreign, policy: Policy{DeleteForeign: true, NodeGracePeriod: time.Minute},
+			want: decision{action: drop, why: WhyForeign},
+		},
+		"without the managed tag": {
+			n: spot, w: unmanaged,
+			want: decision{action: leave, why: WhyUnmanaged},
+		},
+		"the end of a foreign change": {
+			n: notice.Notice{Kind: notice.ScheduledChange, Ended: true}, w: foreign,
+			want: decision{action: leave, why: WhyForeign},
+		},
+		"a node that will come is waited for until the deadline": {
+			n: spot, w: pending,
+			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(117), patience: at(117), urgent: true},
+		},
+		"or, without one, while a node is to be expected": {
+			n: notice.Notice{Kind: notice.RebalanceRecommendation, Time: at(-3)}, w: pending,
+			want: decision{action: hold, why: WhyNoNodeYet, patience: at(897)},
+		},
+		"a node that never joined does not keep its group from scaling in": {
+			n: terminate, w: pending,
+			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(3597), patience: at(117)},
+		},
+		"a launch hook waits for the node": {
+			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-3)}, w: pending,
+			want: decision{action: launch, why: WhyLaunch, deadline: at(3597)},
+		},
+		"nothing runs on an instance that never had a node": {
+			n: notice.Notice{Kind: notice.StateChange, Gone: true}, w: pending,
+			want: decision{action: drop, why: WhyNothingRuns},
+		},
+		"gone":                    {n: spot, w: departed, want: decision{action: drop, why: WhyGone}},
+		"gone, and its hook open": {n: terminate, w: departed, want: decision{action: complete, why: WhyGone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.policy == (Policy{}) {
+				tt.policy = policy
+			}
+			diffDecision(t, tt.want, decide(tt.n, tt.w, hook, now, tt.policy))
+		})
+	}
+}
+
+// Whatever comes, a decision has a reason, and its deadline is none of the future's making.
+func TestEveryDecisionHasAReason(t *testing.T) {
+	for _, kind := range notice.Kinds {
+		for _, w := range []whose{foreign, unmanaged, pending, departed, ours} {
+			for _, ended := range []bool{false, true} {
+				n := notice.Notice{Kind: kind, Time: now, Deadline: at(120), Ended: ended && kind == notice.ScheduledChange, Gone: ended && kind == notice.StateChange}
+				d := decide(n, w, asg.Limits{Timeout: time.Hour, Global: time.Hour}, now, policy)
+				if d.why == "" || d.action.String() == "" {
+					t.Errorf("%v, whose %d: %+v", kind, w, d)
+				}
+				if writes := d.action != leave && d.action != drop; writes && (w == foreign || w == unmanaged) {
+					t.Errorf("%v of a foreign instance: %v", kind, d.action)
+				}
+			}
+		}
+	}
+}
+
+func diffDecision(t *testing.T, want, got decision) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(decision{})); diff != "" {
+		t.Errorf("decision (-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	n := notice.Notice{Kind: notice.ASGTerminate, Time: now}
+	limits := asg.Limits{Timeout: time.Hour, Global: 48 * time.Hour}
+	for b.Loop() {
+		decide(n, ours, limits, now, policy)
+	}
+}

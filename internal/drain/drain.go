@@ -1,0 +1,496 @@
+// Package drain gets the pods off a node before its deadline. Which pods have to
+// leave is for kubectl's own filters to say; when and how is decided here.
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// secondLook is how long after the cordon a pod can still turn up that a
+	// scheduler had bound before it saw the node cordoned.
+	secondLook = 5 * time.Second
+	// A refused eviction is tried again after firstRetry, then after half as long
+	// again each time, to lastRetry. A budget mostly frees up when a replacement
+	// turns ready, which takes seconds; and a hundred blocked pods that ask every
+	// few seconds are no load for an API server.
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 10 * time.Second
+	// hopelessRetry is for what will not clear by itself: two budgets on one pod.
+	hopelessRetry = 30 * time.Second
+	// requestTimeout bounds one request, so that a hanging API server costs a try.
+	requestTimeout = 10 * time.Second
+	// parallel bounds the requests of one drain that are under way at once.
+	parallel = 16
+)
+
+// Drainer drains nodes. Its fields are set before the first Drain, which may
+// then be called concurrently for different nodes.
+type Drainer struct {
+	Client kubernetes.Interface
+	// Leaves reports whether a pod has to leave its node, and if not, what keeps it:
+	// empty for pods that nobody expects to leave. It makes no request.
+	Leaves func(context.Context, *corev1.Pod) (leaves bool, why string)
+	// Grace replaces the pods' own termination grace period; negative: their own.
+	Grace time.Duration
+	// Self is the pod that this program runs in. It is never evicted by Drain.
+	Self types.NamespacedName
+	// Volumes are waited for after the pods. nil: not waited for.
+	Volumes *Volumes
+	// Observe is called for each answer to a request for a pod; nil: for none.
+	Observe func(Step)
+}
+
+// A Step is one answered request for one pod.
+type Step struct {
+	Pod    *corev1.Pod
+	Forced bool          // deleted, not evicted
+	Grace  time.Duration // what was asked for; zero: the pod's own
+	Err    error         // nil: the pod is on its way out, or was gone already
+}
+
+// An Order is one drain.
+type Order struct {
+	Node string
+	// CordonedAt is when the node was cordoned.
+	CordonedAt time.Time
+	Terms      Terms
+	// Changed delivers new terms; nil: they never change.
+	Changed <-chan Terms
+	Log     logr.Logger
+}
+
+// A Result says how a drain ended.
+type Result struct {
+	Evicted int      // pods that left by eviction
+	Forced  int      // pods that were deleted because time ran out, or budgets were ignored
+	Missed  []string // pods that were still there at the deadline
+	Stayed  []string // pods that an option keeps on the node
+	Self    bool     // the pod of this program is the last one
+	Volumes int      // volumes still attached at the deadline
+}
+
+// Drain returns when the pods that have to leave are gone (their UIDs, not the
+// promise to delete them) and their volumes are detached, when the deadline has
+// come, or when only our own pod is left. The error is the cause of ctx, never
+// anything else: whatever fails is tried again until then.
+func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	r := run{
+		Drainer: d,
+		order:   o,
+		pods:    map[types.UID]*state{},
+		poke:    make(chan struct{}, 1),
+		answers: make(chan answer),
+	}
+	if err := r.watch(ctx); err != nil {
+		return Result{}, err
+	}
+	for {
+		now := time.Now()
+		if deadline := r.order.Terms.Deadline; !deadline.IsZero() && !now.Before(deadline) {
+			r.result.Missed = r.present()
+			return r.result, nil
+		}
+		wake, done := r.act(ctx, now)
+		if done {
+			break
+		}
+		if err := r.sleep(ctx, wake); err != nil {
+			return r.result, err
+		}
+	}
+	if d.Volumes != nil && !r.result.Self {
+		left, err := d.Volumes.wait(ctx, &r)
+		r.result.Volumes = left
+		return r.result, err
+	}
+	return r.result, nil
+}
+
+// run is one drain under way. It belongs to the goroutine of Drain.
+type run struct {
+	*Drainer
+	order   Order
+	store   cache.Store
+	synced  func() bool
+	pods    map[types.UID]*state // those that have to leave
+	stays   map[types.UID]bool   // those that do not
+	busy    int                  // requests under way
+	poke    chan struct{}        // the watch has brought something
+	answers chan answer
+	result  Result
+}
+
+type answer struct {
+	uid  types.UID
+	pod  *corev1.Pod
+	move move
+	err  error
+}
+
+// watch keeps the store of the node's pods, as a kubelet does.
+func (r *run) watch(ctx context.Context) error {
+	selector := fields.OneTermEqualSelector("spec.nodeName", r.order.Node).String()
+	poke := func() {
+		select {
+		case r.poke <- struct{}{}:
+		default:
+		}
+	}
+	pods := r.Client.CoreV1().Pods(metav1.NamespaceAll)
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+				opts.FieldSelector = selector
+				return pods.List(ctx, opts)
+			},
+			WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+				opts.FieldSelector = selector
+				return pods.Watch(ctx, opts)
+			},
+		}, r.Client),
+		ObjectType: &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { poke() },
+			UpdateFunc: func(any, any) { poke() },
+			DeleteFunc: func(any) { poke() },
+		},
+		Transform: trim,
+	})
+	r.store, r.synced = store, informer.HasSynced
+	go informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// act starts the requests that are due. It returns when to look again (zero:
+// when something happens), and whether all is done.
+func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool) {
+	front := r.refresh(ctx)
+	if front >= self { // nobody is left, or our own pod alone
+		r.result.Self = front == self
+		if look := r.order.CordonedAt.Add(secondLook); now.Before(look) {
+			return look, false
+		}
+		return time.Time{}, true
+	}
+	wake = r.order.Terms.Deadline
+	for _, obj := range r.sorted() {
+		p := r.pods[obj.UID]
+		if p.tier == self && !r.order.Terms.Deadline.IsZero() {
+			// Whoever leads next needs the time that is left more than we do.
+			if give := r.order.Terms.Deadline.Add(-p.grace - 2*margin); now.Before(give) {
+				wake = earlier(wake, give)
+			} else if r.busy == 0 {
+				r.result.Self = true
+				return time.Time{}, true
+			}
+		}
+		m := next(*p, front, r.order.Terms, now)
+		switch {
+		case m.verb == wait:
+			wake = earlier(wake, m.until)
+		case r.busy >= parallel: // its turn comes with an answer
+		default:
+			if m.verb == remove {
+				p.shortened = r.order.Terms.Deadline
+			}
+			p.asked = true
+			r.busy++
+			go r.ask(ctx, obj, m)
+		}
+	}
+	return wake, false
+}
+
+// refresh brings pods up to date with the store and returns the lowest tier that
+// still has pods; above self when none has.
+func (r *run) refresh(ctx context.Context) tier {
+	seen := map[types.UID]bool{}
+	front := self + 1
+	for _, obj := range r.store.List() {
+		pod := obj.(*corev1.Pod)
+		seen[pod.UID] = true
+		p := r.pods[pod.UID]
+		if p == nil {
+			if r.stays[pod.UID] {
+				continue
+			}
+			if p = r.meet(ctx, pod); p == nil {
+				continue
+			}
+		}
+		if pod.DeletionTimestamp != nil {
+			p.deletion = pod.DeletionTimestamp.Time
+		}
+		front = min(front, p.tier)
+	}
+	for uid := range r.pods {
+		if !seen[uid] {
+			delete(r.pods, uid)
+		}
+	}
+	return front
+}
+
+// meet decides about a pod that is seen for the first time; nil: it stays.
+func (r *run) meet(ctx context.Context, pod *corev1.Pod) *state {
+	name := pod.Namespace + "/" + pod.Name
+	p := &state{tier: tierOf(pod), grace: r.Grace, own: r.Grace < 0}
+	if p.own {
+		p.grace = 0
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+			p.grace = time.Duration(*s) * time.Second
+		}
+	}
+	if r.Self.Name != "" && pod.Name == r.Self.Name && pod.Namespace == r.Self.Namespace {
+		p.tier = self
+		r.pods[pod.UID] = p
+		return p
+	}
+	if leaves, why := r.Leaves(ctx, pod); !leaves {
+		if r.stays == nil {
+			r.stays = map[types.UID]bool{}
+		}
+		r.stays[pod.UID] = true
+		if why != "" {
+			r.result.Stayed = append(r.result.Stayed, name)
+			r.order.Log.Info("a pod stays on the node", "pod", name, "why", why)
+		}
+		return nil
+	}
+	r.pods[pod.UID] = p
+	return p
+}
+
+// sorted are the pods that have to leave: lower tiers first, then by name.
+func (r *run) sorted() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, obj := range r.store.List() {
+		if pod := obj.(*corev1.Pod); r.pods[pod.UID] != nil {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		if byTier := int(r.pods[a.UID].tier) - int(r.pods[b.UID].tier); byTier != 0 {
+			return byTier
+		}
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	return pods
+}
+
+func (r *run) present() []string {
+	var names []string
+	for _, pod := range r.sorted() {
+		names = append(names, pod.Namespace+"/"+pod.Name)
+	}
+	return names
+}
+
+// sleep waits until wake (zero: for ever) or until something happens, and takes
+// it in. It returns the cause of ctx when that ends.
+func (r *run) sleep(ctx context.Context, wake time.Time) error {
+	var alarm <-chan time.Time
+	if !wake.IsZero() {
+		timer := time.NewTimer(time.Until(wake))
+		defer timer.Stop()
+		alarm = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-alarm:
+	case <-r.poke:
+	case t := <-r.order.Changed:
+		r.order.Terms = t
+	case a := <-r.answers:
+		r.busy--
+		r.learn(a, time.Now())
+	}
+	return nil
+}
+
+// ask makes one request and reports its answer.
+func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move) {
+	a := answer{uid: pod.UID, pod: pod, move: m}
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if m.verb == evict {
+		a.err = r.evict(request, pod, m.grace)
+	} else {
+		a.err = r.remove(request, pod, m.grace)
+	}
+	select {
+	case r.answers <- a:
+	case <-ctx.Done():
+	}
+}
+
+// evict asks the eviction API. The UID keeps it from a pod that has taken the
+// name elsewhere, as those of a StatefulSet do. Refusals are not tried again by
+// the client, however much the server asks for that: the deadline may not wait.
+func (r *run) evict(ctx context.Context, pod *corev1.Pod, grace time.Duration) error {
+	return r.Client.PolicyV1().RESTClient().Post().
+		AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		MaxRetries(0).
+		Body(&policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
+			DeleteOptions: deleteOptions(pod, grace),
+		}).Do(ctx).Error()
+}
+
+func (r *run) remove(ctx context.Context, pod *corev1.Pod, grace time.Duration) error {
+	return r.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, grace))
+}
+
+func deleteOptions(pod *corev1.Pod, grace time.Duration) *metav1.DeleteOptions {
+	opts := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+	if grace > 0 {
+		opts.GracePeriodSeconds = new(int64(grace / time.Second))
+	}
+	return opts
+}
+
+// learn takes in the answer to a request.
+func (r *run) learn(a answer, now time.Time) {
+	log := r.order.Log.WithValues("pod", a.pod.Namespace+"/"+a.pod.Name)
+	// A pod that is gone, or whose name is another pod's, needs nothing more.
+	if apierrors.IsNotFound(a.err) || apierrors.IsConflict(a.err) {
+		a.err = nil
+	}
+	if r.Observe != nil {
+		r.Observe(Step{Pod: a.pod, Forced: a.move.verb == remove, Grace: a.move.grace, Err: a.err})
+	}
+	p := r.pods[a.uid]
+	if p == nil {
+		p = &state{} // gone while the request was under way: the counts still hold
+	}
+	switch {
+	case a.err == nil && a.move.verb == remove:
+		r.result.Forced++
+		log.Info("deleted a pod", "grace", a.move.grace.String(), "why", forcedWhy(r.order.Terms))
+	case a.err == nil:
+		r.result.Evicted++
+		log.V(1).Info("evicted a pod")
+	case a.move.verb == remove:
+		p.asked, p.shortened = false, time.Time{}
+		p.failed++
+		p.retry = now.Add(backoff(p.failed))
+		log.Error(a.err, "delete a pod")
+	default:
+		p.asked = false
+		p.refused++
+		p.retry = now.Add(max(backoff(p.refused), retryAfter(a.err)))
+		hopeless := twoBudgets(a.err)
+		if hopeless {
+			p.retry = now.Add(hopelessRetry)
+		}
+		if p.refused == 1 || hopeless {
+			log.Info("an eviction was refused", "why", refusal(a.err))
+		}
+	}
+}
+
+func forcedWhy(t Terms) string {
+	if t.IgnoreBudgets {
+		return "the machine is going already: budgets are not waited for"
+	}
+	return "the deadline is near"
+}
+
+// refusal puts the common refusals in words.
+func refusal(err error) string {
+	switch {
+	case twoBudgets(err):
+		return "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline"
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		return "a PodDisruptionBudget allows no disruption now: " + err.Error()
+	}
+	return err.Error()
+}
+
+// twoBudgets recognises the one refusal that never clears by itself. The API
+// server gives it no reason of its own, so the text has to do.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+func twoBudgets(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
+		strings.Contains(status.Status().Message, "more than one PodDisruptionBudget")
+}
+
+// retryAfter is how long the API server wants to be left alone; zero if it does not say.
+func retryAfter(err error) time.Duration {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		return time.Duration(seconds) * time.Second
+	}
+	return 0
+}
+
+// backoff is the pause after the n-th failure, with a fifth of jitter.
+func backoff(n int) time.Duration {
+	pause := firstRetry
+	for range n - 1 {
+		if pause = pause * 3 / 2; pause >= lastRetry {
+			pause = lastRetry
+			break
+		}
+	}
+	return pause + rand.N(pause/5)
+}
+
+// earlier is the earlier of two times, of which a zero one means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// trim keeps of a Pod what this package and kubectl's filters read.
+func trim(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("the pod watch brought %T", obj)
+	}
+	small := &corev1.Pod{
+		TypeMeta: pod.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			OwnerReferences: pod.OwnerReferences,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: pod.Spec.Volumes,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
+		small.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
+	}
+	return small, nil
+}

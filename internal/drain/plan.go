@@ -1,0 +1,135 @@
+package drain
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// margin is how long before the last moment a pod that must be forced is forced:
+// the request, the kubelet's notice of it and the kill take their time.
+const margin = 5 * time.Second
+
+// Terms are what binds a drain. They can change while it goes on.
+type Terms struct {
+	// Deadline is when the machine goes away. Zero: not known; nothing is forced.
+	Deadline time.Time
+	// IgnoreBudgets deletes pods instead of evicting them: the machine is going
+	// already, and a budget cannot keep a pod on it.
+	IgnoreBudgets bool
+}
+
+// A tier of pods waits, as long as the deadline allows, until the tiers before it are gone.
+type tier uint8
+
+const (
+	workload tier = iota
+	critical      // system-cluster-critical and above: what others need to stop well
+	self          // the pod that this program runs in; never evicted by itself
+)
+
+// tierOf is the tier of a pod that is not our own.
+func tierOf(p *corev1.Pod) tier {
+	// The lowest of the two built-in critical classes.
+	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+	const systemCritical = 2_000_000_000
+	if p.Spec.Priority != nil && *p.Spec.Priority >= systemCritical {
+		return critical
+	}
+	return workload
+}
+
+// state is what is known of a pod that has to leave, and what was tried with it.
+type state struct {
+	tier     tier
+	grace    time.Duration // what it gets when there is time: its own, or the option's
+	own      bool          // grace is the pod's own: the request need not name it
+	deletion time.Time     // when it will be killed; zero: nobody has asked for its deletion
+
+	asked     bool      // a request is under way, or was accepted and will show in the watch
+	refused   int       // evictions refused
+	failed    int       // deletions failed
+	retry     time.Time // no eviction again before
+	shortened time.Time // the deadline that a terminating pod's grace was cut to
+}
+
+// verb is how a pod is asked to leave.
+type verb uint8
+
+const (
+	wait   verb = iota // nothing to do for now
+	evict              // by the eviction API, which asks the budgets
+	remove             // by deletion, which does not
+)
+
+// move is the next request for a pod: what, with which grace (zero: the pod's
+// own), and if it is wait, until when at the latest (zero: until the pod changes).
+type move struct {
+	verb  verb
+	grace time.Duration
+	until time.Time
+}
+
+// next decides about one pod. front is the lowest tier that still has pods.
+// With deadline D, grace g and margin m:
+//
+//	terminating, and its end is behind D    | delete with what is left, once
+//	terminating                             | wait
+//	our own pod                             | wait; the caller gives way
+//	D - g - m reached, or budgets ignored:  |
+//	  never tried                           | evict with what is left, at most g
+//	  refused once, or budgets ignored      | delete with what is left, at most g
+//	a lower tier is still there             | wait
+//	refused a moment ago                    | wait
+//	otherwise                               | evict with g
+func next(p state, front tier, terms Terms, now time.Time) move {
+	hard := !terms.Deadline.IsZero()
+	left := terms.Deadline.Sub(now).Truncate(time.Second)
+	if !p.deletion.IsZero() {
+		// The API server cuts times to seconds: one is no difference.
+		late := hard && p.deletion.After(terms.Deadline.Add(time.Second)) && !p.shortened.Equal(terms.Deadline)
+		switch {
+		case !late:
+			return move{}
+		case p.failed > 0 && now.Before(p.retry):
+			return move{until: p.retry}
+		}
+		return move{verb: remove, grace: max(time.Second, left)}
+	}
+	if p.asked || p.tier == self {
+		return move{}
+	}
+	forceAt := terms.Deadline.Add(-p.grace - margin)
+	if terms.IgnoreBudgets || hard && !now.Before(forceAt) {
+		if p.failed > 0 && now.Before(p.retry) {
+			return move{until: p.retry}
+		}
+		grace := max(time.Second, p.grace)
+		if hard {
+			grace = max(time.Second, min(p.grace, left))
+		}
+		if terms.IgnoreBudgets || p.refused > 0 {
+			return move{verb: remove, grace: grace}
+		}
+		if p.own && grace == p.grace {
+			grace = 0
+		}
+		return move{verb: evict, grace: grace}
+	}
+	m := move{}
+	if hard {
+		m.until = forceAt
+	}
+	switch {
+	case p.tier > front:
+		return m
+	case now.Before(p.retry):
+		if m.until.IsZero() || p.retry.Before(m.until) {
+			m.until = p.retry
+		}
+		return m
+	case p.own:
+		return move{verb: evict}
+	}
+	return move{verb: evict, grace: max(time.Second, p.grace)}
+}
