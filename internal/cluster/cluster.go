@@ -29,6 +29,7 @@ var ErrNodeGone = errors.New("the node is gone")
 // Cluster knows the nodes. Its methods may be called concurrently.
 type Cluster struct {
 	client kubernetes.Interface
+	queue  string
 	marks  Marks
 	nodes  cache.SharedIndexInformer
 
@@ -52,10 +53,12 @@ const (
 	leftTTL  = time.Hour
 )
 
-// New returns a Cluster that marks nodes as marks says. It sees no node before Run.
-func New(client kubernetes.Interface, marks Marks) (*Cluster, error) {
+// New returns a Cluster that marks nodes as marks says, and goes on only with
+// what notices of the queue, a URL, began. It sees no node before Run.
+func New(client kubernetes.Interface, queue string, marks Marks) (*Cluster, error) {
 	c := &Cluster{
 		client:  client,
+		queue:   queue,
 		marks:   marks,
 		nodes:   informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)).Core().V1().Nodes().Informer(),
 		changed: make(chan struct{}),
@@ -159,7 +162,7 @@ func (c *Cluster) Unfinished(ctx context.Context) (map[Ref]Intent, error) {
 		switch i, ok, err := ReadIntent(&list.Items[k]); {
 		case err != nil:
 			errs = append(errs, err)
-		case ok && !i.Finished():
+		case ok && !i.Finished() && i.Queue == c.queue:
 			found[RefOf(&list.Items[k])] = i
 		}
 	}
@@ -175,6 +178,9 @@ func (c *Cluster) Record(ctx context.Context, ref Ref, change func(Intent) Inten
 	var written Intent
 	err := c.update(ctx, ref, func(node *corev1.Node, old Intent, found bool) (*nodePatch, error) {
 		next := change(old)
+		if next.Queue == "" {
+			next.Queue = c.queue
+		}
 		if found && same(old, next) {
 			written = old
 			return nil, nil
@@ -223,7 +229,7 @@ func (c *Cluster) SetOutOfService(ctx context.Context, ref Ref, on bool) error {
 		}
 		now := time.Now().UTC()
 		if old.Version == 0 { // a node without an intent gets a finished one: there is nothing to drain
-			old = Intent{Version: intentVersion, CordonedAt: now, FinishedAt: now}
+			old = Intent{Version: intentVersion, Queue: c.queue, CordonedAt: now, FinishedAt: now}
 		}
 		return outOfServiceTaint(node, old, on, now)
 	})
@@ -239,7 +245,7 @@ func (c *Cluster) Returned() []Ref {
 		}
 		i, ok, err := ReadIntent(node)
 		// Right after a stop the node still seems ready; so it must have turned ready since.
-		if err == nil && ok && !i.OutOfServiceAt.IsZero() && node.Status.Conditions[0].LastTransitionTime.After(i.OutOfServiceAt) {
+		if err == nil && ok && i.Queue == c.queue && !i.OutOfServiceAt.IsZero() && node.Status.Conditions[0].LastTransitionTime.After(i.OutOfServiceAt) {
 			refs = append(refs, RefOf(node))
 		}
 	}

@@ -26,7 +26,10 @@ const (
 // to finish the work without the messages, and to undo it. Its methods return
 // changed copies.
 type Intent struct {
-	Version int     `json:"v"`
+	Version int `json:"v"`
+	// Queue is the URL of the queue that the first notice came from. Who serves
+	// another queue, with other options, leaves the node's work to its owner.
+	Queue   string  `json:"queue"`
 	Entries []Entry `json:"notices"`
 	// Hooks are the lifecycle actions that wait for this node.
 	Hooks []Hook `json:"hooks,omitempty"`

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// silence is how long the queue may give no answer before the process is unwell:
+// four long polls and a bit.
+const silence = 90 * time.Second
+
+// health is what the probes tell.
+type health struct {
+	mu      sync.Mutex
+	missing map[string]string // what the process waits for, by name; empty: ready
+	leading time.Time         // since when; zero: this replica stands by
+	// lastReceive is when the queue last answered.
+	lastReceive func() time.Time
+}
+
+// set says what is missing of a part; nothing if why is empty.
+func (h *health) set(part, why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if why == "" {
+		delete(h.missing, part)
+		return
+	}
+	h.missing[part] = why
+}
+
+func (h *health) lead(yes bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leading = time.Time{}
+	if yes {
+		h.leading = time.Now()
+	}
+}
+
+// ready answers the readiness probe: what is missing, a line each.
+func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.missing) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		for part, why := range h.missing {
+			fmt.Fprintf(w, "%s: %s\n", part, why)
+		}
+		return
+	}
+	if h.leading.IsZero() {
+		fmt.Fprintln(w, "ok: standing by")
+		return
+	}
+	fmt.Fprintln(w, "ok: leading")
+}
+
+// alive answers the liveness probe: whether the leader still hears from the queue.
+func (h *health) alive(w http.ResponseWriter, _ *http.Request) {
+	h.mu.Lock()
+	heard, standby := h.leading, h.leading.IsZero()
+	h.mu.Unlock()
+	if last := h.lastReceive(); last.After(heard) {
+		heard = last
+	}
+	if quiet := time.Since(heard); !standby && quiet > silence {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintf(w, "the queue has not answered for %s\n", quiet.Round(time.Second))
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// serveHTTP listens on all of the pod's addresses and serves until ctx ends.
+func serveHTTP(ctx context.Context, log logr.Logger, port int, mux *http.ServeMux) (stop func(), err error) {
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listen on port %d: %w", port, err)
+	}
+	const patience = 10 * time.Second
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: patience,
+		ReadTimeout:       patience,
+		WriteTimeout:      patience,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 14,
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error(err, "serve HTTP", "port", port)
+		}
+	}()
+	log.V(1).Info("serving HTTP", "address", strings.Replace(listener.Addr().String(), "[::]", "localhost", 1))
+	return func() {
+		server.Close()
+		<-done
+	}, nil
+}

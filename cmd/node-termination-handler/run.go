@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/controller"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain/kubectl"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+// startTime bounds what must work once before the process goes on.
+const startTime = 30 * time.Second
+
+// serve runs the controller until ctx ends. An error is a reason to exit: what
+// heals by itself is not returned.
+func serve(ctx context.Context, c *config, out io.Writer) error {
+	log, flush := newLogger(c, out)
+	defer flush()
+	log.Info("starting", "version", describeVersion(), "queue", c.queue.text, "region", c.region, "options", c.changed)
+	for _, w := range c.warnings {
+		log.Info(w)
+	}
+	metrics := telemetry.New()
+	clients, err := connect(ctx, c)
+	if err != nil {
+		return err
+	}
+	client, namespace, err := kubernetesClient(c)
+	if err != nil {
+		return err
+	}
+
+	// Both replicas watch, so that the one that takes over knows the cluster.
+	nodes, err := cluster.New(client, c.queue.text, marksOf(c))
+	if err != nil {
+		return err
+	}
+	volumes, err := drain.NewVolumes(client)
+	if err != nil {
+		return err
+	}
+	var server atomic.Pointer[queue.Server] // of the present term
+	lastReceive := func() time.Time { return server.Load().LastReceive() }
+	newServer := func(handler queue.Handler) *queue.Server {
+		return &queue.Server{
+			Client: clients.sqs, URL: c.queue.text, Handler: handler, Visibility: c.visibilityTimeout,
+			Log: log.WithName("queue"), Metrics: metrics,
+		}
+	}
+	server.Store(newServer(nil))
+	metrics.Held(func() (int, time.Time) { return server.Load().Held() }, lastReceive)
+	probes := &health{missing: map[string]string{"kubernetes": "the nodes are not listed yet"}, lastReceive: lastReceive}
+	stopHTTP, err := listen(ctx, c, log, metrics, probes)
+	if err != nil {
+		return err
+	}
+	defer stopHTTP()
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go nodes.Run(watching)
+	go volumes.Run(watching)
+	if err := begin(ctx, nodes, volumes, server.Load()); err != nil {
+		return err
+	}
+	probes.set("kubernetes", "")
+
+	self := types.NamespacedName{Namespace: c.podNamespace, Name: c.podName}
+	drainer := &drain.Drainer{
+		Client:  client,
+		Leaves:  kubectl.Filter{IgnoreDaemonSets: c.ignoreDaemonSets, DeleteEmptyDir: c.deleteLocalData}.Leaves,
+		Grace:   c.podGracePeriod,
+		Self:    self,
+		Volumes: volumes,
+	}
+	hooks := &asg.Hooks{
+		Client: clients.autoscaling, HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
+		Log: log.WithName("asg"), Metrics: metrics,
+	}
+	instances := instance.NewDirectory(clients.ec2)
+	work := func(ctx context.Context) error {
+		metrics.Leading(true)
+		probes.lead(true)
+		defer metrics.Leading(false)
+		defer probes.lead(false)
+		// A controller's works and a server's messages are of one term.
+		ctrl := newController(c, log)
+		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer = nodes, instances, hooks, drainer, metrics
+		s := newServer(ctrl)
+		server.Store(s)
+		return lead(ctx, log, ctrl, s)
+	}
+	if !c.leaderElect {
+		err = work(ctx)
+	} else {
+		lease := controller.Lease{Client: client, Namespace: namespace, Name: programName, Identity: identity(c), Log: log.WithName("lease")}
+		err = lease.Lead(ctx, work)
+	}
+	if errors.Is(err, controller.ErrGiveWay) {
+		return leaveNode(ctx, log, client, self)
+	}
+	if ctx.Err() != nil {
+		log.Info("stopped", "why", context.Cause(ctx).Error())
+		return nil
+	}
+	return err
+}
+
+// lead does the work of a leader until ctx ends, or until it has to give way.
+func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *queue.Server) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ran := make(chan error, 1)
+	go func() {
+		err := ctrl.Run(ctx)
+		stop(err)
+		ran <- err
+	}()
+	select {
+	case <-ctrl.Resumed():
+		// What the queue allows may have changed since the start; it is no reason to stop.
+		if err := s.Check(ctx); err != nil {
+			log.Error(err, "check the queue")
+		}
+		if err := s.Serve(ctx); err != nil {
+			log.Error(err, "stop receiving")
+		}
+	case <-ctx.Done():
+	}
+	return <-ran
+}
+
+// begin waits for what must work once. It names what does not.
+func begin(ctx context.Context, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("no answer within %s", startTime))
+	defer cancel()
+	checked := make(chan error, 1)
+	go func() { checked <- s.Check(ctx) }()
+	if err := nodes.WaitForSync(ctx); err != nil {
+		return err
+	}
+	if err := volumes.WaitForSync(ctx); err != nil {
+		return err
+	}
+	return <-checked
+}
+
+// leaveNode evicts the pod that this process runs in, which is the last on a
+// node that is being drained, and waits for its end. The lease is given away:
+// the next leader has the node to finish, and evicts us if we cannot.
+func leaveNode(ctx context.Context, log logr.Logger, client kubernetes.Interface, self types.NamespacedName) error {
+	const pause = 2 * time.Second
+	for {
+		err := client.PolicyV1().Evictions(self.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: self.Namespace, Name: self.Name},
+		})
+		if err == nil || apierrors.IsNotFound(err) {
+			log.Info("left the node", "pod", self.String())
+			<-ctx.Done()
+			return nil
+		}
+		log.Error(err, "leave the node", "pod", self.String())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func marksOf(c *config) cluster.Marks {
+	m := cluster.Marks{ExcludeFromLoadBalancers: c.excludeFromLoadBalancers}
+	if c.taintNode {
+		m.TaintEffect = c.taintEffect
+	}
+	return m
+}
+
+// newController returns a controller with the options of c.
+func newController(c *config, log logr.Logger) *controller.Controller {
+	ctrl := &controller.Controller{
+		Log: log,
+		Policy: controller.Policy{
+			CordonOnly:      c.cordonOnly,
+			DeleteForeign:   c.deleteIfNodeNotFound,
+			NodeGracePeriod: c.nodeGracePeriod,
+		},
+		Account:           c.queue.account,
+		Region:            c.region,
+		ClusterName:       c.clusterName,
+		DryRun:            c.dryRun,
+		CompletionDelay:   c.completionDelay,
+		OutOfServiceTaint: c.outOfServiceTaint,
+		Workers:           c.workers,
+	}
+	if c.heartbeatInterval > 0 {
+		ctrl.HeartbeatUntil = c.heartbeatUntil
+	}
+	if c.checkTag {
+		ctrl.ManagedTag = c.managedTag
+	}
+	return ctrl
+}
+
+// awsClients are the clients of the three services.
+type awsClients struct {
+	sqs         *sqs.Client
+	ec2         *ec2.Client
+	autoscaling *autoscaling.Client
+}
+
+// connect loads the SDK's default configuration: environment, profile, web
+// identity (IRSA), container credentials (EKS Pod Identity), instance role.
+func connect(ctx context.Context, c *config) (awsClients, error) {
+	const (
+		connections = 64 // to one service: a storm is many receives and batches at once
+		connectTime = 5 * time.Second
+	)
+	transport := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+		t.MaxIdleConnsPerHost = connections
+	}).WithDialerOptions(func(d *net.Dialer) {
+		d.Timeout = connectTime
+	})
+	options := []func(*awsconfig.LoadOptions) error{
+		awsconfig.WithRegion(c.region),
+		awsconfig.WithHTTPClient(transport),
+		awsconfig.WithRetryMode(aws.RetryModeStandard),
+		awsconfig.WithAppID(programName),
+	}
+	if c.awsEndpoint != "" {
+		options = append(options, awsconfig.WithBaseEndpoint(c.awsEndpoint))
+	}
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return awsClients{}, fmt.Errorf("load the AWS configuration: %w", err)
+	}
+	return awsClients{
+		sqs: sqs.NewFromConfig(cfg, func(o *sqs.Options) {
+			if c.sqsEndpoint != "" {
+				o.BaseEndpoint = &c.sqsEndpoint
+			}
+		}),
+		ec2:         ec2.NewFromConfig(cfg),
+		autoscaling: autoscaling.NewFromConfig(cfg),
+	}, nil
+}
+
+// kubernetesClient returns a client, and the namespace where the Lease belongs.
+func kubernetesClient(c *config) (kubernetes.Interface, string, error) {
+	rest, namespace, err := c.kube()
+	if err != nil {
+		return nil, "", err
+	}
+	rest.UserAgent = programName
+	rest.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	rest.ContentType = runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, "", fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return client, namespace, nil
+}
+
+// identity names this replica in the Lease: two processes never share one.
+func identity(c *config) string {
+	name := c.podName
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name + "_" + rand.String(8)
+}
+
+// listen serves probes and metrics as c says, on one port if both want the same.
+func listen(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, probes *health) (stop func(), err error) {
+	muxes := map[int]*http.ServeMux{}
+	mux := func(port int) *http.ServeMux {
+		if muxes[port] == nil {
+			muxes[port] = http.NewServeMux()
+		}
+		return muxes[port]
+	}
+	if c.probesServer {
+		m := mux(c.probesPort)
+		m.HandleFunc("GET "+c.probesPath, probes.alive)
+		if c.probesPath != "/readyz" {
+			m.HandleFunc("GET /readyz", probes.ready)
+		}
+	}
+	if c.prometheusServer {
+		mux(c.prometheusPort).Handle("GET /metrics", metrics.Handler())
+	}
+	var stops []func()
+	stop = func() {
+		for _, s := range stops {
+			s()
+		}
+	}
+	for port, m := range muxes {
+		s, err := serveHTTP(ctx, log, port, m)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		stops = append(stops, s)
+	}
+	return stop, nil
+}
+
+// newLogger logs to out, and so do the Kubernetes libraries.
+func newLogger(c *config, out io.Writer) (log logr.Logger, flush func()) {
+	encoding := zap.NewProductionEncoderConfig()
+	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoding.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder(encoding)
+	if !c.jsonLogging {
+		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(encoding)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), c.logLevel)
+	z := zap.New(core)
+	log = zapr.NewLogger(z)
+	klog.SetLogger(log.WithName("kubernetes"))
+	return log, func() { _ = z.Sync() } // standard error cannot be synced everywhere
+}

@@ -1,0 +1,629 @@
+// Package e2e holds the scenarios: the built binary, with the RBAC of deploy/,
+// against a real control plane and a simulated AWS account. They assert on the
+// state and the records of those two, never on the binary's own words.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+// What all scenarios share.
+var (
+	shared  *sandbox.Cluster
+	program string // path of the built binary
+	number  atomic.Int64
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+		defer cancel()
+		dir, err := os.MkdirTemp("", "nth-e2e-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "node-termination-handler")
+		build := exec.CommandContext(ctx, "go", "build", "-o", program, "../cmd/node-termination-handler")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "build the binary:", err)
+			return 1
+		}
+		if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer shared.Stop()
+		return m.Run()
+	}())
+}
+
+// A scenario has a namespace, nodes, an AWS account and a queue of its own, so
+// that any number of them run side by side in one cluster.
+type scenario struct {
+	*testing.T
+	ctx      context.Context
+	name     string // of its namespace, its queue, and the label of its nodes
+	aws      *awssim.Server
+	endpoint string
+	kube     kubernetes.Interface
+}
+
+// A node of a scenario, and the instance behind it.
+type node struct{ name, instance string }
+
+const (
+	queueName = "nth"
+	account   = "123456789012"
+	region    = "us-east-1"
+	// soon is how long anything may take that should happen at once, on a busy machine.
+	soon = 60 * time.Second
+)
+
+// managed is the tag that NTH users put on their instances.
+var managed = map[string]string{"aws-node-termination-handler/managed": "true"}
+
+func newScenario(t *testing.T) *scenario {
+	t.Helper()
+	t.Parallel()
+	s := &scenario{T: t, ctx: t.Context(), name: fmt.Sprintf("s%d", number.Add(1)), kube: shared.Client()}
+	s.aws = awssim.New(awssim.Options{})
+	t.Cleanup(s.aws.Close)
+	var err error
+	s.endpoint, err = s.aws.Listen(s.ctx, "127.0.0.1:0")
+	s.must(err)
+	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
+	for _, object := range manifests(t, s.name) {
+		s.create(object)
+	}
+	return s
+}
+
+func (s *scenario) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// id makes up the n-th instance id of the scenario.
+func (s *scenario) id(n int) string {
+	return fmt.Sprintf("i-%08x%09x", number.Load(), n+1)
+}
+
+// nodes adds ready nodes with an instance each, tagged as managed.
+func (s *scenario) nodes(n int) []node {
+	s.Helper()
+	var nodes []node
+	for k := range n {
+		nodes = append(nodes, s.node(fmt.Sprintf("%s-%c", s.name, 'a'+k), s.id(k)))
+	}
+	return nodes
+}
+
+func (s *scenario) node(name, instance string) node {
+	s.Helper()
+	s.must(s.aws.PutInstance(awssim.Instance{ID: instance, Tags: managed, Lifecycle: "spot"}))
+	s.join(name, instance)
+	return node{name, instance}
+}
+
+// join adds a ready Node for an instance.
+func (s *scenario) join(name, instance string) {
+	s.Helper()
+	_, err := shared.AddNode(s.ctx, sandbox.NodeSpec{
+		Name: name, ProviderID: "aws:///us-east-1a/" + instance, Labels: map[string]string{"scenario": s.name},
+	})
+	s.must(err)
+}
+
+// deployment runs replicas on the scenario's nodes, spread over them, and waits until they are ready.
+func (s *scenario) deployment(name string, replicas int32, edit ...func(*corev1.PodTemplateSpec)) {
+	s.Helper()
+	labels := map[string]string{"app": name}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"scenario": s.name},
+			Containers:   []corev1.Container{{Name: "c", Image: "none"}},
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
+			}},
+		},
+	}
+	for _, e := range edit {
+		e(&template)
+	}
+	_, err := s.kube.AppsV1().Deployments(s.name).Create(s.ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template,
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.eventually("the deployment "+name+" is ready", func() bool { return s.readyReplicas(name) == replicas })
+}
+
+func (s *scenario) readyReplicas(deployment string) int32 {
+	d, err := s.kube.AppsV1().Deployments(s.name).Get(s.ctx, deployment, metav1.GetOptions{})
+	s.must(err)
+	return d.Status.ReadyReplicas
+}
+
+// grace edits a pod template: its termination grace period, and how long it really takes to stop.
+func grace(seconds int64, stop time.Duration) func(*corev1.PodTemplateSpec) {
+	return func(t *corev1.PodTemplateSpec) {
+		t.Spec.TerminationGracePeriodSeconds = &seconds
+		t.Annotations = map[string]string{sandbox.StopAfter: stop.String()}
+	}
+}
+
+// budget makes a PodDisruptionBudget for the pods of a deployment and waits until it counts.
+func (s *scenario) budget(name, app string, minAvailable int) {
+	s.Helper()
+	_, err := s.kube.PolicyV1().PodDisruptionBudgets(s.name).Create(s.ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt(minAvailable)),
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.eventually("the budget "+name+" counts", func() bool {
+		b, err := s.kube.PolicyV1().PodDisruptionBudgets(s.name).Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		return b.Status.ObservedGeneration > 0 && b.Status.ExpectedPods > 0
+	})
+}
+
+// pod creates one pod on a node, past the scheduler, and waits until it runs.
+func (s *scenario) pod(name, on string, edit ...func(*corev1.Pod)) *corev1.Pod {
+	s.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	for _, e := range edit {
+		e(p)
+	}
+	p, err := s.kube.CoreV1().Pods(s.name).Create(s.ctx, p, metav1.CreateOptions{})
+	s.must(err)
+	s.eventually("pod "+name+" runs", func() bool {
+		now, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		return now.Status.Phase == corev1.PodRunning
+	})
+	return p
+}
+
+// podsOn are the pods of the scenario's namespace on a node, those included that are stopping.
+func (s *scenario) podsOn(node string) []corev1.Pod {
+	s.Helper()
+	list, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	s.must(err)
+	return list.Items
+}
+
+func (s *scenario) podExists(name string) bool {
+	_, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		s.Fatal(err)
+	}
+	return err == nil
+}
+
+func (s *scenario) getNode(name string) *corev1.Node {
+	s.Helper()
+	n, err := s.kube.CoreV1().Nodes().Get(s.ctx, name, metav1.GetOptions{})
+	s.must(err)
+	return n
+}
+
+func (s *scenario) cordoned(node string) bool { return s.getNode(node).Spec.Unschedulable }
+
+// eventually waits until ok, which has to happen soon.
+func (s *scenario) eventually(what string, ok func() bool) {
+	s.Helper()
+	s.within(soon, what, ok)
+}
+
+func (s *scenario) within(limit time.Duration, what string, ok func() bool) {
+	s.Helper()
+	deadline := time.After(limit)
+	for {
+		if ok() {
+			return
+		}
+		select {
+		case <-deadline:
+			s.Fatalf("not within %s: %s", limit, what)
+		case <-s.ctx.Done():
+			s.Fatalf("%s: %v", what, s.ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// throughout checks that ok holds all the time for a while.
+func (s *scenario) throughout(while time.Duration, what string, ok func() bool) {
+	s.Helper()
+	end := time.After(while)
+	for {
+		if !ok() {
+			s.Fatalf("not all the time: %s", what)
+		}
+		select {
+		case <-end:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// A handler is one replica of the built binary.
+type handler struct {
+	s       *scenario
+	cmd     *exec.Cmd
+	probes  int // port
+	metrics int // port
+	log     *lockedBuffer
+	exited  chan struct{}
+}
+
+// start runs a replica with the default options, the scenario's queue, and args;
+// it waits until the replica is ready. It is killed at the end of the test.
+func (s *scenario) start(args ...string) *handler {
+	s.Helper()
+	h := s.launch(args...)
+	s.eventually("the handler is ready", func() bool { return h.isExited() || h.get(h.probes, "/readyz") == http.StatusOK })
+	if h.isExited() {
+		s.Fatalf("the handler has exited: %s", h.log.String())
+	}
+	return h
+}
+
+// leader runs a replica and waits until it leads.
+func (s *scenario) leader(args ...string) *handler {
+	s.Helper()
+	h := s.start(args...)
+	s.eventually("the handler leads", func() bool { return strings.Contains(h.body(h.probes, "/readyz"), "leading") })
+	return h
+}
+
+// launch runs a replica and does not wait.
+func (s *scenario) launch(args ...string) *handler {
+	s.Helper()
+	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, "node-termination-handler")
+	s.must(err)
+	h := &handler{s: s, probes: freePort(s), metrics: freePort(s), log: &lockedBuffer{}, exited: make(chan struct{})}
+	h.cmd = exec.Command(program, slices.Concat([]string{
+		"--kubeconfig=" + kubeconfig,
+		"--pod-namespace=" + s.name,
+		"--queue-url=" + s.aws.QueueURL(queueName),
+		"--aws-region=" + region,
+		"--aws-endpoint=" + s.endpoint,
+		fmt.Sprintf("--probes-server-port=%d", h.probes),
+		fmt.Sprintf("--prometheus-server-port=%d", h.metrics),
+	}, args)...)
+	h.cmd.Env = []string{"AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "HOME=" + s.TempDir(), "AWS_EC2_METADATA_DISABLED=true"}
+	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
+	s.must(h.cmd.Start())
+	go func() {
+		defer close(h.exited)
+		_ = h.cmd.Wait() // its state is read from cmd
+	}()
+	s.Cleanup(func() {
+		h.kill()
+		if s.Failed() {
+			s.Logf("the handler's log:\n%s", h.log.String())
+		}
+	})
+	return h
+}
+
+// kill ends the replica with SIGKILL.
+func (h *handler) kill() {
+	_ = h.cmd.Process.Kill() // it may have exited
+	<-h.exited
+}
+
+// stop ends the replica with SIGTERM and returns its exit status.
+func (h *handler) stop() int {
+	h.s.must(h.cmd.Process.Signal(syscall.SIGTERM))
+	<-h.exited
+	return h.cmd.ProcessState.ExitCode()
+}
+
+func (h *handler) isExited() bool {
+	select {
+	case <-h.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+func (h *handler) get(port int, path string) int {
+	status, _ := h.fetch(port, path)
+	return status
+}
+
+func (h *handler) body(port int, path string) string {
+	_, body := h.fetch(port, path)
+	return body
+}
+
+func (h *handler) fetch(port int, path string) (int, string) {
+	request, err := http.NewRequestWithContext(h.s.ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	h.s.must(err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, ""
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, ""
+	}
+	return response.StatusCode, string(body)
+}
+
+// metric is the value of one series, such as name{label="value"}; 0 if there is none.
+func (h *handler) metric(series string) (value float64) {
+	for line := range strings.Lines(h.body(h.metrics, "/metrics")) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			if _, err := fmt.Sscan(rest, &value); err != nil {
+				h.s.Fatalf("metric %s is %q", series, rest)
+			}
+		}
+	}
+	return value
+}
+
+// body is an example of testdata/events about an instance, of this moment.
+// edits are pairs of an old and a new text.
+func (s *scenario) body(name, instance string, edits ...string) string {
+	s.Helper()
+	return s.bodyAt(time.Now(), name, instance, edits...)
+}
+
+func (s *scenario) bodyAt(when time.Time, name, instance string, edits ...string) string {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "events", name+".json"))
+	s.must(err)
+	replace := append([]string{
+		"i-0123456789abcdef0", instance,
+		"2026-11-20T10:15:30.000Z", when.UTC().Format("2006-01-02T15:04:05.000Z"),
+		"2026-11-20T10:15:30Z", when.UTC().Format(time.RFC3339),
+		"7d5a1d4c-7f2b-4f3e-9d1a-000000000001", fmt.Sprintf("7d5a1d4c-7f2b-4f3e-9d1a-%012d", number.Add(1)),
+	}, edits...)
+	return strings.NewReplacer(replace...).Replace(string(text))
+}
+
+// send puts a message into the queue and returns its id.
+func (s *scenario) send(body string) string {
+	s.Helper()
+	id, err := s.aws.SendMessage(queueName, body)
+	s.must(err)
+	return id
+}
+
+// deleted is when a message was deleted; zero if it was not.
+func (s *scenario) deleted(message string) time.Time {
+	for _, e := range s.aws.Effects() {
+		if e.Kind == awssim.MessageDeleted && e.MessageID == message {
+			return e.Time
+		}
+	}
+	return time.Time{}
+}
+
+func (s *scenario) isDeleted(message string) bool { return !s.deleted(message).IsZero() }
+
+// awaitDeleted waits until all messages are deleted.
+func (s *scenario) awaitDeleted(limit time.Duration, messages ...string) {
+	s.Helper()
+	for _, m := range messages {
+		s.within(limit, "message "+m+" is deleted", func() bool { return s.isDeleted(m) })
+	}
+}
+
+// audit are the requests of the scenario's handlers so far.
+func (s *scenario) audit(keep func(sandbox.AuditEvent) bool) []sandbox.AuditEvent {
+	s.Helper()
+	user := "system:serviceaccount:" + s.name + ":node-termination-handler"
+	events, err := shared.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && (keep == nil || keep(e)) })
+	s.must(err)
+	return events
+}
+
+// evictions are the accepted requests that made a pod stop.
+func (s *scenario) evictions() []sandbox.AuditEvent {
+	s.Helper()
+	return s.audit(func(e sandbox.AuditEvent) bool {
+		return e.Code < 300 && (e.Verb == "create" && e.Subresource == "eviction" || e.Verb == "delete" && e.Resource == "pods")
+	})
+}
+
+// writes are the requests that change anything but the Lease.
+func (s *scenario) writes() []sandbox.AuditEvent {
+	s.Helper()
+	return s.audit(func(e sandbox.AuditEvent) bool {
+		return e.Verb != "get" && e.Verb != "list" && e.Verb != "watch" && e.Resource != "leases"
+	})
+}
+
+// drainedBefore checks that the message was deleted after the node's pods had gone.
+func (s *scenario) drainedBefore(message string, nodes ...node) {
+	s.Helper()
+	for _, n := range nodes {
+		if !s.cordoned(n.name) {
+			s.Errorf("node %s is not cordoned", n.name)
+		}
+		for _, p := range s.podsOn(n.name) {
+			if p.OwnerReferences == nil || p.OwnerReferences[0].Kind != "DaemonSet" {
+				s.Errorf("pod %s is still on %s", p.Name, n.name)
+			}
+		}
+	}
+	for _, e := range s.evictions() {
+		if gone := s.deleted(message); !gone.IsZero() && e.Answered.After(gone) {
+			s.Errorf("%s of pod %s at %s, after the message was deleted at %s", e.Verb, e.Name, e.Answered, gone)
+		}
+	}
+}
+
+// untouched checks that nothing happened to a node and its pods.
+func (s *scenario) untouched(n node, pods int) {
+	s.Helper()
+	got := s.getNode(n.name)
+	if got.Spec.Unschedulable || len(got.Spec.Taints) > 0 || got.Annotations["node-termination-handler/intent"] != "" {
+		s.Errorf("node %s was touched: %+v", n.name, got.Spec)
+	}
+	if on := s.podsOn(n.name); len(on) < pods {
+		s.Errorf("node %s has %d pods, want at least %d", n.name, len(on), pods)
+	}
+}
+
+// counts are the AWS calls of an action, whatever their result.
+func (s *scenario) calls(service, action string) int {
+	total := 0
+	for key, n := range s.aws.Counts() {
+		if key.Service == service && key.Action == action {
+			total += n
+		}
+	}
+	return total
+}
+
+func (s *scenario) create(object *unstructured.Unstructured) {
+	s.Helper()
+	mapping, err := mapper().RESTMapping(object.GroupVersionKind().GroupKind(), object.GroupVersionKind().Version)
+	s.must(err)
+	var client dynamic.ResourceInterface = dynamicClient().Resource(mapping.Resource)
+	if ns := object.GetNamespace(); ns != "" {
+		client = dynamicClient().Resource(mapping.Resource).Namespace(ns)
+	}
+	_, err = client.Apply(s.ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+	s.must(err)
+}
+
+var dynamicClient = sync.OnceValue(func() dynamic.Interface { return dynamic.NewForConfigOrDie(shared.Config()) })
+
+var mapper = sync.OnceValue(func() *restmapper.DeferredDiscoveryRESTMapper {
+	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClientForConfigOrDie(shared.Config())))
+})
+
+// manifests are those of deploy/ in a namespace, with cluster-wide names of
+// their own, and without the Deployment: the scenario runs the binary itself.
+func manifests(t *testing.T, namespace string) []*unstructured.Unstructured {
+	t.Helper()
+	const name = "node-termination-handler"
+	file, err := os.ReadFile(filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, document := range bytes.Split(file, []byte("\n---\n")) {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal(document, &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		if o.GetNamespace() != "" {
+			o.SetNamespace(namespace)
+		}
+		switch o.GetKind() {
+		case "Deployment":
+			continue
+		case "Namespace", "ClusterRole", "ClusterRoleBinding":
+			o.SetName(namespace)
+			o.SetLabels(nil) // the scenario's own pods are none of Pod Security's business
+		}
+		if o.GetKind() == "ClusterRoleBinding" {
+			if err := unstructured.SetNestedField(o.Object, namespace, "roleRef", "name"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if subjects, ok, _ := unstructured.NestedSlice(o.Object, "subjects"); ok {
+			subjects[0].(map[string]any)["namespace"] = namespace
+			if err := unstructured.SetNestedSlice(o.Object, subjects, "subjects"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		objects = append(objects, &o)
+	}
+	return objects
+}
+
+// patchNode changes a Node as somebody else would.
+func (s *scenario) patchNode(name string, patch any) {
+	s.Helper()
+	body, err := json.Marshal(patch)
+	s.must(err)
+	_, err = s.kube.CoreV1().Nodes().Patch(s.ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+	s.must(err)
+}
+
+func freePort(s *scenario) int {
+	s.Helper()
+	l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", "127.0.0.1:0")
+	s.must(err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+

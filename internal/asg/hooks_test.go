@@ -1,0 +1,482 @@
+package asg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/smithy-go"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestHoldWithoutAnIntervalReturnsAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		h.HeartbeatInterval = -1
+		h.Hold(t.Context(), as.begin(t, "workers", "drain"), time.Now())
+		wantCalls(t, as, map[string]int{})
+	})
+}
+
+func TestTheFirstHeartbeatIsDueOneIntervalAfterTheStart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ago, first time.Duration
+	}{
+		"just started":              {0, 30 * time.Second},
+		"a while ago":               {20 * time.Second, 10 * time.Second},
+		"longer than an interval":   {45 * time.Second, 0},
+		"by a clock that runs fast": {-10 * time.Second, 40 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+				hook := as.begin(t, "workers", "drain")
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), tc.first+45*time.Second)
+				defer cancel()
+				h.Hold(ctx, hook, start.Add(-tc.ago))
+				want := []time.Duration{tc.first, tc.first + 30*time.Second}
+				if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
+					t.Errorf("heartbeats (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAHookThatIsGoneIsHeldNoLonger(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		start := time.Now()
+		h.Hold(t.Context(), Hook{Group: "workers", Name: "deleted", Instance: instance}, start.Add(-time.Minute))
+		wantAfter(t, start, 0)
+		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 1})
+	})
+}
+
+func TestHeartbeatsEndAtHeartbeatUntil(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		h.HeartbeatUntil = 100 * time.Second
+		hook := as.begin(t, "workers", "drain")
+		start := time.Now()
+		h.Hold(t.Context(), hook, start.Add(-20*time.Second))
+		wantAfter(t, start, 80*time.Second)
+		wantState(t, as, hook, actionState{Heartbeats: 3})
+	})
+}
+
+func TestAFailedHeartbeatIsSentAgainBeforeTheHookTimesOut(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		metrics := &recorder{}
+		h.Metrics = metrics
+		as.fail(t, heartbeat, "Throttling", 400, 3)
+		hook := as.begin(t, "workers", "drain")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+		defer cancel()
+		h.Hold(ctx, hook, time.Now())
+		wantState(t, as, hook, actionState{Heartbeats: 2})
+		if diff := cmp.Diff([]string{"described ok", "heartbeat error", "heartbeat error", "heartbeat error", "heartbeat ok", "heartbeat ok"}, metrics.all()); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestHeartbeatsDoNotWaitForLongForTheLimits(t *testing.T) {
+	for name, breakIt := range map[string]func(*testing.T, *fakeASG){
+		"throttled": func(t *testing.T, as *fakeASG) { as.fail(t, describe, "Throttling", 400, 0) },
+		"hanging":   func(_ *testing.T, as *fakeASG) { as.hang = describe },
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+				breakIt(t, as)
+				hook := as.begin(t, "workers", "drain")
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
+				defer cancel()
+				h.Hold(ctx, hook, start)
+				want := []time.Duration{30 * time.Second, time.Minute}
+				if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
+					t.Errorf("heartbeats (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.putHook(t, "workers", "short", 10*time.Second)
+		hook := as.begin(t, "workers", "short")
+		as.hang = heartbeat
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		h.Hold(ctx, hook, start)
+		want := []time.Duration{5 * time.Second, 5*time.Second + 2500*time.Millisecond + 1250*time.Millisecond}
+		if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
+			t.Errorf("heartbeats (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestManyNoticesOfOneHookAskForItsLimitsOnce(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.latency = time.Second
+		hook := Hook{Group: "workers", Name: "drain"}
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() { wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute}) })
+		}
+		wg.Wait()
+		time.Sleep(limitsKept - 2*time.Second)
+		wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantCalls(t, as, map[string]int{describe: 1})
+
+		time.Sleep(2 * time.Second)
+		as.putHook(t, "workers", "drain", time.Hour)
+		wantLimits(t, h, hook, Limits{Timeout: time.Hour, Global: 48 * time.Hour})
+		wantCalls(t, as, map[string]int{describe: 2})
+	})
+}
+
+func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		var log logbook
+		h.Log = log.logger()
+		as.fail(t, describe, "AccessDenied", 403, 0)
+		for i := range 50 {
+			_, err := h.Limits(t.Context(), Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
+			wantPermission(t, err, "autoscaling:DescribeLifecycleHooks", "")
+		}
+		wantCalls(t, as, map[string]int{describe: 1})
+
+		time.Sleep(refusalKept)
+		if _, err := h.Limits(t.Context(), Hook{Group: "workers", Name: "drain"}); err == nil {
+			t.Error("the fault of the test is gone")
+		}
+		wantCalls(t, as, map[string]int{describe: 2})
+		log.wantOnce(t, "autoscaling:DescribeLifecycleHooks")
+
+		as.heal()
+		time.Sleep(refusalKept)
+		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+	})
+}
+
+func TestAFailedDescriptionIsNotRemembered(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.fail(t, describe, "InternalFailure", 500, 1)
+		hook := Hook{Group: "workers", Name: "drain"}
+		if _, err := h.Limits(t.Context(), hook); err == nil {
+			t.Error("no error")
+		}
+		wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+	})
+}
+
+func TestWhatIsKnownOfHooksDoesNotGrow(t *testing.T) {
+	story(t, func(t *testing.T, _ *fakeASG, h *Hooks) {
+		for i := range 1000 {
+			_, _ = h.Limits(t.Context(), Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
+			time.Sleep(time.Minute)
+		}
+		if n := len(h.known); n > int(refusalKept/time.Minute)+1 {
+			t.Errorf("%d hooks are remembered", n)
+		}
+	})
+}
+
+func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		var log logbook
+		h.Log = log.logger()
+		metrics := &recorder{}
+		h.Metrics = metrics
+		as.fail(t, heartbeat, "AccessDenied", 403, 0)
+		for range 3 {
+			h.Hold(t.Context(), as.begin(t, "workers", "drain"), time.Now())
+		}
+		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 3})
+		log.wantOnce(t, "autoscaling:RecordLifecycleActionHeartbeat")
+		if diff := cmp.Diff([]string{"described ok", "heartbeat denied", "heartbeat denied", "heartbeat denied"}, metrics.all()); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestConcurrentCompletionsShareOneRequest(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.latency = time.Second
+		hook := as.begin(t, "workers", "drain")
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { mustComplete(t, h, hook) })
+		}
+		wg.Wait()
+		wantCalls(t, as, map[string]int{complete: 1})
+	})
+}
+
+func TestACallerWhoGivesUpDoesNotHurtTheCompletion(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.latency = time.Second
+		hook := as.begin(t, "workers", "drain")
+		lost := errors.New("lease lost")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := h.Complete(ctx, hook); !errors.Is(err, lost) {
+				t.Errorf("Complete = %v, want %v", err, lost)
+			}
+		})
+		synctest.Wait()
+		wg.Go(func() { mustComplete(t, h, hook) })
+		time.Sleep(500 * time.Millisecond)
+		cancel(lost)
+		wg.Wait()
+		wantCalls(t, as, map[string]int{complete: 1})
+		wantState(t, as, hook, actionState{Outcome: "completed"})
+	})
+}
+
+func TestACompletionEndsWithItsLastCaller(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.fail(t, complete, "Throttling", 400, 0)
+		hook := as.begin(t, "workers", "drain")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := h.Complete(ctx, hook)
+		if api, ok := errors.AsType[smithy.APIError](err); !errors.Is(err, context.DeadlineExceeded) || !ok || api.ErrorCode() != "Throttling" {
+			t.Errorf("Complete = %v, want the end of its context and the throttling", err)
+		}
+		synctest.Wait()
+		before := len(as.made(complete))
+		time.Sleep(time.Hour)
+		if after := len(as.made(complete)); after > before {
+			t.Errorf("%d calls after the last caller had left", after-before)
+		}
+	})
+}
+
+func TestACompletionWhoseAnswerIsLostIsSentAgain(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.loseAnswer = true
+		hook := as.begin(t, "workers", "drain")
+		mustComplete(t, h, hook)
+		wantCalls(t, as, map[string]int{complete: 2})
+		wantState(t, as, hook, actionState{Outcome: "completed"})
+	})
+}
+
+func TestAnEndedContextCompletesNothing(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := h.Complete(ctx, as.begin(t, "workers", "drain")); !errors.Is(err, context.Canceled) {
+			t.Errorf("Complete = %v, want the end of its context", err)
+		}
+		synctest.Wait()
+		wantCalls(t, as, map[string]int{})
+	})
+}
+
+func TestAnInvalidCompletionIsNotRepeated(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.fail(t, complete, "ValidationError", 400, 0)
+		if err := h.Complete(t.Context(), as.begin(t, "workers", "drain")); err == nil {
+			t.Error("no error")
+		}
+		wantCalls(t, as, map[string]int{complete: 1})
+	})
+}
+
+func TestAHangingCompletionIsSentAgain(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.hang = complete
+		time.AfterFunc(time.Minute, func() {
+			as.mu.Lock()
+			defer as.mu.Unlock()
+			as.hang = ""
+		})
+		start := time.Now()
+		hook := as.begin(t, "workers", "drain")
+		mustComplete(t, h, hook)
+		if took := time.Since(start); took > time.Minute+callTimeout+mostRetry {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestRetriesBackOffAndAreCapped(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.fail(t, complete, "Throttling", 400, 20)
+		mustComplete(t, h, as.begin(t, "workers", "drain"))
+		calls := as.made(complete)
+		if len(calls) != 21 {
+			t.Fatalf("%d calls, want 21", len(calls))
+		}
+		for i := range calls[1:] {
+			pause := calls[i+1].at.Sub(calls[i].at)
+			most := min(500*time.Millisecond<<min(i, 10), 10*time.Second)
+			if pause < most/2 || pause > most {
+				t.Errorf("pause %d is %v, want between %v and %v", i, pause, most/2, most)
+			}
+		}
+	})
+}
+
+func TestCompletionsGoBeforeHeartbeatsAndThoseBeforeDescriptions(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.putHook(t, "workers", "short", 10*time.Second)
+		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, Hook{Group: "workers", Name: "short"}, Limits{Timeout: 10 * time.Second, Global: 1000 * time.Second})
+		long, short := as.begin(t, "workers", "drain"), as.begin(t, "workers", "short")
+		h.limiter.Hold(time.Second)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, call := range []func(){
+			func() { _, _ = h.Limits(ctx, Hook{Group: "others", Name: "drain"}) },
+			func() { h.Hold(ctx, long, time.Now().Add(-time.Minute)) },
+			func() { h.Hold(ctx, short, time.Now().Add(-time.Minute)) },
+			func() { mustComplete(t, h, as.begin(t, "workers", "drain")) },
+		} {
+			wg.Go(call)
+			synctest.Wait()
+		}
+		wg.Wait()
+		var order []string
+		for _, c := range as.made("")[2:] {
+			order = append(order, c.operation+" "+c.hook.Name)
+		}
+		want := []string{complete + " drain", heartbeat + " short", heartbeat + " drain", describe + " drain"}
+		if diff := cmp.Diff(want, order); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRefusedCompletionsLeaveTheBucketToTheOthers(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.putHook(t, "workers", "short", 10*time.Second)
+		as.fail(t, complete, "AccessDenied", 403, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		for range 800 {
+			hook := as.begin(t, "workers", "drain")
+			wg.Go(func() { _ = h.Complete(ctx, hook) })
+		}
+		time.Sleep(2 * time.Minute)
+		hook := as.begin(t, "workers", "short")
+		wg.Go(func() { h.Hold(ctx, hook, time.Now()) })
+		time.Sleep(6 * time.Minute)
+		if state := as.state(t, hook); state.Outcome != "" || state.Heartbeats < 60 {
+			t.Errorf("the hook of another is %+v, want it open and held", state)
+		}
+		wg.Wait()
+	})
+}
+
+func TestAThousandHooksKeepToTheRate(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 1000 {
+			hook := as.begin(t, "workers", "drain")
+			wg.Go(func() { mustComplete(t, h, hook) })
+		}
+		wg.Wait()
+		wantCalls(t, as, map[string]int{complete: 1000})
+		wantAfter(t, start, (1000-callBurst)*time.Second/callsPerSecond)
+	})
+}
+
+// story tells it about a group "workers" with a hook "drain" of two minutes,
+// and heartbeats each half minute, in virtual time.
+func story(t *testing.T, tell func(t *testing.T, as *fakeASG, h *Hooks)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		as := newFakeASG()
+		as.putHook(t, "workers", "drain", 2*time.Minute)
+		tell(t, as, &Hooks{Client: as, HeartbeatInterval: 30 * time.Second})
+	})
+}
+
+func wantCalls(t *testing.T, as *fakeASG, want map[string]int) {
+	t.Helper()
+	if diff := cmp.Diff(want, as.counts()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func times(start time.Time, calls []call) []time.Duration {
+	var after []time.Duration
+	for _, c := range calls {
+		after = append(after, c.at.Sub(start))
+	}
+	return after
+}
+
+// recorder is a Metrics that keeps what it was told, in order.
+type recorder struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (r *recorder) Completed(err error) { r.tell("completed", err) }
+func (r *recorder) Heartbeat(err error) { r.tell("heartbeat", err) }
+func (r *recorder) Described(err error) { r.tell("described", err) }
+
+func (r *recorder) tell(what string, err error) {
+	result := "ok"
+	if lacksPermission(err) {
+		result = "denied"
+	} else if err != nil {
+		result = "error"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, what+" "+result)
+}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.told)
+}
+
+// logbook keeps the lines that were logged.
+type logbook struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (b *logbook) logger() logr.Logger {
+	return funcr.New(func(_, args string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.lines = append(b.lines, args)
+	}, funcr.Options{})
+}
+
+func (b *logbook) wantOnce(t *testing.T, words string) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var found int
+	for _, line := range b.lines {
+		if strings.Contains(line, words) {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d lines say %q, want 1:\n%s", found, words, strings.Join(b.lines, "\n"))
+	}
+}
