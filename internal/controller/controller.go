@@ -18,6 +18,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // Instances tells what EC2 knows of an instance. An answer may be as old as
@@ -42,7 +43,7 @@ type Drainer interface {
 // not block; action, step and why are of closed sets.
 type Observer interface {
 	// Decided is called for each decision about an instance, and for each message that names none.
-	Decided(kind notice.Kind, action, why string)
+	Decided(d telemetry.Decision)
 	// Node is called when a step of the work on a node was done, or cannot be.
 	Node(ref cluster.Ref, step, why string, err error)
 	// Drained is called when the pods of a node have left, or its deadline (zero:
@@ -126,12 +127,12 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.WithValues("message", m.ID)
 	n, err := notice.Parse(m.Body)
 	if err != nil {
-		c.Observer.Decided(notice.Ignored, "reject", "undecodable")
+		c.Observer.Decided(telemetry.Decision{Action: "reject", Why: "undecodable", DryRun: c.DryRun})
 		log.Error(err, "a message cannot be read", "body", quoted(m.Body))
 		return queue.Reject(err)
 	}
 	if n.Kind == notice.Ignored {
-		c.Observer.Decided(n.Kind, drop.String(), string(n.Ignored))
+		c.Observer.Decided(telemetry.Decision{Notice: n, Action: drop.String(), Why: string(n.Ignored), DryRun: c.DryRun})
 		log.V(1).Info("a message asks for nothing", "why", n.Ignored)
 		if c.DryRun {
 			return settle(errDryRun)
@@ -158,7 +159,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	if err != nil {
 		return err
 	}
-	c.tell(log, n, found, d)
+	c.tell(log, n, id, found, d)
 	if c.DryRun {
 		return errDryRun
 	}
@@ -166,7 +167,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
 			return err
 		}
-		c.tell(log, n, found, d)
+		c.tell(log, n, id, found, d)
 	}
 	switch d.action {
 	case leave:
@@ -225,8 +226,10 @@ func (c *Controller) limits(ctx context.Context, log logr.Logger, hook asg.Hook)
 
 // tell logs and counts a decision. What is not ours is no line in the log: in a
 // shared queue that is most of what comes.
-func (c *Controller) tell(log logr.Logger, n notice.Notice, f finding, d decision) {
-	c.Observer.Decided(n.Kind, d.action.String(), string(d.why))
+func (c *Controller) tell(log logr.Logger, n notice.Notice, id string, f finding, d decision) {
+	c.Observer.Decided(telemetry.Decision{
+		Notice: n, Instance: id, Node: f.ref, Action: d.action.String(), Why: string(d.why), Deadline: d.deadline, DryRun: c.DryRun,
+	})
 	level := 0
 	if d.action == leave || d.action == drop {
 		level = 1

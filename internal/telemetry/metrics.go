@@ -19,6 +19,18 @@ import (
 
 const namespace = "node_termination_handler"
 
+// A Decision is what the controller decided about a notice for one instance, or
+// about a message that names none. Action and Why are of closed sets.
+type Decision struct {
+	Notice   notice.Notice
+	Instance string
+	Node     cluster.Ref // zero: none
+	Action   string
+	Why      string
+	Deadline time.Time // zero: none
+	DryRun   bool      // nothing of it will be done
+}
+
 // Metrics counts. It is what queue, asg, drain and controller report to; its
 // methods may be called concurrently. No label value comes from a message or
 // from the cluster: the number of series is fixed.
@@ -183,8 +195,8 @@ func (m *Metrics) lifecycle(call string, err error) {
 }
 
 // Decided implements controller.Observer.
-func (m *Metrics) Decided(kind notice.Kind, action, why string) {
-	m.decisions.WithLabelValues(kind.String(), action, why).Inc()
+func (m *Metrics) Decided(d Decision) {
+	m.decisions.WithLabelValues(d.Notice.Kind.String(), d.Action, d.Why).Inc()
 }
 
 // Node implements controller.Observer.

@@ -1,0 +1,19 @@
+// Node-termination-handler is a Kubernetes controller that drains nodes before
+// AWS takes their instances away: it reads notices from an SQS queue, cordons
+// and drains the node behind each instance, completes the lifecycle hook, and
+// only then deletes the message. See --help.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	status := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
