@@ -46,7 +46,8 @@ func (s *Server) hold(ctx context.Context) {
 	}
 }
 
-// extension is one batch of messages to extend, with what held them when it was made.
+// extension is one batch of messages to extend, with the receipts and leases to
+// do it with: a redelivery may change those of the messages meanwhile.
 type extension struct {
 	held     []*held
 	receipts []string
@@ -54,8 +55,8 @@ type extension struct {
 	ended    chan struct{}
 }
 
-// due returns the messages of which half the lease has gone, the most overdue first,
-// and whether any message is held at all.
+// due returns the messages of which half the lease has gone, the most overdue
+// first, and whether any message is held at all.
 func (s *Server) due(now time.Time) (batches []extension, some bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -175,7 +175,7 @@ func (s *Server) admit(ctx, settling context.Context, received []types.Message) 
 			s.held[m.ID] = h
 			s.busy++
 			s.live++
-			go s.serve(ctx, settling, h, m)
+			go s.serveMessage(ctx, settling, h, m)
 		}
 		h.receipt, h.receives = aws.ToString(r.ReceiptHandle), m.ReceiveCount
 		h.gone = false
