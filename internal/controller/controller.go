@@ -128,8 +128,11 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	n, err := notice.Parse(m.Body)
 	if err != nil {
 		c.Observer.Decided(telemetry.Decision{Action: "reject", Why: "undecodable", DryRun: c.DryRun})
-		log.Error(err, "a message cannot be read", "body", quoted(m.Body))
-		return queue.Reject(err)
+		if c.DryRun {
+			log.Info("a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
+			return settle(errDryRun)
+		}
+		return queue.Reject(err) // the queue logs it, and not at each delivery
 	}
 	if n.Kind == notice.Ignored {
 		c.Observer.Decided(telemetry.Decision{Notice: n, Action: drop.String(), Why: string(n.Ignored), DryRun: c.DryRun})

@@ -350,7 +350,9 @@ func termsOf(i cluster.Intent) pods.Terms {
 }
 
 // takeSlot waits for a worker, where their number is bounded and nothing urgent
-// is about the node. free gives it back.
+// is about the node. free gives it back. A drain that has taken longer than the
+// node's grace period gives it back before its end: what it still waits for is
+// budgets, mostly, and one that never clears must not stop all other drains.
 func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err error) {
 	for c.slots != nil {
 		intent, changed := w.now()
@@ -359,7 +361,12 @@ func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err er
 		}
 		select {
 		case c.slots <- struct{}{}:
-			return func() { <-c.slots }, nil
+			release := sync.OnceFunc(func() { <-c.slots })
+			patience := time.AfterFunc(c.NodeGracePeriod, release)
+			return func() {
+				patience.Stop()
+				release()
+			}, nil
 		case <-changed:
 		case <-w.gone:
 			return func() {}, nil

@@ -191,6 +191,9 @@ func (r *run) watch(ctx context.Context) error {
 func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool) {
 	front := r.refresh(ctx)
 	if front >= self { // nobody is left, or our own pod alone
+		if r.busy > 0 {
+			return r.order.Terms.Deadline, false
+		}
 		r.result.Self = front == self
 		if look := r.order.CordonedAt.Add(secondLook); now.Before(look) {
 			return look, false
@@ -215,10 +218,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 			wake = earlier(wake, m.until)
 		case r.busy >= parallel: // its turn comes with an answer
 		default:
-			if m.verb == remove {
-				p.shortened = r.order.Terms.Deadline
-			}
-			p.asked = true
+			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
 			go r.ask(ctx, obj, m)
 		}
@@ -397,7 +397,7 @@ func (r *run) learn(a answer, now time.Time) {
 		r.result.Evicted++
 		log.V(1).Info("evicted a pod")
 	case a.move.verb == remove:
-		p.asked, p.shortened = false, time.Time{}
+		p.asked, p.cut = false, false
 		p.failed++
 		p.retry = now.Add(backoff(p.failed))
 		log.Error(a.err, "delete a pod")

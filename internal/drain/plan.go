@@ -46,11 +46,11 @@ type state struct {
 	own      bool          // grace is the pod's own: the request need not name it
 	deletion time.Time     // when it will be killed; zero: nobody has asked for its deletion
 
-	asked     bool      // a request is under way, or was accepted and will show in the watch
-	refused   int       // evictions refused
-	failed    int       // deletions failed
-	retry     time.Time // no eviction again before
-	shortened time.Time // the deadline that a terminating pod's grace was cut to
+	asked   bool      // a request is under way, or was accepted and will show in the watch
+	refused int       // evictions refused
+	failed  int       // deletions failed
+	retry   time.Time // no eviction again before; no deletion either, once one has failed
+	cut     bool      // a stopping pod was told to hurry
 }
 
 // verb is how a pod is asked to leave.
@@ -73,8 +73,10 @@ type move struct {
 // next decides about one pod. front is the lowest tier that still has pods.
 // With deadline D, grace g and margin m:
 //
-//	terminating, and its end is behind D    | delete with what is left, once
-//	terminating                             | wait
+//	stopping, and its end is behind D:      |
+//	  D - m reached                         | delete with the shortest grace, once
+//	  before                                | wait
+//	stopping                                | wait
 //	our own pod                             | wait; the caller gives way
 //	D - g - m reached, or budgets ignored:  |
 //	  never tried                           | evict with what is left, at most g
@@ -84,17 +86,22 @@ type move struct {
 //	otherwise                               | evict with g
 func next(p state, front tier, terms Terms, now time.Time) move {
 	hard := !terms.Deadline.IsZero()
-	left := terms.Deadline.Sub(now).Truncate(time.Second)
 	if !p.deletion.IsZero() {
 		// The API server cuts times to seconds: one is no difference.
-		late := hard && p.deletion.After(terms.Deadline.Add(time.Second)) && !p.shortened.Equal(terms.Deadline)
-		switch {
-		case !late:
+		if !hard || !p.deletion.After(terms.Deadline.Add(time.Second)) || p.cut {
 			return move{}
-		case p.failed > 0 && now.Before(p.retry):
-			return move{until: p.retry}
 		}
-		return move{verb: remove, grace: max(time.Second, left)}
+		// The pod has its SIGTERM; a shorter grace is its SIGKILL. The API server
+		// counts that grace from the first deletion and the kubelet from when it
+		// hears of it, so only the shortest means the same to both.
+		cutAt := terms.Deadline.Add(-margin)
+		if p.failed > 0 && p.retry.After(cutAt) {
+			cutAt = p.retry
+		}
+		if now.Before(cutAt) {
+			return move{until: cutAt}
+		}
+		return move{verb: remove, grace: time.Second}
 	}
 	if p.asked || p.tier == self {
 		return move{}
@@ -106,7 +113,7 @@ func next(p state, front tier, terms Terms, now time.Time) move {
 		}
 		grace := max(time.Second, p.grace)
 		if hard {
-			grace = max(time.Second, min(p.grace, left))
+			grace = max(time.Second, min(p.grace, terms.Deadline.Sub(now).Truncate(time.Second)))
 		}
 		if terms.IgnoreBudgets || p.refused > 0 {
 			return move{verb: remove, grace: grace}

@@ -82,17 +82,21 @@ func TestNext(t *testing.T) {
 			pod: state{grace: 30 * s, deletion: at(30), asked: true}, terms: Terms{Deadline: at(30)},
 			want: move{},
 		},
-		"one that would stop too late gets less": {
+		"one that would stop too late is left alone for now": {
 			pod: state{grace: 600 * s, deletion: at(500), asked: true}, terms: Terms{Deadline: at(100)},
-			want: move{verb: remove, grace: 100 * s},
+			want: move{until: at(95)},
 		},
-		"but only once for a deadline": {
-			pod: state{grace: 600 * s, deletion: at(500), asked: true, shortened: at(100)}, terms: Terms{Deadline: at(100)},
+		"and killed just before the deadline": {
+			pod: state{grace: 600 * s, deletion: at(500), asked: true}, terms: Terms{Deadline: at(5)},
+			want: move{verb: remove, grace: s},
+		},
+		"once": {
+			pod: state{grace: 600 * s, deletion: at(500), asked: true, cut: true}, terms: Terms{Deadline: at(5)},
 			want: move{},
 		},
-		"and again for a tighter one": {
-			pod: state{grace: 600 * s, deletion: at(100), asked: true, shortened: at(100)}, terms: Terms{Deadline: at(50)},
-			want: move{verb: remove, grace: 50 * s},
+		"and again if that failed, not at once": {
+			pod: state{grace: 600 * s, deletion: at(500), failed: 1, retry: at(1)}, terms: Terms{Deadline: at(5)},
+			want: move{until: at(1)},
 		},
 		"critical pods wait for workloads": {
 			pod: state{tier: critical, grace: 30 * s, own: true}, terms: Terms{Deadline: at(120)},

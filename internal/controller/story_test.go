@@ -1,0 +1,669 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/go-logr/logr/testr"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	pods "github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+// A story is a controller in virtual time: the real queue server, EC2 and Auto
+// Scaling clients against the simulator, a fake API server, and a drain that
+// takes as long as the story wants.
+type story struct {
+	*testing.T
+	aws   *awssim.Server
+	kube  *fake.Clientset
+	drain *slowDrainer
+	// edit changes each controller before it starts.
+	edit func(*Controller)
+	// interval is the heartbeat interval of the hooks; zero: none are sent.
+	interval time.Duration
+}
+
+const (
+	queueName = "nth"
+	theNode   = "node-a"
+	theID     = "i-0123456789abcdef0"
+)
+
+// tell runs a story in virtual time with one node, tagged and ready.
+func tell(t *testing.T, run func(s *story)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &story{T: t, aws: awssim.New(awssim.Options{}), drain: &slowDrainer{takes: 30 * time.Second}, edit: func(*Controller) {}}
+		t.Cleanup(s.aws.Close)
+		s.kube = fake.NewClientset(aNode(theNode, theID))
+		s.kube.PrependReactor("patch", "nodes", s.patchNode)
+		s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName}))
+		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+		run(s)
+	})
+}
+
+func aNode(name, id string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid of " + name), ResourceVersion: "1"},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + id},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// patchNode patches as the API server does, and the fake does not: a patch that
+// was made from another resourceVersion is a conflict.
+func (s *story) patchNode(action clienttesting.Action) (bool, runtime.Object, error) {
+	patch := action.(clienttesting.PatchAction)
+	gvr := corev1.SchemeGroupVersion.WithResource("nodes")
+	obj, err := s.kube.Tracker().Get(gvr, "", patch.GetName())
+	if err != nil {
+		return true, nil, err
+	}
+	node := obj.(*corev1.Node)
+	var made struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(patch.GetPatch(), &made); err != nil {
+		return true, nil, err
+	}
+	if made.Metadata.ResourceVersion != node.ResourceVersion {
+		return true, nil, apierrors.NewConflict(gvr.GroupResource(), node.Name, errors.New("made from "+made.Metadata.ResourceVersion))
+	}
+	before, err := json.Marshal(node)
+	if err != nil {
+		return true, nil, err
+	}
+	after, err := jsonpatch.MergePatch(before, patch.GetPatch())
+	if err != nil {
+		return true, nil, err
+	}
+	node = &corev1.Node{}
+	if err := json.Unmarshal(after, node); err != nil {
+		return true, nil, err
+	}
+	version, _ := strconv.Atoi(node.ResourceVersion)
+	node.ResourceVersion = strconv.Itoa(version + 1)
+	return true, node, s.kube.Tracker().Update(gvr, node, "")
+}
+
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// lead starts a leader. stop ends it as SIGTERM or the loss of the lease does.
+func (s *story) lead() (stop func()) {
+	s.Helper()
+	nodes, err := cluster.New(s.kube, s.aws.QueueURL(queueName), cluster.Marks{})
+	s.must(err)
+	ctx, cancel := context.WithCancelCause(s.Context())
+	c := &Controller{
+		Cluster:    nodes,
+		Instances:  instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),
+		Hooks:      &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
+		Drainer:    s.drain,
+		Observer:   telemetry.New(),
+		Log:        testr.New(s.T),
+		Policy:     Policy{NodeGracePeriod: 2 * time.Minute},
+		Account:    "123456789012",
+		Region:     "us-east-1",
+		ManagedTag: "managed",
+	}
+	if s.interval > 0 {
+		c.HeartbeatUntil = 48 * time.Hour
+	}
+	s.edit(c)
+	server := &queue.Server{Client: sqs.NewFromConfig(s.aws.Config()), URL: s.aws.QueueURL(queueName), Handler: c}
+	var all sync.WaitGroup
+	all.Go(func() { nodes.Run(ctx) })
+	s.must(nodes.WaitForSync(ctx))
+	all.Go(func() { _ = c.Run(ctx) }) // the cause of ctx
+	select {
+	case <-c.Resumed():
+	case <-ctx.Done():
+	}
+	all.Go(func() { s.must(server.Serve(ctx)) })
+	stop = sync.OnceFunc(func() {
+		cancel(errors.New("the story stops the leader"))
+		all.Wait()
+	})
+	s.Cleanup(stop)
+	return stop
+}
+
+// body is an example about an instance, of this moment of virtual time.
+func (s *story) body(name, id string, edits ...string) string {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "notice", "testdata", "events", name+".json"))
+	s.must(err)
+	replace := append(slices.Clone(edits), "i-0123456789abcdef0", id, "2026-11-20T10:15:30Z", time.Now().UTC().Format(time.RFC3339),
+		"000000000001", fmt.Sprintf("%012d", time.Now().UnixNano()%1e12))
+	return strings.NewReplacer(replace...).Replace(string(text))
+}
+
+func (s *story) send(body string) (message string) {
+	s.Helper()
+	id, err := s.aws.SendMessage(queueName, body)
+	s.must(err)
+	return id
+}
+
+// after lets virtual time pass.
+func (s *story) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (s *story) left() int { return len(s.aws.Messages(queueName)) }
+
+func (s *story) node() *corev1.Node {
+	s.Helper()
+	n, err := s.kube.CoreV1().Nodes().Get(s.Context(), theNode, metav1.GetOptions{})
+	s.must(err)
+	return n
+}
+
+func (s *story) intent() cluster.Intent {
+	s.Helper()
+	i, _, err := cluster.ReadIntent(s.node())
+	s.must(err)
+	return i
+}
+
+// terminate begins a scale-in of the node's instance, held by a hook.
+func (s *story) terminate(timeout time.Duration) {
+	s.Helper()
+	s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{theID}}))
+	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: timeout}))
+	s.must(s.aws.PutRule(awssim.Rule{Name: "lifecycle", DetailType: "*Lifecycle Action", Queue: queueName}))
+	_, err := s.aws.StartTransition(theID, awssim.Terminating)
+	s.must(err)
+}
+
+func (s *story) calls(action string) (n int) {
+	for key, count := range s.aws.Counts() {
+		if key.Action == action {
+			n += count
+		}
+	}
+	return n
+}
+
+// wantHook checks how the lifecycle action ended.
+func (s *story) wantHook(outcome awssim.Outcome) awssim.LifecycleAction {
+	s.Helper()
+	actions := s.aws.LifecycleActions()
+	if len(actions) != 1 || actions[0].Outcome != outcome {
+		s.Fatalf("lifecycle actions %+v, want one that is %q", actions, outcome)
+	}
+	return actions[0]
+}
+
+// slowDrainer drains in a fixed time, or at the deadline, or never.
+type slowDrainer struct {
+	takes time.Duration // negative: until the deadline
+
+	mu     sync.Mutex
+	drains []drained
+	now    int // under way
+	most   int
+}
+
+type drained struct {
+	node  string
+	terms pods.Terms // the last ones
+}
+
+func (d *slowDrainer) Drain(ctx context.Context, o pods.Order) (pods.Result, error) {
+	d.mu.Lock()
+	at := len(d.drains)
+	d.drains = append(d.drains, drained{o.Node, o.Terms})
+	d.now++
+	d.most = max(d.most, d.now)
+	takes := d.takes
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.now--
+	}()
+	end := make(<-chan time.Time)
+	if takes >= 0 {
+		end = time.After(takes)
+	}
+	for {
+		d.mu.Lock()
+		deadline := d.drains[at].terms.Deadline
+		d.mu.Unlock()
+		var missed <-chan time.Time
+		if !deadline.IsZero() {
+			missed = time.After(time.Until(deadline))
+		}
+		select {
+		case <-ctx.Done():
+			return pods.Result{}, context.Cause(ctx)
+		case <-end:
+			return pods.Result{Evicted: 1}, nil
+		case <-missed:
+			return pods.Result{Missed: []string{"ns/pod"}}, nil
+		case t := <-o.Changed:
+			d.mu.Lock()
+			d.drains[at].terms = t
+			d.mu.Unlock()
+		}
+	}
+}
+
+func (d *slowDrainer) all() []drained {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.drains)
+}
+
+func TestASpotWarningIsHeldUntilItsNodeIsDrained(t *testing.T) {
+	tell(t, func(s *story) {
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(29 * time.Second)
+		if !s.node().Spec.Unschedulable || s.left() != 1 {
+			t.Errorf("cordoned %t, %d messages; want it cordoned and its message there", s.node().Spec.Unschedulable, s.left())
+		}
+		s.after(3 * time.Second)
+		if i := s.intent(); s.left() != 0 || !i.Finished() || s.node().Labels[cluster.StateLabel] != cluster.StateDrained {
+			t.Errorf("%d messages left, intent %+v", s.left(), i)
+		}
+	})
+}
+
+func TestAllNoticesOfANodeJoinOneDrainWithTheEarliestDeadline(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 90 * time.Second
+		s.lead()
+		begin := time.Now()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(5 * time.Second)
+		s.terminate(time.Hour)
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(5 * time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.send(s.body("state-change-stopping", theID))
+		s.after(time.Second)
+		drains := s.drain.all()
+		if len(drains) != 1 || !drains[0].terms.Deadline.Equal(begin.Truncate(time.Second).Add(130*time.Second)) || !drains[0].terms.IgnoreBudgets {
+			t.Errorf("drains %+v, want one with the deadline of the spot warning", drains)
+		}
+		s.after(85 * time.Second)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+		s.wantHook(awssim.Completed)
+		if n := s.calls("CompleteLifecycleAction"); n != 1 {
+			t.Errorf("%d completions", n)
+		}
+	})
+}
+
+func TestADeadlineThatComesFirstEndsTheDrain(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = -1
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.terminate(time.Hour)
+		s.after(2*time.Minute + 2*time.Second)
+		s.wantHook(awssim.Completed)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+func TestAPatientDrainGoesOnWithoutItsMessage(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(119 * time.Second)
+		if s.left() != 1 {
+			t.Error("the message went before the grace period")
+		}
+		s.after(3 * time.Second)
+		if s.left() != 0 || s.intent().Finished() {
+			t.Errorf("%d messages, finished %t; want the drain alone to go on", s.left(), s.intent().Finished())
+		}
+		s.after(time.Hour)
+		if !s.intent().Finished() || len(s.drain.all()) != 1 {
+			t.Errorf("intent %+v after %d drains", s.intent(), len(s.drain.all()))
+		}
+	})
+}
+
+func TestTheNextLeaderGoesOnWithWhatTheNodeCarries(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 60 * time.Second
+		stop := s.lead()
+		s.terminate(time.Hour)
+		message := s.send(s.body("spot-interruption", theID))
+		s.after(10 * time.Second)
+		deadline := s.intent().Deadline()
+		stop()
+		s.wantHook(awssim.Active)
+		s.lead()
+		s.after(time.Second)
+		if drains := s.drain.all(); len(drains) != 2 || !drains[1].terms.Deadline.Equal(deadline) {
+			t.Fatalf("drains %+v, want a second one with the deadline %s", drains, deadline)
+		}
+		s.after(62 * time.Second)
+		s.wantHook(awssim.Completed)
+		if s.left() != 0 {
+			t.Errorf("%d messages left, among them %s", s.left(), message)
+		}
+	})
+}
+
+func TestTheNextLeaderNeedsNoMessage(t *testing.T) {
+	tell(t, func(s *story) {
+		stop := s.lead()
+		s.drain.takes = time.Hour
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(3 * time.Minute)
+		stop()
+		if s.left() != 0 {
+			t.Fatal("the message is still there")
+		}
+		s.drain.takes = time.Second
+		s.lead()
+		s.after(2 * time.Second)
+		if !s.intent().Finished() {
+			t.Errorf("intent %+v", s.intent())
+		}
+	})
+}
+
+func TestHeartbeatsHoldAHookAndEndWithIt(t *testing.T) {
+	tell(t, func(s *story) {
+		s.interval = time.Minute
+		s.drain.takes = 25 * time.Minute
+		s.lead()
+		s.terminate(2 * time.Minute)
+		s.after(26 * time.Minute)
+		action := s.wantHook(awssim.Completed)
+		if action.Heartbeats < 20 {
+			t.Errorf("%d heartbeats in 25 minutes", action.Heartbeats)
+		}
+		before := s.calls("RecordLifecycleActionHeartbeat")
+		s.after(time.Hour)
+		if n := s.calls("RecordLifecycleActionHeartbeat"); n != before {
+			t.Errorf("%d heartbeats after the completion", n-before)
+		}
+	})
+}
+
+func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 10 * time.Second
+		s.edit = func(c *Controller) { c.CompletionDelay = 60 * time.Second }
+		stop := s.lead()
+		s.terminate(time.Hour)
+		begin := time.Now()
+		s.after(40 * time.Second) // drained after 10 s, so 30 s into the delay
+		stop()
+		s.drain.takes = 0
+		s.lead()
+		s.after(45 * time.Second)
+		action := s.wantHook(awssim.Completed)
+		if took := action.Ended.Sub(begin); took < 70*time.Second || took > 72*time.Second {
+			t.Errorf("completed after %s, want 70 s: 10 s of draining and 60 s of delay", took)
+		}
+	})
+}
+
+func TestAChangeThatIsCalledOffIsUndone(t *testing.T) {
+	opening := func(s *story) string { return s.body("health-reboot-scheduled", theID) }
+	closing := func(s *story) string { return s.body("health-maintenance-completed", theID) }
+	t.Run("during its drain", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = time.Hour
+			s.lead()
+			s.send(opening(s))
+			s.after(10 * time.Second)
+			s.send(closing(s))
+			s.after(2 * time.Second)
+			s.wantUntouched()
+		})
+	})
+	t.Run("after its drain", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.lead()
+			s.send(opening(s))
+			s.after(time.Minute)
+			s.send(closing(s))
+			s.after(2 * time.Second)
+			s.wantUntouched()
+		})
+	})
+	t.Run("before its announcement arrives", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.lead()
+			late := opening(s)
+			s.after(10 * time.Second)
+			s.send(closing(s))
+			s.after(time.Second)
+			s.send(late)
+			s.after(2 * time.Second)
+			s.wantUntouched()
+			if len(s.drain.all()) != 0 {
+				t.Error("drained")
+			}
+		})
+	})
+	t.Run("but not what a spot warning wants", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.lead()
+			s.send(opening(s))
+			s.send(s.body("spot-interruption", theID))
+			s.after(10 * time.Second)
+			s.send(closing(s))
+			s.after(time.Minute)
+			if i := s.intent(); !s.node().Spec.Unschedulable || !i.Finished() || s.left() != 0 || len(i.Entries) != 1 {
+				t.Errorf("intent %+v, %d messages", i, s.left())
+			}
+		})
+	})
+}
+
+func (s *story) wantUntouched() {
+	s.Helper()
+	if n := s.node(); n.Spec.Unschedulable || len(n.Annotations) > 0 || len(n.Labels) > 0 {
+		s.Errorf("the node is %+v, %v, %v", n.Spec, n.Annotations, n.Labels)
+	}
+	if s.left() != 0 {
+		s.Errorf("%d messages left", s.left())
+	}
+}
+
+func TestAFailedLookUpLosesNothing(t *testing.T) {
+	tell(t, func(s *story) {
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(20 * time.Second)
+		if s.left() != 1 || s.node().Spec.Unschedulable {
+			t.Fatal("decided without knowing whose the instance is")
+		}
+		s.aws.RemoveFault("ec2")
+		s.after(45 * time.Second)
+		if s.left() != 0 || !s.node().Spec.Unschedulable {
+			t.Errorf("%d messages, cordoned %t", s.left(), s.node().Spec.Unschedulable)
+		}
+	})
+}
+
+func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
+	t.Run("by its state", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = -1
+			s.lead()
+			s.terminate(time.Hour)
+			s.after(10 * time.Second)
+			s.send(s.body("state-change-terminated", theID))
+			s.after(2 * time.Second)
+			s.wantHook(awssim.Completed)
+			if s.left() != 0 {
+				t.Errorf("%d messages left", s.left())
+			}
+		})
+	})
+	t.Run("by its Node", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = -1
+			s.lead()
+			s.terminate(time.Hour)
+			s.after(10 * time.Second)
+			s.must(s.kube.CoreV1().Nodes().Delete(t.Context(), theNode, metav1.DeleteOptions{}))
+			s.after(2 * time.Second)
+			s.wantHook(awssim.Completed)
+			if s.left() != 0 {
+				t.Errorf("%d messages left", s.left())
+			}
+		})
+	})
+}
+
+func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
+	tell(t, func(s *story) {
+		const id = "i-0fedcba9876543210"
+		s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+		s.lead()
+		s.send(s.body("spot-interruption", id))
+		s.after(20 * time.Second)
+		if s.left() != 1 {
+			t.Fatal("the message was not held")
+		}
+		node := aNode("late", id)
+		_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		s.must(err)
+		s.after(time.Second)
+		n, err := s.kube.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
+		s.must(err)
+		if !n.Spec.Unschedulable {
+			t.Error("the node is not cordoned")
+		}
+		s.after(time.Minute)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+func TestANodeThatNeverComesDoesNotHoldItsHook(t *testing.T) {
+	tell(t, func(s *story) {
+		s.must(s.kube.CoreV1().Nodes().Delete(t.Context(), theNode, metav1.DeleteOptions{}))
+		s.interval = time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(time.Minute)
+		s.wantHook(awssim.Active)
+		s.after(time.Minute + 5*time.Second)
+		s.wantHook(awssim.Completed)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
+	tell(t, func(s *story) {
+		s.edit = func(c *Controller) { c.Workers = 2 }
+		var ids []string
+		for k := range 6 {
+			id := fmt.Sprintf("i-%017x", k+1)
+			ids = append(ids, id)
+			node := aNode(fmt.Sprintf("n%d", k), id)
+			_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+			s.must(err)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+		}
+		s.lead()
+		for _, id := range ids {
+			s.send(s.body("rebalance-recommendation", id))
+		}
+		s.after(10 * time.Second)
+		drains := s.drain.all()
+		if len(drains) != 2 {
+			t.Fatalf("%d drains at once, want 2", len(drains))
+		}
+		waiting := 0
+		for fmt.Sprintf("n%d", waiting) == drains[0].node || fmt.Sprintf("n%d", waiting) == drains[1].node {
+			waiting++
+		}
+		s.send(s.body("spot-interruption", ids[waiting]))
+		s.after(2 * time.Second)
+		if drains := s.drain.all(); len(drains) != 3 || drains[2].node != fmt.Sprintf("n%d", waiting) {
+			t.Errorf("drains %+v, want the spot instance's to pass by", drains)
+		}
+		s.after(2 * time.Minute)
+		if s.left() != 0 || len(s.drain.all()) != 6 {
+			t.Errorf("%d messages left after %d drains", s.left(), len(s.drain.all()))
+		}
+	})
+}
+
+func TestADryRunWritesNothing(t *testing.T) {
+	tell(t, func(s *story) {
+		s.edit = func(c *Controller) { c.DryRun = true }
+		s.lead()
+		s.terminate(time.Hour)
+		s.send(s.body("spot-interruption", theID))
+		s.send(s.body("state-change-running", theID))
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Active)
+		if n := s.node(); n.Spec.Unschedulable || len(n.Annotations) > 0 || s.left() != 3 || len(s.drain.all()) != 0 {
+			t.Errorf("node %+v %v, %d messages left, %d drains", n.Spec, n.Annotations, s.left(), len(s.drain.all()))
+		}
+	})
+}
+
+func TestAForeignMessageCostsNoSecondLookUp(t *testing.T) {
+	tell(t, func(s *story) {
+		s.lead()
+		s.send(s.body("spot-interruption", "i-0fedcba9876543210"))
+		s.after(5 * time.Minute)
+		if s.left() != 1 {
+			t.Error("the message is gone")
+		}
+		if n := s.calls("DescribeInstances"); n != 1 {
+			t.Errorf("%d look-ups, want 1", n)
+		}
+	})
+}

@@ -1,0 +1,399 @@
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
+	"k8s.io/client-go/rest"
+	restfake "k8s.io/client-go/rest/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// A stage is one node in virtual time: an API server that knows pods, deletions
+// and evictions, and a kubelet that stops what is deleted.
+type stage struct {
+	*testing.T
+	kube    *fake.Clientset
+	drainer *Drainer
+	begin   time.Time
+	// refuse answers an eviction instead of accepting it; nil: all are accepted.
+	refuse func(pod string) *metav1.Status
+	// stops is how long a pod takes to stop, if its grace lets it. Default: at once.
+	stops map[string]time.Duration
+
+	over chan struct{} // closed at the end
+
+	mu     sync.Mutex
+	events []string
+}
+
+func play(t *testing.T, run func(s *stage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, over: make(chan struct{})}
+		defer close(s.over)
+		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			d := action.(clienttesting.DeleteActionImpl)
+			return true, nil, s.stop("deleted", d.GetName(), &d.DeleteOptions)
+		})
+		s.drainer = &Drainer{
+			Client: evictable{s.kube, s},
+			Leaves: func(_ context.Context, p *corev1.Pod) (bool, string) {
+				return p.Labels["stays"] == "", p.Labels["stays"]
+			},
+			Grace: -1,
+		}
+		run(s)
+	})
+}
+
+// pod adds a pod with a grace of 30 s.
+func (s *stage) pod(name string, edit ...func(*corev1.Pod)) {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: "node", TerminationGracePeriodSeconds: new(int64(30))},
+	}
+	for _, e := range edit {
+		e(p)
+	}
+	if err := s.kube.Tracker().Add(p); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// happened notes an event with the seconds since the beginning.
+func (s *stage) happened(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, fmt.Sprintf("%s %s", time.Since(s.begin).Round(time.Second), fmt.Sprintf(format, args...)))
+}
+
+// stop is what API server and kubelet do about a deletion.
+func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
+	gvr := corev1.SchemeGroupVersion.WithResource("pods")
+	obj, err := s.kube.Tracker().Get(gvr, "ns", name)
+	if err != nil {
+		return err
+	}
+	pod := obj.(*corev1.Pod).DeepCopy()
+	if opts.Preconditions == nil || *opts.Preconditions.UID != pod.UID {
+		s.Errorf("%s %s without its UID", how, name)
+	}
+	grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	if opts.GracePeriodSeconds != nil {
+		grace = time.Duration(*opts.GracePeriodSeconds) * time.Second
+	}
+	s.happened("%s %s with %s", how, name, grace)
+	pod.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(grace)))
+	if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil {
+		return err
+	}
+	go func() {
+		select {
+		case <-time.After(min(grace, s.stops[name])):
+		case <-s.over:
+		}
+		_ = s.kube.Tracker().Delete(gvr, "ns", name) // it may have stopped sooner
+	}()
+	return nil
+}
+
+// evictable is the fake with an eviction API.
+type evictable struct {
+	kubernetes.Interface
+	stage *stage
+}
+
+// IsWatchListSemanticsUnSupported is what informers ask a client about.
+func (evictable) IsWatchListSemanticsUnSupported() bool { return true }
+
+type evictions struct {
+	policyclient.PolicyV1Interface
+	stage *stage
+}
+
+func (e evictable) PolicyV1() policyclient.PolicyV1Interface { return evictions{stage: e.stage} }
+
+func (e evictions) RESTClient() rest.Interface {
+	return &restfake.RESTClient{
+		NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+		GroupVersion:         policyv1.SchemeGroupVersion,
+		Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
+			var eviction policyv1.Eviction
+			if err := json.NewDecoder(r.Body).Decode(&eviction); err != nil {
+				return nil, err
+			}
+			status := &metav1.Status{Code: http.StatusCreated, Status: metav1.StatusSuccess}
+			if e.stage.refuse != nil {
+				if refusal := e.stage.refuse(eviction.Name); refusal != nil {
+					status = refusal
+				}
+			}
+			if status.Code == http.StatusCreated {
+				if err := e.stage.stop("evicted", eviction.Name, eviction.DeleteOptions); err != nil {
+					status = &metav1.Status{Code: http.StatusNotFound, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound}
+				}
+			} else {
+				e.stage.happened("refused %s", eviction.Name)
+			}
+			status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+			text, err := json.Marshal(status)
+			return &http.Response{
+				StatusCode: int(status.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(text))),
+			}, err
+		}),
+	}
+}
+
+func (s *stage) drain(terms Terms, changed <-chan Terms) (Result, error) {
+	return s.drainer.Drain(s.Context(), Order{Node: "node", CordonedAt: s.begin, Terms: terms, Changed: changed, Log: testr.New(s.T)})
+}
+
+// want checks what happened; refusals are counted, not listed.
+func (s *stage) want(refused int, events ...string) {
+	s.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var got []string
+	n := 0
+	for _, e := range s.events {
+		if strings.Contains(e, "refused") {
+			n++
+			continue
+		}
+		got = append(got, e)
+	}
+	if diff := cmp.Diff(events, got); diff != "" {
+		s.Errorf("events (-want +got):\n%s", diff)
+	}
+	if n != refused {
+		s.Errorf("%d refused evictions, want %d", n, refused)
+	}
+}
+
+func (s *stage) wantEnd(result Result, err error, want Result, after time.Duration) {
+	s.Helper()
+	if diff := cmp.Diff(want, result); diff != "" || err != nil {
+		s.Errorf("result (-want +got):\n%s%v", diff, err)
+	}
+	if took := time.Since(s.begin).Round(time.Second); took != after {
+		s.Errorf("took %s, want %s", took, after)
+	}
+}
+
+func budget(string) *metav1.Status {
+	return &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}},
+	}
+}
+
+func TestADrainEndsWithTheSecondLook(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.pod("daemon", func(p *corev1.Pod) { p.Labels = map[string]string{"stays": "an option"} })
+		s.drainer.Leaves = func(_ context.Context, p *corev1.Pod) (bool, string) { return p.Name != "daemon", "an option" }
+		go func() {
+			time.Sleep(3 * time.Second)
+			s.pod("late")
+		}()
+		result, err := s.drain(Terms{}, nil)
+		s.wantEnd(result, err, Result{Evicted: 2, Stayed: []string{"ns/daemon"}}, secondLook)
+		s.want(0, "0s evicted a with 30s", "3s evicted late with 30s")
+	})
+}
+
+func TestABudgetIsAskedUntilThePodMustBeForced(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.stops["a"] = 20 * time.Second
+		s.refuse = budget
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Forced: 1}, 105*time.Second)
+		s.mu.Lock()
+		refused := len(s.events) - 1
+		s.mu.Unlock()
+		if refused < 8 || refused > 25 {
+			t.Errorf("%d evictions in 85 s", refused)
+		}
+		s.want(refused, "1m25s deleted a with 30s")
+	})
+}
+
+func TestTwoBudgetsAreNotHammered(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = func(string) *metav1.Status {
+			return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}
+		}
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)
+		s.want(3, "1m25s deleted a with 30s")
+	})
+}
+
+func TestAServerThatWantsToBeLeftAloneIsLeftAlone(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = func(string) *metav1.Status {
+			if time.Since(s.begin) > 50*time.Second {
+				return nil
+			}
+			busy := budget("")
+			busy.Details = &metav1.StatusDetails{RetryAfterSeconds: 20}
+			return busy
+		}
+		result, err := s.drain(Terms{}, nil)
+		s.wantEnd(result, err, Result{Evicted: 1}, 60*time.Second)
+		s.want(3, "1m0s evicted a with 30s")
+	})
+}
+
+func TestCriticalPodsGoLast(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
+		s.pod("b")
+		s.stops["b"] = 10 * time.Second
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Evicted: 2}, 10*time.Second)
+		s.want(0, "0s evicted b with 30s", "10s evicted a with 30s")
+	})
+}
+
+func TestATighterDeadlineForces(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = budget
+		changed := make(chan Terms)
+		go func() {
+			time.Sleep(10 * time.Second)
+			changed <- Terms{Deadline: s.begin.Add(60 * time.Second)}
+		}()
+		result, err := s.drain(Terms{}, changed)
+		s.wantEnd(result, err, Result{Forced: 1}, 25*time.Second)
+	})
+}
+
+func TestAMachineThatIsGoingAlreadyAsksNoBudget(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = budget
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
+		s.wantEnd(result, err, Result{Forced: 1}, secondLook)
+		s.want(0, "0s deleted a with 30s")
+	})
+}
+
+func TestWhatIsLeftAtTheDeadlineIsNamed(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("stuck", func(p *corev1.Pod) {
+			p.DeletionTimestamp = new(metav1.NewTime(s.begin.Add(-time.Hour)))
+			p.Finalizers = []string{"somebody/else"}
+		})
+		result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Missed: []string{"ns/stuck"}}, 60*time.Second)
+	})
+}
+
+func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+		s.stops["slow"] = 500 * time.Second
+		changed := make(chan Terms)
+		go func() {
+			time.Sleep(10 * time.Second)
+			changed <- Terms{Deadline: s.begin.Add(130 * time.Second)}
+		}()
+		result, err := s.drain(Terms{}, changed)
+		s.wantEnd(result, err, Result{Evicted: 1, Forced: 1}, 126*time.Second)
+		s.want(0, "0s evicted slow with 10m0s", "2m5s deleted slow with 1s")
+	})
+}
+
+func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
+	self := types.NamespacedName{Namespace: "ns", Name: "self"}
+	t.Run("when all others are gone", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.drainer.Self = self
+			s.pod("self")
+			s.pod("a")
+			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, secondLook)
+		})
+	})
+	t.Run("or time runs out", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.drainer.Self = self
+			s.pod("self")
+			s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+			s.stops["slow"] = 500 * time.Second
+			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, 80*time.Second)
+		})
+	})
+}
+
+func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = budget
+		cause := errors.New("lease lost")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			time.Sleep(7 * time.Second)
+			cancel(cause)
+		}()
+		_, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(t)})
+		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
+			t.Errorf("Drain = %v after %s", err, took)
+		}
+	})
+}
+
+func TestRequestsUnderWayAreBounded(t *testing.T) {
+	play(t, func(s *stage) {
+		for k := range 100 {
+			s.pod(fmt.Sprintf("p%02d", k))
+		}
+		var mu sync.Mutex
+		now, most := 0, 0
+		s.refuse = func(string) *metav1.Status {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(100 * time.Millisecond)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return nil
+		}
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Evicted: 100}, secondLook)
+		if most != parallel {
+			t.Errorf("%d at once, want %d", most, parallel)
+		}
+	})
+}
