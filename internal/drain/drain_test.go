@@ -360,12 +360,12 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 		s.pod("a")
 		s.refuse = budget
 		cause := errors.New("lease lost")
-		ctx, cancel := context.WithCancelCause(t.Context())
+		ctx, cancel := context.WithCancelCause(s.Context())
 		go func() {
 			time.Sleep(7 * time.Second)
 			cancel(cause)
 		}()
-		_, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(t)})
+		_, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
 		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
 			t.Errorf("Drain = %v after %s", err, took)
 		}

@@ -1,0 +1,266 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Binaries are the programs of a control plane, as paths.
+type Binaries struct {
+	ControlPlane string // kube-apiserver, kube-controller-manager, kube-scheduler and etcd
+	KWOK         string
+	Stages       string // how KWOK's nodes and pods behave
+}
+
+// kubernetesVersion is the version the API server reports; without it the
+// server says v0.0.0, which Helm and others refuse. A test keeps it in step
+// with the go.mod in hack/controlplane.
+const kubernetesVersion = "v1.36.3"
+
+// Build returns the binaries that hack/controlplane describes, compiling them
+// unless that was done before: they are kept in the user's cache directory
+// under a hash of the sources and the Go version. It takes Go, nothing else; the
+// first time several minutes. What it does, and every 15 s how it goes, is
+// written to out; nothing is when there is nothing to do.
+//
+// Any number of processes may call it at once, one of them compiles. When ctx
+// ends the compiler is stopped and the cause is returned.
+func Build(ctx context.Context, out io.Writer) (Binaries, error) {
+	source, err := sourceDir()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("find hack/controlplane: %w", err)
+	}
+	hash, err := sourceHash(ctx, source)
+	if err != nil {
+		return Binaries{}, fmt.Errorf("hash %s: %w", source, err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("find the cache directory: %w", err)
+	}
+	dir := filepath.Join(cache, "node-termination-handler", hash)
+	built := Binaries{
+		ControlPlane: filepath.Join(dir, "controlplane"),
+		KWOK:         filepath.Join(dir, "kwok"),
+		Stages:       filepath.Join(dir, "stages.yaml"),
+	}
+	if exists(dir) {
+		return built, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return Binaries{}, fmt.Errorf("make the cache directory: %w", err)
+	}
+	unlock, err := lock(ctx, dir+".lock", out)
+	if err != nil {
+		return Binaries{}, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	defer unlock()
+	if exists(dir) {
+		return built, nil
+	}
+	if err := compile(ctx, source, dir, out); err != nil {
+		return Binaries{}, fmt.Errorf("compile the control plane: %w", err)
+	}
+	prune(filepath.Dir(dir), time.Now().Add(-14*24*time.Hour))
+	return built, nil
+}
+
+// prune removes from the cache what was compiled before a time. Each version
+// takes 200 MB; two weeks are longer than any cluster runs and than most
+// branches wait. What cannot be removed stays for the next time.
+func prune(cache string, before time.Time) {
+	entries, _ := filepath.Glob(filepath.Join(cache, "controlplane-*"))
+	for _, path := range entries {
+		if info, err := os.Stat(path); err == nil && info.ModTime().Before(before) {
+			_ = os.RemoveAll(path)
+		}
+	}
+}
+
+// compile fills dir, which appears at once and complete or not at all. The
+// caller holds the lock of dir.
+func compile(ctx context.Context, source, dir string, out io.Writer) error {
+	partial := dir + ".partial"
+	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
+		return err
+	}
+	if err := os.Mkdir(partial, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(partial)
+
+	version := strings.SplitN(strings.TrimPrefix(kubernetesVersion, "v"), ".", 3)
+	const pkg = "k8s.io/component-base/version"
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
+		pkg, kubernetesVersion, version[0], version[1])
+
+	fmt.Fprintln(out, "compiling the control plane: the first time takes 4 to 6 minutes on 2 cores")
+	stop := progress(out, "compiling the control plane", "the first time takes 4 to 6 minutes on 2 cores")
+	err := goBuild(ctx, source, ldflags, filepath.Join(partial, "controlplane"))
+	stop()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "compiling KWOK: the first time takes 1 to 2 minutes on 2 cores")
+	stop = progress(out, "compiling KWOK", "the first time takes 1 to 2 minutes on 2 cores")
+	err = goBuild(ctx, filepath.Join(source, "kwok"), "-s -w", filepath.Join(partial, "kwok"))
+	stop()
+	if err != nil {
+		return err
+	}
+	stages, err := os.ReadFile(filepath.Join(source, "kwok", "stages.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(partial, "stages.yaml"), stages, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(partial, dir)
+}
+
+// goBuild compiles the main package in dir to the file output.
+func goBuild(ctx context.Context, dir, ldflags, output string) error {
+	cmd := goCommand(ctx, dir, "build", "-ldflags", ldflags, "-o", output, ".")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("%s in %s: %w\n%s", cmd, dir, err, lastLines(text, 20))
+	}
+	return nil
+}
+
+// goCommand is a command of the go tool in dir that ends with ctx.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off") // a workspace of the main module's does not know this one
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second // the go tool waits for its compilers first
+	return cmd
+}
+
+// progress writes a line to out every 15 s, until the function it returns is called.
+func progress(out io.Writer, what, hint string) (stop func()) {
+	start, quit, done := time.Now(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(15 * time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-ticker.C:
+				fmt.Fprintf(out, "%s: %s; %s\n", what, time.Since(start).Round(time.Second), hint)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// lock takes the lock that the file at path stands for, and says on out when it
+// has to wait for another process. The system lifts it when a process dies.
+func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for told := false; ; {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			file.Close()
+			return nil, err
+		}
+		if !told {
+			fmt.Fprintln(out, "waiting for another process that compiles the control plane")
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// sourceDir is hack/controlplane of the source tree this package was compiled from.
+func sourceDir() (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(file) {
+		// With -trimpath the caller is no path: the working directory of a test is.
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		file = filepath.Join(dir, "unknown.go")
+	}
+	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
+		if source := filepath.Join(dir, "hack", "controlplane"); exists(source) && exists(filepath.Join(dir, "go.mod")) {
+			return source, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not inside the source tree", filepath.Dir(file))
+		}
+	}
+}
+
+// sourceHash names what would be compiled from source: its files, and the
+// compiler with its target.
+func sourceHash(ctx context.Context, source string) (string, error) {
+	hash := sha256.New()
+	var stderr bytes.Buffer
+	env := goCommand(ctx, source, "env", "GOVERSION", "GOOS", "GOARCH", "CGO_ENABLED", "GOFLAGS")
+	env.Stdout, env.Stderr = hash, &stderr
+	if err := env.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", env, err, stderr.Bytes())
+	}
+	fmt.Fprintln(hash, kubernetesVersion)
+	err := filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum", ".yaml"}, filepath.Ext(path)) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(source, path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(hash, "%s %d\n%s", relative, len(content), content)
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("controlplane-%x", hash.Sum(nil)[:8]), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// lastLines is the end of text, at most n lines of it.
+func lastLines(text []byte, n int) string {
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
