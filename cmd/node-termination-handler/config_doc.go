@@ -139,3 +139,15 @@ func code(text string) string {
 
 // cell escapes what would end a cell of a Markdown table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// writeOptionsTable writes the short table of the README: the options that have
+// an effect.
+func writeOptionsTable(w io.Writer) {
+	fmt.Fprintln(w, "| Flag | Environment | Default | Meaning |")
+	fmt.Fprintln(w, "|---|---|---|---|")
+	for _, o := range new(config).options() {
+		if o.noEffect == "" {
+			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", code(o.flag), code(o.env), o.docDefault(), cell(o.docMeaning()))
+		}
+	}
+}

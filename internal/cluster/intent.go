@@ -131,7 +131,9 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 		return i
 	}
 	i.Version = intentVersion
-	i.FinishedAt, i.DrainedAt = time.Time{}, time.Time{}
+	if i.Finished() {
+		i.FinishedAt, i.DrainedAt = time.Time{}, time.Time{}
+	}
 	if i.CordonedAt.IsZero() {
 		i.CordonedAt = now
 	}

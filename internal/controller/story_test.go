@@ -550,7 +550,7 @@ func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 			s.lead()
 			s.terminate(time.Hour)
 			s.after(10 * time.Second)
-			s.must(s.kube.CoreV1().Nodes().Delete(t.Context(), theNode, metav1.DeleteOptions{}))
+			s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 			s.after(2 * time.Second)
 			s.wantHook(awssim.Completed)
 			if s.left() != 0 {
@@ -571,10 +571,10 @@ func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
 			t.Fatal("the message was not held")
 		}
 		node := aNode("late", id)
-		_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 		s.must(err)
 		s.after(time.Second)
-		n, err := s.kube.CoreV1().Nodes().Get(t.Context(), "late", metav1.GetOptions{})
+		n, err := s.kube.CoreV1().Nodes().Get(s.Context(), "late", metav1.GetOptions{})
 		s.must(err)
 		if !n.Spec.Unschedulable {
 			t.Error("the node is not cordoned")
@@ -588,7 +588,7 @@ func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
 
 func TestANodeThatNeverComesDoesNotHoldItsHook(t *testing.T) {
 	tell(t, func(s *story) {
-		s.must(s.kube.CoreV1().Nodes().Delete(t.Context(), theNode, metav1.DeleteOptions{}))
+		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 		s.interval = time.Minute
 		s.lead()
 		s.terminate(time.Hour)
@@ -610,7 +610,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 			id := fmt.Sprintf("i-%017x", k+1)
 			ids = append(ids, id)
 			node := aNode(fmt.Sprintf("n%d", k), id)
-			_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 			s.must(err)
 			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
 		}
