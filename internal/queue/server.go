@@ -92,8 +92,8 @@ type held struct {
 // of SQS; [Server.Check] is there to find at start what will not heal.
 //
 // Then it stops receiving, cancels the handlers, waits five seconds for them,
-// and gives back at once what they did not finish, so that the next leader has
-// it without delay. It returns within eight seconds whatever handlers and SQS
+// and gives back what they did not finish, so that the next leader has it a
+// second later. It returns within eight seconds whatever handlers and SQS
 // do: nil if every message was settled, else an error that says how many were
 // not. Those come back when their visibility has run out.
 func (s *Server) Serve(ctx context.Context) error {

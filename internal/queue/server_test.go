@@ -442,7 +442,7 @@ func TestShutdownGivesBackAtOnceAndDeletesWhatIsDone(t *testing.T) {
 		}
 		s.seen.wantSettled(t, map[Outcome]int{GivenBack: 25, Deleted: 1})
 		for _, id := range s.q.left() {
-			if hidden := s.q.hidden(id); hidden > 0 {
+			if hidden := s.q.hidden(id); hidden > stopGiveBack {
 				t.Errorf("%s is hidden for another %v", id, hidden)
 			}
 		}
@@ -492,7 +492,7 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 		if took := time.Since(start) - time.Minute; took > 8*time.Second {
 			t.Errorf("Serve returned %v after its context ended", took)
 		}
-		if hidden := q.hidden(id); hidden > 0 || len(q.left()) != 1 {
+		if hidden := q.hidden(id); hidden > stopGiveBack || len(q.left()) != 1 {
 			t.Errorf("hidden for %v, left %v", hidden, q.left())
 		}
 		close(release) // what the handler returns now deletes nothing
@@ -537,7 +537,7 @@ func TestMessageThatArrivesWhileStoppingGoesBackUnhandled(t *testing.T) {
 			t.Errorf("handled %d times", n)
 		}
 		r.wantSettled(t, map[Outcome]int{GivenBack: 1})
-		if hidden := q.hidden("message-1"); hidden > 0 {
+		if hidden := q.hidden("message-1"); hidden > stopGiveBack {
 			t.Errorf("hidden for another %v", hidden)
 		}
 	})

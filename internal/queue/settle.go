@@ -20,6 +20,12 @@ const (
 	settleTries      = 5
 	firstSettlePause = 250 * time.Millisecond
 
+	// stopGiveBack is how long the messages of a server that stops stay away. One
+	// that is visible at once can still go to the long poll that was cancelled
+	// just before, of which SQS need not know yet, and the next leader would not
+	// see it until its visibility has run out.
+	stopGiveBack = time.Second
+
 	// maxGiveBack is the longest that a message is given back for: a spot
 	// warning must get several more tries in its two minutes.
 	maxGiveBack = 30 * time.Second
@@ -127,8 +133,9 @@ func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
 	s.mu.Lock()
 	for i, h := range b.held {
 		receipts[i] = h.receipt
-		if ctx.Err() == nil { // a stopping server gives back at once
-			backoff[i] = giveBack(h.receives)
+		backoff[i] = giveBack(h.receives)
+		if ctx.Err() != nil { // the server stops
+			backoff[i] = stopGiveBack
 		}
 	}
 	s.mu.Unlock()
