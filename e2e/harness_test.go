@@ -46,6 +46,7 @@ var (
 	shared  *sandbox.Cluster
 	program string // path of the built binary
 	number  atomic.Int64
+	ports   atomic.Int64
 )
 
 func TestMain(m *testing.M) {
@@ -79,6 +80,7 @@ func TestMain(m *testing.M) {
 type scenario struct {
 	*testing.T
 	ctx      context.Context
+	number   int64  // of this scenario; no other has it
 	name     string // of its namespace, its queue, and the label of its nodes
 	aws      *awssim.Server
 	endpoint string
@@ -102,7 +104,8 @@ var managed = map[string]string{"aws-node-termination-handler/managed": "true"}
 func newScenario(t *testing.T) *scenario {
 	t.Helper()
 	t.Parallel()
-	s := &scenario{T: t, ctx: t.Context(), name: fmt.Sprintf("s%d", number.Add(1)), kube: shared.Client()}
+	s := &scenario{T: t, ctx: t.Context(), number: number.Add(1), kube: shared.Client()}
+	s.name = fmt.Sprintf("s%d", s.number)
 	s.aws = awssim.New(awssim.Options{})
 	t.Cleanup(s.aws.Close)
 	var err error
@@ -124,7 +127,7 @@ func (s *scenario) must(err error) {
 
 // id makes up the n-th instance id of the scenario.
 func (s *scenario) id(n int) string {
-	return fmt.Sprintf("i-%08x%09x", number.Load(), n+1)
+	return fmt.Sprintf("i-%08x%09x", s.number, n+1)
 }
 
 // nodes adds ready nodes with an instance each, tagged as managed.
@@ -191,9 +194,12 @@ func (s *scenario) readyReplicas(deployment string) int32 {
 func grace(seconds int64, stop time.Duration) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) {
 		t.Spec.TerminationGracePeriodSeconds = &seconds
-		t.Annotations = map[string]string{sandbox.StopAfter: stop.String()}
+		t.Annotations = map[string]string{sandbox.StopAfter: stopAfter(stop)}
 	}
 }
+
+// stopAfter is a duration as the annotation has it, in one unit.
+func stopAfter(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 
 // budget makes a PodDisruptionBudget for the pods of a deployment and waits until it counts.
 func (s *scenario) budget(name, app string, minAvailable int) {
@@ -301,8 +307,9 @@ func (s *scenario) throughout(while time.Duration, what string, ok func() bool) 
 type handler struct {
 	s       *scenario
 	cmd     *exec.Cmd
-	probes  int // port
-	metrics int // port
+	key     string // AWS access key id, by which the simulator's record tells replicas apart
+	probes  int    // port
+	metrics int    // port
 	log     *lockedBuffer
 	exited  chan struct{}
 }
@@ -332,7 +339,7 @@ func (s *scenario) launch(args ...string) *handler {
 	s.Helper()
 	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, "node-termination-handler")
 	s.must(err)
-	h := &handler{s: s, probes: freePort(s), metrics: freePort(s), log: &lockedBuffer{}, exited: make(chan struct{})}
+	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &lockedBuffer{}, exited: make(chan struct{})}
 	h.cmd = exec.Command(program, slices.Concat([]string{
 		"--kubeconfig=" + kubeconfig,
 		"--pod-namespace=" + s.name,
@@ -342,7 +349,7 @@ func (s *scenario) launch(args ...string) *handler {
 		fmt.Sprintf("--probes-server-port=%d", h.probes),
 		fmt.Sprintf("--prometheus-server-port=%d", h.metrics),
 	}, args)...)
-	h.cmd.Env = []string{"AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "HOME=" + s.TempDir(), "AWS_EC2_METADATA_DISABLED=true"}
+	h.cmd.Env = []string{"AWS_ACCESS_KEY_ID=" + h.key, "AWS_SECRET_ACCESS_KEY=secret", "HOME=" + s.TempDir(), "AWS_EC2_METADATA_DISABLED=true"}
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
 	s.must(h.cmd.Start())
 	go func() {
@@ -555,7 +562,6 @@ var mapper = sync.OnceValue(func() *restmapper.DeferredDiscoveryRESTMapper {
 // their own, and without the Deployment: the scenario runs the binary itself.
 func manifests(t *testing.T, namespace string) []*unstructured.Unstructured {
 	t.Helper()
-	const name = "node-termination-handler"
 	file, err := os.ReadFile(filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -601,12 +607,21 @@ func (s *scenario) patchNode(name string, patch any) {
 	s.must(err)
 }
 
+// freePort is a port of loopback that nothing uses. No two calls get the same
+// one, nor does the system hand it out meanwhile: it is below those that Linux
+// takes for outgoing connections.
 func freePort(s *scenario) int {
 	s.Helper()
-	l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", "127.0.0.1:0")
-	s.must(err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	const lowest, count = 10_000, 20_000
+	for {
+		port := lowest + (os.Getpid()*100+int(ports.Add(1)))%count // several test processes may run
+		l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			s.must(l.Close())
+			return port
+		}
+		s.must(s.ctx.Err())
+	}
 }
 
 // lockedBuffer is a log that is read while it is written.
@@ -626,4 +641,3 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
-

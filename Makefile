@@ -1,0 +1,59 @@
+# All it takes is Go, make and git: the tools come from the modules under hack/,
+# the control plane of the tests is compiled from its own.
+
+PACKAGE  := ./cmd/node-termination-handler
+# What needs a control plane is under e2e; the rest is quick.
+UNIT     := ./cmd/... ./internal/...
+E2E      := ./e2e/...
+TOOL     := go tool -modfile=hack/tools/go.mod
+# The race detector needs a C compiler; Go knows whether there is one.
+RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+.PHONY: help build test unit e2e demo lint fmt generate bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## compile the program to bin/
+	go build -o bin/ $(PACKAGE)
+
+test: unit e2e ## run all tests: unit, stories, fuzz seeds, end to end
+
+unit: ## run the tests that need no control plane
+	go test $(RACE) $(UNIT)
+
+# The scenarios wait most of the time, so that many fit on few cores. They run the
+# binary, which Go's cache of test results does not know of: hence -count=1.
+e2e: ## run the end-to-end tests on a real control plane
+	go test -count=1 -parallel 12 -timeout 20m $(E2E)
+
+demo: ## see it work: two notices, two drained nodes, a timeline
+	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
+	@go build -o bin/ $(PACKAGE) ./e2e/demo
+	@bin/demo -handler bin/node-termination-handler
+
+lint: ## check the code: go vet, golangci-lint
+	go vet ./...
+	$(TOOL) golangci-lint run ./...
+
+fmt: ## format the code
+	$(TOOL) golangci-lint fmt ./...
+
+generate: ## write the help text and the tables of options anew
+	go test $(PACKAGE) -run 'Help|Options' -update
+
+bench: ## run the benchmarks that match BENCH (default: all)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem $(UNIT)
+
+fuzz: ## run each fuzz target for FUZZTIME (default: 10s)
+	@grep -rl '^func Fuzz' --include='*_test.go' cmd internal | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\).*/\1/p' "$$file"); do \
+			echo "$$target in $$file"; \
+			go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit; \
+		done \
+	done
+
+clean: ## remove bin/; the compiled control plane stays in the user's cache directory
+	rm -rf bin

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+const (
+	// soon is how long anything may take that happens at once on a machine that has nothing else to do.
+	soon = time.Minute
+	// spotWarning is how long before the end EC2 warns:
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+	spotWarning = 2 * time.Minute
+	// hookTimeout is what users of lifecycle hooks give their nodes for a drain.
+	hookTimeout = 5 * time.Minute
+
+	spotName = "EC2 Spot Instance Interruption Warning"
+	asgName  = "EC2 Instance-terminate Lifecycle Action"
+
+	queueName = "interruptions"
+	groupName = "workers"
+	hookName  = "drain-before-terminate"
+)
+
+// demo is one run of the program.
+type demo struct {
+	options
+	out timeline.Printer
+
+	cluster  *sandbox.Cluster
+	aws      *awssim.Server
+	endpoint string // of aws
+	replicas []*replica
+	ended    chan *replica // gets those that end by themselves
+	events   chan timeline.Event
+	story    timeline.Timeline
+}
+
+// run sets the stage, sends the notices one after the other, and clears up. It
+// returns an error unless all happened that should have.
+func (d *demo) run(ctx context.Context) (err error) {
+	begin := time.Now()
+	d.say("starting a control plane: kube-apiserver, etcd, scheduler, controller manager, KWOK for kubelets")
+	if d.cluster, err = sandbox.Start(ctx, sandbox.Options{Out: d.out.Out}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.cluster.Stop()) }()
+	d.aws = awssim.New(awssim.Options{})
+	defer d.aws.Close()
+
+	// What stops first is deferred last: replicas, watches, endpoints, cluster.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := d.setStage(ctx); err != nil {
+		return err
+	}
+	d.say("nodes         %s", strings.Join(nodeNames(), ", "))
+	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing", webName, webReplicas)
+	d.events = make(chan timeline.Event)
+	watching, err := watch(ctx, d.cluster.Client(), d.aws, d.events)
+	if err != nil {
+		return err
+	}
+	defer func() { stop(); watching.Wait() }()
+	defer d.stopReplicas()
+	if err := d.startReplicas(ctx); err != nil {
+		return err
+	}
+	leader, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("controller    2 replicas with the rights that %s gives; %s leads", filepath.Dir(d.manifests), leader)
+	d.say("ready after   %.0f s", time.Since(begin).Seconds())
+	d.say("")
+	d.say("What follows was seen on the API server and on AWS, it is not what the controller says of itself.")
+	d.out.Legend()
+
+	for _, send := range []func(context.Context) (timeline.Notice, error){d.warnOfSpot, d.terminateByGroup} {
+		if err := d.tell(ctx, send); err != nil {
+			return err
+		}
+	}
+	d.out.End(d.story.Summary())
+	return nil
+}
+
+// tell sends a notice and prints its story until the end.
+func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.Notice, error)) error {
+	notice, err := send(ctx)
+	if err != nil {
+		return err
+	}
+	d.out.Heading(fmt.Sprintf("%s: %s goes away in %.0f s", notice.Name, notice.Node, notice.Deadline.Sub(notice.Sent).Seconds()))
+	d.out.Row(d.story.Begin(notice))
+	limit := notice.Deadline
+	if d.patience > 0 {
+		limit = notice.Sent.Add(d.patience)
+	}
+	over := time.NewTimer(time.Until(limit))
+	defer over.Stop()
+	for len(d.story.Missing()) > 0 {
+		select {
+		case e := <-d.events:
+			for _, row := range d.story.Observe(e) {
+				d.out.Row(row)
+			}
+		case r := <-d.ended:
+			return fmt.Errorf("%s, in the middle of it:%s", r.fate(), list(d.story.Missing()))
+		case <-over.C:
+			return fmt.Errorf("this did not happen within %.0f s:%s", limit.Sub(notice.Sent).Seconds(), list(d.story.Missing()))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if troubles := d.story.Troubles(); len(troubles) > 0 {
+		return fmt.Errorf("this should not have happened:%s", list(troubles))
+	}
+	return nil
+}
+
+// warnOfSpot sends what EventBridge sends when EC2 takes the instance of the
+// first node back.
+func (d *demo) warnOfSpot(ctx context.Context) (timeline.Notice, error) {
+	on := nodes[0]
+	pods, err := d.podsOn(ctx, on.name)
+	if err != nil {
+		return timeline.Notice{}, err
+	}
+	// EventBridge's times are whole seconds: what is sent between two of them has
+	// lost a part of its two minutes already.
+	sent := time.Now().Truncate(time.Second).Add(time.Second)
+	select {
+	case <-time.After(time.Until(sent)):
+	case <-ctx.Done():
+		return timeline.Notice{}, context.Cause(ctx)
+	}
+	body, err := json.Marshal(map[string]any{
+		"version":     "0",
+		"id":          "7d5a1d4c-7f2b-4f3e-9d1a-000000000001",
+		"detail-type": spotName,
+		"source":      "aws.ec2",
+		"account":     account,
+		"time":        sent.UTC().Format(time.RFC3339),
+		"region":      region,
+		"resources":   []string{"arn:aws:ec2:" + zone + ":instance/" + on.instance},
+		"detail":      map[string]string{"instance-id": on.instance, "instance-action": "terminate"},
+	})
+	if err != nil {
+		return timeline.Notice{}, fmt.Errorf("write the spot warning: %w", err)
+	}
+	message, err := d.aws.SendMessage(queueName, string(body))
+	if err != nil {
+		return timeline.Notice{}, fmt.Errorf("send the spot warning: %w", err)
+	}
+	return timeline.Notice{
+		Name: spotName, Instance: on.instance, Node: on.name, Message: message, Pods: pods,
+		Sent: sent, Deadline: sent.Add(spotWarning),
+	}, nil
+}
+
+// terminateByGroup lets the Auto Scaling group of the second node terminate its
+// instance, which waits for the lifecycle hook.
+func (d *demo) terminateByGroup(ctx context.Context) (timeline.Notice, error) {
+	on := nodes[1]
+	pods, err := d.podsOn(ctx, on.name)
+	if err != nil {
+		return timeline.Notice{}, err
+	}
+	actions, err := d.aws.StartTransition(on.instance, awssim.Terminating)
+	if err != nil {
+		return timeline.Notice{}, err
+	}
+	notice := timeline.Notice{
+		Name: asgName, Instance: on.instance, Node: on.name, Pods: pods, Hook: hookName,
+		Sent: actions[0].Started, Deadline: actions[0].Deadline,
+	}
+	for _, effect := range d.aws.Effects() {
+		if effect.Kind == awssim.MessageSent {
+			notice.Message = effect.MessageID // of the latest, which is the hook's
+		}
+	}
+	return notice, nil
+}
+
+// podsOn are the names of the workload's pods on a node.
+func (d *demo) podsOn(ctx context.Context, node string) ([]string, error) {
+	list, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of %s: %w", node, err)
+	}
+	var names []string
+	for _, pod := range list.Items {
+		names = append(names, pod.Name)
+	}
+	return names, nil
+}
+
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out.Out, format+"\n", args...) }
+
+// printLogs writes the end of what each replica wrote. They have stopped.
+func (d *demo) printLogs(out io.Writer) {
+	for _, r := range d.replicas {
+		fmt.Fprintf(out, "\n--- the end of the log of %s\n%s\n", r.name, r.lastLines(15))
+	}
+}
+
+// list is a line of its own for each of what.
+func list(what []string) string { return "\n  " + strings.Join(what, "\n  ") }

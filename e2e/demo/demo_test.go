@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+)
+
+// asDemo is the variable that makes the test binary the demo.
+const asDemo = "TEST_BINARY_IS_DEMO"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDemo) != "" {
+		main()
+	}
+	var err error
+	if buildDir, err = os.MkdirTemp("", "demo-build-"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(buildDir)
+	m.Run()
+}
+
+// The demo runs in the root of the source tree.
+const root = "../.."
+
+const manifests = root + "/deploy/manifests/node-termination-handler.yaml"
+
+// child is a demo that runs, in a process group and with a directory for
+// temporary files of its own.
+type child struct {
+	*exec.Cmd
+	t       *testing.T
+	tempDir string
+	out     bytes.Buffer // standard output
+	errOut  bytes.Buffer
+}
+
+func command(t *testing.T, args ...string) *child {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tempDir, err := os.MkdirTemp("", "demo-") // shorter than t.TempDir: sockets have short paths
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tempDir) })
+	p := &child{Cmd: exec.CommandContext(t.Context(), self, args...), t: t, tempDir: tempDir}
+	p.Dir = root
+	p.Env = append(os.Environ(), asDemo+"=1", "TMPDIR="+tempDir)
+	p.Stdout, p.Stderr = &p.out, &p.errOut
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return p
+}
+
+// end waits for the end of a demo that was started and returns its status. It
+// checks that nothing is left of it.
+func (p *child) end() int {
+	p.t.Helper()
+	if err := p.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		p.t.Fatal(err)
+	}
+	left, err := os.ReadDir(p.tempDir)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, file := range left {
+		p.t.Errorf("%s was left behind", file.Name())
+	}
+	if err := syscall.Kill(-p.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		p.t.Errorf("processes were left behind: %v", err)
+	}
+	return p.ProcessState.ExitCode()
+}
+
+func (p *child) run() int {
+	p.t.Helper()
+	if err := p.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.end()
+}
+
+var buildDir string
+
+// buildHandler builds the controller, once for all tests.
+var buildHandler = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(buildDir, "node-termination-handler")
+	build := exec.Command("go", "build", "-o", path, "./cmd/node-termination-handler")
+	build.Dir = root
+	if text, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the controller: %w\n%s", err, text)
+	}
+	return path, nil
+})
+
+func handler(t *testing.T) string {
+	t.Helper()
+	path, err := buildHandler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestTheDemoTellsTheWholeStory(t *testing.T) {
+	p := command(t, "-handler", handler(t))
+	if status := p.run(); status != 0 {
+		t.Fatalf("status %d\n%s%s", status, &p.out, &p.errOut)
+	}
+	t.Logf("\n%s", &p.out)
+	rest := p.out.String()
+	for _, pattern := range []string{
+		`(?m)^controller +2 replicas .* replica-[12] leads$`,
+		`(?m)^EC2 Spot Instance Interruption Warning: node-a goes away in 120 s$`,
+		`(?m)^ +0\.0 s +1\d\d\.\d s  notice sent      i-\w+ +on node-a$`,
+		`(?m)^ +\d+\.\d s +1\d\d\.\d s  node cordoned    node-a$`,
+		`(?m)^ .* s  pod evicted      web-\S+ +from node-a$`,
+		`(?m)^ .* s  pod running      web-\S+ +on node-[bc]$`,
+		`(?m)^ .* s  pod evicted      web-\S+ +from node-a$`,
+		`(?m)^ .* s  pod running      web-\S+ +on node-[bc]$`,
+		`(?m)^ .* s  node empty       node-a +3 pods gone$`,
+		`(?m)^ .* s  message deleted  [0-9a-f-]{36}$`,
+		`(?m)^EC2 Instance-terminate Lifecycle Action: node-b goes away in 300 s$`,
+		`(?m)^ +0\.0 s +300\.0 s  notice sent      i-\w+ +on node-b$`,
+		`(?m)^ .* s  node cordoned    node-b$`,
+		`(?m)^ .* s  pod evicted      web-\S+ +from node-b$`,
+		`(?m)^ .* s  pod running      web-\S+ +on node-c$`,
+		`(?m)^ .* s  node empty       node-b +\d pods gone$`,
+		`(?m)^ .* s  hook completed   drain-before-terminate +CONTINUE$`,
+		`(?m)^ .* s  message deleted  [0-9a-f-]{36}$`,
+		`(?m)^2 notices, 2 nodes drained, \d pods moved, 0 missed; left at the end: \d+ s of 120 s, \d+ s of 300 s$`,
+	} {
+		found := regexp.MustCompile(pattern).FindStringIndex(rest)
+		if found == nil {
+			t.Fatalf("no line %s in\n%s", pattern, rest)
+		}
+		rest = rest[found[1]:]
+	}
+	for line := range strings.Lines(p.out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > timeline.Width {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	if strings.Contains(p.out.String(), "\x1b") {
+		t.Error("colours where there is no terminal")
+	}
+}
+
+func TestTheDemoFailsWhenNodesCannotBeCordoned(t *testing.T) {
+	file, err := os.ReadFile(manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := bytes.Replace(file, []byte("verbs: [get, list, watch, patch]"), []byte("verbs: [get, list, watch]"), 1)
+	if bytes.Equal(file, broken) {
+		t.Fatal("the manifests have no right to patch nodes that could be taken away")
+	}
+	path := filepath.Join(t.TempDir(), "manifests.yaml")
+	if err := os.WriteFile(path, broken, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := command(t, "-handler", handler(t), "-manifests", path, "-patience", "10s")
+	if status := p.run(); status != 1 {
+		t.Errorf("status %d, want 1\n%s", status, &p.out)
+	}
+	for _, want := range []string{
+		"demo: it did not work: this did not happen within 10 s:\n  node-a is not cordoned\n  pod web-",
+		"--- the end of the log of replica-1\n",
+		"--- the end of the log of replica-2\n",
+		"forbidden", // what the leader was told
+	} {
+		if !strings.Contains(p.errOut.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &p.errOut)
+		}
+	}
+}
+
+func TestTheDemoFailsWhenTheControllerDoesNotRun(t *testing.T) {
+	p := command(t, "-handler", "false")
+	if status := p.run(); status != 1 {
+		t.Errorf("status %d, want 1\n%s", status, &p.out)
+	}
+	want := regexp.MustCompile(`wait until a replica leads: replica-[12] has ended: exit status 1\n`)
+	if !want.Match(p.errOut.Bytes()) {
+		t.Errorf("%s is not in\n%s", want, &p.errOut)
+	}
+}
+
+func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
+	p := command(t, "-handler", handler(t))
+	read, write := io.Pipe()
+	p.Stdout = write
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// In the middle of a drain, everything runs.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	context.AfterFunc(ctx, func() { write.Close() })
+	if err := readUntil(read, "pod evicted"); err != nil {
+		t.Errorf("wait for an eviction: %v", err)
+	}
+	go io.Copy(io.Discard, read)
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.end(); status != 1 {
+		t.Errorf("status %d, want 1", status)
+	}
+	if want := "demo: interrupted; nothing is left running\n"; p.errOut.String() != want {
+		t.Errorf("it said %q, want %q", &p.errOut, want)
+	}
+}
+
+func readUntil(r io.Reader, text string) error {
+	var got bytes.Buffer
+	for buffer := make([]byte, 4096); !bytes.Contains(got.Bytes(), []byte(text)); {
+		n, err := r.Read(buffer)
+		got.Write(buffer[:n])
+		if err != nil {
+			return fmt.Errorf("%w after\n%s", err, &got)
+		}
+	}
+	return nil
+}
+
+func TestMistakesInTheArgumentsAreStatus2(t *testing.T) {
+	for _, args := range [][]string{{}, {"-nope"}, {"-handler", "x", "extra"}} {
+		p := command(t, args...)
+		if status := p.run(); status != 2 || !strings.Contains(p.errOut.String(), "-handler") {
+			t.Errorf("demo %q has status %d and says %q", args, status, &p.errOut)
+		}
+	}
+}
+
+func TestAPodTellsWhatHappenedToIt(t *testing.T) {
+	at := time.Now()
+	pod := func(edit ...func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
+		for _, e := range edit {
+			e(p)
+		}
+		return p
+	}
+	ready := func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	}
+	stopping := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at} }
+	evicted := func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
+	}
+	for name, c := range map[string]struct {
+		before, now *corev1.Pod
+		want        timeline.Kind
+	}{
+		"nothing":                {pod(), pod(), timeline.None},
+		"it gets ready":          {pod(), pod(ready), timeline.PodReady},
+		"it stays ready":         {pod(ready), pod(ready), timeline.None},
+		"it is evicted":          {pod(ready), pod(ready, evicted, stopping), timeline.PodEvicted},
+		"it is about to be":      {pod(ready), pod(ready, evicted), timeline.None},
+		"it is deleted":          {pod(ready), pod(ready, stopping), timeline.PodDeleted},
+		"it goes on stopping":    {pod(stopping), pod(stopping), timeline.None},
+		"it stops, unready":      {pod(ready, stopping), pod(stopping), timeline.None},
+		"it is new and is ready": {&corev1.Pod{}, pod(ready), timeline.PodReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []timeline.Event
+			if c.want != timeline.None {
+				want = []timeline.Event{{Time: at, Kind: c.want, Node: "n", Pod: "p"}}
+			}
+			if diff := cmp.Diff(want, podEvents(c.before, c.now, at)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// program names the controller's ServiceAccount, Lease and, in the manifests, namespace.
+const program = "node-termination-handler"
+
+// replica is one process of the controller.
+type replica struct {
+	name    string
+	process *exec.Cmd
+	log     bytes.Buffer  // to be read once it has stopped
+	stopped chan struct{} // closed when the process has ended; err says how
+	err     error
+}
+
+// startReplicas starts two, which end with ctx.
+func (d *demo) startReplicas(ctx context.Context) error {
+	const replicas = 2
+	d.ended = make(chan *replica, replicas)
+	for n := range replicas {
+		// A kubeconfig each, as each pod has a token.
+		kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, program, program)
+		if err != nil {
+			return err
+		}
+		r := &replica{name: fmt.Sprintf("replica-%d", n+1), stopped: make(chan struct{})}
+		r.process = exec.CommandContext(ctx, d.handler,
+			"--kubeconfig="+kubeconfig,
+			"--pod-name="+r.name,
+			"--pod-namespace="+program,
+			"--queue-url="+d.aws.QueueURL(queueName),
+			"--aws-region="+region,
+			"--aws-endpoint="+d.endpoint,
+			"--probes-server-port=0",
+			"--prometheus-server-port=0",
+		)
+		r.process.Env = []string{"HOME=" + d.cluster.Dir(), "AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret"}
+		r.process.Stdout, r.process.Stderr = &r.log, &r.log
+		r.process.Cancel = func() error { return r.process.Process.Signal(syscall.SIGTERM) }
+		r.process.WaitDelay = 12 * time.Second // it promises to be gone after 10
+		if err := r.process.Start(); err != nil {
+			return fmt.Errorf("start %s: %w", r.name, err)
+		}
+		d.replicas = append(d.replicas, r)
+		go func() {
+			r.err = r.process.Wait()
+			close(r.stopped)
+			d.ended <- r
+		}()
+	}
+	return nil
+}
+
+// awaitLeader returns the name of the replica that holds the Lease.
+func (d *demo) awaitLeader(ctx context.Context) (name string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, soon, errors.New("nobody did within "+soon.String()))
+	defer cancel()
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
+		select {
+		case r := <-d.ended:
+			return false, errors.New(r.fate())
+		default:
+		}
+		lease, err := d.cluster.Client().CoordinationV1().Leases(program).Get(ctx, program, metav1.GetOptions{})
+		if err != nil {
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return false, err
+		}
+		if holder := lease.Spec.HolderIdentity; holder != nil {
+			name, _, _ = strings.Cut(*holder, "_")
+		}
+		return name != "", nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("wait until a replica leads: %w", err)
+	}
+	return name, nil
+}
+
+// stopReplicas lets the replicas end and waits for that.
+func (d *demo) stopReplicas() {
+	for _, r := range d.replicas {
+		_ = r.process.Process.Signal(syscall.SIGTERM) // it may have ended
+	}
+	for _, r := range d.replicas {
+		<-r.stopped
+	}
+}
+
+// fate says how a replica that has stopped ended.
+func (r *replica) fate() string {
+	if r.err == nil {
+		return r.name + " has ended"
+	}
+	return fmt.Sprintf("%s has ended: %v", r.name, r.err)
+}
+
+// lastLines is the end of the log of a replica that has stopped, n lines at most.
+func (r *replica) lastLines(n int) string {
+	lines := strings.Split(strings.TrimSpace(r.log.String()), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+const (
+	account = "123456789012"
+	region  = "us-east-1"
+	zone    = region + "a"
+
+	webName     = "web"
+	webReplicas = 9
+)
+
+// A node of the demo, and the instance behind it.
+type node struct{ name, instance string }
+
+var nodes = []node{
+	{"node-a", "i-0a1b2c3d4e5f60001"},
+	{"node-b", "i-0a1b2c3d4e5f60002"},
+	{"node-c", "i-0a1b2c3d4e5f60003"},
+}
+
+func nodeNames() []string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.name+" "+n.instance)
+	}
+	return names
+}
+
+// setStage sets up all but the controller: AWS, nodes, its rights and the workload.
+func (d *demo) setStage(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, soon, errors.New("it took longer than "+soon.String()))
+	defer cancel()
+	if err := d.setUpAWS(ctx); err != nil {
+		return fmt.Errorf("set up AWS: %w", err)
+	}
+	if err := d.apply(ctx, d.manifests); err != nil {
+		return fmt.Errorf("apply %s: %w", d.manifests, err)
+	}
+	for _, n := range nodes {
+		if _, err := d.cluster.AddNode(ctx, sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}); err != nil {
+			return err
+		}
+	}
+	if err := d.deployWeb(ctx); err != nil {
+		return fmt.Errorf("deploy %s: %w", webName, err)
+	}
+	return nil
+}
+
+// setUpAWS makes the queue, an instance for each node, and an Auto Scaling group
+// with a hook for that of the second.
+func (d *demo) setUpAWS(ctx context.Context) (err error) {
+	if d.endpoint, err = d.aws.Listen(ctx, "127.0.0.1:0"); err != nil {
+		return err
+	}
+	var instances []awssim.Instance
+	for _, n := range nodes {
+		instances = append(instances, awssim.Instance{ID: n.instance, Tags: map[string]string{"aws-node-termination-handler/managed": "true"}})
+	}
+	instances[0].Lifecycle = "spot"
+	return d.aws.Apply(awssim.State{
+		Queues:    []awssim.Queue{{Name: queueName}},
+		Instances: instances,
+		Groups:    []awssim.Group{{Name: groupName, Instances: []string{nodes[1].instance}}},
+		Hooks:     []awssim.Hook{{Group: groupName, Name: hookName, Transition: awssim.Terminating, HeartbeatTimeout: hookTimeout}},
+		Rules:     []awssim.Rule{{Name: "terminations", DetailType: asgName, Queue: queueName}},
+	})
+}
+
+// apply creates the objects of a file, but the Deployment: the controller's
+// replicas are processes of the demo.
+func (d *demo) apply(ctx context.Context, path string) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	resources, err := restmapper.GetAPIGroupResources(d.cluster.Client().Discovery())
+	if err != nil {
+		return fmt.Errorf("ask which resources there are: %w", err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(resources)
+	client, err := dynamic.NewForConfig(d.cluster.Config())
+	if err != nil {
+		return err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), len(file)); ; {
+		var object unstructured.Unstructured
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if object.GetKind() == "Deployment" {
+			continue
+		}
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return err
+		}
+		_, err = client.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, &object, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// deployWeb runs the workload, spread over the nodes, and returns when all of it
+// is ready and its budget counts.
+func (d *demo) deployWeb(ctx context.Context) error {
+	labels := map[string]string{"app": webName}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	deployments := d.cluster.Client().AppsV1().Deployments(metav1.NamespaceDefault)
+	_, err := deployments.Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: webName},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(webReplicas)),
+			Selector: selector,
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{
+					Labels:      labels,
+					Annotations: map[string]string{sandbox.StopAfter: "2s"}, // long enough to be seen
+				},
+				Spec: corev1.PodSpec{
+					Containers: []corev1.Container{{Name: "web", Image: "none"}},
+					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
+					}},
+				},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	budgets := d.cluster.Client().PolicyV1().PodDisruptionBudgets(metav1.NamespaceDefault)
+	_, err = budgets.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: webName},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selector},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	return poll(ctx, func(ctx context.Context) (bool, error) {
+		budget, err := budgets.Get(ctx, webName, metav1.GetOptions{})
+		return err == nil && budget.Status.CurrentHealthy == webReplicas && budget.Status.DisruptionsAllowed == 1, err
+	})
+}
+
+// poll waits until ok or an error.
+func poll(ctx context.Context, ok wait.ConditionWithContextFunc) error {
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, ok)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+// Package release runs this program against a sandbox with what deploy/ gives
+// it: its namespace, its ServiceAccount and exactly its rights.
+package release
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+)
+
+// Name is that of the program, and of everything that the manifests call by it.
+const Name = "node-termination-handler"
+
+// Apply creates the objects of a manifest file in a namespace of that name. What
+// is cluster-wide gets the namespace's name too, so that releases do not meet.
+// The Deployment is left out: its replicas are processes, see Replica.
+func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	resources, err := restmapper.GetAPIGroupResources(cluster.Client().Discovery())
+	if err != nil {
+		return fmt.Errorf("ask which resources there are: %w", err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(resources)
+	client, err := dynamic.NewForConfig(cluster.Config())
+	if err != nil {
+		return err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), len(file)); ; {
+		var object unstructured.Unstructured
+		if err := decoder.Decode(&object.Object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		if object.GetKind() == "Deployment" {
+			continue
+		}
+		if err := move(&object, namespace); err != nil {
+			return err
+		}
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return err
+		}
+		_, err = client.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, &object, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("create %s %s: %w", kind.Kind, object.GetName(), err)
+		}
+	}
+}
+
+// move puts an object into the namespace, or names it after it.
+func move(object *unstructured.Unstructured, namespace string) error {
+	if object.GetNamespace() != "" {
+		object.SetNamespace(namespace)
+	} else {
+		object.SetName(namespace)
+	}
+	subjects, bound, err := unstructured.NestedSlice(object.Object, "subjects")
+	if err != nil || !bound {
+		return err
+	}
+	for _, s := range subjects {
+		s.(map[string]any)["namespace"] = namespace
+	}
+	if err := unstructured.SetNestedSlice(object.Object, subjects, "subjects"); err != nil {
+		return err
+	}
+	if object.GetKind() == "ClusterRoleBinding" {
+		return unstructured.SetNestedField(object.Object, namespace, "roleRef", "name")
+	}
+	return nil
+}
+
+// Replica is one process of the program.
+type Replica struct {
+	Program     string // path of the binary
+	Kubeconfig  string // of the release's ServiceAccount
+	Namespace   string
+	QueueURL    string
+	Endpoint    string // of AWS
+	AccessKeyID string // tells replicas apart in the simulator's record
+	ProbesPort  int    // 0: any
+	MetricsPort int    // 0: any
+	Args        []string
+}
+
+// Region is where the simulated account is.
+const Region = "us-east-1"
+
+// Command is the process, not started, with an environment of its own.
+func (r Replica) Command(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, r.Program, slices.Concat([]string{
+		"--kubeconfig=" + r.Kubeconfig,
+		"--pod-namespace=" + r.Namespace,
+		"--queue-url=" + r.QueueURL,
+		"--aws-region=" + Region,
+		"--aws-endpoint=" + r.Endpoint,
+		fmt.Sprintf("--probes-server-port=%d", r.ProbesPort),
+		fmt.Sprintf("--prometheus-server-port=%d", r.MetricsPort),
+	}, r.Args)...)
+	cmd.Env = []string{
+		"AWS_ACCESS_KEY_ID=" + r.AccessKeyID, "AWS_SECRET_ACCESS_KEY=secret",
+		"AWS_EC2_METADATA_DISABLED=true", "HOME=" + os.TempDir(),
+	}
+	return cmd
+}

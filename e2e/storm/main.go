@@ -1,0 +1,63 @@
+// Storm measures how fast the handler gets hundreds of nodes cordoned and empty,
+// against bare loops that do the same with nothing but the requests.
+//
+//	make storm NODES=100 PODS=10
+//
+// It starts a sandbox, adds nodes with pods, patches each node and evicts each
+// pod in loops (the floor), sets the same up again, starts the built binary with
+// its default options, sends all notices at once, and prints one table. Times
+// mean nothing between machines; the ratios to the floor do.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// options are what a storm is made of.
+type options struct {
+	program   string
+	manifests string
+	nodes     int
+	pods      int // on each node
+	kind      string
+	stop      time.Duration
+	foreign   int
+	latency   time.Duration
+	ec2Rate   float64
+	tagCheck  bool
+	idle      int // nodes that stay out of it, each with as many pods
+	keep      time.Duration
+	profile   string
+	args      []string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.program, "handler", "bin/node-termination-handler", "path of the built binary")
+	flag.StringVar(&o.manifests, "manifests", "deploy/manifests/node-termination-handler.yaml", "what to install")
+	flag.IntVar(&o.nodes, "nodes", 100, "nodes that are interrupted")
+	flag.IntVar(&o.pods, "pods", 10, "pods on each node")
+	flag.StringVar(&o.kind, "kind", "spot", "spot, rebalance or state-change")
+	flag.DurationVar(&o.stop, "stop", 100*time.Millisecond, "how long a pod takes to stop")
+	flag.IntVar(&o.foreign, "foreign", 0, "messages about instances of others, sent with the notices")
+	flag.DurationVar(&o.latency, "latency", 0, "of every AWS call")
+	flag.Float64Var(&o.ec2Rate, "ec2-rate", 0, "EC2 calls a second before it throttles; 0: it does not")
+	flag.BoolVar(&o.tagCheck, "tag-check", true, "leave the tag check on, as by default")
+	flag.IntVar(&o.idle, "idle", 0, "nodes that are not interrupted")
+	flag.DurationVar(&o.keep, "rest", 5*time.Second, "how long to watch the handler at rest before the storm")
+	flag.Parse()
+	o.args = flag.Args()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "storm:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+// report prints the table.
+func (s *storm) report(_ context.Context, floor, ours *record, h *handler) error {
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	row := func(cells ...any) {
+		for k, c := range cells {
+			if k > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			if d, ok := c.(time.Duration); ok {
+				c = fmt.Sprintf("%.2f s", d.Seconds())
+			}
+			fmt.Fprint(w, c)
+		}
+		fmt.Fprintln(w)
+	}
+	deleted := h.deleted()
+	var deletions spread
+	for _, at := range deleted {
+		deletions = append(deletions, at.Sub(ours.start))
+	}
+	slices.Sort(deletions)
+
+	fmt.Fprintln(w)
+	row("from the notice to", "p50", "p95", "p99", "max", "floor", "ratio")
+	times := func(name string, ours, floor spread) {
+		ratio := "-"
+		limit := any("-")
+		if floor.max() > 0 {
+			ratio = fmt.Sprintf("%.2f", ours.max().Seconds()/floor.max().Seconds())
+			limit = floor.max()
+		}
+		row(name, ours.at(.5), ours.at(.95), ours.at(.99), ours.max(), limit, ratio)
+	}
+	times("cordoned", ours.cordoned(), floor.cordoned())
+	times("first eviction", ours.evicted(), floor.evicted())
+	times("empty", ours.gone(), floor.gone())
+	times("message deleted", deletions, nil)
+	fmt.Fprintln(w)
+
+	missed := 0
+	if h.kind == "spot" {
+		for _, d := range ours.gone() {
+			if d > 2*time.Minute {
+				missed++
+			}
+		}
+		missed += s.nodes - len(ours.gone())
+	}
+	row("nodes that missed their deadline", missed)
+	row("memory at rest, peak", fmt.Sprintf("%.0f MiB", mebibytes(h.idleMemory)), fmt.Sprintf("%.0f MiB", mebibytes(h.peakMemory)))
+	row("CPU of the handler", h.cpu)
+	row("goroutines before, after", h.goroutines[0], h.goroutines[1])
+	row("metric series before, after", h.series[0], h.series[1])
+	row("start to leading", h.firstReceive)
+	total := len(h.sent) + h.foreignSent
+	for _, key := range slices.SortedFunc(maps.Keys(h.after), func(a, b awssim.CallKey) int {
+		return cmp.Compare(a.Service+a.Action+a.Code, b.Service+b.Action+b.Code)
+	}) {
+		if n := h.after[key] - h.before[key]; n > 0 {
+			row(strings.TrimSpace("AWS "+key.Service+" "+key.Action+" "+key.Code), n, fmt.Sprintf("%.2f for 10 messages", 10*float64(n)/float64(total)))
+		}
+	}
+	calls, err := s.kubernetesCalls(ours.start)
+	if err != nil {
+		return err
+	}
+	sum := 0
+	for _, verb := range slices.Sorted(maps.Keys(calls)) {
+		row("Kubernetes "+verb, calls[verb], fmt.Sprintf("%.2f a node", float64(calls[verb])/float64(s.nodes)))
+		if !strings.HasSuffix(verb, " events") && !strings.HasSuffix(verb, " leases") {
+			sum += calls[verb]
+		}
+	}
+	row("Kubernetes, without Events and Lease", sum, fmt.Sprintf("%.2f a node", float64(sum)/float64(s.nodes)))
+	return w.Flush()
+}
+
+// kubernetesCalls are the handler's requests since a moment, by verb and resource.
+func (s *storm) kubernetesCalls(since time.Time) (map[string]int, error) {
+	user := "system:serviceaccount:" + release.Name + ":" + release.Name
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && e.Received.After(since) })
+	if err != nil {
+		return nil, err
+	}
+	calls := map[string]int{}
+	for _, e := range events {
+		name := e.Verb + " " + e.Resource
+		if e.Subresource != "" {
+			name += "/" + e.Subresource
+		}
+		if e.Code >= 400 {
+			name += fmt.Sprintf(" %d", e.Code)
+		}
+		calls[name]++
+	}
+	return calls, nil
+}
+
+func mebibytes(b int64) float64 { return float64(b) / (1 << 20) }
