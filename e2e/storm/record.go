@@ -8,9 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // record notes when the nodes of one measurement were cordoned, when their first
@@ -44,31 +44,34 @@ func (r *record) begin() {
 	r.start = time.Now()
 }
 
-// watch notes until ctx ends.
+// watch notes until ctx ends. It returns when it has seen what there is.
 func (r *record) watch(ctx context.Context, kube kubernetes.Interface) error {
-	nodes, err := kube.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+	factory := informers.NewSharedInformerFactory(kube, 0)
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { r.note(obj, false) },
+		UpdateFunc: func(_, obj any) { r.note(obj, false) },
+		DeleteFunc: func(obj any) {
+			if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tomb.Obj
+			}
+			r.note(obj, true)
+		},
 	}
-	pods, err := kube.CoreV1().Pods(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	follow := func(events <-chan watch.Event) {
-		for e := range events {
-			r.note(e)
+	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().Nodes().Informer(), factory.Core().V1().Pods().Informer()} {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("watch: %w", err)
 		}
 	}
-	go follow(nodes.ResultChan())
-	go follow(pods.ResultChan())
-	return nil
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return ctx.Err()
 }
 
-func (r *record) note(e watch.Event) {
+func (r *record) note(obj any, deleted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	switch obj := e.Object.(type) {
+	switch obj := obj.(type) {
 	case *corev1.Node:
 		if t := r.nodes[obj.Name]; t != nil && t.cordoned.IsZero() && obj.Spec.Unschedulable {
 			t.cordoned = now
@@ -81,7 +84,7 @@ func (r *record) note(e watch.Event) {
 		if t.evicted.IsZero() && obj.DeletionTimestamp != nil {
 			t.evicted = now
 		}
-		if e.Type != watch.Deleted {
+		if !deleted {
 			return
 		}
 		if t.pods--; t.pods == 0 {

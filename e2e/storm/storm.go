@@ -75,7 +75,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return s.report(ctx, floor, ours, h)
 }
 
-func (s *storm) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+func (s *storm) say(format string, args ...any) {
+	fmt.Fprintf(s.out, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
 
 // measure fills the cluster, watches it while do makes all nodes empty, and clears up.
 func (s *storm) measure(ctx context.Context, name string, do func(context.Context, []node, *record) error) (*record, error) {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // ErrNodeGone is returned when the Node is no longer there, or is another one
@@ -215,6 +217,10 @@ func (c *Cluster) Undo(ctx context.Context, ref Ref, keep func(Intent) (Intent, 
 			return nil, nil
 		}
 		p := newPatch(node)
+		if key := taintKey(notice.ScheduledChange); !next.Has(notice.ScheduledChange) && slices.Contains(next.Taints, key) {
+			p.Spec.Taints = new(slices.DeleteFunc(slices.Clone(node.Spec.Taints), hasKey(key)))
+			next.Taints = slices.DeleteFunc(slices.Clone(next.Taints), func(k string) bool { return k == key })
+		}
 		return p, p.write(next)
 	})
 	return undone, err

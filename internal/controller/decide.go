@@ -172,16 +172,19 @@ func terms(n notice.Notice, limits asg.Limits, now time.Time, p Policy) decision
 	return decision{}
 }
 
-// hookTime is how long a lifecycle hook stays open.
+// hookTime is how long a lifecycle hook stays open, less what it takes to
+// complete it before it times out.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 func hookTime(limits asg.Limits, p Policy) time.Duration {
+	const margin = 5 * time.Second
+	open := limits.Timeout
 	switch {
 	case limits.Timeout <= 0:
 		return p.NodeGracePeriod
 	case p.HeartbeatUntil > 0:
-		return max(limits.Timeout, min(p.HeartbeatUntil, limits.Global))
+		open = max(limits.Timeout, min(p.HeartbeatUntil, limits.Global))
 	}
-	return limits.Timeout
+	return open - min(margin, open/4)
 }
 
 // began is when the event happened; clocks differ, so never after now.

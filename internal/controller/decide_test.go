@@ -66,19 +66,19 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Ended: true},
 			want: decision{action: undo, why: WhyChangeEnded},
 		},
-		"a termination hook lasts its timeout": {
+		"a termination hook lasts its timeout, less the time to complete it": {
 			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
-			want: decision{action: drain, why: WhyScaleIn, deadline: at(290)},
+			want: decision{action: drain, why: WhyScaleIn, deadline: at(285)},
 		},
 		"with heartbeats as long as they are sent": {
 			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
 			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 2 * time.Hour},
-			want:   decision{action: drain, why: WhyScaleIn, deadline: at(7190)},
+			want:   decision{action: drain, why: WhyScaleIn, deadline: at(7185)},
 		},
 		"with heartbeats at most the hook's global limit": {
 			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
 			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 48 * time.Hour},
-			want:   decision{action: drain, why: WhyScaleIn, deadline: at(29990)},
+			want:   decision{action: drain, why: WhyScaleIn, deadline: at(29985)},
 		},
 		"a termination hook that cannot be read lasts the grace period": {
 			n:    notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)},
@@ -86,7 +86,7 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		},
 		"a launch hook": {
 			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-10)}, limits: limits,
-			want: decision{action: launch, why: WhyLaunch, deadline: at(290)},
+			want: decision{action: launch, why: WhyLaunch, deadline: at(285)},
 		},
 		"cordon-only": {
 			n: notice.Notice{Kind: notice.RebalanceRecommendation}, policy: Policy{CordonOnly: true, NodeGracePeriod: time.Minute},
@@ -138,11 +138,11 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 		},
 		"a node that never joined does not keep its group from scaling in": {
 			n: terminate, w: pending,
-			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(3597), patience: at(117)},
+			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(3592), patience: at(117)},
 		},
 		"a launch hook waits for the node": {
 			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-3)}, w: pending,
-			want: decision{action: launch, why: WhyLaunch, deadline: at(3597)},
+			want: decision{action: launch, why: WhyLaunch, deadline: at(3592)},
 		},
 		"nothing runs on an instance that never had a node": {
 			n: notice.Notice{Kind: notice.StateChange, Gone: true}, w: pending,

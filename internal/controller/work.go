@@ -359,6 +359,10 @@ func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err er
 		if intent.Has(notice.SpotInterruption) || intent.Has(notice.StateChange) {
 			break
 		}
+		var hurry <-chan time.Time // the deadline comes first
+		if d := intent.Deadline(); !d.IsZero() {
+			hurry = time.After(time.Until(d.Add(-c.NodeGracePeriod)))
+		}
 		select {
 		case c.slots <- struct{}{}:
 			release := sync.OnceFunc(func() { <-c.slots })
@@ -368,6 +372,8 @@ func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err er
 				release()
 			}, nil
 		case <-changed:
+		case <-hurry:
+			return func() {}, nil
 		case <-w.gone:
 			return func() {}, nil
 		case <-ctx.Done():
