@@ -13,8 +13,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,16 +27,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/yaml"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
@@ -49,30 +44,33 @@ var (
 	ports   atomic.Int64
 )
 
+// TestMain starts the control plane once, with the binary built as it stands.
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-		defer cancel()
-		dir, err := os.MkdirTemp("", "nth-e2e-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "node-termination-handler")
-		build := exec.CommandContext(ctx, "go", "build", "-o", program, "../cmd/node-termination-handler")
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "build the binary:", err)
-			return 1
-		}
-		if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer shared.Stop()
-		return m.Run()
-	}())
+	if err := prepare(m); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) //nolint:forbidigo // the end of a test program
+	}
+}
+
+func prepare(m *testing.M) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // as in main
+	defer stop()
+	dir, err := os.MkdirTemp("", "nth-e2e-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, release.Name)
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "../cmd/"+release.Name)
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build the binary: %w", err)
+	}
+	if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr}); err != nil {
+		return err
+	}
+	m.Run() // the test program exits with what it returned
+	return shared.Stop()
 }
 
 // A scenario has a namespace, nodes, an AWS account and a queue of its own, so
@@ -90,10 +88,12 @@ type scenario struct {
 // A node of a scenario, and the instance behind it.
 type node struct{ name, instance string }
 
+var manifests = filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml")
+
 const (
 	queueName = "nth"
 	account   = "123456789012"
-	region    = "us-east-1"
+	region    = release.Region
 	// soon is how long anything may take that should happen at once, on a busy machine.
 	soon = 60 * time.Second
 )
@@ -112,9 +112,10 @@ func newScenario(t *testing.T) *scenario {
 	s.endpoint, err = s.aws.Listen(s.ctx, "127.0.0.1:0")
 	s.must(err)
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
-	for _, object := range manifests(t, s.name) {
-		s.create(object)
-	}
+	s.must(release.Apply(s.ctx, shared, manifests, s.name, "Deployment"))
+	// The scenario's own pods, in the same namespace, are none of Pod Security's business.
+	_, err = s.kube.CoreV1().Namespaces().Patch(s.ctx, s.name, types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
+	s.must(err)
 	return s
 }
 
@@ -337,19 +338,13 @@ func (s *scenario) leader(args ...string) *handler {
 // launch runs a replica and does not wait.
 func (s *scenario) launch(args ...string) *handler {
 	s.Helper()
-	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, "node-termination-handler")
+	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &lockedBuffer{}, exited: make(chan struct{})}
-	h.cmd = exec.Command(program, slices.Concat([]string{
-		"--kubeconfig=" + kubeconfig,
-		"--pod-namespace=" + s.name,
-		"--queue-url=" + s.aws.QueueURL(queueName),
-		"--aws-region=" + region,
-		"--aws-endpoint=" + s.endpoint,
-		fmt.Sprintf("--probes-server-port=%d", h.probes),
-		fmt.Sprintf("--prometheus-server-port=%d", h.metrics),
-	}, args)...)
-	h.cmd.Env = []string{"AWS_ACCESS_KEY_ID=" + h.key, "AWS_SECRET_ACCESS_KEY=secret", "HOME=" + s.TempDir(), "AWS_EC2_METADATA_DISABLED=true"}
+	h.cmd = release.Replica{
+		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,
+		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
+	}.Command(context.WithoutCancel(s.ctx))
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
 	s.must(h.cmd.Start())
 	go func() {
@@ -489,11 +484,11 @@ func (s *scenario) evictions() []sandbox.AuditEvent {
 	})
 }
 
-// writes are the requests that change anything but the Lease.
+// writes are the requests that change anything but the Lease and Kubernetes Events.
 func (s *scenario) writes() []sandbox.AuditEvent {
 	s.Helper()
 	return s.audit(func(e sandbox.AuditEvent) bool {
-		return e.Verb != "get" && e.Verb != "list" && e.Verb != "watch" && e.Resource != "leases"
+		return e.Verb != "get" && e.Verb != "list" && e.Verb != "watch" && e.Resource != "leases" && e.Resource != "events"
 	})
 }
 
@@ -538,64 +533,6 @@ func (s *scenario) calls(service, action string) int {
 		}
 	}
 	return total
-}
-
-func (s *scenario) create(object *unstructured.Unstructured) {
-	s.Helper()
-	mapping, err := mapper().RESTMapping(object.GroupVersionKind().GroupKind(), object.GroupVersionKind().Version)
-	s.must(err)
-	var client dynamic.ResourceInterface = dynamicClient().Resource(mapping.Resource)
-	if ns := object.GetNamespace(); ns != "" {
-		client = dynamicClient().Resource(mapping.Resource).Namespace(ns)
-	}
-	_, err = client.Apply(s.ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: "e2e", Force: true})
-	s.must(err)
-}
-
-var dynamicClient = sync.OnceValue(func() dynamic.Interface { return dynamic.NewForConfigOrDie(shared.Config()) })
-
-var mapper = sync.OnceValue(func() *restmapper.DeferredDiscoveryRESTMapper {
-	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClientForConfigOrDie(shared.Config())))
-})
-
-// manifests are those of deploy/ in a namespace, with cluster-wide names of
-// their own, and without the Deployment: the scenario runs the binary itself.
-func manifests(t *testing.T, namespace string) []*unstructured.Unstructured {
-	t.Helper()
-	file, err := os.ReadFile(filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, document := range bytes.Split(file, []byte("\n---\n")) {
-		var o unstructured.Unstructured
-		if err := yaml.Unmarshal(document, &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		if o.GetNamespace() != "" {
-			o.SetNamespace(namespace)
-		}
-		switch o.GetKind() {
-		case "Deployment":
-			continue
-		case "Namespace", "ClusterRole", "ClusterRoleBinding":
-			o.SetName(namespace)
-			o.SetLabels(nil) // the scenario's own pods are none of Pod Security's business
-		}
-		if o.GetKind() == "ClusterRoleBinding" {
-			if err := unstructured.SetNestedField(o.Object, namespace, "roleRef", "name"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if subjects, ok, _ := unstructured.NestedSlice(o.Object, "subjects"); ok {
-			subjects[0].(map[string]any)["namespace"] = namespace
-			if err := unstructured.SetNestedSlice(o.Object, subjects, "subjects"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		objects = append(objects, &o)
-	}
-	return objects
 }
 
 // patchNode changes a Node as somebody else would.

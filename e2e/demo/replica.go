@@ -12,10 +12,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// program names the controller's ServiceAccount, Lease and, in the manifests, namespace.
-const program = "node-termination-handler"
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+)
 
 // replica is one process of the controller.
 type replica struct {
@@ -32,22 +31,15 @@ func (d *demo) startReplicas(ctx context.Context) error {
 	d.ended = make(chan *replica, replicas)
 	for n := range replicas {
 		// A kubeconfig each, as each pod has a token.
-		kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, program, program)
+		kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
 		if err != nil {
 			return err
 		}
 		r := &replica{name: fmt.Sprintf("replica-%d", n+1), stopped: make(chan struct{})}
-		r.process = exec.CommandContext(ctx, d.handler,
-			"--kubeconfig="+kubeconfig,
-			"--pod-name="+r.name,
-			"--pod-namespace="+program,
-			"--queue-url="+d.aws.QueueURL(queueName),
-			"--aws-region="+region,
-			"--aws-endpoint="+d.endpoint,
-			"--probes-server-port=0",
-			"--prometheus-server-port=0",
-		)
-		r.process.Env = []string{"HOME=" + d.cluster.Dir(), "AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret"}
+		r.process = release.Replica{
+			Program: d.handler, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: d.aws.QueueURL(queueName),
+			Endpoint: d.endpoint, AccessKeyID: "AKIDEXAMPLE", Args: []string{"--pod-name=" + r.name},
+		}.Command(ctx)
 		r.process.Stdout, r.process.Stderr = &r.log, &r.log
 		r.process.Cancel = func() error { return r.process.Process.Signal(syscall.SIGTERM) }
 		r.process.WaitDelay = 12 * time.Second // it promises to be gone after 10
@@ -74,7 +66,7 @@ func (d *demo) awaitLeader(ctx context.Context) (name string, err error) {
 			return false, errors.New(r.fate())
 		default:
 		}
-		lease, err := d.cluster.Client().CoordinationV1().Leases(program).Get(ctx, program, metav1.GetOptions{})
+		lease, err := d.cluster.Client().CoordinationV1().Leases(release.Name).Get(ctx, release.Name, metav1.GetOptions{})
 		if err != nil {
 			if apierrors.IsNotFound(err) {
 				return false, nil

@@ -1,32 +1,26 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/restmapper"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 const (
 	account = "123456789012"
-	region  = "us-east-1"
+	region  = release.Region
 	zone    = region + "a"
 
 	webName     = "web"
@@ -57,7 +51,7 @@ func (d *demo) setStage(ctx context.Context) error {
 	if err := d.setUpAWS(ctx); err != nil {
 		return fmt.Errorf("set up AWS: %w", err)
 	}
-	if err := d.apply(ctx, d.manifests); err != nil {
+	if err := release.Apply(ctx, d.cluster, d.manifests, release.Name, "Deployment"); err != nil {
 		return fmt.Errorf("apply %s: %w", d.manifests, err)
 	}
 	for _, n := range nodes {
@@ -89,46 +83,6 @@ func (d *demo) setUpAWS(ctx context.Context) (err error) {
 		Hooks:     []awssim.Hook{{Group: groupName, Name: hookName, Transition: awssim.Terminating, HeartbeatTimeout: hookTimeout}},
 		Rules:     []awssim.Rule{{Name: "terminations", DetailType: asgName, Queue: queueName}},
 	})
-}
-
-// apply creates the objects of a file, but the Deployment: the controller's
-// replicas are processes of the demo.
-func (d *demo) apply(ctx context.Context, path string) error {
-	file, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	resources, err := restmapper.GetAPIGroupResources(d.cluster.Client().Discovery())
-	if err != nil {
-		return fmt.Errorf("ask which resources there are: %w", err)
-	}
-	mapper := restmapper.NewDiscoveryRESTMapper(resources)
-	client, err := dynamic.NewForConfig(d.cluster.Config())
-	if err != nil {
-		return err
-	}
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), len(file)); ; {
-		var object unstructured.Unstructured
-		err := decoder.Decode(&object.Object)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if object.GetKind() == "Deployment" {
-			continue
-		}
-		kind := object.GroupVersionKind()
-		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-		if err != nil {
-			return err
-		}
-		_, err = client.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, &object, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // deployWeb runs the workload, spread over the nodes, and returns when all of it

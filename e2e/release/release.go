@@ -26,8 +26,9 @@ const Name = "node-termination-handler"
 
 // Apply creates the objects of a manifest file in a namespace of that name. What
 // is cluster-wide gets the namespace's name too, so that releases do not meet.
-// The Deployment is left out: its replicas are processes, see Replica.
-func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string) error {
+// Kinds to skip are left out: mostly the Deployment, whose replicas are then
+// processes, see Replica.
+func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string, skip ...string) error {
 	file, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -48,7 +49,7 @@ func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string
 		} else if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
-		if object.GetKind() == "Deployment" {
+		if slices.Contains(skip, object.GetKind()) {
 			continue
 		}
 		if err := move(&object, namespace); err != nil {

@@ -55,7 +55,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if s.endpoint, err = s.aws.Listen(ctx, "127.0.0.1:0"); err != nil {
 		return err
 	}
-	if err := release.Apply(ctx, cluster, o.manifests, release.Name); err != nil {
+	if err := release.Apply(ctx, cluster, o.manifests, release.Name, "Deployment"); err != nil {
 		return err
 	}
 	s.say("%d nodes of %d pods that stop in %s, %d more nodes that are not interrupted", o.nodes, o.pods, o.stop, o.idle)

@@ -232,6 +232,7 @@ func (c *Controller) limits(ctx context.Context, log logr.Logger, hook asg.Hook)
 func (c *Controller) tell(log logr.Logger, n notice.Notice, id string, f finding, d decision) {
 	c.Observer.Decided(telemetry.Decision{
 		Notice: n, Instance: id, Node: f.ref, Action: d.action.String(), Why: string(d.why), Deadline: d.deadline, DryRun: c.DryRun,
+		Repeated: f.intent.Covers(entryOf(n, d)),
 	})
 	level := 0
 	if d.action == leave || d.action == drop {

@@ -14,13 +14,18 @@ import (
 
 // finding is whose an instance is, and its node if it has one.
 type finding struct {
-	whose whose
-	ref   cluster.Ref
-	ready bool // the node's
+	whose  whose
+	ref    cluster.Ref
+	ready  bool           // the node's
+	intent cluster.Intent // the node's; zero if it has none that can be read
 }
 
 func found(node *corev1.Node) finding {
-	return finding{whose: ours, ref: cluster.RefOf(node), ready: cluster.Ready(node)}
+	f := finding{whose: ours, ref: cluster.RefOf(node), ready: cluster.Ready(node)}
+	if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
+		f.intent = i
+	}
+	return f
 }
 
 // find finds out whose an instance is. Nothing is asked of EC2 for a known node without the tag check, nor for what is in its cache.

@@ -102,10 +102,7 @@ func isClosed(c <-chan struct{}) bool {
 
 // join makes the node carry the notice, and waits for the end of the node's work.
 func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref, d decision) error {
-	entry := cluster.Entry{Kind: n.Kind, Change: n.Change, Time: began(n, time.Now()), Deadline: d.deadline}
-	if n.ID != "" {
-		entry.IDs = []string{n.ID}
-	}
+	entry := entryOf(n, d)
 	var hook *cluster.Hook
 	if n.Hook != (notice.Hook{}) {
 		hook = &cluster.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: n.Instances[0], Started: entry.Time}
@@ -142,6 +139,14 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+func entryOf(n notice.Notice, d decision) cluster.Entry {
+	entry := cluster.Entry{Kind: n.Kind, Change: n.Change, Time: began(n, time.Now()), Deadline: d.deadline}
+	if n.ID != "" {
+		entry.IDs = []string{n.ID}
+	}
+	return entry
 }
 
 // record writes a notice to the node and sees to it that its work is under way.
