@@ -121,8 +121,8 @@ func (c *Component) run() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the process has its own
-	cmd := exec.Command(c.path, c.args...)
+	defer log.Close()                      // the process has its own
+	cmd := exec.Command(c.path, c.args...) //nolint:noctx // it ends with Kill, not with who started it
 	cmd.Dir = c.dir
 	cmd.Env = []string{"HOME=" + c.dir} // nothing of the user's: no kubeconfig, no KWOK configuration, no proxy
 	cmd.Stdout, cmd.Stderr = log, log

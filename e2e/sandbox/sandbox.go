@@ -112,7 +112,7 @@ func start(ctx context.Context, options Options) (_ *Cluster, err error) {
 			err = errors.Join(err, c.Stop())
 		}
 	}()
-	ports, err := freePorts(2)
+	ports, err := freePorts(ctx, 2)
 	if err != nil {
 		return nil, fmt.Errorf("choose ports: %w", err)
 	}
@@ -309,8 +309,9 @@ func (c *Cluster) DumpLogs(w io.Writer, n int) {
 
 // dials is a check that something accepts connections on a socket of the cluster's directory.
 func (c *Cluster) dials(socket string) func(context.Context) error {
-	return func(context.Context) error {
-		conn, err := net.DialTimeout("unix", filepath.Join(c.dir, socket), time.Second)
+	return func(ctx context.Context) error {
+		dialer := net.Dialer{Timeout: time.Second}
+		conn, err := dialer.DialContext(ctx, "unix", filepath.Join(c.dir, socket))
 		if err != nil {
 			return err
 		}
@@ -366,10 +367,10 @@ func tempDir() string {
 }
 
 // freePorts are n ports of loopback that were free a moment ago.
-func freePorts(n int) ([]int, error) {
+func freePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
 	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}

@@ -381,7 +381,7 @@ func TestNoComponentOutlivesAKilledProgram(t *testing.T) {
 		if err := c.Scheduler.Pause(); err != nil { // it cannot see that its standard input ends
 			t.Fatal(err)
 		}
-		fmt.Println("pids:", strings.Trim(fmt.Sprint(c.pids()), "[]"))
+		fmt.Fprintln(os.Stdout, "pids:", strings.Trim(fmt.Sprint(c.pids()), "[]"))
 		select {} // until killed
 	}
 	if _, err := Build(t.Context(), os.Stderr); err != nil {
@@ -570,7 +570,7 @@ func awaitGone(t *testing.T, c *Cluster, name string) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there (%v)", err)
+		return fmt.Errorf("it is there (%w)", err)
 	})
 }
 

@@ -34,7 +34,6 @@ type handler struct {
 	goroutines    [2]int        // before, after
 	series        [2]int        // of metrics, before, after
 	before, after map[awssim.CallKey]int
-	atRest        int               // SQS calls a minute
 	sent          map[string]string // message of ours -> node
 	foreignSent   int
 }
@@ -206,7 +205,8 @@ func (h *handler) body(instance, now string) string {
 }
 
 func (h *handler) get(port int, path string) string {
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path)) //nolint:noctx // loopback, and polled
+	client := http.Client{Timeout: 10 * time.Second}
+	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path)) //nolint:noctx // bounded by the client
 	if err != nil {
 		return ""
 	}

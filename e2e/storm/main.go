@@ -33,7 +33,6 @@ type options struct {
 	tagCheck  bool
 	idle      int // nodes that stay out of it, each with as many pods
 	keep      time.Duration
-	profile   string
 	args      []string
 }
 

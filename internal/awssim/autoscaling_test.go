@@ -120,7 +120,7 @@ func TestHeartbeatsHoldAnActionAndItsTimeoutEndsIt(t *testing.T) {
 		}
 		time.Sleep(10*time.Second - 1)
 		w.wantInstance(idA, "Terminating:Wait", "running")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.wantInstance(idA, "Terminating:Proceed", "shutting-down")
 		wantNoAction(t, w.heartbeat("drain", token), "token "+token)
 
@@ -152,7 +152,7 @@ func TestTheGlobalTimeoutEndsAnActionInSpiteOfHeartbeats(t *testing.T) {
 				}
 				time.Sleep(time.Until(w.start.Add(test.global - 1)))
 				w.ok(w.heartbeat("drain", token))
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				wantNoAction(t, w.heartbeat("drain", token), "token "+token)
 				if ended := w.server.LifecycleActions()[0].Ended.Sub(w.start); ended != test.global {
 					t.Errorf("the action ended after %s, want %s", ended, test.global)

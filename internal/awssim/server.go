@@ -153,7 +153,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	// Answers that are on their way may arrive; nothing waits any more, so that
 	// this is soon over. Close has no caller's context to bound it.
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace) //nolint:forbidigo // see above
 	defer cancel()
 	for _, server := range listening {
 		if server.Shutdown(ctx) != nil {

@@ -245,8 +245,10 @@ func TestTwoBudgetsAreNotHammered(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
 		s.refuse = func(string) *metav1.Status {
-			return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
-				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}
+			return &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+			}
 		}
 		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 		s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -170,7 +171,7 @@ func (q *fakeQueue) call(ctx context.Context, name string, entries int, wait tim
 		err = q.fail(name)
 	}
 	q.mu.Unlock()
-	if err == errHang {
+	if errors.Is(err, errHang) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
