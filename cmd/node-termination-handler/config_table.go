@@ -14,6 +14,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 const (
@@ -26,8 +28,6 @@ const (
 	// wild, not to protect the API server, which has priority and fairness.
 	defaultQPS   = "500"
 	defaultBurst = "1000"
-
-	defaultTemplate = `{"text":"[NTH][Instance Interruption] EventID: {{ .EventID }} - Kind: {{ .Kind }} - Instance: {{ .InstanceID }} - Node: {{ .NodeName }} - Description: {{ .Description }} - Start Time: {{ .StartTime }}"}`
 
 	queueModeOnly = "this handler has the queue mode only"
 )
@@ -162,7 +162,7 @@ func (c *config) options() []option {
 			names: names{"ignore-daemon-sets", "IGNORE_DAEMON_SETS", "ignoreDaemonSets"},
 			group: groupPods, def: "true",
 			value: boolean(&c.ignoreDaemonSets),
-			words: "Leave the pods of DaemonSets alone, instead of refusing to drain a node that has some.",
+			words: "Leave the pods of DaemonSets alone without a word. They stay in any case; false reports them.",
 		},
 		{
 			names: names{"pod-termination-grace-period", "POD_TERMINATION_GRACE_PERIOD", "podTerminationGracePeriod"},
@@ -332,9 +332,9 @@ func (c *config) options() []option {
 		},
 		{
 			names: names{"webhook-template", "WEBHOOK_TEMPLATE", "webhookTemplate"},
-			group: groupEvents, def: defaultTemplate,
-			value: text(&c.webhookTemplate, "a Go template", nil),
-			words: "Body of the webhook's request: a Go template, with sprig's functions for text.",
+			group: groupEvents, def: telemetry.DefaultTemplate,
+			value: text(&c.webhookTemplate, "a Go template", checkTemplate),
+			words: "Body of the webhook's request: a Go template, with sprig's functions for text; toJson quotes a value for JSON.",
 		},
 		{
 			names: names{"webhook-template-file", "WEBHOOK_TEMPLATE_FILE", "webhookTemplateConfigMapName, webhookTemplateConfigMapKey"},
@@ -431,6 +431,14 @@ func valid(check func(string) []string) func(string) error {
 		}
 		return nil
 	}
+}
+
+// checkTemplate accepts a template that works for an example of an interruption.
+func checkTemplate(text string) error {
+	if _, err := telemetry.ParseTemplate(text); err != nil {
+		return fmt.Errorf("does not work: %w", err)
+	}
+	return nil
 }
 
 // parseHeaders parses a JSON object of strings. The error names the header that

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 const testQueue = "https://sqs.us-east-1.amazonaws.com/123456789012/workers"
@@ -62,7 +64,7 @@ func defaults() *config {
 		probesPath:        "/healthz",
 		emitEvents:        true,
 		webhookHeaders:    map[string]string{"Content-type": "application/json"},
-		webhookTemplate:   defaultTemplate,
+		webhookTemplate:   telemetry.DefaultTemplate,
 		changed:           map[string]string{"queue-url": testQueue},
 	}
 }
@@ -264,6 +266,9 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		{"FIPS and dual-stack with a queue elsewhere", nil, []string{"QUEUE_URL=http://127.0.0.1:9324/123456789012/workers", "AWS_REGION=us-east-1", "AWS_USE_FIPS_ENDPOINT=TRUE", "AWS_USE_DUALSTACK_ENDPOINT=true"}, []string{
 			"AWS_USE_FIPS_ENDPOINT: cannot be true when queue-url names an endpoint of its own: unset one of them",
 			"AWS_USE_DUALSTACK_ENDPOINT: cannot be true when queue-url names an endpoint of its own: unset one of them",
+		}},
+		{"templates that cannot be parsed, or name what there is not", []string{"--webhook-template={{ .Kind }"}, []string{"QUEUE_URL=" + testQueue}, []string{
+			`webhook-template: "{{ .Kind }" (from --webhook-template) does not work: line 1, column 10: unexpected "}" in operand; allowed: a Go template`,
 		}},
 		{"secrets are not repeated", nil, []string{"QUEUE_URL=" + testQueue, "WEBHOOK_URL=hush", "WEBHOOK_PROXY=ftp://me:hush@proxy", `WEBHOOK_HEADERS={"Authorization":7}`}, []string{
 			"webhook-url: (secret, 4 characters) (from WEBHOOK_URL) does not start with http:// or https://; allowed: an http or https URL",

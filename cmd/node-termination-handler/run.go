@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,9 +37,16 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain/kubectl"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
+
+// requestsAtOnce bounds the cordons and evictions under way. A control plane with
+// a few cores is not faster with more, and by its defaults the API server refuses
+// a client whose crowd is some hundreds.
+// https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
+const requestsAtOnce = 64
 
 // startTime bounds what must work once before the process goes on.
 const startTime = 30 * time.Second
@@ -48,7 +56,7 @@ const startTime = 30 * time.Second
 func serve(ctx context.Context, c *config, out io.Writer) error {
 	log, flush := newLogger(c, out)
 	defer flush()
-	log.Info("starting", "version", describeVersion(), "queue", c.queue.text, "region", c.region, "options", c.changed)
+	log.Info("starting", "version", strings.ReplaceAll(strings.TrimSpace(describeVersion()), "\n", ", "), "queue", c.queue.text, "region", c.region, "options", c.changed)
 	for _, w := range c.warnings {
 		log.Info(w)
 	}
@@ -62,8 +70,9 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		return err
 	}
 
+	gate := pace.NewGate(requestsAtOnce)
 	// Both replicas watch, so that the one that takes over knows the cluster.
-	nodes, err := cluster.New(client, c.queue.text, marksOf(c))
+	nodes, err := cluster.New(client, gate, c.queue.text, marksOf(c))
 	if err != nil {
 		return err
 	}
@@ -71,6 +80,11 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	observers, err := observe(ctx, c, log, metrics, nodes.ByName)
+	if err != nil {
+		return err
+	}
+	defer observers.begin(ctx)()
 	var server atomic.Pointer[queue.Server] // of the present term
 	lastReceive := func() time.Time { return server.Load().LastReceive() }
 	newServer := func(handler queue.Handler) *queue.Server {
@@ -103,6 +117,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		Grace:   c.podGracePeriod,
 		Self:    self,
 		Volumes: volumes,
+		Gate:    gate,
+		Observe: observers.pod,
 	}
 	hooks := &asg.Hooks{
 		Client: clients.autoscaling, HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
@@ -116,7 +132,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		defer probes.lead(false)
 		// A controller's works and a server's messages are of one term.
 		ctrl := newController(c, log)
-		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer = nodes, instances, hooks, drainer, metrics
+		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer = nodes, instances, hooks, drainer, observers
 		s := newServer(ctrl)
 		server.Store(s)
 		return lead(ctx, log, ctrl, s)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // ErrNodeGone is returned when the Node is no longer there, or is another one
@@ -31,6 +32,7 @@ var ErrNodeGone = errors.New("the node is gone")
 // Cluster knows the nodes. Its methods may be called concurrently.
 type Cluster struct {
 	client kubernetes.Interface
+	gate   *pace.Gate
 	queue  string
 	marks  Marks
 	nodes  cache.SharedIndexInformer
@@ -56,10 +58,12 @@ const (
 )
 
 // New returns a Cluster that marks nodes as marks says, and goes on only with
-// what notices of the queue, a URL, began. It sees no node before Run.
-func New(client kubernetes.Interface, queue string, marks Marks) (*Cluster, error) {
+// what notices of the queue, a URL, began. Its patches pass the gate. It sees no
+// node before Run.
+func New(client kubernetes.Interface, gate *pace.Gate, queue string, marks Marks) (*Cluster, error) {
 	c := &Cluster{
 		client:  client,
+		gate:    gate,
 		queue:   queue,
 		marks:   marks,
 		nodes:   informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)).Core().V1().Nodes().Informer(),
@@ -282,7 +286,12 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, 
 		if err != nil {
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)
 		}
+		leave, err := c.gate.Enter(ctx, patch.priority())
+		if err != nil {
+			return fmt.Errorf("patch node %s: %w", ref.Name, err)
+		}
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		leave(0)
 		switch {
 		case err == nil:
 			return nil

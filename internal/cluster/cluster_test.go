@@ -317,7 +317,7 @@ func BenchmarkByInstanceAmong5000Nodes(b *testing.B) {
 func start(t testing.TB, nodes ...runtime.Object) (*Cluster, *fake.Clientset, Ref) {
 	t.Helper()
 	client := fake.NewClientset(nodes...)
-	c, err := New(client, queueURL, Marks{})
+	c, err := New(client, nil, queueURL, Marks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // Names that users of AWS Node Termination Handler know from their nodes.
@@ -59,6 +60,17 @@ type nodePatch struct {
 		Unschedulable *bool           `json:"unschedulable,omitempty"`
 		Taints        *[]corev1.Taint `json:"taints,omitempty"`
 	} `json:"spec,omitzero"`
+
+	deadline time.Time // of the intent; zero: none
+}
+
+// priority is the patch's turn at the gate: a cordon goes before all other
+// requests, because it is one and keeps new pods away.
+func (p *nodePatch) priority() pace.Priority {
+	if p.Spec.Unschedulable != nil && *p.Spec.Unschedulable {
+		return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
+	}
+	return pace.Priority{Class: pace.Normal, Deadline: p.deadline}
 }
 
 func newPatch(node *corev1.Node) *nodePatch {
@@ -101,6 +113,7 @@ func cordon(node *corev1.Node, i Intent, marks Marks) (Intent, *nodePatch, error
 
 // write adds the intent and its state to the patch.
 func (p *nodePatch) write(i Intent) error {
+	p.deadline = i.Deadline()
 	text, err := json.Marshal(i)
 	if err != nil {
 		return fmt.Errorf("write the intent: %w", err)

@@ -125,7 +125,7 @@ func (s *story) must(err error) {
 // lead starts a leader. stop ends it as SIGTERM or the loss of the lease does.
 func (s *story) lead() (stop func()) {
 	s.Helper()
-	nodes, err := cluster.New(s.kube, s.aws.QueueURL(queueName), cluster.Marks{})
+	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.Marks{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.Context())
 	c := &Controller{

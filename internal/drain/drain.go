@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const (
@@ -54,6 +56,8 @@ type Drainer struct {
 	Grace time.Duration
 	// Self is the pod that this program runs in. It is never evicted by Drain.
 	Self types.NamespacedName
+	// Gate is what evictions and deletions pass; nil: they do not wait.
+	Gate *pace.Gate
 	// Volumes are waited for after the pods. nil: not waited for.
 	Volumes *Volumes
 	// Observe is called for each answer to a request for a pod; nil: for none.
@@ -220,7 +224,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 		default:
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
-			go r.ask(ctx, obj, m)
+			go r.ask(ctx, obj, m, r.order.Terms.Deadline)
 		}
 	}
 	return wake, false
@@ -334,9 +338,17 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	return nil
 }
 
-// ask makes one request and reports its answer.
-func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move) {
+// ask makes one request when it is its turn, and reports its answer.
+func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, deadline time.Time) {
 	a := answer{uid: pod.UID, pod: pod, move: m}
+	class := pace.Normal
+	if m.verb == remove {
+		class = pace.Urgent
+	}
+	leave, err := r.Gate.Enter(ctx, pace.Priority{Class: class, Deadline: deadline})
+	if err != nil {
+		return // ctx has ended, and nobody listens
+	}
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if m.verb == evict {
@@ -344,6 +356,7 @@ func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move) {
 	} else {
 		a.err = r.remove(request, pod, m.grace)
 	}
+	leave(busy(a.err))
 	select {
 	case r.answers <- a:
 	case <-ctx.Done():
@@ -440,6 +453,15 @@ func twoBudgets(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
 		strings.Contains(status.Status().Message, "more than one PodDisruptionBudget")
+}
+
+// busy is how long an API server that has too much to do wants to be left alone;
+// zero if it has not. A budget answers with the same status.
+func busy(err error) time.Duration {
+	if !apierrors.IsTooManyRequests(err) || apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+		return 0
+	}
+	return max(time.Second, retryAfter(err))
 }
 
 // retryAfter is how long the API server wants to be left alone; zero if it does not say.

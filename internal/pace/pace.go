@@ -1,4 +1,5 @@
-// Package pace spaces out calls to an API, the most urgent first.
+// Package pace spaces out calls to an API, by rate or by number, the most urgent
+// first.
 package pace
 
 import (
@@ -8,6 +9,13 @@ import (
 	"math"
 	"sync"
 	"time"
+)
+
+// Classes for callers that share a [Gate] without knowing each other.
+const (
+	Normal = iota
+	Urgent
+	Foremost
 )
 
 // Priority says who goes first where several wait. The zero value goes last.
@@ -49,10 +57,8 @@ type Limiter struct {
 	interval time.Duration // from one token to the next; 0 is no limit
 	slack    time.Duration // how far ahead of the interval a burst may run
 
-	mu      sync.Mutex
-	due     time.Time // when the bucket is full again
-	waiting queue
-	arrived uint64
+	line
+	due time.Time // when the bucket is full again
 }
 
 // New returns a Limiter that hands out perSecond tokens in each second, and up
@@ -80,43 +86,13 @@ func rounded(nanoseconds float64) time.Duration {
 // Wait returns nil once the caller has a token. If ctx ends first it returns
 // the cause of ctx, and takes neither a token nor a place in the queue.
 func (l *Limiter) Wait(ctx context.Context, p Priority) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	w := &waiter{priority: p, arrival: l.arrived, first: make(chan struct{}, 1)}
-	l.arrived++
-	heap.Push(&l.waiting, w)
-	// Whoever leaves, with a token or without, lets the next one look: only the
-	// first of the queue sleeps by the clock.
-	defer func() {
-		heap.Remove(&l.waiting, w.place)
-		if len(l.waiting) > 0 {
-			l.waiting[0].wake()
+	return l.wait(ctx, p, func(now time.Time) time.Duration {
+		wait := l.next().Sub(now)
+		if wait <= 0 {
+			l.take(now)
 		}
-	}()
-	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		wait := forever
-		if w.place == 0 {
-			now := time.Now()
-			wait = l.next().Sub(now)
-			if wait <= 0 {
-				l.take(now)
-				return nil
-			}
-		}
-		timer := time.NewTimer(wait)
-		l.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-w.first:
-		}
-		timer.Stop()
-		l.mu.Lock()
-	}
+		return wait
+	})
 }
 
 // Hold gives no token to anyone for d, as an API demands by Retry-After. After
@@ -142,6 +118,58 @@ func (l *Limiter) take(now time.Time) {
 		l.due = now
 	}
 	l.due = l.due.Add(l.interval)
+}
+
+// line is where callers wait for their turn, in the order of their priorities.
+type line struct {
+	mu      sync.Mutex // guards what embeds it too
+	waiting queue
+	arrived uint64
+}
+
+// wait returns nil when it is the caller's turn, or the cause of ctx. turn is
+// asked, under the lock, by the first of the line alone: it takes what it is
+// about and returns no more than zero, or says how long to wait for it.
+func (l *line) wait(ctx context.Context, p Priority, turn func(now time.Time) time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	w := &waiter{priority: p, arrival: l.arrived, first: make(chan struct{}, 1)}
+	l.arrived++
+	heap.Push(&l.waiting, w)
+	// Whoever leaves, with what it came for or without, lets the next one look:
+	// only the first of the line sleeps by the clock.
+	defer func() {
+		heap.Remove(&l.waiting, w.place)
+		l.wakeFirst()
+	}()
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		wait := forever
+		if w.place == 0 {
+			if wait = turn(time.Now()); wait <= 0 {
+				return nil
+			}
+		}
+		timer := time.NewTimer(wait)
+		l.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-w.first:
+		}
+		timer.Stop()
+		l.mu.Lock()
+	}
+}
+
+// wakeFirst lets the first of the line look again. mu is held.
+func (l *line) wakeFirst() {
+	if len(l.waiting) > 0 {
+		l.waiting[0].wake()
+	}
 }
 
 type waiter struct {

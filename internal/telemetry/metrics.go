@@ -29,6 +29,7 @@ type Decision struct {
 	Why      string
 	Deadline time.Time // zero: none
 	DryRun   bool      // nothing of it will be done
+	Repeated bool      // the node carries it already: its message came again
 }
 
 // Metrics counts. It is what queue, asg, drain and controller report to; its
@@ -49,6 +50,8 @@ type Metrics struct {
 	drainSeconds   prometheus.Histogram
 	slackSeconds   prometheus.Histogram
 	leading        prometheus.Gauge
+	eventWrites    *prometheus.CounterVec
+	webhooks       *prometheus.CounterVec
 
 	// The names of AWS Node Termination Handler.
 	actions     *prometheus.CounterVec
@@ -82,6 +85,8 @@ func New() *Metrics {
 			Namespace: namespace, Name: "deadline_slack_seconds", Help: "Time left to the deadline when a drain ended; zero or less: missed.",
 			Buckets: []float64{0, 5, 10, 20, 30, 60, 90, 110, 300, 900, 3600},
 		}),
+		eventWrites: counters("kubernetes_event_writes_total", "Requests that write Kubernetes Events.", "status"),
+		webhooks:    counters("webhook_messages_total", "Messages of the webhook by what became of them: sent, failed for good, or dropped because too many waited.", "result"),
 		leading:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "leading", Help: "1 on the replica that acts."}),
 		actions:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "actions_total", Help: "Actions on nodes, as AWS Node Termination Handler counts them."}, []string{"node_action", "node_status"}),
 		eventErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "events_error_total", Help: "Errors with messages, as AWS Node Termination Handler counts them."}, []string{"event_error_where"}),
@@ -100,9 +105,15 @@ func New() *Metrics {
 			m.actions.WithLabelValues(action, status)
 		}
 	}
+	for _, s := range []string{status(nil), status(errMissed)} {
+		m.eventWrites.WithLabelValues(s)
+	}
+	for _, result := range []string{webhookSent, webhookFailed, webhookDropped} {
+		m.webhooks.WithLabelValues(result)
+	}
 	m.eventErrors.WithLabelValues(sqsMonitor)
 	m.registry.MustRegister(m.received, m.receiveErrors, m.settled, m.extended, m.extendRefused, m.denied, m.decisions,
-		m.lifecycleCalls, m.pods, m.drainSeconds, m.slackSeconds, m.leading, m.actions, m.eventErrors,
+		m.lifecycleCalls, m.pods, m.drainSeconds, m.slackSeconds, m.leading, m.eventWrites, m.webhooks, m.actions, m.eventErrors,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+)
+
+func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(3)
+	s.deployment("web", 6)
+	h := s.leader("--node-name=host-1", "--kubernetes-events-extra-annotations=team=blue")
+	when := time.Now().UTC().Truncate(time.Second)
+	goes := when.Add(2 * time.Minute).Format(time.RFC3339)
+	s.awaitDeleted(soon, s.send(s.bodyAt(when, "spot-interruption", nodes[0].instance)))
+
+	var onNode []corev1.Event
+	s.eventually("three Events are on the node", func() bool {
+		onNode = s.told("default", "Node", nodes[0].name)
+		return len(onNode) >= 3
+	})
+	want := map[string]string{
+		"SpotInterruption": fmt.Sprintf("Spot interruption notice: instance %s will be terminated at %s", nodes[0].instance, goes),
+		"Cordon":           "The node is cordoned: spot-interruption",
+	}
+	uid := s.getNode(nodes[0].name).UID
+	for _, e := range onNode {
+		if message, ok := want[e.Reason]; ok && message != e.Message {
+			t.Errorf("%s says %q, want %q", e.Reason, e.Message, message)
+		}
+		if e.Type != corev1.EventTypeNormal || e.InvolvedObject.UID != uid || e.Source.Host != "host-1" {
+			t.Errorf("Event %+v", e)
+		}
+		if diff := cmp.Diff(map[string]string{
+			"account-id": account, "region": region, "instance-id": nodes[0].instance, "instance-life-cycle": "spot", "team": "blue",
+		}, e.Annotations); diff != "" {
+			t.Errorf("annotations of %s (-want +got):\n%s", e.Reason, diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"Cordon", "CordonAndDrain", "SpotInterruption"}, reasons(onNode)); diff != "" {
+		t.Errorf("reasons on the node (-want +got):\n%s", diff)
+	}
+
+	evicted := s.evictions()
+	if len(evicted) == 0 {
+		t.Error("no pod was evicted")
+	}
+	for _, eviction := range evicted {
+		s.eventually("an Event is on pod "+eviction.Name, func() bool { return len(s.told(s.name, "Pod", eviction.Name)) > 0 })
+		if diff := cmp.Diff([]string{"PodEviction"}, reasons(s.told(s.name, "Pod", eviction.Name))); diff != "" {
+			t.Errorf("reasons on pod %s (-want +got):\n%s", eviction.Name, diff)
+		}
+	}
+	for _, n := range nodes[1:] {
+		if events := s.told("default", "Node", n.name); len(events) > 0 {
+			t.Errorf("Events are on node %s: %v", n.name, reasons(events))
+		}
+	}
+	if failed := h.metric(`node_termination_handler_kubernetes_event_writes_total{status="error"}`); failed > 0 {
+		t.Errorf("%v writes of Events failed", failed)
+	}
+}
+
+func TestTheWebhookIsCalledOnceWithWhatNTHSays(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	s.deployment("web", 2)
+	hook := s.webhook(nil)
+	h := s.leader("--webhook-url="+hook.URL, `--webhook-headers={"X-Token":"hush","Content-type":"application/json"}`)
+	when := time.Now().UTC().Truncate(time.Second)
+	body := s.bodyAt(when, "spot-interruption", nodes[0].instance)
+	// The second is another message about the same event.
+	s.awaitDeleted(soon, s.send(body), s.send(body))
+	s.eventually("the webhook is called", func() bool { return len(hook.calls()) > 0 })
+	s.throughout(2*time.Second, "it was called once", func() bool { return len(hook.calls()) == 1 })
+	var got struct{ Text string }
+	call := hook.calls()[0]
+	s.must(json.Unmarshal([]byte(call.body), &got))
+	want := fmt.Sprintf("[NTH][Instance Interruption] EventID: %s - Kind: SPOT_ITN - Instance: %s - Node: %s - "+
+		"Description: Spot interruption notice: instance %[2]s will be terminated at %s - Start Time: %s",
+		eventID(body), nodes[0].instance, nodes[0].name, when.Add(2*time.Minute).Format(time.RFC3339), when)
+	if diff := cmp.Diff(want, got.Text); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+	if call.header.Get("X-Token") != "hush" || call.header.Get("Content-Type") != "application/json" {
+		t.Errorf("headers %v", call.header)
+	}
+	if sent := h.metric(`node_termination_handler_webhook_messages_total{result="sent"}`); sent != 1 {
+		t.Errorf("%v messages were counted, want 1", sent)
+	}
+}
+
+func TestAWebhookThatHangsDelaysNoDrainAndIsCalledAgainWhenItIsBack(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	s.deployment("web", 2)
+	back := make(chan struct{})
+	hook := s.webhook(func(r *http.Request) {
+		select {
+		case <-back:
+		case <-r.Context().Done():
+		}
+	})
+	h := s.leader("--webhook-url=" + hook.URL)
+	message := s.send(s.body("spot-interruption", nodes[0].instance))
+	s.awaitDeleted(soon, message)
+	s.drainedBefore(message, nodes[0])
+	s.eventually("the webhook is called", func() bool { return len(hook.calls()) > 0 })
+	const sent = `node_termination_handler_webhook_messages_total{result="sent"}`
+	if n := h.metric(sent); n > 0 {
+		t.Errorf("%v messages were sent to a server that hangs", n)
+	}
+	close(back)
+	s.eventually("the message is sent", func() bool { return h.metric(sent) == 1 })
+	if status := h.stop(); status != 0 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
+func TestADryRunIsToldToNobody(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(1)
+	hook := s.webhook(nil)
+	h := s.leader("--dry-run", "--webhook-url="+hook.URL)
+	s.send(s.body("spot-interruption", nodes[0].instance))
+	s.eventually("the warning is decided about", func() bool { return h.decisions("SpotInterruption", "drain", "spot-interruption") > 0 })
+	s.throughout(2*time.Second, "nobody is told", func() bool {
+		return len(hook.calls()) == 0 && len(s.told("default", "Node", nodes[0].name)) == 0
+	})
+	if events := s.audit(func(e sandbox.AuditEvent) bool { return e.Resource == "events" }); len(events) > 0 {
+		t.Errorf("%d requests about Events", len(events))
+	}
+}
+
+// told are the handlers' Events about an object.
+func (s *scenario) told(namespace, kind, name string) []corev1.Event {
+	s.Helper()
+	list, err := s.kube.CoreV1().Events(namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+	s.must(err)
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Source.Component != "node-termination-handler" })
+}
+
+// reasons are those of events, sorted.
+func reasons(events []corev1.Event) []string {
+	var all []string
+	for _, e := range events {
+		all = append(all, e.Reason)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A webhook is the server that messages are posted to.
+type webhook struct {
+	URL string
+
+	mu   sync.Mutex
+	seen []call
+}
+
+type call struct {
+	header http.Header
+	body   string
+}
+
+// webhook starts a server that takes every message, after delay (nil: at once).
+func (s *scenario) webhook(delay func(*http.Request)) *webhook {
+	s.Helper()
+	hook := &webhook{}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		hook.mu.Lock()
+		hook.seen = append(hook.seen, call{r.Header, string(body)})
+		hook.mu.Unlock()
+		if delay != nil {
+			delay(r)
+		}
+	}))
+	s.Cleanup(server.Close)
+	hook.URL = server.URL + "/services/secret"
+	return hook
+}
+
+func (w *webhook) calls() []call {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.seen)
+}

@@ -1,0 +1,67 @@
+package pace
+
+import (
+	"context"
+	"time"
+)
+
+// A Gate bounds how many calls are under way at once, and lets the most urgent
+// of those who wait in first. The bound follows the server: each answer that it
+// is too busy halves it, and calls that go well bring it back, one in about as
+// many calls as it is wide.
+//
+// It runs no goroutine of its own. A nil Gate has no bound. Its methods may be
+// called concurrently.
+type Gate struct {
+	most float64
+
+	line
+	bound  float64 // what the server takes now
+	inside int
+	closed time.Time // nobody enters before
+}
+
+// NewGate returns a Gate that lets in most calls at once, at least one.
+func NewGate(most int) *Gate {
+	bound := float64(max(most, 1))
+	return &Gate{most: bound, bound: bound}
+}
+
+// Enter returns when the caller may make its call. The caller tells how that
+// went by calling leave, once: with zero, or with how long the server, being too
+// busy, wants to be left alone. If ctx ends first Enter returns its cause.
+func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Duration), err error) {
+	if g == nil {
+		return func(time.Duration) {}, nil
+	}
+	err = g.wait(ctx, p, func(now time.Time) time.Duration {
+		switch {
+		case now.Before(g.closed):
+			return g.closed.Sub(now)
+		case g.inside >= int(g.bound):
+			return forever // until somebody leaves
+		}
+		g.inside++
+		return 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g.leave, nil
+}
+
+func (g *Gate) leave(busy time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	if busy > 0 {
+		// The answers of one crowd are one piece of news.
+		if now := time.Now(); !now.Before(g.closed) {
+			g.bound = max(1, g.bound/2)
+			g.closed = now.Add(min(busy, forever))
+		}
+	} else {
+		g.bound = min(g.most, g.bound+1/g.bound)
+	}
+	g.wakeFirst()
+}

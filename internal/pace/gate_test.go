@@ -1,0 +1,138 @@
+package pace
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		most := rapid.IntRange(1, 5).Draw(rt, "most")
+		classes := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 30).Draw(rt, "classes")
+		synctest.Test(t, func(*testing.T) {
+			g := NewGate(most)
+			var mu sync.Mutex
+			inside, peak := 0, 0
+			var order []int
+			var all sync.WaitGroup
+			first := make([]func(time.Duration), most)
+			for k := range first { // all wait behind these, so that their order counts
+				first[k], _ = g.Enter(context.Background(), Priority{Class: 9})
+			}
+			for _, class := range classes {
+				all.Go(func() {
+					leave, err := g.Enter(context.Background(), Priority{Class: class})
+					if err != nil {
+						rt.Error(err)
+						return
+					}
+					mu.Lock()
+					inside++
+					peak = max(peak, inside)
+					order = append(order, class)
+					mu.Unlock()
+					time.Sleep(time.Second)
+					mu.Lock()
+					inside--
+					mu.Unlock()
+					leave(0)
+				})
+			}
+			synctest.Wait()
+			for _, leave := range first {
+				leave(0)
+				synctest.Wait()
+			}
+			all.Wait()
+			if peak > most {
+				rt.Errorf("%d at once, the bound is %d", peak, most)
+			}
+			if most == 1 && !slices.IsSortedFunc(order, func(a, b int) int { return b - a }) {
+				rt.Errorf("entered in the order %v", order)
+			}
+		})
+	})
+}
+
+func TestABusyServerIsLeftAloneAndThenGetsHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(4)
+		var leaves []func(time.Duration)
+		for range 4 {
+			leave, err := g.Enter(t.Context(), Priority{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaves = append(leaves, leave)
+		}
+		start := time.Now()
+		for _, leave := range leaves {
+			leave(3 * time.Second)
+		}
+		entered := 0
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			if _, err := g.Enter(ctx, Priority{}); err == nil {
+				entered++
+				if time.Since(start) < 3*time.Second {
+					t.Errorf("entered after %s", time.Since(start))
+				}
+			}
+			cancel()
+		}
+		if entered != 2 {
+			t.Errorf("%d entered, want half of 4", entered)
+		}
+	})
+}
+
+func TestAGateOpensAgainAsCallsGoWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(8)
+		for range 10 {
+			leave, _ := g.Enter(t.Context(), Priority{})
+			leave(time.Second)
+		}
+		for range 100 {
+			leave, _ := g.Enter(t.Context(), Priority{})
+			leave(0)
+		}
+		if int(g.bound) != 8 {
+			t.Errorf("the bound is %v after 100 calls that went well", g.bound)
+		}
+	})
+}
+
+func TestWhoStopsWaitingAtAGateLeavesItToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(1)
+		leave, _ := g.Enter(t.Context(), Priority{})
+		cause := errors.New("lease lost")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		if _, err := g.Enter(ctx, Priority{Class: 1}); !errors.Is(err, cause) {
+			t.Errorf("Enter = %v, want %v", err, cause)
+		}
+		leave(0)
+		if leave, err := g.Enter(t.Context(), Priority{}); err != nil {
+			t.Error(err)
+		} else {
+			leave(0)
+		}
+	})
+}
+
+func TestANilGateIsOpen(t *testing.T) {
+	leave, err := (*Gate)(nil).Enter(t.Context(), Priority{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave(time.Hour)
+}
