@@ -11,7 +11,7 @@ RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 BENCH    ?= .
 
-.PHONY: help build test unit e2e demo lint fmt generate bench fuzz clean
+.PHONY: help build test unit e2e demo storm lint fmt generate bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ demo: ## see it work: two notices, two drained nodes, a timeline
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
 	@go build -o bin/ $(PACKAGE) ./e2e/demo
 	@bin/demo -handler bin/node-termination-handler
+
+# The binary as the Dockerfile makes it; options by name, such as NODES=300 PODS=5.
+storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY, EC2RATE, IDLE
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ $(PACKAGE)
+	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
+		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
 lint: ## check the code: go vet, golangci-lint
 	go vet ./...

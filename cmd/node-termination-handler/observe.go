@@ -28,12 +28,8 @@ type observation struct {
 
 // observe makes the observers that c asks for. Kubernetes Events are written
 // until ctx ends. node returns a node as it was last seen, nil if there is none.
-func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, node func(string) *corev1.Node) (observation, error) {
+func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, node func(string) *corev1.Node) (observation, error) {
 	o := observation{Observers: telemetry.Observers{metrics}}
-	template, err := c.template()
-	if err != nil {
-		return o, err
-	}
 	client, err := asideClient(c)
 	if err != nil {
 		return o, err
@@ -50,7 +46,7 @@ func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry
 	if c.webhookURL != "" {
 		webhook := telemetry.NewWebhook(telemetry.WebhookOptions{
 			URL: c.webhookURL, Proxy: c.webhookProxy, Headers: c.webhookHeaders, Template: template,
-			Node: node, Pods: podsOn(client), Metrics: metrics, Log: log.WithName("webhook"),
+			Node: node, Account: c.queue.account, Region: c.region, Pods: podsOn(client), Metrics: metrics, Log: log.WithName("webhook"),
 		})
 		o.Observers = append(o.Observers, webhook)
 		o.run = webhook.Run
@@ -112,7 +108,8 @@ func podsOn(client kubernetes.Interface) func(context.Context, string) []string 
 	}
 }
 
-// template is the webhook's: that of the file, else that of the option.
+// template is the webhook's: that of the file, else that of the option. The error
+// is of type mistakes: load does not read files.
 func (c *config) template() (telemetry.Template, error) {
 	if c.webhookTemplateFile == "" {
 		return telemetry.ParseTemplate(c.webhookTemplate)

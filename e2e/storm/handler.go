@@ -28,7 +28,8 @@ type handler struct {
 
 	started       time.Time
 	firstReceive  time.Duration // from the start of the process
-	idleMemory    int64         // bytes resident at rest, as peakMemory
+	idleAnonymous int64
+	idleMemory    int64 // bytes resident at rest, as peakMemory
 	peakMemory    int64
 	cpu           time.Duration // used in the storm
 	goroutines    [2]int        // before, after
@@ -67,7 +68,7 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 	if err := rest(ctx, h.keep); err != nil {
 		return err
 	}
-	h.idleMemory = h.memory("VmRSS")
+	h.idleMemory, h.idleAnonymous = h.memory("VmRSS"), h.memory("RssAnon")
 	h.goroutines[0], h.series[0] = h.count()
 	h.before = h.aws.Counts()
 	used := h.cpuTime()

@@ -44,7 +44,7 @@ type Drainer interface {
 type Observer interface {
 	// Decided is called for each decision about an instance, and for each message that names none.
 	Decided(d telemetry.Decision)
-	// Node is called when a step of the work on a node was done, or cannot be.
+	// Node is called when a step of the work on a node was done, and each time that it failed.
 	Node(ref cluster.Ref, step, why string, err error)
 	// Drained is called when the pods of a node have left, or its deadline (zero:
 	// it has none) has come.

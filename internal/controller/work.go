@@ -110,9 +110,11 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	var w *work
 	err := c.persist(ctx, log, "cordon the node", func(ctx context.Context) (err error) {
 		w, err = c.record(ctx, ref, entry, hook)
+		if ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			c.Observer.Node(ref, StepCordon, string(d.why), err)
+		}
 		return err
 	})
-	c.Observer.Node(ref, StepCordon, string(d.why), err)
 	switch {
 	case errors.Is(err, cluster.ErrNodeGone) && hook != nil:
 		return c.Hooks.Complete(ctx, hookOf(n, hook.Instance))
@@ -536,13 +538,15 @@ func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice,
 	undone := false
 	err := c.persist(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
 		undone, err = c.takeBack(ctx, ref, n.Change)
+		if undone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			c.Observer.Node(ref, StepUncordon, string(WhyChangeEnded), err)
+		}
 		return err
 	})
 	if errors.Is(err, cluster.ErrNodeGone) {
 		return nil
 	}
-	if undone || err != nil {
-		c.Observer.Node(ref, StepUncordon, string(WhyChangeEnded), err)
+	if undone {
 		log.Info("uncordoned", "node", ref.Name)
 	}
 	return err

@@ -98,7 +98,7 @@ const correlated = 1024
 
 // Decided implements controller.Observer. What does not touch a node is no Event.
 func (e *Events) Decided(d Decision) {
-	if d.DryRun || d.Node.Name == "" {
+	if d.DryRun || d.Repeated || d.Node.Name == "" {
 		return
 	}
 	switch d.Action {

@@ -183,30 +183,48 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 		story func(e *Events)
 		want  entry
 	}{
-		{"cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", nil) },
-			onNode("Normal", "Cordon", "The node is cordoned: spot-interruption")},
-		{"not cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", errors.New("no")) },
-			onNode("Warning", "CordonError", "The node could not be cordoned: no")},
-		{"uncordoned", func(e *Events) { e.Node(ref, "uncordon", "scheduled-change-ended", nil) },
-			onNode("Normal", "Uncordon", "The node is uncordoned: scheduled-change-ended")},
-		{"not uncordoned", func(e *Events) {
-			e.Node(ref, "uncordon", "scheduled-change-ended", errors.New(strings.Repeat(long, 100)))
+		{
+			"cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", nil) },
+			onNode("Normal", "Cordon", "The node is cordoned: spot-interruption"),
 		},
-			onNode("Warning", "UncordonError", ("The node could not be uncordoned: " + strings.Repeat(long, 100))[:1024])},
-		{"drained", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline) },
-			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z")},
-		{"drained, without a deadline", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7}, 12*time.Second, time.Time{}) },
-			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s")},
+		{
+			"not cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", errors.New("no")) },
+			onNode("Warning", "CordonError", "The node could not be cordoned: no"),
+		},
+		{
+			"uncordoned", func(e *Events) { e.Node(ref, "uncordon", "scheduled-change-ended", nil) },
+			onNode("Normal", "Uncordon", "The node is uncordoned: scheduled-change-ended"),
+		},
+		{
+			"not uncordoned", func(e *Events) {
+				e.Node(ref, "uncordon", "scheduled-change-ended", errors.New(strings.Repeat(long, 100)))
+			},
+			onNode("Warning", "UncordonError", ("The node could not be uncordoned: " + strings.Repeat(long, 100))[:1024]),
+		},
+		{
+			"drained", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline) },
+			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"),
+		},
+		{
+			"drained, without a deadline", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7}, 12*time.Second, time.Time{}) },
+			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s"),
+		},
 		{"not drained", func(e *Events) {
 			e.Drained(ref, drain.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline)
 		}, onNode("Warning", "CordonAndDrainError", "2 pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/p0, shop/p1 (7 evicted, 0 deleted, in 2m0s)")},
-		{"far from drained", func(e *Events) { e.Drained(ref, drain.Result{Missed: names}, 2*time.Minute, deadline) },
+		{
+			"far from drained", func(e *Events) { e.Drained(ref, drain.Result{Missed: names}, 2*time.Minute, deadline) },
 			onNode("Warning", "CordonAndDrainError", "12 pods were still there at the deadline, 2026-11-20T12:02:00Z: "+
-				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9 and 2 more (0 evicted, 0 deleted, in 2m0s)")},
-		{"a pod evicted", func(e *Events) { e.Pod(drain.Step{Pod: pod}) },
-			onPod("Normal", "Evicted from node node-1: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z")},
-		{"a pod deleted", func(e *Events) { e.Pod(drain.Step{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
-			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z")},
+				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9 and 2 more (0 evicted, 0 deleted, in 2m0s)"),
+		},
+		{
+			"a pod evicted", func(e *Events) { e.Pod(drain.Step{Pod: pod}) },
+			onPod("Normal", "Evicted from node node-1: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
+		},
+		{
+			"a pod deleted", func(e *Events) { e.Pod(drain.Step{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
+			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
+		},
 		{"a pod of a node that is gone", func(e *Events) { e.Pod(drain.Step{Pod: strange}) }, elsewhere},
 	}
 	for _, test := range tests {
@@ -237,12 +255,15 @@ func TestARepetitionIsCountedInTheEventThatIsThere(t *testing.T) {
 func TestEventsNeverWaitForTheAPIServerAndPodsDoNotPushOutNodes(t *testing.T) {
 	kube := fake.NewClientset()
 	var open chan struct{}
-	kube.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+	count := map[string]int{}
+	kube.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		<-open
-		return false, nil, nil
+		event := a.(clienttesting.CreateAction).GetObject().(*corev1.Event)
+		count[event.InvolvedObject.Kind]++
+		return true, event, nil
 	})
 	const pods, nodes = 5000, 100
-	got, _ := recorded(t, kube, func(e *Events) {
+	recorded(t, kube, func(e *Events) {
 		open = make(chan struct{})
 		begin := time.Now()
 		for k := range pods {
@@ -256,10 +277,6 @@ func TestEventsNeverWaitForTheAPIServerAndPodsDoNotPushOutNodes(t *testing.T) {
 		}
 		close(open)
 	})
-	count := map[string]int{}
-	for _, r := range got {
-		count[r.Kind]++
-	}
 	if count["Node"] != nodes {
 		t.Errorf("%d Events of nodes, want all %d", count["Node"], nodes)
 	}

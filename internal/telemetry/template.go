@@ -42,7 +42,7 @@ type Interruption struct {
 	EndTime              time.Time // when the instance goes away; zero where nobody said so
 	NodeProcessed        bool      // false, and InProgress true: the drain begins
 	InProgress           bool
-	AccountId            string //nolint:revive // templates in use have the name
+	AccountId            string //nolint:revive,staticcheck // templates in use have the name
 	InstanceLifeCycle    string
 	PublicHostname       string
 	PublicIP             string
@@ -91,14 +91,11 @@ func interruptionOf(d Decision, m machine) Interruption {
 		Region:               m.region,
 		pods:                 func() []string { return nil },
 	}
-	switch d.Notice.Kind {
-	case notice.StateChange:
+	if d.Notice.Kind == notice.StateChange {
 		i.State = d.Notice.Detail
-	case notice.ScheduledChange:
-		if !d.Notice.Deadline.IsZero() {
-			i.StartTime, i.EndTime = d.Notice.Deadline, time.Time{}
-		}
-	default:
+	}
+	if d.Notice.Kind == notice.ScheduledChange && !d.Notice.Deadline.IsZero() {
+		i.StartTime, i.EndTime = d.Notice.Deadline, time.Time{}
 	}
 	return i
 }

@@ -67,6 +67,7 @@ func TestTheDefaultTemplateSaysWhatThatOfNTHSays(t *testing.T) {
 
 func TestTheDefaultBodyIsJSONWhateverTheNoticeHolds(t *testing.T) {
 	parsed := mustParse(t, DefaultTemplate)
+	ctx := t.Context()
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(name string) string {
 			return rapid.String().Draw(t, name) + rapid.SampledFrom([]string{"", "\n", `"`, `\`, "\x00", "\xff", "</script>"}).Draw(t, name)
@@ -75,7 +76,7 @@ func TestTheDefaultBodyIsJSONWhateverTheNoticeHolds(t *testing.T) {
 		d.Notice.Kind = rapid.SampledFrom(notice.Kinds).Draw(t, "kind")
 		d.Notice.ID, d.Notice.Detail, d.Instance, d.Node.Name = text("id"), text("detail"), text("instance"), text("node")
 		d.Notice.Hook = notice.Hook{Group: text("group"), Name: text("hook")}
-		body, err := parsed.render(context.Background(), interruptionOf(d, machine{}), nil)
+		body, err := parsed.render(ctx, interruptionOf(d, machine{}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,18 +101,28 @@ func TestAnInterruptionHasTheFieldsOfNTH(t *testing.T) {
 		edit func(*Decision)
 		want string
 	}{
-		{"spot", func(*Decision) {},
-			"event-1|SPOT_ITN|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|spot||us-east-1a|us-east-1"},
-		{"rebalance", func(d *Decision) { d.Notice.Kind, d.Deadline = notice.RebalanceRecommendation, time.Time{} },
-			"event-1|REBALANCE_RECOMMENDATION|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|true|false|true|123456789012|spot||us-east-1a|us-east-1"},
-		{"state", func(d *Decision) { d.Notice.Kind, d.Notice.Detail = notice.StateChange, "stopping" },
-			"event-1|STATE_CHANGE|SQS_MONITOR|stopping||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1"},
-		{"scheduled change", func(d *Decision) {
-			d.Notice.Kind, d.Notice.Deadline, d.Deadline = notice.ScheduledChange, start.Add(time.Minute), start.Add(time.Minute)
+		{
+			"spot", func(*Decision) {},
+			"event-1|SPOT_ITN|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|spot||us-east-1a|us-east-1",
 		},
-			"event-1|SCHEDULED_EVENT|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:01|true|false|true|123456789012|||us-east-1a|us-east-1"},
-		{"hook", func(d *Decision) { d.Notice.Kind, d.Notice.Hook.Group = notice.ASGTerminate, "group-1" },
-			"event-1|ASG_LIFECYCLE|SQS_MONITOR||group-1|node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1"},
+		{
+			"rebalance", func(d *Decision) { d.Notice.Kind, d.Deadline = notice.RebalanceRecommendation, time.Time{} },
+			"event-1|REBALANCE_RECOMMENDATION|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|true|false|true|123456789012|spot||us-east-1a|us-east-1",
+		},
+		{
+			"state", func(d *Decision) { d.Notice.Kind, d.Notice.Detail = notice.StateChange, "stopping" },
+			"event-1|STATE_CHANGE|SQS_MONITOR|stopping||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1",
+		},
+		{
+			"scheduled change", func(d *Decision) {
+				d.Notice.Kind, d.Notice.Deadline, d.Deadline = notice.ScheduledChange, start.Add(time.Minute), start.Add(time.Minute)
+			},
+			"event-1|SCHEDULED_EVENT|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:01|true|false|true|123456789012|||us-east-1a|us-east-1",
+		},
+		{
+			"hook", func(d *Decision) { d.Notice.Kind, d.Notice.Hook.Group = notice.ASGTerminate, "group-1" },
+			"event-1|ASG_LIFECYCLE|SQS_MONITOR||group-1|node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1",
+		},
 	}
 	t.Setenv("TZ", "UTC")
 	for _, test := range tests {

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -64,6 +65,8 @@ type WebhookOptions struct {
 	// Node returns the node of that name as it was last seen, nil if there is none.
 	// It makes no request.
 	Node func(name string) *corev1.Node
+	// Account and Region are those of instances whose notice does not say; can be empty.
+	Account, Region string
 	// Pods lists the names of the pods on a node, for templates that ask for them;
 	// can be nil.
 	Pods    func(ctx context.Context, node string) []string
@@ -139,10 +142,11 @@ func stayAtHost(next *http.Request, via []*http.Request) error {
 
 // Decided implements controller.Observer.
 func (w *Webhook) Decided(d Decision) {
-	if d.DryRun || d.Action != "cordon" && d.Action != "drain" || !w.isNew(d) {
+	if d.DryRun || d.Repeated || d.Action != "cordon" && d.Action != "drain" || !w.isNew(d) {
 		return
 	}
 	m := message{interruptionOf(d, machineOf(w.options.Node(d.Node.Name))), time.Now()}
+	m.AccountId, m.Region = cmp.Or(m.AccountId, w.options.Account), cmp.Or(m.Region, w.options.Region)
 	select {
 	case w.queue <- m:
 	default:
