@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// undo takes back what a scheduled change that is over brought to its node.
+func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref) error {
+	if w := c.underWay(ref); w != nil {
+		w.mu.Lock()
+		last := w.intent.HasChange(n.Change) && len(w.intent.Without(n.Change).Entries) == 0
+		if last && !isClosed(w.quit) {
+			close(w.quit)
+		}
+		w.mu.Unlock()
+		if last {
+			select {
+			case <-w.done:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	undone := false
+	err := c.persist(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
+		undone, err = c.takeBack(ctx, ref, n.Change)
+		if undone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			c.Observer.Node(ref, StepUncordon, string(WhyChangeEnded), err)
+		}
+		return err
+	})
+	if errors.Is(err, cluster.ErrNodeGone) {
+		return nil
+	}
+	if undone {
+		log.Info("uncordoned", "node", ref.Name)
+	}
+	return err
+}
+
+func (c *Controller) takeBack(ctx context.Context, ref cluster.Ref, change string) (undone bool, err error) {
+	w := c.underWay(ref)
+	if w != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+	}
+	var kept cluster.Intent
+	undone, err = c.Cluster.Undo(ctx, ref, func(i cluster.Intent) (cluster.Intent, bool) {
+		had := i.HasChange(change)
+		kept = i.Without(change)
+		return kept, !had || len(kept.Entries) > 0
+	})
+	if w != nil && err == nil && !undone {
+		w.update(kept)
+	}
+	return undone, err
+}
+
+// finish ends the work on a node whose instance runs nothing any more.
+func (c *Controller) finish(ctx context.Context, log logr.Logger, ref cluster.Ref) error {
+	if c.OutOfServiceTaint {
+		err := c.persist(ctx, log, "taint the node out of service", func(ctx context.Context) error {
+			return c.Cluster.SetOutOfService(ctx, ref, true)
+		})
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+	}
+	w := c.underWay(ref)
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	if !isClosed(w.gone) {
+		close(w.gone)
+	}
+	w.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// welcomeBack takes the out-of-service taint back from nodes that have returned.
+func (c *Controller) welcomeBack(ctx context.Context) {
+	for {
+		changed := c.Cluster.Changed()
+		for _, ref := range c.Cluster.Returned() {
+			err := c.persist(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+				return c.Cluster.SetOutOfService(ctx, ref, false)
+			})
+			if err == nil {
+				c.Log.Info("the node is back in service", "node", ref.Name)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
