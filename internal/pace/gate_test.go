@@ -16,7 +16,7 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		most := rapid.IntRange(1, 5).Draw(rt, "most")
 		classes := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 30).Draw(rt, "classes")
-		synctest.Test(t, func(*testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			g := NewGate(most)
 			var mu sync.Mutex
 			inside, peak := 0, 0
@@ -24,11 +24,11 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 			var all sync.WaitGroup
 			first := make([]func(time.Duration), most)
 			for k := range first { // all wait behind these, so that their order counts
-				first[k], _ = g.Enter(context.Background(), Priority{Class: 9})
+				first[k], _ = g.Enter(t.Context(), Priority{Class: 9})
 			}
 			for _, class := range classes {
 				all.Go(func() {
-					leave, err := g.Enter(context.Background(), Priority{Class: class})
+					leave, err := g.Enter(t.Context(), Priority{Class: class})
 					if err != nil {
 						rt.Error(err)
 						return
