@@ -201,18 +201,15 @@ func (c *Controller) consider(ctx context.Context, log logr.Logger, n notice.Not
 	if err != nil {
 		return found, decision{}, err
 	}
-	var limits asg.Limits
+	f := facts{whose: found.whose, calledOff: c.calledOff.has(n, id)}
 	if n.Hook != (notice.Hook{}) && (found.whose == ours || found.whose == pending) {
-		limits = c.limits(ctx, log, hookOf(n, id))
-	}
-	d := decide(n, found.whose, limits, time.Now(), c.Policy)
-	if (d.action == drain || d.action == cordon) && c.calledOff.has(n, id) {
-		d = decision{action: drop, why: WhyChangeEnded}
+		f.limits = c.limits(ctx, log, hookOf(n, id))
 	}
 	if n.Ended {
 		c.calledOff.add(n, id)
 	}
-	return found, d, nil
+	f.now = time.Now()
+	return found, decide(n, f, c.Policy), nil
 }
 
 // limits reads the limits of a hook; zero where that fails, or takes too long

@@ -40,6 +40,16 @@ const (
 	ours                   // a Node has it
 )
 
+// facts are what a decision about a notice rests on, beside the notice itself.
+type facts struct {
+	whose whose
+	// limits are those of the notice's hook; zero where it has none, or they could not be read.
+	limits asg.Limits
+	// calledOff: the scheduled change that the notice announces is over, as a later one has said.
+	calledOff bool
+	now       time.Time
+}
+
 // Policy is what the options say about decisions.
 type Policy struct {
 	CordonOnly      bool
@@ -93,13 +103,11 @@ const young = 15 * time.Minute
 //	stopped …    finish          drop          drop                    leave
 //	terminating  drain, hook     hold, hook    complete the hook       leave
 //	launching    launch hook     launch hook   complete the hook       leave
-//
-// limits are those of the notice's hook; zero where they could not be read.
-func decide(n notice.Notice, w whose, limits asg.Limits, now time.Time, p Policy) decision {
-	switch w {
+func decide(n notice.Notice, f facts, p Policy) decision {
+	switch f.whose {
 	case foreign, unmanaged:
 		d := decision{action: leave, why: WhyForeign}
-		if w == unmanaged {
+		if f.whose == unmanaged {
 			d.why = WhyUnmanaged
 		}
 		if p.DeleteForeign {
@@ -113,22 +121,24 @@ func decide(n notice.Notice, w whose, limits asg.Limits, now time.Time, p Policy
 		return decision{action: drop, why: WhyGone}
 	case pending, ours:
 	}
-	d := terms(n, limits, now, p)
+	d := terms(n, f.limits, f.now, p)
 	switch {
+	case f.calledOff:
+		d = decision{action: drop, why: WhyChangeEnded}
 	case n.Kind == notice.ASGLaunch:
 		d.action = launch
 	case n.Ended || n.Gone:
 		d.action = drop
-		if w == ours && n.Ended {
+		if f.whose == ours && n.Ended {
 			d.action = undo
-		} else if w == ours {
+		} else if f.whose == ours {
 			d.action = finish
 		}
-	case w == pending:
+	case f.whose == pending:
 		d.action, d.why = hold, WhyNoNodeYet
-		d.patience = began(n, now).Add(young)
+		d.patience = began(n, f.now).Add(young)
 		if n.Kind == notice.ASGTerminate { // a node that never joined must not keep its group from scaling in
-			d.patience = began(n, now).Add(p.NodeGracePeriod)
+			d.patience = began(n, f.now).Add(p.NodeGracePeriod)
 		}
 		d.patience = cluster.Earlier(d.patience, d.deadline)
 	case p.CordonOnly:

@@ -21,10 +21,11 @@ func at(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Se
 func TestDecideAboutANodeOfOurs(t *testing.T) {
 	limits := asg.Limits{Timeout: 300 * time.Second, Global: 30000 * time.Second}
 	for name, tt := range map[string]struct {
-		n      notice.Notice
-		limits asg.Limits
-		policy Policy
-		want   decision
+		n         notice.Notice
+		limits    asg.Limits
+		calledOff bool
+		policy    Policy
+		want      decision
 	}{
 		"a spot warning": {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-3), Deadline: at(117)},
@@ -62,6 +63,10 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Deadline: at(-60)},
 			want: decision{action: drain, why: WhyScheduledChange, patience: at(120)},
 		},
+		"a scheduled change that a message which came first has called off": {
+			n: notice.Notice{Kind: notice.ScheduledChange, Deadline: at(86400)}, calledOff: true,
+			want: decision{action: drop, why: WhyChangeEnded},
+		},
 		"a scheduled change that is over": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Ended: true},
 			want: decision{action: undo, why: WhyChangeEnded},
@@ -97,7 +102,7 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			if tt.policy == (Policy{}) {
 				tt.policy = policy
 			}
-			diffDecision(t, tt.want, decide(tt.n, ours, tt.limits, now, tt.policy))
+			diffDecision(t, tt.want, decide(tt.n, facts{whose: ours, limits: tt.limits, calledOff: tt.calledOff, now: now}, tt.policy))
 		})
 	}
 }
@@ -155,7 +160,7 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 			if tt.policy == (Policy{}) {
 				tt.policy = policy
 			}
-			diffDecision(t, tt.want, decide(tt.n, tt.w, hook, now, tt.policy))
+			diffDecision(t, tt.want, decide(tt.n, facts{whose: tt.w, limits: hook, now: now}, tt.policy))
 		})
 	}
 }
@@ -166,7 +171,7 @@ func TestEveryDecisionHasAReason(t *testing.T) {
 		for _, w := range []whose{foreign, unmanaged, pending, departed, ours} {
 			for _, ended := range []bool{false, true} {
 				n := notice.Notice{Kind: kind, Time: now, Deadline: at(120), Ended: ended && kind == notice.ScheduledChange, Gone: ended && kind == notice.StateChange}
-				d := decide(n, w, asg.Limits{Timeout: time.Hour, Global: time.Hour}, now, policy)
+				d := decide(n, facts{whose: w, limits: asg.Limits{Timeout: time.Hour, Global: time.Hour}, now: now}, policy)
 				if d.why == "" || d.action.String() == "" {
 					t.Errorf("%v, whose %d: %+v", kind, w, d)
 				}
@@ -189,6 +194,6 @@ func BenchmarkDecide(b *testing.B) {
 	n := notice.Notice{Kind: notice.ASGTerminate, Time: now}
 	limits := asg.Limits{Timeout: time.Hour, Global: 48 * time.Hour}
 	for b.Loop() {
-		decide(n, ours, limits, now, policy)
+		decide(n, facts{whose: ours, limits: limits, now: now}, policy)
 	}
 }
