@@ -11,7 +11,7 @@ RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 BENCH    ?= .
 
-.PHONY: help build test unit e2e demo storm lint fmt generate bench fuzz clean
+.PHONY: help build test unit e2e demo storm soak lint fmt generate bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ demo: ## see it work: two notices, two drained nodes, a timeline
 	@bin/demo -handler bin/node-termination-handler
 
 # The binary as the Dockerfile makes it; options by name, such as NODES=300 PODS=5.
-storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY, EC2RATE, IDLE
+storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY, EC2RATE, IDLE, ARGS
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ $(PACKAGE)
 	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
@@ -49,6 +49,9 @@ fmt: ## format the code
 
 generate: ## write the help text and the tables of options anew
 	go test $(PACKAGE) -run 'Help|Options' -update
+
+soak: ## handle 100,000 notices one after another and see that nothing grows
+	go test ./internal/controller -run NothingGrows -soak 100000 -v -timeout 1h | grep -v level=
 
 bench: ## run the benchmarks that match BENCH (default: all)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem $(UNIT)

@@ -75,9 +75,19 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 	bodies := make([]string, len(nodes))
 	now := time.Now().UTC().Format(time.RFC3339)
 	for k, n := range nodes {
-		bodies[k] = h.body(n.instance, now)
+		bodies[k] = h.body(h.kind, n.instance, now)
 	}
 	h.sent = map[string]string{}
+	for _, n := range h.named("busy", h.busy) {
+		if _, err := h.aws.SendMessage(queueName, h.body(h.busyKind, n.instance, now)); err != nil {
+			return err
+		}
+	}
+	if h.busy > 0 {
+		if err := rest(ctx, h.busyLead); err != nil {
+			return err
+		}
+	}
 	r.begin()
 	every := 0
 	if h.foreign > 0 {
@@ -90,7 +100,7 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 		}
 		h.sent[id] = n.name
 		for f := range every {
-			if _, err := h.aws.SendMessage(queueName, h.body(fmt.Sprintf("i-ffffffff%09x", k*every+f), now)); err != nil {
+			if _, err := h.aws.SendMessage(queueName, h.body(h.kind, fmt.Sprintf("i-ffffffff%09x", k*every+f), now)); err != nil {
 				return err
 			}
 			h.foreignSent++
@@ -192,10 +202,10 @@ func (h *handler) deleted() map[string]time.Time {
 	return times
 }
 
-// body is a notice of the storm's kind.
-func (h *handler) body(instance, now string) string {
+// body is a notice.
+func (h *handler) body(kind, instance, now string) string {
 	detailType, detail := "EC2 Spot Instance Interruption Warning", `,"instance-action":"terminate"`
-	switch h.kind {
+	switch kind {
 	case "rebalance":
 		detailType, detail = "EC2 Instance Rebalance Recommendation", ""
 	case "state-change":

@@ -32,6 +32,10 @@ type options struct {
 	ec2Rate   float64
 	tagCheck  bool
 	idle      int // nodes that stay out of it, each with as many pods
+	busy      int // nodes that are interrupted before, and still draining
+	busyKind  string
+	busyStop  time.Duration
+	busyLead  time.Duration
 	keep      time.Duration
 	args      []string
 }
@@ -42,13 +46,17 @@ func main() {
 	flag.StringVar(&o.manifests, "manifests", "deploy/manifests/node-termination-handler.yaml", "what to install")
 	flag.IntVar(&o.nodes, "nodes", 100, "nodes that are interrupted")
 	flag.IntVar(&o.pods, "pods", 10, "pods on each node")
-	flag.StringVar(&o.kind, "kind", "spot", "spot, rebalance or state-change")
+	flag.StringVar(&o.kind, "kind", "spot", "of the notices: spot, rebalance or state-change")
 	flag.DurationVar(&o.stop, "stop", 100*time.Millisecond, "how long a pod takes to stop")
 	flag.IntVar(&o.foreign, "foreign", 0, "messages about instances of others, sent with the notices")
 	flag.DurationVar(&o.latency, "latency", 0, "of every AWS call")
 	flag.Float64Var(&o.ec2Rate, "ec2-rate", 0, "EC2 calls a second before it throttles; 0: it does not")
 	flag.BoolVar(&o.tagCheck, "tag-check", true, "leave the tag check on, as by default")
 	flag.IntVar(&o.idle, "idle", 0, "nodes that are not interrupted")
+	flag.IntVar(&o.busy, "busy", 0, "nodes that are interrupted before the others")
+	flag.StringVar(&o.busyKind, "busy-kind", "rebalance", "how: spot, rebalance or state-change")
+	flag.DurationVar(&o.busyStop, "busy-stop", time.Minute, "how long their pods take to stop")
+	flag.DurationVar(&o.busyLead, "busy-lead", 3*time.Second, "how long before")
 	flag.DurationVar(&o.keep, "rest", 5*time.Second, "how long to watch the handler at rest before the storm")
 	flag.Parse()
 	o.args = flag.Args()

@@ -59,7 +59,10 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	s.say("%d nodes of %d pods that stop in %s, %d more nodes that are not interrupted", o.nodes, o.pods, o.stop, o.idle)
-	if err := s.fill(ctx, "idle", o.idle); err != nil {
+	if err := s.fill(ctx, "idle", o.idle, o.stop); err != nil {
+		return err
+	}
+	if err := s.fill(ctx, "busy", o.busy, o.busyStop); err != nil {
 		return err
 	}
 	floor, err := s.measure(ctx, "floor", s.floor)
@@ -81,7 +84,7 @@ func (s *storm) say(format string, args ...any) {
 
 // measure fills the cluster, watches it while do makes all nodes empty, and clears up.
 func (s *storm) measure(ctx context.Context, name string, do func(context.Context, []node, *record) error) (*record, error) {
-	if err := s.fill(ctx, name, s.nodes); err != nil {
+	if err := s.fill(ctx, name, s.nodes, s.stop); err != nil {
 		return nil, err
 	}
 	nodes := s.named(name, s.nodes)
@@ -110,9 +113,10 @@ func (s *storm) named(prefix string, n int) []node {
 }
 
 // fill adds nodes and their pods, and returns when all pods run.
-func (s *storm) fill(ctx context.Context, prefix string, n int) error {
+func (s *storm) fill(ctx context.Context, prefix string, n int, stops time.Duration) error {
 	nodes := s.named(prefix, n)
-	stop := fmt.Sprintf("%dms", s.stop.Milliseconds())
+	stop := fmt.Sprintf("%dms", stops.Milliseconds())
+	grace := max(30, int64(stops/time.Second))
 	err := each(ctx, nodes, func(ctx context.Context, n node) error {
 		if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: map[string]string{"aws-node-termination-handler/managed": ""}}); err != nil {
 			return err
@@ -126,7 +130,7 @@ func (s *storm) fill(ctx context.Context, prefix string, n int) error {
 					Name: fmt.Sprintf("%s-%02d", n.name, k), Namespace: metav1.NamespaceDefault,
 					Annotations: map[string]string{sandbox.StopAfter: stop},
 				},
-				Spec: corev1.PodSpec{NodeName: n.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+				Spec: corev1.PodSpec{NodeName: n.name, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 			}
 			if _, err := s.kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 				return err
