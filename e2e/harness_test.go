@@ -88,7 +88,10 @@ type scenario struct {
 // A node of a scenario, and the instance behind it.
 type node struct{ name, instance string }
 
-var manifests = filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml")
+var (
+	manifests  = filepath.Join("..", "deploy", "manifests", "node-termination-handler.yaml")
+	flowSchema = filepath.Join("..", "deploy", "manifests", "flowschema.yaml")
+)
 
 const (
 	queueName = "nth"

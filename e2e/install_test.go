@@ -6,24 +6,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 )
 
-// The namespace enforces the restricted Pod Security Standard: pods that it does
-// not admit are never created.
+// In a cluster of its own: the pods of the manifests go to any node. The
+// namespace enforces the restricted Pod Security Standard: pods that it does not
+// admit are never created.
 func TestTheManifestsGiveTwoRunningReplicasUnderTheRestrictedStandard(t *testing.T) {
 	s := newScenario(t)
-	s.nodes(2)
-	namespace := s.name + "-release"
-	s.must(release.Apply(s.ctx, shared, manifests, namespace))
+	cluster, err := sandbox.Start(s.ctx, sandbox.Options{})
+	s.must(err)
+	t.Cleanup(func() { s.must(cluster.Stop()) })
+	for _, name := range []string{"a", "b"} {
+		_, err := cluster.AddNode(s.ctx, sandbox.NodeSpec{Name: name})
+		s.must(err)
+	}
+	s.must(release.Apply(s.ctx, cluster, manifests, release.Name))
+	s.must(release.Apply(s.ctx, cluster, flowSchema, release.Name))
 	s.eventually("two replicas are ready", func() bool {
-		d, err := s.kube.AppsV1().Deployments(namespace).Get(s.ctx, release.Name, metav1.GetOptions{})
+		d, err := cluster.Client().AppsV1().Deployments(release.Name).Get(s.ctx, release.Name, metav1.GetOptions{})
 		s.must(err)
 		return d.Status.ReadyReplicas == 2
 	})
 	s.eventually("the budget counts them", func() bool {
-		b, err := s.kube.PolicyV1().PodDisruptionBudgets(namespace).Get(s.ctx, release.Name, metav1.GetOptions{})
+		b, err := cluster.Client().PolicyV1().PodDisruptionBudgets(release.Name).Get(s.ctx, release.Name, metav1.GetOptions{})
 		s.must(err)
 		return b.Status.CurrentHealthy == 2 && b.Status.DisruptionsAllowed == 1
 	})
-	s.must(s.kube.CoreV1().Namespaces().Delete(s.ctx, namespace, metav1.DeleteOptions{}))
 }

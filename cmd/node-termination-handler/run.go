@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sync/errgroup"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,7 +111,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	defer stopWatching()
 	go nodes.Run(watching)
 	go volumes.Run(watching)
-	if err := begin(ctx, nodes, volumes, server.Load()); err != nil {
+	if err := begin(ctx, client, nodes, volumes, server.Load()); err != nil {
 		return err
 	}
 	probes.set("kubernetes", "")
@@ -181,19 +183,68 @@ func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *
 	return <-ran
 }
 
-// begin waits for what must work once. It names what does not.
-func begin(ctx context.Context, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
+// begin waits for what must work once, and returns the first error of what does not.
+func begin(ctx context.Context, client kubernetes.Interface, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("no answer within %s", startTime))
 	defer cancel()
-	checked := make(chan error, 1)
-	go func() { checked <- s.Check(ctx) }()
-	if err := nodes.WaitForSync(ctx); err != nil {
-		return err
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Check(ctx) })
+	group.Go(func() error {
+		if err := allowed(ctx, client); err != nil {
+			return err
+		}
+		if err := nodes.WaitForSync(ctx); err != nil {
+			return err
+		}
+		return volumes.WaitForSync(ctx)
+	})
+	return group.Wait()
+}
+
+// allowed asks the API server for next to nothing of all that is watched: a watch
+// does not say why it does not begin. It tries again what may heal, until ctx
+// ends, and returns its last answer then.
+func allowed(ctx context.Context, client kubernetes.Interface) error {
+	one := metav1.ListOptions{Limit: 1}
+	lists := map[string]func() error{
+		"list the nodes": func() error {
+			_, err := client.CoreV1().Nodes().List(ctx, one)
+			return err
+		},
+		"list the volume attachments": func() error {
+			_, err := client.StorageV1().VolumeAttachments().List(ctx, one)
+			return err
+		},
 	}
-	if err := volumes.WaitForSync(ctx); err != nil {
-		return err
+	for doing, list := range lists {
+		var last error
+		for {
+			err := list()
+			if err == nil {
+				break
+			}
+			if ctx.Err() == nil {
+				last = err
+			}
+			refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+			if refused || sleep(ctx, time.Second) != nil {
+				return fmt.Errorf("%s: %w", doing, cmp.Or(last, err))
+			}
+		}
 	}
-	return <-checked
+	return nil
+}
+
+// sleep waits, or returns the cause of ctx when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
 }
 
 // leaveNode evicts the pod that this process runs in, which is the last on a
@@ -211,10 +262,8 @@ func leaveNode(ctx context.Context, log logr.Logger, client kubernetes.Interface
 			return nil
 		}
 		log.Error(err, "leave the node", "pod", self.String())
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }
@@ -308,14 +357,14 @@ func connect(ctx context.Context, c *config) (awsClients, error) {
 
 // kubernetesClient returns a client, and the namespace where the Lease belongs.
 func kubernetesClient(c *config) (kubernetes.Interface, string, error) {
-	rest, namespace, err := c.kube()
+	config, namespace, err := c.kube()
 	if err != nil {
 		return nil, "", err
 	}
-	rest.UserAgent = programName
-	rest.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	rest.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(rest)
+	config.UserAgent = programName
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.ContentType = runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, "", fmt.Errorf("connect to Kubernetes: %w", err)
 	}

@@ -23,7 +23,7 @@ func (c *Controller) carryOut(ctx context.Context, w *work) error {
 	defer stop(nil)
 	go func() {
 		select {
-		case <-w.quit:
+		case <-w.quit.given:
 			stop(errUndone)
 		case <-ctx.Done():
 		}
@@ -133,7 +133,7 @@ func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err er
 		case <-changed:
 		case <-hurry:
 			return func() {}, nil
-		case <-w.gone:
+		case <-w.gone.given:
 			return func() {}, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -146,14 +146,14 @@ func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err er
 func (c *Controller) watchGone(ctx context.Context, w *work, stop context.CancelCauseFunc) {
 	for {
 		changed := c.Cluster.Changed()
-		if !c.Cluster.Exists(w.ref) || isClosed(w.gone) {
+		if !c.Cluster.Exists(w.ref) || isClosed(w.gone.given) {
 			stop(errNodeGone)
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.gone:
+		case <-w.gone.given:
 		case <-changed:
 		}
 	}
@@ -222,8 +222,10 @@ func (c *Controller) conclude(ctx context.Context, log logr.Logger, w *work) err
 
 // rewrite changes the intent of a node under way. A node that is gone needs none.
 func (c *Controller) rewrite(ctx context.Context, w *work, change func(cluster.Intent) cluster.Intent) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if err := w.take(ctx); err != nil {
+		return err
+	}
+	defer w.giveBack()
 	err := c.persist(ctx, c.Log.WithValues("node", w.ref.Name), "write the intent", func(ctx context.Context) error {
 		intent, err := c.Cluster.Record(ctx, w.ref, change)
 		if err == nil {

@@ -560,6 +560,25 @@ func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 	})
 }
 
+func TestANodeThatGoesWhileItIsCordonedHoldsNobodyUp(t *testing.T) {
+	tell(t, func(s *story) {
+		s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(5 * time.Second)
+			return true, nil, apierrors.NewNotFound(corev1.Resource("nodes"), theNode)
+		})
+		s.lead()
+		s.terminate(time.Hour)
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Second)
+		s.send(s.body("state-change-terminated", theID)) // waits for a work that will never start
+		s.after(30 * time.Second)
+		s.wantHook(awssim.Completed)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
 func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
 	tell(t, func(s *story) {
 		const id = "i-0fedcba9876543210"

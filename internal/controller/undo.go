@@ -13,13 +13,9 @@ import (
 // undo takes back what a scheduled change that is over brought to its node.
 func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref) error {
 	if w := c.underWay(ref); w != nil {
-		w.mu.Lock()
-		last := w.intent.HasChange(n.Change) && len(w.intent.Without(n.Change).Entries) == 0
-		if last && !isClosed(w.quit) {
-			close(w.quit)
-		}
-		w.mu.Unlock()
-		if last {
+		intent, _ := w.now()
+		if intent.HasChange(n.Change) && len(intent.Without(n.Change).Entries) == 0 {
+			w.quit.give()
 			select {
 			case <-w.done:
 			case <-ctx.Done():
@@ -47,8 +43,10 @@ func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice,
 func (c *Controller) takeBack(ctx context.Context, ref cluster.Ref, change string) (undone bool, err error) {
 	w := c.underWay(ref)
 	if w != nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		if err := w.take(ctx); err != nil {
+			return false, err
+		}
+		defer w.giveBack()
 	}
 	var kept cluster.Intent
 	undone, err = c.Cluster.Undo(ctx, ref, func(i cluster.Intent) (cluster.Intent, bool) {
@@ -76,11 +74,7 @@ func (c *Controller) finish(ctx context.Context, log logr.Logger, ref cluster.Re
 	if w == nil {
 		return nil
 	}
-	w.mu.Lock()
-	if !isClosed(w.gone) {
-		close(w.gone)
-	}
-	w.mu.Unlock()
+	w.gone.give()
 	select {
 	case <-w.done:
 		return w.err

@@ -25,19 +25,35 @@ var (
 // first notice (or from the resumption of an intent) to the end.
 type work struct {
 	ref  cluster.Ref
-	gone chan struct{} // closed when nothing runs on the node any more
-	quit chan struct{} // closed when the work was called off
+	gone signal        // nothing runs on the node any more
+	quit signal        // the work was called off
 	done chan struct{} // closed at the end; err is set then
 	err  error
 
-	// mu serialises what is written to the node.
-	mu      sync.Mutex
-	intent  cluster.Intent // as the node carries it
+	// turn holds a value while somebody writes to the node; see take. It guards started.
+	turn    chan struct{}
 	started bool
-	over    bool
+	over    bool // guarded by Controller.mu
+
+	mu     sync.Mutex
+	intent cluster.Intent // as the node carries it
 	// changed is closed and replaced when the intent has changed.
 	changed chan struct{}
 }
+
+// take waits for the turn to write to the node, or returns the cause of ctx. The
+// caller gives it back with giveBack. It is no mutex, because it is held for as
+// long as the API server takes to answer.
+func (w *work) take(ctx context.Context) error {
+	select {
+	case w.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (w *work) giveBack() { <-w.turn }
 
 // on returns the node's work, a new one if there is none.
 func (c *Controller) on(ref cluster.Ref) *work {
@@ -47,9 +63,10 @@ func (c *Controller) on(ref cluster.Ref) *work {
 	if w == nil {
 		w = &work{
 			ref:     ref,
-			gone:    make(chan struct{}),
-			quit:    make(chan struct{}),
+			gone:    newSignal(),
+			quit:    newSignal(),
 			done:    make(chan struct{}),
+			turn:    make(chan struct{}, 1),
 			changed: make(chan struct{}),
 		}
 		c.works[ref] = w
@@ -64,18 +81,26 @@ func (c *Controller) underWay(ref cluster.Ref) *work {
 	return c.works[ref]
 }
 
-// end takes the work out of the books. w.mu is held.
+// end takes the work out of the books.
 func (c *Controller) end(w *work) {
-	w.over = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	w.over = true
 	if c.works[w.ref] == w {
 		delete(c.works, w.ref)
 	}
 }
 
-// update takes in the intent that the node carries now. w.mu is held.
+func (c *Controller) isOver(w *work) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return w.over
+}
+
+// update takes in the intent that the node carries now.
 func (w *work) update(i cluster.Intent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.intent = i
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -87,6 +112,16 @@ func (w *work) now() (cluster.Intent, <-chan struct{}) {
 	defer w.mu.Unlock()
 	return w.intent, w.changed
 }
+
+// signal is given once, however often.
+type signal struct {
+	given chan struct{} // closed then
+	once  *sync.Once
+}
+
+func newSignal() signal { return signal{make(chan struct{}), new(sync.Once)} }
+
+func (s signal) give() { s.once.Do(func() { close(s.given) }) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -153,17 +188,19 @@ func entryOf(n notice.Notice, d decision) cluster.Entry {
 func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.Entry, hook *cluster.Hook) (*work, error) {
 	for {
 		w := c.on(ref)
-		w.mu.Lock()
-		if w.over { // it ended while we waited for it
-			w.mu.Unlock()
+		if err := w.take(ctx); err != nil {
+			return nil, err
+		}
+		if c.isOver(w) { // it ended while we waited for it
+			w.giveBack()
 			continue
 		}
-		defer w.mu.Unlock()
+		defer w.giveBack()
 		now := time.Now().UTC()
 		intent, err := c.Cluster.Record(ctx, ref, func(i cluster.Intent) cluster.Intent { return i.With(entry, hook, now) })
 		if err != nil || intent.Finished() {
 			if !w.started {
-				c.end(w)
+				c.abandon(w, nil)
 			}
 			return nil, err
 		}
@@ -172,7 +209,7 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 	}
 }
 
-// start hands a work to Run. w.mu is held.
+// start hands a work to Run. The caller has the turn.
 func (c *Controller) start(ctx context.Context, w *work) error {
 	if w.started {
 		return nil
@@ -182,9 +219,17 @@ func (c *Controller) start(ctx context.Context, w *work) error {
 		w.started = true
 		return nil
 	case <-ctx.Done():
-		c.end(w)
+		c.abandon(w, context.Cause(ctx))
 		return context.Cause(ctx)
 	}
+}
+
+// abandon ends a work that never started: there may be some who wait for its
+// end. The caller has the turn.
+func (c *Controller) abandon(w *work, err error) {
+	c.end(w)
+	w.err = err
+	close(w.done)
 }
 
 // Resumed is closed when all that a leader before us left unfinished is under way.
@@ -213,9 +258,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		case w := <-c.begin:
 			all.Go(func() {
 				err := c.carryOut(ctx, w)
-				w.mu.Lock()
 				c.end(w)
-				w.mu.Unlock()
 				w.err = err
 				close(w.done)
 				if errors.Is(err, ErrGiveWay) {
@@ -249,15 +292,17 @@ func (c *Controller) resume(ctx context.Context) {
 	for ref, intent := range left {
 		c.Log.Info("going on with what the node carries", "node", ref.Name, "deadline", intent.Deadline())
 		w := c.on(ref)
-		w.mu.Lock()
-		if !w.over && !w.started {
-			w.update(intent)
-			if c.start(ctx, w) != nil {
-				w.mu.Unlock()
-				return
-			}
+		if w.take(ctx) != nil {
+			return
 		}
-		w.mu.Unlock()
+		if !c.isOver(w) && !w.started {
+			w.update(intent)
+			err = c.start(ctx, w)
+		}
+		w.giveBack()
+		if err != nil {
+			return
+		}
 	}
 	close(c.resumed)
 }
