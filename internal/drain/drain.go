@@ -41,6 +41,8 @@ const (
 	hopelessRetry = 30 * time.Second
 	// requestTimeout bounds one request, so that a hanging API server costs a try.
 	requestTimeout = 10 * time.Second
+	// syncLook is how often the watch is asked whether it has brought all pods.
+	syncLook = 20 * time.Millisecond
 	// parallel bounds the requests of one drain that are under way at once.
 	parallel = 16
 )
@@ -107,16 +109,20 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 		poke:    make(chan struct{}, 1),
 		answers: make(chan answer),
 	}
-	if err := r.watch(ctx); err != nil {
-		return Result{}, err
-	}
+	r.watch(ctx)
 	for {
 		now := time.Now()
+		synced := r.synced()
 		if deadline := r.order.Terms.Deadline; !deadline.IsZero() && !now.Before(deadline) {
-			r.result.Missed = r.present()
+			if r.result.Missed = r.present(); !synced {
+				r.result.Missed = []string{"all, which could not be listed"}
+			}
 			return r.result, nil
 		}
-		wake, done := r.act(ctx, now)
+		wake, done := now.Add(syncLook), false
+		if synced {
+			wake, done = r.act(ctx, now)
+		}
 		if done {
 			break
 		}
@@ -153,8 +159,8 @@ type answer struct {
 	err  error
 }
 
-// watch keeps the store of the node's pods, as a kubelet does.
-func (r *run) watch(ctx context.Context) error {
+// watch keeps the store of the node's pods, as a kubelet does, until ctx ends.
+func (r *run) watch(ctx context.Context) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", r.order.Node).String()
 	poke := func() {
 		select {
@@ -184,10 +190,6 @@ func (r *run) watch(ctx context.Context) error {
 	})
 	r.store, r.synced = store, informer.HasSynced
 	go informer.RunWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return context.Cause(ctx)
-	}
-	return nil
 }
 
 // act starts the requests that are due. It returns when to look again (zero:

@@ -357,6 +357,24 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 	})
 }
 
+// In real time: client-go paces its reports of errors by a clock that all of the
+// program shares, which no bubble takes.
+func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
+	kube := fake.NewClientset()
+	kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("away")
+	})
+	d := &Drainer{Client: kube, Grace: -1}
+	deadline := time.Now().Add(200 * time.Millisecond)
+	result, err := d.Drain(t.Context(), Order{Node: "node", CordonedAt: time.Now(), Terms: Terms{Deadline: deadline}, Log: testr.New(t)})
+	if diff := cmp.Diff(Result{Missed: []string{"all, which could not be listed"}}, result); diff != "" || err != nil {
+		t.Errorf("result (-want +got):\n%s%v", diff, err)
+	}
+	if time.Now().Before(deadline) {
+		t.Error("gave up before the deadline")
+	}
+}
+
 func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
