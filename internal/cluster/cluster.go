@@ -51,6 +51,8 @@ type Ref struct {
 
 const (
 	byInstance = "instance"
+	// One conflict is a watch that was behind, two are bad luck.
+	tries = 3
 	// How many instance ids of deleted nodes are remembered, and how long: the
 	// notices of an instance's end come within minutes of its Node's deletion.
 	leftSize = 10_000
@@ -264,9 +266,10 @@ func (c *Cluster) Returned() []Ref {
 
 // update patches a node with what build makes of it. A nil patch writes nothing.
 // The first try is made from the watch; when that was behind, from a fresh read.
+// A node that somebody else writes all the time is an error: try again later.
 func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, Intent, bool) (*nodePatch, error)) error {
 	node := c.ByName(ref.Name)
-	for {
+	for try := 1; ; try++ {
 		if node == nil || node.UID != ref.UID {
 			var err error
 			if node, err = c.read(ctx, ref); err != nil {
@@ -297,7 +300,7 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, 
 			return nil
 		case apierrors.IsNotFound(err):
 			return ErrNodeGone
-		case apierrors.IsConflict(err):
+		case apierrors.IsConflict(err) && try < tries:
 			node = nil
 		default:
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)

@@ -216,6 +216,18 @@ func TestRecordReadsTheNodeAnewWhenTheWatchWasBehind(t *testing.T) {
 	}
 }
 
+func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {
+	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+	patches := 0
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		patches++
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("again"))
+	})
+	if _, err := c.Record(t.Context(), ref, func(i Intent) Intent { return i.With(spot("a", 120), nil, now) }); !apierrors.IsConflict(err) || patches != tries {
+		t.Errorf("Record = %v after %d patches, want a conflict after %d", err, patches, tries)
+	}
+}
+
 func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	ref.UID = "0"
