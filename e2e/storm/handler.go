@@ -202,6 +202,18 @@ func (h *handler) deleted() map[string]time.Time {
 	return times
 }
 
+// received is how many messages a second the handler took from the queue, until
+// it had seen each once.
+func (h *handler) received(start time.Time) float64 {
+	seen, last := 0, start
+	for _, e := range h.aws.Effects() {
+		if e.Kind == awssim.MessageReceived && e.ReceiveCount == 1 && e.Time.After(start) {
+			seen, last = seen+1, e.Time
+		}
+	}
+	return float64(seen) / max(last.Sub(start), time.Millisecond).Seconds()
+}
+
 // body is a notice.
 func (h *handler) body(kind, instance, now string) string {
 	detailType, detail := "EC2 Spot Instance Interruption Warning", `,"instance-action":"terminate"`

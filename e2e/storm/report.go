@@ -67,6 +67,7 @@ func (s *storm) report(_ context.Context, floor, ours *record, h *handler) error
 	row("memory at rest, peak; of it not the binary", fmt.Sprintf("%.0f MiB", mebibytes(h.idleMemory)), fmt.Sprintf("%.0f MiB", mebibytes(h.peakMemory)), fmt.Sprintf("%.0f MiB at rest", mebibytes(h.idleAnonymous)))
 	row("CPU of the handler", h.cpu)
 	row("goroutines before, after", h.goroutines[0], h.goroutines[1])
+	row("messages received a second", fmt.Sprintf("%.0f", h.received(ours.start)))
 	row("metric series before, after", h.series[0], h.series[1])
 	row("start to leading", h.firstReceive)
 	total := len(h.sent) + h.foreignSent
