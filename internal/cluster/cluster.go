@@ -186,6 +186,7 @@ func (c *Cluster) Record(ctx context.Context, ref Ref, change func(Intent) Inten
 	var written Intent
 	err := c.update(ctx, ref, func(node *corev1.Node, old Intent, found bool) (*nodePatch, error) {
 		next := change(old)
+		next.Version = intentVersion // also where somebody has removed the annotation meanwhile
 		if next.Queue == "" {
 			next.Queue = c.queue
 		}

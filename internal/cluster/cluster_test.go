@@ -216,6 +216,23 @@ func TestRecordReadsTheNodeAnewWhenTheWatchWasBehind(t *testing.T) {
 	}
 }
 
+func TestAnIntentThatSomebodyRemovedIsFinishedAllTheSame(t *testing.T) {
+	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+	if _, err := c.Record(t.Context(), ref, func(i Intent) Intent {
+		i.FinishedAt = now
+		return i
+	}); err != nil {
+		t.Fatal(err)
+	}
+	node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, ok, err := ReadIntent(node); !ok || err != nil || !i.Finished() {
+		t.Errorf("the node's intent: %+v, %t, %v", i, ok, err)
+	}
+}
+
 func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	patches := 0
