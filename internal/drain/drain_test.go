@@ -110,7 +110,9 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 	}
 	go func() {
 		select {
-		case <-time.After(min(grace, s.stops[name])):
+		// Never at once: unlike an API server, the fake does not tell a watch what
+		// happened between the list and its beginning.
+		case <-time.After(max(10*time.Millisecond, min(grace, s.stops[name]))):
 		case <-s.over:
 		}
 		_ = s.kube.Tracker().Delete(gvr, "ns", name) // it may have stopped sooner
