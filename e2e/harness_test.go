@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -314,7 +312,7 @@ type handler struct {
 	key     string // AWS access key id, by which the simulator's record tells replicas apart
 	probes  int    // port
 	metrics int    // port
-	log     *lockedBuffer
+	log     *release.Log
 	exited  chan struct{}
 }
 
@@ -343,7 +341,7 @@ func (s *scenario) launch(args ...string) *handler {
 	s.Helper()
 	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
-	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &lockedBuffer{}, exited: make(chan struct{})}
+	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{})}
 	h.cmd = release.Replica{
 		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,
 		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
@@ -562,22 +560,4 @@ func freePort(s *scenario) int {
 		}
 		s.must(s.ctx.Err())
 	}
-}
-
-// lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -213,7 +213,7 @@ func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out.Out, format+"
 // printLogs writes the end of what each replica wrote. They have stopped.
 func (d *demo) printLogs(out io.Writer) {
 	for _, r := range d.replicas {
-		fmt.Fprintf(out, "\n--- the end of the log of %s\n%s\n", r.name, r.lastLines(15))
+		fmt.Fprintf(out, "\n--- the end of the log of %s\n%s\n", r.name, r.log.LastLines(15))
 	}
 }
 

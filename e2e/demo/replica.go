@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 type replica struct {
 	name    string
 	process *exec.Cmd
-	log     bytes.Buffer  // to be read once it has stopped
+	log     release.Log
 	stopped chan struct{} // closed when the process has ended; err says how
 	err     error
 }
@@ -100,10 +99,4 @@ func (r *replica) fate() string {
 		return r.name + " has ended"
 	}
 	return fmt.Sprintf("%s has ended: %v", r.name, r.err)
-}
-
-// lastLines is the end of the log of a replica that has stopped, n lines at most.
-func (r *replica) lastLines(n int) string {
-	lines := strings.Split(strings.TrimSpace(r.log.String()), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

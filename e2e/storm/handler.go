@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
@@ -21,8 +19,7 @@ import (
 type handler struct {
 	*storm
 	cmd     *exec.Cmd
-	log     bytes.Buffer
-	logging sync.Mutex
+	log     release.Log
 	probes  int
 	metrics int
 
@@ -37,19 +34,6 @@ type handler struct {
 	before, after map[awssim.CallKey]int
 	sent          map[string]string // message of ours -> node
 	foreignSent   int
-}
-
-func (h *handler) Write(p []byte) (int, error) {
-	h.logging.Lock()
-	defer h.logging.Unlock()
-	return h.log.Write(p)
-}
-
-func (h *handler) lastLines() string {
-	h.logging.Lock()
-	defer h.logging.Unlock()
-	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
-	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
 func (h *handler) kill() {
@@ -154,7 +138,7 @@ func (h *handler) start(ctx context.Context) (err error) {
 		Program: h.program, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: h.aws.QueueURL(queueName),
 		Endpoint: h.endpoint, AccessKeyID: "AKIDSTORM", ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
 	}.Command(context.WithoutCancel(ctx))
-	h.cmd.Stdout, h.cmd.Stderr = h, h
+	h.cmd.Stdout, h.cmd.Stderr = &h.log, &h.log
 	h.started = time.Now()
 	if err := h.cmd.Start(); err != nil {
 		return err

@@ -73,7 +73,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	defer h.kill()
 	ours, err := s.measure(ctx, "storm", h.interrupt)
 	if err != nil {
-		return fmt.Errorf("measure the handler: %w\n%s", err, h.lastLines())
+		return fmt.Errorf("measure the handler: %w\n%s", err, h.log.LastLines(20))
 	}
 	return s.report(ctx, floor, ours, h)
 }

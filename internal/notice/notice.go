@@ -85,9 +85,6 @@ const (
 	Confirmation     Reason = "sns-confirmation"  // SNS asks for a subscription to be confirmed
 )
 
-// Reasons are all reasons to ignore a body.
-var Reasons = []Reason{OtherService, OtherState, NotScheduled, NoInstance, TestNotification, Confirmation}
-
 // Notice is one message from the queue in the terms of this program. It carries
 // no behaviour; == of the parts is equality.
 type Notice struct {
