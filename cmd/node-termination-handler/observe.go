@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -30,7 +29,7 @@ type observation struct {
 // until ctx ends. node returns a node as it was last seen, nil if there is none.
 func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, node func(string) *corev1.Node) (observation, error) {
 	o := observation{Observers: telemetry.Observers{metrics}}
-	client, err := asideClient(c)
+	client, err := asideClients(c)
 	if err != nil {
 		return o, err
 	}
@@ -72,26 +71,21 @@ func (o observation) begin(ctx context.Context) (stop func()) {
 	}
 }
 
-// asideClient is for what must not take the requests of drains: it may make a
-// tenth of theirs, and waits for no answer longer than any of it is worth.
-func asideClient(c *config) (kubernetes.Interface, error) {
+// asideClients are for what must not take the requests of drains: they may make a
+// tenth of theirs, and wait for no answer longer than any of it is worth.
+func asideClients(c *config) (kubeClients, error) {
 	const qps, burst, patience = 50, 100, 10 * time.Second
 	config, _, err := c.kube()
 	if err != nil {
-		return nil, err
+		return kubeClients{}, err
 	}
-	config.UserAgent = programName
 	config.QPS, config.Burst, config.Timeout = qps, burst, patience
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return client, nil
+	return newKubeClients(config)
 }
 
 // podsOn lists the names of the pods on a node; none where that fails, because a
 // message without them is better than none.
-func podsOn(client kubernetes.Interface) func(context.Context, string) []string {
+func podsOn(client kubeClients) func(context.Context, string) []string {
 	return func(ctx context.Context, node string) []string {
 		list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 			FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", node).String(),

@@ -27,17 +27,14 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain/kubectl"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
@@ -71,7 +68,11 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	client, namespace, err := kubernetesClient(c)
+	kube, namespace, err := c.kube()
+	if err != nil {
+		return err
+	}
+	client, err := newKubeClients(kube)
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	self := types.NamespacedName{Namespace: c.podNamespace, Name: c.podName}
 	drainer := &drain.Drainer{
 		Client:  client,
-		Leaves:  kubectl.Filter{IgnoreDaemonSets: c.ignoreDaemonSets, DeleteEmptyDir: c.deleteLocalData}.Leaves,
+		Filter:  drain.Filter{IgnoreDaemonSets: c.ignoreDaemonSets, DeleteEmptyDir: c.deleteLocalData},
 		Grace:   c.podGracePeriod,
 		Self:    self,
 		Volumes: volumes,
@@ -146,7 +147,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if !c.leaderElect {
 		err = work(ctx)
 	} else {
-		lease := controller.Lease{Client: client, Namespace: namespace, Name: programName, Identity: identity(c), Log: log.WithName("lease")}
+		lease := controller.Lease{Client: client.coordination, Namespace: namespace, Name: programName, Identity: identity(c), Log: log.WithName("lease")}
 		err = lease.Lead(ctx, work)
 	}
 	if errors.Is(err, controller.ErrGiveWay) {
@@ -184,7 +185,7 @@ func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *
 }
 
 // begin waits for what must work once, and returns the first error of what does not.
-func begin(ctx context.Context, client kubernetes.Interface, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
+func begin(ctx context.Context, client kubeClients, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("no answer within %s", startTime))
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -204,7 +205,7 @@ func begin(ctx context.Context, client kubernetes.Interface, nodes *cluster.Clus
 // allowed asks the API server for next to nothing of all that is watched: a watch
 // does not say why it does not begin. It tries again what may heal, until ctx
 // ends, and returns its last answer then.
-func allowed(ctx context.Context, client kubernetes.Interface) error {
+func allowed(ctx context.Context, client kubeClients) error {
 	one := metav1.ListOptions{Limit: 1}
 	lists := map[string]func() error{
 		"list the nodes": func() error {
@@ -250,7 +251,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // leaveNode evicts the pod that this process runs in, which is the last on a
 // node that is being drained, and waits for its end. The lease is given away:
 // the next leader has the node to finish, and evicts us if we cannot.
-func leaveNode(ctx context.Context, log logr.Logger, client kubernetes.Interface, self types.NamespacedName) error {
+func leaveNode(ctx context.Context, log logr.Logger, client kubeClients, self types.NamespacedName) error {
 	const pause = 2 * time.Second
 	for {
 		err := client.PolicyV1().Evictions(self.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -353,22 +354,6 @@ func connect(ctx context.Context, c *config) (awsClients, error) {
 		ec2:         ec2.NewFromConfig(cfg),
 		autoscaling: autoscaling.NewFromConfig(cfg),
 	}, nil
-}
-
-// kubernetesClient returns a client, and the namespace where the Lease belongs.
-func kubernetesClient(c *config) (kubernetes.Interface, string, error) {
-	config, namespace, err := c.kube()
-	if err != nil {
-		return nil, "", err
-	}
-	config.UserAgent = programName
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, "", fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	return client, namespace, nil
 }
 
 // identity names this replica in the Lease: two processes never share one.

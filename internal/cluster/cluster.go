@@ -15,10 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -29,9 +30,14 @@ import (
 // under the old name.
 var ErrNodeGone = errors.New("the node is gone")
 
+// Client speaks to the API server: a clientset, or as much of one as this package uses.
+type Client interface {
+	CoreV1() typedcorev1.CoreV1Interface
+}
+
 // Cluster knows the nodes. Its methods may be called concurrently.
 type Cluster struct {
-	client kubernetes.Interface
+	client Client
 	gate   *pace.Gate
 	queue  string
 	marks  Marks
@@ -62,18 +68,18 @@ const (
 // New returns a Cluster that marks nodes as marks says, and goes on only with
 // what notices of the queue, a URL, began. Its patches pass the gate. It sees no
 // node before Run.
-func New(client kubernetes.Interface, gate *pace.Gate, queue string, marks Marks) (*Cluster, error) {
+func New(client Client, gate *pace.Gate, queue string, marks Marks) (*Cluster, error) {
 	c := &Cluster{
 		client:  client,
 		gate:    gate,
 		queue:   queue,
 		marks:   marks,
-		nodes:   informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)).Core().V1().Nodes().Informer(),
+		nodes:   cache.NewSharedIndexInformer(listWatch(client), &corev1.Node{}, 0, cache.Indexers{byInstance: indexByInstance}),
 		changed: make(chan struct{}),
 		left:    utilcache.NewLRUExpireCache(leftSize),
 	}
-	if err := c.nodes.AddIndexers(cache.Indexers{byInstance: indexByInstance}); err != nil {
-		return nil, fmt.Errorf("index the nodes: %w", err)
+	if err := c.nodes.SetTransform(trim); err != nil {
+		return nil, fmt.Errorf("watch the nodes: %w", err)
 	}
 	_, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { c.broadcast() },
@@ -97,6 +103,18 @@ func New(client kubernetes.Interface, gate *pace.Gate, queue string, marks Marks
 		return nil, fmt.Errorf("watch the nodes: %w", err)
 	}
 	return c, nil
+}
+
+func listWatch(client Client) cache.ListerWatcher {
+	nodes := client.CoreV1().Nodes()
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return nodes.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return nodes.Watch(ctx, opts)
+		},
+	}, client)
 }
 
 // Run watches the nodes until ctx ends.

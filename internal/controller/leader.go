@@ -9,7 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -28,7 +28,7 @@ var ErrLeaseLost = errors.New("the lease was lost")
 
 // Lease is where replicas agree on the one that acts.
 type Lease struct {
-	Client    kubernetes.Interface
+	Client    typedcoordinationv1.LeasesGetter
 	Namespace string
 	Name      string
 	Identity  string // of this replica, and of no other
@@ -53,7 +53,7 @@ func (l Lease) Lead(ctx context.Context, work func(context.Context) error) error
 func (l Lease) term(ctx context.Context, work func(context.Context) error) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
-		Client:     l.Client.CoordinationV1(),
+		Client:     l.Client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
 	}
 	leading, over := make(chan struct{}), make(chan struct{})

@@ -1,5 +1,5 @@
-// Package drain gets the pods off a node before its deadline. Which pods have to
-// leave is for kubectl's own filters to say; when and how is decided here.
+// Package drain gets the pods off a node before its deadline: filter.go says which
+// pods have to leave, plan.go when and how, drain.go does it.
 package drain
 
 import (
@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -47,13 +49,18 @@ const (
 	parallel = 16
 )
 
+// Client speaks to the API server: a clientset, or as much of one as this package uses.
+type Client interface {
+	CoreV1() typedcorev1.CoreV1Interface
+	PolicyV1() typedpolicyv1.PolicyV1Interface
+	StorageV1() typedstoragev1.StorageV1Interface
+}
+
 // Drainer drains nodes. Its fields are set before the first Drain, which may
 // then be called concurrently for different nodes.
 type Drainer struct {
-	Client kubernetes.Interface
-	// Leaves reports whether a pod has to leave its node, and if not, what keeps it:
-	// empty for pods that nobody expects to leave. It makes no request.
-	Leaves func(context.Context, *corev1.Pod) (leaves bool, why string)
+	Client Client
+	Filter Filter
 	// Grace replaces the pods' own termination grace period; negative: their own.
 	Grace time.Duration
 	// Self is the pod that this program runs in. It is never evicted by Drain.
@@ -195,7 +202,7 @@ func (r *run) watch(ctx context.Context) {
 // act starts the requests that are due. It returns when to look again (zero:
 // when something happens), and whether all is done.
 func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool) {
-	front := r.refresh(ctx)
+	front := r.refresh()
 	if front >= self { // nobody is left, or our own pod alone
 		if r.busy > 0 {
 			return r.order.Terms.Deadline, false
@@ -234,7 +241,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 
 // refresh brings pods up to date with the store and returns the lowest tier that
 // still has pods; above self when none has.
-func (r *run) refresh(ctx context.Context) tier {
+func (r *run) refresh() tier {
 	seen := map[types.UID]bool{}
 	front := self + 1
 	for _, obj := range r.store.List() {
@@ -245,7 +252,7 @@ func (r *run) refresh(ctx context.Context) tier {
 			if r.stays[pod.UID] {
 				continue
 			}
-			if p = r.meet(ctx, pod); p == nil {
+			if p = r.meet(pod); p == nil {
 				continue
 			}
 		}
@@ -263,7 +270,7 @@ func (r *run) refresh(ctx context.Context) tier {
 }
 
 // meet decides about a pod that is seen for the first time; nil: it stays.
-func (r *run) meet(ctx context.Context, pod *corev1.Pod) *state {
+func (r *run) meet(pod *corev1.Pod) *state {
 	name := pod.Namespace + "/" + pod.Name
 	p := &state{tier: tierOf(pod), grace: r.Grace, own: r.Grace < 0}
 	if p.own {
@@ -277,7 +284,7 @@ func (r *run) meet(ctx context.Context, pod *corev1.Pod) *state {
 		r.pods[pod.UID] = p
 		return p
 	}
-	if leaves, why := r.Leaves(ctx, pod); !leaves {
+	if leaves, why := r.Filter.leaves(pod); !leaves {
 		if r.stays == nil {
 			r.stays = map[types.UID]bool{}
 		}
@@ -494,7 +501,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// trim keeps of a Pod what this package and kubectl's filters read.
+// trim keeps of a Pod what this package reads.
 func trim(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {

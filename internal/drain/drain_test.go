@@ -58,10 +58,7 @@ func play(t *testing.T, run func(s *stage)) {
 		})
 		s.drainer = &Drainer{
 			Client: evictable{s.kube, s},
-			Leaves: func(_ context.Context, p *corev1.Pod) (bool, string) {
-				return p.Labels["stays"] == "", p.Labels["stays"]
-			},
-			Grace: -1,
+			Grace:  -1,
 		}
 		run(s)
 	})
@@ -214,8 +211,9 @@ func budget(string) *metav1.Status {
 func TestADrainEndsWithTheSecondLook(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
-		s.pod("daemon", func(p *corev1.Pod) { p.Labels = map[string]string{"stays": "an option"} })
-		s.drainer.Leaves = func(_ context.Context, p *corev1.Pod) (bool, string) { return p.Name != "daemon", "an option" }
+		s.pod("daemon", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "owner", Controller: new(true)}}
+		})
 		go func() {
 			time.Sleep(3 * time.Second)
 			s.pod("late")

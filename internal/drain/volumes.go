@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -20,7 +20,7 @@ const byNode = "node"
 // stopped; its volume can be used elsewhere once it is detached, and a machine
 // that goes away before that leaves it to a timeout of six minutes.
 type Volumes struct {
-	client   kubernetes.Interface
+	client   Client
 	attached cache.SharedIndexInformer
 
 	mu      sync.Mutex
@@ -28,19 +28,27 @@ type Volumes struct {
 }
 
 // NewVolumes returns a Volumes that sees nothing before Run.
-func NewVolumes(client kubernetes.Interface) (*Volumes, error) {
+func NewVolumes(client Client) (*Volumes, error) {
+	attachments := client.StorageV1().VolumeAttachments()
+	list := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return attachments.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return attachments.Watch(ctx, opts)
+		},
+	}, client)
 	v := &Volumes{
-		client:   client,
-		attached: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimAttachment)).Storage().V1().VolumeAttachments().Informer(),
-		changed:  make(chan struct{}),
+		client: client,
+		attached: cache.NewSharedIndexInformer(list, &storagev1.VolumeAttachment{}, 0, cache.Indexers{byNode: func(obj any) ([]string, error) {
+			return []string{obj.(*storagev1.VolumeAttachment).Spec.NodeName}, nil
+		}}),
+		changed: make(chan struct{}),
 	}
-	err := v.attached.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
-		return []string{obj.(*storagev1.VolumeAttachment).Spec.NodeName}, nil
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("index the volume attachments: %w", err)
+	if err := v.attached.SetTransform(trimAttachment); err != nil {
+		return nil, fmt.Errorf("watch the volume attachments: %w", err)
 	}
-	_, err = v.attached.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
+	_, err := v.attached.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		close(v.changed)
