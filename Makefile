@@ -53,8 +53,9 @@ generate: ## write the help text and the tables of options anew
 soak: ## handle 100,000 notices one after another and see that nothing grows
 	go test ./internal/controller -run NothingGrows -soak 100000 -v -timeout 1h | grep -v level=
 
-bench: ## run the benchmarks that match BENCH (default: all)
-	go test -run '^$$' -bench '$(BENCH)' -benchmem $(UNIT)
+# Both are measured in one run on one machine: a time by itself says nothing.
+bench: ## compare the benchmarks that match BENCH (default: all) with those of BASE (default: the last release, else HEAD)
+	@hack/bench '$(BENCH)' '$(BASE)'
 
 fuzz: ## run each fuzz target for FUZZTIME (default: 10s)
 	@grep -rl '^func Fuzz' --include='*_test.go' cmd internal | while read -r file; do \

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -27,9 +29,9 @@ type observation struct {
 
 // observe makes the observers that c asks for. Kubernetes Events are written
 // until ctx ends. node returns a node as it was last seen, nil if there is none.
-func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, node func(string) *corev1.Node) (observation, error) {
+func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, gate *pace.Gate, node func(string) *corev1.Node) (observation, error) {
 	o := observation{Observers: telemetry.Observers{metrics}}
-	client, err := asideClients(c)
+	client, err := asideClients(c, gate)
 	if err != nil {
 		return o, err
 	}
@@ -71,16 +73,39 @@ func (o observation) begin(ctx context.Context) (stop func()) {
 	}
 }
 
-// asideClients are for what must not take the requests of drains: they may make a
-// tenth of theirs, and wait for no answer longer than any of it is worth.
-func asideClients(c *config) (kubeClients, error) {
+// asideClients are for what nobody waits for, such as Kubernetes Events: their
+// requests go when no other waits at the gate, are a tenth of the others at most,
+// and wait no longer than any of it is worth.
+func asideClients(c *config, gate *pace.Gate) (kubeClients, error) {
 	const qps, burst, patience = 50, 100, 10 * time.Second
 	config, _, err := c.kube()
 	if err != nil {
 		return kubeClients{}, err
 	}
 	config.QPS, config.Burst, config.Timeout = qps, burst, patience
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return aside{next, gate} })
 	return newKubeClients(config)
+}
+
+// aside lets each request wait for its turn behind all others.
+type aside struct {
+	next http.RoundTripper
+	gate *pace.Gate
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a aside) RoundTrip(request *http.Request) (*http.Response, error) {
+	leave, err := a.gate.Enter(request.Context(), pace.Priority{Class: pace.Aside})
+	if err != nil {
+		return nil, err
+	}
+	response, err := a.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusTooManyRequests {
+		leave(time.Second)
+	} else {
+		leave(0)
+	}
+	return response, err
 }
 
 // podsOn lists the names of the pods on a node; none where that fails, because a

@@ -87,7 +87,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	observers, err := observe(ctx, c, log, metrics, template, nodes.ByName)
+	observers, err := observe(ctx, c, log, metrics, template, gate, nodes.ByName)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func (p *nodePatch) priority() pace.Priority {
 	if p.Spec.Unschedulable != nil && *p.Spec.Unschedulable {
 		return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
 	}
-	return pace.Priority{Class: pace.Normal, Deadline: p.deadline}
+	return pace.Priority{Class: pace.Normal, Deadline: p.deadline, Rank: pace.Conclude}
 }
 
 func newPatch(node *corev1.Node) *nodePatch {

@@ -5,7 +5,6 @@ package drain
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -17,14 +16,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -43,8 +38,6 @@ const (
 	hopelessRetry = 30 * time.Second
 	// requestTimeout bounds one request, so that a hanging API server costs a try.
 	requestTimeout = 10 * time.Second
-	// syncLook is how often the watch is asked whether it has brought all pods.
-	syncLook = 20 * time.Millisecond
 	// parallel bounds the requests of one drain that are under way at once.
 	parallel = 16
 )
@@ -112,21 +105,23 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 	r := run{
 		Drainer: d,
 		order:   o,
+		store:   newPodStore(),
 		pods:    map[types.UID]*state{},
-		poke:    make(chan struct{}, 1),
 		answers: make(chan answer),
 	}
-	r.watch(ctx)
+	if err := r.look(ctx); err != nil {
+		return r.result, err
+	}
 	for {
 		now := time.Now()
-		synced := r.synced()
+		synced := r.store.synced()
 		if deadline := r.order.Terms.Deadline; !deadline.IsZero() && !now.Before(deadline) {
 			if r.result.Missed = r.present(); !synced {
 				r.result.Missed = []string{"all, which could not be listed"}
 			}
 			return r.result, nil
 		}
-		wake, done := now.Add(syncLook), false
+		wake, done := r.order.Terms.Deadline, false
 		if synced {
 			wake, done = r.act(ctx, now)
 		}
@@ -149,12 +144,10 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 type run struct {
 	*Drainer
 	order   Order
-	store   cache.Store
-	synced  func() bool
+	store   *podStore
 	pods    map[types.UID]*state // those that have to leave
 	stays   map[types.UID]bool   // those that do not
 	busy    int                  // requests under way
-	poke    chan struct{}        // the watch has brought something
 	answers chan answer
 	result  Result
 }
@@ -166,37 +159,58 @@ type answer struct {
 	err  error
 }
 
-// watch keeps the store of the node's pods, as a kubelet does, until ctx ends.
-func (r *run) watch(ctx context.Context) {
-	selector := fields.OneTermEqualSelector("spec.nodeName", r.order.Node).String()
-	poke := func() {
-		select {
-		case r.poke <- struct{}{}:
-		default:
+// look begins to watch the pods of the node when it is its turn, which it keeps
+// until they have been seen once. It returns early at the deadline, and with the
+// cause of ctx when that ends.
+func (r *run) look(ctx context.Context) error {
+	leave, err := r.turn(ctx)
+	if err != nil || leave == nil {
+		return err
+	}
+	defer leave(0)
+	go r.store.watch(ctx, r.Client, r.order.Node)
+	for patience := time.Now().Add(requestTimeout); !r.store.synced(); {
+		until := earlier(patience, r.order.Terms.Deadline)
+		if !time.Now().Before(until) {
+			return nil
+		}
+		if err := r.sleep(ctx, until); err != nil {
+			return err
 		}
 	}
-	pods := r.Client.CoreV1().Pods(metav1.NamespaceAll)
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-				opts.FieldSelector = selector
-				return pods.List(ctx, opts)
-			},
-			WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-				opts.FieldSelector = selector
-				return pods.Watch(ctx, opts)
-			},
-		}, r.Client),
-		ObjectType: &corev1.Pod{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { poke() },
-			UpdateFunc: func(any, any) { poke() },
-			DeleteFunc: func(any) { poke() },
-		},
-		Transform: trim,
-	})
-	r.store, r.synced = store, informer.HasSynced
-	go informer.RunWithContext(ctx)
+	return nil
+}
+
+// turn waits at the gate, in the place that the terms of the moment give. At the
+// deadline it returns nil and no error.
+func (r *run) turn(ctx context.Context) (leave func(time.Duration), err error) {
+	for {
+		terms := r.order.Terms
+		waiting, stop := context.WithCancel(ctx)
+		if !terms.Deadline.IsZero() {
+			waiting, stop = context.WithDeadline(ctx, terms.Deadline)
+		}
+		changed := make(chan struct{})
+		go func() {
+			defer close(changed)
+			select {
+			case r.order.Terms = <-r.order.Changed:
+				stop()
+			case <-waiting.Done():
+			}
+		}()
+		leave, err := r.Gate.Enter(waiting, pace.Priority{Deadline: terms.Deadline, Rank: pace.Begin})
+		stop()
+		<-changed
+		switch {
+		case err == nil:
+			return leave, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case r.order.Terms == terms:
+			return nil, nil
+		}
+	}
 }
 
 // act starts the requests that are due. It returns when to look again (zero:
@@ -233,7 +247,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 		default:
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
-			go r.ask(ctx, obj, m, r.order.Terms.Deadline)
+			go r.ask(ctx, obj, m, r.priority(*p, m))
 		}
 	}
 	return wake, false
@@ -244,8 +258,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 func (r *run) refresh() tier {
 	seen := map[types.UID]bool{}
 	front := self + 1
-	for _, obj := range r.store.List() {
-		pod := obj.(*corev1.Pod)
+	for _, pod := range r.store.list() {
 		seen[pod.UID] = true
 		p := r.pods[pod.UID]
 		if p == nil {
@@ -302,8 +315,8 @@ func (r *run) meet(pod *corev1.Pod) *state {
 // sorted are the pods that have to leave: lower tiers first, then by name.
 func (r *run) sorted() []*corev1.Pod {
 	var pods []*corev1.Pod
-	for _, obj := range r.store.List() {
-		if pod := obj.(*corev1.Pod); r.pods[pod.UID] != nil {
+	for _, pod := range r.store.list() {
+		if r.pods[pod.UID] != nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -337,7 +350,7 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-alarm:
-	case <-r.poke:
+	case <-r.store.changed:
 	case t := <-r.order.Changed:
 		r.order.Terms = t
 	case a := <-r.answers:
@@ -347,14 +360,23 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	return nil
 }
 
-// ask makes one request when it is its turn, and reports its answer.
-func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, deadline time.Time) {
-	a := answer{uid: pod.UID, pod: pod, move: m}
-	class := pace.Normal
-	if m.verb == remove {
-		class = pace.Urgent
+// priority is the turn of a request at the gate. What was refused once may be so
+// for ever: it goes behind what has not been tried.
+func (r *run) priority(p state, m move) pace.Priority {
+	turn := pace.Priority{Deadline: r.order.Terms.Deadline, Rank: pace.Advance}
+	switch {
+	case m.verb == remove:
+		turn.Class = pace.Urgent
+	case p.refused > 0:
+		turn.Rank = pace.Retry
 	}
-	leave, err := r.Gate.Enter(ctx, pace.Priority{Class: class, Deadline: deadline})
+	return turn
+}
+
+// ask makes one request when it is its turn, and reports its answer.
+func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority) {
+	a := answer{uid: pod.UID, pod: pod, move: m}
+	leave, err := r.Gate.Enter(ctx, p)
 	if err != nil {
 		return // ctx has ended, and nobody listens
 	}
@@ -499,29 +521,4 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// trim keeps of a Pod what this package reads.
-func trim(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, fmt.Errorf("the pod watch brought %T", obj)
-	}
-	small := &corev1.Pod{
-		TypeMeta: pod.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			OwnerReferences: pod.OwnerReferences,
-		},
-		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: pod.Spec.Volumes,
-			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
-	}
-	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		small.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
-	}
-	return small, nil
 }

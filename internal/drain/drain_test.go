@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -27,6 +30,8 @@ import (
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // A stage is one node in virtual time: an API server that knows pods, deletions
@@ -56,11 +61,39 @@ func play(t *testing.T, run func(s *stage)) {
 			d := action.(clienttesting.DeleteActionImpl)
 			return true, nil, s.stop("deleted", d.GetName(), &d.DeleteOptions)
 		})
+		s.selectFields()
 		s.drainer = &Drainer{
 			Client: evictable{s.kube, s},
 			Grace:  -1,
 		}
 		run(s)
+	})
+}
+
+// selectFields makes the fake heed field selectors: it ignores them by itself.
+func (s *stage) selectFields() {
+	matches := func(selector fields.Selector, obj runtime.Object) bool {
+		pod, ok := obj.(*corev1.Pod)
+		return !ok || selector.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName})
+	}
+	gvr := corev1.SchemeGroupVersion.WithResource("pods")
+	s.kube.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		obj, err := s.kube.Tracker().List(gvr, corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
+		if err != nil {
+			return true, nil, err
+		}
+		list := obj.(*corev1.PodList)
+		selector := action.(clienttesting.ListAction).GetListRestrictions().Fields
+		list.Items = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !matches(selector, &p) })
+		return true, list, nil
+	})
+	s.kube.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		all, err := s.kube.Tracker().Watch(gvr, action.GetNamespace())
+		if err != nil {
+			return true, nil, err
+		}
+		selector := action.(clienttesting.WatchAction).GetWatchRestrictions().Fields
+		return true, watch.Filter(all, func(e watch.Event) (watch.Event, bool) { return e, matches(selector, e.Object) }), nil
 	})
 }
 
@@ -415,5 +448,128 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 		if most != parallel {
 			t.Errorf("%d at once, want %d", most, parallel)
 		}
+	})
+}
+
+// gated gives the drainer a gate that lets in one request at a time, each for a
+// second, and is taken until open is called.
+func (s *stage) gated() (gate *pace.Gate, open func()) {
+	gate = pace.NewGate(1)
+	s.drainer.Gate = gate
+	s.refuse = func(string) *metav1.Status {
+		time.Sleep(time.Second)
+		return nil
+	}
+	leave, err := gate.Enter(s.Context(), pace.Priority{Class: pace.Foremost})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return gate, func() { leave(0) }
+}
+
+func TestOfNodesWithOneDeadlineOneIsEmptiedAfterTheOther(t *testing.T) {
+	play(t, func(s *stage) {
+		_, open := s.gated()
+		deadline := s.begin.Add(120 * time.Second)
+		var drains sync.WaitGroup
+		for _, node := range []string{"one", "two", "three"} {
+			for k := range 2 {
+				s.pod(fmt.Sprintf("%s-%d", node, k), func(p *corev1.Pod) { p.Spec.NodeName = node })
+			}
+			drains.Go(func() {
+				result, err := s.drainer.Drain(s.Context(), Order{Node: node, CordonedAt: s.begin, Terms: Terms{Deadline: deadline}, Log: testr.New(s.T)})
+				if err != nil || result.Evicted != 2 {
+					t.Errorf("%s: %+v, %v", node, result, err)
+				}
+			})
+			synctest.Wait() // they come to the gate in this order
+		}
+		open()
+		drains.Wait()
+		var order []string
+		for _, event := range s.events {
+			node, _, _ := strings.Cut(strings.Fields(event)[2], "-") // of two pods of a node either may be first
+			order = append(order, node)
+		}
+		if diff := cmp.Diff([]string{"one", "one", "two", "two", "three", "three"}, order); diff != "" {
+			t.Errorf("nodes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWhatWasRefusedGoesBehindWhatWasNotTried(t *testing.T) {
+	play(t, func(s *stage) {
+		gate, open := s.gated()
+		pods := []string{"blocked", "free"}
+		for _, name := range pods {
+			s.pod(name, func(p *corev1.Pod) { p.Spec.NodeName = name })
+		}
+		blocked := true
+		s.refuse = func(name string) *metav1.Status {
+			time.Sleep(time.Second)
+			if name == "blocked" && blocked {
+				blocked = false
+				return budget(name)
+			}
+			return nil
+		}
+		deadline := s.begin.Add(120 * time.Second)
+		var drains sync.WaitGroup
+		begin := func(node string) {
+			drains.Go(func() {
+				if _, err := s.drainer.Drain(s.Context(), Order{Node: node, CordonedAt: s.begin, Terms: Terms{Deadline: deadline}, Log: testr.New(s.T)}); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		begin("blocked")
+		open()
+		time.Sleep(1100 * time.Millisecond) // refused, and its next try waits
+		leave, err := gate.Enter(s.Context(), pace.Priority{Class: pace.Foremost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // it waits at the gate
+		begin("free")
+		leave(0)
+		drains.Wait()
+		s.want(1, "7s evicted free with 30s", "8s evicted blocked with 30s")
+	})
+}
+
+func TestANodeWhoseTurnDoesNotComeIsMissedAtItsDeadline(t *testing.T) {
+	play(t, func(s *stage) {
+		s.gated()
+		s.pod("a")
+		result, err := s.drain(Terms{Deadline: s.begin.Add(30 * time.Second)}, nil)
+		s.wantEnd(result, err, Result{Missed: []string{"all, which could not be listed"}}, 30*time.Second)
+	})
+}
+
+func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
+	play(t, func(s *stage) {
+		_, open := s.gated()
+		s.pod("calm", func(p *corev1.Pod) { p.Spec.NodeName = "calm" })
+		s.pod("hurried", func(p *corev1.Pod) { p.Spec.NodeName = "hurried" })
+		changed := make(chan Terms)
+		var drains sync.WaitGroup
+		for _, o := range []Order{
+			{Node: "calm", Terms: Terms{Deadline: s.begin.Add(100 * time.Second)}},
+			{Node: "hurried", Changed: changed},
+		} {
+			o.CordonedAt, o.Log = s.begin, testr.New(s.T)
+			drains.Go(func() {
+				if _, err := s.drainer.Drain(s.Context(), o); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		changed <- Terms{Deadline: s.begin.Add(60 * time.Second)}
+		synctest.Wait()
+		open()
+		drains.Wait()
+		s.want(0, "1s evicted hurried with 30s", "2s evicted calm with 30s")
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -122,8 +121,7 @@ func (v *Volumes) on(node string, keep map[string]bool) []string {
 // that cannot be read counts as none: at worst its volume is waited for.
 func (v *Volumes) used(ctx context.Context, r *run) map[string]bool {
 	used := map[string]bool{}
-	for _, obj := range r.store.List() {
-		pod := obj.(*corev1.Pod)
+	for _, pod := range r.store.list() {
 		for _, volume := range pod.Spec.Volumes {
 			claim := ""
 			switch {

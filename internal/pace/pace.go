@@ -13,18 +13,31 @@ import (
 
 // Classes for callers that share a [Gate] without knowing each other.
 const (
-	Normal = iota
+	Aside  = iota - 1 // nobody waits for it
+	Normal            // the zero value
 	Urgent
 	Foremost
 )
 
-// Priority says who goes first where several wait. The zero value goes last.
+// Ranks for callers whose class and deadline are the same: what is begun is
+// brought forward before more is begun, so that a crowd is worked through one
+// after the other.
+const (
+	Advance = iota
+	Begin
+	Retry    // it was refused before, and may be again
+	Conclude // it only says that all is done
+)
+
+// Priority says who goes first where several wait. The zero value is of class Normal, without a deadline.
 type Priority struct {
 	// Class comes first: the greater, the more urgent.
 	Class int
 	// Deadline decides within a class: the nearer goes first, none after all of
 	// them. It does not end a wait; the context does.
 	Deadline time.Time
+	// Rank decides where the deadlines are equal: the lower goes first.
+	Rank int
 }
 
 // compare is negative where p goes before q.
@@ -34,7 +47,7 @@ func (p Priority) compare(q Priority) int {
 	}
 	switch {
 	case p.Deadline.Equal(q.Deadline):
-		return 0
+		return cmp.Compare(p.Rank, q.Rank)
 	case p.Deadline.IsZero():
 		return +1
 	case q.Deadline.IsZero():

@@ -39,15 +39,17 @@ func TestTheMoreUrgentGoesFirst(t *testing.T) {
 			{"no deadline", Priority{}},
 			{"far", Priority{Deadline: far}},
 			{"near, first", Priority{Deadline: near}},
+			{"near, to be concluded", Priority{Deadline: near, Rank: Conclude}},
+			{"near, to be begun", Priority{Deadline: near, Rank: Begin}},
 			{"near, second", Priority{Deadline: near}},
 			{"urgent, no deadline", Priority{Class: 1}},
 			{"urgent, far", Priority{Class: 1, Deadline: far}},
-			{"idle", Priority{Class: -1, Deadline: near}},
+			{"aside", Priority{Class: Aside, Deadline: near}},
 		})
 		want := []string{
 			"urgent, far", "urgent, no deadline",
-			"near, first", "near, second", "far", "no deadline",
-			"idle",
+			"near, first", "near, second", "near, to be begun", "near, to be concluded", "far", "no deadline",
+			"aside",
 		}
 		if diff := cmp.Diff(want, order); diff != "" {
 			t.Errorf("order of tokens (-want +got):\n%s", diff)
