@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,11 @@ const startTime = 30 * time.Second
 // serve runs the controller until ctx ends. An error is a reason to exit: what
 // heals by itself is not returned.
 func serve(ctx context.Context, c *config, out io.Writer) error {
+	// The heap is a few MB at rest and a few ten in a storm: to collect it twice as
+	// often costs little, and a third of the memory less lies idle.
+	if was := debug.SetGCPercent(50); was != 100 { // GOGC says otherwise
+		debug.SetGCPercent(was)
+	}
 	log, flush := newLogger(c, out)
 	defer flush()
 	log.Info("starting", "version", strings.ReplaceAll(strings.TrimSpace(describeVersion()), "\n", ", "), "queue", c.queue.text, "region", c.region, "options", c.changed)
