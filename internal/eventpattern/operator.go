@@ -1,0 +1,272 @@
+package eventpattern
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// parseOperand reads what stands beside an operator's name.
+type parseOperand func(operand any) (test, error)
+
+// operator is what may stand in a pattern's array in place of a value, as the
+// one field of an object; nil for a name that is none.
+//
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html
+func operator(name string) parseOperand {
+	switch name {
+	case "prefix":
+		return func(operand any) (test, error) { return affix(operand, strings.HasPrefix) }
+	case "suffix":
+		return func(operand any) (test, error) { return affix(operand, strings.HasSuffix) }
+	case "equals-ignore-case":
+		return func(operand any) (test, error) { return compare(operand, strings.EqualFold) }
+	case "wildcard":
+		return wildcard
+	case "anything-but":
+		return anythingBut
+	case "exists":
+		return exists
+	case "numeric":
+		return numeric
+	case "cidr":
+		return cidr
+	}
+	return nil
+}
+
+// parseTest reads one value of a pattern's array.
+func parseTest(value any) (test, error) {
+	switch value := value.(type) {
+	case map[string]any:
+		name, operand, err := single(value)
+		if err != nil {
+			return nil, err
+		}
+		parse := operator(name)
+		if parse == nil {
+			return nil, fmt.Errorf("no operator has the name %q", name)
+		}
+		t, err := parse(operand)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return t, nil
+	case []any:
+		return nil, errors.New("an array holds no other arrays")
+	}
+	// Numbers too are compared as they are written: 300 is not 3.0e2.
+	return func(v any, present bool) bool { return present && v == value }, nil
+}
+
+// single is the one field of an operator's object.
+func single(object map[string]any) (name string, operand any, err error) {
+	if len(object) != 1 {
+		return "", nil, fmt.Errorf("an operator is an object with one field, not %d", len(object))
+	}
+	for name, operand = range object {
+	}
+	return name, operand, nil
+}
+
+// compare takes strings that stand in a relation to the operand.
+func compare(operand any, related func(value, operand string) bool) (test, error) {
+	text, ok := operand.(string)
+	if !ok {
+		return nil, errors.New("needs a string")
+	}
+	return func(v any, _ bool) bool {
+		s, ok := v.(string)
+		return ok && related(s, text)
+	}, nil
+}
+
+// affix is compare for prefixes and suffixes, which can ignore the case.
+func affix(operand any, has func(value, operand string) bool) (test, error) {
+	folded, ok := operand.(map[string]any)
+	if !ok {
+		return compare(operand, has)
+	}
+	name, operand, err := single(folded)
+	if err != nil {
+		return nil, err
+	}
+	if name != "equals-ignore-case" {
+		return nil, errors.New("needs a string or equals-ignore-case")
+	}
+	return compare(operand, func(value, operand string) bool {
+		return has(strings.ToLower(value), strings.ToLower(operand))
+	})
+}
+
+// wildcard takes strings in which * stands for any number of characters, and a
+// backslash for the * or backslash after it.
+func wildcard(operand any) (test, error) {
+	text, ok := operand.(string)
+	if !ok {
+		return nil, errors.New("needs a string")
+	}
+	parts := []string{""}
+	for i := 0; i < len(text); i++ {
+		last := &parts[len(parts)-1]
+		switch {
+		case text[i] == '\\' && i+1 < len(text) && strings.ContainsRune(`*\`, rune(text[i+1])):
+			i++
+			*last += text[i : i+1]
+		case text[i] == '\\':
+			return nil, errors.New(`a backslash stands before * or another`)
+		case text[i] == '*' && *last == "" && len(parts) > 1:
+			return nil, errors.New("no two * follow each other")
+		case text[i] == '*':
+			parts = append(parts, "")
+		default:
+			*last += text[i : i+1]
+		}
+	}
+	return func(v any, _ bool) bool {
+		s, ok := v.(string)
+		return ok && inOrder(s, parts)
+	}, nil
+}
+
+// inOrder reports whether s is made of the parts with anything between them.
+func inOrder(s string, parts []string) bool {
+	s, ok := strings.CutPrefix(s, parts[0])
+	if len(parts) == 1 {
+		return ok && s == ""
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		if !ok {
+			return false
+		}
+		_, s, ok = strings.Cut(s, part)
+	}
+	return ok && strings.HasSuffix(s, parts[len(parts)-1])
+}
+
+// anythingBut takes a value that the operand does not: a string, a number, a
+// list of one of these, or an operator on strings with one or several operands.
+func anythingBut(operand any) (test, error) {
+	var refused leaf
+	var err error
+	switch operand := operand.(type) {
+	case map[string]any:
+		refused, err = anyOperand(operand)
+	case []any:
+		for _, value := range operand {
+			if fmt.Sprintf("%T", value) != fmt.Sprintf("%T", operand[0]) {
+				return nil, errors.New("a list has strings or numbers, not both")
+			}
+		}
+		refused, err = literals(operand)
+	default:
+		refused, err = literals([]any{operand})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(v any, present bool) bool { return present && !refused.match(v) }, nil
+}
+
+// literals are the tests for strings and numbers.
+func literals(values []any) (leaf, error) {
+	for _, value := range values {
+		switch value.(type) {
+		case string, json.Number:
+		default:
+			return nil, errors.New("needs strings or numbers")
+		}
+	}
+	return parseLeaf(values)
+}
+
+// anyOperand are the tests of one operator on strings, for each of its operands.
+func anyOperand(object map[string]any) (leaf, error) {
+	name, operand, err := single(object)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains([]string{"prefix", "suffix", "equals-ignore-case", "wildcard"}, name) {
+		return nil, fmt.Errorf("does not go with %q", name)
+	}
+	operands, ok := operand.([]any)
+	if !ok {
+		operands = []any{operand}
+	}
+	var tests []any
+	for _, operand := range operands {
+		tests = append(tests, map[string]any{name: operand})
+	}
+	return parseLeaf(tests)
+}
+
+// exists takes what is there, or what is not. An object is not: this looks at
+// leaves alone.
+func exists(operand any) (test, error) {
+	wanted, ok := operand.(bool)
+	if !ok {
+		return nil, errors.New("needs true or false")
+	}
+	return func(_ any, present bool) bool { return present == wanted }, nil
+}
+
+// numericLimit bounds the numbers that the service compares.
+const numericLimit = 5e9
+
+// numeric takes numbers within bounds: [">", 0, "<=", 5].
+func numeric(operand any) (test, error) {
+	list, _ := operand.([]any)
+	if len(list) != 2 && len(list) != 4 {
+		return nil, errors.New("needs one comparison, or two for a range")
+	}
+	var all []func(float64) bool
+	signs := ""
+	for pair := range slices.Chunk(list, 2) {
+		sign, _ := pair[0].(string)
+		number, _ := pair[1].(json.Number)
+		bound, err := number.Float64()
+		if err != nil || bound < -numericLimit || bound > numericLimit {
+			return nil, fmt.Errorf("needs a number of at most %g after %q", numericLimit, sign)
+		}
+		holds, ok := map[string]func(float64) bool{
+			"=":  func(f float64) bool { return f == bound },
+			"<":  func(f float64) bool { return f < bound },
+			"<=": func(f float64) bool { return f <= bound },
+			">":  func(f float64) bool { return f > bound },
+			">=": func(f float64) bool { return f >= bound },
+		}[sign]
+		if !ok {
+			return nil, fmt.Errorf("cannot compare by %q", sign)
+		}
+		all = append(all, holds)
+		signs += sign[:1]
+	}
+	if len(signs) == 2 && signs != "><" && signs != "<>" {
+		return nil, errors.New("a range has a lower and an upper bound")
+	}
+	return func(v any, _ bool) bool {
+		number, ok := v.(json.Number)
+		if !ok {
+			return false
+		}
+		f, err := number.Float64()
+		return err == nil && !slices.ContainsFunc(all, func(holds func(float64) bool) bool { return !holds(f) })
+	}, nil
+}
+
+// cidr takes the IP addresses of a network.
+func cidr(operand any) (test, error) {
+	text, _ := operand.(string)
+	network, err := netip.ParsePrefix(text)
+	if err != nil {
+		return nil, fmt.Errorf("needs a network such as 10.0.0.0/24: %w", err)
+	}
+	return func(v any, _ bool) bool {
+		s, _ := v.(string)
+		address, err := netip.ParseAddr(s)
+		return err == nil && network.Contains(address)
+	}, nil
+}
