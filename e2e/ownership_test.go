@@ -102,6 +102,36 @@ func TestWithoutTheTagCheckNodesAreDrainedWithoutACallToEC2(t *testing.T) {
 	}
 }
 
+func TestThreePermissionsOfSQSAreEnoughWithoutTagCheckAndHooks(t *testing.T) {
+	s := newScenario(t)
+	n, late := s.nodes(1)[0], node{name: s.name + "-late", instance: s.id(1)}
+	s.pod("one", n.name)
+	for _, fault := range []awssim.Fault{
+		{Service: "sqs", Action: "GetQueueAttributes", Code: "AccessDenied"},
+		{Service: "ec2", Code: "UnauthorizedOperation"},
+		{Service: "autoscaling", Code: "AccessDenied"},
+	} {
+		fault.ID, fault.Status = fault.Service, http.StatusForbidden
+		s.must(s.aws.SetFault(fault))
+	}
+	s.leader("--check-tag-before-draining=false", "--delete-sqs-msg-if-node-not-found", brief)
+	before := s.placement()
+	unknown := s.send(s.body("spot-interruption", late.instance))
+	message := s.send(s.body("spot-interruption", n.instance))
+	s.awaitDeleted(soon, message)
+	s.drainedExactly(before, n)
+	s.eventually("the message about an instance without a Node is left", func() bool { return s.received([]string{unknown}) >= 3 })
+	if s.isDeleted(unknown) {
+		t.Error("the message about an instance without a Node was deleted")
+	}
+	if n := s.calls("ec2", "DescribeInstances"); n != 1 {
+		t.Errorf("%d calls of DescribeInstances, want one that is refused", n)
+	}
+	s.join(late.name, late.instance)
+	s.awaitDeleted(soon, unknown)
+	s.finished(late.name)
+}
+
 func TestANodeWithoutAProviderIDIsFoundByThePrivateDNSNameOfItsInstance(t *testing.T) {
 	s := newScenario(t)
 	other := s.nodes(1)[0]

@@ -90,8 +90,10 @@ type Controller struct {
 	slots     chan struct{} // nil: no bound
 	calledOff changes
 
-	mu    sync.Mutex
-	works map[cluster.Ref]*work
+	mu       sync.Mutex
+	works    map[cluster.Ref]*work
+	denied   error     // the last answer of EC2, if the role may not ask and need not
+	askAgain time.Time // when it may have changed
 }
 
 const (

@@ -35,6 +35,7 @@ type whose uint8
 const (
 	foreign   whose = iota // not this cluster's, as far as anybody can tell
 	unmanaged              // the tag check is on and the instance does not have the tag
+	unknown                // no Node has it, and EC2 may not be asked
 	pending                // this cluster's, but no Node of it so far
 	departed               // this cluster's, but its Node or the instance is gone
 	ours                   // a Node has it
@@ -79,6 +80,7 @@ type Why string
 const (
 	WhyForeign          Why = "instance-not-in-cluster"
 	WhyUnmanaged        Why = "instance-not-managed"
+	WhyUnknown          Why = "instance-unknown"
 	WhyNoNodeYet        Why = "node-not-registered-yet"
 	WhyGone             Why = "instance-gone"
 	WhyNothingRuns      Why = "nothing-runs-there-any-more"
@@ -97,7 +99,7 @@ const young = 15 * time.Minute
 // decide says what a notice means for one of its instances. It is pure: the
 // tables of TestDecide are its specification.
 //
-//	             ours            no Node yet   Node or instance gone   foreign, unmanaged
+//	             ours            no Node yet   Node or instance gone   foreign, unmanaged (unknown: leave)
 //	spot …       drain           hold          drop                    leave (drop, by option)
 //	closed       undo            drop          drop                    leave
 //	stopped …    finish          drop          drop                    leave
@@ -114,6 +116,8 @@ func decide(n notice.Notice, f facts, p Policy) decision {
 			d.action = drop
 		}
 		return d
+	case unknown: // its Node may come, and then so does the message
+		return decision{action: leave, why: WhyUnknown}
 	case departed:
 		if n.Kind == notice.ASGTerminate || n.Kind == notice.ASGLaunch {
 			return decision{action: complete, why: WhyGone}

@@ -129,6 +129,10 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 			n: spot, w: unmanaged,
 			want: decision{action: leave, why: WhyUnmanaged},
 		},
+		"unknown, and never deleted": {
+			n: spot, w: unknown, policy: Policy{DeleteForeign: true, NodeGracePeriod: time.Minute},
+			want: decision{action: leave, why: WhyUnknown},
+		},
 		"the end of a foreign change": {
 			n: notice.Notice{Kind: notice.ScheduledChange, Ended: true}, w: foreign,
 			want: decision{action: leave, why: WhyForeign},
@@ -168,14 +172,14 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 // Whatever comes, a decision has a reason, and its deadline is none of the future's making.
 func TestEveryDecisionHasAReason(t *testing.T) {
 	for _, kind := range notice.Kinds {
-		for _, w := range []whose{foreign, unmanaged, pending, departed, ours} {
+		for _, w := range []whose{foreign, unmanaged, unknown, pending, departed, ours} {
 			for _, ended := range []bool{false, true} {
 				n := notice.Notice{Kind: kind, Time: now, Deadline: at(120), Ended: ended && kind == notice.ScheduledChange, Gone: ended && kind == notice.StateChange}
 				d := decide(n, facts{whose: w, limits: asg.Limits{Timeout: time.Hour, Global: time.Hour}, now: now}, policy)
 				if d.why == "" || d.action.String() == "" {
 					t.Errorf("%v, whose %d: %+v", kind, w, d)
 				}
-				if writes := d.action != leave && d.action != drop; writes && (w == foreign || w == unmanaged) {
+				if writes := d.action != leave && d.action != drop; writes && (w == foreign || w == unmanaged || w == unknown) {
 					t.Errorf("%v of a foreign instance: %v", kind, d.action)
 				}
 			}

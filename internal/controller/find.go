@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,8 +43,11 @@ func (c *Controller) find(ctx context.Context, n notice.Notice, id string, maxAg
 			return finding{whose: departed}, nil
 		}
 	}
-	inst, known, err := c.Instances.Get(ctx, id, maxAge)
-	if err != nil {
+	inst, known, err := c.lookUp(ctx, id, maxAge)
+	switch {
+	case errors.Is(err, instance.ErrDenied) && c.ManagedTag == "":
+		return finding{whose: unknown}, nil
+	case err != nil:
 		return finding{}, err
 	}
 	if node == nil && known {
@@ -69,6 +73,33 @@ func (c *Controller) find(ctx context.Context, n notice.Notice, id string, maxAg
 		return finding{whose: pending}, nil
 	}
 	return finding{whose: departed}, nil
+}
+
+// lookUp asks EC2 about an instance. Where the role may not ask and need not, which is without the
+// tag check, that is logged once, and EC2 is not bothered again for a while.
+func (c *Controller) lookUp(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
+	if c.ManagedTag != "" {
+		return c.Instances.Get(ctx, id, maxAge)
+	}
+	c.mu.Lock()
+	err := c.denied
+	again := !time.Now().Before(c.askAgain)
+	c.mu.Unlock()
+	if err != nil && !again {
+		return instance.Instance{}, false, err
+	}
+	inst, known, err := c.Instances.Get(ctx, id, maxAge)
+	if err != nil && !errors.Is(err, instance.ErrDenied) {
+		return inst, known, err
+	}
+	c.mu.Lock()
+	first := err != nil && c.denied == nil
+	c.denied, c.askAgain = err, time.Now().Add(settled)
+	c.mu.Unlock()
+	if first {
+		c.Log.Info("messages about instances that have no Node here are left in the queue: EC2 cannot be asked whose they are", "why", err.Error())
+	}
+	return inst, known, err
 }
 
 // elsewhere reports whether the notice is about another account or region.

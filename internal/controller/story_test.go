@@ -529,6 +529,28 @@ func TestAFailedLookUpLosesNothing(t *testing.T) {
 	})
 }
 
+func TestWithoutThePermissionForLookUpsAndTheTagCheckKnownNodesAreDrainedAndTheRestIsLeft(t *testing.T) {
+	tell(t, func(s *story) {
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}))
+		s.edit = func(c *Controller) { c.ManagedTag, c.DeleteForeign = "", true }
+		s.lead()
+		s.send(s.body("spot-interruption", "i-0fedcba9876543210"))
+		s.send(s.body("spot-interruption", theID))
+		s.after(2 * time.Minute)
+		if s.left() != 1 || !s.node().Spec.Unschedulable {
+			t.Errorf("%d messages, cordoned %t; want one left, and the node drained", s.left(), s.node().Spec.Unschedulable)
+		}
+		if n := s.calls("DescribeInstances"); n != 1 {
+			t.Errorf("%d look-ups, want 1", n)
+		}
+		s.aws.RemoveFault("ec2") // the permission is there now
+		s.after(10 * time.Minute)
+		if s.left() != 0 {
+			t.Errorf("%d messages left, want none: the instance is known to be another's", s.left())
+		}
+	})
+}
+
 func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 	t.Run("by its state", func(t *testing.T) {
 		tell(t, func(s *story) {

@@ -44,6 +44,9 @@ type API interface {
 	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 }
 
+// ErrDenied is wrapped by the error of a look-up that the role does not allow.
+var ErrDenied = errors.New("permission ec2:DescribeInstances is missing")
+
 // A Directory looks instances up by id, in batches, and remembers the answers,
 // among them that there is no such instance. Its methods may be called
 // concurrently.
@@ -255,7 +258,7 @@ func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*
 	// EC2 alone has this code; STS, which may be asked for credentials within the
 	// call, says AccessDenied.
 	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "UnauthorizedOperation" {
-		return nil, fmt.Errorf("permission ec2:DescribeInstances is missing: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, fmt.Errorf("describe %d instances: %w", len(in.Filters[0].Values), cause)
