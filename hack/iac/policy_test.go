@@ -1,0 +1,156 @@
+package iac
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+const (
+	allowed = "Allowed"
+	refused = "ImplicitlyDenied"
+	denied  = "ExplicitlyDenied"
+
+	// The simulator knows the keys of few issuers, EKS not among them.
+	issuer = "accounts.google.com"
+	role   = "arn:aws:iam::123456789012:role/Role"
+	source = "arn:aws:events:eu-central-1:123456789012:rule/"
+	queue  = "arn:aws:sqs:eu-central-1:123456789012:Queue"
+	dead   = "arn:aws:sqs:eu-central-1:123456789012:DeadLetters"
+	group  = "arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:63f5b5c2-58b3-0574-b7d5-b3162d0268f0:autoScalingGroupName/"
+)
+
+// asked is a request to IAM and the answer that is due.
+type asked struct {
+	what     string
+	setting  string
+	who      string
+	action   string
+	resource string
+	context  map[string]string
+	want     string
+}
+
+var (
+	tls   = map[string]string{"aws:SecureTransport": "true", "aws:RequestedRegion": here.Region}
+	noTLS = map[string]string{"aws:SecureTransport": "false", "aws:RequestedRegion": here.Region}
+)
+
+// with is a context with one more key.
+func with(context map[string]string, key, value string) map[string]string {
+	context = maps.Clone(context)
+	context[key] = value
+	return context
+}
+
+func of(rule string) map[string]string { return with(tls, "aws:SourceArn", source+rule) }
+
+// pod are the session tags of Pod Identity.
+func pod(cluster, namespace, account string) map[string]string {
+	return map[string]string{
+		"aws:RequestTag/eks-cluster-arn":            "arn:aws:eks:eu-central-1:123456789012:cluster/" + cluster,
+		"aws:RequestTag/kubernetes-namespace":       namespace,
+		"aws:RequestTag/kubernetes-service-account": account,
+	}
+}
+
+func token(audience, subject string) map[string]string {
+	return map[string]string{issuer + ":aud": audience, issuer + ":sub": subject}
+}
+
+var requests = []asked{
+	{"our rule sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), allowed},
+	{"another of our rules sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("LifecycleActionRule"), allowed},
+	{"our rule gives up", "as they are", "events.amazonaws.com", "sqs:SendMessage", dead, of("StateChangeRule"), allowed},
+	{"another rule of the account sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("Other"), refused},
+	{"another rule of the account gives up", "as they are", "events.amazonaws.com", "sqs:SendMessage", dead, of("Other"), refused},
+	{"a rule of another account sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", strings.Replace(source, here.ID, "210987654321", 1)+"SpotInterruptionRule"), refused},
+	{"no rule sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, tls, refused},
+	{"our rule sends without TLS", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, with(noTLS, "aws:SourceArn", source+"SpotInterruptionRule"), denied},
+	{"our rule receives", "as they are", "events.amazonaws.com", "sqs:ReceiveMessage", queue, of("SpotInterruptionRule"), refused},
+	{"another service sends in the name of our rule", "as they are", "sns.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), refused},
+	{"Auto Scaling sends by itself", "as they are", "autoscaling.amazonaws.com", "sqs:SendMessage", queue, tls, refused},
+	{"another account sends", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:SendMessage", queue, tls, refused},
+	{"another account receives", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:ReceiveMessage", queue, tls, refused},
+
+	{"receive", "the least", role, "sqs:ReceiveMessage", queue, tls, allowed},
+	{"delete", "the least", role, "sqs:DeleteMessage", queue, tls, allowed},
+	{"hold", "the least", role, "sqs:ChangeMessageVisibility", queue, tls, allowed},
+	{"check the queue, with the least", "the least", role, "sqs:GetQueueAttributes", queue, tls, refused},
+	{"check the queue", "as they are", role, "sqs:GetQueueAttributes", queue, tls, allowed},
+	{"receive without TLS", "as they are", role, "sqs:ReceiveMessage", queue, noTLS, denied},
+	{"receive dead letters", "as they are", role, "sqs:ReceiveMessage", dead, tls, refused},
+	{"receive from another queue", "as they are", role, "sqs:ReceiveMessage", queue + "2", tls, refused},
+	{"send", "as they are", role, "sqs:SendMessage", queue, tls, refused},
+	{"purge", "as they are", role, "sqs:PurgeQueue", queue, tls, refused},
+	{"change the queue", "as they are", role, "sqs:SetQueueAttributes", queue, tls, refused},
+
+	{"look instances up", "as they are", role, "ec2:DescribeInstances", "*", tls, allowed},
+	{"look instances up, with the least", "the least", role, "ec2:DescribeInstances", "*", tls, refused},
+	{"look instances up in another region", "as they are", role, "ec2:DescribeInstances", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"terminate an instance", "as they are", role, "ec2:TerminateInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
+
+	{"read a hook", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
+	{"read a hook in another region", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"read a hook, without hooks", "without hooks", role, "autoscaling:DescribeLifecycleHooks", "*", tls, refused},
+	{"complete a hook", "as they are", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, allowed},
+	{"prolong a hook", "as they are", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers", tls, allowed},
+	{"complete a hook, without hooks", "without hooks", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, refused},
+	{"complete a hook of a named group", "two groups", role, "autoscaling:CompleteLifecycleAction", group + "gpu.workers", tls, allowed},
+	{"complete a hook of a group that is not named", "two groups", role, "autoscaling:CompleteLifecycleAction", group + "others", tls, refused},
+	{"prolong a hook of a group that is not named", "two groups", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers2", tls, refused},
+	{"complete a hook in another region", "as they are", role, "autoscaling:CompleteLifecycleAction", strings.Replace(group, here.Region, "us-east-1", 1) + "workers", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"change a hook", "as they are", role, "autoscaling:PutLifecycleHook", group + "workers", tls, refused},
+	{"terminate an instance of a group", "as they are", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, refused},
+
+	{"our pod takes the role", "as they are", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "node-termination-handler", "node-termination-handler"), allowed},
+	{"our pod tags its session", "as they are", "pods.eks.amazonaws.com", "sts:TagSession", role, pod("prod", "node-termination-handler", "node-termination-handler"), allowed},
+	{"a pod of another cluster takes the role", "as they are", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("test", "node-termination-handler", "node-termination-handler"), refused},
+	{"a pod of another namespace takes the role", "as they are", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "default", "node-termination-handler"), refused},
+	{"a pod with another ServiceAccount takes the role", "as they are", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "node-termination-handler", "default"), refused},
+	{"an instance takes the role", "as they are", "ec2.amazonaws.com", "sts:AssumeRole", role, pod("prod", "node-termination-handler", "node-termination-handler"), refused},
+
+	{"our pod takes the role", "IRSA, another name", "arn:aws:iam::123456789012:oidc-provider/" + issuer, "sts:AssumeRoleWithWebIdentity", role, token("sts.amazonaws.com", "system:serviceaccount:kube-system:aws-node-termination-handler"), allowed},
+	{"another pod takes the role", "IRSA, another name", "arn:aws:iam::123456789012:oidc-provider/" + issuer, "sts:AssumeRoleWithWebIdentity", role, token("sts.amazonaws.com", "system:serviceaccount:kube-system:default"), refused},
+	{"a token for others takes the role", "IRSA, another name", "arn:aws:iam::123456789012:oidc-provider/" + issuer, "sts:AssumeRoleWithWebIdentity", role, token("vault", "system:serviceaccount:kube-system:aws-node-termination-handler"), refused},
+	{"a pod of another cluster takes the role", "IRSA, another name", "arn:aws:iam::123456789012:oidc-provider/" + issuer + "2", "sts:AssumeRoleWithWebIdentity", role, token("sts.amazonaws.com", "system:serviceaccount:kube-system:aws-node-termination-handler"), refused},
+	{"a pod takes the role by Pod Identity", "IRSA, another name", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "kube-system", "aws-node-termination-handler"), refused},
+}
+
+func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
+	n := node(t)
+	var names []string
+	var all []Request
+	for _, a := range requests {
+		for template, resources := range stacks(t, here, settings[a.setting]) {
+			r := Request{IdentityPolicies: []NamedPolicy{}, ServiceControlPolicies: []any{}, ResourceControlPolicies: []any{}}
+			r.Request.Principal, r.Request.Action, r.Request.Context = a.who, a.action, a.context
+			r.Request.Resource.Resource, r.Request.Resource.AccountID = a.resource, here.ID
+			if a.who == role {
+				r.IdentityPolicies = []NamedPolicy{{"role", resources["RolePolicy"].Properties["PolicyDocument"]}}
+			}
+			switch a.resource {
+			case queue:
+				r.ResourcePolicy = resources["QueuePolicy"].Properties["PolicyDocument"]
+			case dead:
+				r.ResourcePolicy = resources["DeadLettersPolicy"].Properties["PolicyDocument"]
+			case role:
+				r.ResourcePolicy = resources["Role"].Properties["AssumeRolePolicyDocument"]
+			}
+			names = append(names, template+", "+a.setting+": "+a.what)
+			all = append(all, r)
+		}
+	}
+	verdicts, err := n.Simulate(t.Context(), all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(verdicts) != len(all) {
+		t.Fatalf("%d answers to %d requests", len(verdicts), len(all))
+	}
+	for i, verdict := range verdicts {
+		if want := requests[i/2].want; verdict != want { // each was asked of both templates
+			t.Errorf("%s: %s, want %s", names[i], verdict, want)
+		}
+	}
+}
