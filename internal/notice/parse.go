@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // spotNotice is how long before the interruption EC2 sends its warning.
@@ -86,7 +88,7 @@ func open(body string) (envelope, error) {
 
 // parseDirect reads what Auto Scaling sends to a queue or topic by itself.
 func parseDirect(e envelope) (Notice, error) {
-	n := Notice{ID: clip(e.RequestID), Account: e.AccountID, Time: parseTime(time.RFC3339, e.Time)}
+	n := Notice{ID: clip(e.RequestID), Account: clip(e.AccountID), Time: parseTime(time.RFC3339, e.Time)}
 	switch e.LifecycleTransition {
 	case "autoscaling:EC2_INSTANCE_TERMINATING":
 		return parseHook(n, ASGTerminate, e.lifecycle)
@@ -103,7 +105,7 @@ func parseDirect(e envelope) (Notice, error) {
 }
 
 func parseEvent(e envelope) (Notice, error) {
-	n := Notice{ID: clip(e.ID), Account: e.Account, Region: e.Region, Time: parseTime(time.RFC3339, e.Time)}
+	n := Notice{ID: clip(e.ID), Account: clip(e.Account), Region: clip(e.Region), Time: parseTime(time.RFC3339, e.Time)}
 	switch e.Source + "/" + e.DetailType {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
 		return parseSpot(n, e.Detail)
@@ -190,10 +192,10 @@ func parseHealth(n Notice, detail json.RawMessage) (Notice, error) {
 	// Health repeats an event in a second region and through an organization's
 	// account: the detail says where it happens, the envelope where it was sent.
 	if d.EventRegion != "" {
-		n.Region = d.EventRegion
+		n.Region = clip(d.EventRegion)
 	}
 	if d.AffectedAccount != "" {
-		n.Account = d.AffectedAccount
+		n.Account = clip(d.AffectedAccount)
 	}
 	if !n.Ended {
 		n.Deadline = parseTime(time.RFC1123, d.StartTime)
@@ -223,8 +225,13 @@ func parseHook(n Notice, kind Kind, d lifecycle) (Notice, error) {
 	if d.AutoScalingGroupName == "" || d.LifecycleHookName == "" {
 		return n, errors.New("AutoScalingGroupName or LifecycleHookName is missing")
 	}
-	if len(d.AutoScalingGroupName) > nameLimit || len(d.LifecycleHookName) > nameLimit || len(d.LifecycleActionToken) > nameLimit {
-		return n, fmt.Errorf("AutoScalingGroupName, LifecycleHookName or LifecycleActionToken is longer than %d bytes", nameLimit)
+	for _, name := range []string{d.AutoScalingGroupName, d.LifecycleHookName, d.LifecycleActionToken} {
+		switch {
+		case len(name) > nameLimit:
+			return n, fmt.Errorf("AutoScalingGroupName, LifecycleHookName or LifecycleActionToken is longer than %d bytes", nameLimit)
+		case strings.ContainsFunc(name, unicode.IsControl): // Auto Scaling has none of these
+			return n, errors.New("AutoScalingGroupName, LifecycleHookName or LifecycleActionToken has a control character")
+		}
 	}
 	n.Kind = kind
 	n.Hook = Hook{Group: d.AutoScalingGroupName, Name: d.LifecycleHookName, Token: d.LifecycleActionToken}
@@ -255,19 +262,27 @@ func isInstanceID(id string) bool {
 	return ok && len(digits) >= 8 && len(digits) <= 17 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// parseTime is zero for what it cannot read: a notice without a time is still a notice.
+// parseTime is zero for what it cannot read: a notice without a time is still a
+// notice. So is one near the ends of the years from 0 to 9999, which are all that
+// JSON can hold: a zone or a deadline moves it beyond.
 func parseTime(layout, value string) time.Time {
 	t, err := time.Parse(layout, value)
-	if err != nil {
+	if t = t.UTC(); err != nil || t.Year() < 1 || t.Year() > 9998 {
 		return time.Time{}
 	}
-	return t.UTC()
+	return t
 }
 
-// clip cuts s to nameLimit and drops bytes that are not UTF-8.
+// clip cuts s to nameLimit and drops what cannot be printed: what people read in
+// logs and Events must not steer their terminals.
 func clip(s string) string {
 	if len(s) > nameLimit {
 		s = s[:nameLimit]
 	}
-	return strings.ToValidUTF8(s, "")
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, s)
 }
