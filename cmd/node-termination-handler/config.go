@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // A config is everything that the handler can be told. It comes from flags and
@@ -30,6 +31,9 @@ type config struct {
 	deleteIfNodeNotFound bool
 	// workers bounds the drains that are not urgent; 0 is no bound.
 	workers int
+	// maxUnready bounds the nodes out of use while there are drains that can wait;
+	// zero: no bound.
+	maxUnready intstr.IntOrString
 
 	checkTag    bool
 	managedTag  string // key of the tag; not empty if checkTag
@@ -50,6 +54,7 @@ type config struct {
 	heartbeatInterval time.Duration // 0: no heartbeats
 	heartbeatUntil    time.Duration // since the hook began; for heartbeatInterval > 0 alone
 	completionDelay   time.Duration // 0: none
+	hookNames         []string      // empty: all
 
 	kubeconfig            string // paths, separated as in PATH; empty: see kube
 	kubernetesServiceHost string // empty: as the cluster says

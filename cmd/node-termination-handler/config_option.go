@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,18 +130,21 @@ func (o *option) refuse(g given, why error) mistake {
 	return mistake{name: o.flag, words: words}
 }
 
+// userInfo is a user name and password in a URL, well-formed or not.
+var userInfo = regexp.MustCompile(`//[^/?#]*@`)
+
 // show returns text as it may be printed: quoted, cut, and not at all where it
-// is a secret.
+// is a secret, which a URL can hold by mistake.
 func (o *option) show(text string) string {
 	const most = 200 // a line of a log, and enough to recognise what was given
-	switch {
-	case o.secret:
+	if o.secret {
 		return fmt.Sprintf("(secret, %d characters)", len(text))
-	case len(text) > most:
-		return fmt.Sprintf("%q and %d characters more", text[:most], len(text)-most)
-	default:
-		return strconv.Quote(text)
 	}
+	text = userInfo.ReplaceAllLiteralString(text, "//(secret)@")
+	if len(text) > most {
+		return fmt.Sprintf("%q and %d characters more", text[:most], len(text)-most)
+	}
+	return strconv.Quote(text)
 }
 
 // noValue is the value of an option without effect.

@@ -7,12 +7,14 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -151,6 +153,12 @@ func (c *config) options() []option {
 			value: seconds(&c.nodeGracePeriod, 1, week),
 			words: "Seconds that a drain may take where the notice has no deadline of its own.",
 		},
+		{
+			names: names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"},
+			group: groupNode, defWords: "no bound",
+			value: parsed(&c.maxUnready, kindText, "1 to 100000, or 1% to 100%", parseMaxUnready),
+			words: "How many nodes, or what percentage of all, may be not ready or cordoned before drains that can wait are held back, their nodes untouched. Spot interruptions, stopping instances and deadlines within node-termination-grace-period never wait.",
+		},
 
 		{
 			names: names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"},
@@ -189,6 +197,13 @@ func (c *config) options() []option {
 			group: groupHooks, def: "-1", defWords: "none",
 			value: secondsOr(&c.completionDelay, 0, 0, hookLimit),
 			words: "Seconds between the end of a drain and the completion of its hook, for logs to be shipped.",
+		},
+
+		{
+			names: names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"},
+			group: groupHooks, defWords: "all",
+			value: parsed(&c.hookNames, kindText, "names of hooks, separated by commas", parseHookNames),
+			words: "Lifecycle hooks to hold open and to complete. The others are left to whom they belong to; a node whose instance such a hook terminates is drained all the same, and nothing is forced for it.",
 		},
 
 		{
@@ -395,6 +410,44 @@ func burst(p *int) value {
 		return set(text)
 	}
 	return v
+}
+
+// parseMaxUnready parses a number of nodes, or a percentage of them.
+func parseMaxUnready(text string) (intstr.IntOrString, error) {
+	number, isPercent := strings.CutSuffix(text, "%")
+	most := 100_000
+	if isPercent {
+		most = 100
+	}
+	n, err := parseInteger(number)
+	switch {
+	case err != nil && isPercent:
+		return intstr.IntOrString{}, errors.New("is not a percentage")
+	case err != nil:
+		return intstr.IntOrString{}, err
+	case n < 1 || n > most:
+		return intstr.IntOrString{}, errors.New("is out of range")
+	case isPercent:
+		return intstr.FromString(strconv.Itoa(n) + "%"), nil
+	}
+	return intstr.FromInt(n), nil
+}
+
+// hookName is what Auto Scaling takes as the name of a lifecycle hook.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+var hookName = regexp.MustCompile(`^[A-Za-z0-9_/-]{1,255}$`)
+
+// parseHookNames parses names separated by commas.
+func parseHookNames(text string) ([]string, error) {
+	var all []string
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if !hookName.MatchString(name) {
+			return nil, fmt.Errorf("has %q, which is not the name of a lifecycle hook", name)
+		}
+		all = append(all, name)
+	}
+	return all, nil
 }
 
 // probesPath takes what http.ServeMux takes as a plain path, other than the

@@ -25,6 +25,8 @@ type health struct {
 	leading time.Time         // since when; zero: this replica stands by
 	// lastReceive is when the queue last answered.
 	lastReceive func() time.Time
+	// heldBack says what a leader holds back, and why; nothing if empty.
+	heldBack func() string
 }
 
 // set says what is missing of a part; nothing if why is empty.
@@ -63,6 +65,9 @@ func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ok: leading")
+	if why := h.heldBack(); why != "" {
+		fmt.Fprintln(w, why)
+	}
 }
 
 // alive answers the liveness probe: whether the leader still hears from the queue.

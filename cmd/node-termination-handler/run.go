@@ -108,7 +108,21 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	}
 	server.Store(newServer(nil))
 	metrics.Held(func() (int, time.Time) { return server.Load().Held() }, lastReceive)
-	probes := &health{missing: map[string]string{"kubernetes": "the nodes are not listed yet"}, lastReceive: lastReceive}
+	var leader atomic.Pointer[controller.Controller] // of the present term; nil before the first
+	heldBack := func() (int, string) {
+		if ctrl := leader.Load(); ctrl != nil {
+			return ctrl.HeldBack()
+		}
+		return 0, ""
+	}
+	metrics.HeldBack(func() int {
+		drains, _ := heldBack()
+		return drains
+	})
+	probes := &health{missing: map[string]string{"kubernetes": "the nodes are not listed yet"}, lastReceive: lastReceive, heldBack: func() string {
+		_, why := heldBack()
+		return why
+	}}
 	stopHTTP, err := listen(ctx, c, log, metrics, probes)
 	if err != nil {
 		return err
@@ -146,6 +160,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		// A controller's works and a server's messages are of one term.
 		ctrl := newController(c, log)
 		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer = nodes, instances, hooks, drainer, observers
+		leader.Store(ctrl)
+		defer leader.Store(nil)
 		s := newServer(ctrl)
 		server.Store(s)
 		return lead(ctx, log, ctrl, s)
@@ -291,6 +307,8 @@ func newController(c *config, log logr.Logger) *controller.Controller {
 			CordonOnly:      c.cordonOnly,
 			DeleteForeign:   c.deleteIfNodeNotFound,
 			NodeGracePeriod: c.nodeGracePeriod,
+			HookNames:       c.hookNames,
+			MaxUnready:      c.maxUnready,
 		},
 		Account:           c.queue.account,
 		Region:            c.region,

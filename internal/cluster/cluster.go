@@ -178,9 +178,10 @@ func (c *Cluster) Exists(ref Ref) bool {
 // work left, as a new leader must: the old one may have written a moment ago.
 // Nodes whose intent cannot be read are left out, with an error for each.
 func (c *Cluster) Unfinished(ctx context.Context) (map[Ref]Intent, error) {
-	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: StateLabel + "=" + StateDraining})
+	const unfinished = StateLabel + " in (" + StateDraining + "," + StateWaiting + ")"
+	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: unfinished})
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes with %s=%s: %w", StateLabel, StateDraining, err)
+		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
 	}
 	found := map[Ref]Intent{}
 	var errs []error
@@ -193,6 +194,19 @@ func (c *Cluster) Unfinished(ctx context.Context) (map[Ref]Intent, error) {
 		}
 	}
 	return found, errors.Join(errs...)
+}
+
+// OutOfUse returns the nodes that are not ready or cordoned, by whomever, as far
+// as the watch has told, and how many nodes there are in all.
+func (c *Cluster) OutOfUse() (out map[types.UID]bool, all int) {
+	nodes := c.nodes.GetStore().List()
+	out = map[types.UID]bool{}
+	for _, obj := range nodes {
+		if node := obj.(*corev1.Node); node.Spec.Unschedulable || !Ready(node) {
+			out[node.UID] = true
+		}
+	}
+	return out, len(nodes)
 }
 
 // Record changes the node's intent and makes the node carry it: cordoned, marked

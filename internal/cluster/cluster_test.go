@@ -301,27 +301,83 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	}
 }
 
-// FuzzReadIntent: a user may edit the annotation, an older version wrote it.
+func TestAnIntentHoldsNothingThatIsNotItsNodes(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{IntentAnnotation: `{"v":1,` +
+			`"hooks":[{"group":"g","name":"h","instance":"i-0123456789abcdef0"},{"group":"g","name":"h","instance":"i-0fedcba9876543210"}],` +
+			`"taints":["aws-node-termination-handler/spot-itn","node.kubernetes.io/unreachable"]}`}},
+		Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-0123456789abcdef0"},
+	}
+	i, ok, err := ReadIntent(node)
+	want := Intent{
+		Version: 1, Hooks: []Hook{{Group: "g", Name: "h", Instance: "i-0123456789abcdef0"}}, Taints: []string{"aws-node-termination-handler/spot-itn"},
+	}
+	if diff := cmp.Diff(want, i); diff != "" || !ok || err != nil {
+		t.Errorf("intent (-want +got), %v:\n%s", err, diff)
+	}
+}
+
+// FuzzReadIntent: a user may edit the annotation, a kubelet may write it, an
+// older version wrote it.
 func FuzzReadIntent(f *testing.F) {
 	f.Add(`{"v":1,"notices":[{"kind":"SpotInterruption","ids":["a"],"time":"2026-11-20T10:15:30Z","deadline":"2026-11-20T10:17:30Z"}],"cordonedAt":"2026-11-20T10:15:30Z"}`)
+	f.Add(`{"v":1,"queue":"q","notices":[{"kind":"ScheduledChange","change":"c","ids":["a","b"],"time":"2026-11-20T10:15:30Z"}],"hooks":[{"group":"g","name":"h","instance":"i-0fedcba9876543210","started":"2026-11-20T10:15:30Z"}],` +
+		`"cordoned":true,"taints":["a","aws-node-termination-handler/spot-itn"],"excluded":true,"outOfServiceAt":"2026-11-20T10:15:30Z","finishedAt":"2026-11-20T10:15:30Z"}`)
 	f.Add(`{"v":1}`)
 	f.Add(`{"v":99}`)
 	f.Add(`nonsense`)
+	const instance = "i-0123456789abcdef0"
+	foreign := []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}, {Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}
+	labels := map[string]string{"a": "b", excludeLabel: ""}
 	f.Fuzz(func(t *testing.T, text string) {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{IntentAnnotation: text}}}
-		i, ok, err := ReadIntent(node)
-		if err != nil && ok {
-			t.Fatal("an intent with an error")
+		node := corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{IntentAnnotation: text, "a": "b"}},
+			Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + instance, Taints: foreign},
+		}
+		i, ok, err := ReadIntent(&node)
+		if err != nil && (ok || !cmp.Equal(i, Intent{})) {
+			t.Fatalf("an intent with an error: %+v, %v", i, err)
 		}
 		if !ok {
 			return
 		}
-		next := i.With(spot("new", 120), nil, now)
-		if !next.Covers(spot("new", 120)) || next.Deadline().IsZero() || next.Deadline().After(at(120)) {
-			t.Fatalf("with a spot warning: %+v", next)
+		next := i.With(spot("new", 120), &Hook{Group: "g", Name: "h", Instance: instance}, now)
+		if len(i.Entries) < maxEntries && !next.Covers(spot("new", 120)) {
+			t.Errorf("the warning is not in %+v", next)
 		}
-		if _, _, err := cordon(node, next, Marks{TaintEffect: corev1.TaintEffectNoSchedule}); err != nil {
+		if want := Earlier(i.Deadline(), at(120)); !next.Deadline().Equal(want) {
+			t.Errorf("the deadline is %s, want %s: %+v", next.Deadline(), want, next)
+		}
+		if again := next.With(spot("new", 120), &Hook{Group: "g", Name: "h", Instance: instance}, at(1)); len(i.Entries) < maxEntries && !cmp.Equal(next, again) {
+			t.Errorf("a redelivery changes %+v to %+v", next, again)
+		}
+		if len(next.Entries) > maxEntries || len(next.Hooks) > max(maxHooks, len(i.Hooks)) {
+			t.Errorf("%d notices and %d hooks", len(next.Entries), len(next.Hooks))
+		}
+		for _, e := range i.Entries {
+			if i.Without(e.Change).HasChange(e.Change) {
+				t.Errorf("change %q cannot be taken back from %+v", e.Change, i)
+			}
+		}
+		for _, h := range next.Hooks {
+			if h.Instance != instance {
+				t.Errorf("a hook of another instance: %+v", h)
+			}
+		}
+
+		// What is written can be read, and undoing it touches nothing that is somebody else's.
+		written, p, err := cordon(&node, next, Marks{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+		if err != nil {
 			t.Fatalf("cordon with %+v: %v", next, err)
+		}
+		after := apply(t, node, p)
+		read, ok, err := ReadIntent(&after)
+		if !ok || err != nil || !same(read, written) {
+			t.Errorf("written is %+v, read %+v, %v", written, read, err)
+		}
+		back := apply(t, after, uncordon(&after, read))
+		if !cmp.Equal(back.Spec.Taints, foreign) || !cmp.Equal(back.Labels, labels) || !cmp.Equal(back.Annotations, map[string]string{"a": "b"}) {
+			t.Errorf("undone: %+v, labels %v, annotations %v", back.Spec, back.Labels, back.Annotations)
 		}
 	})
 }

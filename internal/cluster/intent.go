@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,9 +16,10 @@ import (
 const (
 	// IntentAnnotation holds an Intent as JSON.
 	IntentAnnotation = "node-termination-handler/intent"
-	// StateLabel is StateDraining or StateDrained, for people and for selectors.
+	// StateLabel is one of the states below, for people and for selectors.
 	StateLabel = "node-termination-handler/state"
 
+	StateWaiting  = "waiting"  // the intent is held back
 	StateDraining = "draining" // the intent has unfinished work
 	StateDrained  = "drained"  // all of it is done
 )
@@ -39,7 +41,11 @@ type Intent struct {
 	Taints         []string  `json:"taints,omitempty"`
 	Excluded       bool      `json:"excluded,omitempty"`
 	OutOfServiceAt time.Time `json:"outOfServiceAt,omitzero"`
-	// CordonedAt is when the first notice was recorded.
+	// HeldBack is set while the node is not to be touched: too many others are out
+	// of use. The intent does not cordon it then.
+	HeldBack bool `json:"heldBack,omitempty"`
+	// CordonedAt is when the first notice was recorded, or when the node was no
+	// longer held back.
 	CordonedAt time.Time `json:"cordonedAt"`
 	// DrainedAt is when the pods were gone; zero before.
 	DrainedAt time.Time `json:"drainedAt,omitzero"`
@@ -89,7 +95,17 @@ func ReadIntent(node *corev1.Node) (i Intent, ok bool, err error) {
 	if i.Version != intentVersion {
 		return Intent{}, false, fmt.Errorf("annotation %s of node %s has version %d, this program writes %d; remove it to start afresh", IntentAnnotation, node.Name, i.Version, intentVersion)
 	}
-	return i, true, nil
+	return i.of(node), true, nil
+}
+
+// of is the part of the intent that can be this node's. A kubelet may write the
+// annotations of its node, and must not come by more rights in this way: not to
+// complete the hooks of other instances, nor to remove taints that others put on it.
+func (i Intent) of(node *corev1.Node) Intent {
+	instance := InstanceID(node)
+	i.Hooks = slices.DeleteFunc(i.Hooks, func(h Hook) bool { return instance != "" && h.Instance != instance })
+	i.Taints = slices.DeleteFunc(i.Taints, func(key string) bool { return !strings.HasPrefix(key, taintPrefix) })
+	return i
 }
 
 // Deadline is the earliest deadline of all notices; zero when none has one.
@@ -156,6 +172,14 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 	}
 	if hook != nil && !slices.ContainsFunc(i.Hooks, hook.same) && len(i.Hooks) < maxHooks {
 		i.Hooks = append(slices.Clone(i.Hooks), *hook)
+	}
+	return i
+}
+
+// Released lets a node that was held back go the way of the others.
+func (i Intent) Released(now time.Time) Intent {
+	if i.HeldBack {
+		i.HeldBack, i.CordonedAt = false, now
 	}
 	return i
 }

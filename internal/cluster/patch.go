@@ -83,9 +83,13 @@ func newPatch(node *corev1.Node) *nodePatch {
 }
 
 // cordon is the patch that makes the node carry the intent: unschedulable, the
-// marks, and the intent itself with what of it nobody had done before.
+// marks, and the intent itself with what of it nobody had done before. A node that
+// is held back gets the intent alone.
 func cordon(node *corev1.Node, i Intent, marks Marks) (Intent, *nodePatch, error) {
 	p := newPatch(node)
+	if i.HeldBack {
+		return i, p, p.write(i)
+	}
 	if !node.Spec.Unschedulable {
 		i.Cordoned = true
 		p.Spec.Unschedulable = new(true)
@@ -119,8 +123,11 @@ func (p *nodePatch) write(i Intent) error {
 		return fmt.Errorf("write the intent: %w", err)
 	}
 	state := StateDraining
-	if i.Finished() {
+	switch {
+	case i.Finished():
 		state = StateDrained
+	case i.HeldBack:
+		state = StateWaiting
 	}
 	p.Metadata.Annotations[IntentAnnotation] = new(string(text))
 	p.Metadata.Labels[StateLabel] = new(state)

@@ -22,7 +22,7 @@ func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.No
 		}
 		if !time.Now().Before(d.patience) {
 			next.action = drop
-			if n.Kind == notice.ASGTerminate {
+			if c.owns(n.Hook) {
 				next.action = complete
 			}
 			return found, next, nil
@@ -66,7 +66,7 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, n notice.N
 // holdOpen sends the heartbeats of a notice's hook until release is called,
 // which returns when there will be no more.
 func (c *Controller) holdOpen(ctx context.Context, hook asg.Hook, n notice.Notice) (release func()) {
-	if n.Hook == (notice.Hook{}) {
+	if !c.owns(n.Hook) {
 		return func() {}
 	}
 	ctx, stop := context.WithCancel(ctx)

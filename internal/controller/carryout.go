@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +32,10 @@ func (c *Controller) carryOut(ctx context.Context, w *work) error {
 	release := c.holdHooks(ctx, w)
 	defer release()
 
-	err := c.evacuate(ctx, log, w)
+	err := c.comeForward(ctx, log, w)
+	if err == nil {
+		err = c.evacuate(ctx, log, w)
+	}
 	if err == nil {
 		err = c.delay(ctx, w)
 	}
@@ -105,7 +109,8 @@ func (w *work) tighten(ctx context.Context, changed <-chan struct{}, terms chan<
 }
 
 func termsOf(i cluster.Intent) pods.Terms {
-	return pods.Terms{Deadline: i.Deadline(), IgnoreBudgets: i.Has(notice.StateChange)}
+	stopping := slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool { return e.Kind == notice.StateChange && !e.Deadline.IsZero() })
+	return pods.Terms{Deadline: i.Deadline(), IgnoreBudgets: stopping}
 }
 
 // takeSlot waits for a worker, where their number is bounded and nothing urgent
@@ -115,7 +120,7 @@ func termsOf(i cluster.Intent) pods.Terms {
 func (c *Controller) takeSlot(ctx context.Context, w *work) (free func(), err error) {
 	for c.slots != nil {
 		intent, changed := w.now()
-		if intent.Has(notice.SpotInterruption) || intent.Has(notice.StateChange) {
+		if urgent(intent) {
 			break
 		}
 		var hurry <-chan time.Time // the deadline comes first

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -56,6 +58,7 @@ type Observer interface {
 const (
 	StepCordon   = "cordon"
 	StepUncordon = "uncordon"
+	StepHoldBack = "hold-back" // not one of its
 )
 
 // Controller handles the messages of the queue. Its fields are set before Run.
@@ -88,6 +91,7 @@ type Controller struct {
 	begin     chan *work    // works for Run to carry out
 	resumed   chan struct{} // closed when the intents of the leader before are under way
 	slots     chan struct{} // nil: no bound
+	restraint *restraint    // nil: no bound
 	calledOff changes
 
 	mu       sync.Mutex
@@ -117,6 +121,12 @@ func (c *Controller) init() {
 		c.calledOff = newChanges()
 		if c.Workers > 0 {
 			c.slots = make(chan struct{}, c.Workers)
+		}
+		if c.MaxUnready != (intstr.IntOrString{}) {
+			c.restraint = &restraint{
+				most: c.mostUnready, outOfUse: c.Cluster.OutOfUse,
+				taken: map[types.UID]time.Time{}, waiting: map[types.UID]time.Time{},
+			}
 		}
 	})
 }
@@ -204,7 +214,7 @@ func (c *Controller) consider(ctx context.Context, log logr.Logger, n notice.Not
 		return found, decision{}, err
 	}
 	f := facts{whose: found.whose, calledOff: c.calledOff.has(n, id)}
-	if n.Hook != (notice.Hook{}) && (found.whose == ours || found.whose == pending) {
+	if c.owns(n.Hook) && (found.whose == ours || found.whose == pending) {
 		f.limits = c.limits(ctx, log, hookOf(n, id))
 	}
 	if n.Ended {

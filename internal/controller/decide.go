@@ -1,7 +1,10 @@
 package controller
 
 import (
+	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -58,6 +61,16 @@ type Policy struct {
 	NodeGracePeriod time.Duration // bounds a drain where the notice has no deadline
 	// HeartbeatUntil is how long heartbeats may hold a hook open; zero: none are sent.
 	HeartbeatUntil time.Duration
+	// HookNames are the lifecycle hooks to hold open and to complete; empty: all.
+	HookNames []string
+	// MaxUnready is how many nodes may be not ready or cordoned for drains that can
+	// wait: a number, or a percentage of all nodes. Zero: no bound.
+	MaxUnready intstr.IntOrString
+}
+
+// owns reports whether a hook is this program's to hold open and to complete.
+func (p Policy) owns(h notice.Hook) bool {
+	return h.Name != "" && (len(p.HookNames) == 0 || slices.Contains(p.HookNames, h.Name))
 }
 
 // decision is what to do about a notice for one instance, and why.
@@ -69,8 +82,6 @@ type decision struct {
 	// patience is how long the message waits for the end of the work; zero: as long
 	// as it takes. Work that goes on longer goes on without the message.
 	patience time.Time
-	// urgent work waits for no worker.
-	urgent bool
 }
 
 // Why is the reason of a decision: a log field and a metric label, so a closed set.
@@ -91,10 +102,20 @@ const (
 	WhyChangeEnded      Why = "scheduled-change-ended"
 	WhyScaleIn          Why = "lifecycle-hook-terminating"
 	WhyLaunch           Why = "lifecycle-hook-launching"
+	WhyOthersHook       Why = "lifecycle-hook-of-others"
+	WhyMaxUnready       Why = "max-unready-nodes"
+	WhyEnoughReady      Why = "enough-nodes-ready"
+	WhyDeadlineNear     Why = "deadline-near"
 )
 
-// young is how old an instance or a notice may be for a Node to be still expected.
-const young = 15 * time.Minute
+const (
+	// young is how old an instance or a notice may be for a Node to be still expected.
+	young = 15 * time.Minute
+	// overdue is how long after its deadline a machine that is still there is taken
+	// to go any moment. After that it has been started again, or its notice lay in the
+	// queue: nothing is known of its end any more, and nothing is forced.
+	overdue = 15 * time.Minute
+)
 
 // decide says what a notice means for one of its instances. It is pure: the
 // tables of TestDecide are its specification.
@@ -105,6 +126,9 @@ const young = 15 * time.Minute
 //	stopped …    finish          drop          drop                    leave
 //	terminating  drain, hook     hold, hook    complete the hook       leave
 //	launching    launch hook     launch hook   complete the hook       leave
+//
+// A hook that is somebody else's is neither held nor completed: its instance
+// terminates all the same, and so its node is drained, for as long as it takes.
 func decide(n notice.Notice, f facts, p Policy) decision {
 	switch f.whose {
 	case foreign, unmanaged:
@@ -119,7 +143,7 @@ func decide(n notice.Notice, f facts, p Policy) decision {
 	case unknown: // its Node may come, and then so does the message
 		return decision{action: leave, why: WhyUnknown}
 	case departed:
-		if n.Kind == notice.ASGTerminate || n.Kind == notice.ASGLaunch {
+		if p.owns(n.Hook) {
 			return decision{action: complete, why: WhyGone}
 		}
 		return decision{action: drop, why: WhyGone}
@@ -129,6 +153,8 @@ func decide(n notice.Notice, f facts, p Policy) decision {
 	switch {
 	case f.calledOff:
 		d = decision{action: drop, why: WhyChangeEnded}
+	case n.Kind == notice.ASGLaunch && !p.owns(n.Hook):
+		d = decision{action: drop, why: WhyOthersHook}
 	case n.Kind == notice.ASGLaunch:
 		d.action = launch
 	case n.Ended || n.Gone:
@@ -153,37 +179,47 @@ func decide(n notice.Notice, f facts, p Policy) decision {
 	return d
 }
 
-// terms are the reason, the deadline and the urgency that a notice gives the work.
+// terms are the reason, the deadline and the patience that a notice gives the work.
 func terms(n notice.Notice, limits asg.Limits, now time.Time, p Policy) decision {
+	var d decision
 	switch n.Kind {
 	case notice.SpotInterruption:
-		deadline := n.Deadline
-		if latest := now.Add(2 * time.Minute); deadline.IsZero() || deadline.After(latest) {
-			deadline = latest // no time, or one of the future
+		d = decision{why: WhySpotInterruption, deadline: n.Deadline}
+		if latest := now.Add(2 * time.Minute); n.Deadline.IsZero() || n.Deadline.After(latest) {
+			d.deadline = latest // no time, or one of the future
 		}
-		return decision{why: WhySpotInterruption, deadline: deadline, urgent: true}
 	case notice.RebalanceRecommendation:
-		return decision{why: WhyRebalance, patience: now.Add(p.NodeGracePeriod)}
+		d = decision{why: WhyRebalance}
 	case notice.StateChange:
 		if n.Gone {
 			return decision{why: WhyNothingRuns}
 		}
-		return decision{why: WhyStopping, deadline: began(n, now).Add(p.NodeGracePeriod), urgent: true}
+		d = decision{why: WhyStopping, deadline: began(n, now).Add(p.NodeGracePeriod)}
 	case notice.ScheduledChange:
-		switch {
-		case n.Ended:
+		if n.Ended {
 			return decision{why: WhyChangeEnded}
-		case n.Deadline.After(now):
-			return decision{why: WhyScheduledChange, deadline: n.Deadline}
 		}
-		return decision{why: WhyScheduledChange, patience: now.Add(p.NodeGracePeriod)}
+		d = decision{why: WhyScheduledChange}
+		if n.Deadline.After(now) {
+			d.deadline = n.Deadline
+		}
 	case notice.ASGTerminate:
-		return decision{why: WhyScaleIn, deadline: began(n, now).Add(hookTime(limits, p))}
+		d = decision{why: WhyScaleIn}
+		if p.owns(n.Hook) { // the time of somebody else's says nothing: ours holds the instance longer
+			d.deadline = began(n, now).Add(hookTime(limits, p))
+		}
 	case notice.ASGLaunch:
 		return decision{why: WhyLaunch, deadline: began(n, now).Add(hookTime(limits, p))}
 	case notice.Ignored:
+		return d
 	}
-	return decision{}
+	if now.Sub(d.deadline) > overdue {
+		d.deadline = time.Time{}
+	}
+	if d.deadline.IsZero() {
+		d.patience = now.Add(p.NodeGracePeriod)
+	}
+	return d
 }
 
 // hookTime is how long a lifecycle hook stays open, less what it takes to
@@ -207,4 +243,28 @@ func began(n notice.Notice, now time.Time) time.Time {
 		return now
 	}
 	return n.Time
+}
+
+// urgent reports whether a machine is going within minutes, whatever becomes of the cluster.
+func urgent(i cluster.Intent) bool {
+	return slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool {
+		return (e.Kind == notice.SpotInterruption || e.Kind == notice.StateChange) && !e.Deadline.IsZero()
+	})
+}
+
+// canWait reports whether the drain of a node can be put off: it is not urgent,
+// and there is more time left than it may take.
+func canWait(i cluster.Intent, now time.Time, p Policy) bool {
+	d := i.Deadline()
+	return !urgent(i) && (d.IsZero() || now.Before(d.Add(-p.NodeGracePeriod)))
+}
+
+// mostUnready is how many of the cluster's nodes may be not ready or cordoned. A
+// percentage is rounded down, but one node may always be.
+func (p Policy) mostUnready(nodes int) int {
+	most, err := intstr.GetScaledValueFromIntOrPercent(&p.MaxUnready, nodes, false)
+	if err != nil { // neither a number nor a percentage: the configuration has no such value
+		return nodes
+	}
+	return max(1, most)
 }

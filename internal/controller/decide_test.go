@@ -5,14 +5,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 var (
 	now    = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 	policy = Policy{NodeGracePeriod: 2 * time.Minute}
+	hook   = notice.Hook{Group: "workers", Name: "drain"}
 )
 
 // A second is what the tables count times in, from now.
@@ -29,19 +32,23 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 	}{
 		"a spot warning": {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-3), Deadline: at(117)},
-			want: decision{action: drain, why: WhySpotInterruption, deadline: at(117), urgent: true},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(117)},
 		},
 		"a spot warning without a time counts from now": {
 			n:    notice.Notice{Kind: notice.SpotInterruption},
-			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120), urgent: true},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120)},
 		},
 		"a spot warning of the future counts from now": {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(3600), Deadline: at(3720)},
-			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120), urgent: true},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(120)},
 		},
-		"an hour-old spot warning is overdue": {
+		"a spot warning that comes late": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-900), Deadline: at(-780)},
+			want: decision{action: drain, why: WhySpotInterruption, deadline: at(-780)},
+		},
+		"an hour-old spot warning tells no deadline any more: its machine is there still": {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-3600), Deadline: at(-3480)},
-			want: decision{action: drain, why: WhySpotInterruption, deadline: at(-3480), urgent: true},
+			want: decision{action: drain, why: WhySpotInterruption, patience: at(120)},
 		},
 		"a rebalance recommendation forces nothing and keeps its message for the grace period": {
 			n:    notice.Notice{Kind: notice.RebalanceRecommendation, Time: at(-3)},
@@ -49,7 +56,19 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		},
 		"an instance that is stopping": {
 			n:    notice.Notice{Kind: notice.StateChange, Time: at(-3)},
-			want: decision{action: drain, why: WhyStopping, deadline: at(117), urgent: true},
+			want: decision{action: drain, why: WhyStopping, deadline: at(117)},
+		},
+		"an instance that was stopping an hour ago may have been started again": {
+			n:    notice.Notice{Kind: notice.StateChange, Time: at(-3600)},
+			want: decision{action: drain, why: WhyStopping, patience: at(120)},
+		},
+		"an instance that will be stopping in an hour, by its clock, is stopping now": {
+			n:    notice.Notice{Kind: notice.StateChange, Time: at(3600)},
+			want: decision{action: drain, why: WhyStopping, deadline: at(120)},
+		},
+		"an hour-old rebalance recommendation still holds": {
+			n:    notice.Notice{Kind: notice.RebalanceRecommendation, Time: at(-3600)},
+			want: decision{action: drain, why: WhyRebalance, patience: at(120)},
 		},
 		"an instance that has stopped": {
 			n:    notice.Notice{Kind: notice.StateChange, Time: at(-3), Gone: true},
@@ -72,25 +91,48 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			want: decision{action: undo, why: WhyChangeEnded},
 		},
 		"a termination hook lasts its timeout, less the time to complete it": {
-			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
 			want: decision{action: drain, why: WhyScaleIn, deadline: at(285)},
 		},
 		"with heartbeats as long as they are sent": {
-			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
 			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 2 * time.Hour},
 			want:   decision{action: drain, why: WhyScaleIn, deadline: at(7185)},
 		},
 		"with heartbeats at most the hook's global limit": {
-			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)}, limits: limits,
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
 			policy: Policy{NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: 48 * time.Hour},
 			want:   decision{action: drain, why: WhyScaleIn, deadline: at(29985)},
 		},
 		"a termination hook that cannot be read lasts the grace period": {
-			n:    notice.Notice{Kind: notice.ASGTerminate, Time: at(-10)},
+			n:    notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook},
 			want: decision{action: drain, why: WhyScaleIn, deadline: at(110)},
 		},
+		"a termination hook that was to end long ago tells no deadline any more": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-3600), Hook: hook}, limits: limits,
+			want: decision{action: drain, why: WhyScaleIn, patience: at(120)},
+		},
+		"a termination hook of the future begins now": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(3600), Hook: hook}, limits: limits,
+			want: decision{action: drain, why: WhyScaleIn, deadline: at(295)},
+		},
+		"a termination hook by a name of ours": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
+			policy: Policy{NodeGracePeriod: 2 * time.Minute, HookNames: []string{"other", "drain"}},
+			want:   decision{action: drain, why: WhyScaleIn, deadline: at(285)},
+		},
+		"somebody else's termination hook drains, and its time is no deadline": {
+			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
+			policy: Policy{NodeGracePeriod: 2 * time.Minute, HookNames: []string{"other"}},
+			want:   decision{action: drain, why: WhyScaleIn, patience: at(120)},
+		},
+		"somebody else's launch hook": {
+			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-10), Hook: hook}, limits: limits,
+			policy: Policy{NodeGracePeriod: 2 * time.Minute, HookNames: []string{"other"}},
+			want:   decision{action: drop, why: WhyOthersHook},
+		},
 		"a launch hook": {
-			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-10)}, limits: limits,
+			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-10), Hook: hook}, limits: limits,
 			want: decision{action: launch, why: WhyLaunch, deadline: at(285)},
 		},
 		"cordon-only": {
@@ -99,7 +141,7 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tt.policy == (Policy{}) {
+			if tt.policy.NodeGracePeriod == 0 {
 				tt.policy = policy
 			}
 			diffDecision(t, tt.want, decide(tt.n, facts{whose: ours, limits: tt.limits, calledOff: tt.calledOff, now: now}, tt.policy))
@@ -109,8 +151,8 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 
 func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 	spot := notice.Notice{Kind: notice.SpotInterruption, Time: at(-3), Deadline: at(117)}
-	terminate := notice.Notice{Kind: notice.ASGTerminate, Time: at(-3)}
-	hook := asg.Limits{Timeout: time.Hour, Global: 48 * time.Hour}
+	terminate := notice.Notice{Kind: notice.ASGTerminate, Time: at(-3), Hook: hook}
+	limits := asg.Limits{Timeout: time.Hour, Global: 48 * time.Hour}
 	for name, tt := range map[string]struct {
 		n      notice.Notice
 		w      whose
@@ -139,7 +181,7 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 		},
 		"a node that will come is waited for until the deadline": {
 			n: spot, w: pending,
-			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(117), patience: at(117), urgent: true},
+			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(117), patience: at(117)},
 		},
 		"or, without one, while a node is to be expected": {
 			n: notice.Notice{Kind: notice.RebalanceRecommendation, Time: at(-3)}, w: pending,
@@ -150,7 +192,7 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 			want: decision{action: hold, why: WhyNoNodeYet, deadline: at(3592), patience: at(117)},
 		},
 		"a launch hook waits for the node": {
-			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-3)}, w: pending,
+			n: notice.Notice{Kind: notice.ASGLaunch, Time: at(-3), Hook: hook}, w: pending,
 			want: decision{action: launch, why: WhyLaunch, deadline: at(3592)},
 		},
 		"nothing runs on an instance that never had a node": {
@@ -159,12 +201,24 @@ func TestDecideAboutAnInstanceWithoutANode(t *testing.T) {
 		},
 		"gone":                    {n: spot, w: departed, want: decision{action: drop, why: WhyGone}},
 		"gone, and its hook open": {n: terminate, w: departed, want: decision{action: complete, why: WhyGone}},
+		"gone, and somebody else's hook open": {
+			n: terminate, w: departed, policy: Policy{NodeGracePeriod: time.Minute, HookNames: []string{"other"}},
+			want: decision{action: drop, why: WhyGone},
+		},
+		"a node that will come is waited for, for somebody else's hook too": {
+			n: terminate, w: pending, policy: Policy{NodeGracePeriod: 2 * time.Minute, HookNames: []string{"other"}},
+			want: decision{action: hold, why: WhyNoNodeYet, patience: at(117)},
+		},
+		"a node that was expected an hour ago is not waited for": {
+			n: notice.Notice{Kind: notice.SpotInterruption, Time: at(-3600), Deadline: at(-3480)}, w: pending,
+			want: decision{action: hold, why: WhyNoNodeYet, patience: at(-2700)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tt.policy == (Policy{}) {
+			if tt.policy.NodeGracePeriod == 0 {
 				tt.policy = policy
 			}
-			diffDecision(t, tt.want, decide(tt.n, facts{whose: tt.w, limits: hook, now: now}, tt.policy))
+			diffDecision(t, tt.want, decide(tt.n, facts{whose: tt.w, limits: limits, now: now}, tt.policy))
 		})
 	}
 }
@@ -183,6 +237,42 @@ func TestEveryDecisionHasAReason(t *testing.T) {
 					t.Errorf("%v of a foreign instance: %v", kind, d.action)
 				}
 			}
+		}
+	}
+}
+
+func TestADrainCanWaitUntilItsDeadlineIsNear(t *testing.T) {
+	intent := func(kind notice.Kind, deadline time.Time) cluster.Intent {
+		return cluster.Intent{}.With(cluster.Entry{Kind: kind, Deadline: deadline}, nil, now)
+	}
+	for name, tt := range map[string]struct {
+		i    cluster.Intent
+		want bool
+	}{
+		"a spot warning cannot":                        {intent(notice.SpotInterruption, at(120)), false},
+		"nor can an instance that is stopping":         {intent(notice.StateChange, at(3600)), false},
+		"a spot warning of hours ago can":              {intent(notice.SpotInterruption, time.Time{}), true},
+		"a rebalance recommendation can":               {intent(notice.RebalanceRecommendation, time.Time{}), true},
+		"but not one that a spot warning has joined":   {intent(notice.RebalanceRecommendation, time.Time{}).With(cluster.Entry{Kind: notice.SpotInterruption, Deadline: at(120)}, nil, now), false},
+		"a scheduled change of tomorrow can":           {intent(notice.ScheduledChange, at(86400)), true},
+		"a termination hook can, with time left":       {intent(notice.ASGTerminate, at(121)), true},
+		"but not with no more than the grace period's": {intent(notice.ASGTerminate, at(120)), false},
+	} {
+		if got := canWait(tt.i, now, policy); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
+	for _, tt := range []struct {
+		max         string
+		nodes, want int
+	}{
+		{"3", 100, 3}, {"3", 2, 3}, {"10%", 100, 10}, {"10%", 99, 9}, {"10%", 5, 1}, {"10%", 0, 1}, {"100%", 7, 7},
+	} {
+		if got := (Policy{MaxUnready: intstr.Parse(tt.max)}).mostUnready(tt.nodes); got != tt.want {
+			t.Errorf("%s of %d nodes: %d, want %d", tt.max, tt.nodes, got, tt.want)
 		}
 	}
 }

@@ -88,6 +88,7 @@ func (c *Controller) end(w *work) {
 	w.over = true
 	if c.works[w.ref] == w {
 		delete(c.works, w.ref)
+		c.restraint.leaves(w.ref.UID)
 	}
 }
 
@@ -136,7 +137,7 @@ func isClosed(c <-chan struct{}) bool {
 func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref, d decision) error {
 	entry := entryOf(n, d)
 	var hook *cluster.Hook
-	if n.Hook != (notice.Hook{}) {
+	if c.owns(n.Hook) {
 		hook = &cluster.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: n.Instances[0], Started: entry.Time}
 	}
 	var w *work
@@ -197,7 +198,9 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 		}
 		defer w.giveBack()
 		now := time.Now().UTC()
-		intent, err := c.Cluster.Record(ctx, ref, func(i cluster.Intent) cluster.Intent { return i.With(entry, hook, now) })
+		intent, err := c.Cluster.Record(ctx, ref, func(i cluster.Intent) cluster.Intent {
+			return c.restrain(ref, i, i.With(entry, hook, now), now)
+		})
 		if err != nil || intent.Finished() {
 			if !w.started {
 				c.abandon(w, nil)
@@ -213,6 +216,9 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 func (c *Controller) start(ctx context.Context, w *work) error {
 	if w.started {
 		return nil
+	}
+	if intent, _ := w.now(); !intent.HeldBack {
+		c.restraint.takes(w.ref.UID)
 	}
 	select {
 	case c.begin <- w:

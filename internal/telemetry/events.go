@@ -37,8 +37,9 @@ var noticeReasons = map[notice.Kind]string{
 // steps are what Events say about the controller's steps on a node. A step that
 // failed has the same reason with Error after it.
 var steps = map[string]struct{ reason, done, undone string }{
-	"cordon":   {"Cordon", "The node is cordoned", "The node could not be cordoned"},
-	"uncordon": {"Uncordon", "The node is uncordoned", "The node could not be uncordoned"},
+	"cordon":    {"Cordon", "The node is cordoned", "The node could not be cordoned"},
+	"uncordon":  {"Uncordon", "The node is uncordoned", "The node could not be uncordoned"},
+	"hold-back": {"DrainHeldBack", "The drain waits until more nodes are in use", "The drain could not be held back"},
 }
 
 const (

@@ -100,7 +100,7 @@ func New() *Metrics {
 	for _, how := range []string{"evicted", "forced", "missed"} {
 		m.pods.WithLabelValues(how)
 	}
-	for _, action := range []string{"cordon", "cordon-and-drain", "uncordon"} {
+	for _, action := range []string{"cordon", "cordon-and-drain", "uncordon", "hold-back"} {
 		for _, status := range []string{"success", "error"} {
 			m.actions.WithLabelValues(action, status)
 		}
@@ -152,6 +152,13 @@ func (m *Metrics) Held(held func() (int, time.Time), lastReceive func() time.Tim
 			return float64(at.UnixMilli()) / 1000
 		}),
 	)
+}
+
+// HeldBack adds a gauge of the drains that are held back now.
+func (m *Metrics) HeldBack(drains func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "drains_held_back", Help: "Drains that wait because more nodes are not ready or cordoned than max-unready-nodes allows.",
+	}, func() float64 { return float64(drains()) }))
 }
 
 // Leading says whether this replica acts.
