@@ -86,6 +86,19 @@ func (h *health) alive(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
+// newHTTPServer gives a client that is slow, or says too much, no more than it needs.
+func newHTTPServer(handler http.Handler) *http.Server {
+	const patience = 10 * time.Second
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: patience,
+		ReadTimeout:       patience,
+		WriteTimeout:      patience,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 14,
+	}
+}
+
 // serveHTTP listens on all of the pod's addresses and serves until ctx ends.
 func serveHTTP(ctx context.Context, log logr.Logger, port int, mux *http.ServeMux) (stop func(), err error) {
 	var listen net.ListenConfig
@@ -93,15 +106,7 @@ func serveHTTP(ctx context.Context, log logr.Logger, port int, mux *http.ServeMu
 	if err != nil {
 		return nil, fmt.Errorf("listen on port %d: %w", port, err)
 	}
-	const patience = 10 * time.Second
-	server := &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: patience,
-		ReadTimeout:       patience,
-		WriteTimeout:      patience,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 14,
-	}
+	server := newHTTPServer(mux)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -123,7 +123,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		_, why := heldBack()
 		return why
 	}}
-	stopHTTP, err := listen(ctx, c, log, metrics, probes)
+	stopHTTP, err := listen(ctx, log, handlers(c, metrics, probes))
 	if err != nil {
 		return err
 	}
@@ -389,8 +389,9 @@ func identity(c *config) string {
 	return name + "_" + rand.String(8)
 }
 
-// listen serves probes and metrics as c says, on one port if both want the same.
-func listen(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, probes *health) (stop func(), err error) {
+// handlers are what probes and metrics are served by, as c says, by port: one
+// serves both if they want the same. Nothing else is served.
+func handlers(c *config, metrics *telemetry.Metrics, probes *health) map[int]*http.ServeMux {
 	muxes := map[int]*http.ServeMux{}
 	mux := func(port int) *http.ServeMux {
 		if muxes[port] == nil {
@@ -408,6 +409,11 @@ func listen(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.
 	if c.prometheusServer {
 		mux(c.prometheusPort).Handle("GET /metrics", metrics.Handler())
 	}
+	return muxes
+}
+
+// listen serves handlers by port.
+func listen(ctx context.Context, log logr.Logger, muxes map[int]*http.ServeMux) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
 		for _, s := range stops {
@@ -425,7 +431,7 @@ func listen(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.
 	return stop, nil
 }
 
-// newLogger logs to out, and so do the Kubernetes libraries.
+// newLogger logs to out, a printable line an entry, and so do the Kubernetes libraries.
 func newLogger(c *config, out io.Writer) (log logr.Logger, flush func()) {
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
@@ -435,7 +441,7 @@ func newLogger(c *config, out io.Writer) (log logr.Logger, flush func()) {
 		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(encoding)
 	}
-	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), c.logLevel)
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(printable{out})), c.logLevel)
 	z := zap.New(core)
 	log = zapr.NewLogger(z)
 	klog.SetLogger(log.WithName("kubernetes"))
