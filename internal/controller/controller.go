@@ -108,6 +108,9 @@ const (
 	// What fails is tried again after firstPause, then twice that, to lastPause.
 	firstPause = 500 * time.Millisecond
 	lastPause  = 10 * time.Second
+	// lookUpsAtOnce bounds how many instances of one message are looked up at once: a
+	// body can name ten thousand, and EC2 takes 200 in one question.
+	lookUpsAtOnce = 200
 	// tryTimeout bounds one try, so that a peer that hangs costs no more than it.
 	tryTimeout = 15 * time.Second
 )
@@ -155,22 +158,23 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 		return nil
 	}
 	log = log.WithValues("kind", n.Kind, "event", n.ID)
-	if len(n.Instances) == 1 {
-		return settle(c.handle(ctx, log, n, n.Instances[0]))
-	}
 	errs := make([]error, len(n.Instances))
+	looking := make(chan struct{}, lookUpsAtOnce)
 	var all sync.WaitGroup
 	for k, id := range n.Instances {
-		all.Go(func() { errs[k] = c.handle(ctx, log, n, id) })
+		looking <- struct{}{}
+		all.Go(func() { errs[k] = c.handle(ctx, log, n, id, func() { <-looking }) })
 	}
 	all.Wait()
 	return settle(errs...)
 }
 
-// handle does what a notice asks for one of its instances.
-func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notice, id string) error {
+// handle does what a notice asks for one of its instances. It calls considered
+// when it knows, or has given up to know, what that is.
+func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notice, id string, considered func()) error {
 	log = log.WithValues("instance", id)
 	found, d, err := c.consider(ctx, log, n, id, settled)
+	considered()
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,9 @@ const (
 	// smallest of bodies and handlers, most of it stack, and 10 KB with usual
 	// ones, so this is 100 MB. It is three notices for each of 3,000 nodes at once.
 	defaultMaxHeld = 10_000
+
+	// logged is how many bytes of a rejected message go into the log.
+	logged = 256
 
 	// handlersStop and settleStop bound what Serve still does once its context
 	// has ended. Their sum leaves room in the ten seconds that the process has
@@ -165,11 +170,15 @@ func (s *Server) Held() (n int, oldest time.Time) {
 // serveMessage is the life of a message, from its receive to its settlement. Whatever
 // waits for a message waits in here.
 func (s *Server) serveMessage(ctx, settling context.Context, h *held, m Message) {
+	// A body can have a megabyte, and its handler may run for hours: all that is
+	// kept of it here is what the log can get.
+	kept := m
+	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
 	err := s.handle(ctx, m)
 	if !s.claim(h) {
 		return // the server stops and gives the message back
 	}
-	s.finish(ctx, settling, h, m, err)
+	s.finish(ctx, settling, h, kept, err)
 }
 
 // finish does with a claimed message what its handler's error asks for.
@@ -201,10 +210,11 @@ func (s *Server) handle(ctx context.Context, m Message) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // arrived while stopping
 	}
+	id := m.ID // m itself would be kept for as long as the handler runs
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("handler panicked: %v", p)
-			s.Log.Error(err, "handler panicked", "message", m.ID, "stack", string(debug.Stack()))
+			s.Log.Error(err, "handler panicked", "message", id, "stack", string(debug.Stack()))
 		}
 	}()
 	return s.Handler.Handle(ctx, m)
@@ -223,7 +233,7 @@ func (s *Server) reject(ctx, settling context.Context, h *held, m Message, why e
 		log = log.V(1)
 	}
 	log.Info("message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
-		"receives", m.ReceiveCount, "body", fmt.Sprintf("%.256q", m.Body))
+		"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
 
 	if redrive == redriveAbsent {
 		return s.settle(ctx, settling, h, Deleted)

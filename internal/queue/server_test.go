@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 	"github.com/go-logr/logr"
@@ -888,6 +889,65 @@ func TestNothingIsReceivedThatCannotBeHeld(t *testing.T) {
 		}
 		if receives > 5 {
 			t.Errorf("%d receives for three batches", receives)
+		}
+	})
+}
+
+// apart gives each delivery a body of its own, as SQS does.
+type apart struct{ *fakeQueue }
+
+func (q apart) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, opts ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {
+	out, err := q.fakeQueue.ReceiveMessage(ctx, in, opts...)
+	if err == nil {
+		for k := range out.Messages {
+			out.Messages[k].Body = aws.String(strings.Clone(*out.Messages[k].Body))
+		}
+	}
+	return out, err
+}
+
+func TestLargeBodiesAreNotKeptWhileTheirHandlersRun(t *testing.T) {
+	const size, messages = 1 << 20, 64
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		q, r := newFakeQueue(), newRecorder()
+		release := make(chan error)
+		s := &Server{Client: apart{q}, URL: q.url(), Metrics: r, Log: r.logger(), Handler: HandlerFunc(func(_ context.Context, m Message) error {
+			if len(m.Body) != size {
+				t.Errorf("a body of %d bytes", len(m.Body))
+			}
+			return <-release
+		})}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		body := strings.Repeat("x", size)
+		before := heap()
+		for range messages {
+			q.send(body)
+		}
+		elapse(30 * time.Second)
+		if n, _ := s.Held(); n != messages {
+			t.Errorf("%d messages are held, want %d", n, messages)
+		}
+		if grown := heap() - before; grown > messages*size/4 {
+			t.Errorf("%d bytes for %d messages of %d", grown, messages, size)
+		}
+		for range messages {
+			release <- Reject(errors.New("unreadable"))
+		}
+		elapse(5 * time.Second)
+		if lines := r.logged("rejected"); len(lines) != messages || len(lines[0]) > 1024 {
+			t.Errorf("%d lines, the first of them: %.2000s", len(lines), lines[0])
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
 		}
 	})
 }

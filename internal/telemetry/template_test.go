@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -190,16 +191,44 @@ func TestATemplateErrorIsToldWithLineAndColumn(t *testing.T) {
 	}
 }
 
+// FuzzParseTemplate: a template that is refused is refused with a position in it,
+// and one that is accepted takes whatever a notice holds, and says nothing else.
 func FuzzParseTemplate(f *testing.F) {
-	for _, text := range []string{DefaultTemplate, nthTemplate, "", "{{", "}}", "a\n{{ if }}", "{{/*", "{{`", "\xff{{ .Foo }}", "%d{{ nosuch }}"} {
-		f.Add(text)
+	for _, text := range []string{DefaultTemplate, nthTemplate, "", "{{", "}}", "a\n{{ if }}", "{{/*", "{{`", "\xff{{ .Foo }}", "%d{{ nosuch }}", "{{ range .Pods }}{{ . }}{{ end }}", "{{ .NodeLabels.a | upper }}"} {
+		f.Add(text, "a\n\"")
 	}
-	f.Fuzz(func(t *testing.T, text string) {
+	f.Setenv("WEBHOOK_URL", secret)
+	f.Fuzz(func(t *testing.T, text, value string) {
 		if strings.ContainsAny(text, "0123456789") { // no huge repetitions, no expensive keys
 			return
 		}
-		if _, err := ParseTemplate(text); err != nil && !strings.HasPrefix(err.Error(), "line ") {
-			t.Errorf("%q: %v", text, err)
+		parsed, err := ParseTemplate(text)
+		if err != nil {
+			var line, column int
+			if _, scanErr := fmt.Sscanf(err.Error(), "line %d, column %d: ", &line, &column); scanErr != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+			if lines := strings.Split(text, "\n"); line < 1 || line > len(lines) || column < 1 || column > 1+len(lines[line-1]) {
+				t.Errorf("%q: %v is not in it", text, err)
+			}
+			return
+		}
+		d := spot()
+		d.Notice.ID, d.Notice.Detail, d.Notice.Hook.Group, d.Node.Name = value, value, value, value
+		for _, m := range []machine{{}, {providerID: value, zone: value, labels: map[string]string{"a": value}}} {
+			body, err := parsed.render(t.Context(), interruptionOf(d, m), func(context.Context, string) []string { return []string{value} })
+			if err != nil && !strings.HasPrefix(err.Error(), "line ") {
+				t.Errorf("%q with %q: %v", text, value, err)
+			}
+			if strings.Contains(string(body), secret) && !strings.Contains(text+value, secret) {
+				t.Errorf("%q gives the environment away: %q", text, body)
+			}
+			if !strings.Contains(text, "{{") && err == nil && string(body) != text {
+				t.Errorf("%q becomes %q", text, body)
+			}
+			if text == DefaultTemplate && !json.Valid(body) {
+				t.Errorf("the default with %q is no JSON: %q", value, body)
+			}
 		}
 	})
 }
