@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -67,8 +68,11 @@ func prepare(m *testing.M) error {
 	if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr}); err != nil {
 		return err
 	}
-	m.Run() // the test program exits with what it returned
-	return shared.Stop()
+	// The test program exits with what Run returned.
+	if m.Run() == 0 && wholeSuite() {
+		err = checkPrivileges(shared)
+	}
+	return errors.Join(err, shared.Stop())
 }
 
 // A scenario has a namespace, nodes, an AWS account and a queue of its own, so
@@ -80,6 +84,7 @@ type scenario struct {
 	name     string // of its namespace, its queue, and the label of its nodes
 	aws      *awssim.Server
 	endpoint string
+	cluster  *sandbox.Cluster
 	kube     kubernetes.Interface
 }
 
@@ -105,15 +110,22 @@ var managed = map[string]string{"aws-node-termination-handler/managed": "true"}
 func newScenario(t *testing.T) *scenario {
 	t.Helper()
 	t.Parallel()
-	s := &scenario{T: t, ctx: t.Context(), number: number.Add(1), kube: shared.Client()}
+	return newScenarioIn(t, shared)
+}
+
+// newScenarioIn makes a scenario in another cluster than the one that most share.
+func newScenarioIn(t *testing.T, cluster *sandbox.Cluster) *scenario {
+	t.Helper()
+	s := &scenario{T: t, ctx: t.Context(), number: number.Add(1), cluster: cluster, kube: cluster.Client()}
 	s.name = fmt.Sprintf("s%d", s.number)
 	s.aws = awssim.New(awssim.Options{})
 	t.Cleanup(s.aws.Close)
+	t.Cleanup(func() { countCalls(s.aws) })
 	var err error
 	s.endpoint, err = s.aws.Listen(s.ctx, "127.0.0.1:0")
 	s.must(err)
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
-	s.must(release.Apply(s.ctx, shared, manifests, s.name, "Deployment"))
+	s.must(release.Apply(s.ctx, s.cluster, manifests, s.name, "Deployment"))
 	// The scenario's own pods, in the same namespace, are none of Pod Security's business.
 	_, err = s.kube.CoreV1().Namespaces().Patch(s.ctx, s.name, types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
 	s.must(err)
@@ -152,7 +164,7 @@ func (s *scenario) node(name, instance string) node {
 // join adds a ready Node for an instance.
 func (s *scenario) join(name, instance string) {
 	s.Helper()
-	_, err := shared.AddNode(s.ctx, sandbox.NodeSpec{
+	_, err := s.cluster.AddNode(s.ctx, sandbox.NodeSpec{
 		Name: name, ProviderID: "aws:///us-east-1a/" + instance, Labels: map[string]string{"scenario": s.name},
 	})
 	s.must(err)
@@ -339,7 +351,7 @@ func (s *scenario) leader(args ...string) *handler {
 // launch runs a replica and does not wait.
 func (s *scenario) launch(args ...string) *handler {
 	s.Helper()
-	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{})}
 	h.cmd = release.Replica{
@@ -472,7 +484,7 @@ func (s *scenario) awaitDeleted(limit time.Duration, messages ...string) {
 func (s *scenario) audit(keep func(sandbox.AuditEvent) bool) []sandbox.AuditEvent {
 	s.Helper()
 	user := "system:serviceaccount:" + s.name + ":node-termination-handler"
-	events, err := shared.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && (keep == nil || keep(e)) })
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && (keep == nil || keep(e)) })
 	s.must(err)
 	return events
 }

@@ -108,6 +108,9 @@ type Replica struct {
 // Region is where the simulated account is.
 const Region = "us-east-1"
 
+// SecretAccessKey is what replicas sign with; the simulator does not look.
+const SecretAccessKey = "hush-secret-access-key"
+
 // Command is the process, not started, with an environment of its own.
 func (r Replica) Command(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, r.Program, slices.Concat([]string{
@@ -120,7 +123,7 @@ func (r Replica) Command(ctx context.Context) *exec.Cmd {
 		fmt.Sprintf("--prometheus-server-port=%d", r.MetricsPort),
 	}, r.Args)...)
 	cmd.Env = []string{
-		"AWS_ACCESS_KEY_ID=" + r.AccessKeyID, "AWS_SECRET_ACCESS_KEY=secret",
+		"AWS_ACCESS_KEY_ID=" + r.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + SecretAccessKey,
 		"AWS_EC2_METADATA_DISABLED=true", "HOME=" + os.TempDir(),
 	}
 	return cmd

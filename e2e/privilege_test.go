@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+// The rights in deploy/ are the least: what the scenarios do, taken together,
+// needs every one of them, and nothing else.
+
+// awsCalls are those of all scenarios that have ended, by IAM action.
+var awsCalls = struct {
+	sync.Mutex
+	made map[string]int
+}{made: map[string]int{}}
+
+// countCalls adds an account's calls to awsCalls.
+func countCalls(account *awssim.Server) {
+	awsCalls.Lock()
+	defer awsCalls.Unlock()
+	for call, n := range account.Counts() {
+		awsCalls.made[iamAction(call)] += n
+	}
+}
+
+// iamAction is the action that a call needs: SQS has none for batches.
+// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonsqs.html
+func iamAction(call awssim.CallKey) string {
+	return call.Service + ":" + strings.TrimSuffix(call.Action, "Batch")
+}
+
+// wholeSuite reports whether nothing was left out, so that a right which was not used is of no use.
+func wholeSuite() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if flag.Lookup(name).Value.String() != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// checkPrivileges compares what all scenarios did with what deploy/ allows.
+func checkPrivileges(cluster *sandbox.Cluster) error {
+	granted, err := grantedByPolicy(filepath.Join("..", "deploy", "iam", "policy.json"))
+	if err != nil {
+		return err
+	}
+	awsCalls.Lock()
+	defer awsCalls.Unlock()
+	var wrong []error
+	for _, action := range granted {
+		if awsCalls.made[action] == 0 {
+			wrong = append(wrong, fmt.Errorf("the IAM policy grants %s, which no scenario needs", action))
+		}
+	}
+	for _, action := range slices.Sorted(maps.Keys(awsCalls.made)) {
+		if !slices.Contains(granted, action) && !strings.HasPrefix(action, "sts:") { // who one is may be asked by all
+			wrong = append(wrong, fmt.Errorf("the IAM policy does not grant %s, which was called %d times", action, awsCalls.made[action]))
+		}
+	}
+
+	rights, err := grantedByRoles(manifests)
+	if err != nil {
+		return err
+	}
+	used := map[right]bool{}
+	_, err = cluster.Audit(func(e sandbox.AuditEvent) bool {
+		namespace, ours := strings.CutSuffix(strings.TrimPrefix(e.User, "system:serviceaccount:"), ":"+release.Name)
+		if !ours {
+			return false
+		}
+		if _, restricted := restricted.Load(namespace); e.Code == http.StatusForbidden && !restricted {
+			wrong = append(wrong, fmt.Errorf("denied in scenario %s: %s %s", namespace, e.Verb, e.URI))
+		}
+		for _, name := range []string{"", e.Name} {
+			used[right{e.Verb, e.Group, strings.TrimSuffix(e.Resource+"/"+e.Subresource, "/"), name}] = true
+		}
+		return false
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range rights {
+		if !used[r] {
+			wrong = append(wrong, fmt.Errorf("the roles grant %s, which no scenario needs", r))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// restricted are the scenarios, by name, that take rights away from their handlers.
+var restricted sync.Map
+
+// A right is one verb on one resource, on the object of that name or, without one, on all.
+type right struct{ verb, group, resource, name string }
+
+func (r right) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s of %s %s", r.verb, strings.TrimPrefix(r.group+"/"+r.resource, "/"), r.name))
+}
+
+// grantedByRoles are the rights that the Role and the ClusterRole of a manifest file grant.
+func grantedByRoles(path string) (rights []right, err error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), len(file)); ; {
+		var role rbacv1.Role // a ClusterRole has the same rules
+		if err := decoder.Decode(&role); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		for _, rule := range role.Rules {
+			names := rule.ResourceNames
+			if len(names) == 0 {
+				names = []string{""}
+			}
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						for _, name := range names {
+							rights = append(rights, right{verb, group, resource, name})
+						}
+					}
+				}
+			}
+		}
+	}
+	if len(rights) == 0 {
+		return nil, fmt.Errorf("%s grants nothing", path)
+	}
+	return rights, nil
+}
+
+// grantedByPolicy are the actions that an IAM policy allows.
+func grantedByPolicy(path string) (actions []string, err error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var policy struct {
+		Statement []struct {
+			Effect string
+			Action any // one, or a list
+		}
+	}
+	if err := json.Unmarshal(file, &policy); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	for _, s := range policy.Statement {
+		if s.Effect != "Allow" {
+			return nil, fmt.Errorf("%s has a statement with the effect %s", path, s.Effect)
+		}
+		switch action := s.Action.(type) {
+		case string:
+			actions = append(actions, action)
+		case []any:
+			for _, a := range action {
+				actions = append(actions, a.(string))
+			}
+		}
+	}
+	return actions, nil
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+)
+
+// In a cluster of its own: all its nodes count.
+func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) {
+	t.Parallel()
+	own, err := sandbox.Start(t.Context(), sandbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newScenarioIn(t, own)
+	nodes := s.nodes(5)
+	s.deployment("web", 5)
+	h := s.leader("--max-unready-nodes=2", "--node-termination-grace-period=5")
+	const gauge = "node_termination_handler_drains_held_back"
+	recommend := func(n node) string { return s.send(s.body("rebalance-recommendation", n.instance)) }
+	s.awaitDeleted(soon, recommend(nodes[0]), recommend(nodes[1]))
+	s.finished(nodes[0].name)
+	s.finished(nodes[1].name)
+
+	// Two are out of use: the third keeps its pods, and its message is not needed.
+	pods := s.placement()
+	held := nodes[2]
+	s.awaitDeleted(soon, recommend(held))
+	s.eventually("the drain is held back", func() bool {
+		return s.state(held) == cluster.StateWaiting && h.metric(gauge) == 1 &&
+			strings.Contains(h.body(h.probes, "/readyz"), "drains held back: 1, because 2 of 5 nodes are not ready, cordoned or about to be; max-unready-nodes is 2")
+	})
+	s.eventually("an Event tells of it", func() bool {
+		return slices.Contains(reasons(s.told("default", "Node", held.name)), "DrainHeldBack")
+	})
+
+	// What is urgent goes by.
+	urgent := s.send(s.body("spot-interruption", nodes[3].instance))
+	s.awaitDeleted(soon, urgent)
+	s.drainedBefore(urgent, nodes[3])
+	s.throughout(3*time.Second, "nothing happens to the node", func() bool { return !s.cordoned(held.name) })
+	for uid, p := range pods {
+		if p.Spec.NodeName == held.name && !s.lives(uid, p) {
+			t.Errorf("pod %s was stopped", p.Name)
+		}
+	}
+
+	// Machines that were drained go away: now it is the turn of the third.
+	for _, n := range nodes[:2] {
+		s.must(s.kube.CoreV1().Nodes().Delete(s.ctx, n.name, metav1.DeleteOptions{}))
+	}
+	s.eventually("the node is drained", func() bool { return s.state(held) == cluster.StateDrained })
+	if !s.cordoned(held.name) {
+		t.Error("the node is not cordoned")
+	}
+	if on := s.podsOn(held.name); len(on) > 0 {
+		t.Errorf("%d pods are on it", len(on))
+	}
+	s.eventually("nothing is held back any more", func() bool {
+		return h.metric(gauge) == 0 && h.body(h.probes, "/readyz") == "ok: leading\n"
+	})
+}
