@@ -45,6 +45,9 @@ func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) 
 	s.eventually("an Event tells of it", func() bool {
 		return slices.Contains(reasons(s.told("default", "Node", held.name)), "DrainHeldBack")
 	})
+	if told := reasons(s.told("default", "Node", held.name)); slices.Contains(told, "Cordon") {
+		t.Errorf("Events %v, and the node is not cordoned", told)
+	}
 
 	// What is urgent goes by.
 	urgent := s.send(s.body("spot-interruption", nodes[3].instance))

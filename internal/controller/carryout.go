@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -109,8 +108,7 @@ func (w *work) tighten(ctx context.Context, changed <-chan struct{}, terms chan<
 }
 
 func termsOf(i cluster.Intent) pods.Terms {
-	stopping := slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool { return e.Kind == notice.StateChange && !e.Deadline.IsZero() })
-	return pods.Terms{Deadline: i.Deadline(), IgnoreBudgets: stopping}
+	return pods.Terms{Deadline: i.Deadline(), IgnoreBudgets: dated(i, notice.StateChange)}
 }
 
 // takeSlot waits for a worker, where their number is bounded and nothing urgent

@@ -158,6 +158,9 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 		return nil
 	}
 	log = log.WithValues("kind", n.Kind, "event", n.ID)
+	if len(n.Instances) == 1 {
+		return settle(c.handle(ctx, log, n, n.Instances[0], func() {}))
+	}
 	errs := make([]error, len(n.Instances))
 	looking := make(chan struct{}, lookUpsAtOnce)
 	var all sync.WaitGroup

@@ -247,9 +247,12 @@ func began(n notice.Notice, now time.Time) time.Time {
 
 // urgent reports whether a machine is going within minutes, whatever becomes of the cluster.
 func urgent(i cluster.Intent) bool {
-	return slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool {
-		return (e.Kind == notice.SpotInterruption || e.Kind == notice.StateChange) && !e.Deadline.IsZero()
-	})
+	return dated(i, notice.SpotInterruption) || dated(i, notice.StateChange)
+}
+
+// dated reports whether a notice of the kind tells when the machine goes away.
+func dated(i cluster.Intent, kind notice.Kind) bool {
+	return slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool { return e.Kind == kind && !e.Deadline.IsZero() })
 }
 
 // canWait reports whether the drain of a node can be put off: it is not urgent,

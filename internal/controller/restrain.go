@@ -144,7 +144,7 @@ func (c *Controller) restrain(ref cluster.Ref, old, next cluster.Intent, now tim
 
 // comeForward waits while the node is held back, and cordons it then.
 func (c *Controller) comeForward(ctx context.Context, log logr.Logger, w *work) error {
-	if intent, _ := w.now(); !intent.HeldBack {
+	if !w.heldBack() {
 		return nil
 	}
 	_, why := c.HeldBack()
@@ -170,17 +170,13 @@ func (c *Controller) comeForward(ctx context.Context, log logr.Logger, w *work) 
 			c.Observer.Node(w.ref, StepCordon, string(why), nil)
 			return nil
 		}
-		timer := time.NewTimer(lookAgain)
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(lookAgain):
 		case <-w.gone.given:
-			timer.Stop()
 			return nil
 		case <-ctx.Done():
-			timer.Stop()
 			return context.Cause(ctx)
 		}
-		timer.Stop()
 	}
 }

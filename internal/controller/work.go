@@ -114,6 +114,15 @@ func (w *work) now() (cluster.Intent, <-chan struct{}) {
 	return w.intent, w.changed
 }
 
+// heldBack reports whether the node is not touched so far. There may be no work.
+func (w *work) heldBack() bool {
+	if w == nil {
+		return false
+	}
+	intent, _ := w.now()
+	return intent.HeldBack
+}
+
 // signal is given once, however often.
 type signal struct {
 	given chan struct{} // closed then
@@ -143,7 +152,7 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	var w *work
 	err := c.persist(ctx, log, "cordon the node", func(ctx context.Context) (err error) {
 		w, err = c.record(ctx, ref, entry, hook)
-		if ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+		if ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) && !w.heldBack() {
 			c.Observer.Node(ref, StepCordon, string(d.why), err)
 		}
 		return err
@@ -217,7 +226,7 @@ func (c *Controller) start(ctx context.Context, w *work) error {
 	if w.started {
 		return nil
 	}
-	if intent, _ := w.now(); !intent.HeldBack {
+	if !w.heldBack() {
 		c.restraint.takes(w.ref.UID)
 	}
 	select {
