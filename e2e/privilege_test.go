@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -180,4 +182,19 @@ func grantedByPolicy(path string) (actions []string, err error) {
 		}
 	}
 	return actions, nil
+}
+
+// An API server of today streams the pods of a node that is drained; an older one
+// lists them first, and so does a template that asks for their names.
+func TestPodsAreListedForATemplateThatAsksForThem(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("slow", n.name, stopping(30*time.Second, 10*time.Second))
+	hook := s.webhook(nil)
+	s.leader("--webhook-url="+hook.URL, "--webhook-template={{ join \",\" .Pods }}")
+	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
+	s.eventually("the webhook is called", func() bool { return len(hook.calls()) > 0 })
+	if got := hook.calls()[0].body; got != "slow" {
+		t.Errorf("the pods are %q", got)
+	}
 }
