@@ -98,7 +98,7 @@ func exchange(t *testing.T, handler http.Handler, run func(client net.Conn)) {
 	close(listener.conns)
 	s.Close()
 	<-done
-	time.Sleep(time.Second) // the server lingers on a connection that it has closed
+	<-time.After(time.Second) // the server lingers on a connection that it has closed
 }
 
 func TestASlowClientIsCutOff(t *testing.T) {
@@ -119,7 +119,7 @@ func TestASlowClientIsCutOff(t *testing.T) {
 				start := time.Now()
 				exchange(t, big, func(client net.Conn) {
 					tt.client(client)
-					time.Sleep(tt.want + time.Second)
+					<-time.After(tt.want + time.Second)
 					synctest.Wait()
 					// What is left is the end: a write to a peer that has gone fails at once.
 					_ = client.SetWriteDeadline(time.Now().Add(time.Minute))

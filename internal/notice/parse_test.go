@@ -71,8 +71,10 @@ func TestWhatCannotBeActedOnIsAnErrorThatSaysWhatIsWrong(t *testing.T) {
 		"SNS around nothing": {`{"Type":"Notification","Message":"hello"}`, "the SNS notification's Message: the body is not the JSON"},
 		"id is a selector":   {event("EC2 Spot Instance Interruption Warning", `{"instance-id":"i-0123456789abcdef0,kubernetes.io/os=linux"}`), "not an instance id"},
 		"id is a wildcard":   {event("EC2 Spot Instance Interruption Warning", `{"instance-id":"i-*"}`), "not an instance id"},
-		"a hook that steers a terminal": {`{"LifecycleTransition":"autoscaling:EC2_INSTANCE_TERMINATING","EC2InstanceId":"i-0123456789abcdef0","AutoScalingGroupName":"g","LifecycleHookName":"\u001b[2J"}`,
-			"has a control character"},
+		"a hook that steers a terminal": {
+			`{"LifecycleTransition":"autoscaling:EC2_INSTANCE_TERMINATING","EC2InstanceId":"i-0123456789abcdef0","AutoScalingGroupName":"g","LifecycleHookName":"\u001b[2J"}`,
+			"has a control character",
+		},
 		"deeply nested": {event("EC2 Instance Rebalance Recommendation", strings.Repeat("[", 20000)+strings.Repeat("]", 20000)), "not the JSON of an event"},
 	} {
 		t.Run(name, func(t *testing.T) {
