@@ -151,6 +151,20 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 	}
 }
 
+func TestANodeThatIsHeldBackGetsTheIntentAndNothingElse(t *testing.T) {
+	held := Intent{HeldBack: true}.With(spot("a", 120), nil, now)
+	i, p, err := cordon(&corev1.Node{}, held, Marks{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(`{"spec":{},"labels":{"node-termination-handler/state":"waiting"}}`, digest(t, p)); diff != "" || i.Cordoned {
+		t.Errorf("cordoned %t, patch (-want +got):\n%s", i.Cordoned, diff)
+	}
+	if next := held.Released(at(60)); next.HeldBack || !next.CordonedAt.Equal(at(60)) {
+		t.Errorf("released it is %+v", next)
+	}
+}
+
 func TestUncordonLeavesALabelThatSomebodyHasChanged(t *testing.T) {
 	i, p, err := cordon(&corev1.Node{}, Intent{}.With(spot("a", 120), nil, now), Marks{ExcludeFromLoadBalancers: true})
 	if err != nil {
@@ -287,6 +301,7 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	}
 	c, _, _ := start(t,
 		node("ours", func(*Intent) {}),
+		node("held-back", func(i *Intent) { i.HeldBack = true }),
 		node("done", func(i *Intent) { i.FinishedAt = now }),
 		node("of-another-queue", func(i *Intent) { i.Queue = "https://sqs/other" }),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "broken", Labels: map[string]string{StateLabel: StateDraining}, Annotations: map[string]string{IntentAnnotation: "{"}}},
@@ -296,7 +311,7 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	if err == nil {
 		t.Error("no error about the broken one")
 	}
-	if len(found) != 1 || found[Ref{Name: "ours", UID: "1"}].Version != intentVersion {
+	if len(found) != 2 || found[Ref{Name: "ours", UID: "1"}].Version != intentVersion || !found[Ref{Name: "held-back", UID: "1"}].HeldBack {
 		t.Errorf("found %+v", found)
 	}
 }
