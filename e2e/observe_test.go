@@ -44,7 +44,7 @@ func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
 		if e.Type != corev1.EventTypeNormal || e.InvolvedObject.UID != uid || e.Source.Host != "host-1" {
 			t.Errorf("Event %+v", e)
 		}
-		known := map[string]string{"account-id": account, "region": region, "instance-id": nodes[0].instance, "instance-life-cycle": "spot", "team": "blue"}
+		known := map[string]string{"account-id": account, "region": region, "instance-id": nodes[0].instance, "instance-life-cycle": "spot", "local-ipv4": "127.0.0.1", "team": "blue"}
 		if e.Annotations["instance-life-cycle"] == "" && e.Reason == "Cordon" {
 			delete(known, "instance-life-cycle") // the watch has not yet shown what was written
 		}
@@ -102,6 +102,35 @@ func TestTheWebhookIsCalledOnceWithWhatNTHSays(t *testing.T) {
 	}
 	if sent := h.metric(`node_termination_handler_webhook_messages_total{result="sent"}`); sent != 1 {
 		t.Errorf("%v messages were counted, want 1", sent)
+	}
+}
+
+func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	s.pod("leaves", nodes[0].name)
+	s.pod("stays", nodes[1].name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} })
+	hook := s.webhook(nil)
+	s.leader("--webhook-url="+hook.URL, "--webhook-phases=received,drained,missed",
+		`--webhook-template={{ .Phase }} {{ .EventID }} {{ .NodeName }} {{ .LocalIP }} {{ .Missed }}`)
+	const left = 15 * time.Second // of the two minutes
+	leaves := s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance)
+	stays := s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[1].instance)
+	s.awaitDeleted(soon, s.send(leaves), s.send(stays))
+	want := []string{
+		"drained " + eventID(leaves) + " " + nodes[0].name + " 127.0.0.1 []",
+		"missed " + eventID(stays) + " " + nodes[1].name + " 127.0.0.1 [" + s.name + "/stays]",
+		"received " + eventID(leaves) + " " + nodes[0].name + " 127.0.0.1 []",
+		"received " + eventID(stays) + " " + nodes[1].name + " 127.0.0.1 []",
+	}
+	s.eventually("the webhook is called for each phase", func() bool { return len(hook.calls()) >= len(want) })
+	var got []string
+	for _, c := range hook.calls() {
+		got = append(got, c.body)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // A config is everything that the handler can be told. It comes from flags and
@@ -84,6 +86,7 @@ type config struct {
 	webhookTemplate string
 	// webhookTemplateFile is a path; what it holds goes before webhookTemplate.
 	webhookTemplateFile string
+	webhookPhases       []telemetry.Phase // at least one
 
 	// warnings are for the log at the start: what was given and does nothing, or
 	// not what it says.

@@ -261,6 +261,26 @@ func oneOf[T any](p *T, choices ...choice[T]) value {
 	}}
 }
 
+// listOf takes some of choices, separated by commas.
+func listOf[T ~string](p *[]T, choices ...T) value {
+	words := make([]string, len(choices))
+	for i, c := range choices {
+		words[i] = string(c)
+	}
+	return value{kind: kindText, allowed: "some of " + strings.Join(words, ","), set: func(text string) error {
+		var list []T
+		for word := range strings.SplitSeq(text, ",") {
+			i := slices.Index(words, strings.ToLower(strings.TrimSpace(word)))
+			if i < 0 {
+				return fmt.Errorf("has %q, which is none of them", word)
+			}
+			list = append(list, choices[i])
+		}
+		*p = list
+		return nil
+	}}
+}
+
 // text takes any text that passes check (nil: any text).
 func text(p *string, allowed string, check func(string) error) value {
 	return value{kind: kindText, allowed: allowed, set: func(text string) error {

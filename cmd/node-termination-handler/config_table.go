@@ -357,6 +357,12 @@ func (c *config) options() []option {
 			value: text(&c.webhookTemplateFile, "a path", nil),
 			words: "File with that template; goes before webhook-template.",
 		},
+		{
+			names: names{"webhook-phases", "WEBHOOK_PHASES", "webhookPhases"},
+			group: groupEvents, def: string(telemetry.PhaseReceived),
+			value: listOf(&c.webhookPhases, telemetry.Phases...),
+			words: "What the webhook is called for, separated by commas: a notice was received, its node was drained, pods missed the deadline.",
+		},
 
 		idle(kindBool, "use-provider-id", "USE_PROVIDER_ID", "useProviderId", "nodes are always found by their provider id first"),
 		idle(kindBool, "assume-asg-tag-propagation", "ASSUME_ASG_TAG_PROPAGATION", "assumeAsgTagPropagation", "the tag is always looked for on the instance"),

@@ -65,6 +65,7 @@ func defaults() *config {
 		probesPath:        "/healthz",
 		emitEvents:        true,
 		webhookHeaders:    map[string]string{"Content-type": "application/json"},
+		webhookPhases:     []telemetry.Phase{telemetry.PhaseReceived},
 		webhookTemplate:   telemetry.DefaultTemplate,
 		changed:           map[string]string{"queue-url": testQueue},
 	}
@@ -158,6 +159,7 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		}},
 		{flag: "webhook-url", text: "https://hooks.example.com/hush?a=b", set: func(c *config) { c.webhookURL = "https://hooks.example.com/hush?a=b" }},
 		{flag: "webhook-proxy", text: "tcp://10.0.0.1:3128", set: func(c *config) { c.webhookProxy = &url.URL{Scheme: "http", Host: "10.0.0.1:3128"} }},
+		{flag: "webhook-phases", text: "drained, Missed", set: func(c *config) { c.webhookPhases = []telemetry.Phase{telemetry.PhaseDrained, telemetry.PhaseMissed} }},
 		{flag: "webhook-headers", text: `{"Authorization":"Bearer hush"}`, set: func(c *config) { c.webhookHeaders = map[string]string{"Authorization": "Bearer hush"} }},
 		{flag: "webhook-template", text: `{"text":"{{ .Kind }}"}`, set: func(c *config) { c.webhookTemplate = `{"text":"{{ .Kind }}"}` }},
 		{flag: "webhook-template-file", text: "/templates/body", set: func(c *config) { c.webhookTemplateFile = "/templates/body" }},
@@ -219,7 +221,7 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		{
 			"several at once",
 			[]string{"--queue-url=" + testQueue, "--dry-run=maybe", "--workers=-1", "--sqs-msg-visibility-timeout-sec=120", "--node-termination-grace-period=-1", "--log-level="},
-			[]string{"HEARTBEAT_INTERVAL=29", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS=1m", "KUBE_API_QPS=0", "KUBE_API_BURST=0", "TAINT_EFFECT=Nothing", "PROBES_SERVER_ENDPOINT=healthz", "KUBERNETES_SERVICE_PORT=https", "POD_NAMESPACE=unused", "NAMESPACE=A B", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a"},
+			[]string{"HEARTBEAT_INTERVAL=29", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS=1m", "KUBE_API_QPS=0", "KUBE_API_BURST=0", "TAINT_EFFECT=Nothing", "PROBES_SERVER_ENDPOINT=healthz", "KUBERNETES_SERVICE_PORT=https", "POD_NAMESPACE=unused", "NAMESPACE=A B", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a", "WEBHOOK_PHASES=received,late"},
 			[]string{
 				`sqs-msg-visibility-timeout-sec: "120" (from --sqs-msg-visibility-timeout-sec) is out of range; allowed: 1 to 119`,
 				`workers: "-1" (from --workers) is out of range; allowed: 0 to 10000`,
@@ -235,6 +237,7 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 				`log-level: "" (from --log-level) is none of them; allowed: debug, info, warn, error`,
 				`probes-server-endpoint: "healthz" (from PROBES_SERVER_ENDPOINT) is not a path; allowed: a path, such as /healthz`,
 				`kubernetes-events-extra-annotations: "a" (from KUBERNETES_EVENTS_EXTRA_ANNOTATIONS) has "a", which is not key=value; allowed: key=value,key=value`,
+				`webhook-phases: "received,late" (from WEBHOOK_PHASES) has "late", which is none of them; allowed: some of received,drained,missed`,
 			},
 		},
 		{"an older name", nil, []string{"QUEUE_URL=" + testQueue, "GRACE_PERIOD=soon"}, []string{

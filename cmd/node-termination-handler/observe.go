@@ -46,7 +46,7 @@ func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry
 	}
 	if c.webhookURL != "" {
 		webhook := telemetry.NewWebhook(telemetry.WebhookOptions{
-			URL: c.webhookURL, Proxy: c.webhookProxy, Headers: c.webhookHeaders, Template: template,
+			URL: c.webhookURL, Proxy: c.webhookProxy, Headers: c.webhookHeaders, Template: template, Phases: c.webhookPhases,
 			Node: node, Account: c.queue.account, Region: c.region, Pods: podsOn(client), Metrics: metrics, Log: log.WithName("webhook"),
 		})
 		o.Observers = append(o.Observers, webhook)

@@ -405,6 +405,7 @@ func trim(obj any) (any, error) {
 	if text, ok := node.Annotations[IntentAnnotation]; ok {
 		small.Annotations = map[string]string{IntentAnnotation: text}
 	}
+	small.Status.Addresses = node.Status.Addresses
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			small.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}

@@ -2,11 +2,13 @@ package telemetry
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -34,6 +36,23 @@ func describe(d Decision) string {
 	}
 	return ""
 }
+
+// howDrained says in a sentence how a drain ended.
+func howDrained(r drain.Result, took time.Duration, deadline time.Time) string {
+	left := fmt.Sprintf("%d evicted, %d deleted, in %s", r.Evicted, r.Forced, rounded(took))
+	if len(r.Missed) == 0 {
+		return "The node is drained: " + left + at("; the instance goes away at ", deadline)
+	}
+	const most = 10 // names that a reader would look at
+	names := strings.Join(r.Missed[:min(most, len(r.Missed))], ", ")
+	if more := len(r.Missed) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("Pods were still there at the deadline%s: %s (%d missed, %s)", at(", ", deadline), names, len(r.Missed), left)
+}
+
+// rounded is a time as people want to read it.
+func rounded(took time.Duration) time.Duration { return took.Round(100 * time.Millisecond) }
 
 // spotEnd puts an instance-action in words.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
@@ -67,6 +86,8 @@ type machine struct {
 	zone         string
 	lifecycle    string // "spot", or not known
 	labels       map[string]string
+	// addresses are those that the node itself has told of.
+	addresses map[corev1.NodeAddressType]string
 }
 
 // machineOf reads a machine from its node, which can be nil.
@@ -82,6 +103,12 @@ func machineOf(node *corev1.Node) machine {
 		instanceType: node.Labels[corev1.LabelInstanceTypeStable],
 		zone:         node.Labels[corev1.LabelTopologyZone],
 		labels:       node.Labels,
+		addresses:    map[corev1.NodeAddressType]string{},
+	}
+	for _, a := range node.Status.Addresses {
+		if m.addresses[a.Type] == "" { // the first of a kind is the primary one
+			m.addresses[a.Type] = a.Address
+		}
 	}
 	if i, ok, err := cluster.ReadIntent(node); ok && err == nil && (i.Has(notice.SpotInterruption) || i.Has(notice.RebalanceRecommendation)) {
 		m.lifecycle = lifecycleSpot

@@ -126,18 +126,11 @@ func (e *Events) Node(ref cluster.Ref, step, why string, err error) {
 // Drained implements controller.Observer.
 func (e *Events) Drained(ref cluster.Ref, r drain.Result, took time.Duration, deadline time.Time) {
 	m := machineOf(e.options.Node(ref.Name))
-	left := fmt.Sprintf("%d evicted, %d deleted, in %s", r.Evicted, r.Forced, took.Round(100*time.Millisecond))
 	if len(r.Missed) > 0 {
-		const most = 10 // names that a reader would look at
-		names := strings.Join(r.Missed[:min(most, len(r.Missed))], ", ")
-		if more := len(r.Missed) - most; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		e.onNode(ref, m, corev1.EventTypeWarning, reasonDrained+reasonError,
-			fmt.Sprintf("%d pods were still there at the deadline%s: %s (%s)", len(r.Missed), at(", ", deadline), names, left))
+		e.onNode(ref, m, corev1.EventTypeWarning, reasonDrained+reasonError, howDrained(r, took, deadline))
 		return
 	}
-	e.onNode(ref, m, corev1.EventTypeNormal, reasonDrained, "The node is drained: "+left+at("; the instance goes away at ", deadline))
+	e.onNode(ref, m, corev1.EventTypeNormal, reasonDrained, howDrained(r, took, deadline))
 }
 
 // Pod tells about an answered request for a pod, as drain.Drainer.Observe. What
@@ -198,6 +191,10 @@ func (e *Events) annotations(m machine) map[string]string {
 		"instance-id":         m.instance,
 		"instance-life-cycle": m.lifecycle,
 		"instance-type":       m.instanceType,
+		"local-hostname":      m.addresses[corev1.NodeInternalDNS],
+		"local-ipv4":          m.addresses[corev1.NodeInternalIP],
+		"public-hostname":     m.addresses[corev1.NodeExternalDNS],
+		"public-ipv4":         m.addresses[corev1.NodeExternalIP],
 		"region":              cmp.Or(m.region, e.options.Region),
 	}
 	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })

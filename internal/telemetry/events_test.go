@@ -41,6 +41,14 @@ func theNode(t *testing.T) *corev1.Node {
 			Labels: map[string]string{corev1.LabelInstanceTypeStable: "m7g.large", corev1.LabelTopologyZone: "us-east-1a"},
 		},
 		Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + testInstance},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, // of another interface
+			{Type: corev1.NodeInternalDNS, Address: "ip-10-0-0-1.ec2.internal"},
+			{Type: corev1.NodeHostName, Address: "node-1"},
+			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
+			{Type: corev1.NodeExternalDNS, Address: "ec2-192-0-2-1.compute-1.amazonaws.com"},
+		}},
 	}
 }
 
@@ -96,6 +104,8 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 var known = map[string]string{
 	"account-id": "123456789012", "availability-zone": "us-east-1a", "instance-id": testInstance, "instance-life-cycle": "spot",
 	"instance-type": "m7g.large", "region": "us-east-1", "team": "blue",
+	"local-hostname": "ip-10-0-0-1.ec2.internal", "local-ipv4": "10.0.0.1",
+	"public-hostname": "ec2-192-0-2-1.compute-1.amazonaws.com", "public-ipv4": "192.0.2.1",
 }
 
 func TestANoticeIsAnEventOfItsNode(t *testing.T) {
@@ -211,11 +221,11 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 		},
 		{"not drained", func(e *Events) {
 			e.Drained(ref, drain.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline)
-		}, onNode("Warning", "CordonAndDrainError", "2 pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/p0, shop/p1 (7 evicted, 0 deleted, in 2m0s)")},
+		}, onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/p0, shop/p1 (2 missed, 7 evicted, 0 deleted, in 2m0s)")},
 		{
 			"far from drained", func(e *Events) { e.Drained(ref, drain.Result{Missed: names}, 2*time.Minute, deadline) },
-			onNode("Warning", "CordonAndDrainError", "12 pods were still there at the deadline, 2026-11-20T12:02:00Z: "+
-				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9 and 2 more (0 evicted, 0 deleted, in 2m0s)"),
+			onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: "+
+				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9 and 2 more (12 missed, 0 evicted, 0 deleted, in 2m0s)"),
 		},
 		{
 			"a pod evicted", func(e *Events) { e.Pod(drain.Step{Pod: pod}) },

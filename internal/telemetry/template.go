@@ -13,8 +13,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/Masterminds/sprig/v3"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -40,9 +42,9 @@ type Interruption struct {
 	IsManaged            bool      // true: others are left alone
 	StartTime            time.Time // of the event; of a scheduled change where it is ahead
 	EndTime              time.Time // when the instance goes away; zero where nobody said so
-	NodeProcessed        bool      // false, and InProgress true: the drain begins
-	InProgress           bool
-	AccountId            string //nolint:revive,staticcheck // templates in use have the name
+	NodeProcessed        bool      // the drain has ended
+	InProgress           bool      // it has not
+	AccountId            string    //nolint:revive,staticcheck // templates in use have the name
 	InstanceLifeCycle    string
 	PublicHostname       string
 	PublicIP             string
@@ -51,8 +53,29 @@ type Interruption struct {
 	AvailabilityZone     string
 	Region               string
 
+	// What AWS Node Termination Handler does not have.
+	Phase    Phase
+	Deadline time.Time     // by which the pods have to leave; zero: nothing is forced
+	Evicted  int           // pods that have left by eviction; this and the next are of the drain's end
+	Forced   int           // pods that were deleted, because the deadline was near or the instance stopping
+	Missed   []string      // pods that were still there at the deadline, as namespace/name
+	Took     time.Duration // from the drain's beginning to its end
+
 	pods func() []string
 }
+
+// A Phase is what a message is about.
+type Phase string
+
+// The phases of an interruption.
+const (
+	PhaseReceived Phase = "received" // a notice has come, and its node is being cordoned
+	PhaseDrained  Phase = "drained"  // the pods have left
+	PhaseMissed   Phase = "missed"   // pods were still there at the deadline
+)
+
+// Phases are all of them, in their order.
+var Phases = []Phase{PhaseReceived, PhaseDrained, PhaseMissed}
 
 // Pods are the names of the pods on the node. They are listed only for templates
 // that ask for them, and then when the message is sent.
@@ -84,9 +107,15 @@ func interruptionOf(d Decision, m machine) Interruption {
 		IsManaged:            true,
 		StartTime:            d.Notice.Time,
 		EndTime:              d.Deadline,
+		Deadline:             d.Deadline,
+		Phase:                PhaseReceived,
 		InProgress:           true,
 		AccountId:            m.account,
 		InstanceLifeCycle:    m.lifecycle,
+		PublicHostname:       m.addresses[corev1.NodeExternalDNS],
+		PublicIP:             m.addresses[corev1.NodeExternalIP],
+		LocalHostname:        m.addresses[corev1.NodeInternalDNS],
+		LocalIP:              m.addresses[corev1.NodeInternalIP],
 		AvailabilityZone:     m.zone,
 		Region:               m.region,
 		pods:                 func() []string { return nil },
@@ -100,8 +129,25 @@ func interruptionOf(d Decision, m machine) Interruption {
 	return i
 }
 
-// sample is an interruption to try a template with.
-func sample() Interruption {
+// ended is the same interruption when its node's drain has ended.
+func (i Interruption) ended(r drain.Result, took time.Duration, deadline time.Time) Interruption {
+	i.Phase = phaseOf(r)
+	i.Description = howDrained(r, took, deadline)
+	i.NodeProcessed, i.InProgress = true, false
+	i.Deadline, i.Evicted, i.Forced, i.Missed, i.Took = deadline, r.Evicted, r.Forced, r.Missed, rounded(took)
+	return i
+}
+
+// phaseOf is the phase that a drain with this result has ended in.
+func phaseOf(r drain.Result) Phase {
+	if len(r.Missed) > 0 {
+		return PhaseMissed
+	}
+	return PhaseDrained
+}
+
+// samples are an interruption in each of its phases, to try a template with.
+func samples() []Interruption {
 	now := time.Date(2026, time.November, 20, 10, 15, 30, 0, time.UTC)
 	i := interruptionOf(Decision{
 		Notice: notice.Notice{
@@ -116,7 +162,9 @@ func sample() Interruption {
 		labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a"},
 	})
 	i.pods = func() []string { return []string{"web-0"} }
-	return i
+	left := drain.Result{Evicted: 9, Forced: 1}
+	missed := drain.Result{Evicted: 9, Missed: []string{"default/web-0"}}
+	return []Interruption{i, i.ended(left, time.Minute, i.Deadline), i.ended(missed, 2*time.Minute, i.Deadline)}
 }
 
 // A Template makes the body of the webhook's request.
@@ -124,7 +172,7 @@ type Template struct{ parsed *template.Template }
 
 // ParseTemplate parses a Go template with sprig's functions for text, without
 // those that look at the environment of the process or its network, and tries it
-// with an example. Errors begin with the line and the column, both from 1.
+// with an example of each phase. Errors begin with the line and the column, both from 1.
 func ParseTemplate(text string) (Template, error) {
 	functions := sprig.TxtFuncMap()
 	for _, name := range []string{"env", "expandenv", "getHostByName"} {
@@ -140,8 +188,10 @@ func ParseTemplate(text string) (Template, error) {
 			return err
 		})
 	}
-	if err := parsed.Execute(io.Discard, sample()); err != nil {
-		return Template{}, executionError(err)
+	for _, i := range samples() {
+		if err := parsed.Execute(io.Discard, i); err != nil {
+			return Template{}, executionError(err)
+		}
 	}
 	return Template{parsed}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -95,7 +96,12 @@ func TestAnInterruptionHasTheFieldsOfNTH(t *testing.T) {
 	const all = `{{ .EventID }}|{{ .Kind }}|{{ .Monitor }}|{{ .State }}|{{ .AutoScalingGroupName }}|{{ .NodeName }}|{{ .NodeLabels.pool }}|{{ .Pods }}|` +
 		`{{ .InstanceID }}|{{ .InstanceType }}|{{ .ProviderID }}|{{ .IsManaged }}|{{ .StartTime | date "15:04" }}|{{ .EndTime.IsZero }}|{{ .NodeProcessed }}|{{ .InProgress }}|` +
 		`{{ .AccountId }}|{{ .InstanceLifeCycle }}|{{ .PublicHostname }}{{ .PublicIP }}{{ .LocalHostname }}{{ .LocalIP }}|{{ .AvailabilityZone }}|{{ .Region }}`
-	m := machine{providerID: "aws:///us-east-1a/" + testInstance, instanceType: "m7g.large", zone: "us-east-1a", labels: map[string]string{"pool": "blue"}}
+	m := machine{
+		providerID: "aws:///us-east-1a/" + testInstance, instanceType: "m7g.large", zone: "us-east-1a", labels: map[string]string{"pool": "blue"},
+		addresses: map[corev1.NodeAddressType]string{
+			corev1.NodeExternalDNS: "public.", corev1.NodeExternalIP: "192.0.2.1 ", corev1.NodeInternalDNS: "local.", corev1.NodeInternalIP: "10.0.0.1",
+		},
+	}
 	start := noon.Add(48 * time.Hour)
 	tests := []struct {
 		name string
@@ -104,25 +110,25 @@ func TestAnInterruptionHasTheFieldsOfNTH(t *testing.T) {
 	}{
 		{
 			"spot", func(*Decision) {},
-			"event-1|SPOT_ITN|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|spot||us-east-1a|us-east-1",
+			"event-1|SPOT_ITN|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|spot|public.192.0.2.1 local.10.0.0.1|us-east-1a|us-east-1",
 		},
 		{
 			"rebalance", func(d *Decision) { d.Notice.Kind, d.Deadline = notice.RebalanceRecommendation, time.Time{} },
-			"event-1|REBALANCE_RECOMMENDATION|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|true|false|true|123456789012|spot||us-east-1a|us-east-1",
+			"event-1|REBALANCE_RECOMMENDATION|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|true|false|true|123456789012|spot|public.192.0.2.1 local.10.0.0.1|us-east-1a|us-east-1",
 		},
 		{
 			"state", func(d *Decision) { d.Notice.Kind, d.Notice.Detail = notice.StateChange, "stopping" },
-			"event-1|STATE_CHANGE|SQS_MONITOR|stopping||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1",
+			"event-1|STATE_CHANGE|SQS_MONITOR|stopping||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012||public.192.0.2.1 local.10.0.0.1|us-east-1a|us-east-1",
 		},
 		{
 			"scheduled change", func(d *Decision) {
 				d.Notice.Kind, d.Notice.Deadline, d.Deadline = notice.ScheduledChange, start.Add(time.Minute), start.Add(time.Minute)
 			},
-			"event-1|SCHEDULED_EVENT|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:01|true|false|true|123456789012|||us-east-1a|us-east-1",
+			"event-1|SCHEDULED_EVENT|SQS_MONITOR|||node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:01|true|false|true|123456789012||public.192.0.2.1 local.10.0.0.1|us-east-1a|us-east-1",
 		},
 		{
 			"hook", func(d *Decision) { d.Notice.Kind, d.Notice.Hook.Group = notice.ASGTerminate, "group-1" },
-			"event-1|ASG_LIFECYCLE|SQS_MONITOR||group-1|node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012|||us-east-1a|us-east-1",
+			"event-1|ASG_LIFECYCLE|SQS_MONITOR||group-1|node-1|blue|[]|i-0123456789abcdef0|m7g.large|aws:///us-east-1a/i-0123456789abcdef0|true|12:00|false|false|true|123456789012||public.192.0.2.1 local.10.0.0.1|us-east-1a|us-east-1",
 		},
 	}
 	t.Setenv("TZ", "UTC")

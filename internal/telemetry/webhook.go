@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -62,6 +63,8 @@ type WebhookOptions struct {
 	Proxy    *url.URL
 	Headers  map[string]string
 	Template Template
+	// Phases are those that messages are posted about.
+	Phases []Phase
 	// Node returns the node of that name as it was last seen, nil if there is none.
 	// It makes no request.
 	Node func(name string) *corev1.Node
@@ -75,12 +78,17 @@ type WebhookOptions struct {
 }
 
 // A Webhook posts a message about each notice that a node is cordoned or drained
-// for: once, as long as the process lives; another leader may repeat it. Its
-// methods may be called concurrently, and only Run waits for anything.
+// for, and about the end of each drain: once, as long as the process lives;
+// another leader may repeat it. Its methods may be called concurrently, and only
+// Run waits for anything.
 type Webhook struct {
 	options WebhookOptions
 	client  *http.Client
 	queue   chan message
+
+	// latest are the latest decisions about nodes: what their drains are for. It is
+	// empty where ends of drains are not told.
+	latest *lru.Cache // Decision by the UID of the node
 
 	mu   sync.Mutex
 	sent *lru.Cache // of occasion
@@ -124,8 +132,9 @@ func NewWebhook(o WebhookOptions) *Webhook {
 			CheckRedirect: stayAtHost,
 			Timeout:       postTimeout,
 		},
-		queue: make(chan message, webhookQueue),
-		sent:  lru.New(remembered),
+		queue:  make(chan message, webhookQueue),
+		latest: lru.New(remembered),
+		sent:   lru.New(remembered),
 	}
 }
 
@@ -142,18 +151,61 @@ func stayAtHost(next *http.Request, via []*http.Request) error {
 
 // Decided implements controller.Observer.
 func (w *Webhook) Decided(d Decision) {
-	if d.DryRun || d.Repeated || d.Action != "cordon" && d.Action != "drain" || !w.isNew(d) {
+	if d.DryRun || d.Action != "cordon" && d.Action != "drain" {
 		return
 	}
-	m := message{interruptionOf(d, machineOf(w.options.Node(d.Node.Name))), time.Now()}
-	m.AccountId, m.Region = cmp.Or(m.AccountId, w.options.Account), cmp.Or(m.Region, w.options.Region)
-	select {
-	case w.queue <- m:
-	default:
-		w.count(webhookDropped)
-		w.options.Log.V(1).Info("too many messages wait for the webhook: one is dropped", "event", m.EventID, "node", m.NodeName)
+	if w.wants(PhaseDrained) || w.wants(PhaseMissed) {
+		w.latest.Add(d.Node.UID, d)
+	}
+	if !d.Repeated && w.isNew(d) {
+		w.send(interruptionOf(d, machineOf(w.options.Node(d.Node.Name))))
 	}
 }
+
+// Drained implements controller.Observer.
+func (w *Webhook) Drained(ref cluster.Ref, r drain.Result, took time.Duration, deadline time.Time) {
+	node := w.options.Node(ref.Name)
+	w.send(interruptionOf(w.lastAbout(ref, node), machineOf(node)).ended(r, took, deadline))
+}
+
+// lastAbout is the latest decision about a node: as it was made here or, after
+// another leader, as far as the node, which can be nil, tells of it.
+func (w *Webhook) lastAbout(ref cluster.Ref, node *corev1.Node) Decision {
+	if d, ok := w.latest.Get(ref.UID); ok {
+		return d.(Decision)
+	}
+	d := Decision{Node: ref, Instance: ref.Instance}
+	if node == nil {
+		return d
+	}
+	if i, ok, err := cluster.ReadIntent(node); ok && err == nil && len(i.Entries) > 0 {
+		last := i.Entries[len(i.Entries)-1]
+		d.Notice.Kind, d.Notice.Time, d.Deadline = last.Kind, last.Time, last.Deadline
+		if len(last.IDs) > 0 {
+			d.Notice.ID = last.IDs[len(last.IDs)-1]
+		}
+		if last.Kind == notice.ASGTerminate && len(i.Hooks) > 0 {
+			d.Notice.Hook.Group = i.Hooks[len(i.Hooks)-1].Group
+		}
+	}
+	return d
+}
+
+// send puts a message into the queue if its phase is wanted, and does not wait.
+func (w *Webhook) send(i Interruption) {
+	if !w.wants(i.Phase) {
+		return
+	}
+	i.AccountId, i.Region = cmp.Or(i.AccountId, w.options.Account), cmp.Or(i.Region, w.options.Region)
+	select {
+	case w.queue <- message{i, time.Now()}:
+	default:
+		w.count(webhookDropped)
+		w.options.Log.V(1).Info("too many messages wait for the webhook: one is dropped", "event", i.EventID, "node", i.NodeName)
+	}
+}
+
+func (w *Webhook) wants(p Phase) bool { return slices.Contains(w.options.Phases, p) }
 
 // isNew reports whether nothing was sent for the notice and the node so far.
 func (w *Webhook) isNew(d Decision) bool {
@@ -167,9 +219,6 @@ func (w *Webhook) isNew(d Decision) bool {
 
 // Node implements controller.Observer; there is no message about it.
 func (w *Webhook) Node(cluster.Ref, string, string, error) {}
-
-// Drained implements controller.Observer; there is no message about it.
-func (w *Webhook) Drained(cluster.Ref, drain.Result, time.Duration, time.Time) {}
 
 // Run sends until ctx ends, and what waits then within lastWords.
 func (w *Webhook) Run(ctx context.Context) {
@@ -215,7 +264,7 @@ var errTooOld = errors.New("too many messages were before it")
 
 // deliver sends one message, however often it takes: once after ctx has ended.
 func (w *Webhook) deliver(ctx, sending context.Context, m message) {
-	log := w.options.Log.WithValues("event", m.EventID, "node", m.NodeName)
+	log := w.options.Log.WithValues("event", m.EventID, "node", m.NodeName, "phase", m.Phase)
 	body, err := w.options.Template.render(sending, m.Interruption, w.options.Pods)
 	if err != nil {
 		w.count(webhookFailed)
@@ -264,8 +313,7 @@ func (w *Webhook) post(ctx context.Context, body []byte) (final bool, err error)
 		return false, withoutSecrets(err)
 	}
 	defer response.Body.Close()
-	const kept = 64 << 10 // a longer answer costs the connection
-	_, _ = io.CopyN(io.Discard, response.Body, kept)
+	_, _ = io.CopyN(io.Discard, response.Body, answerKept)
 	code := response.StatusCode
 	if code >= 200 && code < 300 {
 		return false, nil
@@ -274,11 +322,18 @@ func (w *Webhook) post(ctx context.Context, body []byte) (final bool, err error)
 		w.askForQuiet(response.Header.Get("Retry-After"))
 	}
 	final = code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout && code != http.StatusTooEarly
-	err = fmt.Errorf("the answer was %d %s", code, http.StatusText(code))
+	err = statusError(code)
 	if code >= 300 && code < 400 {
 		err = fmt.Errorf("%w: only a redirect to the same host is followed", err)
 	}
 	return final, err
+}
+
+// answerKept is how much of an answer is read: a longer one costs the connection.
+const answerKept = 64 << 10
+
+func statusError(code int) error {
+	return fmt.Errorf("the answer was %d %s", code, http.StatusText(code))
 }
 
 // withoutSecrets is what can be told of an error of http.Client. That begins with
@@ -288,7 +343,7 @@ func (w *Webhook) post(ctx context.Context, body []byte) (final bool, err error)
 func withoutSecrets(err error) error {
 	if in, ok := errors.AsType[*url.Error](err); ok {
 		if in.Timeout() {
-			return fmt.Errorf("no answer within %s", postTimeout)
+			return errors.New("no answer in time")
 		}
 		err = in.Err
 	}

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -61,7 +64,7 @@ func newTestWebhook(t testing.TB, edit func(*WebhookOptions)) (*Webhook, *lines)
 	log := &lines{}
 	o := WebhookOptions{
 		URL: "http://webhook.test/" + secret, Headers: map[string]string{"Content-type": "application/json", "X-Token": secret},
-		Template: parsed, Node: noNode, Metrics: New(), Log: log.logger(),
+		Template: parsed, Phases: Phases, Node: noNode, Metrics: New(), Log: log.logger(),
 	}
 	if edit != nil {
 		edit(&o)
@@ -202,6 +205,103 @@ func TestOnlyWhatIsDoneToANodeIsSent(t *testing.T) {
 		synctest.Wait()
 		if n := len(s.times()); n != 2 {
 			t.Errorf("%d posts, want those of cordon and drain", n)
+		}
+	})
+}
+
+// A drain in its phases, as the templates of their stories see it.
+const phases = `{{ .Phase }} {{ .EventID }} {{ .Kind }} {{ .AutoScalingGroupName }} {{ .InstanceID }} {{ .NodeName }} {{ .AccountId }} {{ .NodeProcessed }} {{ .InProgress }} ` +
+	`{{ .Deadline.Format "15:04" }} {{ .Evicted }} {{ .Forced }} {{ .Missed }} {{ .Took }}: {{ .Description }}`
+
+func TestEachPhaseIsToldIfItIsWanted(t *testing.T) {
+	ref := spot().Node
+	deadline := noon.Add(2 * time.Minute)
+	const (
+		received = "received event-1 SPOT_ITN  i-0123456789abcdef0 node-1 123456789012 false true 12:02 0 0 [] 0s: Spot interruption notice: instance i-0123456789abcdef0 will be terminated at 2026-11-20T12:02:00Z"
+		drained  = "drained event-1 SPOT_ITN  i-0123456789abcdef0 node-1 123456789012 true false 12:02 7 1 [] 12s: The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"
+		missed   = "missed event-1 SPOT_ITN  i-0123456789abcdef0 node-1 123456789012 true false 12:02 7 0 [shop/web-0] 2m0s: Pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/web-0 (1 missed, 7 evicted, 0 deleted, in 2m0s)"
+	)
+	for _, test := range []struct {
+		phases []Phase
+		want   []string
+	}{
+		{nil, nil},
+		{[]Phase{PhaseReceived}, []string{received}},
+		{[]Phase{PhaseDrained}, []string{drained}},
+		{[]Phase{PhaseMissed}, []string{missed}},
+		{Phases, []string{received, drained, missed}},
+	} {
+		t.Run(fmt.Sprint(test.phases), func(t *testing.T) {
+			inVirtualTime(t, func(int, *http.Request) (*http.Response, error) { return answer(200), nil }, func(t *testing.T, w *Webhook, s *script, _ func() time.Duration) {
+				w.options.Template, w.options.Phases = mustParse(t, phases), test.phases
+				w.Decided(spot())
+				synctest.Wait()
+				w.Drained(ref, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second+time.Millisecond, deadline)
+				synctest.Wait()
+				w.Drained(ref, drain.Result{Evicted: 7, Missed: []string{"shop/web-0"}}, 2*time.Minute, deadline)
+				synctest.Wait()
+				var got []string
+				for _, p := range s.posts {
+					got = append(got, p.body)
+				}
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("messages (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestTheEndOfADrainThatAnotherLeaderHadBegunIsToldAsItsNodeSays(t *testing.T) {
+	const rest = " 123456789012 true false 12:02 7 0 [] 12s: The node is drained: 7 evicted, 0 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"
+	node := theNode(t)
+	for _, test := range []struct {
+		name string
+		node *corev1.Node
+		edit func(*cluster.Intent)
+		want string
+	}{
+		{"a spot warning", node, func(*cluster.Intent) {}, "drained event-2 SPOT_ITN  i-0123456789abcdef0 node-1" + rest},
+		{"a hook", node, func(i *cluster.Intent) {
+			i.Entries = append(i.Entries, cluster.Entry{Kind: notice.ASGTerminate, IDs: []string{"event-3"}})
+			i.Hooks = []cluster.Hook{{Group: "group-1"}}
+		}, "drained event-3 ASG_LIFECYCLE group-1 i-0123456789abcdef0 node-1" + rest},
+		{"a node that has gone meanwhile", nil, func(*cluster.Intent) {}, "drained    i-0123456789abcdef0 node-1" + rest},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inVirtualTime(t, func(int, *http.Request) (*http.Response, error) { return answer(200), nil }, func(t *testing.T, w *Webhook, s *script, _ func() time.Duration) {
+				intent := cluster.Intent{Version: 1, Entries: []cluster.Entry{
+					{Kind: notice.RebalanceRecommendation, IDs: []string{"event-0"}},
+					{Kind: notice.SpotInterruption, IDs: []string{"event-1", "event-2"}},
+				}}
+				test.edit(&intent)
+				text, err := json.Marshal(intent)
+				if err != nil {
+					t.Fatal(err)
+				}
+				node.Annotations[cluster.IntentAnnotation] = string(text)
+				w.options.Template, w.options.Account = mustParse(t, phases), "123456789012"
+				w.options.Node = func(string) *corev1.Node { return test.node }
+				w.Drained(spot().Node, drain.Result{Evicted: 7}, 12*time.Second, noon.Add(2*time.Minute))
+				synctest.Wait()
+				if len(s.posts) != 1 || s.posts[0].body != test.want {
+					t.Errorf("messages %v, want\n%s", s.posts, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestARedeliveredNoticeIsNotToldAgainButItsDrainIs(t *testing.T) {
+	inVirtualTime(t, func(int, *http.Request) (*http.Response, error) { return answer(200), nil }, func(t *testing.T, w *Webhook, s *script, _ func() time.Duration) {
+		w.options.Template = mustParse(t, "{{ .Phase }} {{ .EventID }}")
+		d := spot()
+		d.Repeated = true // the leader before has told it
+		w.Decided(d)
+		w.Drained(d.Node, drain.Result{Evicted: 7}, 12*time.Second, d.Deadline)
+		synctest.Wait()
+		if len(s.posts) != 1 || s.posts[0].body != "drained event-1" {
+			t.Errorf("messages %v, want the drain's end alone", s.posts)
 		}
 	})
 }
@@ -574,6 +674,79 @@ func TestAMessageGoesThroughTheProxyThatFailedBefore(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"POST /hush application/json hush " + testBody}, s.seen()); diff != "" {
 		t.Errorf("requests behind the proxy (-want +got):\n%s", diff)
+	}
+}
+
+func TestAMessageReachesATLSServerThroughAProxyWhenBothHaveFailedInTurn(t *testing.T) {
+	t.Parallel()
+	slow := make(chan struct{})
+	t.Cleanup(func() { close(slow) })
+	wait := func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-slow:
+		case <-r.Context().Done():
+		}
+	}
+	other := newStage(t, withStatus(200))
+	server := newStage(t, withStatus(500), hangUp, wait, redirect(307, func() string { return other.URL }), withStatus(429), withStatus(200))
+	secure := httptest.NewTLSServer(server.Config.Handler)
+	t.Cleanup(secure.Close)
+	connect := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") == "" {
+			w.WriteHeader(http.StatusProxyAuthRequired)
+			return
+		}
+		there, err := net.Dial("tcp", r.URL.Host)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		here, buffered, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer there.Close()
+			_, _ = io.Copy(there, buffered) // either end may break off
+		}()
+		go func() {
+			defer here.Close()
+			_, _ = io.Copy(here, there)
+		}()
+	}
+	proxy := newStage(t, withStatus(403), hangUp, wait, connect)
+	proxyURL, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxyURL.User = url.UserPassword("me", secret)
+	w, _ := newTestWebhook(t, func(o *WebhookOptions) { o.Proxy, o.URL = proxyURL, secure.URL+"/"+secret })
+	t.Cleanup(w.client.CloseIdleConnections)
+	w.client.Timeout = 500 * time.Millisecond
+	w.client.Transport.(*http.Transport).TLSClientConfig = secure.Client().Transport.(*http.Transport).TLSClientConfig
+	for k, want := range []string{
+		"the answer of the proxy was 403 Forbidden",
+		"the server has closed the connection without an answer",
+		"no answer in time",
+		"the answer was 500 Internal Server Error",
+		"the server has closed the connection without an answer",
+		"no answer in time",
+		"the answer was 307 Temporary Redirect: only a redirect to the same host is followed",
+		"the answer was 429 Too Many Requests",
+		"<nil>",
+	} {
+		final, err := w.post(t.Context(), []byte(testBody))
+		if got := fmt.Sprint(err); got != want || final != strings.Contains(want, "redirect") {
+			t.Errorf("try %d: %q, final %v, want %q", k+1, got, final, want)
+		}
+	}
+	seen := server.seen()
+	if want := "POST /hush application/json hush " + testBody; len(seen) != 6 || seen[5] != want {
+		t.Errorf("requests %q, want six, the last %q", seen, want)
+	}
+	if len(other.seen()) > 0 {
+		t.Errorf("the other host has seen %q", other.seen())
 	}
 }
 
