@@ -86,6 +86,7 @@ type scenario struct {
 	endpoint string
 	cluster  *sandbox.Cluster
 	kube     kubernetes.Interface
+	env      []string // of its handlers, besides what every one gets
 }
 
 // A node of a scenario, and the instance behind it.
@@ -356,7 +357,7 @@ func (s *scenario) launch(args ...string) *handler {
 	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{})}
 	h.cmd = release.Replica{
 		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,
-		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
+		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args, Env: s.env,
 	}.Command(context.WithoutCancel(s.ctx))
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
 	s.must(h.cmd.Start())

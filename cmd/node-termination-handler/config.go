@@ -88,6 +88,8 @@ type config struct {
 	webhookTemplateFile string
 	webhookPhases       []telemetry.Phase // at least one
 
+	traces *telemetry.TraceOptions // nil: none
+
 	// warnings are for the log at the start: what was given and does nothing, or
 	// not what it says.
 	warnings []string
@@ -211,6 +213,10 @@ func warnIdle(idle []given) []string {
 // validate checks what concerns more than one option, and fills in what follows
 // from others. got holds, by the option's name, what load has found.
 func (c *config) validate(got map[string]given, env map[string]string) mistakes {
+	var err error
+	if c.traces, err = telemetry.ReadTraceOptions(env); err != nil { // whoever injects these variables is not who runs this program
+		c.warnings = append(c.warnings, "no traces are sent: "+err.Error())
+	}
 	return slices.Concat(
 		c.validateAWS(got, env),
 		c.validateHeartbeats(got),

@@ -366,6 +366,12 @@ func TestWarningsTellOfWhatDoesNothing(t *testing.T) {
 			func(c *config) { c.podGracePeriod = time.Second },
 			[]string{"pod-termination-grace-period 0 counts as 1: with 0 the API server forgets a pod whose containers still run"},
 		},
+		{
+			"traces in a protocol that is not there", nil,
+			[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"},
+			func(*config) {},
+			[]string{`no traces are sent: OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": there is http/protobuf alone`},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := load(append(tt.args, "--queue-url="+testQueue), tt.environ)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // observation is who is told what happens, besides the log.
@@ -71,6 +73,16 @@ func (o observation) begin(ctx context.Context) (stop func()) {
 		cancel()
 		<-done
 	}
+}
+
+// withTraces returns a context for all that is to be traced, if c asks for that.
+// stop sends the last spans.
+func withTraces(ctx context.Context, c *config, log logr.Logger) (_ context.Context, stop func()) {
+	if c.traces == nil {
+		return ctx, func() {}
+	}
+	tracer, stop := telemetry.NewTracer(ctx, c.traces, programName, cmp.Or(version, "unknown"), log.WithName("traces"))
+	return trace.With(ctx, tracer), stop
 }
 
 // asideClients are for what nobody waits for, such as Kubernetes Events: their

@@ -98,6 +98,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		return err
 	}
 	defer observers.begin(ctx)()
+	ctx, stopTraces := withTraces(ctx, c, log)
+	defer stopTraces()
 	var server atomic.Pointer[queue.Server] // of the present term
 	lastReceive := func() time.Time { return server.Load().LastReceive() }
 	newServer := func(handler queue.Handler) *queue.Server {

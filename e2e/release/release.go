@@ -103,6 +103,7 @@ type Replica struct {
 	ProbesPort  int    // 0: any
 	MetricsPort int    // 0: any
 	Args        []string
+	Env         []string // NAME=value, besides what every replica gets
 }
 
 // Region is where the simulated account is.
@@ -122,10 +123,10 @@ func (r Replica) Command(ctx context.Context) *exec.Cmd {
 		fmt.Sprintf("--probes-server-port=%d", r.ProbesPort),
 		fmt.Sprintf("--prometheus-server-port=%d", r.MetricsPort),
 	}, r.Args)...)
-	cmd.Env = []string{
+	cmd.Env = append([]string{
 		"AWS_ACCESS_KEY_ID=" + r.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + SecretAccessKey,
 		"AWS_EC2_METADATA_DISABLED=true", "HOME=" + os.TempDir(),
-	}
+	}, r.Env...)
 	return cmd
 }
 

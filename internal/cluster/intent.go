@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -62,6 +63,9 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Deadline is when the machine goes away; zero: not known, nothing is forced.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Trace is the span of the first of the events, as package trace carries it;
+	// empty where there are no traces.
+	Trace string `json:"trace,omitempty"`
 }
 
 // A Hook is a lifecycle action of the node's instance.
@@ -125,6 +129,17 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// Traces are those of all notices, in their order.
+func (i Intent) Traces() []string {
+	var all []string
+	for _, e := range i.Entries {
+		if e.Trace != "" {
+			all = append(all, e.Trace)
+		}
+	}
+	return all
+}
+
 // Has reports whether the intent has a notice of the kind.
 func (i Intent) Has(kind notice.Kind) bool {
 	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind })
@@ -147,16 +162,20 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 		return i
 	}
 	i.Version = intentVersion
+	i.Entries = slices.Clone(i.Entries)
 	if i.Finished() {
 		i.FinishedAt, i.DrainedAt = time.Time{}, time.Time{}
+		for k := range i.Entries {
+			i.Entries[k].Trace = "" // it has ended
+		}
 	}
 	if i.CordonedAt.IsZero() {
 		i.CordonedAt = now
 	}
-	i.Entries = slices.Clone(i.Entries)
 	if at := i.find(e); at >= 0 {
 		old := &i.Entries[at]
 		old.Deadline = Earlier(old.Deadline, e.Deadline)
+		old.Trace = cmp.Or(old.Trace, e.Trace)
 		old.IDs = slices.Clone(old.IDs)
 		for _, id := range e.IDs {
 			if !slices.Contains(old.IDs, id) {

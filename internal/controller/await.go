@@ -8,15 +8,18 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // awaitNode waits until an instance of ours has its Node, has gone, or patience
 // has run out, and returns what to do then. The notice's hook is held open.
-func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.Notice, id string, d decision) (finding, decision, error) {
+func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.Notice, id string, d decision) (found finding, next decision, err error) {
+	ctx, span := trace.Begin(ctx, "await node", "instance", id)
+	defer func() { span.End(err, "node", found.ref.Name, "action", next.action, "why", next.why) }()
 	defer c.holdOpen(ctx, hookOf(n, id), n)()
 	for {
 		changed := c.Cluster.Changed()
-		found, next, err := c.consider(ctx, log, n, id, unsettled)
+		found, next, err = c.consider(ctx, log, n, id, unsettled)
 		if err != nil || next.action != hold {
 			return found, next, err
 		}
@@ -51,7 +54,7 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, n notice.N
 			return nil
 		case next.action != launch || found.ready:
 			release()
-			if err := c.Hooks.Complete(ctx, hook); err != nil {
+			if err := c.complete(ctx, hook); err != nil {
 				return err
 			}
 			log.Info("launch hook completed", "node", found.ref.Name, "ready", found.ready)

@@ -78,6 +78,7 @@ func (c *Controller) evacuate(ctx context.Context, log logr.Logger, w *work) err
 	}
 	final, _ := w.now()
 	c.Observer.Drained(w.ref, result, time.Since(start), final.Deadline())
+	w.span.Set("evicted", result.Evicted, "forced", result.Forced, "missed", len(result.Missed))
 	values := []any{"evicted", result.Evicted, "forced", result.Forced, "took", time.Since(start).Round(time.Millisecond).String()}
 	if d := final.Deadline(); !d.IsZero() {
 		values = append(values, "left", time.Until(d).Round(time.Second).String())
@@ -199,7 +200,7 @@ func (c *Controller) conclude(ctx context.Context, log logr.Logger, w *work) err
 			if completed[h] {
 				continue
 			}
-			if err := c.Hooks.Complete(ctx, asg.Hook{Group: h.Group, Name: h.Name, Token: h.Token, Instance: h.Instance}); err != nil {
+			if err := c.complete(ctx, asg.Hook{Group: h.Group, Name: h.Name, Token: h.Token, Instance: h.Instance}); err != nil {
 				return err
 			}
 			completed[h] = true

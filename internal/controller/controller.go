@@ -21,6 +21,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // Instances tells what EC2 knows of an instance. An answer may be as old as
@@ -185,6 +186,10 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	if c.DryRun {
 		return errDryRun
 	}
+	if d.action != leave && d.action != drop {
+		ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
+		trace.SinceReceive(ctx, "resolve", "instance", id, "node", found.ref.Name, "action", d.action, "why", d.why, "deadline", d.deadline)
+	}
 	if d.action == hold {
 		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
 			return err
@@ -203,7 +208,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	case finish:
 		return c.finish(ctx, log, found.ref)
 	case complete:
-		return c.Hooks.Complete(ctx, hookOf(n, id))
+		return c.complete(ctx, hookOf(n, id))
 	case launch:
 		return c.awaitReady(ctx, log, n, id, d)
 	}
@@ -297,6 +302,14 @@ func settle(errs ...error) error {
 		}
 	}
 	return left
+}
+
+// complete completes a hook; see Hooks.
+func (c *Controller) complete(ctx context.Context, h asg.Hook) error {
+	ctx, span := trace.Begin(ctx, "complete hook", "group", h.Group, "hook", h.Name, "instance", h.Instance)
+	err := c.Hooks.Complete(ctx, h)
+	span.End(err)
+	return err
 }
 
 func hookOf(n notice.Notice, id string) asg.Hook {

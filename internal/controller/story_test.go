@@ -42,6 +42,7 @@ import (
 // takes as long as the story wants.
 type story struct {
 	*testing.T
+	ctx   context.Context // of the leaders
 	aws   *awssim.Server
 	kube  *fake.Clientset
 	drain *slowDrainer
@@ -61,7 +62,7 @@ const (
 func tell(t *testing.T, run func(s *story)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{T: t, aws: awssim.New(awssim.Options{}), drain: &slowDrainer{takes: 30 * time.Second}, edit: func(*Controller) {}}
+		s := &story{T: t, ctx: t.Context(), aws: awssim.New(awssim.Options{}), drain: &slowDrainer{takes: 30 * time.Second}, edit: func(*Controller) {}}
 		t.Cleanup(s.aws.Close)
 		s.kube = fake.NewClientset(aNode(theNode, theID))
 		s.kube.PrependReactor("patch", "nodes", s.patchNode)
@@ -127,7 +128,7 @@ func (s *story) lead() (stop func()) {
 	s.Helper()
 	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.Marks{})
 	s.must(err)
-	ctx, cancel := context.WithCancelCause(s.Context())
+	ctx, cancel := context.WithCancelCause(s.ctx)
 	c := &Controller{
 		Cluster:    nodes,
 		Instances:  instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // undo takes back what a scheduled change that is over brought to its node.
@@ -23,6 +24,7 @@ func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice,
 			}
 		}
 	}
+	ctx, span := trace.Begin(ctx, "uncordon", "node", ref.Name)
 	undone := false
 	err := c.persist(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
 		undone, err = c.takeBack(ctx, ref, n.Change)
@@ -31,6 +33,7 @@ func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice,
 		}
 		return err
 	})
+	span.End(err, "undone", undone)
 	if errors.Is(err, cluster.ErrNodeGone) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // ErrGiveWay is returned by Run when the pod of this program is the last on a
@@ -30,10 +31,12 @@ type work struct {
 	done chan struct{} // closed at the end; err is set then
 	err  error
 
-	// turn holds a value while somebody writes to the node; see take. It guards started.
+	// turn holds a value while somebody writes to the node; see take. It guards
+	// started and span.
 	turn    chan struct{}
 	started bool
-	over    bool // guarded by Controller.mu
+	span    trace.Span // of the work, in the trace of the notice that has started it
+	over    bool       // guarded by Controller.mu
 
 	mu     sync.Mutex
 	intent cluster.Intent // as the node carries it
@@ -145,11 +148,13 @@ func isClosed(c <-chan struct{}) bool {
 // join makes the node carry the notice, and waits for the end of the node's work.
 func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref, d decision) error {
 	entry := entryOf(n, d)
+	entry.Trace = trace.Carry(ctx)
 	var hook *cluster.Hook
 	if c.owns(n.Hook) {
 		hook = &cluster.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: n.Instances[0], Started: entry.Time}
 	}
 	var w *work
+	_, span := trace.Begin(ctx, "cordon", "node", ref.Name)
 	err := c.persist(ctx, log, "cordon the node", func(ctx context.Context) (err error) {
 		w, err = c.record(ctx, ref, entry, hook)
 		if ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) && !w.heldBack() {
@@ -157,9 +162,10 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 		}
 		return err
 	})
+	span.End(err)
 	switch {
 	case errors.Is(err, cluster.ErrNodeGone) && hook != nil:
-		return c.Hooks.Complete(ctx, hookOf(n, hook.Instance))
+		return c.complete(ctx, hookOf(n, hook.Instance))
 	case errors.Is(err, cluster.ErrNodeGone):
 		return nil
 	case err != nil:
@@ -217,15 +223,18 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 			return nil, err
 		}
 		w.update(intent)
-		return w, c.start(ctx, w)
+		if w.started {
+			w.span.Join(ctx)
+			return w, nil
+		}
+		_, span := trace.Begin(ctx, "drain", "node", ref.Name, "instance", ref.Instance)
+		return w, c.start(ctx, w, span)
 	}
 }
 
-// start hands a work to Run. The caller has the turn.
-func (c *Controller) start(ctx context.Context, w *work) error {
-	if w.started {
-		return nil
-	}
+// start hands a work to Run, as span. The caller has the turn.
+func (c *Controller) start(ctx context.Context, w *work, span trace.Span) error {
+	w.span = span
 	if !w.heldBack() {
 		c.restraint.takes(w.ref.UID)
 	}
@@ -243,6 +252,7 @@ func (c *Controller) start(ctx context.Context, w *work) error {
 // end. The caller has the turn.
 func (c *Controller) abandon(w *work, err error) {
 	c.end(w)
+	w.span.End(err)
 	w.err = err
 	close(w.done)
 }
@@ -272,8 +282,9 @@ func (c *Controller) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case w := <-c.begin:
 			all.Go(func() {
-				err := c.carryOut(ctx, w)
+				err := c.carryOut(w.span.In(ctx), w)
 				c.end(w)
+				w.span.End(err)
 				w.err = err
 				close(w.done)
 				if errors.Is(err, ErrGiveWay) {
@@ -312,7 +323,7 @@ func (c *Controller) resume(ctx context.Context) {
 		}
 		if !c.isOver(w) && !w.started {
 			w.update(intent)
-			err = c.start(ctx, w)
+			err = c.start(ctx, w, trace.Resume(ctx, intent.Traces(), "drain", "node", ref.Name, "instance", ref.Instance, "resumed", true))
 		}
 		w.giveBack()
 		if err != nil {

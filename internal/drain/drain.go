@@ -3,6 +3,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -22,6 +23,7 @@ import (
 	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 const (
@@ -112,6 +114,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 	if err := r.look(ctx); err != nil {
 		return r.result, err
 	}
+	defer r.endSpans(ctx)
 	for {
 		now := time.Now()
 		synced := r.store.synced()
@@ -133,7 +136,9 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 		}
 	}
 	if d.Volumes != nil && !r.result.Self {
+		ctx, span := trace.Begin(ctx, "await volumes")
 		left, err := d.Volumes.wait(ctx, &r)
+		span.End(err, "left", left)
 		r.result.Volumes = left
 		return r.result, err
 	}
@@ -145,9 +150,10 @@ type run struct {
 	*Drainer
 	order   Order
 	store   *podStore
-	pods    map[types.UID]*state // those that have to leave
-	stays   map[types.UID]bool   // those that do not
-	busy    int                  // requests under way
+	pods    map[types.UID]*state     // those that have to leave
+	spans   map[types.UID]trace.Span // of pods that were asked to; nil where there are none
+	stays   map[types.UID]bool       // those that do not
+	busy    int                      // requests under way
 	answers chan answer
 	result  Result
 }
@@ -247,6 +253,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 		default:
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
+			r.beginSpan(ctx, obj)
 			go r.ask(ctx, obj, m, r.priority(*p, m))
 		}
 	}
@@ -276,10 +283,42 @@ func (r *run) refresh() tier {
 	}
 	for uid := range r.pods {
 		if !seen[uid] {
+			r.endSpan(uid, nil)
 			delete(r.pods, uid)
 		}
 	}
 	return front
+}
+
+// beginSpan begins the span of a pod that is asked to leave, at the first time.
+func (r *run) beginSpan(ctx context.Context, pod *corev1.Pod) {
+	if _, begun := r.spans[pod.UID]; begun {
+		return
+	}
+	if _, span := trace.Begin(ctx, "evict", "pod", pod.Namespace+"/"+pod.Name); span != (trace.Span{}) {
+		if r.spans == nil {
+			r.spans = map[types.UID]trace.Span{}
+		}
+		r.spans[pod.UID] = span
+	}
+}
+
+// endSpan ends the span of a pod that has left, or of one that has not: err says why.
+func (r *run) endSpan(uid types.UID, err error) {
+	if span, begun := r.spans[uid]; begun {
+		p := r.pods[uid]
+		span.End(err, "refused", p.refused, "forced", p.forced)
+		delete(r.spans, uid)
+	}
+}
+
+var errStillThere = errors.New("the pod is still there")
+
+// endSpans ends those of the pods that are still there when the drain ends.
+func (r *run) endSpans(ctx context.Context) {
+	for uid := range r.spans {
+		r.endSpan(uid, cmp.Or(context.Cause(ctx), errStillThere))
+	}
 }
 
 // meet decides about a pod that is seen for the first time; nil: it stays.
@@ -435,6 +474,7 @@ func (r *run) learn(a answer, now time.Time) {
 	}
 	switch {
 	case a.err == nil && a.move.verb == remove:
+		p.forced = true
 		r.result.Forced++
 		log.Info("deleted a pod", "grace", a.move.grace.String(), "why", forcedWhy(r.order.Terms))
 	case a.err == nil:

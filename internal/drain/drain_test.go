@@ -16,6 +16,8 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +34,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // A stage is one node in virtual time: an API server that knows pods, deletions
@@ -271,6 +274,51 @@ func TestABudgetIsAskedUntilThePodMustBeForced(t *testing.T) {
 			t.Errorf("%d evictions in 85 s", refused)
 		}
 		s.want(refused, "1m25s deleted a with 30s")
+	})
+}
+
+func TestEachPodThatIsAskedToLeaveHasOneSpanHoweverOftenItIsAsked(t *testing.T) {
+	play(t, func(s *stage) {
+		recorder := tracetest.NewSpanRecorder()
+		ctx := trace.With(s.Context(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("stage"))
+		for _, name := range []string{"free", "guarded", "stuck"} {
+			s.pod(name)
+		}
+		s.stops["free"] = 10 * time.Second
+		s.stops["stuck"] = time.Hour
+		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			return action.(clienttesting.DeleteAction).GetName() == "stuck", nil, errors.New("a webhook says no")
+		})
+		s.refuse = func(pod string) *metav1.Status {
+			if pod == "free" {
+				return nil
+			}
+			return budget(pod)
+		}
+		// As the controller calls it: within the span of a notice.
+		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), Order{
+			Node: "node", CordonedAt: s.begin, Terms: Terms{Deadline: s.begin.Add(120 * time.Second)}, Log: testr.New(s.T),
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		got := map[string]string{}
+		for _, span := range recorder.Ended() {
+			attributes := map[string]string{}
+			for _, a := range span.Attributes() {
+				attributes[string(a.Key)] = a.Value.String()
+			}
+			got[attributes["pod"]] += fmt.Sprintf("%s %s refused=%t forced=%s %s", span.Name(), span.EndTime().Sub(span.StartTime()).Round(time.Second),
+				attributes["refused"] != "0", attributes["forced"], span.Status().Description)
+		}
+		want := map[string]string{
+			"ns/free":    "evict 10s refused=false forced=false ",
+			"ns/guarded": "evict 1m25s refused=true forced=true ",
+			"ns/stuck":   "evict 2m0s refused=true forced=false the pod is still there",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("spans (-want +got):\n%s", diff)
+		}
 	})
 }
 

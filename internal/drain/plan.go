@@ -51,6 +51,7 @@ type state struct {
 	failed  int       // deletions failed
 	retry   time.Time // no eviction again before; no deletion either, once one has failed
 	cut     bool      // a stopping pod was told to hurry
+	forced  bool      // its deletion was accepted
 }
 
 // verb is how a pod is asked to leave.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 const (
@@ -174,9 +176,11 @@ func (s *Server) serveMessage(ctx, settling context.Context, h *held, m Message)
 	// kept of it here is what the log can get.
 	kept := m
 	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
+	ctx = trace.Receive(ctx, m.ID)
 	err := s.handle(ctx, m)
-	if !s.claim(h) {
-		return // the server stops and gives the message back
+	if !s.claim(h) { // the server stops and gives the message back
+		trace.Settled(ctx, time.Now(), GivenBack.String())
+		return
 	}
 	s.finish(ctx, settling, h, kept, err)
 }
@@ -184,6 +188,7 @@ func (s *Server) serveMessage(ctx, settling context.Context, h *held, m Message)
 // finish does with a claimed message what its handler's error asks for.
 func (s *Server) finish(ctx, settling context.Context, h *held, m Message, err error) {
 	defer s.ends(&s.live)
+	begin := time.Now()
 	outcome := outcomeOf(err)
 	switch outcome {
 	case Deleted:
@@ -202,6 +207,7 @@ func (s *Server) finish(ctx, settling context.Context, h *held, m Message, err e
 		outcome = Unsettled
 	}
 	s.metrics().Settled(outcome)
+	trace.Settled(ctx, begin, outcome.String())
 }
 
 // handle calls the handler, and is the one place that recovers: a message that
