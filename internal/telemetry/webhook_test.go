@@ -264,7 +264,7 @@ func TestTheEndOfADrainThatAnotherLeaderHadBegunIsToldAsItsNodeSays(t *testing.T
 		{"a spot warning", node, func(*cluster.Intent) {}, "drained event-2 SPOT_ITN  i-0123456789abcdef0 node-1" + rest},
 		{"a hook", node, func(i *cluster.Intent) {
 			i.Entries = append(i.Entries, cluster.Entry{Kind: notice.ASGTerminate, IDs: []string{"event-3"}})
-			i.Hooks = []cluster.Hook{{Group: "group-1"}}
+			i.Hooks = []cluster.Hook{{Group: "group-1", Instance: "i-0123456789abcdef0"}}
 		}, "drained event-3 ASG_LIFECYCLE group-1 i-0123456789abcdef0 node-1" + rest},
 		{"a node that has gone meanwhile", nil, func(*cluster.Intent) {}, "drained    i-0123456789abcdef0 node-1" + rest},
 	} {
