@@ -64,6 +64,7 @@ type config struct {
 	kubeQPS               float32 // negative: no limit
 	kubeBurst             int     // only for kubeQPS > 0
 	leaderElect           bool
+	leaseName             string
 	nodeName              string // of the handler's own pod, as are the next two; empty: unknown
 	podName               string
 	podNamespace          string

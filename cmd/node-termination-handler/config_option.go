@@ -62,10 +62,15 @@ var groups = []group{
 type value struct {
 	kind    kind
 	allowed string // in words: "30 to 3600, or negative"
+	// schema is what the chart's value looks like, in JSON Schema; nil: a text.
+	schema schema
 	// set parses text and stores the result. Its error is a reason that follows
 	// the quoted text ("is not a whole number") and does not repeat it.
 	set func(text string) error
 }
+
+// A schema is a JSON Schema.
+type schema map[string]any
 
 // A kind says in one word what to write after the option's name.
 type kind string
@@ -149,11 +154,11 @@ func (o *option) show(text string) string {
 
 // noValue is the value of an option without effect.
 func noValue(k kind) value {
-	return value{kind: k, set: func(string) error { return nil }}
+	return value{kind: k, schema: schema{}, set: func(string) error { return nil }}
 }
 
 func boolean(p *bool) value {
-	return value{kind: kindBool, allowed: "true or false", set: func(text string) error {
+	return value{kind: kindBool, allowed: "true or false", schema: schema{"type": "boolean"}, set: func(text string) error {
 		b, err := strconv.ParseBool(text)
 		if err != nil {
 			return errors.New("is neither true nor false")
@@ -165,7 +170,8 @@ func boolean(p *bool) value {
 
 // integer takes low to high.
 func integer(p *int, low, high int) value {
-	return value{kind: kindInteger, allowed: fmt.Sprintf("%d to %d", low, high), set: func(text string) error {
+	looks := schema{"type": "integer", "minimum": low, "maximum": high}
+	return value{kind: kindInteger, allowed: fmt.Sprintf("%d to %d", low, high), schema: looks, set: func(text string) error {
 		n, err := parseInteger(text)
 		if err != nil {
 			return err
@@ -181,7 +187,8 @@ func integer(p *int, low, high int) value {
 // rate takes a number above zero; any negative number stands for no limit, and
 // is stored as -1.
 func rate(p *float32) value {
-	return value{kind: kindNumber, allowed: "above 0 to 100000, or negative", set: func(text string) error {
+	looks := schema{"type": "number", "maximum": 100000, "not": schema{"const": 0}}
+	return value{kind: kindNumber, allowed: "above 0 to 100000, or negative", schema: looks, set: func(text string) error {
 		n, err := strconv.ParseFloat(text, 32)
 		switch {
 		case err != nil || math.IsNaN(n):
@@ -219,6 +226,7 @@ func secondsOr(p *time.Duration, negative time.Duration, low, high int) value {
 	v := seconds(p, low, high)
 	set := v.set
 	v.allowed += ", or negative"
+	v.schema = schema{"type": "integer", "maximum": high, "anyOf": []schema{{"minimum": low}, {"exclusiveMaximum": 0}}}
 	v.set = func(text string) error {
 		if n, err := parseInteger(text); err == nil && n < 0 {
 			*p = negative
@@ -251,7 +259,13 @@ func oneOf[T any](p *T, choices ...choice[T]) value {
 	for i, c := range choices {
 		words[i] = c.word
 	}
-	return value{kind: kindText, allowed: strings.Join(words, ", "), set: func(text string) error {
+	var cases []string
+	for _, w := range words {
+		cases = append(cases, w, strings.ToLower(w), strings.ToUpper(w))
+	}
+	slices.Sort(cases)
+	looks := schema{"enum": slices.Compact(cases)}
+	return value{kind: kindText, allowed: strings.Join(words, ", "), schema: looks, set: func(text string) error {
 		i := slices.IndexFunc(choices, func(c choice[T]) bool { return strings.EqualFold(c.word, text) })
 		if i < 0 {
 			return errors.New("is none of them")
@@ -292,6 +306,18 @@ func text(p *string, allowed string, check func(string) error) value {
 		*p = text
 		return nil
 	}}
+}
+
+// notEmpty is v without the empty text, which a flag can be.
+func notEmpty(v value) value {
+	set := v.set
+	v.set = func(text string) error {
+		if text == "" {
+			return errors.New("is empty")
+		}
+		return set(text)
+	}
+	return v
 }
 
 // address takes the URL of an HTTP server, or nothing.

@@ -102,7 +102,7 @@ func (c *config) options() []option {
 			words: "Key of the tag that an instance has if it is to be looked after. Its value does not matter.",
 		},
 		{
-			names: names{"cluster-name", "CLUSTER_NAME", ""},
+			names: names{"cluster-name", "CLUSTER_NAME", "clusterName"},
 			group: groupInstances,
 			value: text(&c.clusterName, "at most 100 letters, digits, - and _", matching(`^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$`, "is not the name of a cluster")),
 			words: "Name of the EKS cluster, as in the tag kubernetes.io/cluster/NAME: tells that an instance which has no Node yet is of this cluster.",
@@ -217,6 +217,12 @@ func (c *config) options() []option {
 			group: groupKube, def: "true",
 			value: boolean(&c.leaderElect),
 			words: "Work only while holding a Lease, so that of several replicas one acts.",
+		},
+		{
+			names: names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""},
+			group: groupKube, def: programName,
+			value: notEmpty(text(&c.leaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
+			words: "Name of that Lease. Releases in one namespace, each with a queue of its own, need one each.",
 		},
 		{
 			names: names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"},
@@ -407,6 +413,7 @@ func burst(p *int) value {
 	v := integer(p, -1, 100000)
 	set := v.set
 	v.allowed = "1 to 100000, or negative"
+	v.schema = schema{"type": "integer", "maximum": 100000, "not": schema{"const": 0}}
 	v.set = func(text string) error {
 		if n, err := parseInteger(text); err == nil && n < 0 {
 			text = "-1"

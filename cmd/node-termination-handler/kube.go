@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
@@ -16,10 +17,11 @@ import (
 // clientset has those of all groups, and the linker would keep them: see
 // describeInstances.
 type kubeClients struct {
-	core         typedcorev1.CoreV1Interface
-	policy       typedpolicyv1.PolicyV1Interface
-	storage      typedstoragev1.StorageV1Interface
-	coordination typedcoordinationv1.CoordinationV1Interface
+	core          typedcorev1.CoreV1Interface
+	policy        typedpolicyv1.PolicyV1Interface
+	storage       typedstoragev1.StorageV1Interface
+	coordination  typedcoordinationv1.CoordinationV1Interface
+	authorization typedauthorizationv1.AuthorizationV1Interface
 }
 
 // newKubeClients returns clients that share one connection and one rate limit.
@@ -43,6 +45,9 @@ func newKubeClients(config *rest.Config) (kubeClients, error) {
 	}
 	if err == nil {
 		k.coordination, err = typedcoordinationv1.NewForConfigAndClient(config, connection)
+	}
+	if err == nil {
+		k.authorization, err = typedauthorizationv1.NewForConfigAndClient(config, connection)
 	}
 	if err != nil {
 		return k, fmt.Errorf("connect to Kubernetes: %w", err)

@@ -134,7 +134,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	defer stopWatching()
 	go nodes.Run(watching)
 	go volumes.Run(watching)
-	if err := begin(ctx, client, nodes, volumes, server.Load()); err != nil {
+	if err := begin(ctx, client, permissions(c, namespace), nodes, volumes, server.Load()); err != nil {
 		return err
 	}
 	probes.set("kubernetes", "")
@@ -171,7 +171,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if !c.leaderElect {
 		err = work(ctx)
 	} else {
-		lease := controller.Lease{Client: client.coordination, Namespace: namespace, Name: programName, Identity: identity(c), Log: log.WithName("lease")}
+		lease := controller.Lease{Client: client.coordination, Namespace: namespace, Name: c.leaseName, Identity: identity(c), Log: log.WithName("lease")}
 		err = lease.Lead(ctx, work)
 	}
 	if errors.Is(err, controller.ErrGiveWay) {
@@ -209,13 +209,13 @@ func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *
 }
 
 // begin waits for what must work once, and returns the first error of what does not.
-func begin(ctx context.Context, client kubeClients, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
+func begin(ctx context.Context, client kubeClients, needed []permission, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("no answer within %s", startTime))
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Check(ctx) })
 	group.Go(func() error {
-		if err := allowed(ctx, client); err != nil {
+		if err := allowed(ctx, client, needed); err != nil {
 			return err
 		}
 		if err := nodes.WaitForSync(ctx); err != nil {
@@ -226,34 +226,46 @@ func begin(ctx context.Context, client kubeClients, nodes *cluster.Cluster, volu
 	return group.Wait()
 }
 
-// allowed asks the API server for next to nothing of all that is watched: a watch
-// does not say why it does not begin. It tries again what may heal, until ctx
-// ends, and returns its last answer then.
-func allowed(ctx context.Context, client kubeClients) error {
+// allowed finds out whether the handler has the rights that it needs: a watch does
+// not say why it does not begin, and an eviction says so too late. It asks for the
+// rights, and for next to nothing of all that is watched, because a cluster may
+// not answer the first. It tries again what may heal, until ctx ends, and returns
+// its last answer then.
+func allowed(ctx context.Context, client kubeClients, needed []permission) error {
 	one := metav1.ListOptions{Limit: 1}
-	lists := map[string]func() error{
-		"list the nodes": func() error {
+	for _, step := range []struct {
+		doing string
+		try   func() error
+	}{
+		{"check the rights", func() error {
+			err := checkPermissions(ctx, client.authorization.SelfSubjectAccessReviews(), needed)
+			if apierrors.IsForbidden(err) {
+				return nil
+			}
+			return err
+		}},
+		{"list the nodes", func() error {
 			_, err := client.CoreV1().Nodes().List(ctx, one)
 			return err
-		},
-		"list the volume attachments": func() error {
+		}},
+		{"list the volume attachments", func() error {
 			_, err := client.StorageV1().VolumeAttachments().List(ctx, one)
 			return err
-		},
-	}
-	for doing, list := range lists {
+		}},
+	} {
 		var last error
 		for {
-			err := list()
+			err := step.try()
 			if err == nil {
 				break
 			}
 			if ctx.Err() == nil {
 				last = err
 			}
-			refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+			var missing lacks
+			refused := errors.As(err, &missing) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 			if refused || sleep(ctx, time.Second) != nil {
-				return fmt.Errorf("%s: %w", doing, cmp.Or(last, err))
+				return fmt.Errorf("%s: %w", step.doing, cmp.Or(last, err))
 			}
 		}
 	}
