@@ -8,11 +8,15 @@ E2E      := ./e2e/...
 TOOL     := go tool -modfile=hack/tools/go.mod
 # The race detector needs a C compiler; Go knows whether there is one.
 RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+HELM     := go -C hack/helm tool helm
+VERSION  ?= 0.0.0-g$(shell git rev-parse --short HEAD)
+RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD)
+DIST     := $(CURDIR)/dist
 # Four targets: an hour in all.
 FUZZTIME ?= 15m
 BENCH    ?= .
 
-.PHONY: help build test unit iac e2e demo storm soak lint fmt generate bench fuzz vuln clean
+.PHONY: help build test unit iac e2e demo storm soak image chart release lint fmt generate bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +39,7 @@ iac: ## test the templates in deploy/cloudformation and deploy/terraform
 # binary, which Go's cache of test results does not know of: hence -count=1.
 e2e: ## run the end-to-end tests on a real control plane
 	go test -count=1 -parallel 12 -timeout 20m $(E2E)
+	go -C hack/release test ./...
 
 demo: ## see it work: two notices, two drained nodes, a timeline
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
@@ -47,6 +52,20 @@ storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY,
 	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
+image: ## write the image for amd64 and arm64 to dist/image, an OCI layout; PUSH=REGISTRY/NAME:TAG pushes it
+	$(RELEASE) image $(DIST)/image $(PUSH)
+
+chart: ## pack the Helm chart of VERSION into dist/; PUSH=oci://REGISTRY/PATH publishes it
+	@mkdir -p $(DIST)
+	$(HELM) package $(CURDIR)/deploy/helm/node-termination-handler --version $(VERSION) --app-version $(VERSION) --destination $(DIST)
+	$(if $(PUSH),$(HELM) push $(DIST)/node-termination-handler-$(VERSION).tgz $(PUSH))
+
+release: ## write binaries, SBOMs, chart, image and checksums of VERSION to dist/
+	rm -rf $(DIST)
+	$(RELEASE) binaries $(DIST)
+	$(MAKE) chart image VERSION=$(VERSION) PUSH=
+	$(RELEASE) checksums $(DIST)
+
 lint: ## check the code: go vet, golangci-lint
 	go vet ./...
 	$(TOOL) golangci-lint run ./...
@@ -55,8 +74,9 @@ lint: ## check the code: go vet, golangci-lint
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write the help text and the tables of options anew
-	go test $(PACKAGE) -run 'Help|Options' -update
+generate: ## write anew what comes from the code: help, tables of options, the chart's values, the manifests
+	go test $(PACKAGE) -run 'Help|Options|Chart' -update
+	go test ./e2e/helm -update
 
 soak: ## handle 100,000 notices one after another and see that nothing grows
 	go test ./internal/controller -run NothingGrows -soak 100000 -v -timeout 1h | grep -v level=
@@ -77,5 +97,5 @@ fuzz: ## run each fuzz target for FUZZTIME (default: 15m, an hour in all)
 vuln: ## look the dependencies up in Go's database of vulnerabilities
 	$(TOOL) govulncheck ./...
 
-clean: ## remove bin/; the compiled control plane stays in the user's cache directory
-	rm -rf bin
+clean: ## remove bin/ and dist/; the compiled control plane stays in the user's cache directory
+	rm -rf bin dist
