@@ -66,7 +66,9 @@ func prepare(m *testing.M) error {
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build the binary: %w", err)
 	}
-	if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr}); err != nil {
+	// With this plugin the namespace of a release can keep its pods on their own nodes.
+	flags := []string{"--enable-admission-plugins=PodNodeSelector"}
+	if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr, APIServerFlags: flags}); err != nil {
 		return err
 	}
 	// The test program exits with what Run returned.
@@ -360,6 +362,14 @@ func (s *scenario) launch(args ...string) *handler {
 		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,
 		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args, Env: s.env,
 	}.Command(context.WithoutCancel(s.ctx))
+	h.begin()
+	return h
+}
+
+// begin starts the process. It is killed at the end of the test.
+func (h *handler) begin() {
+	s := h.s
+	s.Helper()
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
 	s.must(h.cmd.Start())
 	go func() {
@@ -372,7 +382,6 @@ func (s *scenario) launch(args ...string) *handler {
 			s.Logf("the handler's log:\n%s", h.log.String())
 		}
 	})
-	return h
 }
 
 // kill ends the replica with SIGKILL.

@@ -86,7 +86,7 @@ Every option is a flag and an environment variable. The flag counts first, then 
 it is empty, then the default. Most have the names that they have in AWS Node Termination Handler;
 its single dash works too (`+"`-dry-run`"+`). A boolean takes its value after an equals sign:
 `+"`--taint-node=false`"+`. Mistakes are reported all at once, and the program exits with status 2.
-The column "Helm value" has the name of the option in the chart of AWS Node Termination Handler.
+The column "Helm value" has the name of the option in the chart, deploy/helm/node-termination-handler.
 `)
 	for _, g := range groups {
 		fmt.Fprintf(w, "\n## %s\n\n", g)

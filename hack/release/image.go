@@ -101,7 +101,6 @@ func (s source) index(binaries map[platform]string) (v1.ImageIndex, error) {
 		config.OS, config.Architecture = p.os, p.arch
 		config.Config = v1.Config{
 			User: user, Entrypoint: []string{"/" + programName}, WorkingDir: "/",
-			Env: []string{"PATH=/", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":    programName,
 				"org.opencontainers.image.version":  s.version,

@@ -1,0 +1,48 @@
+{{/* The names and labels follow the rules of NTH's chart, so that a release of it can be upgraded in place. */}}
+
+{{- define "node-termination-handler.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "node-termination-handler.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- default $full .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "node-termination-handler.serviceAccount" -}}
+{{- default (.Values.serviceAccount.create | ternary (include "node-termination-handler.fullname" .) "default") .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{/* Cannot be changed once a Deployment is there. */}}
+{{- define "node-termination-handler.selector" -}}
+app.kubernetes.io/name: {{ include "node-termination-handler.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: deployment
+{{- end -}}
+
+{{- define "node-termination-handler.labels" -}}
+{{ include "node-termination-handler.selector" . }}
+app.kubernetes.io/part-of: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.customLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* metadata of an object of this release: dict "of" . "in" (values with namespace, labels, annotations; may be empty) */}}
+{{- define "node-termination-handler.metadata" -}}
+name: {{ include "node-termination-handler.fullname" .of }}
+namespace: {{ default .of.Release.Namespace .in.namespace }}
+labels:
+  {{- include "node-termination-handler.labels" .of | nindent 2 }}
+  {{- with .in.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .in.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
