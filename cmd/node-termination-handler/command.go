@@ -8,8 +8,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const programName = "node-termination-handler"
@@ -20,7 +22,13 @@ const (
 	exitDone     = 0
 	exitFailed   = 1
 	exitMistaken = 2
+	exitWarned   = 3 // of doctor: it works, and not as well as it could
 )
+
+// A statusError ends a command that has said all there is to say.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // Set by the linker for releases: -ldflags "-X main.version=… -X main.commit=…".
 var version, commit string
@@ -36,9 +44,12 @@ func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
 	var wrong mistakes
+	var status statusError
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &wrong):
 		fmt.Fprintf(errOut, "%s: %v\n%[1]s --help tells about every option.\n", programName, wrong)
 		return exitMistaken
@@ -76,7 +87,7 @@ Options are flags or environment variables; the flag counts first.`,
 	root.Flags().Bool("version", false, "Tell the version and exit.")
 	p.withOptions(root, func(ctx context.Context, c *config) error { return serve(ctx, c, p.errOut) })
 
-	root.AddCommand(&cobra.Command{
+	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Tell the version, and what it was built from and with.",
 		Args:  func(_ *cobra.Command, args []string) error { return leftOver(args).err() },
@@ -94,11 +105,17 @@ Options are flags or environment variables; the flag counts first.`,
 // withOptions gives cmd the options of the table, and makes it call do with
 // them when they are right.
 func (p *program) withOptions(cmd *cobra.Command, do func(context.Context, *config) error) {
-	var c config
+	p.withOptionsAnd(cmd, &config{}, leftOver, do)
+}
+
+// withOptionsAnd is withOptions for a command with arguments or flags of its
+// own: check gets the arguments, and says what is wrong with them all. The
+// options are loaded into c.
+func (p *program) withOptionsAnd(cmd *cobra.Command, c *config, check func(args []string) mistakes, do func(context.Context, *config) error) {
 	c.register(cmd.Flags())
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		wrong := slices.Concat(p.wrong, leftOver(args))
+		wrong := slices.Concat(p.wrong, check(args))
 		if err := c.load(cmd.Flags(), p.environ); err != nil {
 			var more mistakes
 			if !errors.As(err, &more) {
@@ -109,7 +126,7 @@ func (p *program) withOptions(cmd *cobra.Command, do func(context.Context, *conf
 		if len(wrong) > 0 {
 			return wrong
 		}
-		return do(cmd.Context(), &c)
+		return do(cmd.Context(), c)
 	}
 }
 
@@ -132,13 +149,37 @@ func writeCommandHelp(cmd *cobra.Command, _ []string) {
 	if words == "" {
 		words = cmd.Short
 	}
-	fmt.Fprintf(w, "%s\n\nUsage:\n  %s [options]\n", words, cmd.CommandPath())
+	use := cmd.CommandPath()
+	if _, more, ok := strings.Cut(cmd.Use, " "); ok {
+		use += " " + more
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s [options]\n", words, use)
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
 			fmt.Fprintf(w, "  %-42s %s\n", sub.CommandPath(), sub.Short)
 		}
 	}
+	writeOwnFlags(w, cmd)
 	writeHelp(w, cmd.Flags())
+}
+
+// writeOwnFlags writes the flags of a subcommand that are no options of the table.
+func writeOwnFlags(w io.Writer, cmd *cobra.Command) {
+	if !cmd.HasParent() {
+		return
+	}
+	var table config
+	options := pflag.NewFlagSet("", pflag.ContinueOnError)
+	table.register(options)
+	heading := "\nOf this command:\n"
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if options.Lookup(f.Name) != nil || f.Name == "help" {
+			return
+		}
+		fmt.Fprintf(w, "%s  --%s\n", heading, f.Name)
+		heading = ""
+		writeWrapped(w, "      ", f.Usage)
+	})
 }
 
 // describeVersion returns the version, the commit, and the Go version and

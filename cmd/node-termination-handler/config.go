@@ -20,6 +20,8 @@ import (
 // looks at more than one field.
 type config struct {
 	queue queueURL
+	// queueOptional is for commands that need no queue: load then does without.
+	queueOptional bool
 	// region is where the queue and its instances are. Never empty.
 	region string
 	// awsEndpoint replaces the endpoint of every AWS service; empty leaves the
@@ -119,7 +121,7 @@ func (c *config) register(flags *pflag.FlagSet) {
 // environ, a list as from os.Environ, else to its default. The error is of type
 // mistakes and tells them all.
 func (c *config) load(flags *pflag.FlagSet, environ []string) error {
-	*c = config{changed: make(map[string]string)}
+	*c = config{queueOptional: c.queueOptional, changed: make(map[string]string)}
 	env := environment(environ)
 	got := make(map[string]given)
 	var wrong mistakes
@@ -132,7 +134,7 @@ func (c *config) load(flags *pflag.FlagSet, environ []string) error {
 		got[o.flag] = g
 		c.warnings = append(c.warnings, newer...)
 		switch {
-		case g.text == "" && o.required:
+		case g.text == "" && o.required && !c.queueOptional:
 			wrong = append(wrong, mistake{o.flag, fmt.Sprintf("is required: give --%s or %s; allowed: %s", o.flag, o.env, o.value.allowed)})
 			continue
 		case g.source == sourceDefault:
@@ -232,7 +234,7 @@ func (c *config) validateAWS(got map[string]given, env map[string]string) mistak
 		wrong = append(wrong, mistake{"managed-tag", "is empty, and check-tag-before-draining is on: give the key of the tag"})
 	}
 	if c.queue.text == "" {
-		return wrong // said already, and the rest follows from it
+		return wrong // said already where it is needed, and the rest follows from it
 	}
 
 	region := got["aws-region"]

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	typedauthenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -17,11 +20,12 @@ import (
 // clientset has those of all groups, and the linker would keep them: see
 // describeInstances.
 type kubeClients struct {
-	core          typedcorev1.CoreV1Interface
-	policy        typedpolicyv1.PolicyV1Interface
-	storage       typedstoragev1.StorageV1Interface
-	coordination  typedcoordinationv1.CoordinationV1Interface
-	authorization typedauthorizationv1.AuthorizationV1Interface
+	core           typedcorev1.CoreV1Interface
+	policy         typedpolicyv1.PolicyV1Interface
+	storage        typedstoragev1.StorageV1Interface
+	coordination   typedcoordinationv1.CoordinationV1Interface
+	authorization  typedauthorizationv1.AuthorizationV1Interface
+	authentication typedauthenticationv1.AuthenticationV1Interface // doctor's alone
 }
 
 // newKubeClients returns clients that share one connection and one rate limit.
@@ -47,6 +51,9 @@ func newKubeClients(config *rest.Config) (kubeClients, error) {
 		k.coordination, err = typedcoordinationv1.NewForConfigAndClient(config, connection)
 	}
 	if err == nil {
+		k.authentication, err = typedauthenticationv1.NewForConfigAndClient(config, connection)
+	}
+	if err == nil {
 		k.authorization, err = typedauthorizationv1.NewForConfigAndClient(config, connection)
 	}
 	if err != nil {
@@ -61,3 +68,31 @@ func (k kubeClients) CoreV1() typedcorev1.CoreV1Interface { return k.core }
 func (k kubeClients) PolicyV1() typedpolicyv1.PolicyV1Interface { return k.policy }
 
 func (k kubeClients) StorageV1() typedstoragev1.StorageV1Interface { return k.storage }
+
+// CoordinationV1 is that of a clientset.
+func (k kubeClients) CoordinationV1() typedcoordinationv1.CoordinationV1Interface {
+	return k.coordination
+}
+
+// AuthenticationV1 is that of a clientset.
+func (k kubeClients) AuthenticationV1() typedauthenticationv1.AuthenticationV1Interface {
+	return k.authentication
+}
+
+// AuthorizationV1 is that of a clientset.
+func (k kubeClients) AuthorizationV1() typedauthorizationv1.AuthorizationV1Interface {
+	return k.authorization
+}
+
+// version asks the API server for its own.
+func (k kubeClients) version(ctx context.Context) (string, error) {
+	text, err := k.core.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	var v struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	err = json.Unmarshal(text, &v)
+	return v.GitVersion, err
+}

@@ -142,7 +142,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	self := types.NamespacedName{Namespace: c.podNamespace, Name: c.podName}
 	drainer := &drain.Drainer{
 		Client:  client,
-		Filter:  drain.Filter{IgnoreDaemonSets: c.ignoreDaemonSets, DeleteEmptyDir: c.deleteLocalData},
+		Filter:  filterOf(c),
 		Grace:   c.podGracePeriod,
 		Self:    self,
 		Volumes: volumes,
@@ -313,6 +313,10 @@ func marksOf(c *config) cluster.Marks {
 	return m
 }
 
+func filterOf(c *config) drain.Filter {
+	return drain.Filter{IgnoreDaemonSets: c.ignoreDaemonSets, DeleteEmptyDir: c.deleteLocalData}
+}
+
 // newController returns a controller with the options of c.
 func newController(c *config, log logr.Logger) *controller.Controller {
 	ctrl := &controller.Controller{
@@ -358,9 +362,9 @@ type awsClients struct {
 	autoscaling *autoscaling.Client
 }
 
-// connect loads the SDK's default configuration: environment, profile, web
+// awsConfig loads the SDK's default configuration: environment, profile, web
 // identity (IRSA), container credentials (EKS Pod Identity), instance role.
-func connect(ctx context.Context, c *config) (awsClients, error) {
+func awsConfig(ctx context.Context, c *config) (aws.Config, error) {
 	const (
 		connections = 64 // to one service: a storm is many receives and batches at once
 		connectTime = 5 * time.Second
@@ -381,17 +385,26 @@ func connect(ctx context.Context, c *config) (awsClients, error) {
 	}
 	cfg, err := awsconfig.LoadDefaultConfig(ctx, options...)
 	if err != nil {
-		return awsClients{}, fmt.Errorf("load the AWS configuration: %w", err)
+		return cfg, fmt.Errorf("load the AWS configuration: %w", err)
 	}
-	return awsClients{
-		sqs: sqs.NewFromConfig(cfg, func(o *sqs.Options) {
-			if c.sqsEndpoint != "" {
-				o.BaseEndpoint = &c.sqsEndpoint
-			}
-		}),
-		ec2:         ec2.NewFromConfig(cfg),
-		autoscaling: autoscaling.NewFromConfig(cfg),
-	}, nil
+	return cfg, nil
+}
+
+// connect returns the clients for what c says.
+func connect(ctx context.Context, c *config) (awsClients, error) {
+	cfg, err := awsConfig(ctx, c)
+	if err != nil {
+		return awsClients{}, err
+	}
+	return awsClients{sqs: sqsClient(cfg, c), ec2: ec2.NewFromConfig(cfg), autoscaling: autoscaling.NewFromConfig(cfg)}, nil
+}
+
+func sqsClient(cfg aws.Config, c *config) *sqs.Client {
+	return sqs.NewFromConfig(cfg, func(o *sqs.Options) {
+		if c.sqsEndpoint != "" {
+			o.BaseEndpoint = &c.sqsEndpoint
+		}
+	})
 }
 
 // identity names this replica in the Lease: two processes never share one.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +12,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
 )
 
 const (
@@ -46,6 +47,8 @@ type demo struct {
 	ended    chan *replica // gets those that end by themselves
 	events   chan timeline.Event
 	story    timeline.Timeline
+
+	simulation *simulation // sends the first notice; nil before
 }
 
 // run sets the stage, sends the notices one after the other, and clears up. It
@@ -73,7 +76,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { stop(); watching.Wait() }()
+	defer func() {
+		stop()
+		watching.Wait()
+		if d.simulation != nil {
+			<-d.simulation.ended
+		}
+	}()
 	defer d.stopReplicas()
 	if err := d.startReplicas(ctx); err != nil {
 		return err
@@ -88,10 +97,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("What follows was seen on the API server and on AWS, it is not what the controller says of itself.")
 	d.out.Legend()
 
-	for _, send := range []func(context.Context) (timeline.Notice, error){d.warnOfSpot, d.terminateByGroup} {
-		if err := d.tell(ctx, send); err != nil {
-			return err
-		}
+	if err := d.tell(ctx, d.warnOfSpot); err != nil {
+		return err
+	}
+	if err := d.simulation.failure(); err != nil {
+		return err
+	}
+	if err := d.tell(ctx, d.terminateByGroup); err != nil {
+		return err
 	}
 	d.out.End(d.story.Summary())
 	return nil
@@ -131,44 +144,81 @@ func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.No
 	return nil
 }
 
-// warnOfSpot sends what EventBridge sends when EC2 takes the instance of the
-// first node back.
+// warnOfSpot lets the handler's own simulate send what EventBridge sends when EC2
+// takes the instance of the first node back. It follows the drain as well, and
+// has its own opinion of it; see simulation.
 func (d *demo) warnOfSpot(ctx context.Context) (timeline.Notice, error) {
 	on := nodes[0]
 	pods, err := d.podsOn(ctx, on.name)
 	if err != nil {
 		return timeline.Notice{}, err
 	}
-	// EventBridge's times are whole seconds: what is sent between two of them has
-	// lost a part of its two minutes already.
-	sent := time.Now().Truncate(time.Second).Add(time.Second)
-	select {
-	case <-time.After(time.Until(sent)):
-	case <-ctx.Done():
-		return timeline.Notice{}, context.Cause(ctx)
+	before := len(d.aws.Effects())
+	if err := d.startSimulation(ctx, on.name); err != nil {
+		return timeline.Notice{}, err
 	}
-	body, err := json.Marshal(map[string]any{
-		"version":     "0",
-		"id":          "7d5a1d4c-7f2b-4f3e-9d1a-000000000001",
-		"detail-type": spotName,
-		"source":      "aws.ec2",
-		"account":     account,
-		"time":        sent.UTC().Format(time.RFC3339),
-		"region":      region,
-		"resources":   []string{"arn:aws:ec2:" + zone + ":instance/" + on.instance},
-		"detail":      map[string]string{"instance-id": on.instance, "instance-action": "terminate"},
+	var sent awssim.Effect
+	err = poll(ctx, func(context.Context) (bool, error) {
+		for _, effect := range d.aws.Effects()[before:] {
+			if effect.Kind == awssim.MessageSent {
+				sent = effect
+				return true, nil
+			}
+		}
+		select {
+		case <-d.simulation.ended:
+			return false, d.simulation.failure()
+		default:
+			return false, nil
+		}
 	})
-	if err != nil {
-		return timeline.Notice{}, fmt.Errorf("write the spot warning: %w", err)
-	}
-	message, err := d.aws.SendMessage(queueName, string(body))
 	if err != nil {
 		return timeline.Notice{}, fmt.Errorf("send the spot warning: %w", err)
 	}
+	at := sent.Time.Truncate(time.Second) // the times of events are whole seconds
 	return timeline.Notice{
-		Name: spotName, Instance: on.instance, Node: on.name, Message: message, Pods: pods,
-		Sent: sent, Deadline: sent.Add(spotWarning),
+		Name: spotName, Instance: on.instance, Node: on.name, Message: sent.MessageID, Pods: pods,
+		Sent: at, Deadline: at.Add(spotWarning),
 	}, nil
+}
+
+// simulation is a process of simulate.
+type simulation struct {
+	out   bytes.Buffer  // not to be read before ended
+	ended chan struct{} // closed at its end; err says how it was
+	err   error
+}
+
+// startSimulation runs simulate with the rights of the handler. It ends with ctx.
+func (d *demo) startSimulation(ctx context.Context, node string) error {
+	kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
+	if err != nil {
+		return err
+	}
+	process := release.Replica{
+		Program: d.handler, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: d.aws.QueueURL(queueName),
+		Endpoint: d.endpoint, AccessKeyID: "AKIDSIMULATE", Args: []string{"simulate", "spot", "--node=" + node, "--yes"},
+	}.Command(ctx)
+	s := &simulation{ended: make(chan struct{})}
+	process.Stdout, process.Stderr = &s.out, &s.out
+	if err := process.Start(); err != nil {
+		return fmt.Errorf("start simulate: %w", err)
+	}
+	go func() {
+		defer close(s.ended)
+		s.err = process.Wait()
+	}()
+	d.simulation = s
+	return nil
+}
+
+// failure waits for the end of simulate and says what it was not content with; nil if it was.
+func (s *simulation) failure() error {
+	<-s.ended
+	if s.err != nil {
+		return fmt.Errorf("simulate: %w:\n%s", s.err, &s.out)
+	}
+	return nil
 }
 
 // terminateByGroup lets the Auto Scaling group of the second node terminate its

@@ -17,11 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
 )
 
 // asDemo is the variable that makes the test binary the demo.
@@ -251,47 +247,5 @@ func TestMistakesInTheArgumentsAreStatus2(t *testing.T) {
 		if status := p.run(); status != 2 || !strings.Contains(p.errOut.String(), "-handler") {
 			t.Errorf("demo %q has status %d and says %q", args, status, &p.errOut)
 		}
-	}
-}
-
-func TestAPodTellsWhatHappenedToIt(t *testing.T) {
-	at := time.Now()
-	pod := func(edit ...func(*corev1.Pod)) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
-		for _, e := range edit {
-			e(p)
-		}
-		return p
-	}
-	ready := func(p *corev1.Pod) {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
-	}
-	stopping := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at} }
-	evicted := func(p *corev1.Pod) {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
-	}
-	for name, c := range map[string]struct {
-		before, now *corev1.Pod
-		want        timeline.Kind
-	}{
-		"nothing":                {pod(), pod(), timeline.None},
-		"it gets ready":          {pod(), pod(ready), timeline.PodReady},
-		"it stays ready":         {pod(ready), pod(ready), timeline.None},
-		"it is evicted":          {pod(ready), pod(ready, evicted, stopping), timeline.PodEvicted},
-		"it is about to be":      {pod(ready), pod(ready, evicted), timeline.None},
-		"it is deleted":          {pod(ready), pod(ready, stopping), timeline.PodDeleted},
-		"it goes on stopping":    {pod(stopping), pod(stopping), timeline.None},
-		"it stops, unready":      {pod(ready, stopping), pod(stopping), timeline.None},
-		"it is new and is ready": {&corev1.Pod{}, pod(ready), timeline.PodReady},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var want []timeline.Event
-			if c.want != timeline.None {
-				want = []timeline.Event{{Time: at, Kind: c.want, Node: "n", Pod: "p"}}
-			}
-			if diff := cmp.Diff(want, podEvents(c.before, c.now, at)); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-		})
 	}
 }

@@ -1,8 +1,8 @@
 // Demo shows node-termination-handler at work: it starts a real control plane
 // with three nodes and a Deployment, and two replicas of the built binary
-// against simulated AWS endpoints; sends a spot interruption warning for one
-// node, then lets an Auto Scaling group terminate another; and prints what
-// happens, as it happens.
+// against simulated AWS endpoints; lets the binary's own simulate send a spot
+// interruption warning for one node, then an Auto Scaling group terminate another;
+// and prints what happens, as it happens.
 //
 //	demo -handler FILE [-manifests FILE] [-patience DURATION]
 //
@@ -27,7 +27,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
 )
 
 func main() {
@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, out *os.File, errOut io.Writer) int
 	klog.SetLogger(logr.Discard()) // of our own client's, which has no news for anyone here
 	d := demo{
 		options: o,
+		story:   timeline.Timeline{Alone: true},
 		out:     timeline.Printer{Out: out, Colour: timeline.ColourWanted(isTerminal(out), os.Getenv)},
 	}
 	err = d.run(ctx)

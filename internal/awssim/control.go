@@ -21,6 +21,7 @@ type State struct {
 	Instances     []Instance     `json:"instances,omitempty"`
 	Groups        []Group        `json:"groups,omitempty"`
 	Hooks         []Hook         `json:"hooks,omitempty"`
+	Keys          []Key          `json:"keys,omitempty"`
 	Rules         []Rule         `json:"rules,omitempty"`
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
 	Faults        []Fault        `json:"faults,omitempty"`
@@ -42,6 +43,9 @@ func (s *Server) Apply(state State) error {
 	for _, hook := range state.Hooks {
 		note(s.PutHook(hook))
 	}
+	for _, key := range state.Keys {
+		note(s.PutKey(key))
+	}
 	for _, rule := range state.Rules {
 		note(s.PutRule(rule))
 	}
@@ -59,7 +63,7 @@ func (s *Server) Apply(state State) error {
 func (s *Server) State() State {
 	return State{
 		Queues: s.Queues(), Instances: s.Instances(), Groups: s.Groups(), Hooks: s.Hooks(),
-		Rules: s.Rules(), Subscriptions: s.Subscriptions(), Faults: s.Faults(),
+		Keys: s.Keys(), Rules: s.Rules(), Subscriptions: s.Subscriptions(), Faults: s.Faults(),
 	}
 }
 
@@ -104,6 +108,8 @@ func (s *Server) controlHandler() http.Handler {
 	change("PUT", "groups/{group}", s.putGroup)
 	show("hooks", func(*http.Request) any { return s.Hooks() })
 	change("PUT", "groups/{group}/hooks/{hook}", s.putHook)
+	show("keys", func(*http.Request) any { return s.Keys() })
+	change("PUT", "keys/{key}", s.putKey)
 	show("rules", func(*http.Request) any { return s.Rules() })
 	change("PUT", "rules/{rule}", s.putRule)
 	remove("rules/{rule}", func(r *http.Request) bool { return s.RemoveRule(r.PathValue("rule")) })
@@ -187,6 +193,15 @@ func (s *Server) putHook(r *http.Request) (any, error) {
 	}
 	hook.Group, hook.Name = r.PathValue("group"), r.PathValue("hook")
 	return struct{}{}, s.PutHook(hook)
+}
+
+func (s *Server) putKey(r *http.Request) (any, error) {
+	key := Key{}
+	if err := readJSON(r, &key); err != nil {
+		return nil, err
+	}
+	key.ID = r.PathValue("key")
+	return struct{}{}, s.PutKey(key)
 }
 
 func (s *Server) putRule(r *http.Request) (any, error) {

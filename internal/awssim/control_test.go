@@ -36,7 +36,9 @@ func TestTheControlAPISetsUpWhatItShows(t *testing.T) {
 		{"PUT", "instances/" + idA, `{"privateDNSName": "ip-10-0-0-1.ec2.internal", "tags": {"managed": ""}, "launchTime": "2026-11-20T10:15:30Z"}`},
 		{"PUT", "groups/workers", `{"desired": 1, "instances": ["` + idA + `"]}`},
 		{"PUT", "groups/workers/hooks/drain", `{"transition": "autoscaling:EC2_INSTANCE_TERMINATING", "heartbeatTimeout": "2m"}`},
+		{"PUT", "keys/k-1", `{"alias": "alias/queues"}`},
 		{"PUT", "rules/all", `{"queue": "q"}`},
+		{"PUT", "rules/off", `{"queue": "q", "pattern": "{\"source\": [\"aws.ec2\"]}", "disabled": true, "deadLetters": "bare"}`},
 		{"POST", "subscriptions", `{"topicARN": "` + topic + `", "queue": "q"}`},
 		{"PUT", "faults/slow", `{"service": "ec2", "latency": "800ms", "hangFor": "1s", "skew": "-5m"}`},
 	} {
@@ -52,7 +54,8 @@ func TestTheControlAPISetsUpWhatItShows(t *testing.T) {
 		}},
 		Groups:        []awssim.Group{{Name: "workers", Desired: 1, Instances: []string{idA}}},
 		Hooks:         []awssim.Hook{{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 2 * time.Minute, DefaultResult: "ABANDON"}},
-		Rules:         []awssim.Rule{{Name: "all", Queue: "q"}},
+		Keys:          []awssim.Key{{ID: "k-1", Alias: "alias/queues", Manager: "CUSTOMER", State: "Enabled"}},
+		Rules:         []awssim.Rule{{Name: "all", Queue: "q"}, {Name: "off", Queue: "q", Pattern: `{"source": ["aws.ec2"]}`, Disabled: true, DeadLetters: "bare"}},
 		Subscriptions: []awssim.Subscription{{TopicARN: topic, Queue: "q"}},
 		Faults:        []awssim.Fault{{ID: "slow", Service: "ec2", Latency: 800 * time.Millisecond, HangFor: time.Second, Skew: -5 * time.Minute}},
 	}

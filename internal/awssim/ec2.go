@@ -368,10 +368,19 @@ func (s *Server) reservation(i *instance) ec2Reservation {
 	}
 }
 
+// tags are those that were put, and the one that Auto Scaling gives to the
+// instances of a group.
 func (i *instance) tags() []ec2Tag {
+	all := maps.Clone(i.Tags)
+	if i.group != nil {
+		if all == nil {
+			all = map[string]string{}
+		}
+		all["aws:autoscaling:groupName"] = i.group.Name
+	}
 	var tags []ec2Tag
-	for _, key := range slices.Sorted(maps.Keys(i.Tags)) {
-		tags = append(tags, ec2Tag{Key: key, Value: i.Tags[key]})
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		tags = append(tags, ec2Tag{Key: key, Value: all[key]})
 	}
 	return tags
 }

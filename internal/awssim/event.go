@@ -8,17 +8,25 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 )
 
-// Rule is a rule of EventBridge: the simulator's own events that match go to a
+// Rule is a rule of EventBridge on the default bus: events that match go to a
 // queue, in EventBridge's envelope. Bodies that tests send themselves do not
 // pass through rules.
 type Rule struct {
 	Name string `json:"name"`
+	// Pattern is an event pattern. Empty, DetailType decides alone.
+	Pattern string `json:"pattern,omitempty"`
 	// DetailType is a pattern as of [path.Match] for the detail-type, such as
 	// "EC2 Instance-terminate Lifecycle Action"; empty matches all.
 	DetailType string `json:"detailType,omitempty"`
-	Queue      string `json:"queue"`
+	// Disabled rules are there, and take nothing.
+	Disabled bool   `json:"disabled,omitempty"`
+	Queue    string `json:"queue"`
+	// DeadLetters is the queue for events that may not go to Queue. Empty: they are dropped.
+	DeadLetters string `json:"deadLetters,omitempty"`
 }
 
 // PutRule adds a rule, or replaces the one of its name.
@@ -26,10 +34,31 @@ func (s *Server) PutRule(rule Rule) error {
 	if _, err := path.Match(rule.DetailType, ""); err != nil {
 		return fmt.Errorf("put rule %s: pattern %q: %w", rule.Name, rule.DetailType, err)
 	}
+	if rule.Pattern != "" {
+		if _, err := eventpattern.Parse(rule.Pattern); err != nil {
+			return fmt.Errorf("put rule %s: %w", rule.Name, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rules[rule.Name] = rule
 	return nil
+}
+
+// takes reports whether the rule sends an event on.
+func (r Rule) takes(detailType, event string) bool {
+	if r.Disabled || !matches(r.DetailType, detailType) {
+		return false
+	}
+	if r.Pattern == "" {
+		return true
+	}
+	pattern, err := eventpattern.Parse(r.Pattern)
+	if err != nil {
+		return false // PutRule has not let it in
+	}
+	taken, err := pattern.Match(event)
+	return err == nil && taken
 }
 
 // RemoveRule ends a rule. It reports whether there was one.
@@ -199,16 +228,24 @@ func (s *Server) stateChange(i *instance) event {
 	}
 }
 
-// emit sends an event to the queues of the rules that match it.
-func (s *Server) emit(e event, at time.Time) {
+// emit sends an event to the queues of the rules that take it, and returns its id.
+func (s *Server) emit(e event, at time.Time) (id string) {
 	e.Version, e.ID, e.Account, e.Region = "0", s.uuid(), s.opts.Account, s.opts.Region
-	e.Time = at.UTC().Format(time.RFC3339)
+	if e.Time == "" {
+		e.Time = at.UTC().Format(time.RFC3339)
+	}
 	body := marshal(e)
 	for _, name := range slices.Sorted(maps.Keys(s.rules)) {
-		if rule := s.rules[name]; matches(rule.DetailType, e.DetailType) {
+		rule := s.rules[name]
+		switch {
+		case !rule.takes(e.DetailType, body):
+		case s.mayDeliver(rule.Name, rule.Queue):
 			s.deliver(rule.Queue, body, at)
+		case rule.DeadLetters != "" && s.mayDeliver(rule.Name, rule.DeadLetters):
+			s.deliver(rule.DeadLetters, body, at)
 		}
 	}
+	return e.ID
 }
 
 // deliver puts a body into a queue; like EventBridge, it says nothing when there is none.

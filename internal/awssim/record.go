@@ -11,12 +11,12 @@ type Call struct {
 	Start time.Time `json:"start"`
 	// End is when the call was answered, or found to be abandoned.
 	End time.Time `json:"end"`
-	// Service is sqs, ec2, autoscaling or sts.
+	// Service is sqs, ec2, autoscaling, events, kms or sts.
 	Service string `json:"service"`
 	Action  string `json:"action"`
 	// Params are the parameters that matter, by what they name: queue, message
 	// (ids, also where the call had receipt handles), instance, filter, group,
-	// hook, token, result, timeout.
+	// hook, token, result, timeout, rule, key.
 	Params map[string][]string `json:"params,omitempty"`
 	// Entries counts the entries of a batch, and the messages or instances returned.
 	Entries int `json:"entries,omitempty"`

@@ -1,5 +1,5 @@
-// Package awssim simulates SQS, EC2, EC2 Auto Scaling and STS for tests and
-// demonstrations. One HTTP handler speaks the wire protocols of all four, so
+// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, KMS and STS
+// for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long
 // polls, redrive, lifecycle actions that time out and can be completed once.
@@ -45,6 +45,9 @@ type Options struct {
 	// a message that is visible again, as SQS has been observed to do. The
 	// default is the documented error, MessageNotInflight.
 	QuietStaleHandles bool
+	// EnforcePolicies makes EventBridge deliver only where the queue's policy and
+	// the policy of its key let it, as in AWS. Without it all queues take events.
+	EnforcePolicies bool
 	// CallsKept bounds Calls. Default 10,000.
 	CallsKept int
 	// EffectsKept bounds Effects. Default 50,000.
@@ -77,6 +80,7 @@ type Server struct {
 	ended     ring[LifecycleAction]
 	rules     map[string]Rule
 	topics    map[string][]string
+	keys      map[string]Key
 	faults    []*rule
 	calls     ring[Call]
 	counts    map[CallKey]int
@@ -104,6 +108,7 @@ func New(opts Options) *Server {
 		ended:     ring[LifecycleAction]{size: 10_000},
 		rules:     map[string]Rule{},
 		topics:    map[string][]string{},
+		keys:      map[string]Key{},
 		calls:     ring[Call]{size: opts.CallsKept},
 		counts:    map[CallKey]int{},
 		effects:   ring[Effect]{size: opts.EffectsKept},
@@ -238,6 +243,8 @@ var operations = map[string]map[string]operation{
 	"sqs":         sqsOperations,
 	"ec2":         ec2Operations,
 	"autoscaling": autoscalingOperations,
+	"events":      eventsOperations,
+	"kms":         kmsOperations,
 	"sts":         {"GetCallerIdentity": getCallerIdentity},
 }
 

@@ -28,13 +28,20 @@ var services = map[string]string{
 	"2011-06-15": "sts",
 }
 
+// targets are the names of the JSON services in the header X-Amz-Target.
+var targets = map[string]string{
+	"AmazonSQS":    "sqs",
+	"AWSEvents":    "events",
+	"TrentService": "kms",
+}
+
 // request is a call as the operations see it.
 type request struct {
 	service, action string
 	host            string
 	accessKeyID     string
 	region          string
-	json            []byte     // of SQS
+	json            []byte     // of SQS, EventBridge and KMS
 	form            url.Values // of the Query services
 
 	params  map[string][]string // what the record shows
@@ -69,7 +76,10 @@ func readRequest(r *http.Request) (*request, *apiError) {
 		return req, &apiError{status: http.StatusBadRequest, code: "IncompleteBody", message: err.Error()}
 	}
 	if service, action, ok := strings.Cut(r.Header.Get("X-Amz-Target"), "."); ok {
-		req.service, req.action, req.json = strings.ToLower(strings.TrimPrefix(service, "Amazon")), action, body
+		req.service, req.action, req.json = strings.ToLower(service), action, body
+		if known, ok := targets[service]; ok {
+			req.service = known
+		}
 		return req, nil
 	}
 	form, err := url.ParseQuery(string(body))
@@ -88,7 +98,7 @@ func readRequest(r *http.Request) (*request, *apiError) {
 	return req, nil
 }
 
-// decode reads the input of an SQS action.
+// decode reads the input of an action of a JSON service.
 func (r *request) decode(into any) *apiError {
 	if err := json.Unmarshal(r.json, into); err != nil {
 		return &apiError{status: http.StatusBadRequest, code: "SerializationException", message: err.Error()}
@@ -139,7 +149,7 @@ const requestID = "00000000-0000-4000-8000-000000000000"
 
 func (r *request) succeed(output any) response {
 	switch r.service {
-	case "sqs":
+	case "sqs", "events", "kms":
 		return jsonResponse(http.StatusOK, output)
 	case "ec2":
 		return xmlResponse(http.StatusOK, output)
@@ -157,6 +167,8 @@ func (r *request) fail(problem *apiError) response {
 	switch r.service {
 	case "sqs":
 		answer = sqsErrorResponse(problem)
+	case "events", "kms":
+		answer = jsonResponse(problem.status, map[string]string{"__type": problem.code, "message": problem.message})
 	case "ec2":
 		answer = xmlResponse(problem.status, ec2Error{Code: problem.code, Message: problem.message, RequestID: requestID})
 	default:

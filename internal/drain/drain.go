@@ -324,15 +324,8 @@ func (r *run) endSpans(ctx context.Context) {
 // meet decides about a pod that is seen for the first time; nil: it stays.
 func (r *run) meet(pod *corev1.Pod) *state {
 	name := pod.Namespace + "/" + pod.Name
-	p := &state{tier: tierOf(pod), grace: r.Grace, own: r.Grace < 0}
-	if p.own {
-		p.grace = 0
-		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-			p.grace = time.Duration(*s) * time.Second
-		}
-	}
-	if r.Self.Name != "" && pod.Name == r.Self.Name && pod.Namespace == r.Self.Namespace {
-		p.tier = self
+	p := stateOf(pod, r.Grace, r.Self)
+	if p.tier == self {
 		r.pods[pod.UID] = p
 		return p
 	}
@@ -545,13 +538,7 @@ func retryAfter(err error) time.Duration {
 
 // backoff is the pause after the n-th failure, with a fifth of jitter.
 func backoff(n int) time.Duration {
-	pause := firstRetry
-	for range n - 1 {
-		if pause = pause * 3 / 2; pause >= lastRetry {
-			pause = lastRetry
-			break
-		}
-	}
+	pause := pauseAfter(n)
 	return pause + rand.N(pause/5)
 }
 

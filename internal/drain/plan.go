@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // margin is how long before the last moment a pod that must be forced is forced:
@@ -52,6 +53,25 @@ type state struct {
 	retry   time.Time // no eviction again before; no deletion either, once one has failed
 	cut     bool      // a stopping pod was told to hurry
 	forced  bool      // its deletion was accepted
+}
+
+// stateOf is a pod before anything was tried with it. grace is the option's,
+// negative for the pod's own; own is the pod that this program runs in.
+func stateOf(pod *corev1.Pod, grace time.Duration, own types.NamespacedName) *state {
+	p := &state{tier: tierOf(pod), grace: grace, own: grace < 0}
+	if p.own {
+		p.grace = 0
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+			p.grace = time.Duration(*s) * time.Second
+		}
+	}
+	if own.Name != "" && pod.Name == own.Name && pod.Namespace == own.Namespace {
+		p.tier = self
+	}
+	if pod.DeletionTimestamp != nil {
+		p.deletion = pod.DeletionTimestamp.Time
+	}
+	return p
 }
 
 // verb is how a pod is asked to leave.
@@ -140,4 +160,15 @@ func next(p state, front tier, terms Terms, now time.Time) move {
 		return move{verb: evict}
 	}
 	return move{verb: evict, grace: max(time.Second, p.grace)}
+}
+
+// pauseAfter is how long to wait after the n-th refusal of an eviction.
+func pauseAfter(n int) time.Duration {
+	pause := firstRetry
+	for range n - 1 {
+		if pause = pause * 3 / 2; pause >= lastRetry {
+			return lastRetry
+		}
+	}
+	return pause
 }

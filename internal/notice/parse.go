@@ -104,7 +104,25 @@ func parseDirect(e envelope) (Notice, error) {
 	return Notice{}, errors.New("the body is neither an EventBridge event nor an Auto Scaling notification")
 }
 
+// SimulatedSource is the source of notices that somebody puts on the bus to see
+// what happens: EventBridge keeps the names of AWS's services to these. A queue
+// gets them only where a rule lets this source through.
+const SimulatedSource = "node-termination-handler.simulate"
+
+// sources are the services that send the events of a type; each has its own types.
+var sources = map[string]string{
+	"EC2 Spot Instance Interruption Warning":  "aws.ec2",
+	"EC2 Instance Rebalance Recommendation":   "aws.ec2",
+	"EC2 Instance State-change Notification":  "aws.ec2",
+	"AWS Health Event":                        "aws.health",
+	"EC2 Instance-terminate Lifecycle Action": "aws.autoscaling",
+	"EC2 Instance-launch Lifecycle Action":    "aws.autoscaling",
+}
+
 func parseEvent(e envelope) (Notice, error) {
+	if e.Source == SimulatedSource {
+		e.Source = sources[e.DetailType]
+	}
 	n := Notice{ID: clip(e.ID), Account: clip(e.Account), Region: clip(e.Region), Time: parseTime(time.RFC3339, e.Time)}
 	switch e.Source + "/" + e.DetailType {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":

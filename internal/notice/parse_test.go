@@ -292,3 +292,17 @@ func bodies(t testing.TB) map[string]string {
 	}
 	return all
 }
+
+func TestASimulatedNoticeIsReadAsTheRealOne(t *testing.T) {
+	source := regexp.MustCompile(`"source": "aws\.[a-z0-9]+"`)
+	for name, body := range bodies(t) {
+		want, err := Parse(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Parse(source.ReplaceAllString(body, `"source": "`+SimulatedSource+`"`))
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-real +simulated):\n%s", name, err, diff)
+		}
+	}
+}

@@ -1,5 +1,5 @@
 // Command cmd runs the AWS simulator of package awssim as a program of its own:
-// SQS, EC2 and EC2 Auto Scaling on one loopback port, for end-to-end tests and
+// SQS, EC2, EC2 Auto Scaling, EventBridge and their like on one loopback port, for end-to-end tests and
 // for whoever wants to point a cluster's controller at it.
 //
 //	go run ./internal/awssim/cmd --listen 127.0.0.1:4566 --queue NAME [--state FILE.json]
@@ -8,7 +8,7 @@
 //	--queue NAME      creates a queue, and a rule that sends it every event of
 //	                  the simulator: lifecycle actions, instances' states
 //	--state FILE      sets up what the file says: an object with queues,
-//	                  instances, groups, hooks, rules, subscriptions, faults, as
+//	                  instances, groups, hooks, keys, rules, subscriptions, faults, as
 //	                  GET /_awssim/state shows them
 //
 // It prints the endpoint, the URL of the queue and the environment variables
@@ -19,7 +19,7 @@
 // # The control API
 //
 // All of it is JSON, under /_awssim/. GET shows state, queues,
-// queues/NAME/messages, instances, groups, hooks, rules, lifecycle, faults,
+// queues/NAME/messages, instances, groups, hooks, keys, rules, lifecycle, faults,
 // calls (the last 10,000), counts (of all calls) and effects (what happened to
 // messages, lifecycle actions and instances, with times). Field names are those
 // of the Go types in package awssim; times are RFC 3339, durations like "30s".

@@ -7,6 +7,7 @@ package timeline
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -16,11 +17,13 @@ type Notice struct {
 	Name     string // as AWS calls it, such as EC2 Spot Instance Interruption Warning
 	Instance string
 	Node     string
-	Message  string   // id of the message in the queue
+	// Message is the id of the message in the queue, whose deletion is the end of
+	// the story. Empty: that cannot be seen, and the end is that of the node's work.
+	Message  string
 	Hook     string   // lifecycle hook that waits for the instance; empty: none
 	Pods     []string // names of those that have to leave the node
 	Sent     time.Time
-	Deadline time.Time // when the instance goes away, ready or not
+	Deadline time.Time // when the instance goes away, ready or not; zero: not known
 }
 
 // Kind says what an event is.
@@ -40,13 +43,14 @@ const (
 	HookCompleted       // a lifecycle action was completed
 	HookTimedOut        // a lifecycle action ended because nobody completed it
 	MessageDeleted      // a message left the queue for good
+	WorkFinished        // a Node says that all work on it is done
 )
 
 // Event is one thing that was seen.
 type Event struct {
 	Time    time.Time
 	Kind    Kind
-	Node    string // of NodeCordoned and of pods
+	Node    string // of NodeCordoned, of WorkFinished and of pods
 	Pod     string // name
 	Hook    string // of lifecycle actions
 	Result  string // of lifecycle actions: CONTINUE or ABANDON
@@ -57,14 +61,22 @@ type Event struct {
 type Row struct {
 	Kind  Kind
 	Since time.Duration // the notice
-	Left  time.Duration // until its deadline; negative after it
+	Left  time.Duration // until its deadline, negative after it; Never if it has none
 	What  string        // name of the pod, the node, the hook; id of the instance, the message
 	Where string        // can be empty
 }
 
+// Never is the time that is left of a notice without a deadline.
+const Never time.Duration = math.MaxInt64
+
 // Timeline is what became of any number of notices, each about another node.
 // The zero value has none. It is not safe for concurrent use.
 type Timeline struct {
+	// Alone: nobody else is at work in the cluster, and time is plenty. What no
+	// notice explains is a trouble, as is a pod that is deleted and not evicted, and
+	// every pod has to come up elsewhere.
+	Alone bool
+
 	stories  []*story
 	troubles []string
 }
@@ -72,7 +84,7 @@ type Timeline struct {
 // story is what was seen about one notice; a zero time stands for not yet.
 type story struct {
 	Notice
-	cordoned, empty, completed, deleted time.Time
+	cordoned, empty, completed, deleted, finished time.Time
 
 	gone     map[string]time.Time // every pod that was, or is, on the node, by name
 	replaced []string             // pods that came up elsewhere
@@ -106,6 +118,8 @@ func (t *Timeline) Observe(e Event) []Row {
 		return t.hookEnded(e)
 	case MessageDeleted:
 		return t.messageDeleted(e)
+	case WorkFinished:
+		return t.workFinished(e)
 	case None, NoticeSent, NodeEmpty:
 	}
 	return nil
@@ -114,7 +128,7 @@ func (t *Timeline) Observe(e Event) []Row {
 func (t *Timeline) cordoned(e Event) []Row {
 	s := t.about(e.Node)
 	if s == nil {
-		t.trouble("%s was cordoned, and no notice is about it", e.Node)
+		t.oddity("%s was cordoned, and no notice is about it", e.Node)
 		return nil
 	}
 	if !s.cordoned.IsZero() {
@@ -127,14 +141,14 @@ func (t *Timeline) cordoned(e Event) []Row {
 func (t *Timeline) stopping(e Event) []Row {
 	s := t.about(e.Node)
 	if s == nil {
-		t.trouble("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
+		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
 		return nil
 	}
 	if _, known := s.gone[e.Pod]; !known { // it was bound late
 		s.gone[e.Pod] = time.Time{}
 	}
 	if e.Kind == PodDeleted {
-		t.trouble("pod %s was deleted, not evicted", e.Pod)
+		t.oddity("pod %s was deleted, not evicted", e.Pod)
 	}
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }
@@ -195,6 +209,15 @@ func (t *Timeline) messageDeleted(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Message, "")}
 }
 
+func (t *Timeline) workFinished(e Event) []Row {
+	s := t.about(e.Node)
+	if s == nil || s.Message != "" || !s.finished.IsZero() {
+		return nil
+	}
+	s.finished = e.Time
+	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
+}
+
 // about is the story of a node; nil when there is none.
 func (t *Timeline) about(node string) *story {
 	for _, s := range t.stories {
@@ -209,8 +232,19 @@ func (t *Timeline) trouble(format string, args ...any) {
 	t.troubles = append(t.troubles, fmt.Sprintf(format, args...))
 }
 
+// oddity is a trouble if nobody else is at work.
+func (t *Timeline) oddity(format string, args ...any) {
+	if t.Alone {
+		t.trouble(format, args...)
+	}
+}
+
 func (s *story) row(kind Kind, at time.Time, what, where string) Row {
-	return Row{Kind: kind, Since: at.Sub(s.Sent), Left: s.Deadline.Sub(at), What: what, Where: where}
+	left := Never
+	if !s.Deadline.IsZero() {
+		left = s.Deadline.Sub(at)
+	}
+	return Row{Kind: kind, Since: at.Sub(s.Sent), Left: left, What: what, Where: where}
 }
 
 // isEmpty notes when the node is cordoned and without the pods of the notice.
@@ -247,9 +281,10 @@ func (t *Timeline) Missing() []string {
 			note(true, "pod %s is still on %s", pod, s.Node)
 		}
 		lack := len(s.gone) - len(s.replaced)
-		note(lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
+		note(t.Alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
 		note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
-		note(s.deleted.IsZero(), "message %s is not deleted", s.Message)
+		note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
+		note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
 	}
 	return missing
 }
@@ -271,7 +306,11 @@ func (t *Timeline) Troubles() []string {
 		note(tooEarly(s.completed, s.empty, blur), "hook %s was completed before %s was empty", s.Hook, s.Node)
 		note(tooEarly(s.deleted, s.empty, blur), "message %s was deleted before %s was empty", s.Message, s.Node)
 		note(tooEarly(s.deleted, s.completed, 0), "message %s was deleted before hook %s was completed", s.Message, s.Hook)
+		if s.Deadline.IsZero() {
+			continue
+		}
 		note(tooEarly(s.Deadline, s.deleted, 0), "message %s was deleted after the deadline", s.Message)
+		note(s.Message == "" && tooEarly(s.Deadline, s.empty, blur), "%s was empty after the deadline", s.Node)
 	}
 	return troubles
 }
@@ -287,12 +326,16 @@ func (t *Timeline) Summary() string {
 		}
 		moved += len(s.replaced)
 		for _, when := range s.gone {
-			if when.IsZero() || when.After(s.Deadline) {
+			if when.IsZero() || !s.Deadline.IsZero() && when.After(s.Deadline) {
 				missed++
 			}
 		}
-		if !s.deleted.IsZero() {
-			left += fmt.Sprintf(", %.0f s of %.0f s", s.Deadline.Sub(s.deleted).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
+		end := s.deleted
+		if s.Message == "" {
+			end = s.finished
+		}
+		if !end.IsZero() && !s.Deadline.IsZero() {
+			left += fmt.Sprintf(", %.0f s of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
 		}
 	}
 	line := fmt.Sprintf("%s, %s drained, %s moved, %d missed",

@@ -29,6 +29,7 @@ var words = map[Kind]struct{ text, colour string }{
 	HookCompleted:  {"hook completed", cyan},
 	HookTimedOut:   {"hook timed out", red},
 	MessageDeleted: {"message deleted", yellow},
+	WorkFinished:   {"work finished", yellow},
 }
 
 const (
@@ -90,6 +91,9 @@ func (p Printer) paint(colour, text string) string {
 
 // seconds has tenths where they matter: hooks can last 48 hours, and columns have an end.
 func seconds(d time.Duration) string {
+	if d == Never {
+		return ""
+	}
 	if d.Abs() >= 1000*time.Second {
 		return fmt.Sprintf("%.0f s", d.Seconds())
 	}

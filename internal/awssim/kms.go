@@ -1,0 +1,117 @@
+package awssim
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+)
+
+var kmsOperations = map[string]operation{
+	"DescribeKey":  describeKey,
+	"GetKeyPolicy": getKeyPolicy,
+}
+
+// Who manages a key, as KMS says it.
+const (
+	ManagerAWS      = "AWS"
+	ManagerCustomer = "CUSTOMER"
+)
+
+// Key is a key of KMS that queues can be encrypted with. The simulator encrypts nothing.
+type Key struct {
+	ID string `json:"id"`
+	// Alias is another name, such as alias/queues.
+	Alias string `json:"alias,omitempty"`
+	// Manager is CUSTOMER (the default) or AWS.
+	Manager string `json:"manager,omitempty"`
+	// State is Enabled (the default), Disabled, PendingDeletion, …
+	State  string `json:"state,omitempty"`
+	Policy string `json:"policy,omitempty"`
+}
+
+// PutKey adds a key, or replaces the one of its id.
+func (s *Server) PutKey(key Key) error {
+	if key.ID == "" {
+		return errors.New("put key: no id")
+	}
+	setDefault(&key.Manager, ManagerCustomer)
+	setDefault(&key.State, "Enabled")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys[key.ID] = key
+	return nil
+}
+
+// Keys returns the keys, ordered by id.
+func (s *Server) Keys() []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := []Key{}
+	for _, id := range slices.Sorted(maps.Keys(s.keys)) {
+		keys = append(keys, s.keys[id])
+	}
+	return keys
+}
+
+func (s *Server) keyARN(key Key) string { return s.arn("kms", "key/"+key.ID) }
+
+// key finds a key by its id, its alias, or the ARN of either. Every account has
+// the one that AWS manages for SQS.
+func (s *Server) key(id string) (Key, bool) {
+	if at := strings.LastIndex(id, ":"); at >= 0 {
+		id = id[at+1:]
+	}
+	id = strings.TrimPrefix(id, "key/")
+	for _, key := range s.keys {
+		if key.ID == id || key.Alias != "" && key.Alias == id {
+			return key, true
+		}
+	}
+	if id == "alias/aws/sqs" {
+		return Key{ID: "aws-sqs", Alias: id, Manager: ManagerAWS, State: "Enabled"}, true
+	}
+	return Key{}, false
+}
+
+// onKey runs f with the key that a call names.
+func (s *Server) onKey(req *request, f func(Key)) *apiError {
+	var input struct {
+		KeyID string `json:"KeyId"`
+	}
+	if problem := req.decode(&input); problem != nil {
+		return problem
+	}
+	req.show("key", input.KeyID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, ok := s.key(input.KeyID)
+	if !ok {
+		return badRequest("NotFoundException", "Key '%s' does not exist", input.KeyID)
+	}
+	f(key)
+	return nil
+}
+
+type keyMetadata struct {
+	KeyID      string `json:"KeyId"`
+	ARN        string `json:"Arn"`
+	KeyManager string
+	KeyState   string
+	Enabled    bool
+}
+
+func describeKey(_ context.Context, s *Server, req *request) (any, *apiError) {
+	var output keyMetadata
+	problem := s.onKey(req, func(key Key) {
+		output = keyMetadata{KeyID: key.ID, ARN: s.keyARN(key), KeyManager: key.Manager, KeyState: key.State, Enabled: key.State == "Enabled"}
+	})
+	return map[string]any{"KeyMetadata": output}, problem
+}
+
+func getKeyPolicy(_ context.Context, s *Server, req *request) (any, *apiError) {
+	text := ""
+	problem := s.onKey(req, func(key Key) { text = key.Policy })
+	return map[string]string{"Policy": text, "PolicyName": "default"}, problem
+}

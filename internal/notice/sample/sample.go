@@ -1,0 +1,94 @@
+// Package sample has a body of each kind of notice, shaped as AWS sends it: to
+// send one, and to see whether a rule would take it. It is pure.
+package sample
+
+import (
+	"embed"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+//go:embed *.json
+var files embed.FS
+
+// A Kind is a notice by its name on the command line.
+type Kind string
+
+// The kinds.
+const (
+	Spot         Kind = "spot"
+	Rebalance    Kind = "rebalance"
+	StateChange  Kind = "state-change"
+	Health       Kind = "health"
+	ASGTerminate Kind = "asg-terminate"
+	ASGLaunch    Kind = "asg-launch"
+)
+
+// Kinds are all of them.
+var Kinds = []Kind{Spot, Rebalance, StateChange, Health, ASGTerminate, ASGLaunch}
+
+// Source is the service that sends the kind.
+func (k Kind) Source() string {
+	switch k {
+	case Health:
+		return "aws.health"
+	case ASGTerminate, ASGLaunch:
+		return "aws.autoscaling"
+	case Spot, Rebalance, StateChange:
+	}
+	return "aws.ec2"
+}
+
+// A Notice is what differs from body to body. Fields that a kind does not have
+// are not looked at.
+type Notice struct {
+	Kind     Kind
+	Source   string // empty: the kind's own
+	ID       string
+	Time     time.Time
+	Instance string
+
+	Partition, Account, Region, Zone string
+
+	Group, Hook, Token string    // of a lifecycle action
+	Start              time.Time // of a scheduled change
+}
+
+// Body is the notice in EventBridge's envelope; empty for a kind that does not exist.
+func (n Notice) Body() string {
+	file, err := files.ReadFile(string(n.Kind) + ".json")
+	if err != nil {
+		return ""
+	}
+	if n.Source == "" {
+		n.Source = n.Kind.Source()
+	}
+	return strings.NewReplacer(
+		"<SOURCE>", escape(n.Source),
+		"<PARTITION>", escape(n.Partition),
+		"<ACCOUNT>", escape(n.Account),
+		"<REGION>", escape(n.Region),
+		"<ZONE>", escape(n.Zone),
+		"<TIME>", n.Time.UTC().Format(time.RFC3339),
+		"<UPDATED>", n.Time.UTC().Format(healthTime),
+		"<START>", n.Start.UTC().Format(healthTime),
+		"<INSTANCE>", escape(n.Instance),
+		"<GROUP>", escape(n.Group),
+		"<HOOK>", escape(n.Hook),
+		"<TOKEN>", escape(n.Token),
+		"<ID>", escape(n.ID),
+	).Replace(string(file))
+}
+
+// healthTime is the form of times in the detail of AWS Health.
+const healthTime = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+// escape writes text as it stands between the quotes of JSON.
+func escape(text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		return ""
+	}
+	return string(quoted[1 : len(quoted)-1])
+}

@@ -1,0 +1,192 @@
+package simulate
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+)
+
+func TestAPodTellsWhatHappenedToIt(t *testing.T) {
+	at := time.Now()
+	pod := func(edit ...func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: "n"}}
+		for _, e := range edit {
+			e(p)
+		}
+		return p
+	}
+	ready := func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	}
+	stopping := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at} }
+	evicted := func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
+	}
+	for name, c := range map[string]struct {
+		before, now *corev1.Pod
+		want        timeline.Kind
+	}{
+		"nothing":                {pod(), pod(), timeline.None},
+		"it gets ready":          {pod(), pod(ready), timeline.PodReady},
+		"it stays ready":         {pod(ready), pod(ready), timeline.None},
+		"it is evicted":          {pod(ready), pod(ready, evicted, stopping), timeline.PodEvicted},
+		"it is about to be":      {pod(ready), pod(ready, evicted), timeline.None},
+		"it is deleted":          {pod(ready), pod(ready, stopping), timeline.PodDeleted},
+		"it goes on stopping":    {pod(stopping), pod(stopping), timeline.None},
+		"it stops, unready":      {pod(ready, stopping), pod(stopping), timeline.None},
+		"it is new and is ready": {&corev1.Pod{}, pod(ready), timeline.PodReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []timeline.Event
+			if c.want != timeline.None {
+				want = []timeline.Event{{Time: at, Kind: c.want, Node: "n", Pod: "p"}}
+			}
+			if diff := cmp.Diff(want, Watch{}.podEvents(c.before, c.now, at)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAPodThatStandsInForNoneOfThoseThatLeaveIsNoNews(t *testing.T) {
+	owned := func(uid types.UID) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "other", OwnerReferences: []metav1.OwnerReference{{UID: uid, Controller: new(true)}}},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+	}
+	controllers := Controllers([]*corev1.Pod{owned("a"), {}})
+	w := Watch{Replaces: func(p *corev1.Pod) bool { return controllers[metav1.GetControllerOf(p).UID] }}
+	if events := w.podEvents(&corev1.Pod{}, owned("b"), time.Now()); events != nil {
+		t.Errorf("events of a stranger: %+v", events)
+	}
+	if events := w.podEvents(&corev1.Pod{}, owned("a"), time.Now()); len(events) != 1 || events[0].Pod != "other/p" {
+		t.Errorf("events of a stand-in: %+v", events)
+	}
+}
+
+func TestANodeTellsWhatHappenedToIt(t *testing.T) {
+	at := time.Now()
+	node := func(edit ...func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{}}}
+		for _, e := range edit {
+			e(n)
+		}
+		return n
+	}
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	carries := func(event string, finished time.Time) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			i := cluster.Intent{}.With(cluster.Entry{Kind: notice.SpotInterruption, IDs: []string{event}}, nil, at)
+			i.FinishedAt = finished
+			text, err := json.Marshal(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.Annotations[cluster.IntentAnnotation] = string(text)
+		}
+	}
+	broken := func(n *corev1.Node) { n.Annotations[cluster.IntentAnnotation] = "?" }
+	for name, c := range map[string]struct {
+		before, now *corev1.Node
+		want        []timeline.Kind
+	}{
+		"nothing":                           {node(), node(), nil},
+		"it is cordoned":                    {node(), node(cordoned), []timeline.Kind{timeline.NodeCordoned}},
+		"it was cordoned":                   {node(cordoned), node(cordoned), nil},
+		"it was, and takes the notice":      {node(cordoned), node(cordoned, carries("e", time.Time{})), []timeline.Kind{timeline.NodeCordoned}},
+		"it was, and takes another":         {node(cordoned), node(cordoned, carries("f", time.Time{})), nil},
+		"its work is finished":              {node(), node(carries("e", at)), []timeline.Kind{timeline.WorkFinished}},
+		"its work on another is finished":   {node(), node(carries("f", at)), nil},
+		"it carries what nobody can read":   {node(), node(broken), nil},
+		"it is uncordoned by somebody else": {node(cordoned), node(), nil},
+	} {
+		var got []timeline.Kind
+		for _, e := range (Watch{Event: func() string { return "e" }}).nodeEvents(c.before, c.now, at) {
+			got = append(got, e.Kind)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// story plays events to a Story of two minutes and returns what it printed.
+func story(t *testing.T, events ...timeline.Event) (printed string, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		start := time.Now()
+		in := make(chan timeline.Event)
+		go func() {
+			for _, e := range events {
+				e.Time = start.Add(e.Time.Sub(time.Time{}))
+				select {
+				case <-time.After(time.Until(e.Time)):
+				case <-ctx.Done():
+					return
+				}
+				select {
+				case in <- e:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		var out strings.Builder
+		err = Story{
+			Notice: timeline.Notice{Instance: "i-1", Node: "a", Pods: []string{"p"}, Sent: start, Deadline: start.Add(2 * time.Minute)},
+			Out:    timeline.Printer{Out: &out}, Taken: time.Minute, End: start.Add(2*time.Minute + 15*time.Second),
+		}.Follow(ctx, in)
+		printed = out.String()
+	})
+	return printed, err
+}
+
+func after(seconds int, e timeline.Event) timeline.Event {
+	e.Time, e.Node = time.Time{}.Add(time.Duration(seconds)*time.Second), "a"
+	return e
+}
+
+func TestAStoryIsToldToTheEnd(t *testing.T) {
+	printed, err := story(
+		t, after(1, timeline.Event{Kind: timeline.NodeCordoned}), after(70, timeline.Event{Kind: timeline.PodEvicted, Pod: "p"}),
+		after(80, timeline.Event{Kind: timeline.PodGone, Pod: "p"}), after(85, timeline.Event{Kind: timeline.WorkFinished}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "1 notice, 1 node drained, 0 pods moved, 0 missed; left at the end: 35 s of 120 s\n"; !strings.HasSuffix(printed, want) {
+		t.Errorf("no %q at the end of\n%s", want, printed)
+	}
+}
+
+func TestAStoryThatDoesNotEndIsAnErrorThatSaysWhy(t *testing.T) {
+	cordoned := after(1, timeline.Event{Kind: timeline.NodeCordoned})
+	for name, tt := range map[string]struct {
+		events []timeline.Event
+		want   string
+	}{
+		"nobody takes it":            {nil, "no handler has taken the notice within 60 s"},
+		"the pod stays":              {[]timeline.Event{cordoned}, "this did not happen within 135 s:\n  pod p is still on a\n  the work on a is not finished"},
+		"the pod leaves too late":    {[]timeline.Event{cordoned, after(125, timeline.Event{Kind: timeline.PodGone, Pod: "p"}), after(126, timeline.Event{Kind: timeline.WorkFinished})}, "a was empty after the deadline"},
+		"the work is never finished": {[]timeline.Event{cordoned, after(5, timeline.Event{Kind: timeline.PodGone, Pod: "p"})}, "the work on a is not finished"},
+	} {
+		if _, err := story(t, tt.events...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", name, err, tt.want)
+		}
+	}
+}
