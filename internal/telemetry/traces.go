@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -140,6 +141,8 @@ func readTLS(authority, certificate, key string) (*tls.Config, error) {
 // room. Its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_…, OTEL_SERVICE_NAME,
 // OTEL_RESOURCE_ATTRIBUTES) count. stop sends what is left, for a second at most.
 func NewTracer(ctx context.Context, o *TraceOptions, service, version string, log logr.Logger) (tracer trace.Tracer, stop func()) {
+	// What the SDK has to say goes to the log too, and not to standard error.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.V(1).Info("the SDK of OpenTelemetry", "says", err.Error()) }))
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version)), resource.WithFromEnv())
 	if err != nil {
