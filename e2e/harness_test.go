@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
@@ -323,13 +324,18 @@ func (s *scenario) throughout(while time.Duration, what string, ok func() bool) 
 
 // A handler is one replica of the built binary.
 type handler struct {
-	s       *scenario
-	cmd     *exec.Cmd
-	key     string // AWS access key id, by which the simulator's record tells replicas apart
-	probes  int    // port
-	metrics int    // port
-	log     *release.Log
-	exited  chan struct{}
+	s          *scenario
+	cmd        *exec.Cmd
+	key        string // AWS access key id, by which the simulator's record tells replicas apart
+	kubeconfig string // path
+	endpoint   string // of AWS
+	probes     int    // port
+	metrics    int    // port
+	log        *release.Log
+	exited     chan struct{}
+
+	// What stands between the replica and the API server, and AWS; nil unless it was launched behind proxies.
+	api, cloud *proxy.Proxy
 }
 
 // start runs a replica with the default options, the scenario's queue, and args;
@@ -337,10 +343,7 @@ type handler struct {
 func (s *scenario) start(args ...string) *handler {
 	s.Helper()
 	h := s.launch(args...)
-	s.eventually("the handler is ready", func() bool { return h.isExited() || h.get(h.probes, "/readyz") == http.StatusOK })
-	if h.isExited() {
-		s.Fatalf("the handler has exited: %s", h.log.String())
-	}
+	h.awaitReady()
 	return h
 }
 
@@ -348,38 +351,84 @@ func (s *scenario) start(args ...string) *handler {
 func (s *scenario) leader(args ...string) *handler {
 	s.Helper()
 	h := s.start(args...)
-	s.eventually("the handler leads", func() bool { return strings.Contains(h.body(h.probes, "/readyz"), "leading") })
+	h.awaitLead()
 	return h
 }
+
+func (h *handler) awaitReady() {
+	h.s.Helper()
+	h.s.eventually("the handler is ready", func() bool { return h.isExited() || h.get(h.probes, "/readyz") == http.StatusOK })
+	if h.isExited() {
+		h.s.Fatalf("the handler has exited: %s", h.log.String())
+	}
+}
+
+func (h *handler) awaitLead() {
+	h.s.Helper()
+	h.s.eventually("the handler leads", h.leads)
+}
+
+func (h *handler) leads() bool { return strings.Contains(h.body(h.probes, "/readyz"), "leading") }
 
 // launch runs a replica and does not wait.
 func (s *scenario) launch(args ...string) *handler {
 	s.Helper()
+	h := s.replica()
+	h.run(args...)
+	return h
+}
+
+// launchBehind runs a replica behind proxies of its own, and does not wait. hooks
+// get to know the replica before its first call.
+func (s *scenario) launchBehind(hooks func(*handler) proxy.Hooks, args ...string) *handler {
+	s.Helper()
+	h := s.replica()
+	var err error
+	h.cloud, err = proxy.AWS(s.ctx, h.endpoint, hooks(h))
+	s.must(err)
+	s.Cleanup(h.cloud.Close)
+	h.endpoint = h.cloud.URL()
+	h.api, h.kubeconfig, err = proxy.APIServer(s.ctx, h.kubeconfig, s.TempDir(), hooks(h))
+	s.must(err)
+	s.Cleanup(h.api.Close)
+	h.run(args...)
+	return h
+}
+
+// replica is one that does not run so far.
+func (s *scenario) replica() *handler {
+	s.Helper()
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
-	h := &handler{s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{})}
+	return &handler{
+		s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint,
+		probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{}),
+	}
+}
+
+// run starts the program with args.
+func (h *handler) run(args ...string) {
+	h.s.Helper()
 	h.cmd = release.Replica{
-		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,
-		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args, Env: s.env,
-	}.Command(context.WithoutCancel(s.ctx))
+		Program: program, Kubeconfig: h.kubeconfig, Namespace: h.s.name, QueueURL: h.s.aws.QueueURL(queueName), Endpoint: h.endpoint,
+		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args, Env: h.s.env,
+	}.Command(context.WithoutCancel(h.s.ctx))
 	h.begin()
-	return h
 }
 
 // begin starts the process. It is killed at the end of the test.
 func (h *handler) begin() {
-	s := h.s
-	s.Helper()
+	h.s.Helper()
 	h.cmd.Stdout, h.cmd.Stderr = h.log, h.log
-	s.must(h.cmd.Start())
+	h.s.must(h.cmd.Start())
 	go func() {
 		defer close(h.exited)
 		_ = h.cmd.Wait() // its state is read from cmd
 	}()
-	s.Cleanup(func() {
+	h.s.Cleanup(func() {
 		h.kill()
-		if s.Failed() {
-			s.Logf("the handler's log:\n%s", h.log.String())
+		if h.s.Failed() {
+			h.s.Logf("the handler's log:\n%s", h.log.String())
 		}
 	})
 }

@@ -23,6 +23,9 @@ import (
 // HTTP/2 as there, and returns it with another kubeconfig, in dir, for the same
 // user by way of the proxy. The user must have a token: the proxy passes it on,
 // which it cannot do with a client certificate. The caller must call Close.
+//
+// What was forwarded is served to its end even if the client goes away, so that
+// the audit log says what became of it.
 func APIServer(ctx context.Context, kubeconfig, dir string, hooks Hooks) (p *Proxy, through string, err error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
@@ -42,7 +45,7 @@ func APIServer(ctx context.Context, kubeconfig, dir string, hooks Hooks) (p *Pro
 		return nil, "", fmt.Errorf("make a certificate: %w", err)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
-	if p, err = start(ctx, cluster.Server, certificate, &Proxy{transport: transport, read: readKubernetes, hooks: hooks}); err != nil {
+	if p, err = start(ctx, cluster.Server, certificate, &Proxy{transport: transport, read: readKubernetes, finishes: true, hooks: hooks}); err != nil {
 		return nil, "", err
 	}
 	cluster.Server, cluster.CertificateAuthorityData = p.URL(), authority

@@ -68,6 +68,7 @@ type Proxy struct {
 	target    *url.URL
 	transport *http.Transport
 	read      func(*http.Request, []byte) Call
+	finishes  bool // what was forwarded, whether or not the client is still there
 	hooks     Hooks
 	server    *http.Server
 	url       string
@@ -153,6 +154,13 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		fault.answer(w, r)
 		return
 	}
+	forwarded := r
+	if p.finishes && !call.streams() {
+		// Without a Done channel ReverseProxy would watch the client by another way.
+		ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
+		defer stop()
+		forwarded = r.WithContext(ctx)
+	}
 	forward := httputil.ReverseProxy{
 		Transport:      p.transport,
 		FlushInterval:  -1, // watches stream
@@ -160,7 +168,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(p.target); r.Out.Host = r.In.Host },
 		ModifyResponse: func(answer *http.Response) error { return p.served(answer, call, fault) },
 		// The target cannot be reached, or the answer was lost on purpose: no answer at all.
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			if fault.replaces() {
 				fault.answer(w, r)
 				return
@@ -168,7 +176,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 			reset(r)
 		},
 	}
-	forward.ServeHTTP(w, r)
+	forward.ServeHTTP(w, forwarded)
 }
 
 // served takes the target's answer in before the client gets it. An error lets

@@ -152,11 +152,12 @@ func TestAFaultTakesTheAnswersPlace(t *testing.T) {
 		"refused after its effect": {
 			fault: Fault{Status: http.StatusInternalServerError, AfterEffect: true}, want: apierrors.IsInternalError, reaches: true,
 		},
-		"reset":                  {fault: Fault{Reset: true}, want: lost},
-		"reset after its effect": {fault: Fault{Reset: true, AfterEffect: true}, want: lost, reaches: true},
-		"half an answer":         {fault: Fault{Half: true}, want: lost, reaches: true},
-		"no answer":              {fault: Fault{Hang: true}, want: isTimeout},
-		"a slow one":             {fault: Fault{Latency: time.Minute}, want: isTimeout},
+		"reset":                   {fault: Fault{Reset: true}, want: lost},
+		"reset after its effect":  {fault: Fault{Reset: true, AfterEffect: true}, want: lost, reaches: true},
+		"no answer to its effect": {fault: Fault{Hang: true, AfterEffect: true}, want: isTimeout, reaches: true},
+		"half an answer":          {fault: Fault{Half: true}, want: lost, reaches: true},
+		"no answer":               {fault: Fault{Hang: true}, want: isTimeout},
+		"a slow one":              {fault: Fault{Latency: time.Minute}, want: isTimeout},
 		"of another type": {
 			fault:   Fault{Header: http.Header{"Content-Type": {"text/html"}}},
 			want:    func(err error) bool { return err != nil && strings.Contains(err.Error(), "text/html") },
@@ -208,6 +209,21 @@ func TestNothingPassesASeveredProxyUntilItIsMended(t *testing.T) {
 	p.Mend()
 	if _, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestACallOfTheAPIServerIsServedThoughItsClientHasGone(t *testing.T) {
+	target := &apiServer{slow: make(chan struct{})}
+	served := make(chan int, 1)
+	client, _ := throughAPIServer(t, target, Hooks{After: func(_ context.Context, _ Call, status int) { served <- status }})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := client.CoreV1().Nodes().Get(ctx, "a", metav1.GetOptions{}); !isTimeout(err) {
+		t.Errorf("the client got %v, want nothing in time", err)
+	}
+	close(target.slow)
+	if status := <-served; status != http.StatusOK {
+		t.Errorf("the call was answered %d", status)
 	}
 }
 
@@ -300,11 +316,21 @@ func throughAPIServer(t *testing.T, target *apiServer, hooks Hooks) (kubernetes.
 }
 
 // apiServer is a target with one node, which allows no evictions. It records its requests.
-type apiServer struct{ record }
+type apiServer struct {
+	record
+	slow chan struct{} // if not nil, nothing is answered before it is closed
+}
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	a.add(r.Proto + " " + r.Method + " " + r.URL.Path + " by " + r.Header.Get("Authorization"))
+	if a.slow != nil {
+		select {
+		case <-a.slow:
+		case <-r.Context().Done():
+			return
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
 	const node = `{"kind":"Node","apiVersion":"v1","metadata":{"name":"a"}}`
 	switch {

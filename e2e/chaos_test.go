@@ -1,0 +1,404 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+var everyCall = flag.Bool("chaos", false, "kill the leader before and after every call of the play, not at some alone")
+
+// spread are the points of an ordinary run: each leaves the next leader another thing to find out.
+var spread = []point{
+	{call: "autoscaling CompleteLifecycleAction", nth: 1},
+	{call: "autoscaling CompleteLifecycleAction", nth: 1, after: true},
+	{call: "sqs ReceiveMessage", nth: 2, after: true},
+	{call: "sqs DeleteMessageBatch", nth: 1},
+	{call: "sqs DeleteMessageBatch", nth: 1, after: true},
+	{call: "patch nodes S-a", nth: 1},
+	{call: "patch nodes S-c", nth: 1, after: true},
+	{call: "patch nodes S-e", nth: 2},
+	{call: "create pods/eviction slow", nth: 1, after: true},
+	{call: "create pods/eviction web-*", nth: 2, after: true},
+}
+
+// The leader is killed at one of its calls to AWS or to the API server, in a play
+// that has most of what can happen to a node, and the other replica brings all of
+// it to its end. With -chaos a first, undisturbed play tells which calls there are.
+func TestTheLeaderMayBeKilledAtAnyOfItsCalls(t *testing.T) {
+	t.Parallel()
+	points := spread
+	if *everyCall {
+		var undisturbed *play
+		t.Run("recorded", func(t *testing.T) {
+			t.Run("undisturbed", func(t *testing.T) {
+				undisturbed = perform(t, nil)
+			})
+		})
+		if t.Failed() {
+			return
+		}
+		points = undisturbed.victim.points()
+	}
+	results := &table{}
+	t.Cleanup(func() { t.Logf("%d points\n%s", len(points), results) })
+	for _, p := range points {
+		t.Run(p.String(), func(t *testing.T) {
+			var pl *play
+			t.Cleanup(func() { results.add(p, pl, t.Failed()) })
+			pl = perform(t, &p)
+			if !*everyCall && pl.victim.killed.IsZero() {
+				t.Error("the leader made no such call")
+			}
+		})
+	}
+}
+
+// A point is a moment to kill the leader at: a call, when it is made for the nth time.
+type point struct {
+	call  string // as named by callName
+	nth   int
+	after bool // just after it was served, else just before it arrives
+}
+
+func (p point) String() string {
+	when := "before"
+	if p.after {
+		when = "after"
+	}
+	return fmt.Sprintf("%s %s %d", when, p.call, p.nth)
+}
+
+// generated is what ends the names of a Deployment's pods.
+var generated = regexp.MustCompile(`-[a-z0-9]{6,10}-[a-z0-9]{5}$`)
+
+// callName is what a call is called in every play alike.
+func (s *scenario) callName(c proxy.Call) string {
+	if c.Resource == "events" {
+		c.Name = ""
+	}
+	c.Name = generated.ReplaceAllString(c.Name, "-*")
+	if rest, ok := strings.CutPrefix(c.Name, s.name+"-"); ok {
+		c.Name = "S-" + rest
+	}
+	return c.String()
+}
+
+// A victim is the replica that leads first. It counts its calls, and is killed
+// at one of them if there is a point.
+type victim struct {
+	*handler
+	at *point
+
+	mu     sync.Mutex
+	times  map[string]int // calls so far, by name
+	target proxy.Call     // the one to be killed after
+	killed time.Time
+}
+
+func (v *victim) hooks(h *handler) proxy.Hooks {
+	v.handler = h
+	return proxy.Hooks{
+		Before: func(_ context.Context, c proxy.Call) proxy.Fault {
+			return proxy.Fault{Reset: v.arrives(c)}
+		},
+		After: func(_ context.Context, c proxy.Call, _ int) {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			if c == v.target {
+				v.die()
+			}
+		},
+	}
+}
+
+// arrives counts a call and reports whether the replica is dead, which it may be
+// by this very call.
+func (v *victim) arrives(c proxy.Call) (dead bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.killed.IsZero() {
+		return true
+	}
+	name := v.s.callName(c)
+	v.times[name]++
+	if v.at == nil || name != v.at.call || v.times[name] != v.at.nth {
+		return false
+	}
+	if v.at.after {
+		v.target = c
+		return false
+	}
+	v.die()
+	return true
+}
+
+// die kills the replica. The caller holds mu.
+func (v *victim) die() {
+	v.killed = time.Now()
+	v.kill()
+}
+
+// points are those before and after each call so far.
+func (v *victim) points() []point {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var points []point
+	for _, call := range slices.Sorted(maps.Keys(v.times)) {
+		for nth := range v.times[call] {
+			points = append(points, point{call, nth + 1, false}, point{call, nth + 1, true})
+		}
+	}
+	return points
+}
+
+// A play has a spot warning, a termination hook with heartbeats, scheduled changes
+// of which one is called off, and budgets, for two replicas.
+type play struct {
+	*scenario
+	spot, scaledIn, retired, retiredToo, calledOff, spare node
+
+	before   map[types.UID]corev1.Pod
+	token    string // of the lifecycle action
+	deadline time.Time
+	victim   *victim
+	takeover time.Duration // from the kill to the other replica's first receive; zero without one
+}
+
+// perform plays it to its end and checks that nothing was lost or done twice.
+func perform(t *testing.T, at *point) *play {
+	s := newScenario(t)
+	p := &play{scenario: s, victim: &victim{at: at, times: map[string]int{}}}
+	p.setUp()
+	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers"}
+	s.launchBehind(p.victim.hooks, args...)
+	s.eventually("the first replica leads", func() bool { return p.victim.leads() || p.victim.isExited() })
+	heard := make(chan time.Time, 1)
+	s.launchBehind(func(*handler) proxy.Hooks {
+		return proxy.Hooks{Before: func(_ context.Context, c proxy.Call) proxy.Fault {
+			if c.Action == "ReceiveMessage" {
+				select {
+				case heard <- time.Now():
+				default:
+				}
+			}
+			return proxy.Fault{}
+		}}
+	}, args...).awaitReady()
+	ready := time.Now()
+	about := p.notices()
+	for message := range about {
+		s.awaitDeleted(3*time.Minute, message)
+	}
+	// A heartbeat that should not be would come within the third of the hook's timeout.
+	after := time.NewTimer(time.Until(p.action(p.token).Ended.Add(hookTimeout/3 + time.Second)))
+	defer after.Stop()
+	<-after.C
+	select {
+	case first := <-heard:
+		p.takeover = first.Sub(later(p.victim.killed, ready))
+	default:
+	}
+	p.nothingIsLost(about)
+	return p
+}
+
+const hookTimeout = 36 * time.Second
+
+func (p *play) setUp() {
+	for k, n := range []*node{&p.spot, &p.scaledIn, &p.retired, &p.retiredToo, &p.calledOff, &p.spare} {
+		if k == 3 { // one of the pods is on each of the first three
+			p.deployment("web", 3)
+		}
+		*n = p.node(fmt.Sprintf("%s-%c", p.name, 'a'+k), p.id(k))
+	}
+	p.pod("kept", p.spot.name, app("kept"), stopping(30*time.Second, time.Second))
+	p.pod("slow", p.scaledIn.name, stopping(time.Minute, 20*time.Second))
+	p.pod("one", p.retired.name)
+	p.pod("two", p.retiredToo.name)
+	p.pod("guarded", p.calledOff.name, app("guarded"))
+	p.budget("web", "web", 2)
+	p.budget("kept", "kept", 1)
+	p.budget("guarded", "guarded", 1)
+	p.hook(awssim.Terminating, hookTimeout, p.scaledIn)
+	p.before = p.placement()
+}
+
+// notices sends all of them, and returns the messages with the nodes that each is about.
+func (p *play) notices() map[string][]node {
+	about := map[string][]node{}
+	var message string
+	p.token, message = p.transition(p.scaledIn, awssim.Terminating)
+	about[message] = []node{p.scaledIn}
+	message, p.deadline = p.warn(p.spot, 50*time.Second) // the pod that a budget keeps is forced 35 s before
+	about[message] = []node{p.spot}
+	about[p.send(p.body("health-retirement-two-instances", p.retired.instance, second, p.retiredToo.instance, startTime, ahead()))] = []node{p.retired, p.retiredToo}
+	about[p.send(p.body("health-reboot-scheduled", p.calledOff.instance, startTime, ahead()))] = nil
+	p.eventually("the drain that will be called off is under way", func() bool { return len(p.requests("guarded")) > 0 })
+	about[p.send(p.body("health-reboot-scheduled", p.calledOff.instance, "upcoming", "closed"))] = []node{p.calledOff}
+	return about
+}
+
+// nothingIsLost checks what has to hold whoever is killed when.
+func (p *play) nothingIsLost(about map[string][]node) {
+	p.Helper()
+	if left := p.aws.Messages(queueName); len(left) > 0 {
+		p.Errorf("%d messages are left: %+v", len(left), left)
+	}
+	for message, nodes := range about {
+		p.deletedAfterItsEffect(message, nodes...)
+	}
+	p.acceptedOnce(p.token)
+	p.noHeartbeatAfterCompletion()
+
+	drained := []node{p.spot, p.scaledIn, p.retired, p.retiredToo}
+	asked := p.asked()
+	for uid, times := range asked {
+		if times > 1 {
+			p.Errorf("pod %s (%s) was made to stop by %d requests", p.before[uid].Name, uid, times)
+		}
+	}
+	stopped := p.stopped()
+	for uid, pod := range p.before {
+		switch on := pod.Spec.NodeName; {
+		case slices.ContainsFunc(drained, named(on)):
+			if asked[uid] != 1 {
+				p.Errorf("pod %s on %s was asked to leave %d times", pod.Name, on, asked[uid])
+			}
+			if on == p.spot.name && stopped[pod.Name].After(p.deadline) {
+				p.Errorf("pod %s stopped %s after the deadline", pod.Name, stopped[pod.Name].Sub(p.deadline))
+			}
+		case !p.lives(uid, pod):
+			p.Errorf("pod %s on %s was stopped", pod.Name, on)
+		}
+	}
+	for _, n := range drained {
+		if on := p.podsOn(n.name); len(on) > 0 || !p.cordoned(n.name) {
+			p.Errorf("node %s has %d pods, and cordoned is %t", n.name, len(on), p.cordoned(n.name))
+		}
+		p.finished(n.name)
+	}
+	p.hasMarks(p.calledOff.name, marks{})
+	p.hasNoIntent(p.calledOff.name)
+	p.untouched(p.spare, 0)
+}
+
+// deletedAfterItsEffect checks that all that was done to the nodes and to the
+// pods that were on them was done before the message was deleted.
+func (p *play) deletedAfterItsEffect(message string, nodes ...node) {
+	p.Helper()
+	deleted := p.deleted(message)
+	stopped := p.stopped()
+	for _, pod := range p.before {
+		if slices.ContainsFunc(nodes, named(pod.Spec.NodeName)) && stopped[pod.Name].After(deleted) {
+			p.Errorf("pod %s stopped at %s, after message %s was deleted at %s", pod.Name, stopped[pod.Name], message, deleted)
+		}
+	}
+	for _, e := range p.writes() {
+		if e.Resource == "nodes" && slices.ContainsFunc(nodes, named(e.Name)) && e.Code < 300 && e.Received.After(deleted) {
+			p.Errorf("%s of node %s at %s, after message %s was deleted at %s", e.Verb, e.Name, e.Received, message, deleted)
+		}
+	}
+	if slices.Contains(nodes, p.scaledIn) && deleted.Before(p.action(p.token).Ended) {
+		p.Errorf("message %s was deleted at %s, before the hook was completed", message, deleted)
+	}
+}
+
+// noHeartbeatAfterCompletion checks that no replica has sent one after it had an
+// answer to its completion.
+func (p *play) noHeartbeatAfterCompletion() {
+	p.Helper()
+	completed := map[string]time.Time{}
+	for _, c := range p.aws.Calls() { // in the order of their ends
+		switch c.Action {
+		case "CompleteLifecycleAction":
+			if c.Code == "" || c.Code == "ValidationError" {
+				completed[c.AccessKeyID] = c.End
+			}
+		case "RecordLifecycleActionHeartbeat":
+			if at, ok := completed[c.AccessKeyID]; ok && c.Start.After(at) {
+				p.Errorf("%s sent a heartbeat %s after its completion", c.AccessKeyID, c.Start.Sub(at))
+			}
+		}
+	}
+}
+
+func named(name string) func(node) bool { return func(n node) bool { return n.name == name } }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// A table sums the plays up, a line for each kind of call. Its methods may be
+// called concurrently.
+type table struct {
+	mu   sync.Mutex
+	rows map[string]*row
+}
+
+type row struct {
+	points, unreached, failed int
+	slowest                   time.Duration // takeover
+}
+
+// kindOf is a call without the name of what it is about.
+func kindOf(call string) string {
+	words := strings.Fields(call)
+	return strings.Join(words[:min(2, len(words))], " ")
+}
+
+// add takes in a play at a point, nil if it did not get to its end.
+func (t *table) add(at point, p *play, failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.rows == nil {
+		t.rows = map[string]*row{}
+	}
+	for _, kind := range []string{kindOf(at.call), all} {
+		r := cmp.Or(t.rows[kind], &row{})
+		t.rows[kind] = r
+		r.points++
+		if failed {
+			r.failed++
+		}
+		if p == nil {
+			continue
+		}
+		if p.victim.killed.IsZero() {
+			r.unreached++
+		}
+		r.slowest = max(r.slowest, p.takeover)
+	}
+}
+
+// all names the last line, which has the sums.
+const all = "~ all" // sorts last
+
+func (t *table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var text strings.Builder
+	text.WriteString("| the leader's calls | points | not reached | failures | slowest takeover |\n|---|---|---|---|---|\n")
+	for _, kind := range slices.Sorted(maps.Keys(t.rows)) {
+		r := t.rows[kind]
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %.1f s |\n", strings.TrimPrefix(kind, "~ "), r.points, r.unreached, r.failed, r.slowest.Seconds())
+	}
+	return text.String()
+}
