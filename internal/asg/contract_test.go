@@ -50,7 +50,7 @@ func TestContract(t *testing.T) {
 	}
 	stories := map[string]func(t *testing.T, as autoScaling, h *Hooks){
 		"a hook is held open while work runs and completed once": func(t *testing.T, as autoScaling, h *Hooks) {
-			as.putHook(t, "workers", "drain", 10*time.Second)
+			as.putHook(t, "workers", "drain", 15*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			work, done := context.WithTimeout(t.Context(), 32*time.Second)
 			defer done()
@@ -91,7 +91,7 @@ func TestContract(t *testing.T) {
 			}
 		},
 		"holding ends when somebody else completes the hook": func(t *testing.T, as autoScaling, h *Hooks) {
-			as.putHook(t, "workers", "drain", 20*time.Second)
+			as.putHook(t, "workers", "drain", 30*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			start := time.Now()
 			time.AfterFunc(45*time.Second, func() { mustComplete(t, h, hook) })
@@ -100,12 +100,12 @@ func TestContract(t *testing.T) {
 			wantState(t, as, hook, actionState{Heartbeats: 4, Outcome: "completed"})
 		},
 		"holding ends at the limit of all heartbeats": func(t *testing.T, as autoScaling, h *Hooks) {
-			as.putHook(t, "workers", "drain", 2*time.Second)
+			as.putHook(t, "workers", "drain", 3*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			start := time.Now()
 			h.Hold(t.Context(), hook, start)
-			wantAfter(t, start, 200*time.Second)
-			wantState(t, as, hook, actionState{Heartbeats: 199, Outcome: "timed out"})
+			wantAfter(t, start, 300*time.Second)
+			wantState(t, as, hook, actionState{Heartbeats: 299, Outcome: "timed out"})
 		},
 		"a hook is completed in spite of throttling and faults": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Hour)
@@ -141,7 +141,7 @@ func TestContract(t *testing.T) {
 			wantPermission(t, err, "autoscaling:CompleteLifecycleAction", "workers")
 		},
 		"without the permission to send heartbeats none are sent": func(t *testing.T, as autoScaling, h *Hooks) {
-			as.putHook(t, "workers", "drain", time.Minute)
+			as.putHook(t, "workers", "drain", 90*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			as.fail(t, heartbeat, "AccessDenied", 403, 0)
 			start := time.Now()

@@ -188,10 +188,12 @@ func (h *Hooks) remember(name hookName, k knowledge) {
 // action any more, or HeartbeatUntil has passed since started; it blocks until
 // then. Without a positive HeartbeatInterval it returns at once.
 //
-// The interval is HeartbeatInterval, but half of the hook's own timeout at
-// most, where that can be read. The first heartbeat is due one interval after
-// started, and at once where that has passed. Without the permission
-// autoscaling:RecordLifecycleActionHeartbeat Hold gives up at the first one.
+// The interval is HeartbeatInterval, but a third of the hook's own timeout at
+// most, where that can be read: of the shortest timeout, 30 s, that leaves the
+// 20 s that the next leader may need to come. The first heartbeat is due one
+// interval after started, and at once where that has passed. Without the
+// permission autoscaling:RecordLifecycleActionHeartbeat Hold gives up at the
+// first one.
 func (h *Hooks) Hold(ctx context.Context, hook Hook, started time.Time) {
 	if h.HeartbeatInterval <= 0 {
 		return
@@ -227,7 +229,7 @@ func (h *Hooks) interval(ctx context.Context, hook Hook) time.Duration {
 	for try := 0; ; try++ {
 		limits, err := h.Limits(ctx, hook)
 		if err == nil {
-			return min(h.HeartbeatInterval, limits.Timeout/2)
+			return min(h.HeartbeatInterval, limits.Timeout/3)
 		}
 		// That there is no hook is for Auto Scaling to say to a heartbeat.
 		if lacksPermission(err) || invalid(err) || errors.Is(err, ErrNoHook) || !sleep(ctx, backoff(try)) {

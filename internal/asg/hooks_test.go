@@ -59,6 +59,29 @@ func TestAHookThatIsGoneIsHeldNoLonger(t *testing.T) {
 	})
 }
 
+// Auto Scaling's shortest timeout is 30 s. A leader that is killed is followed within 20 s.
+func TestAHookOfTheShortestTimeoutOutlivesAFailover(t *testing.T) {
+	for killed := range 30 {
+		story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+			as.putHook(t, "workers", "short", 30*time.Second)
+			hook := as.begin(t, "workers", "short")
+			start := time.Now()
+			hold := func(d time.Duration) {
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				defer cancel()
+				h.Hold(ctx, hook, start)
+			}
+			hold(time.Duration(killed)*time.Second - time.Millisecond)
+			const failover = 20*time.Second - 10*time.Millisecond
+			time.Sleep(failover) //nolint:forbidigo // virtual: this is the failover
+			hold(time.Minute)
+			if state := as.state(t, hook); state.Outcome != "" {
+				t.Errorf("killed after %d s: %+v", killed, state)
+			}
+		})
+	}
+}
+
 func TestHeartbeatsEndAtHeartbeatUntil(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		h.HeartbeatUntil = 100 * time.Second
@@ -110,7 +133,7 @@ func TestHeartbeatsDoNotWaitForLongForTheLimits(t *testing.T) {
 
 func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
-		as.putHook(t, "workers", "short", 10*time.Second)
+		as.putHook(t, "workers", "short", 15*time.Second)
 		hook := as.begin(t, "workers", "short")
 		as.hang = heartbeat
 		start := time.Now()
