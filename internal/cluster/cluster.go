@@ -298,12 +298,13 @@ func (c *Cluster) Returned() []Ref {
 }
 
 // update patches a node with what build makes of it. A nil patch writes nothing.
-// The first try is made from the watch; when that was behind, from a fresh read.
+// The first try is made from the watch; when that was behind, or there seems to be
+// nothing to write, from a fresh read.
 // A node that somebody else writes all the time is an error: try again later.
 func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, Intent, bool) (*nodePatch, error)) error {
 	node := c.ByName(ref.Name)
-	for try := 1; ; try++ {
-		if node == nil || node.UID != ref.UID {
+	for try, fresh := 1, false; ; try++ {
+		if fresh = fresh || node == nil || node.UID != ref.UID; fresh {
 			var err error
 			if node, err = c.read(ctx, ref); err != nil {
 				return err
@@ -315,8 +316,12 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, 
 			found = false
 		}
 		patch, err := build(node, old, found)
-		if err != nil || patch == nil {
+		if err != nil || patch == nil && fresh {
 			return err
+		}
+		if patch == nil {
+			fresh = true
+			continue
 		}
 		body, err := json.Marshal(patch)
 		if err != nil {
@@ -334,7 +339,7 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build func(*corev1.Node, 
 		case apierrors.IsNotFound(err):
 			return ErrNodeGone
 		case apierrors.IsConflict(err) && try < tries:
-			node = nil
+			fresh = true
 		default:
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)
 		}

@@ -259,6 +259,50 @@ func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {
 	}
 }
 
+func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+	c, err := New(client, nil, queueURL, Marks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Run(watching) }()
+	if err := c.WaitForSync(watching); err != nil {
+		t.Fatal(err)
+	}
+	ref := Ref{Name: "a", UID: "1"}
+	record := func(change func(Intent) Intent) Intent {
+		t.Helper()
+		i, err := c.Record(t.Context(), ref, change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	warned := func(i Intent) Intent { return i.With(spot("a", 120), nil, now) }
+	stop() // from here on the watch knows a bare node
+	<-ended
+	record(warned)
+	if undone, err := c.Undo(t.Context(), ref, func(i Intent) (Intent, bool) { return i, false }); !undone || err != nil {
+		t.Errorf("Undo = %t, %v; want the record undone that the watch does not know", undone, err)
+	}
+
+	record(warned)
+	node, err := client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.nodes.GetStore().Update(node); err != nil { // and from here on, one with unfinished work
+		t.Fatal(err)
+	}
+	record(func(i Intent) Intent { i.FinishedAt = now; return i })
+	if i := record(warned); !i.Finished() {
+		t.Errorf("the intent is %+v, want the finished one that the watch does not know", i)
+	}
+}
+
 func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	ref.UID = "0"
