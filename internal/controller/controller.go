@@ -202,7 +202,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	case drop, hold:
 		return nil
 	case cordon, drain:
-		return c.join(ctx, log, n, found.ref, d)
+		return c.join(ctx, log, n, id, found.ref, d)
 	case undo:
 		return c.undo(ctx, log, n, found.ref)
 	case finish:

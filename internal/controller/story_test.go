@@ -33,6 +33,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	pods "github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -706,6 +707,46 @@ func TestAForeignMessageCostsNoSecondLookUp(t *testing.T) {
 		}
 		if n := s.calls("DescribeInstances"); n != 1 {
 			t.Errorf("%d look-ups, want 1", n)
+		}
+	})
+}
+
+func TestAChangeThatIsCalledOffWhileItsNodeIsBeingCordonedIsUndone(t *testing.T) {
+	tell(t, func(s *story) {
+		const latency = 2 * time.Second
+		s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(latency)
+			return false, nil, nil
+		})
+		s.lead()
+		s.send(s.body("health-reboot-scheduled", theID))
+		s.after(latency / 2)
+		s.send(s.body("health-reboot-scheduled", theID, "upcoming", "closed"))
+		s.after(3 * latency)
+		s.wantUntouched()
+		s.drain.mu.Lock()
+		defer s.drain.mu.Unlock()
+		if s.drain.now != 0 {
+			t.Error("the drain goes on")
+		}
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t *testing.T) {
+	tell(t, func(s *story) {
+		var c *Controller
+		s.edit = func(made *Controller) { c = made }
+		s.lead()
+		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
+		s.must(err)
+		c.calledOff.add(announced, theID)
+		s.must(c.join(s.Context(), c.Log, announced, theID, cluster.RefOf(s.node()), decision{action: drain, why: WhyScheduledChange}))
+		s.wantUntouched()
+		if n := len(s.drain.all()); n != 0 {
+			t.Errorf("%d drains", n)
 		}
 	})
 }

@@ -11,19 +11,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
-// undo takes back what a scheduled change that is over brought to its node.
+// undo takes back what a scheduled change that is over brought to its node. That
+// it is over is known to calledOff by now: nothing is recorded for it any more.
 func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref) error {
-	if w := c.underWay(ref); w != nil {
-		intent, _ := w.now()
-		if intent.HasChange(n.Change) && len(intent.Without(n.Change).Entries) == 0 {
-			w.quit.give()
-			select {
-			case <-w.done:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-	}
 	ctx, span := trace.Begin(ctx, "uncordon", "node", ref.Name)
 	undone := false
 	err := c.persist(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
@@ -43,13 +33,24 @@ func (c *Controller) undo(ctx context.Context, log logr.Logger, n notice.Notice,
 	return err
 }
 
+// takeBack ends the node's work if there is no other reason for it, and then
+// takes back what was done. It waits for its turn: what is being recorded for the
+// change at this moment is part of it.
 func (c *Controller) takeBack(ctx context.Context, ref cluster.Ref, change string) (undone bool, err error) {
-	w := c.underWay(ref)
+	w, err := c.turn(ctx, ref)
+	if err != nil {
+		return false, err
+	}
 	if w != nil {
-		if err := w.take(ctx); err != nil {
-			return false, err
-		}
 		defer w.giveBack()
+		if intent, _ := w.now(); intent.HasChange(change) && len(intent.Without(change).Entries) == 0 {
+			w.quit.give()
+			select {
+			case <-w.done:
+			case <-ctx.Done():
+				return false, context.Cause(ctx)
+			}
+		}
 	}
 	var kept cluster.Intent
 	undone, err = c.Cluster.Undo(ctx, ref, func(i cluster.Intent) (cluster.Intent, bool) {
@@ -61,6 +62,24 @@ func (c *Controller) takeBack(ctx context.Context, ref cluster.Ref, change strin
 		w.update(kept)
 	}
 	return undone, err
+}
+
+// turn waits for the turn to write to a node with work under way, and returns
+// that work; nil, without a turn, if there is none.
+func (c *Controller) turn(ctx context.Context, ref cluster.Ref) (*work, error) {
+	for {
+		w := c.underWay(ref)
+		if w == nil {
+			return nil, nil
+		}
+		if err := w.take(ctx); err != nil {
+			return nil, err
+		}
+		if !c.isOver(w) {
+			return w, nil
+		}
+		w.giveBack() // it ended while we waited for it
+	}
 }
 
 // finish ends the work on a node whose instance runs nothing any more.

@@ -146,7 +146,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // join makes the node carry the notice, and waits for the end of the node's work.
-func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, ref cluster.Ref, d decision) error {
+func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, id string, ref cluster.Ref, d decision) error {
 	entry := entryOf(n, d)
 	entry.Trace = trace.Carry(ctx)
 	var hook *cluster.Hook
@@ -156,7 +156,7 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	var w *work
 	_, span := trace.Begin(ctx, "cordon", "node", ref.Name)
 	err := c.persist(ctx, log, "cordon the node", func(ctx context.Context) (err error) {
-		w, err = c.record(ctx, ref, entry, hook)
+		w, err = c.record(ctx, ref, entry, hook, func() bool { return c.calledOff.has(n, id) })
 		if ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) && !w.heldBack() {
 			c.Observer.Node(ref, StepCordon, string(d.why), err)
 		}
@@ -171,7 +171,7 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	case err != nil:
 		return err
 	case w == nil:
-		log.V(1).Info("the node's work for this event is finished already", "node", ref.Name)
+		log.V(1).Info("nothing is left to do for this event", "node", ref.Name)
 		return nil
 	}
 	var patience <-chan time.Time
@@ -200,8 +200,10 @@ func entryOf(n notice.Notice, d decision) cluster.Entry {
 }
 
 // record writes a notice to the node and sees to it that its work is under way.
-// It returns nil when that is finished already.
-func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.Entry, hook *cluster.Hook) (*work, error) {
+// It returns nil when that is finished already, or when the notice turns out to
+// be void, which is asked when it has the turn: whoever makes it void later has
+// the turn later, and finds it recorded.
+func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.Entry, hook *cluster.Hook, void func() bool) (*work, error) {
 	for {
 		w := c.on(ref)
 		if err := w.take(ctx); err != nil {
@@ -212,6 +214,12 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 			continue
 		}
 		defer w.giveBack()
+		if void() {
+			if !w.started {
+				c.abandon(w, nil)
+			}
+			return nil, nil
+		}
 		now := time.Now().UTC()
 		intent, err := c.Cluster.Record(ctx, ref, func(i cluster.Intent) cluster.Intent {
 			return c.restrain(ref, i, i.With(entry, hook, now), now)
