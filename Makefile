@@ -16,7 +16,7 @@ DIST     := $(CURDIR)/dist
 FUZZTIME ?= 15m
 BENCH    ?= .
 
-.PHONY: help build test unit iac e2e demo storm soak image chart release lint fmt generate bench fuzz vuln clean
+.PHONY: help build test unit iac e2e demo storm chaos soak image chart release lint fmt generate bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ release: ## write binaries, SBOMs, chart, image and checksums of VERSION to dist
 	$(RELEASE) binaries $(DIST)
 	$(MAKE) chart image VERSION=$(VERSION) PUSH=
 	$(RELEASE) checksums $(DIST)
+
+# A quarter of an hour on 2 cores, most of it spent waiting for leases to run out.
+chaos: ## kill the leader before and after each of its calls, and print a table
+	go test -c -o bin/chaos.test ./e2e
+	cd e2e && ../bin/chaos.test -chaos -test.timeout 15m -test.run Resumes500Nodes
+	cd e2e && ../bin/chaos.test -chaos -test.timeout 90m -test.run MayBeKilledAtAny -test.parallel 14
 
 lint: ## check the code: go vet, golangci-lint
 	go vet ./...

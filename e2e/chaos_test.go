@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,7 +56,7 @@ func TestTheLeaderMayBeKilledAtAnyOfItsCalls(t *testing.T) {
 		points = undisturbed.victim.points()
 	}
 	results := &table{}
-	t.Cleanup(func() { t.Logf("%d points\n%s", len(points), results) })
+	t.Cleanup(func() { report(t, "%s", results) })
 	for _, p := range points {
 		t.Run(p.String(), func(t *testing.T) {
 			var pl *play
@@ -66,6 +67,16 @@ func TestTheLeaderMayBeKilledAtAnyOfItsCalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// report writes what -chaos is there to find out, and logs it in an ordinary run.
+func report(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if *everyCall {
+		fmt.Fprintf(os.Stdout, format+"\n", args...)
+		return
+	}
+	t.Logf(format, args...)
 }
 
 // A point is a moment to kill the leader at: a call, when it is made for the nth time.
@@ -187,18 +198,8 @@ func perform(t *testing.T, at *point) *play {
 	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers"}
 	s.launchBehind(p.victim.hooks, args...)
 	s.eventually("the first replica leads", func() bool { return p.victim.leads() || p.victim.isExited() })
-	heard := make(chan time.Time, 1)
-	s.launchBehind(func(*handler) proxy.Hooks {
-		return proxy.Hooks{Before: func(_ context.Context, c proxy.Call) proxy.Fault {
-			if c.Action == "ReceiveMessage" {
-				select {
-				case heard <- time.Now():
-				default:
-				}
-			}
-			return proxy.Fault{}
-		}}
-	}, args...).awaitReady()
+	received := make(chan time.Time, 1)
+	s.launchBehind(firstReceive(received), args...).awaitReady()
 	ready := time.Now()
 	about := p.notices()
 	for message := range about {
@@ -209,12 +210,28 @@ func perform(t *testing.T, at *point) *play {
 	defer after.Stop()
 	<-after.C
 	select {
-	case first := <-heard:
+	case first := <-received:
 		p.takeover = first.Sub(later(p.victim.killed, ready))
 	default:
 	}
 	p.nothingIsLost(about)
 	return p
+}
+
+// firstReceive tells when a replica receives for the first time, which is when it
+// leads and has the works of nodes under way that the leader before it has left.
+func firstReceive(received chan<- time.Time) func(*handler) proxy.Hooks {
+	return func(*handler) proxy.Hooks {
+		return proxy.Hooks{Before: func(_ context.Context, c proxy.Call) proxy.Fault {
+			if c.Action == "ReceiveMessage" {
+				select {
+				case received <- time.Now():
+				default:
+				}
+			}
+			return proxy.Fault{}
+		}}
+	}
 }
 
 const hookTimeout = 36 * time.Second

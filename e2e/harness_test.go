@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -161,18 +162,58 @@ func (s *scenario) nodes(n int) []node {
 
 func (s *scenario) node(name, instance string) node {
 	s.Helper()
-	s.must(s.aws.PutInstance(awssim.Instance{ID: instance, Tags: managed, Lifecycle: "spot"}))
-	s.join(name, instance)
-	return node{name, instance}
+	n := node{name, instance}
+	s.must(s.add(s.ctx, n))
+	return n
+}
+
+// add adds the instance of a node and its ready Node.
+func (s *scenario) add(ctx context.Context, n node) error {
+	if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed, Lifecycle: "spot"}); err != nil {
+		return err
+	}
+	return s.register(ctx, n)
 }
 
 // join adds a ready Node for an instance.
 func (s *scenario) join(name, instance string) {
 	s.Helper()
-	_, err := s.cluster.AddNode(s.ctx, sandbox.NodeSpec{
-		Name: name, ProviderID: "aws:///us-east-1a/" + instance, Labels: map[string]string{"scenario": s.name},
+	s.must(s.register(s.ctx, node{name, instance}))
+}
+
+func (s *scenario) register(ctx context.Context, n node) error {
+	_, err := s.cluster.AddNode(ctx, sandbox.NodeSpec{
+		Name: n.name, ProviderID: "aws:///us-east-1a/" + n.instance, Labels: map[string]string{"scenario": s.name},
 	})
-	s.must(err)
+	return err
+}
+
+// crowd adds many ready nodes, each with the pods that it is given, and waits until all run.
+func (s *scenario) crowd(size int, pods func(node) []*corev1.Pod) []node {
+	s.Helper()
+	group, ctx := errgroup.WithContext(s.ctx)
+	group.SetLimit(16)
+	nodes := make([]node, size)
+	for k := range nodes {
+		n := node{fmt.Sprintf("%s-%03d", s.name, k), s.id(k)}
+		nodes[k] = n
+		group.Go(func() error {
+			err := s.add(ctx, n)
+			for _, p := range pods(n) {
+				if err == nil {
+					_, err = s.kube.CoreV1().Pods(s.name).Create(ctx, p, metav1.CreateOptions{})
+				}
+			}
+			return err
+		})
+	}
+	s.must(group.Wait())
+	s.within(3*time.Minute, "all pods run", func() bool {
+		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		s.must(err)
+		return len(waiting.Items) == 0
+	})
+	return nodes
 }
 
 // deployment runs replicas on the scenario's nodes, spread over them, and waits until they are ready.
@@ -241,6 +282,18 @@ func (s *scenario) budget(name, app string, minAvailable int) {
 // pod creates one pod on a node, past the scheduler, and waits until it runs.
 func (s *scenario) pod(name, on string, edit ...func(*corev1.Pod)) *corev1.Pod {
 	s.Helper()
+	p, err := s.kube.CoreV1().Pods(s.name).Create(s.ctx, s.newPod(name, on, edit...), metav1.CreateOptions{})
+	s.must(err)
+	s.eventually("pod "+name+" runs", func() bool {
+		now, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		return now.Status.Phase == corev1.PodRunning
+	})
+	return p
+}
+
+// newPod is a pod for a node, past the scheduler, that is to be created.
+func (s *scenario) newPod(name, on string, edit ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name, Annotations: map[string]string{}},
 		Spec:       corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
@@ -248,13 +301,6 @@ func (s *scenario) pod(name, on string, edit ...func(*corev1.Pod)) *corev1.Pod {
 	for _, e := range edit {
 		e(p)
 	}
-	p, err := s.kube.CoreV1().Pods(s.name).Create(s.ctx, p, metav1.CreateOptions{})
-	s.must(err)
-	s.eventually("pod "+name+" runs", func() bool {
-		now, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, name, metav1.GetOptions{})
-		s.must(err)
-		return now.Status.Phase == corev1.PodRunning
-	})
 	return p
 }
 

@@ -121,7 +121,7 @@ func (p *Proxy) URL() string { return p.url }
 // sends arrives, and nobody is told. Calls that had arrived are still served.
 func (p *Proxy) Sever() { p.severed.close() }
 
-// Mend undoes Sever: what was sent meanwhile arrives.
+// Mend undoes Sever. Connections on which something was sent meanwhile are closed.
 func (p *Proxy) Mend() { p.severed.open() }
 
 // Close ends the proxy and all its connections.

@@ -28,18 +28,19 @@ func (g *gate) open() {
 	}
 }
 
-// pass waits until the gate is open, or gone is closed.
-func (g *gate) pass(gone <-chan struct{}) {
+// pass reports whether the gate is open; if not, it waits until it is, or gone is closed.
+func (g *gate) pass(gone <-chan struct{}) bool {
 	g.mu.Lock()
 	closed := g.closed
 	g.mu.Unlock()
 	if closed == nil {
-		return
+		return true
 	}
 	select {
 	case <-closed:
 	case <-gone:
 	}
+	return false
 }
 
 type gatedListener struct {
@@ -55,7 +56,8 @@ func (l *gatedListener) Accept() (net.Conn, error) {
 	return &gatedConn{Conn: c, gate: l.gate, gone: make(chan struct{})}, nil
 }
 
-// gatedConn holds back what was received and what is to be sent while the gate is closed.
+// gatedConn loses what is received or sent while the gate is closed: that waits
+// until it is open, and then the connection is closed.
 type gatedConn struct {
 	net.Conn
 	gate *gate
@@ -65,13 +67,22 @@ type gatedConn struct {
 
 func (c *gatedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.gate.pass(c.gone)
+	if !c.gate.pass(c.gone) {
+		return 0, c.lost()
+	}
 	return n, err
 }
 
 func (c *gatedConn) Write(p []byte) (int, error) {
-	c.gate.pass(c.gone)
+	if !c.gate.pass(c.gone) {
+		return 0, c.lost()
+	}
 	return c.Conn.Write(p)
+}
+
+func (c *gatedConn) lost() error {
+	_ = c.Close() // it may be closed
+	return net.ErrClosed
 }
 
 func (c *gatedConn) Close() error {
