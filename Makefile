@@ -72,7 +72,7 @@ release: ## write binaries, SBOMs, chart, image and checksums of VERSION to dist
 chaos: ## kill the leader before and after each of its calls, and print a table
 	go test -c -o bin/chaos.test ./e2e
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 15m -test.run Resumes500Nodes
-	cd e2e && ../bin/chaos.test -chaos -test.timeout 90m -test.run MayBeKilledAtAny -test.parallel 14
+	cd e2e && ../bin/chaos.test -chaos -test.timeout 90m -test.run MayBeKilledAtAny -test.parallel 20
 
 lint: ## check the code: go vet, golangci-lint
 	go vet ./...

@@ -16,11 +16,13 @@ import (
 
 // The times of the lease. A leader that was killed is followed within leaseTime
 // and two looks at the lease; one that is cut off has stopped acting at
-// renewDeadline, before anybody can take over; one that leaves gives it away.
+// renewDeadline, before anybody can take over; one that leaves gives it away, and
+// is followed at the next look: those who wait look each 1 to 2.2 times lookTime,
+// by client-go's jitter, and two seconds is what that may take.
 const (
 	leaseTime     = 15 * time.Second
 	renewDeadline = 10 * time.Second
-	lookTime      = time.Second
+	lookTime      = 750 * time.Millisecond
 )
 
 // ErrLeaseLost is the cause of the context of a leader that no longer leads.
