@@ -106,13 +106,13 @@ func New(client Client, gate *pace.Gate, queue string, marks Marks) (*Cluster, e
 }
 
 func listWatch(client Client) cache.ListerWatcher {
-	nodes := client.CoreV1().Nodes()
+	nodes, watches := client.CoreV1().Nodes(), pace.NewWatches()
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return nodes.List(ctx, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return nodes.Watch(ctx, opts)
+			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return nodes.Watch(ctx, opts) })
 		},
 	}, client)
 }

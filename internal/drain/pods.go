@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // podStore holds the pods of one node as the API server tells of them: what a
@@ -34,7 +36,7 @@ func newPodStore() *podStore {
 // watch keeps the store as the node's pods are, as a kubelet does, until ctx ends.
 func (s *podStore) watch(ctx context.Context, client Client, node string) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	pods := client.CoreV1().Pods(metav1.NamespaceAll)
+	pods, watches := client.CoreV1().Pods(metav1.NamespaceAll), pace.NewWatches()
 	listWatch := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			opts.FieldSelector = selector
@@ -42,7 +44,7 @@ func (s *podStore) watch(ctx context.Context, client Client, node string) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.FieldSelector = selector
-			return pods.Watch(ctx, opts)
+			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, opts) })
 		},
 	}, client)
 	cache.NewReflectorWithOptions(listWatch, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)

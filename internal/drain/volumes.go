@@ -7,10 +7,13 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const byNode = "node"
@@ -28,13 +31,13 @@ type Volumes struct {
 
 // NewVolumes returns a Volumes that sees nothing before Run.
 func NewVolumes(client Client) (*Volumes, error) {
-	attachments := client.StorageV1().VolumeAttachments()
+	attachments, watches := client.StorageV1().VolumeAttachments(), pace.NewWatches()
 	list := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return attachments.List(ctx, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return attachments.Watch(ctx, opts)
+			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return attachments.Watch(ctx, opts) })
 		},
 	}, client)
 	v := &Volumes{
@@ -69,13 +72,20 @@ func (v *Volumes) wait(ctx context.Context, r *run) (left int, err error) {
 	if !cache.WaitForCacheSync(ctx.Done(), v.attached.HasSynced) {
 		return 0, context.Cause(ctx)
 	}
-	var keep map[string]bool // persistent volumes of the pods that stay
-	for told := false; ; {
+	var keep map[string]bool // persistent volumes of the pods that stay; nil: not known
+	var again <-chan time.Time
+	for told, failed := false, 0; ; {
 		v.mu.Lock()
 		changed := v.changed
 		v.mu.Unlock()
-		if keep == nil && len(v.on(r.order.Node, nil)) > 0 {
-			keep = v.used(ctx, r)
+		if keep == nil && again == nil && len(v.on(r.order.Node, nil)) > 0 {
+			if keep, err = v.used(ctx, r); err != nil {
+				failed++
+				again = time.After(backoff(failed))
+				if failed == 1 {
+					r.order.Log.Error(err, "the volumes of pods that stay are waited for until their claims can be read")
+				}
+			}
 		}
 		left := len(v.on(r.order.Node, keep))
 		deadline := r.order.Terms.Deadline
@@ -94,6 +104,8 @@ func (v *Volumes) wait(ctx context.Context, r *run) (left int, err error) {
 		case <-ctx.Done():
 			return left, context.Cause(ctx)
 		case <-alarm:
+		case <-again:
+			again = nil
 		case <-changed:
 		case t := <-r.order.Changed:
 			r.order.Terms = t
@@ -117,9 +129,10 @@ func (v *Volumes) on(node string, keep map[string]bool) []string {
 	return names
 }
 
-// used are the persistent volumes of the pods that stay on the node. A claim
-// that cannot be read counts as none: at worst its volume is waited for.
-func (v *Volumes) used(ctx context.Context, r *run) map[string]bool {
+// used are the persistent volumes of the pods that stay on the node.
+func (v *Volumes) used(ctx context.Context, r *run) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	used := map[string]bool{}
 	for _, pod := range r.store.list() {
 		for _, volume := range pod.Spec.Volumes {
@@ -135,14 +148,16 @@ func (v *Volumes) used(ctx context.Context, r *run) map[string]bool {
 				continue
 			}
 			pvc, err := v.client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, claim, metav1.GetOptions{})
-			if err != nil {
-				r.order.Log.Error(err, "get the claim of a pod that stays", "pod", pod.Namespace+"/"+pod.Name)
+			if apierrors.IsNotFound(err) {
 				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("get claim %s/%s of a pod that stays: %w", pod.Namespace, claim, err)
 			}
 			used[pvc.Spec.VolumeName] = true
 		}
 	}
-	return used
+	return used, nil
 }
 
 func trimAttachment(obj any) (any, error) {
