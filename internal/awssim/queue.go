@@ -34,6 +34,8 @@ type Queue struct {
 	// Resurrections is the share of deletions that SQS forgets: the message
 	// comes again when its visibility timeout is over.
 	Resurrections float64 `json:"resurrections,omitempty"`
+	// Disorder delivers messages in any order, instead of the oldest first.
+	Disorder bool `json:"disorder,omitempty"`
 }
 
 // Message is a message as it stands in a queue.
@@ -63,7 +65,7 @@ func (s *Server) CreateQueue(config Queue) error {
 		if problem = q.set(config.Attributes); problem != nil {
 			return
 		}
-		q.duplicates, q.resurrections, q.modified = config.Duplicates, config.Resurrections, now
+		q.duplicates, q.resurrections, q.disorder, q.modified = config.Duplicates, config.Resurrections, config.Disorder, now
 		s.queues[config.Name] = q
 		s.wake()
 	})
@@ -82,7 +84,7 @@ func (s *Server) Queues() []Queue {
 		q := s.queues[name]
 		queues = append(queues, Queue{
 			Name: name, Attributes: maps.Clone(q.attributes),
-			Duplicates: q.duplicates, Resurrections: q.resurrections,
+			Duplicates: q.duplicates, Resurrections: q.resurrections, Disorder: q.disorder,
 		})
 	}
 	return queues
@@ -176,6 +178,7 @@ type queue struct {
 
 	duplicates    float64
 	resurrections float64
+	disorder      bool
 
 	messages map[string]*message
 	order    []*message // by age; holds the deleted ones until the queue is settled
@@ -302,13 +305,18 @@ func (s *Server) send(q *queue, body string, delay time.Duration, now time.Time)
 	return m
 }
 
-// receive delivers up to most visible messages, oldest first, and hides them
-// for a while. A message that was delivered as often as the redrive policy
+// receive delivers up to most visible messages, oldest first unless the queue is
+// in disorder, and hides them for a while. A message that was delivered as often as the redrive policy
 // allows goes to the dead-letter queue in its stead.
 func (s *Server) receive(q *queue, most int, visibility time.Duration, now time.Time) []*message {
 	s.settleQueue(q, now)
+	order := q.order
+	if q.disorder {
+		order = slices.Clone(order)
+		s.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	}
 	var delivered []*message
-	for _, m := range q.order {
+	for _, m := range order {
 		if len(delivered) == most {
 			break
 		}
