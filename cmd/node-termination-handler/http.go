@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +29,26 @@ type health struct {
 	lastReceive func() time.Time
 	// heldBack says what a leader holds back, and why; nothing if empty.
 	heldBack func() string
+	// lastAnswer is when the API server last answered about the lease, and failure
+	// what it or the way there has said since; nil: nothing.
+	lastAnswer time.Time
+	failure    error
+}
+
+func newHealth(lastReceive func() time.Time, heldBack func() string) *health {
+	return &health{
+		missing: map[string]string{"start": "nothing is checked yet"}, lastReceive: lastReceive, heldBack: heldBack, lastAnswer: time.Now(),
+	}
+}
+
+// asked takes in how a request to the API server has ended.
+func (h *health) asked(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failure = err
+	if err == nil {
+		h.lastAnswer = time.Now()
+	}
 }
 
 // set says what is missing of a part; nothing if why is empty.
@@ -51,15 +73,16 @@ func (h *health) lead(yes bool) {
 
 // ready answers the readiness probe: what is missing, a line each.
 func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.missing) > 0 {
+	missing := h.lacks(time.Now())
+	if len(missing) > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		for part, why := range h.missing {
-			fmt.Fprintf(w, "%s: %s\n", part, why)
+		for _, part := range slices.Sorted(maps.Keys(missing)) {
+			fmt.Fprintf(w, "%s: %s\n", part, missing[part])
 		}
 		return
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.leading.IsZero() {
 		fmt.Fprintln(w, "ok: standing by")
 		return
@@ -70,15 +93,40 @@ func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// lacks is what is missing now, by part.
+func (h *health) lacks(now time.Time) map[string]string {
+	// A long poll and what it may take beyond; the time that a leader has to renew its lease.
+	const queueSilence, serverSilence = 35 * time.Second, 10 * time.Second
+	quiet, leading := h.quiet(now)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	missing := maps.Clone(h.missing)
+	if leading && quiet > queueSilence {
+		missing["queue"] = fmt.Sprintf("no answer for %s", quiet.Round(time.Second))
+	}
+	if silent := now.Sub(h.lastAnswer); h.failure != nil && silent > serverSilence {
+		missing["lease"] = fmt.Sprintf("no answer of the API server for %s: %v", silent.Round(time.Second), h.failure)
+	}
+	return missing
+}
+
+// quiet is for how long the queue has not answered the leader; not leading, nobody asks it.
+func (h *health) quiet(now time.Time) (quiet time.Duration, leading bool) {
+	last := h.lastReceive() // it may wait for others
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.leading.IsZero() {
+		return 0, false
+	}
+	if last.Before(h.leading) {
+		last = h.leading
+	}
+	return now.Sub(last), true
+}
+
 // alive answers the liveness probe: whether the leader still hears from the queue.
 func (h *health) alive(w http.ResponseWriter, _ *http.Request) {
-	h.mu.Lock()
-	heard, standby := h.leading, h.leading.IsZero()
-	h.mu.Unlock()
-	if last := h.lastReceive(); last.After(heard) {
-		heard = last
-	}
-	if quiet := time.Since(heard); !standby && quiet > silence {
+	if quiet, leading := h.quiet(time.Now()); leading && quiet > silence {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprintf(w, "the queue has not answered for %s\n", quiet.Round(time.Second))
 		return

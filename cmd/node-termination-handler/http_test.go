@@ -43,7 +43,7 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 
 func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
 	why := "drains held back: 3"
-	probes := &health{heldBack: func() string { return why }}
+	probes := &health{lastReceive: time.Now, heldBack: func() string { return why }}
 	read := func() string {
 		answer := httptest.NewRecorder()
 		probes.ready(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))

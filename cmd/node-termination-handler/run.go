@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +23,6 @@ import (
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sync/errgroup"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,9 +45,6 @@ import (
 // a client whose crowd is some hundreds.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
 const requestsAtOnce = 64
-
-// startTime bounds what must work once before the process goes on.
-const startTime = 30 * time.Second
 
 // serve runs the controller until ctx ends. An error is a reason to exit: what
 // heals by itself is not returned.
@@ -109,6 +104,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		}
 	}
 	server.Store(newServer(nil))
+	instances := instance.NewDirectory(describeInstances(clients.ec2.DescribeInstances))
 	metrics.Held(func() (int, time.Time) { return server.Load().Held() }, lastReceive)
 	var leader atomic.Pointer[controller.Controller] // of the present term; nil before the first
 	heldBack := func() (int, string) {
@@ -121,10 +117,10 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		drains, _ := heldBack()
 		return drains
 	})
-	probes := &health{missing: map[string]string{"kubernetes": "the nodes are not listed yet"}, lastReceive: lastReceive, heldBack: func() string {
+	probes := newHealth(lastReceive, func() string {
 		_, why := heldBack()
 		return why
-	}}
+	})
 	stopHTTP, err := listen(ctx, log, handlers(c, metrics, probes))
 	if err != nil {
 		return err
@@ -134,10 +130,16 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	defer stopWatching()
 	go nodes.Run(watching)
 	go volumes.Run(watching)
-	if err := begin(ctx, client, permissions(c, namespace), nodes, volumes, server.Load()); err != nil {
+	started := time.Now()
+	if err := begin(ctx, probes, []check{
+		{"queue", func(ctx context.Context) error { return queueWorks(ctx, c, server.Load()) }},
+		{"instances", func(ctx context.Context) error { return instancesWork(ctx, c, instances) }},
+		{"permissions", func(ctx context.Context) error { return allowed(ctx, client, permissions(c, namespace)) }},
+		{"nodes", nodes.WaitForSync},
+		{"volumes", volumes.WaitForSync},
+	}); err != nil {
 		return err
 	}
-	probes.set("kubernetes", "")
 
 	self := types.NamespacedName{Namespace: c.podNamespace, Name: c.podName}
 	drainer := &drain.Drainer{
@@ -153,7 +155,6 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		Client: clients.autoscaling, HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
 		Log: log.WithName("asg"), Metrics: metrics,
 	}
-	instances := instance.NewDirectory(describeInstances(clients.ec2.DescribeInstances))
 	work := func(ctx context.Context) error {
 		metrics.Leading(true)
 		probes.lead(true)
@@ -165,13 +166,14 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		leader.Store(ctrl)
 		defer leader.Store(nil)
 		s := newServer(ctrl)
+		s.Probation = startTime - time.Since(started)
 		server.Store(s)
 		return lead(ctx, log, ctrl, s)
 	}
 	if !c.leaderElect {
 		err = work(ctx)
 	} else {
-		lease := controller.Lease{Client: client.coordination, Namespace: namespace, Name: c.leaseName, Identity: identity(c), Log: log.WithName("lease")}
+		lease := controller.Lease{Client: client.coordination, Namespace: namespace, Name: c.leaseName, Identity: identity(c), Log: log.WithName("lease"), Asked: probes.asked}
 		err = lease.Lead(ctx, work)
 	}
 	if errors.Is(err, controller.ErrGiveWay) {
@@ -184,7 +186,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	return err
 }
 
-// lead does the work of a leader until ctx ends, or until it has to give way.
+// lead does the work of a leader until ctx ends, until it has to give way, or
+// until the queue turns out to be closed to it from the start.
 func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *queue.Server) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -200,76 +203,14 @@ func lead(ctx context.Context, log logr.Logger, ctrl *controller.Controller, s *
 		if err := s.Check(ctx); err != nil {
 			log.Error(err, "check the queue")
 		}
-		if err := s.Serve(ctx); err != nil {
+		if err := s.Serve(ctx); ctx.Err() == nil {
+			stop(err)
+		} else if err != nil {
 			log.Error(err, "stop receiving")
 		}
 	case <-ctx.Done():
 	}
 	return <-ran
-}
-
-// begin waits for what must work once, and returns the first error of what does not.
-func begin(ctx context.Context, client kubeClients, needed []permission, nodes *cluster.Cluster, volumes *drain.Volumes, s *queue.Server) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("no answer within %s", startTime))
-	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.Check(ctx) })
-	group.Go(func() error {
-		if err := allowed(ctx, client, needed); err != nil {
-			return err
-		}
-		if err := nodes.WaitForSync(ctx); err != nil {
-			return err
-		}
-		return volumes.WaitForSync(ctx)
-	})
-	return group.Wait()
-}
-
-// allowed finds out whether the handler has the rights that it needs: a watch does
-// not say why it does not begin, and an eviction says so too late. It asks for the
-// rights, and for next to nothing of all that is watched, because a cluster may
-// not answer the first. It tries again what may heal, until ctx ends, and returns
-// its last answer then.
-func allowed(ctx context.Context, client kubeClients, needed []permission) error {
-	one := metav1.ListOptions{Limit: 1}
-	for _, step := range []struct {
-		doing string
-		try   func() error
-	}{
-		{"check the rights", func() error {
-			err := checkPermissions(ctx, client.authorization.SelfSubjectAccessReviews(), needed)
-			if apierrors.IsForbidden(err) {
-				return nil
-			}
-			return err
-		}},
-		{"list the nodes", func() error {
-			_, err := client.CoreV1().Nodes().List(ctx, one)
-			return err
-		}},
-		{"list the volume attachments", func() error {
-			_, err := client.StorageV1().VolumeAttachments().List(ctx, one)
-			return err
-		}},
-	} {
-		var last error
-		for {
-			err := step.try()
-			if err == nil {
-				break
-			}
-			if ctx.Err() == nil {
-				last = err
-			}
-			var missing lacks
-			refused := errors.As(err, &missing) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
-			if refused || sleep(ctx, time.Second) != nil {
-				return fmt.Errorf("%s: %w", step.doing, cmp.Or(last, err))
-			}
-		}
-	}
-	return nil
 }
 
 // sleep waits, or returns the cause of ctx when that ends first.

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"maps"
+	"net/http"
 	"path"
 	"regexp"
 	"slices"
@@ -317,6 +318,9 @@ func describeInstances(_ context.Context, s *Server, req *request) (any, *apiErr
 		if len(ids) > 0 {
 			return nil, badRequest("InvalidParameterCombination", "The parameter instancesSet cannot be used with the parameter maxResults")
 		}
+	}
+	if req.form.Get("DryRun") == "true" {
+		return nil, &apiError{status: http.StatusPreconditionFailed, code: "DryRunOperation", message: "Request would have succeeded, but DryRun flag is set."}
 	}
 	output := describeInstancesResult{RequestID: requestID}
 	s.locked(func(time.Time) {

@@ -218,6 +218,19 @@ func (r *rule) problem(service string) *apiError {
 	return problem
 }
 
+// wrongRegion returns the error with which a service refuses a signature for
+// another region than its own.
+func wrongRegion(service string) *apiError {
+	problem := &apiError{status: http.StatusForbidden, code: "SignatureDoesNotMatch", message: "Credential should be scoped to a valid region."}
+	switch service {
+	case "sqs":
+		problem.code = "InvalidSignatureException"
+	case "ec2":
+		problem = &apiError{status: http.StatusUnauthorized, code: "AuthFailure", message: "AWS was not able to validate the provided access credentials"}
+	}
+	return problem
+}
+
 // throttling returns the error with which a service refuses a call for its rate.
 // SQS documents RequestThrottled with 403 in its model; EC2 RequestLimitExceeded
 // with 503; the Query services answer 400 Throttling.

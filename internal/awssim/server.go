@@ -220,6 +220,9 @@ func (s *Server) do(ctx context.Context, req *request) response {
 		return req.fail(&apiError{status: http.StatusServiceUnavailable, code: "ServiceUnavailable", message: "the simulator is closed"})
 	default:
 	}
+	if req.region != "" && req.region != s.opts.Region {
+		return req.fail(wrongRegion(req.service))
+	}
 	operation, ok := operations[req.service][req.action]
 	if !ok {
 		return req.fail(&apiError{status: http.StatusBadRequest, code: "InvalidAction", message: fmt.Sprintf("The action %s is not valid for this web service.", req.action)})

@@ -35,6 +35,40 @@ type Lease struct {
 	Name      string
 	Identity  string // of this replica, and of no other
 	Log       logr.Logger
+	// Asked, if it is not nil, is told how each request about the lease has ended:
+	// there is one every second or so.
+	Asked func(error)
+}
+
+// A toldLock tells how each request ended.
+type toldLock struct {
+	resourcelock.Interface
+	told func(error)
+}
+
+// Get implements resourcelock.Interface. That there is no lease is an answer.
+func (l toldLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if apierrors.IsNotFound(err) {
+		l.told(nil)
+	} else {
+		l.told(err)
+	}
+	return record, raw, err
+}
+
+// Create implements resourcelock.Interface.
+func (l toldLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Create(ctx, record)
+	l.told(err)
+	return err
+}
+
+// Update implements resourcelock.Interface.
+func (l toldLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Update(ctx, record)
+	l.told(err)
+	return err
 }
 
 // Lead runs work whenever this replica holds the lease, until ctx ends or work
@@ -53,10 +87,13 @@ func (l Lease) Lead(ctx context.Context, work func(context.Context) error) error
 
 // term is one candidacy: it waits for the lease, and works while it has it.
 func (l Lease) term(ctx context.Context, work func(context.Context) error) error {
-	lock := &resourcelock.LeaseLock{
+	var lock resourcelock.Interface = &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
 		Client:     l.Client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
+	}
+	if l.Asked != nil {
+		lock = toldLock{lock, l.Asked}
 	}
 	leading, over := make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{

@@ -125,6 +125,16 @@ func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (i
 	return a.instance, a.found, nil
 }
 
+// Allowed returns an error if the role may not look instances up. It makes a dry
+// run; what may heal is no error.
+func (d *Directory) Allowed(ctx context.Context) error {
+	_, err := d.call(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
+	if errors.Is(err, ErrDenied) {
+		return err
+	}
+	return nil
+}
+
 // join returns the batch that will answer for id, with the caller counted in.
 func (d *Directory) join(ctx context.Context, id string) *batch {
 	d.mu.Lock()
@@ -258,10 +268,10 @@ func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*
 	// EC2 alone has this code; STS, which may be asked for credentials within the
 	// call, says AccessDenied.
 	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "UnauthorizedOperation" {
-		return nil, fmt.Errorf("%w: %w", ErrDenied, err)
+		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		return nil, fmt.Errorf("describe %d instances: %w", len(in.Filters[0].Values), cause)
+		err = cause
 	}
-	return nil, fmt.Errorf("describe %d instances: %w", len(in.Filters[0].Values), err)
+	return nil, fmt.Errorf("ec2 DescribeInstances: %w", err)
 }

@@ -80,3 +80,25 @@ func (s *Server) Check(ctx context.Context) error {
 	s.mu.Unlock()
 	return nil
 }
+
+// Allowed returns an error if the role may not delete messages, and warns if it
+// may not hold them. It asks with a receipt that stands for no message, which SQS
+// refuses as invalid where it does not refuse the call. What may heal is no error.
+func (s *Server) Allowed(ctx context.Context) error {
+	nothing := aws.String("no-receipt")
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	_, err := s.Client.ChangeMessageVisibilityBatch(ctx, &sqs.ChangeMessageVisibilityBatchInput{
+		QueueUrl: aws.String(s.URL), Entries: []types.ChangeMessageVisibilityBatchRequestEntry{{Id: aws.String("0"), ReceiptHandle: nothing, VisibilityTimeout: 1}},
+	})
+	if denied(err) {
+		s.noteDenial(s.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err))
+	}
+	_, err = s.Client.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{
+		QueueUrl: aws.String(s.URL), Entries: []types.DeleteMessageBatchRequestEntry{{Id: aws.String("0"), ReceiptHandle: nothing}},
+	})
+	if denied(err) {
+		return s.explain("DeleteMessageBatch", DeleteMessage, err)
+	}
+	return nil
+}

@@ -32,8 +32,11 @@ const (
 // ends. While messages come in numbers it starts further ones, one with each
 // receive, so that a storm has all of them in a fraction of a second and a
 // handful of messages costs no call too many.
-func (s *Server) receive(ctx, settling context.Context) {
+//
+// It also ends when it may not receive on probation, with the error in refused.
+func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 	defer s.ends(&s.receivers)
+	begin := time.Now()
 	failing := outage{name: "receiving"}
 	retry := firstReceivePause
 	for {
@@ -42,6 +45,10 @@ func (s *Server) receive(ctx, settling context.Context) {
 		}
 		n, err := s.poll(ctx, settling, longPoll)
 		if ctx.Err() != nil {
+			return
+		}
+		if denied(err) && s.LastReceive().IsZero() && time.Since(begin) < s.Probation {
+			refused <- err
 			return
 		}
 		if err != nil {

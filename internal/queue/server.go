@@ -56,6 +56,11 @@ type Server struct {
 	// rest there is one.
 	Receivers int
 
+	// Probation is how long after its beginning Serve still ends when the role may
+	// not receive, as long as no receive has succeeded. Later than that the
+	// permission may have been taken away, and may be given back.
+	Probation time.Duration
+
 	Log     logr.Logger // the zero Logger discards
 	Metrics Metrics     // nil is [Discard]
 
@@ -96,7 +101,8 @@ type held struct {
 }
 
 // Serve receives and handles messages until ctx ends. It survives every failure
-// of SQS; [Server.Check] is there to find at start what will not heal.
+// of SQS, but for a permission that is missing from the start, see Probation;
+// [Server.Check] is there to find before it what will not heal.
 //
 // Then it stops receiving, cancels the handlers, waits five seconds for them,
 // and gives back what they did not finish, so that the next leader has it a
@@ -114,8 +120,13 @@ func (s *Server) Serve(ctx context.Context) error {
 	working, stop := context.WithCancelCause(settling)
 	defer stop(nil)
 
-	go s.receive(working, settling)
-	<-ctx.Done()
+	refused := make(chan error, 1)
+	go s.receive(working, settling, refused)
+	select {
+	case <-ctx.Done():
+	case err := <-refused:
+		return err
+	}
 	stop(fmt.Errorf("%w: %w", ErrStopping, context.Cause(ctx)))
 
 	if s.awaitIdle(settling, handlersStop) {

@@ -21,6 +21,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -1055,6 +1057,79 @@ func TestServeRunsOnce(t *testing.T) {
 	story(t, &Server{Handler: returning(nil, 0)}, func(t *testing.T, s serving) {
 		if err := s.Serve(t.Context()); err == nil {
 			t.Error("no error from a second call")
+		}
+	})
+}
+
+func TestAPermissionThatIsMissingFromTheStartEndsServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, r := newFakeQueue(), newRecorder()
+		q.fail = failing("ReceiveMessage", errAccessDenied)
+		s := &Server{Client: q, URL: q.url(), Handler: returning(nil, 0), Probation: 10 * time.Second, Log: r.logger(), Metrics: r}
+		if err := s.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "the role lacks sqs:ReceiveMessage") {
+			t.Errorf("Serve = %v, want an error that names the action", err)
+		}
+	})
+}
+
+func TestAPermissionThatIsTakenAwayDoesNotEndServing(t *testing.T) {
+	story(t, &Server{Handler: returning(nil, 0), Probation: time.Hour}, func(t *testing.T, s serving) {
+		elapse(time.Minute)
+		s.q.set(func() { s.q.fail = failing("ReceiveMessage", errAccessDenied) })
+		elapse(10 * time.Minute)
+		s.q.set(func() { s.q.fail = nil })
+		s.q.send("a")
+		elapse(15 * time.Second)
+		if left := s.q.left(); len(left) != 0 {
+			t.Errorf("%d messages are left", len(left))
+		}
+	})
+}
+
+func TestAllowedNamesTheActionsThatAreMissing(t *testing.T) {
+	for call, test := range map[string]struct {
+		code, lacks string
+		fatal       bool
+	}{
+		"DeleteMessageBatch":           {"AccessDenied", "sqs:DeleteMessage", true},
+		"ChangeMessageVisibilityBatch": {"AccessDenied", "sqs:ChangeMessageVisibility", false},
+		"ReceiveMessage":               {"AccessDenied", "", false}, // not asked: it might bring a message
+	} {
+		t.Run(call, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, q := newSimulatedQueue(t, awssim.Queue{})
+				if err := q.sim.SetFault(awssim.Fault{Action: call, Status: 403, Code: test.code}); err != nil {
+					t.Fatal(err)
+				}
+				r := newRecorder()
+				s := &Server{Client: client, URL: q.url(), Log: r.logger()}
+				err := s.Allowed(t.Context())
+				if (err != nil) != test.fatal {
+					t.Fatalf("Allowed = %v", err)
+				}
+				told := strings.Join(r.logged(""), "\n")
+				if err != nil {
+					told = err.Error()
+				}
+				if !strings.Contains(told, test.lacks) || (told == "") != (test.lacks == "") {
+					t.Errorf("told %q, want it to name %q", told, test.lacks)
+				}
+			})
+		})
+	}
+}
+
+// What STS denies is no permission of the queue: the role itself is missing.
+func TestARoleThatSTSDoesNotGiveIsNoMissingPermission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, r := newFakeQueue(), newRecorder()
+		q.fail = failing("GetQueueAttributes", &smithy.OperationError{
+			ServiceID: "SQS", OperationName: "GetQueueAttributes",
+			Err: fmt.Errorf("get identity: %w", &smithy.OperationError{ServiceID: "STS", OperationName: "AssumeRoleWithWebIdentity", Err: errAccessDenied}),
+		})
+		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r}
+		if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "no AWS credentials") {
+			t.Errorf("Check = %v, want an error about STS", err)
 		}
 	})
 }

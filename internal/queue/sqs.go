@@ -163,13 +163,21 @@ func gone(err error) bool {
 	return ok && entry.Fault == smithy.FaultClient && !denied(err) && !strings.Contains(entry.Code, "Throttl")
 }
 
-// denied reports whether the role lacks the permission for a call.
+// denied reports whether the role lacks the permission for a call. A role that
+// STS does not give is AccessDenied too, and no reason to go on.
 func denied(err error) bool {
 	switch code(err) {
 	case "AccessDenied", "AccessDeniedException":
-		return true
+		return !withoutCredentials(err)
 	}
 	return false
+}
+
+// withoutCredentials reports whether a call was not made because the SDK got no
+// credentials for it. It has no type for that: STS may have refused, or not have
+// answered, or there is nobody to ask.
+func withoutCredentials(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "get identity: ")
 }
 
 // code is the error code that AWS gave, or empty.
@@ -184,18 +192,30 @@ func code(err error) string {
 // what to mend. It counts a denied call.
 func (s *Server) explain(call string, action Action, err error) error {
 	hint := ""
-	switch code(err) {
-	case "AccessDenied", "AccessDeniedException":
+	switch code := code(err); {
+	case withoutCredentials(err):
+		hint = " (no AWS credentials: check the role, its trust policy and the way to STS)"
+	case denied(err):
 		s.metrics().Denied(action)
 		hint = fmt.Sprintf(" (the role lacks %s on the queue, or the queue's policy denies it)", action)
-	case "KmsAccessDenied", "KMS.AccessDeniedException":
-		hint = " (the role lacks kms:Decrypt on the queue's key)"
-	case "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue":
-		hint = " (no such queue in the region and account that were asked: check queue-url and aws-region)"
-	case "InvalidSignatureException", "SignatureDoesNotMatch":
-		hint = " (signed for another region than the queue's, or with a wrong secret key: check aws-region and queue-url)"
-	case "InvalidAddress":
-		hint = " (not an address of this endpoint: check queue-url, aws-region and aws-endpoint)"
+	default:
+		hint = hints[code]
 	}
 	return fmt.Errorf("sqs %s on %s%s: %w", call, s.URL, hint, err)
 }
+
+// hints say what an operator can do about an error, by its code.
+var hints = map[string]string{
+	"KmsAccessDenied":                         " (the role lacks kms:Decrypt on the queue's key)",
+	"KMS.AccessDeniedException":               " (the role lacks kms:Decrypt on the queue's key)",
+	"QueueDoesNotExist":                       noQueue,
+	"AWS.SimpleQueueService.NonExistentQueue": noQueue,
+	"InvalidSignatureException":               wrongSignature,
+	"SignatureDoesNotMatch":                   wrongSignature,
+	"InvalidAddress":                          " (not an address of this endpoint: check queue-url, aws-region and aws-endpoint)",
+}
+
+const (
+	noQueue        = " (no such queue in the region and account that were asked: check queue-url and aws-region)"
+	wrongSignature = " (signed for another region than the queue's, or with a wrong secret key: check aws-region and queue-url)"
+)
