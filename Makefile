@@ -16,7 +16,7 @@ DIST     := $(CURDIR)/dist
 FUZZTIME ?= 15m
 BENCH    ?= .
 
-.PHONY: help build test unit iac e2e demo storm chaos soak image chart release lint fmt generate bench fuzz vuln clean
+.PHONY: help build test unit iac e2e demo storm chaos soak image chart release lint fmt generate bench fuzz vuln faults clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,12 @@ chaos: ## kill the leader before and after each of its calls, and print a table
 	go test -c -o bin/chaos.test ./e2e
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 15m -test.run Resumes500Nodes
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 90m -test.run MayBeKilledAtAny -test.parallel 20
+
+# Virtual time has every call of a whole installation; the real control plane, by
+# way of proxies, those of two replicas of the binary. An hour on 2 cores.
+faults: ## let every call fail in every way, and print tables
+	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -timeout 30m -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed
+	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | '
 
 lint: ## check the code: go vet, golangci-lint
 	go vet ./...

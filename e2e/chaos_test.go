@@ -28,8 +28,8 @@ var spread = []point{
 	{call: "autoscaling CompleteLifecycleAction", nth: 1},
 	{call: "autoscaling CompleteLifecycleAction", nth: 1, after: true},
 	{call: "sqs ReceiveMessage", nth: 2, after: true},
-	{call: "sqs DeleteMessageBatch", nth: 1},
-	{call: "sqs DeleteMessageBatch", nth: 1, after: true},
+	{call: "sqs DeleteMessageBatch", nth: 2}, // the first asks at start whether it may
+	{call: "sqs DeleteMessageBatch", nth: 2, after: true},
 	{call: "patch nodes S-a", nth: 1},
 	{call: "patch nodes S-c", nth: 1, after: true},
 	{call: "patch nodes S-e", nth: 2},

@@ -469,7 +469,7 @@ func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 func (s *scenario) gone(pod string) (at time.Time) {
 	s.Helper()
 	s.eventually("pod "+pod+" is gone", func() bool {
-		events, err := shared.Audit(func(e sandbox.AuditEvent) bool {
+		events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool {
 			return e.User == kubelets && e.Verb == "delete" && e.Resource == "pods" && e.Namespace == s.name && e.Name == pod && e.Code < 300
 		})
 		s.must(err)

@@ -372,11 +372,13 @@ func (s *scenario) throughout(while time.Duration, what string, ok func() bool) 
 type handler struct {
 	s          *scenario
 	cmd        *exec.Cmd
-	key        string // AWS access key id, by which the simulator's record tells replicas apart
-	kubeconfig string // path
-	endpoint   string // of AWS
-	probes     int    // port
-	metrics    int    // port
+	key        string   // AWS access key id, by which the simulator's record tells replicas apart
+	kubeconfig string   // path
+	endpoint   string   // of AWS
+	queue      string   // name
+	env, args  []string // beside those that all have
+	probes     int      // port
+	metrics    int      // port
 	log        *release.Log
 	exited     chan struct{}
 
@@ -447,7 +449,7 @@ func (s *scenario) replica() *handler {
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	return &handler{
-		s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint,
+		s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint, queue: queueName,
 		probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{}),
 	}
 }
@@ -456,8 +458,8 @@ func (s *scenario) replica() *handler {
 func (h *handler) run(args ...string) {
 	h.s.Helper()
 	h.cmd = release.Replica{
-		Program: program, Kubeconfig: h.kubeconfig, Namespace: h.s.name, QueueURL: h.s.aws.QueueURL(queueName), Endpoint: h.endpoint,
-		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: args, Env: h.s.env,
+		Program: program, Kubeconfig: h.kubeconfig, Namespace: h.s.name, QueueURL: h.s.aws.QueueURL(h.queue), Endpoint: h.endpoint,
+		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: slices.Concat(h.args, args), Env: slices.Concat(h.s.env, h.env),
 	}.Command(context.WithoutCancel(h.s.ctx))
 	h.begin()
 }

@@ -416,7 +416,7 @@ func (s *scenario) asked() map[types.UID]int {
 // stopped is when the kubelets have reported the end of the scenario's pods, by name.
 func (s *scenario) stopped() map[string]time.Time {
 	s.Helper()
-	events, err := shared.Audit(func(e sandbox.AuditEvent) bool {
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool {
 		return e.User == kubelets && e.Namespace == s.name && e.Resource == "pods" && e.Verb == "delete" && e.Code < 300
 	})
 	s.must(err)

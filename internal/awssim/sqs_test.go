@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -588,5 +589,34 @@ func TestABodyOfAnyKindArrives(t *testing.T) {
 				t.Errorf("sent %.20q, received %.20q", sent, *message.Body)
 			}
 		}
+	})
+}
+
+func TestAQueueInDisorderDeliversInAnyOrder(t *testing.T) {
+	t.Parallel()
+	inBubble(t, awssim.Options{}, awssim.Queue{Disorder: true}, func(w *world) {
+		var sent, received []string
+		for k := range 10 {
+			sent = append(sent, w.send(strconv.Itoa(k)))
+		}
+		for _, m := range w.receive(1) {
+			received = append(received, *m.MessageId)
+		}
+		if slices.Equal(sent, received) {
+			t.Error("they came in the order in which they were sent")
+		}
+		slices.Sort(sent)
+		slices.Sort(received)
+		if !slices.Equal(sent, received) {
+			t.Errorf("received %v, want %v", received, sent)
+		}
+	})
+}
+
+func TestASignatureForAnotherRegionIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, awssim.Options{}, awssim.Queue{}, func(w *world) {
+		_, err := w.sqs.ReceiveMessage(w.ctx, &sqs.ReceiveMessageInput{QueueUrl: w.url}, func(o *sqs.Options) { o.Region = "eu-west-1" })
+		wantError(t, err, "InvalidSignatureException", 403)
 	})
 }

@@ -71,6 +71,15 @@ func TestContract(t *testing.T) {
 				t.Errorf("found = %v, err = %v; want an error that names the permission", found, err)
 			}
 		},
+		"it can be told at start whether there is the permission": func(t *testing.T, r region, d *Directory) {
+			if err := d.Allowed(t.Context()); err != nil {
+				t.Errorf("Allowed = %v", err)
+			}
+			r.deny(t)
+			if err := d.Allowed(t.Context()); err == nil || !strings.Contains(err.Error(), "permission ec2:DescribeInstances is missing") {
+				t.Errorf("Allowed = %v, want an error that names the permission", err)
+			}
+		},
 	}
 	for where, build := range regions {
 		for story, tell := range stories {

@@ -1,0 +1,432 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+var (
+	everyFault = flag.Bool("faults", false, "let every call fail in every way, not only some of them at random")
+	faultSeed  = flag.Uint64("fault-seed", 0, "seed of the random faults; 0: one that is printed")
+)
+
+// faultsLast is how long calls fail in a play. The pod that a budget keeps there is
+// to be forced in the middle of it.
+const faultsLast = 20 * time.Second
+
+// ways are those in which a call can fail, on the way or by its answer.
+var ways = map[string]proxy.Fault{
+	"throttled":          {Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}},
+	"500":                {Status: http.StatusInternalServerError},
+	"503":                {Status: http.StatusServiceUnavailable},
+	"reset":              {Reset: true},
+	"answer lost":        {Reset: true, AfterEffect: true},
+	"half a response":    {Half: true},
+	"no answer":          {Latency: 15 * time.Second, Reset: true}, // three quarters of the time
+	"slow":               {Latency: 5 * time.Second},
+	"wrong content type": {Header: http.Header{"Content-Type": {"text/html"}}},
+	"clock ahead":        {Header: http.Header{"Date": {time.Now().Add(5 * time.Minute).UTC().Format(http.TimeFormat)}}},
+}
+
+// calledActions are what a play calls, without the names of what it is about.
+var calledActions = []string{
+	"sqs ReceiveMessage", "sqs DeleteMessageBatch", "sqs ChangeMessageVisibilityBatch", "sqs GetQueueAttributes", "ec2 DescribeInstances",
+	"autoscaling DescribeLifecycleHooks", "autoscaling RecordLifecycleActionHeartbeat", "autoscaling CompleteLifecycleAction",
+	"get leases", "create leases", "update leases", "list nodes", "watch nodes", "get nodes", "patch nodes", "watch volumeattachments",
+	"watch pods", "delete pods", "create pods/eviction", "create events", "patch events",
+}
+
+// A saboteur lets calls of all replicas fail.
+type saboteur struct {
+	mu    sync.Mutex
+	harm  func(call string) proxy.Fault
+	until time.Time
+	tries map[string][]time.Time // of calls that were made to fail
+}
+
+func (f *saboteur) hooks(*handler) proxy.Hooks {
+	return proxy.Hooks{Before: func(_ context.Context, c proxy.Call) proxy.Fault {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.harm == nil || !f.until.IsZero() && time.Now().After(f.until) {
+			return proxy.Fault{}
+		}
+		fault := f.harm(kindOf(c.String()))
+		if fault.Status != 0 || fault.Reset || fault.Hang || fault.Half {
+			f.tries[c.Namespace+" "+c.String()] = append(f.tries[c.Namespace+" "+c.String()], time.Now())
+		}
+		return fault
+	}}
+}
+
+// begin lets calls fail for a while; for ever, if it is not positive.
+func (f *saboteur) begin(lasts time.Duration, harm func(call string) proxy.Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.harm, f.tries = harm, map[string][]time.Time{}
+	if lasts > 0 {
+		f.until = time.Now().Add(lasts)
+	}
+}
+
+// check checks that nothing that failed was tried more than ten times in a second
+// by the replicas, each. Receivers and watches of several nodes are several things.
+func (f *saboteur) check(t *testing.T) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const most = 2 * 10
+	for call, times := range f.tries {
+		if strings.Contains(call, "watch pods") || strings.Contains(call, "events") {
+			continue // of several nodes and pods, without their names
+		}
+		for k := most; k < len(times); k++ {
+			if span := times[k].Sub(times[k-most]); span < time.Second {
+				t.Errorf("%s failed %d times within %s", call, most+1, span)
+				break
+			}
+		}
+	}
+}
+
+// sabotage performs the play of the chaos with two replicas whose calls begin to
+// fail with the notices, and checks that nothing was lost, that no replica has
+// ended, and that none has kept what it needed for the faults.
+func sabotage(s *scenario, lasts time.Duration, harm func(call string) proxy.Fault, during ...func(*play)) {
+	s.Helper()
+	p := &play{scenario: s}
+	p.setUp()
+	f := &saboteur{}
+	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers"}
+	replicas := []*handler{s.launchBehind(f.hooks, args...), s.launchBehind(f.hooks, args...)}
+	for _, h := range replicas {
+		h.awaitReady()
+	}
+	s.eventually("one of them leads", func() bool { return replicas[0].leads() || replicas[1].leads() })
+	before := make([]float64, len(replicas))
+	for k, h := range replicas {
+		before[k] = h.metric("go_goroutines")
+	}
+	if harm != nil {
+		f.begin(lasts, harm)
+	}
+	about := p.notices()
+	for _, d := range during {
+		d(p)
+	}
+	for message := range about {
+		s.awaitDeleted(3*time.Minute, message)
+	}
+	p.nothingIsLost(about)
+	f.check(s.T)
+	for k, h := range replicas {
+		if h.isExited() {
+			s.Fatalf("replica %d has exited", k)
+		}
+		// Leading takes some more than standing by, and either may lead now.
+		const leading = 40
+		s.eventually("the goroutines of the faults are gone", func() bool { return h.metric("go_goroutines") < before[k]+leading })
+		if heap := h.metric("go_memstats_heap_inuse_bytes"); heap > 64<<20 {
+			s.Errorf("replica %d uses %.0f MB", k, heap/(1<<20))
+		}
+		s.eventually("all is well with the replicas", func() bool {
+			return h.get(h.probes, "/readyz") == http.StatusOK && h.get(h.probes, "/healthz") == http.StatusOK
+		})
+	}
+}
+
+// Of all calls some fail, each in a way of its own.
+func TestNothingIsLostThoughCallsFailAtRandom(t *testing.T) {
+	seed := *faultSeed
+	if seed == 0 {
+		seed = rand.Uint64N(1e9)
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	type misfortune struct {
+		way   string
+		share float64
+	}
+	plan := map[string]misfortune{}
+	names := slices.Sorted(maps.Keys(ways))
+	for _, call := range calledActions {
+		plan[call] = misfortune{names[random.IntN(len(names))], 0.1 + 0.4*random.Float64()}
+	}
+	s := newScenario(t)
+	t.Logf("fault-seed=%d: %v", seed, plan)
+	sabotage(s, faultsLast, func(call string) proxy.Fault {
+		if m := plan[call]; rand.Float64() < m.share {
+			return ways[m.way]
+		}
+		return proxy.Fault{}
+	})
+}
+
+// make faults. The story of virtual time in internal/controller has them all in
+// each run; here they pass through real connections.
+func TestNothingIsLostWhateverCallFailsInWhateverWay(t *testing.T) {
+	if !*everyFault {
+		t.Skip("with -faults")
+	}
+	t.Parallel()
+	results := &outcomes{rows: map[string]*outcome{}}
+	t.Cleanup(func() { t.Logf("\n%s", results) })
+	for _, way := range slices.Sorted(maps.Keys(ways)) {
+		for _, call := range calledActions {
+			t.Run(call+" "+way, func(t *testing.T) {
+				s := newScenario(t)
+				begin, hits := time.Now(), 0
+				t.Cleanup(func() { results.add(way, hits, t.Failed(), time.Since(begin)) })
+				sabotage(s, faultsLast, func(called string) proxy.Fault {
+					if called == call {
+						hits++
+						return ways[way]
+					}
+					return proxy.Fault{}
+				})
+			})
+		}
+	}
+}
+
+// outcomes sum up, a line for each way.
+type outcomes struct {
+	mu   sync.Mutex
+	rows map[string]*outcome
+}
+
+type outcome struct {
+	plays, calls, failures int
+	slowest                time.Duration
+}
+
+func (o *outcomes) add(way string, hits int, failed bool, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, name := range []string{way, all} {
+		if o.rows[name] == nil {
+			o.rows[name] = &outcome{}
+		}
+		r := o.rows[name]
+		r.plays++
+		r.calls += hits
+		r.slowest = max(r.slowest, took)
+		if failed {
+			r.failures++
+		}
+	}
+}
+
+func (o *outcomes) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var text strings.Builder
+	text.WriteString("| way to fail | plays | calls that failed | failures | slowest |\n|---|---|---|---|---|\n")
+	for _, way := range slices.Sorted(maps.Keys(o.rows)) {
+		r := o.rows[way]
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %.0f s |\n", strings.TrimPrefix(way, "~ "), r.plays, r.calls, r.failures, r.slowest.Seconds())
+	}
+	return text.String()
+}
+
+func TestNothingIsLostThoughTheAPIServerIsDifficult(t *testing.T) {
+	for name, test := range map[string]struct {
+		lasts time.Duration // 0: to the end
+		harm  func(call string) proxy.Fault
+	}{
+		"every watch ends after a second": {0, func(call string) proxy.Fault {
+			if strings.HasPrefix(call, "watch ") {
+				return proxy.Fault{EndAfter: time.Second}
+			}
+			return proxy.Fault{}
+		}},
+		"each patch is a conflict": {faultsLast, func(call string) proxy.Fault {
+			if strings.HasPrefix(call, "patch ") {
+				return status(http.StatusConflict, metav1.StatusReasonConflict)
+			}
+			return proxy.Fault{}
+		}},
+		"every resourceVersion has expired": {faultsLast, func(call string) proxy.Fault {
+			if strings.HasPrefix(call, "watch ") {
+				return status(http.StatusGone, metav1.StatusReasonExpired)
+			}
+			return proxy.Fault{}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { sabotage(newScenario(t), test.lasts, test.harm) })
+	}
+}
+
+// status is an answer of the API server.
+func status(code int, reason metav1.StatusReason) proxy.Fault {
+	return proxy.Fault{
+		Status: code, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"a fault of the test"}`, code, reason),
+	}
+}
+
+// In a cluster of its own, since others need theirs.
+func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
+	t.Parallel()
+	away := map[string]func(*play){
+		"the API server is restarted": func(p *play) {
+			p.cluster.APIServer.Kill()
+			p.must(p.cluster.APIServer.Start(p.ctx))
+		},
+		"etcd stops for 30 seconds": func(p *play) {
+			p.must(p.cluster.Etcd.Pause())
+			after := time.NewTimer(30 * time.Second)
+			defer after.Stop()
+			<-after.C
+			p.must(p.cluster.Etcd.Resume())
+		},
+	}
+	for name, goAway := range away {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, err := sandbox.Start(t.Context(), sandbox.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cluster.Stop() })
+			sabotage(newScenarioIn(t, cluster), 0, nil, goAway, func(p *play) {
+				p.eventually("the API server is back", func() bool {
+					_, err := p.kube.CoreV1().Nodes().Get(p.ctx, p.spare.name, metav1.GetOptions{})
+					return err == nil
+				})
+			})
+		})
+	}
+}
+
+// An admission policy stands for a webhook: the API server asks both at the same place.
+func TestAWebhookThatDeniesEvictionsIsPassedBeforeTheDeadline(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("guarded", n.name, stopping(5*time.Second, 0))
+	s.denyEvictions()
+	s.leader()
+	message, deadline := s.warn(n, 40*time.Second)
+	s.awaitDeleted(soon, message)
+	requests := s.requests("guarded")
+	last := requests[len(requests)-1]
+	if !last.accepted() || last.evicts || last.grace < 4 || last.at.After(deadline) {
+		t.Errorf("requests %v, want evictions refused and then one deletion with all of the pod's grace", requests)
+	}
+	if len(requests) < 3 || len(requests) > 30 {
+		t.Errorf("%d requests in 30 s, want some and not many", len(requests))
+	}
+	s.drainedBefore(message, n)
+}
+
+func (s *scenario) denyEvictions() {
+	s.Helper()
+	policies := s.kube.AdmissionregistrationV1()
+	_, err := policies.ValidatingAdmissionPolicies().Create(s.ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "nobody is evicted here"}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = policies.ValidatingAdmissionPolicyBindings().Create(s.ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: s.name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			MatchResources: &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.name},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	// The policy takes a moment to count.
+	canary := s.pod("canary", s.node(s.name+"-canary", s.id(99)).name)
+	s.eventually("evictions are denied", func() bool {
+		err := s.kube.PolicyV1().Evictions(s.name).Evict(s.ctx, dryRunEviction(canary))
+		return err != nil && strings.Contains(err.Error(), "nobody is evicted here")
+	})
+}
+
+// The queue does not answer for a hundred seconds: the probes tell, and nothing
+// else happens.
+func TestTheProbesTellThatTheQueueIsAway(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("plain", n.name)
+	h := s.leader()
+	s.eventually("the queue is asked", func() bool { return s.calls("sqs", "GetQueueAttributes") > 0 })
+	s.must(s.aws.SetFault(awssim.Fault{ID: "away", Service: "sqs", Hang: true}))
+	s.within(2*time.Minute, "/readyz names the queue", func() bool {
+		status, text := h.fetch(h.probes, "/readyz")
+		return status == http.StatusServiceUnavailable && strings.HasPrefix(text, "queue: no answer for ")
+	})
+	if status := h.get(h.probes, "/healthz"); status != http.StatusOK {
+		t.Errorf("/healthz is %d after less than 90 s", status)
+	}
+	s.within(3*time.Minute, "/healthz turns bad", func() bool { return h.get(h.probes, "/healthz") == http.StatusServiceUnavailable })
+	goroutines := h.metric("go_goroutines")
+	message, _ := s.warn(n, 2*time.Minute)
+	s.aws.RemoveFault("away")
+	s.eventually("both probes are good again", func() bool {
+		return h.get(h.probes, "/healthz") == http.StatusOK && h.get(h.probes, "/readyz") == http.StatusOK
+	})
+	s.awaitDeleted(soon, message)
+	s.drainedBefore(message, n)
+	if h.isExited() {
+		t.Error("the handler has exited")
+	}
+	s.eventually("no goroutine is left behind", func() bool { return h.metric("go_goroutines") <= goroutines+10 })
+}
+
+func TestAPermissionThatIsTakenAwayAndGivenBackCostsNothing(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("slow", n.name, stopping(time.Minute, 10*time.Second))
+	h := s.leader()
+	message, deadline := s.warn(n, 90*time.Second)
+	s.eventually("the drain is under way", func() bool { return len(s.requests("slow")) > 0 })
+	s.must(s.aws.SetFault(awssim.Fault{ID: "taken", Service: "sqs", Status: http.StatusForbidden, Code: "AccessDenied"}))
+	s.eventually("the drain ends and the message cannot be deleted", func() bool {
+		return s.aws.Counts()[awssim.CallKey{Service: "sqs", Action: "DeleteMessageBatch", Code: "AccessDenied"}] > 0
+	})
+	if gone := s.gone("slow"); gone.After(deadline) {
+		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+	}
+	s.aws.RemoveFault("taken")
+	s.awaitDeleted(soon, message)
+	s.askedOnce("slow")
+	if h.isExited() {
+		t.Error("the handler has exited")
+	}
+}
+
+// dryRunEviction asks whether a pod would be evicted.
+func dryRunEviction(pod *corev1.Pod) *policyv1.Eviction {
+	return &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+	}
+}
