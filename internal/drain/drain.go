@@ -111,6 +111,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 		pods:    map[types.UID]*state{},
 		answers: make(chan answer),
 	}
+	defer r.leave()
 	if err := r.look(ctx); err != nil {
 		return r.result, err
 	}
@@ -127,6 +128,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 		wake, done := r.order.Terms.Deadline, false
 		if synced {
 			wake, done = r.act(ctx, now)
+			r.leave()
 		}
 		if done {
 			break
@@ -155,6 +157,7 @@ type run struct {
 	stays   map[types.UID]bool       // those that do not
 	busy    int                      // requests under way
 	answers chan answer
+	entered func(busy time.Duration) // gives back the turn that look has kept; nil: none
 	result  Result
 }
 
@@ -165,19 +168,22 @@ type answer struct {
 	err  error
 }
 
-// look begins to watch the pods of the node when it is its turn, which it keeps
-// until they have been seen once. It returns early at the deadline, and with the
-// cause of ctx when that ends.
+// look begins to watch the pods of the node when it is its turn, which the first
+// request for one of them takes over: were it given back in between, the next node
+// would be begun before this one is brought forward. look returns when the pods
+// have been seen once, or early at the deadline, or with the cause of ctx when that
+// ends.
 func (r *run) look(ctx context.Context) error {
 	leave, err := r.turn(ctx)
 	if err != nil || leave == nil {
 		return err
 	}
-	defer leave(0)
+	r.entered = leave
 	go r.store.watch(ctx, r.Client, r.order.Node)
 	for patience := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(patience, r.order.Terms.Deadline)
 		if !time.Now().Before(until) {
+			r.leave()
 			return nil
 		}
 		if err := r.sleep(ctx, until); err != nil {
@@ -185,6 +191,14 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// leave gives the turn back that look has kept, if nobody has taken it over.
+func (r *run) leave() {
+	if r.entered != nil {
+		r.entered(0)
+		r.entered = nil
+	}
 }
 
 // turn waits at the gate, in the place that the terms of the moment give. At the
@@ -254,7 +268,8 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
 			r.beginSpan(ctx, obj)
-			go r.ask(ctx, obj, m, r.priority(*p, m))
+			go r.ask(ctx, obj, m, r.priority(*p, m), r.entered)
+			r.entered = nil
 		}
 	}
 	return wake, false
@@ -405,12 +420,15 @@ func (r *run) priority(p state, m move) pace.Priority {
 	return turn
 }
 
-// ask makes one request when it is its turn, and reports its answer.
-func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority) {
+// ask makes one request when it is its turn, and reports its answer. It is its
+// turn already if leave is not nil.
+func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority, leave func(time.Duration)) {
 	a := answer{uid: pod.UID, pod: pod, move: m}
-	leave, err := r.Gate.Enter(ctx, p)
-	if err != nil {
-		return // ctx has ended, and nobody listens
+	if leave == nil {
+		var err error
+		if leave, err = r.Gate.Enter(ctx, p); err != nil {
+			return // ctx has ended, and nobody listens
+		}
 	}
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
