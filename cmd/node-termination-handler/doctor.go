@@ -87,7 +87,7 @@ func gathererOf(ctx context.Context, c *config) (*doctor.Gatherer, error) {
 		Options: doctor.Options{
 			QueueURL: c.queue.text, QueueName: c.queue.name, Account: c.queue.account, Region: c.region,
 			CheckTag: c.checkTag, ManagedTag: c.managedTag, DeleteForeign: c.deleteIfNodeNotFound, Visibility: c.visibilityTimeout,
-			HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
+			HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil, HookNames: c.hookNames,
 			LeaderElect: c.leaderElect, EmitEvents: c.emitEvents,
 		},
 		AWS: doctor.AWS{
@@ -109,7 +109,7 @@ func gathererOf(ctx context.Context, c *config) (*doctor.Gatherer, error) {
 	}
 	if _, g.Options.Namespace, g.Cluster.Err = c.kube(); g.Cluster.Err == nil {
 		var clients kubeClients
-		clients, g.Cluster.Err = asideClients(c, nil)
+		clients, g.Cluster.Err = commandClients(c, commandPatience)
 		g.Cluster.Client, g.Cluster.Version = clients, clients.version
 	}
 	return g, nil

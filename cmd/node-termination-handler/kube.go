@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	typedauthenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -61,6 +62,20 @@ func newKubeClients(config *rest.Config) (kubeClients, error) {
 	}
 	return k, nil
 }
+
+// commandClients are for commands that look at the cluster. patience bounds a
+// request; zero is for watches.
+func commandClients(c *config, patience time.Duration) (kubeClients, error) {
+	config, _, err := c.kube()
+	if err != nil {
+		return kubeClients{}, err
+	}
+	config.Timeout = patience
+	return newKubeClients(config)
+}
+
+// commandPatience is how long a command waits for an answer of the API server.
+const commandPatience = 10 * time.Second
 
 // CoreV1 and the others are those of a clientset.
 func (k kubeClients) CoreV1() typedcorev1.CoreV1Interface { return k.core }

@@ -69,7 +69,7 @@ func setScene(ctx context.Context, c *config, kind sample.Kind, name string) (*s
 	klog.SetLogger(logr.Discard())
 	s := &scene{config: c}
 	var err error
-	if s.client, err = asideClients(c, nil); err != nil {
+	if s.client, err = commandClients(c, commandPatience); err != nil {
 		return nil, err
 	}
 	if s.node, err = s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err != nil {

@@ -168,10 +168,14 @@ func (s *scene) sendAndFollow(ctx context.Context, via string, out io.Writer) er
 	var event atomic.Pointer[string] // the bus gives it another
 	event.Store(&s.notice.ID)
 	controllers := simulate.Controllers(leaving)
+	watches, err := commandClients(s.config, 0)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	events := make(chan timeline.Event)
 	watching, err := simulate.Watch{
-		Client: s.client.core, Namespaces: namespaces,
+		Client: watches.core, Namespaces: namespaces,
 		Event: func() string { return aws.ToString(event.Load()) },
 		Replaces: func(pod *corev1.Pod) bool {
 			owner := metav1.GetControllerOf(pod)

@@ -40,7 +40,7 @@ func TestAPreviewIsWhatTheNodeWouldBeDrainedBy(t *testing.T) {
 			want:   Outcome{Why: WhyStopping, Terms: pods.Terms{Deadline: after(2 * time.Minute), IgnoreBudgets: true}},
 		},
 		"a hook": {
-			notice: notice.Notice{Kind: notice.ASGTerminate, Time: at, Hook: notice.Hook{Group: "g", Name: "h"}}, limits: asg.Limits{Timeout: 5 * time.Minute},
+			notice: notice.Notice{Kind: notice.ASGTerminate, Time: at, Hook: notice.Hook{Group: "workers", Name: "drain"}}, limits: asg.Limits{Timeout: 5 * time.Minute},
 			want: Outcome{Why: WhyScaleIn, Terms: pods.Terms{Deadline: after(5*time.Minute - 5*time.Second)}},
 		},
 	} {

@@ -72,6 +72,7 @@ type Options struct {
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
+	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
 	Namespace         string // of the Lease, and of the handler's pods

@@ -29,7 +29,7 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	groups.Go(func() {
 		f.Nodes = g.Cluster.nodes(ctx)
 		f.Instances = g.AWS.instances(ctx, f.Nodes)
-		f.Groups = g.AWS.groups(ctx, f.Instances)
+		f.Groups = g.AWS.groups(ctx, f.Instances, g.Options.HookNames)
 	})
 	all.Go(func() {
 		f.Queue = g.AWS.queue(ctx, g.Options.QueueURL)

@@ -261,7 +261,7 @@ func (a *AWS) describeInstances(ctx context.Context, filter string, values []str
 }
 
 // groups are the Auto Scaling groups that the instances say they are of.
-func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance]) Answer[[]Group] {
+func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookNames []string) Answer[[]Group] {
 	if instances.Err != nil {
 		return Answer[[]Group]{Err: instances.Err}
 	}
@@ -275,7 +275,7 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance]) Answer[[
 	tags, err := a.groupTags(ctx, names)
 	var groups []Group
 	for _, name := range names {
-		groups = append(groups, Group{Name: name, Tags: Answer[map[string]string]{Value: tags[name], Err: err}, Hooks: a.hooks(ctx, name)})
+		groups = append(groups, Group{Name: name, Tags: Answer[map[string]string]{Value: tags[name], Err: err}, Hooks: a.hooks(ctx, name, hookNames)})
 	}
 	return Answer[[]Group]{Value: groups}
 }
@@ -302,14 +302,17 @@ func (a *AWS) groupTags(ctx context.Context, names []string) (map[string]map[str
 
 const terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
 
-func (a *AWS) hooks(ctx context.Context, group string) Answer[[]Hook] {
+// hooks are those of the group that have one of the names; all if there are none.
+func (a *AWS) hooks(ctx context.Context, group string, names []string) Answer[[]Hook] {
 	out, err := a.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: aws.String(group)})
 	if err != nil {
 		return Answer[[]Hook]{Err: explain(ctx, "autoscaling:DescribeLifecycleHooks", err)}
 	}
 	var hooks []Hook
 	for _, h := range out.LifecycleHooks {
-		hooks = append(hooks, hookOf(h))
+		if len(names) == 0 || slices.Contains(names, aws.ToString(h.LifecycleHookName)) {
+			hooks = append(hooks, hookOf(h))
+		}
 	}
 	return Answer[[]Hook]{Value: hooks}
 }

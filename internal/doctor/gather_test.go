@@ -258,6 +258,26 @@ func TestAClusterThatCannotBeReachedDoesNotKeepTheRestFromBeingChecked(t *testin
 	}
 }
 
+func TestHooksOfOthersDoNotCount(t *testing.T) {
+	s := newSite(t)
+	s.Options.HeartbeatInterval = 0
+	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "theirs", Transition: awssim.Terminating, HeartbeatTimeout: time.Second}))
+	if f := s.sick()["hook-timeout"]; f.Status != doctor.Warning {
+		t.Errorf("with a short hook: %+v", f)
+	}
+	s.Options.HookNames = []string{"drain"}
+	if sick := s.sick(); len(sick) > 0 {
+		t.Errorf("with a short hook of somebody else: %+v", sick)
+	}
+	if hook, err := s.TerminationHook(s.Context(), "workers"); err != nil || hook.Name != "drain" {
+		t.Errorf("hook %+v, error %v", hook, err)
+	}
+	s.Options.HookNames = []string{"another"}
+	if f := s.sick()["group-hook"]; f.Status != doctor.Warning {
+		t.Errorf("without a hook of ours: %+v", f)
+	}
+}
+
 func TestForbiddenListsAreUnknown(t *testing.T) {
 	s := newSite(t)
 	s.kube.PrependReactor("*", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -18,9 +18,9 @@ func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
 	return found.Value[0], nil
 }
 
-// TerminationHook is the first of a group.
+// TerminationHook is the first of a group that is ours.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
-	hooks := g.AWS.hooks(ctx, group)
+	hooks := g.AWS.hooks(ctx, group, g.Options.HookNames)
 	if hooks.Err != nil {
 		return Hook{}, hooks.Err
 	}

@@ -32,7 +32,7 @@ func (s Story) Follow(ctx context.Context, events <-chan timeline.Event) error {
 		select {
 		case e := <-events:
 			for _, row := range story.Observe(e) {
-				if row.Kind == timeline.NodeCordoned {
+				if row.Kind == timeline.NodeCordoned || row.Kind == timeline.NodeHeldBack {
 					nobody.Stop()
 				}
 				s.Out.Row(row)

@@ -95,30 +95,31 @@ func PodName(pod *corev1.Pod) string {
 
 func (w Watch) nodeEvents(before, now *corev1.Node, at time.Time) []timeline.Event {
 	var events []timeline.Event
-	took, finished := w.work(now)
+	carried, took := w.carried(now)
 	// A node that somebody had cordoned before is as good as cordoned by the notice.
 	if now.Spec.Unschedulable && (!before.Spec.Unschedulable || took) {
 		events = append(events, timeline.Event{Time: at, Kind: timeline.NodeCordoned, Node: now.Name})
 	}
-	if finished {
+	if took && carried.HeldBack {
+		events = append(events, timeline.Event{Time: at, Kind: timeline.NodeHeldBack, Node: now.Name})
+	}
+	if took && carried.Finished() {
 		events = append(events, timeline.Event{Time: at, Kind: timeline.WorkFinished, Node: now.Name})
 	}
 	return events
 }
 
-// work reports whether the node carries the notice that is followed, and whether
-// all that it asked for is done.
-func (w Watch) work(node *corev1.Node) (took, finished bool) {
+// carried is what the node carries, if the notice that is followed is a part of it.
+func (w Watch) carried(node *corev1.Node) (cluster.Intent, bool) {
 	if w.Event == nil {
-		return false, false
+		return cluster.Intent{}, false
 	}
 	event := w.Event()
-	carried, _, err := cluster.ReadIntent(node)
+	i, _, err := cluster.ReadIntent(node)
 	if err != nil || event == "" {
-		return false, false
+		return cluster.Intent{}, false
 	}
-	took = slices.ContainsFunc(carried.Entries, func(e cluster.Entry) bool { return slices.Contains(e.IDs, event) })
-	return took, took && carried.Finished()
+	return i, slices.ContainsFunc(i.Entries, func(e cluster.Entry) bool { return slices.Contains(e.IDs, event) })
 }
 
 func (w Watch) podEvents(before, now *corev1.Pod, at time.Time) []timeline.Event {

@@ -98,20 +98,24 @@ func TestANodeTellsWhatHappenedToIt(t *testing.T) {
 			n.Annotations[cluster.IntentAnnotation] = string(text)
 		}
 	}
+	heldBack := func(n *corev1.Node) {
+		n.Annotations[cluster.IntentAnnotation] = strings.Replace(n.Annotations[cluster.IntentAnnotation], "{", `{"heldBack":true,`, 1)
+	}
 	broken := func(n *corev1.Node) { n.Annotations[cluster.IntentAnnotation] = "?" }
 	for name, c := range map[string]struct {
 		before, now *corev1.Node
 		want        []timeline.Kind
 	}{
-		"nothing":                           {node(), node(), nil},
-		"it is cordoned":                    {node(), node(cordoned), []timeline.Kind{timeline.NodeCordoned}},
-		"it was cordoned":                   {node(cordoned), node(cordoned), nil},
-		"it was, and takes the notice":      {node(cordoned), node(cordoned, carries("e", time.Time{})), []timeline.Kind{timeline.NodeCordoned}},
-		"it was, and takes another":         {node(cordoned), node(cordoned, carries("f", time.Time{})), nil},
-		"its work is finished":              {node(), node(carries("e", at)), []timeline.Kind{timeline.WorkFinished}},
-		"its work on another is finished":   {node(), node(carries("f", at)), nil},
-		"it carries what nobody can read":   {node(), node(broken), nil},
-		"it is uncordoned by somebody else": {node(cordoned), node(), nil},
+		"nothing":                             {node(), node(), nil},
+		"it is cordoned":                      {node(), node(cordoned), []timeline.Kind{timeline.NodeCordoned}},
+		"it was cordoned":                     {node(cordoned), node(cordoned), nil},
+		"it was, and takes the notice":        {node(cordoned), node(cordoned, carries("e", time.Time{})), []timeline.Kind{timeline.NodeCordoned}},
+		"it was, and takes another":           {node(cordoned), node(cordoned, carries("f", time.Time{})), nil},
+		"it takes the notice and has to wait": {node(), node(carries("e", time.Time{}), heldBack), []timeline.Kind{timeline.NodeHeldBack}},
+		"its work is finished":                {node(), node(carries("e", at)), []timeline.Kind{timeline.WorkFinished}},
+		"its work on another is finished":     {node(), node(carries("f", at)), nil},
+		"it carries what nobody can read":     {node(), node(broken), nil},
+		"it is uncordoned by somebody else":   {node(cordoned), node(), nil},
 	} {
 		var got []timeline.Kind
 		for _, e := range (Watch{Event: func() string { return "e" }}).nodeEvents(c.before, c.now, at) {

@@ -30,6 +30,7 @@ var words = map[Kind]struct{ text, colour string }{
 	HookTimedOut:   {"hook timed out", red},
 	MessageDeleted: {"message deleted", yellow},
 	WorkFinished:   {"work finished", yellow},
+	NodeHeldBack:   {"node held back", yellow},
 }
 
 const (

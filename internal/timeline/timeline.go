@@ -44,13 +44,14 @@ const (
 	HookTimedOut        // a lifecycle action ended because nobody completed it
 	MessageDeleted      // a message left the queue for good
 	WorkFinished        // a Node says that all work on it is done
+	NodeHeldBack        // a Node carries the notice, and waits for its turn
 )
 
 // Event is one thing that was seen.
 type Event struct {
 	Time    time.Time
 	Kind    Kind
-	Node    string // of NodeCordoned, of WorkFinished and of pods
+	Node    string // of what happens to nodes and to pods on them
 	Pod     string // name
 	Hook    string // of lifecycle actions
 	Result  string // of lifecycle actions: CONTINUE or ABANDON
@@ -85,6 +86,7 @@ type Timeline struct {
 type story struct {
 	Notice
 	cordoned, empty, completed, deleted, finished time.Time
+	waits                                         bool // it was held back
 
 	gone     map[string]time.Time // every pod that was, or is, on the node, by name
 	replaced []string             // pods that came up elsewhere
@@ -120,6 +122,8 @@ func (t *Timeline) Observe(e Event) []Row {
 		return t.messageDeleted(e)
 	case WorkFinished:
 		return t.workFinished(e)
+	case NodeHeldBack:
+		return t.heldBack(e)
 	case None, NoticeSent, NodeEmpty:
 	}
 	return nil
@@ -207,6 +211,15 @@ func (t *Timeline) messageDeleted(e Event) []Row {
 	s := t.stories[at]
 	s.deleted = e.Time
 	return []Row{s.row(e.Kind, e.Time, e.Message, "")}
+}
+
+func (t *Timeline) heldBack(e Event) []Row {
+	s := t.about(e.Node)
+	if s == nil || s.waits {
+		return nil
+	}
+	s.waits = true
+	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
 }
 
 func (t *Timeline) workFinished(e Event) []Row {

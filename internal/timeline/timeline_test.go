@@ -228,7 +228,10 @@ func shared() (Notice, []Event) {
 	n := hooked()
 	n.Message, n.Hook = "", ""
 	return n, []Event{
+		{Time: at(0), Kind: NodeHeldBack, Node: "a"},
+		{Time: at(0.5), Kind: NodeHeldBack, Node: "a"},
 		{Time: at(1), Kind: NodeCordoned, Node: "a"},
+		{Time: at(1), Kind: NodeHeldBack, Node: "elsewhere"},
 		{Time: at(1), Kind: NodeCordoned, Node: "elsewhere"},
 		{Time: at(2), Kind: PodEvicted, Node: "elsewhere", Pod: "x"},
 		{Time: at(2), Kind: PodEvicted, Node: "a", Pod: "p1"},
@@ -249,6 +252,7 @@ func TestInASharedClusterOnlyTheNodeCounts(t *testing.T) {
 	}
 	want := []Row{
 		row(NoticeSent, 0, "i-0123456789abcdef0", "on a"),
+		row(NodeHeldBack, 0, "a", ""),
 		row(NodeCordoned, 1, "a", ""),
 		row(PodEvicted, 2, "p1", "from a"),
 		row(PodDeleted, 3, "p2", "from a"),
