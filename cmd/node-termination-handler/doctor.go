@@ -88,7 +88,7 @@ func gathererOf(ctx context.Context, c *config) (*doctor.Gatherer, error) {
 			QueueURL: c.queue.text, QueueName: c.queue.name, Account: c.queue.account, Region: c.region,
 			CheckTag: c.checkTag, ManagedTag: c.managedTag, DeleteForeign: c.deleteIfNodeNotFound, Visibility: c.visibilityTimeout,
 			HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil, HookNames: c.hookNames,
-			LeaderElect: c.leaderElect, EmitEvents: c.emitEvents,
+			LeaderElect: c.leaderElect, EmitEvents: c.emitEvents, Lease: c.leaseName,
 		},
 		AWS: doctor.AWS{
 			Credentials:       cfg.Credentials,

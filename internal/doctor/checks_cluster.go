@@ -41,14 +41,11 @@ func Accesses(o Options) []Access {
 	if o.LeaderElect {
 		all = append(all, Access{Group: coordination, Resource: "leases", Verb: "create", Namespaced: true})
 		for _, verb := range []string{"get", "update"} {
-			all = append(all, Access{Group: coordination, Resource: "leases", Verb: verb, Namespaced: true, Name: LeaseName})
+			all = append(all, Access{Group: coordination, Resource: "leases", Verb: verb, Namespaced: true, Name: o.Lease})
 		}
 	}
 	return all
 }
-
-// LeaseName is the name of the Lease that the replicas agree on.
-const LeaseName = "node-termination-handler"
 
 func rbac(f *Facts) verdict {
 	var needed, useful []string

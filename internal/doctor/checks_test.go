@@ -46,7 +46,7 @@ func healthy() *Facts {
 		Now: now,
 		Options: Options{
 			QueueURL: queueURL, QueueName: "nth", Account: testAccount, Region: "us-east-1", CheckTag: true, ManagedTag: tag,
-			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth",
+			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "node-termination-handler",
 		},
 		Caller: value(Caller{ARN: "arn:aws:sts::123456789012:assumed-role/nth/x", Account: testAccount, Source: SourcePodIdentity}),
 		Queue: value(Queue{

@@ -76,6 +76,7 @@ type Options struct {
 	LeaderElect       bool
 	EmitEvents        bool
 	Namespace         string // of the Lease, and of the handler's pods
+	Lease             string // name of what the replicas agree on
 }
 
 // A Caller is who calls AWS.

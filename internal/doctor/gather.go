@@ -46,7 +46,7 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	all.Go(func() { f.Pods = g.Cluster.pods(ctx) })
 	all.Go(func() { f.User = g.Cluster.user(ctx) })
 	all.Go(func() { f.Access = g.Cluster.access(ctx, g.Options) })
-	all.Go(func() { f.Lease = g.Cluster.lease(ctx, g.Options.Namespace) })
+	all.Go(func() { f.Lease = g.Cluster.lease(ctx, g.Options.Namespace, g.Options.Lease) })
 	var queueTries []Permission
 	all.Go(func() { queueTries = g.AWS.queuePermissions(ctx, g.Options.QueueURL) })
 	groups.Wait()

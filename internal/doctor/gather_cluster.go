@@ -104,11 +104,11 @@ func (c *Cluster) access(ctx context.Context, o Options) map[Access]Answer[bool]
 	return answers
 }
 
-func (c *Cluster) lease(ctx context.Context, namespace string) Answer[Lease] {
+func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Lease] {
 	if c.Err != nil {
 		return Answer[Lease]{Err: errNoCluster}
 	}
-	l, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, LeaseName, metav1.GetOptions{})
+	l, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return Answer[Lease]{Err: refused(ctx, "get leases.coordination.k8s.io", err)}
 	}

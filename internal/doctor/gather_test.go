@@ -65,7 +65,7 @@ func newSite(t *testing.T) *site {
 			NodeName: "a", TerminationGracePeriodSeconds: new(int64(60)),
 			Containers: []corev1.Container{{Image: "nginx", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}},
 		}},
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: doctor.LeaseName}, Spec: coordinationv1.LeaseSpec{
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: "a-lease"}, Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("pod_x"), LeaseDurationSeconds: new(int32(15)), RenewTime: &metav1.MicroTime{Time: time.Now()},
 		}},
 	)
@@ -89,7 +89,7 @@ func newSite(t *testing.T) *site {
 		Patience: 10 * time.Second,
 		Options: doctor.Options{
 			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", CheckTag: true, ManagedTag: tag,
-			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
+			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "a-lease", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
 		},
 		AWS: doctor.AWS{
 			Credentials: cfg.Credentials, GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
