@@ -184,6 +184,8 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	if sick, _ := s.diagnosis(); sick["other-handlers"] != "failed" {
 		t.Errorf("with another handler on the queue, not well: %v", sick)
 	}
+	// The cluster outlives the scenario, and doctor sees all of it.
+	s.must(s.kube.CoreV1().Pods(s.name).Delete(s.ctx, "nth", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	role := `[{"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch"]}]`
 	_, err := s.kube.RbacV1().ClusterRoles().Patch(s.ctx, s.name, types.JSONPatchType, []byte(role), metav1.PatchOptions{})
 	s.must(err)
