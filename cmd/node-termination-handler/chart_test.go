@@ -222,7 +222,8 @@ func (c chartOption) looks() []schema {
 			return []schema{c.value.schema, none}
 		}
 	}
-	return []schema{{"type": []string{"string", "null"}}}
+	// A text may look like a number: maxUnreadyNodes is 5 or 10%.
+	return []schema{{"type": []string{"string", "number", "null"}}}
 }
 
 // writeChartReadme writes the README of the chart.
