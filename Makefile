@@ -16,13 +16,19 @@ DIST     := $(CURDIR)/dist
 FUZZTIME ?= 15m
 BENCH    ?= .
 
-.PHONY: help build test unit iac e2e demo storm chaos soak image chart release lint fmt generate bench fuzz vuln faults clean
+# What make prometheus has fetched.
+export PATH := $(PATH):$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-termination-handler/prometheus/usr/bin
+
+.PHONY: help build prometheus test unit iac e2e demo storm chaos faults soak image chart release lint fmt generate bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile the program to bin/
 	go build -o bin/ $(PACKAGE)
+
+prometheus: ## fetch Prometheus, which the tests of alerts and dashboard need
+	hack/prometheus.sh
 
 test: unit iac e2e ## run all tests: unit, stories, fuzz seeds, templates, end to end
 
@@ -88,8 +94,9 @@ lint: ## check the code: go vet, golangci-lint
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write anew what comes from the code: help, tables of options, the chart's values, the manifests
+generate: ## write anew what comes from the code: help, options, metrics, the chart's values, the manifests
 	go test $(PACKAGE) -run 'Help|Options|Chart' -update
+	go test ./internal/telemetry -run MetricsDoc -update
 	go test ./e2e/helm -update
 
 soak: ## handle 100,000 notices one after another and see that nothing grows

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/transport"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -23,7 +24,7 @@ import (
 // observation is who is told what happens, besides the log.
 type observation struct {
 	telemetry.Observers
-	// pod is told about the requests for pods; nil: nobody wants to know.
+	// pod is told about the requests for pods.
 	pod func(drain.Step)
 	// run sends webhooks until ctx ends; nil: there are none.
 	run func(ctx context.Context)
@@ -32,8 +33,8 @@ type observation struct {
 // observe makes the observers that c asks for. Kubernetes Events are written
 // until ctx ends. node returns a node as it was last seen, nil if there is none.
 func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, gate *pace.Gate, node func(string) *corev1.Node) (observation, error) {
-	o := observation{Observers: telemetry.Observers{metrics}}
-	client, err := asideClients(c, gate)
+	o := observation{Observers: telemetry.Observers{metrics}, pod: metrics.Pod}
+	client, err := asideClients(c, metrics.Kubernetes, func(next http.RoundTripper) http.RoundTripper { return aside{next, gate} })
 	if err != nil {
 		return o, err
 	}
@@ -44,7 +45,10 @@ func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry
 			Metrics: metrics, Log: log.WithName("events"),
 		})
 		o.Observers = append(o.Observers, events)
-		o.pod = events.Pod
+		o.pod = func(s drain.Step) {
+			metrics.Pod(s)
+			events.Pod(s)
+		}
 	}
 	if c.webhookURL != "" {
 		webhook := telemetry.NewWebhook(telemetry.WebhookOptions{
@@ -85,21 +89,24 @@ func withTraces(ctx context.Context, c *config, log logr.Logger) (_ context.Cont
 	return trace.With(ctx, tracer), stop
 }
 
-// asideClients are for what nobody waits for, such as Kubernetes Events: their
-// requests go when no other waits at the gate, are a tenth of the others at most,
-// and wait no longer than any of it is worth.
-func asideClients(c *config, gate *pace.Gate) (kubeClients, error) {
+// asideClients are for what must not take the requests of drains: they may make a
+// tenth of theirs, and wait for no answer longer than any of it is worth. The last
+// of wraps is the first to see a request.
+func asideClients(c *config, wraps ...transport.WrapperFunc) (kubeClients, error) {
 	const qps, burst, patience = 50, 100, 10 * time.Second
 	config, _, err := c.kube()
 	if err != nil {
 		return kubeClients{}, err
 	}
 	config.QPS, config.Burst, config.Timeout = qps, burst, patience
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return aside{next, gate} })
+	for _, wrap := range wraps {
+		config.Wrap(wrap)
+	}
 	return newKubeClients(config)
 }
 
-// aside lets each request wait for its turn behind all others.
+// aside lets each request wait until no other waits at the gate: those are about
+// nodes, and nobody waits for these.
 type aside struct {
 	next http.RoundTripper
 	gate *pace.Gate

@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go/middleware"
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
@@ -65,7 +66,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		return err
 	}
 	metrics := telemetry.New()
-	clients, err := connect(ctx, c)
+	metrics.Expect(newController(c, log).Decisions())
+	clients, err := connect(ctx, c, metrics)
 	if err != nil {
 		return err
 	}
@@ -73,6 +75,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	kube.Wrap(metrics.Kubernetes)
 	client, err := newKubeClients(kube)
 	if err != nil {
 		return err
@@ -105,21 +108,13 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	}
 	server.Store(newServer(nil))
 	instances := instance.NewDirectory(describeInstances(clients.ec2.DescribeInstances))
-	metrics.Held(func() (int, time.Time) { return server.Load().Held() }, lastReceive)
 	var leader atomic.Pointer[controller.Controller] // of the present term; nil before the first
-	heldBack := func() (int, string) {
-		if ctrl := leader.Load(); ctrl != nil {
-			return ctrl.HeldBack()
-		}
-		return 0, ""
-	}
-	metrics.HeldBack(func() int {
-		drains, _ := heldBack()
-		return drains
-	})
 	probes := newHealth(lastReceive, func() string {
-		_, why := heldBack()
-		return why
+		if ctrl := leader.Load(); ctrl != nil {
+			_, why := ctrl.HeldBack()
+			return why
+		}
+		return ""
 	})
 	stopHTTP, err := listen(ctx, log, handlers(c, metrics, probes))
 	if err != nil {
@@ -156,18 +151,22 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		Log: log.WithName("asg"), Metrics: metrics,
 	}
 	work := func(ctx context.Context) error {
-		metrics.Leading(true)
 		probes.lead(true)
-		defer metrics.Leading(false)
 		defer probes.lead(false)
 		// A controller's works and a server's messages are of one term.
 		ctrl := newController(c, log)
-		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer = nodes, instances, hooks, drainer, observers
+		ctrl.Cluster, ctrl.Instances, ctrl.Hooks, ctrl.Drainer, ctrl.Observer, ctrl.Metrics = nodes, instances, hooks, drainer, observers, metrics
 		leader.Store(ctrl)
 		defer leader.Store(nil)
 		s := newServer(ctrl)
 		s.Probation = startTime - time.Since(started)
 		server.Store(s)
+		defer metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: s.Held, LastReceive: s.LastReceive})()
+		if c.checkTag && c.prometheusServer {
+			counting, stop := context.WithCancel(ctx)
+			defer stop()
+			go countTagged(counting, log, c.managedTag, instances, nodes, metrics)
+		}
 		return lead(ctx, log, ctrl, s)
 	}
 	if !c.leaderElect {
@@ -305,7 +304,8 @@ type awsClients struct {
 
 // awsConfig loads the SDK's default configuration: environment, profile, web
 // identity (IRSA), container credentials (EKS Pod Identity), instance role.
-func awsConfig(ctx context.Context, c *config) (aws.Config, error) {
+// More options come on top.
+func awsConfig(ctx context.Context, c *config, more ...func(*awsconfig.LoadOptions) error) (aws.Config, error) {
 	const (
 		connections = 64 // to one service: a storm is many receives and batches at once
 		connectTime = 5 * time.Second
@@ -315,12 +315,12 @@ func awsConfig(ctx context.Context, c *config) (aws.Config, error) {
 	}).WithDialerOptions(func(d *net.Dialer) {
 		d.Timeout = connectTime
 	})
-	options := []func(*awsconfig.LoadOptions) error{
+	options := append([]func(*awsconfig.LoadOptions) error{
 		awsconfig.WithRegion(c.region),
 		awsconfig.WithHTTPClient(transport),
 		awsconfig.WithRetryMode(aws.RetryModeStandard),
 		awsconfig.WithAppID(programName),
-	}
+	}, more...)
 	if c.awsEndpoint != "" {
 		options = append(options, awsconfig.WithBaseEndpoint(c.awsEndpoint))
 	}
@@ -331,9 +331,9 @@ func awsConfig(ctx context.Context, c *config) (aws.Config, error) {
 	return cfg, nil
 }
 
-// connect returns the clients for what c says.
-func connect(ctx context.Context, c *config) (awsClients, error) {
-	cfg, err := awsConfig(ctx, c)
+// connect returns the clients for what c says. Each of their tries is counted.
+func connect(ctx context.Context, c *config, metrics *telemetry.Metrics) (awsClients, error) {
+	cfg, err := awsConfig(ctx, c, awsconfig.WithAPIOptions([]func(*middleware.Stack) error{metrics.AWS}))
 	if err != nil {
 		return awsClients{}, err
 	}

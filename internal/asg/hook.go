@@ -21,6 +21,9 @@ type Hook struct {
 	// Token names this very action. Empty, the instance's current action at this
 	// hook is meant, which may be a later one.
 	Token string
+	// Deadline is when the hook ends by itself; zero: not known. It tells urgent
+	// ones from others and does not name the action.
+	Deadline time.Time
 }
 
 // Limits is how long a hook may stay open.
@@ -67,7 +70,8 @@ type API interface {
 // *PermissionError, or another. A hook that is gone is no error. The methods
 // are called concurrently and must not block.
 type Metrics interface {
-	Completed(err error)
+	// Completed is told the hook's deadline; zero: not known.
+	Completed(deadline time.Time, err error)
 	Heartbeat(err error)
 	Described(err error)
 }
@@ -76,7 +80,7 @@ type Metrics interface {
 type silent struct{}
 
 // Completed counts nothing.
-func (silent) Completed(error) {}
+func (silent) Completed(time.Time, error) {}
 
 // Heartbeat counts nothing.
 func (silent) Heartbeat(error) {}

@@ -62,6 +62,9 @@ const (
 	completePermission  = "autoscaling:CompleteLifecycleAction"
 )
 
+// Permissions are all that Hooks needs, for metrics that start at zero.
+var Permissions = []string{describePermission, heartbeatPermission, completePermission}
+
 // Hooks speaks to EC2 Auto Scaling about lifecycle hooks. All its calls share
 // one bucket: completions before heartbeats before descriptions. The exported
 // fields are set before its first use; its methods may be called concurrently.
@@ -280,7 +283,9 @@ func (h *Hooks) heartbeat(ctx context.Context, hook Hook, interval time.Duration
 // *PermissionError where autoscaling:CompleteLifecycleAction was missing. Only a
 // request that Auto Scaling finds invalid is given up earlier.
 func (h *Hooks) Complete(ctx context.Context, hook Hook) error {
-	_, err := h.completions.ask(ctx, hook, func(ctx context.Context, report func(error)) (struct{}, error) {
+	action := hook
+	action.Deadline = time.Time{}
+	_, err := h.completions.ask(ctx, action, func(ctx context.Context, report func(error)) (struct{}, error) {
 		return struct{}{}, h.complete(ctx, hook, report)
 	})
 	if err != nil {
@@ -297,7 +302,7 @@ func (h *Hooks) complete(ctx context.Context, hook Hook, report func(error)) err
 		InstanceId:            optional(hook.Instance),
 		LifecycleActionToken:  optional(hook.Token),
 	}
-	urgency := pace.Priority{Class: completing}
+	urgency := pace.Priority{Class: completing, Deadline: hook.Deadline}
 	for try := 0; ; try++ {
 		err := h.call(ctx, urgency, callTimeout, func(ctx context.Context) error {
 			_, err := h.Client.CompleteLifecycleAction(ctx, in)
@@ -311,7 +316,7 @@ func (h *Hooks) complete(ctx context.Context, hook Hook, report func(error)) err
 			err = nil
 		}
 		err = h.permitted(completePermission, hook.Group, err)
-		h.metrics().Completed(err)
+		h.metrics().Completed(hook.Deadline, err)
 		if err == nil || invalid(err) {
 			return err
 		}

@@ -385,6 +385,28 @@ func TestCompletionsGoBeforeHeartbeatsAndThoseBeforeDescriptions(t *testing.T) {
 	})
 }
 
+func TestTheCompletionOfTheHookThatEndsSoonerGoesFirst(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		late, soon, unknown := as.begin(t, "workers", "drain"), as.begin(t, "workers", "drain"), as.begin(t, "workers", "drain")
+		late.Deadline, soon.Deadline = time.Now().Add(time.Hour), time.Now().Add(time.Minute)
+		h.limiter.Hold(time.Second)
+		var wg sync.WaitGroup
+		for _, hook := range []Hook{unknown, late, soon} {
+			wg.Go(func() { mustComplete(t, h, hook) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		var order []string
+		for _, c := range as.made(complete) {
+			order = append(order, c.hook.Instance)
+		}
+		if diff := cmp.Diff([]string{soon.Instance, late.Instance, unknown.Instance}, order); diff != "" {
+			t.Errorf("completions (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestRefusedCompletionsLeaveTheBucketToTheOthers(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.putHook(t, "workers", "short", 10*time.Second)
@@ -453,9 +475,9 @@ type recorder struct {
 	told []string
 }
 
-func (r *recorder) Completed(err error) { r.tell("completed", err) }
-func (r *recorder) Heartbeat(err error) { r.tell("heartbeat", err) }
-func (r *recorder) Described(err error) { r.tell("described", err) }
+func (r *recorder) Completed(_ time.Time, err error) { r.tell("completed", err) }
+func (r *recorder) Heartbeat(err error)              { r.tell("heartbeat", err) }
+func (r *recorder) Described(err error)              { r.tell("described", err) }
 
 func (r *recorder) tell(what string, err error) {
 	result := "ok"

@@ -46,6 +46,40 @@ func TestADeadlineOnlyEverTightens(t *testing.T) {
 	}
 }
 
+func TestTheCauseIsTheNoticeThatBindsTheMost(t *testing.T) {
+	rebalance := Entry{Kind: notice.RebalanceRecommendation}
+	change := Entry{Kind: notice.ScheduledChange, Deadline: at(900)}
+	hook := Entry{Kind: notice.ASGTerminate, Deadline: at(300)}
+	tests := []struct {
+		entries []Entry
+		want    notice.Kind
+	}{
+		{nil, notice.Ignored},
+		{[]Entry{rebalance, {Kind: notice.ScheduledChange}}, notice.RebalanceRecommendation},
+		{[]Entry{rebalance, change}, notice.ScheduledChange},
+		{[]Entry{change, rebalance, hook}, notice.ASGTerminate},
+		{[]Entry{hook, change, rebalance}, notice.ASGTerminate},
+		{[]Entry{hook, spot("a", 300)}, notice.ASGTerminate},
+	}
+	for _, test := range tests {
+		if got := (Intent{Entries: test.entries}).Cause().Kind; got != test.want {
+			t.Errorf("the cause of %v is %s, want %s", test.entries, got, test.want)
+		}
+	}
+}
+
+func TestAHookEndsWithItsNoticeAndOnlyWhileItIsOpen(t *testing.T) {
+	i := Intent{}.With(spot("a", 120), nil, now)
+	i = i.With(Entry{Kind: notice.ASGTerminate, IDs: []string{"b"}, Deadline: at(300)}, &Hook{Name: "drain"}, now)
+	if got := i.HookDeadline(); !got.Equal(at(300)) {
+		t.Errorf("the hook ends at %s, want %s", got, at(300))
+	}
+	i.Hooks = nil
+	if got := i.HookDeadline(); !got.IsZero() {
+		t.Errorf("a hook that is completed ends at %s", got)
+	}
+}
+
 // Any order and any repetition of notices gives the same end.
 func TestTheOrderOfNoticesDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -121,6 +121,33 @@ func (i Intent) Deadline() time.Time {
 	return d
 }
 
+// Cause is the notice that binds the most: the one with the nearest deadline, the
+// first where none has one.
+func (i Intent) Cause() Entry {
+	var cause Entry
+	for k, e := range i.Entries {
+		if k == 0 || !Earlier(cause.Deadline, e.Deadline).Equal(cause.Deadline) {
+			cause = e
+		}
+	}
+	return cause
+}
+
+// HookDeadline is when the first of the node's termination hooks ends by itself;
+// zero: none is open, or it is not known.
+func (i Intent) HookDeadline() time.Time {
+	var d time.Time
+	if len(i.Hooks) == 0 {
+		return d
+	}
+	for _, e := range i.Entries {
+		if e.Kind == notice.ASGTerminate {
+			d = Earlier(d, e.Deadline)
+		}
+	}
+	return d
+}
+
 // Earlier is the earlier of two deadlines, of which a zero one means none.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

@@ -16,7 +16,8 @@ import (
 func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.Notice, id string, d decision) (found finding, next decision, err error) {
 	ctx, span := trace.Begin(ctx, "await node", "instance", id)
 	defer func() { span.End(err, "node", found.ref.Name, "action", next.action, "why", next.why) }()
-	defer c.holdOpen(ctx, hookOf(n, id), n)()
+	defer c.count(n, d.deadline)()
+	defer c.holdOpen(ctx, hookOf(n, id, d), n)()
 	for {
 		changed := c.Cluster.Changed()
 		found, next, err = c.consider(ctx, log, n, id, unsettled)
@@ -24,10 +25,7 @@ func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.No
 			return found, next, err
 		}
 		if !time.Now().Before(d.patience) {
-			next.action = drop
-			if c.owns(n.Hook) {
-				next.action = complete
-			}
+			next.action = c.afterPatience(n)
 			return found, next, nil
 		}
 		if err := pause(ctx, changed, d.patience); err != nil {
@@ -36,11 +34,20 @@ func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, n notice.No
 	}
 }
 
+// afterPatience is what to do about an instance whose Node did not come in time.
+func (p Policy) afterPatience(n notice.Notice) action {
+	if p.owns(n.Hook) {
+		return complete
+	}
+	return drop
+}
+
 // awaitReady completes a launch hook once the instance's Node is ready, or the
 // instance has gone. A node that is not ready by the hook's deadline is left to
 // the hook's own default result.
 func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, n notice.Notice, id string, d decision) error {
-	hook := hookOf(n, id)
+	hook := hookOf(n, id, d)
+	defer c.count(n, d.deadline)()
 	release := c.holdOpen(ctx, hook, n)
 	defer release()
 	for {

@@ -66,7 +66,8 @@ func (c *Controller) evacuate(ctx context.Context, log logr.Logger, w *work) err
 	go w.tighten(ctx, changed, terms)
 	start := time.Now()
 	result, err := c.Drainer.Drain(ctx, pods.Order{Node: w.ref.Name, CordonedAt: intent.CordonedAt, Terms: termsOf(intent), Changed: terms, Log: log})
-	if errors.Is(context.Cause(ctx), errNodeGone) {
+	gone := errors.Is(context.Cause(ctx), errNodeGone)
+	if gone {
 		err = nil
 	}
 	if err != nil {
@@ -76,7 +77,9 @@ func (c *Controller) evacuate(ctx context.Context, log logr.Logger, w *work) err
 		log.Info("only the pod of this program is left on the node: giving the lease away")
 		return ErrGiveWay
 	}
+	w.emptied()
 	final, _ := w.now()
+	c.Metrics.Ended(final, result, gone)
 	c.Observer.Drained(w.ref, result, time.Since(start), final.Deadline())
 	w.span.Set("evicted", result.Evicted, "forced", result.Forced, "missed", len(result.Missed))
 	values := []any{"evicted", result.Evicted, "forced", result.Forced, "took", time.Since(start).Round(time.Millisecond).String()}
@@ -200,7 +203,7 @@ func (c *Controller) conclude(ctx context.Context, log logr.Logger, w *work) err
 			if completed[h] {
 				continue
 			}
-			if err := c.complete(ctx, asg.Hook{Group: h.Group, Name: h.Name, Token: h.Token, Instance: h.Instance}); err != nil {
+			if err := c.complete(ctx, asg.Hook{Group: h.Group, Name: h.Name, Token: h.Token, Instance: h.Instance, Deadline: intent.HookDeadline()}); err != nil {
 				return err
 			}
 			completed[h] = true

@@ -54,6 +54,16 @@ type Observer interface {
 	Drained(ref cluster.Ref, r pods.Result, took time.Duration, deadline time.Time)
 }
 
+// Metrics counts how the work on nodes goes. Its methods are called concurrently,
+// and must not block.
+type Metrics interface {
+	// Cordoned counts a notice that its node, cordoned, carries from now on.
+	Cordoned(e cluster.Entry)
+	// Ended counts a drain, with the intent that its node had then. gone: nothing
+	// runs on the machine any more.
+	Ended(i cluster.Intent, r pods.Result, gone bool)
+}
+
 // The steps of the work on a node, by the values that the label node_action has
 // in the metrics of AWS Node Termination Handler.
 const (
@@ -69,6 +79,7 @@ type Controller struct {
 	Hooks     Hooks
 	Drainer   Drainer
 	Observer  Observer
+	Metrics   Metrics
 	Log       logr.Logger
 
 	Policy
@@ -99,6 +110,9 @@ type Controller struct {
 	works    map[cluster.Ref]*work
 	denied   error     // the last answer of EC2, if the role may not ask and need not
 	askAgain time.Time // when it may have changed
+	// awaited has the deadline of each open hook that no work is about: those of
+	// launches, and of instances that have no Node yet.
+	awaited map[*time.Time]bool
 }
 
 const (
@@ -122,6 +136,7 @@ func (c *Controller) init() {
 		c.begin = make(chan *work)
 		c.resumed = make(chan struct{})
 		c.works = map[cluster.Ref]*work{}
+		c.awaited = map[*time.Time]bool{}
 		c.calledOff = newChanges()
 		if c.Workers > 0 {
 			c.slots = make(chan struct{}, c.Workers)
@@ -143,7 +158,7 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.WithValues("message", m.ID)
 	n, err := notice.Parse(m.Body)
 	if err != nil {
-		c.Observer.Decided(telemetry.Decision{Action: "reject", Why: "undecodable", DryRun: c.DryRun})
+		c.Observer.Decided(telemetry.Decision{Action: actionReject, Why: string(WhyUndecodable), DryRun: c.DryRun})
 		if c.DryRun {
 			log.Info("a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
 			return settle(errDryRun)
@@ -182,7 +197,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	if err != nil {
 		return err
 	}
-	c.tell(log, n, id, found, d)
+	c.tell(log, n, id, found, d, false)
 	if c.DryRun {
 		return errDryRun
 	}
@@ -194,7 +209,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
 			return err
 		}
-		c.tell(log, n, id, found, d)
+		c.tell(log, n, id, found, d, true)
 	}
 	switch d.action {
 	case leave:
@@ -208,7 +223,7 @@ func (c *Controller) handle(ctx context.Context, log logr.Logger, n notice.Notic
 	case finish:
 		return c.finish(ctx, log, found.ref)
 	case complete:
-		return c.complete(ctx, hookOf(n, id))
+		return c.complete(ctx, hookOf(n, id, d))
 	case launch:
 		return c.awaitReady(ctx, log, n, id, d)
 	}
@@ -227,7 +242,7 @@ func (c *Controller) consider(ctx context.Context, log logr.Logger, n notice.Not
 	}
 	f := facts{whose: found.whose, calledOff: c.calledOff.has(n, id)}
 	if c.owns(n.Hook) && (found.whose == ours || found.whose == pending) {
-		f.limits = c.limits(ctx, log, hookOf(n, id))
+		f.limits = c.limits(ctx, log, hookOf(n, id, decision{}))
 	}
 	if n.Ended {
 		c.calledOff.add(n, id)
@@ -250,10 +265,10 @@ func (c *Controller) limits(ctx context.Context, log logr.Logger, hook asg.Hook)
 
 // tell logs and counts a decision. What is not ours is no line in the log: in a
 // shared queue that is most of what comes.
-func (c *Controller) tell(log logr.Logger, n notice.Notice, id string, f finding, d decision) {
+func (c *Controller) tell(log logr.Logger, n notice.Notice, id string, f finding, d decision, waited bool) {
 	c.Observer.Decided(telemetry.Decision{
 		Notice: n, Instance: id, Node: f.ref, Action: d.action.String(), Why: string(d.why), Deadline: d.deadline, DryRun: c.DryRun,
-		Repeated: f.intent.Covers(entryOf(n, d)),
+		Repeated: f.intent.Covers(entryOf(n, d)), Waited: waited,
 	})
 	level := 0
 	if d.action == leave || d.action == drop {
@@ -272,6 +287,9 @@ func (c *Controller) tell(log logr.Logger, n notice.Notice, id string, f finding
 	log.V(level).Info("decided", values...)
 }
 
+// actionReject is what is decided about a body that says nothing.
+const actionReject = "reject"
+
 // quoted is the beginning of a body, safe to log.
 func quoted(body string) string {
 	const limit = 256
@@ -282,12 +300,15 @@ func quoted(body string) string {
 }
 
 // errDryRun leaves a message alone because nothing may be written.
-var errDryRun error = leftError{"dry-run"}
+var errDryRun error = leftError{WhyDryRun}
 
 // leftError leaves a message to others.
 type leftError struct{ why Why }
 
 func (e leftError) Error() string { return string(e.why) }
+
+// Reason is the error as a metric label.
+func (e leftError) Reason() string { return string(e.why) }
 
 // settle is the answer to the queue for a message, given how it ended for each
 // of its instances: one failure brings it back, one that is somebody else's
@@ -312,8 +333,8 @@ func (c *Controller) complete(ctx context.Context, h asg.Hook) error {
 	return err
 }
 
-func hookOf(n notice.Notice, id string) asg.Hook {
-	return asg.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: id}
+func hookOf(n notice.Notice, id string, d decision) asg.Hook {
+	return asg.Hook{Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: id, Deadline: d.deadline}
 }
 
 // persist tries until it works or ctx ends, which returns an error with the cause.

@@ -106,6 +106,8 @@ const (
 	WhyMaxUnready       Why = "max-unready-nodes"
 	WhyEnoughReady      Why = "enough-nodes-ready"
 	WhyDeadlineNear     Why = "deadline-near"
+	WhyUndecodable      Why = "undecodable"
+	WhyDryRun           Why = "dry-run"
 )
 
 const (

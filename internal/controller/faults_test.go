@@ -186,10 +186,10 @@ func (d *badDay) replica(name string) (stop func()) {
 			Drainer: &pods.Drainer{
 				Client: client, Filter: pods.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes, Observe: events.Pod,
 			},
-			Observer: telemetry.Observers{metrics, events},
-			Log:      log,
-			Policy:   Policy{DeleteForeign: true, NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: time.Hour},
-			Account:  "123456789012", Region: "us-east-1", ManagedTag: "managed",
+			Observer: telemetry.Observers{metrics, events}, Metrics: metrics,
+			Log:     log,
+			Policy:  Policy{DeleteForeign: true, NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: time.Hour},
+			Account: "123456789012", Region: "us-east-1", ManagedTag: "managed",
 		}
 		s := &queue.Server{Client: sqs.NewFromConfig(d.aws.Config()), URL: d.aws.QueueURL(queueName), Handler: c, Log: log, Metrics: metrics}
 		var serving sync.WaitGroup

@@ -23,7 +23,7 @@ func TestNothingGrowsWithTheNoticesSeen(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = 0
 		metrics := telemetry.New()
-		s.edit = func(c *Controller) { c.Observer, c.Log = metrics, logr.Discard() }
+		s.edit = func(c *Controller) { c.Observer, c.Metrics, c.Log = metrics, metrics, logr.Discard() }
 		s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"MessageRetentionPeriod": "300"}}))
 		s.lead()
 		// The first part fills what is bounded: caches, rings, pools.

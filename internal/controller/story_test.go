@@ -130,12 +130,14 @@ func (s *story) lead() (stop func()) {
 	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.Marks{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
+	metrics := telemetry.New()
 	c := &Controller{
 		Cluster:    nodes,
 		Instances:  instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),
 		Hooks:      &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
 		Drainer:    s.drain,
-		Observer:   telemetry.New(),
+		Observer:   metrics,
+		Metrics:    metrics,
 		Log:        testr.New(s.T),
 		Policy:     Policy{NodeGracePeriod: 2 * time.Minute},
 		Account:    "123456789012",
@@ -274,7 +276,7 @@ func (d *slowDrainer) Drain(ctx context.Context, o pods.Order) (pods.Result, err
 		}
 		select {
 		case <-ctx.Done():
-			return pods.Result{}, context.Cause(ctx)
+			return pods.Result{Left: 1}, context.Cause(ctx)
 		case <-end:
 			return pods.Result{Evicted: 1}, nil
 		case <-missed:

@@ -25,11 +25,12 @@ var (
 // work is what is under way for one node: its one drain. It exists from the
 // first notice (or from the resumption of an intent) to the end.
 type work struct {
-	ref  cluster.Ref
-	gone signal        // nothing runs on the node any more
-	quit signal        // the work was called off
-	done chan struct{} // closed at the end; err is set then
-	err  error
+	ref   cluster.Ref
+	since time.Time
+	gone  signal        // nothing runs on the node any more
+	quit  signal        // the work was called off
+	done  chan struct{} // closed at the end; err is set then
+	err   error
 
 	// turn holds a value while somebody writes to the node; see take. It guards
 	// started and span.
@@ -40,6 +41,7 @@ type work struct {
 
 	mu     sync.Mutex
 	intent cluster.Intent // as the node carries it
+	empty  bool           // the pods have left, or are not waited for any more
 	// changed is closed and replaced when the intent has changed.
 	changed chan struct{}
 }
@@ -66,6 +68,7 @@ func (c *Controller) on(ref cluster.Ref) *work {
 	if w == nil {
 		w = &work{
 			ref:     ref,
+			since:   time.Now(),
 			gone:    newSignal(),
 			quit:    newSignal(),
 			done:    make(chan struct{}),
@@ -165,7 +168,7 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 	span.End(err)
 	switch {
 	case errors.Is(err, cluster.ErrNodeGone) && hook != nil:
-		return c.complete(ctx, hookOf(n, hook.Instance))
+		return c.complete(ctx, hookOf(n, hook.Instance, d))
 	case errors.Is(err, cluster.ErrNodeGone):
 		return nil
 	case err != nil:
@@ -221,7 +224,9 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 			return nil, nil
 		}
 		now := time.Now().UTC()
+		repeated := false
 		intent, err := c.Cluster.Record(ctx, ref, func(i cluster.Intent) cluster.Intent {
+			repeated = i.Covers(entry)
 			return c.restrain(ref, i, i.With(entry, hook, now), now)
 		})
 		if err != nil || intent.Finished() {
@@ -229,6 +234,9 @@ func (c *Controller) record(ctx context.Context, ref cluster.Ref, entry cluster.
 				c.abandon(w, nil)
 			}
 			return nil, err
+		}
+		if !repeated && !intent.HeldBack {
+			c.Metrics.Cordoned(entry)
 		}
 		w.update(intent)
 		if w.started {

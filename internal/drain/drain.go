@@ -74,7 +74,23 @@ type Step struct {
 	Forced bool          // deleted, not evicted
 	Grace  time.Duration // what was asked for; zero: the pod's own
 	Err    error         // nil: the pod is on its way out, or was gone already
+	// Refusal says why an eviction was refused; empty for what was not.
+	Refusal Refusal
 }
+
+// A Refusal is why an eviction was refused.
+type Refusal string
+
+// The refusals. All but TwoBudgets clear by themselves.
+const (
+	Budget     Refusal = "budget"      // a PodDisruptionBudget allows none now
+	TwoBudgets Refusal = "two-budgets" // more than one covers the pod, which the eviction API does not support
+	Busy       Refusal = "busy"        // the API server has too much to do
+	Failed     Refusal = "error"       // anything else
+)
+
+// Refusals are all of them, for metrics that start at zero.
+var Refusals = []Refusal{Budget, TwoBudgets, Busy, Failed}
 
 // An Order is one drain.
 type Order struct {
@@ -92,6 +108,7 @@ type Result struct {
 	Evicted int      // pods that left by eviction
 	Forced  int      // pods that were deleted because time ran out, or budgets were ignored
 	Missed  []string // pods that were still there at the deadline
+	Left    int      // pods that were still there when the context ended
 	Stayed  []string // pods that an option keeps on the node
 	Self    bool     // the pod of this program is the last one
 	Volumes int      // volumes still attached at the deadline
@@ -134,6 +151,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 			break
 		}
 		if err := r.sleep(ctx, wake); err != nil {
+			r.result.Left = len(r.pods)
 			return r.result, err
 		}
 	}
@@ -477,7 +495,11 @@ func (r *run) learn(a answer, now time.Time) {
 		a.err = nil
 	}
 	if r.Observe != nil {
-		r.Observe(Step{Pod: a.pod, Forced: a.move.verb == remove, Grace: a.move.grace, Err: a.err})
+		step := Step{Pod: a.pod, Forced: a.move.verb == remove, Grace: a.move.grace, Err: a.err}
+		if a.err != nil && a.move.verb == evict {
+			step.Refusal = refusalOf(a.err)
+		}
+		r.Observe(step)
 	}
 	p := r.pods[a.uid]
 	if p == nil {
@@ -500,7 +522,7 @@ func (r *run) learn(a answer, now time.Time) {
 		p.asked = false
 		p.refused++
 		p.retry = now.Add(max(backoff(p.refused), retryAfter(a.err)))
-		hopeless := twoBudgets(a.err)
+		hopeless := refusalOf(a.err) == TwoBudgets
 		if hopeless {
 			p.retry = now.Add(hopelessRetry)
 		}
@@ -519,13 +541,26 @@ func forcedWhy(t Terms) string {
 
 // refusal puts the common refusals in words.
 func refusal(err error) string {
-	switch {
-	case twoBudgets(err):
+	switch refusalOf(err) {
+	case TwoBudgets:
 		return "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline"
-	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+	case Budget:
 		return "a PodDisruptionBudget allows no disruption now: " + err.Error()
+	case Busy, Failed:
 	}
 	return err.Error()
+}
+
+func refusalOf(err error) Refusal {
+	switch {
+	case twoBudgets(err):
+		return TwoBudgets
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		return Budget
+	case apierrors.IsTooManyRequests(err):
+		return Busy
+	}
+	return Failed
 }
 
 // twoBudgets recognises the one refusal that never clears by itself. The API
@@ -540,7 +575,7 @@ func twoBudgets(err error) bool {
 // busy is how long an API server that has too much to do wants to be left alone;
 // zero if it has not. A budget answers with the same status.
 func busy(err error) time.Duration {
-	if !apierrors.IsTooManyRequests(err) || apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+	if refusalOf(err) != Busy {
 		return 0
 	}
 	return max(time.Second, retryAfter(err))

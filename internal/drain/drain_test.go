@@ -322,19 +322,43 @@ func TestEachPodThatIsAskedToLeaveHasOneSpanHoweverOftenItIsAsked(t *testing.T) 
 	})
 }
 
+// twice refuses as two budgets on one pod do.
+func twice(string) *metav1.Status {
+	return &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
+		Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+	}
+}
+
 func TestTwoBudgetsAreNotHammered(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
-		s.refuse = func(string) *metav1.Status {
-			return &metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,
-				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-			}
-		}
+		s.refuse = twice
 		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 		s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)
 		s.want(3, "1m25s deleted a with 30s")
 	})
+}
+
+func TestARefusalIsObservedWithItsReason(t *testing.T) {
+	busy := func(string) *metav1.Status {
+		return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests}
+	}
+	broken := func(string) *metav1.Status {
+		return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: "etcd"}
+	}
+	for want, refuse := range map[Refusal]func(string) *metav1.Status{Budget: budget, TwoBudgets: twice, Busy: busy, Failed: broken} {
+		play(t, func(s *stage) {
+			s.pod("a")
+			s.refuse = refuse
+			seen := map[Refusal]int{}
+			s.drainer.Observe = func(step Step) { seen[step.Refusal]++ }
+			_, _ = s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			if seen[want] == 0 || seen[""] != 1 || len(seen) != 2 {
+				t.Errorf("%v, want only %q, and the deletion", seen, want)
+			}
+		})
+	}
 }
 
 func TestAServerThatWantsToBeLeftAloneIsLeftAlone(t *testing.T) {
@@ -466,9 +490,12 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 			time.Sleep(7 * time.Second)
 			cancel(cause)
 		}()
-		_, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
+		result, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
 		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
 			t.Errorf("Drain = %v after %s", err, took)
+		}
+		if diff := cmp.Diff(Result{Left: 1}, result); diff != "" {
+			t.Errorf("result (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -85,6 +85,9 @@ const (
 	Confirmation     Reason = "sns-confirmation"  // SNS asks for a subscription to be confirmed
 )
 
+// Reasons are all of them, for metrics that start at zero.
+var Reasons = []Reason{OtherService, OtherState, NotScheduled, NoInstance, TestNotification, Confirmation}
+
 // Notice is one message from the queue in the terms of this program. It carries
 // no behaviour; == of the parts is equality.
 type Notice struct {

@@ -153,8 +153,9 @@ type Metrics interface {
 	Received(messages int)
 	// ReceiveFailed counts one receive that returned an error.
 	ReceiveFailed()
-	// Settled counts one message by what became of it.
-	Settled(Outcome)
+	// Settled counts one message by what became of it. why is what the handler
+	// returned, or for Unsettled what SQS answered.
+	Settled(o Outcome, why error)
 	// Extended counts messages whose visibility was extended.
 	Extended(messages int)
 	// ExtendRefused counts messages that SQS no longer lets us hold: their
@@ -183,9 +184,9 @@ var Discard Metrics = discard{}
 
 type discard struct{}
 
-func (discard) Received(int)      {}
-func (discard) ReceiveFailed()    {}
-func (discard) Settled(Outcome)   {}
-func (discard) Extended(int)      {}
-func (discard) ExtendRefused(int) {}
-func (discard) Denied(Action)     {}
+func (discard) Received(int)           {}
+func (discard) ReceiveFailed()         {}
+func (discard) Settled(Outcome, error) {}
+func (discard) Extended(int)           {}
+func (discard) ExtendRefused(int)      {}
+func (discard) Denied(Action)          {}

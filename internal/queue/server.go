@@ -200,7 +200,7 @@ func (s *Server) serveMessage(ctx, settling context.Context, h *held, m Message)
 func (s *Server) finish(ctx, settling context.Context, h *held, m Message, err error) {
 	defer s.ends(&s.live)
 	begin := time.Now()
-	outcome := outcomeOf(err)
+	outcome, why := outcomeOf(err), err
 	switch outcome {
 	case Deleted:
 		err = s.settle(ctx, settling, h, Deleted)
@@ -215,9 +215,9 @@ func (s *Server) finish(ctx, settling context.Context, h *held, m Message, err e
 	}
 	if err != nil {
 		s.Log.Error(err, "could not settle message, it comes back by itself", "message", m.ID, "outcome", outcome.String())
-		outcome = Unsettled
+		outcome, why = Unsettled, err
 	}
-	s.metrics().Settled(outcome)
+	s.metrics().Settled(outcome, why)
 	trace.Settled(ctx, begin, outcome.String())
 }
 
@@ -300,7 +300,7 @@ func (s *Server) ends(count *int) {
 }
 
 // errUnfinished gives back a message whose handler ignored that its context ended.
-var errUnfinished = errors.New("handler did not return in time")
+var errUnfinished = fmt.Errorf("%w: handler did not return in time", ErrStopping)
 
 // giveBackUnfinished takes the messages away from the handlers that still run
 // and starts to give them back. What those handlers return is ignored.

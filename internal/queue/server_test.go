@@ -94,12 +94,12 @@ func newRecorder() *recorder {
 	return &recorder{tally: tally{settled: map[Outcome]int{}, denied: map[Action]int{}}}
 }
 
-func (r *recorder) Received(n int)      { r.note(func() { r.tally.received += n }) }
-func (r *recorder) ReceiveFailed()      { r.note(func() { r.tally.receiveFailed++ }) }
-func (r *recorder) Settled(o Outcome)   { r.note(func() { r.tally.settled[o]++ }) }
-func (r *recorder) Extended(n int)      { r.note(func() { r.tally.extended += n }) }
-func (r *recorder) ExtendRefused(n int) { r.note(func() { r.tally.refused += n }) }
-func (r *recorder) Denied(a Action)     { r.note(func() { r.tally.denied[a]++ }) }
+func (r *recorder) Received(n int)             { r.note(func() { r.tally.received += n }) }
+func (r *recorder) ReceiveFailed()             { r.note(func() { r.tally.receiveFailed++ }) }
+func (r *recorder) Settled(o Outcome, _ error) { r.note(func() { r.tally.settled[o]++ }) }
+func (r *recorder) Extended(n int)             { r.note(func() { r.tally.extended += n }) }
+func (r *recorder) ExtendRefused(n int)        { r.note(func() { r.tally.refused += n }) }
+func (r *recorder) Denied(a Action)            { r.note(func() { r.tally.denied[a]++ }) }
 
 // counted returns a copy of the tally.
 func (r *recorder) counted() tally {
@@ -1132,4 +1132,35 @@ func TestARoleThatSTSDoesNotGiveIsNoMissingPermission(t *testing.T) {
 			t.Errorf("Check = %v, want an error about STS", err)
 		}
 	})
+}
+
+// reasons keeps why messages were settled.
+type reasons struct {
+	Metrics
+	told chan error
+}
+
+func (r reasons) Settled(_ Outcome, why error) { r.told <- why }
+
+func TestTheReasonOfAnOutcomeIsWhatTheHandlerReturned(t *testing.T) {
+	broken := errors.New("broken")
+	for _, returned := range []error{nil, broken, Leave(broken), Reject(broken)} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newFakeQueue()
+			q.send("a")
+			told := make(chan error, 1)
+			s := &Server{Client: q, URL: q.url(), Metrics: reasons{Discard, told}, Handler: returning(returned, time.Second)}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = s.Serve(ctx)
+			}()
+			if why := <-told; !errors.Is(why, returned) {
+				t.Errorf("returned %v, settled because of %v", returned, why)
+			}
+			cancel()
+			<-done
+		})
+	}
 }

@@ -88,7 +88,7 @@ func (w *Webhook) counts() [3]int {
 
 // value is a counter with one label; 0 if there is none.
 func (m *Metrics) value(name, label string) int {
-	families, err := m.registry.Gather()
+	families, err := m.catalogue.registry.Gather()
 	if err != nil {
 		return -1
 	}

@@ -1,0 +1,43 @@
+package instance
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+func TestTheRunningInstancesWithATagAreListedPageByPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		aws := awssim.New(awssim.Options{})
+		t.Cleanup(aws.Close)
+		ids := instanceIDs(2*batchSize + 50)
+		for k, id := range ids {
+			i := awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}
+			switch k {
+			case 0:
+				i.State = "stopped"
+			case 1:
+				i.Tags = map[string]string{"other": "managed"}
+			}
+			if err := aws.PutInstance(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tagged, err := NewDirectory(ec2.NewFromConfig(aws.Config())).Tagged(t.Context(), "managed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(tagged)
+		if diff := cmp.Diff(ids[2:], tagged); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if calls := aws.Counts()[awssim.CallKey{Service: "ec2", Action: "DescribeInstances"}]; calls != 3 {
+			t.Errorf("%d calls, want 3", calls)
+		}
+	})
+}

@@ -1,0 +1,419 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md")
+
+func TestMetricsDocIsWhatTheCodeSays(t *testing.T) {
+	const path = "../../docs/metrics.md"
+	var doc bytes.Buffer
+	New().WriteDoc(&doc)
+	if *update {
+		if err := os.WriteFile(path, doc.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	written, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(written), doc.String()); diff != "" {
+		t.Errorf("%s is stale, make generate writes it anew (-file +code):\n%s", path, diff)
+	}
+}
+
+// series are all series but those of Go and the process, with their values. Of a
+// histogram it is the number of its observations, and the sum after a slash.
+func (m *Metrics) series(t *testing.T) map[string]string {
+	t.Helper()
+	families, err := m.catalogue.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") {
+			continue
+		}
+		for _, s := range f.GetMetric() {
+			var values []string
+			for _, l := range s.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			name := strings.TrimPrefix(f.GetName(), namespace) // labels are sorted by their names
+			if len(values) > 0 {
+				name += "{" + strings.Join(values, ",") + "}"
+			}
+			switch f.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				all[name] = fmt.Sprintf("%d/%g", s.GetHistogram().GetSampleCount(), s.GetHistogram().GetSampleSum())
+			case dto.MetricType_COUNTER:
+				all[name] = fmt.Sprint(s.GetCounter().GetValue())
+			default:
+				all[name] = fmt.Sprint(s.GetGauge().GetValue())
+			}
+		}
+	}
+	return all
+}
+
+// counted runs a story in virtual time, which begins at midnight of 2000-01-01,
+// and returns the series that it changes.
+func counted(t *testing.T, story func(t *testing.T, m *Metrics)) (changed map[string]string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		before := m.series(t)
+		story(t, m)
+		changed = map[string]string{}
+		for name, value := range m.series(t) {
+			if before[name] != value {
+				changed[name] = value
+			}
+		}
+	})
+	return changed
+}
+
+func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
+	m := New()
+	series := m.series(t)
+	for _, name := range []string{
+		"drains_total{SpotInterruption,missed}", "pods_total{lost,ASGTerminate}", "messages_settled_total{rejected,undecodable}",
+		"messages_settled_total{left,instance-not-in-cluster}", "aws_requests_total{ReceiveMessage,throttled,sqs}", "lifecycle_calls_total{heartbeat,denied}",
+		"permission_denied_total{sqs:ReceiveMessage}", "permission_denied_total{autoscaling:CompleteLifecycleAction}", "actions_total{cordon-and-drain,error}",
+		"actions_total{pre-drain,success}", "actions_total{post-drain,success}", "events_error_total{SQS_MONITOR}", "evictions_refused_total{two-budgets}",
+	} {
+		if series[name] != "0" {
+			t.Errorf("%s is %q, want 0", name, series[name])
+		}
+	}
+	for name := range series {
+		if strings.HasPrefix(name, "nth_") {
+			t.Errorf("%s is there without a tag check", name)
+		}
+	}
+	// What a scrape brings, histograms' buckets included. More is no mistake by
+	// itself: it is to be decided upon, with its cost.
+	page := httptest.NewRecorder()
+	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	lines := 0
+	for line := range strings.Lines(page.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			lines++
+		}
+	}
+	const most = 600
+	if lines > most {
+		t.Errorf("%d series at rest, want %d at most", lines, most)
+	}
+	t.Logf("%d series, %d bytes", lines, page.Body.Len())
+}
+
+func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
+	// The time of the stories is start.
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	rebalance := cluster.Entry{Kind: notice.RebalanceRecommendation, Time: start.Add(-time.Hour)}
+	spot := cluster.Entry{Kind: notice.SpotInterruption, Time: start.Add(-30 * time.Second), Deadline: start.Add(90 * time.Second)}
+	over := cluster.Entry{Kind: notice.SpotInterruption, Time: start.Add(-130 * time.Second), Deadline: start.Add(-10 * time.Second)}
+	tests := []struct {
+		name    string
+		entries []cluster.Entry
+		result  drain.Result
+		gone    bool
+		want    map[string]string
+	}{
+		{
+			"in time", []cluster.Entry{rebalance, spot}, drain.Result{Evicted: 3, Forced: 1}, false,
+			map[string]string{
+				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "3", "pods_total{forced,SpotInterruption}": "1",
+				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+			},
+		},
+		{
+			"without a deadline", []cluster.Entry{rebalance}, drain.Result{Evicted: 3}, false,
+			map[string]string{
+				"drains_total{RebalanceRecommendation,in-time}": "1", "pods_total{evicted,RebalanceRecommendation}": "3",
+				"notice_to_empty_seconds{RebalanceRecommendation}": "1/3600",
+			},
+		},
+		{
+			"missed, seen late", []cluster.Entry{over}, drain.Result{Missed: []string{"a", "b"}, Volumes: 2}, false,
+			map[string]string{
+				"drains_total{SpotInterruption,missed}": "1", "pods_total{missed,SpotInterruption}": "2", "volumes_missed_total": "2",
+				"deadline_slack_seconds{SpotInterruption}": "1/-10", "notice_to_empty_seconds{SpotInterruption}": "1/130",
+			},
+		},
+		{
+			"the machine was gone", []cluster.Entry{spot}, drain.Result{Evicted: 1, Left: 2, Volumes: 1}, true,
+			map[string]string{
+				"drains_total{SpotInterruption,gone}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{lost,SpotInterruption}": "2",
+				"notice_to_empty_seconds{SpotInterruption}": "1/30",
+			},
+		},
+		{
+			"the machine was gone, and empty", []cluster.Entry{spot}, drain.Result{Evicted: 1}, true,
+			map[string]string{
+				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "1",
+				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := counted(t, func(_ *testing.T, m *Metrics) { m.Ended(cluster.Intent{Entries: test.entries}, test.result, test.gone) })
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestANoticeIsLateByItsFirstDecisionAlone(t *testing.T) {
+	got := counted(t, func(_ *testing.T, m *Metrics) {
+		d := Decision{Notice: notice.Notice{Kind: notice.SpotInterruption, Time: time.Now().Add(-7 * time.Second)}, Node: cluster.Ref{Name: "n"}, Action: "drain", Why: "w"}
+		m.Decided(d)
+		d.Repeated = true
+		m.Decided(d)
+		d.Repeated, d.Waited = false, true
+		m.Decided(d)
+		d.Waited, d.Node = false, cluster.Ref{} // not ours
+		m.Decided(d)
+		m.Cordoned(cluster.Entry{Kind: notice.SpotInterruption, Time: time.Now().Add(-8 * time.Second)})
+	})
+	want := map[string]string{
+		"decisions_total{drain,SpotInterruption,w}": "4", "notice_delay_seconds{SpotInterruption}": "1/7", "notice_to_cordon_seconds{SpotInterruption}": "1/8",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// leftError stands for that of the controller.
+type leftError string
+
+func (e leftError) Error() string  { return string(e) }
+func (e leftError) Reason() string { return string(e) }
+
+func TestMessagesAreCountedByOutcomeAndReason(t *testing.T) {
+	tests := []struct {
+		outcome queue.Outcome
+		why     error
+		want    string
+	}{
+		{queue.Deleted, nil, "messages_settled_total{deleted,done}"},
+		{queue.Left, queue.Leave(leftError("instance-not-in-cluster")), "messages_settled_total{left,instance-not-in-cluster}"},
+		{queue.Rejected, queue.Reject(errors.New("not JSON")), "messages_settled_total{rejected,undecodable}"},
+		{queue.GivenBack, fmt.Errorf("patch: %w", queue.ErrStopping), "messages_settled_total{given-back,stopping}"},
+		{queue.GivenBack, errors.New("patch"), "messages_settled_total{given-back,error}"},
+		{queue.Unsettled, errors.New("no answer"), "messages_settled_total{unsettled,error}"},
+	}
+	for _, test := range tests {
+		want := map[string]string{test.want: "1"}
+		if test.outcome == queue.Rejected {
+			want["events_error_total{SQS_MONITOR}"] = "1"
+		}
+		got := counted(t, func(_ *testing.T, m *Metrics) { m.Settled(test.outcome, test.why) })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s, %v (-want +got):\n%s", test.outcome, test.why, diff)
+		}
+	}
+}
+
+func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
+	got := counted(t, func(_ *testing.T, m *Metrics) {
+		m.Completed(time.Now().Add(40*time.Second), nil)
+		m.Completed(time.Now().Add(-10*time.Second), nil)
+		m.Completed(time.Time{}, nil)
+		m.Completed(time.Now(), errors.New("throttled"))
+		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: errors.New("no")})
+		m.Described(nil)
+	})
+	want := map[string]string{
+		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1",
+		"lifecycle_calls_total{describe,ok}": "1", "permission_denied_total{autoscaling:RecordLifecycleActionHeartbeat}": "1",
+		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestStepsCountUnderTheNamesOfNTH(t *testing.T) {
+	got := counted(t, func(_ *testing.T, m *Metrics) {
+		m.Node(cluster.Ref{}, "cordon", "", nil)
+		m.Node(cluster.Ref{}, "cordon", "", errors.New("no"))
+		m.Node(cluster.Ref{}, "uncordon", "", nil)
+		m.Drained(cluster.Ref{}, drain.Result{}, time.Second, time.Time{})
+		m.Drained(cluster.Ref{}, drain.Result{Missed: []string{"a"}}, time.Second, time.Time{})
+		m.ReceiveFailed()
+	})
+	want := map[string]string{
+		"actions_total{cordon,success}": "1", "actions_total{cordon,error}": "1", "actions_total{pre-drain,success}": "1", "actions_total{pre-drain,error}": "1",
+		"actions_total{uncordon,success}": "1", "actions_total{cordon-and-drain,success}": "1", "actions_total{cordon-and-drain,error}": "1",
+		"events_error_total{SQS_MONITOR}": "1", "receive_errors_total": "1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
+	got := counted(t, func(t *testing.T, m *Metrics) {
+		start := time.Now()
+		var received time.Time
+		end := m.Lead(Term{
+			Load: func() Load {
+				return Load{Drains: 2, Oldest: start.Add(-time.Minute), Deadline: start.Add(30 * time.Second), Hooks: 1}
+			},
+			Held:        func() (int, time.Time) { return 3, start.Add(-time.Hour) },
+			LastReceive: func() time.Time { return received },
+		})
+		if got, want := m.series(t)["last_receive_timestamp_seconds"], fmt.Sprint(float64(start.Unix())); got != want {
+			t.Errorf("before the first receive it was at %s, want the beginning of the term, %s", got, want)
+		}
+		received = start.Add(time.Second)
+		m.Tagged(2, 3)
+		want := map[string]string{
+			"leading": "1", "drains_under_way": "2", "oldest_drain_age_seconds": "60", "drain_deadline_left_seconds": "30", "messages_held": "3",
+			"oldest_message_age_seconds": "3600", "lifecycle_hooks_open": "1", "lifecycle_hook_left_seconds": fmt.Sprint(math.Inf(1)),
+			"last_receive_timestamp_seconds": fmt.Sprint(float64(received.Unix())), "nth_tagged_nodes": "2", "nth_tagged_instances": "3",
+		}
+		series := m.series(t)
+		for name, value := range want {
+			if series[name] != value {
+				t.Errorf("%s is %s, want %s", name, series[name], value)
+			}
+		}
+		end()
+		m.Tagged(2, 3) // it took too long
+	})
+	if len(got) > 0 {
+		t.Errorf("after the term: %v", got)
+	}
+}
+
+func TestRequestsToAWSAreCountedByActionAndAnswer(t *testing.T) {
+	m := New()
+	aws := awssim.New(awssim.Options{})
+	t.Cleanup(aws.Close)
+	config := aws.Config()
+	config.APIOptions = append(config.APIOptions, m.AWS)
+	config.RetryMaxAttempts = 1
+	describe := func(ctx context.Context) {
+		_, _ = ec2.NewFromConfig(config).DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
+	}
+	before := m.series(t)
+	describe(t.Context())
+	for _, f := range []awssim.Fault{
+		{ID: "f", Action: "DescribeInstances", Code: "RequestLimitExceeded", Status: 503, Count: 1},
+		{ID: "f", Action: "DescribeInstances", Code: "UnauthorizedOperation", Status: 403, Count: 1},
+		{ID: "f", Action: "DescribeInstances", Code: "InternalError", Status: 500, Count: 1},
+		{ID: "f", Action: "DescribeInstances", Code: "InvalidParameterValue", Status: 400, Count: 1},
+	} {
+		if err := aws.SetFault(f); err != nil {
+			t.Fatal(err)
+		}
+		describe(t.Context())
+	}
+	_, _ = sqs.NewFromConfig(config).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: new("http://127.0.0.1/123456789012/none")})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	describe(gone)
+	want := map[string]string{
+		"aws_requests_total{DescribeInstances,ok,ec2}": "1", "aws_requests_total{DescribeInstances,throttled,ec2}": "1", "aws_requests_total{DescribeInstances,denied,ec2}": "1",
+		"aws_requests_total{DescribeInstances,fault,ec2}": "1", "aws_requests_total{DescribeInstances,refused,ec2}": "1", "aws_requests_total{ReceiveMessage,refused,sqs}": "1",
+	}
+	got := map[string]string{}
+	for name, value := range m.series(t) {
+		if strings.HasPrefix(name, "aws_") && before[name] != value {
+			got[name] = value
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestRequestsToTheAPIServerAreNamedAsInRBAC(t *testing.T) {
+	tests := []struct{ method, path, want string }{
+		{"GET", "/api/v1/nodes?limit=1", "list nodes"},
+		{"GET", "/api/v1/nodes?watch=true&x=y", "watch nodes"},
+		{"GET", "/api/v1/nodes?watch=1", "watch nodes"},
+		{"GET", "/api/v1/nodes/n1", "get nodes"},
+		{"PATCH", "/api/v1/nodes/n1", "patch nodes"},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "list pods"},
+		{"POST", "/api/v1/namespaces/shop/pods/p1/eviction", "create pods/eviction"},
+		{"DELETE", "/api/v1/namespaces/shop/pods/p1", "delete pods"},
+		{"GET", "/apis/storage.k8s.io/v1/volumeattachments", "list volumeattachments"},
+		{"PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/b", "update leases"},
+		{"POST", "/api/v1/namespaces/default/events", "create events"},
+		{"GET", "/api/v1/namespaces/shop", "get other"},
+		{"GET", "/apis/example.com/v1/things", "list other"},
+		{"GET", "/version", "list other"},
+		{"GET", "/", "list other"},
+		{"OPTIONS", "/api", "other other"},
+	}
+	for _, test := range tests {
+		verb, resource := kubernetesAction(httptest.NewRequest(test.method, test.path, nil))
+		if got := verb + " " + resource; got != test.want {
+			t.Errorf("%s %s is %q, want %q", test.method, test.path, got, test.want)
+		}
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestRequestsToTheAPIServerAreCountedByCode(t *testing.T) {
+	got := counted(t, func(t *testing.T, m *Metrics) {
+		for _, code := range []int{200, 429, 0} {
+			counting := m.Kubernetes(transport(func(*http.Request) (*http.Response, error) {
+				time.Sleep(2 * time.Second)
+				if code == 0 {
+					return nil, errors.New("connection refused")
+				}
+				return &http.Response{StatusCode: code, Body: http.NoBody}, nil
+			}))
+			for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?watch=true"} {
+				_, _ = counting.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+			}
+		}
+	})
+	want := map[string]string{
+		"kubernetes_requests_total{200,nodes,list}": "1", "kubernetes_requests_total{429,nodes,list}": "1", "kubernetes_requests_total{no-answer,nodes,list}": "1",
+		"kubernetes_requests_total{200,nodes,watch}": "1", "kubernetes_requests_total{429,nodes,watch}": "1", "kubernetes_requests_total{no-answer,nodes,watch}": "1",
+		"api_request_duration_seconds{kubernetes}": "3/6",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

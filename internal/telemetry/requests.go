@@ -1,0 +1,215 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// requests counts those to AWS and to the API server, each try for itself.
+type requests struct {
+	aws        *prometheus.CounterVec
+	kubernetes *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+}
+
+// The codes of answers from AWS. Its own are hundreds, and the status of most of
+// them is 400.
+const (
+	codeOK        = "ok"
+	codeThrottled = "throttled"
+	codeDenied    = "denied"
+	codeRefused   = "refused"
+	codeFault     = "fault"
+	codeNoAnswer  = "no-answer"
+)
+
+// The APIs that answer, as a label.
+const (
+	apiSQS         = "sqs"
+	apiEC2         = "ec2"
+	apiAutoScaling = "autoscaling"
+	apiSTS         = "sts"
+	apiOther       = "other"
+	apiKubernetes  = "kubernetes"
+)
+
+// calls are those to AWS that this program makes, but for those that bring credentials.
+var calls = map[string][]string{
+	apiSQS:         {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
+	apiEC2:         {"DescribeInstances"},
+	apiAutoScaling: {"CompleteLifecycleAction", "DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"},
+}
+
+// longPoll waits for messages: the time that it takes says nothing.
+const longPoll = "ReceiveMessage"
+
+func newRequests(c *catalogue) requests {
+	r := requests{
+		aws: c.counters(namespace+"aws_requests_total", "Requests to AWS, retries included, by their answer: "+
+			"`throttled` too many, `denied` a permission is missing, `refused` another 4xx, `fault` 5xx, `no-answer` none that can be read.",
+			label{name: "service", words: "`sqs`, `ec2`, `autoscaling`, `sts`, `other` (credentials)"},
+			label{name: "action", words: "the API action"},
+			label{name: "code", words: "`ok`, `throttled`, `denied`, `refused`, `fault`, `no-answer`"}),
+		kubernetes: c.counters(namespace+"kubernetes_requests_total", "Requests to the API server. 429 is a budget that refuses an eviction (resource `pods/eviction`), or a server that has too much to do.",
+			label{name: "verb", words: "as in RBAC"},
+			label{name: "resource", words: "as in RBAC"},
+			label{name: "code", words: "HTTP status, or `no-answer`"}),
+		seconds: c.histograms(namespace+"api_request_duration_seconds", "Time to the first byte of the answer, without long polls and watches.",
+			[]float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			label{name: "api", values: []string{apiAutoScaling, apiEC2, apiKubernetes, apiSQS}}),
+	}
+	for service, actions := range calls {
+		for _, action := range actions {
+			for _, code := range []string{codeOK, codeThrottled, codeDenied} {
+				r.aws.WithLabelValues(service, action, code)
+			}
+		}
+	}
+	return r
+}
+
+// AWS makes a client of the SDK count its requests, as an option of its
+// middleware. It sees each try, and what the answer was taken to mean.
+func (m *Metrics) AWS(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("CountRequests",
+		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+			start := time.Now()
+			out, meta, err := next.HandleDeserialize(ctx, in)
+			if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+				return out, meta, err // nobody waits for it any more: it tells nothing of AWS
+			}
+			service, action := serviceOf(ctx), awsmiddleware.GetOperationName(ctx)
+			m.requests.aws.WithLabelValues(service, action, awsCode(err)).Inc()
+			if action != longPoll {
+				m.requests.seconds.WithLabelValues(service).Observe(time.Since(start).Seconds())
+			}
+			return out, meta, err
+		}), middleware.Before)
+}
+
+// serviceOf is the service that is called, as a label.
+func serviceOf(ctx context.Context) string {
+	switch awsmiddleware.GetServiceID(ctx) {
+	case "SQS":
+		return apiSQS
+	case "EC2":
+		return apiEC2
+	case "Auto Scaling":
+		return apiAutoScaling
+	case "STS":
+		return apiSTS
+	}
+	return apiOther
+}
+
+func awsCode(err error) string {
+	if err == nil {
+		return codeOK
+	}
+	api, ok := errors.AsType[smithy.APIError](err)
+	if !ok {
+		return codeNoAnswer
+	}
+	code := api.ErrorCode()
+	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
+		return codeThrottled
+	}
+	switch code {
+	case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
+		return codeDenied
+	}
+	var response interface{ HTTPStatusCode() int }
+	if errors.As(err, &response) && response.HTTPStatusCode() < http.StatusInternalServerError {
+		return codeRefused
+	}
+	return codeFault
+}
+
+// Kubernetes returns a transport that counts the requests that next serves, for
+// rest.Config.Wrap.
+func (m *Metrics) Kubernetes(next http.RoundTripper) http.RoundTripper {
+	return countingTransport{next, &m.requests}
+}
+
+type countingTransport struct {
+	next     http.RoundTripper
+	requests *requests
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	start := time.Now()
+	response, err := t.next.RoundTrip(r)
+	if err != nil && errors.Is(r.Context().Err(), context.Canceled) {
+		return response, err
+	}
+	verb, resource := kubernetesAction(r)
+	code := codeNoAnswer
+	if err == nil {
+		code = strconv.Itoa(response.StatusCode)
+	}
+	t.requests.kubernetes.WithLabelValues(verb, resource, code).Inc()
+	if verb != "watch" {
+		t.requests.seconds.WithLabelValues(apiKubernetes).Observe(time.Since(start).Seconds())
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets client-go find the transport beneath.
+func (t countingTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// resources are those that this program asks for; any other is no label.
+var resources = []string{
+	"events", "leases", "nodes", "pods", "pods/eviction", "selfsubjectaccessreviews", "volumeattachments",
+}
+
+// kubernetesAction is what a request asks of the API server, in the words of RBAC.
+// https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
+func kubernetesAction(r *http.Request) (verb, resource string) {
+	// /api/v1 or /apis/GROUP/VERSION, [namespaces/NAMESPACE,] RESOURCE [, NAME [, SUBRESOURCE]]
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	path = path[min(len(path), map[bool]int{true: 3, false: 2}[path[0] == "apis"]):]
+	if len(path) > 2 && path[0] == "namespaces" {
+		path = path[2:]
+	}
+	if len(path) > 0 {
+		resource = path[0]
+	}
+	if len(path) > 2 {
+		resource += "/" + path[2]
+	}
+	if !slices.Contains(resources, resource) {
+		resource = apiOther
+	}
+	switch r.Method {
+	case http.MethodPost:
+		return "create", resource
+	case http.MethodPut:
+		return "update", resource
+	case http.MethodPatch:
+		return "patch", resource
+	case http.MethodDelete:
+		return "delete", resource
+	case http.MethodGet:
+	default:
+		return apiOther, resource
+	}
+	switch watch := r.URL.Query().Get("watch"); {
+	case watch == "true" || watch == "1":
+		return "watch", resource
+	case len(path) > 1:
+		return "get", resource
+	}
+	return "list", resource
+}
