@@ -433,13 +433,13 @@ func (c *chartScenario) prometheusOperator() {
 	c.must(err)
 	var at struct{ Dir string }
 	c.must(json.Unmarshal(out, &at))
-	for _, kind := range []string{"podmonitors", "servicemonitors"} {
+	for _, kind := range []string{"podmonitors", "servicemonitors", "prometheusrules"} {
 		path := filepath.Join(at.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml")
 		c.must(release.Apply(c.ctx, shared, path, kind+".monitoring.coreos.com"))
 	}
 	c.eventually("its kinds are served", func() bool {
 		list, err := c.kube.Discovery().ServerResourcesForGroupVersion("monitoring.coreos.com/v1")
-		return err == nil && len(list.APIResources) >= 2
+		return err == nil && len(list.APIResources) >= 3
 	})
 }
 

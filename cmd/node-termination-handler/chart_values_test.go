@@ -95,7 +95,7 @@ func chartValues() []chartValue {
 		{path: "webhookTemplateConfigMapName", schema: anyText, def: `""`, words: "ConfigMap that holds the template of the webhook, in place of webhookTemplate."},
 		{path: "webhookTemplateConfigMapKey", schema: anyText, def: `""`, words: "Key of that template."},
 
-		{heading: "Monitoring", path: "podMonitor.create", schema: anyBool, def: "false", words: "Create a PodMonitor. It takes the CRDs of the Prometheus operator, as does a ServiceMonitor."},
+		{heading: "Monitoring", path: "podMonitor.create", schema: anyBool, def: "false", words: "Create a PodMonitor. It takes the CRDs of the Prometheus operator, as do the next two."},
 		{path: "podMonitor.namespace", schema: anyText, def: `""`, words: "Its namespace. Default: the release's."},
 		{path: "podMonitor.labels", schema: texts, def: "{}", words: "Labels that your Prometheus selects it by."},
 		{path: "podMonitor.interval", schema: anyText, def: "30s", words: "How often the metrics are read."},
@@ -105,6 +105,13 @@ func chartValues() []chartValue {
 		{path: "serviceMonitor.labels", schema: texts, def: "{}", words: "Labels that your Prometheus selects it by."},
 		{path: "serviceMonitor.interval", schema: anyText, def: "30s", words: "How often the metrics are read."},
 		{path: "serviceMonitor.sampleLimit", schema: anyInteger, def: "5000", words: "How many samples are accepted."},
+		{path: "prometheusRule.create", schema: anyBool, def: "false", words: "Create a PrometheusRule with the alerts."},
+		{path: "prometheusRule.namespace", schema: anyText, def: `""`, words: "Its namespace. Default: the release's."},
+		{path: "prometheusRule.labels", schema: texts, def: "{}", words: "Labels that your Prometheus selects it by."},
+		{path: "dashboard.create", schema: anyBool, def: "false", words: "Create a ConfigMap with the dashboard, for Grafana's sidecar."},
+		{path: "dashboard.namespace", schema: anyText, def: `""`, words: "Its namespace. Default: the release's."},
+		{path: "dashboard.labels", schema: texts, def: `{grafana_dashboard: "1"}`, words: "Labels that the sidecar selects it by."},
+		{path: "dashboard.annotations", schema: texts, def: "{}", words: "Its annotations, such as the folder in Grafana."},
 
 		{
 			heading: "Cluster", path: "networkPolicy.create", schema: anyBool, def: "false",

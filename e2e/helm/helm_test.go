@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files and the manifests anew")
+var update = flag.Bool("update", false, "write the golden files, the manifests, and the chart's copies of files anew")
 
 // queue is the value that those who come from IMDS mode have to add.
 const queue = "--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth"
@@ -69,6 +69,24 @@ func valuesFiles(t *testing.T) []string {
 	return files
 }
 
+// copied are the files under deploy that the chart has too.
+var copied = []string{filepath.Join("prometheus", "rules.yaml"), filepath.Join("grafana", "dashboard.json")}
+
+// A chart is packed by itself: what it takes from elsewhere is copied into it.
+func TestTheChartHasTheAlertsAndTheDashboard(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range copied {
+		source, err := os.ReadFile(filepath.Join(root, "deploy", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, filepath.Join(Chart(root), "files", filepath.Base(path)), string(source))
+	}
+}
+
 func TestTheChartHasNothingThatLintFinds(t *testing.T) {
 	h, root := program(t)
 	for _, file := range valuesFiles(t) {
@@ -92,10 +110,27 @@ func TestEachValuesFileRendersAsBefore(t *testing.T) {
 			if err := json.Unmarshal([]byte(run(t, h, args...)), &release); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata", "golden", name+".yaml"), release.Manifest)
+			golden(t, filepath.Join("testdata", "golden", name+".yaml"), withoutFiles(t, root, release.Manifest))
 			golden(t, filepath.Join("testdata", "golden", name+".notes.txt"), release.Info.Notes)
 		})
 	}
+}
+
+// withoutFiles is a manifest with the names of the copied files in their place.
+func withoutFiles(t *testing.T, root, manifest string) string {
+	t.Helper()
+	for _, path := range copied {
+		name := filepath.Base(path)
+		text, err := os.ReadFile(filepath.Join(Chart(root), "files", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, indent := range []string{"  ", "    "} {
+			indented := indent + strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\n"+indent)
+			manifest = strings.ReplaceAll(manifest, indented, indent+"(files/"+name+")")
+		}
+	}
+	return manifest
 }
 
 func TestMistakesInValuesAreTold(t *testing.T) {

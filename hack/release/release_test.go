@@ -193,8 +193,8 @@ func TestTheChartIsPackedAndPushed(t *testing.T) {
 	if !strings.Contains(shown, "appVersion: 1.2.3") {
 		t.Errorf("what came back: %s", shown)
 	}
-	rendered := helm("template", "nth", "oci://"+host+"/charts/"+programName, "--version=1.2.3", "--plain-http", "--set=queueURL=q")
-	if !strings.Contains(rendered, programName+":1.2.3") {
+	rendered := helm("template", "nth", "oci://"+host+"/charts/"+programName, "--version=1.2.3", "--plain-http", "--set=queueURL=q,prometheusRule.create=true")
+	if !strings.Contains(rendered, programName+":1.2.3") || !strings.Contains(rendered, "alert:") {
 		t.Errorf("what it renders: %s", rendered)
 	}
 }
