@@ -45,6 +45,7 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 	} {
 		t.Run(tt.file, func(t *testing.T) {
 			c := newChartScenario(t)
+			c.openAccount(awssim.Options{Region: tt.region})
 			c.home(tt.labels)
 			switch tt.file {
 			case "everything":

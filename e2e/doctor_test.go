@@ -63,6 +63,7 @@ func (s *scenario) diagnosis(args ...string) (map[string]string, int) {
 			if c.Status != "warning" {
 				s.Errorf("credentials: %s", c.What)
 			}
+		case c.ID == "other-handlers" && c.Status == "warning": // another scenario has brought one along, for its own queue
 		case c.Status != "ok":
 			sick[c.ID] = c.Status
 		}

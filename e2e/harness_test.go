@@ -124,18 +124,24 @@ func newScenarioIn(t *testing.T, cluster *sandbox.Cluster) *scenario {
 	t.Helper()
 	s := &scenario{T: t, ctx: t.Context(), number: number.Add(1), cluster: cluster, kube: cluster.Client()}
 	s.name = fmt.Sprintf("s%d", s.number)
-	s.aws = awssim.New(awssim.Options{})
-	t.Cleanup(s.aws.Close)
-	t.Cleanup(func() { countCalls(s.aws) })
-	var err error
-	s.endpoint, err = s.aws.Listen(s.ctx, "127.0.0.1:0")
-	s.must(err)
-	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
+	s.openAccount(awssim.Options{})
 	s.must(release.Apply(s.ctx, s.cluster, manifests, s.name, "Deployment"))
 	// The scenario's own pods, in the same namespace, are none of Pod Security's business.
-	_, err = s.kube.CoreV1().Namespaces().Patch(s.ctx, s.name, types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
+	_, err := s.kube.CoreV1().Namespaces().Patch(s.ctx, s.name, types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
 	s.must(err)
 	return s
+}
+
+// openAccount gives the scenario an AWS account with a queue.
+func (s *scenario) openAccount(o awssim.Options) {
+	s.Helper()
+	account := awssim.New(o)
+	s.Cleanup(account.Close)
+	s.Cleanup(func() { countCalls(account) })
+	endpoint, err := account.Listen(s.ctx, "127.0.0.1:0")
+	s.must(err)
+	s.aws, s.endpoint = account, endpoint
+	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
 }
 
 func (s *scenario) must(err error) {

@@ -45,7 +45,7 @@ type API interface {
 }
 
 // ErrDenied is wrapped by the error of a look-up that the role does not allow.
-var ErrDenied = errors.New("permission ec2:DescribeInstances is missing")
+var ErrDenied = errors.New("permission ec2:DescribeInstances is missing on all resources")
 
 // A Directory looks instances up by id, in batches, and remembers the answers,
 // among them that there is no such instance. Its methods may be called
