@@ -287,6 +287,7 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 	t.Parallel()
 	away := map[string]func(*play){
 		"the API server is restarted": func(p *play) {
+			p.auditGap = true
 			p.cluster.APIServer.Kill()
 			p.must(p.cluster.APIServer.Start(p.ctx))
 		},
