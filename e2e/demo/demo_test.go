@@ -38,8 +38,6 @@ func TestMain(m *testing.M) {
 // The demo runs in the root of the source tree.
 const root = "../.."
 
-const manifests = root + "/deploy/manifests/node-termination-handler.yaml"
-
 // child is a demo that runs, in a process group and with a directory for
 // temporary files of its own.
 type child struct {

@@ -148,7 +148,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		fault = p.hooks.Before(r.Context(), call)
 	}
 	if !wait(r.Context(), fault.Latency) {
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) //nolint:forbidigo // net/http resets the connection then
 	}
 	if fault.replaces() && !fault.AfterEffect {
 		fault.answer(w, r)
@@ -215,7 +215,7 @@ func (f Fault) answer(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f.Hang:
 		<-r.Context().Done()
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) //nolint:forbidigo // net/http resets the connection then
 	case f.Reset:
 		reset(r)
 	}
@@ -237,8 +237,8 @@ func reset(r *http.Request) {
 	if tcp, ok := conn.(*gatedConn).Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
-	_ = conn.Close() // it may be closed
-	panic(http.ErrAbortHandler)
+	_ = conn.Close()            // it may be closed
+	panic(http.ErrAbortHandler) //nolint:forbidigo // net/http resets the connection then
 }
 
 // wait returns false if ctx ended before d was over.

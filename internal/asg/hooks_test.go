@@ -73,7 +73,7 @@ func TestAHookOfTheShortestTimeoutOutlivesAFailover(t *testing.T) {
 			}
 			hold(time.Duration(killed)*time.Second - time.Millisecond)
 			const failover = 20*time.Second - 10*time.Millisecond
-			time.Sleep(failover) //nolint:forbidigo // virtual: this is the failover
+			time.Sleep(failover) // virtual: this is the failover
 			hold(time.Minute)
 			if state := as.state(t, hook); state.Outcome != "" {
 				t.Errorf("killed after %d s: %+v", killed, state)

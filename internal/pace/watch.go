@@ -38,5 +38,5 @@ func BeginWatch[W any](ctx context.Context, w Watches, begin func(context.Contex
 	if err != nil {
 		cancel(err)
 	}
-	return watch, err //nolint:govet // the watch goes on with its context, until ctx ends
+	return watch, err // which goes on with its context, until ctx ends
 }

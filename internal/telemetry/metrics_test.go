@@ -151,35 +151,50 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		want    map[string]string
 	}{
 		{
-			"in time", []cluster.Entry{rebalance, spot}, drain.Result{Evicted: 3, Forced: 1}, false,
+			"in time",
+			[]cluster.Entry{rebalance, spot},
+			drain.Result{Evicted: 3, Forced: 1},
+			false,
 			map[string]string{
 				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "3", "pods_total{forced,SpotInterruption}": "1",
 				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
 			},
 		},
 		{
-			"without a deadline", []cluster.Entry{rebalance}, drain.Result{Evicted: 3}, false,
+			"without a deadline",
+			[]cluster.Entry{rebalance},
+			drain.Result{Evicted: 3},
+			false,
 			map[string]string{
 				"drains_total{RebalanceRecommendation,in-time}": "1", "pods_total{evicted,RebalanceRecommendation}": "3",
 				"notice_to_empty_seconds{RebalanceRecommendation}": "1/3600",
 			},
 		},
 		{
-			"missed, seen late", []cluster.Entry{over}, drain.Result{Missed: []string{"a", "b"}, Volumes: 2}, false,
+			"missed, seen late",
+			[]cluster.Entry{over},
+			drain.Result{Missed: []string{"a", "b"}, Volumes: 2},
+			false,
 			map[string]string{
 				"drains_total{SpotInterruption,missed}": "1", "pods_total{missed,SpotInterruption}": "2", "volumes_missed_total": "2",
 				"deadline_slack_seconds{SpotInterruption}": "1/-10", "notice_to_empty_seconds{SpotInterruption}": "1/130",
 			},
 		},
 		{
-			"the machine was gone", []cluster.Entry{spot}, drain.Result{Evicted: 1, Left: 2, Volumes: 1}, true,
+			"the machine was gone",
+			[]cluster.Entry{spot},
+			drain.Result{Evicted: 1, Left: 2, Volumes: 1},
+			true,
 			map[string]string{
 				"drains_total{SpotInterruption,gone}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{lost,SpotInterruption}": "2",
 				"notice_to_empty_seconds{SpotInterruption}": "1/30",
 			},
 		},
 		{
-			"the machine was gone, and empty", []cluster.Entry{spot}, drain.Result{Evicted: 1}, true,
+			"the machine was gone, and empty",
+			[]cluster.Entry{spot},
+			drain.Result{Evicted: 1},
+			true,
 			map[string]string{
 				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "1",
 				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
