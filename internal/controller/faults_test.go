@@ -537,7 +537,7 @@ func TestNothingIsLostWhateverCallFailsInWhateverWay(t *testing.T) {
 			t.Logf("| %s | %d | %d | %d |", way, runs[way], calls[way], failures[way])
 		}
 		for action := range actions {
-			if runs[action] > 0 && calls[action] == 0 {
+			if *allFaults && runs[action] > 0 && calls[action] == 0 { // one by chance may come after the last call
 				t.Errorf("%s has never failed", action)
 			}
 		}
