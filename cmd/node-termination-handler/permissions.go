@@ -9,6 +9,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 )
 
 // A permission is what the ClusterRole, or the Role of the Lease, has to allow.
@@ -21,18 +23,18 @@ type permission struct {
 // permissions are those without which the handler cannot do its work. Kubernetes
 // Events are none of them: without theirs nothing but the Events is missing.
 func permissions(c *config, namespace string) []permission {
-	all := []permission{
-		{resource: "nodes", verbs: []string{"get", "list", "watch", "patch"}},
-		{resource: "pods", verbs: []string{"list", "watch", "delete"}},
-		{resource: "pods", subresource: "eviction", verbs: []string{"create"}},
-		{resource: "persistentvolumeclaims", verbs: []string{"get"}},
-		{group: "storage.k8s.io", resource: "volumeattachments", verbs: []string{"list", "watch"}},
-	}
-	if c.leaderElect {
-		const group = "coordination.k8s.io"
-		all = append(all,
-			permission{group: group, resource: "leases", verbs: []string{"create"}, namespace: namespace},
-			permission{group: group, resource: "leases", verbs: []string{"get", "update"}, namespace: namespace, name: c.leaseName})
+	var all []permission
+	for _, a := range doctor.Accesses(doctor.Options{LeaderElect: c.leaderElect, Lease: c.leaseName}) {
+		p := permission{group: a.Group, resource: a.Resource, subresource: a.Subresource, name: a.Name}
+		if a.Namespaced {
+			p.namespace = namespace
+		}
+		if last := len(all) - 1; last >= 0 && all[last].String() == p.String() && all[last].name == p.name {
+			all[last].verbs = append(all[last].verbs, a.Verb)
+			continue
+		}
+		p.verbs = []string{a.Verb}
+		all = append(all, p)
 	}
 	return all
 }

@@ -31,9 +31,9 @@ func Accesses(o Options) []Access {
 		{Resource: "pods", Verb: "watch"},
 		{Resource: "pods", Verb: "delete"},
 		{Resource: "pods", Subresource: "eviction", Verb: "create"},
+		{Resource: "persistentvolumeclaims", Verb: "get"},
 		{Group: storage, Resource: "volumeattachments", Verb: "list"},
 		{Group: storage, Resource: "volumeattachments", Verb: "watch"},
-		{Resource: "persistentvolumeclaims", Verb: "get"},
 	}
 	if o.EmitEvents {
 		all = append(all, Access{Resource: "events", Verb: "create"}, Access{Resource: "events", Verb: "patch"})
@@ -55,7 +55,7 @@ func rbac(f *Facts) verdict {
 		case answer.Err != nil:
 			unsure = answer.Err
 		case answer.Value:
-		case a.Resource == "events" || a.Resource == "persistentvolumeclaims":
+		case a.Resource == "events":
 			useful = append(useful, a.String())
 		default:
 			needed = append(needed, a.String())
