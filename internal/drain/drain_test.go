@@ -96,7 +96,28 @@ func (s *stage) selectFields() {
 			return true, nil, err
 		}
 		selector := action.(clienttesting.WatchAction).GetWatchRestrictions().Fields
-		return true, watch.Filter(all, func(e watch.Event) (watch.Event, bool) { return e, matches(selector, e.Object) }), nil
+		events := make(chan watch.Event)
+		selected := watch.NewProxyWatcher(events)
+		go func() { // watch.Filter would stay behind with an event that nobody takes
+			defer all.Stop()
+			for {
+				var e watch.Event
+				select {
+				case e = <-all.ResultChan():
+				case <-selected.StopChan():
+					return
+				}
+				if !matches(selector, e.Object) {
+					continue
+				}
+				select {
+				case events <- e:
+				case <-selected.StopChan():
+					return
+				}
+			}
+		}()
+		return true, selected, nil
 	})
 }
 
