@@ -124,6 +124,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 	r := run{
 		Drainer: d,
 		order:   o,
+		begun:   time.Now(),
 		store:   newPodStore(),
 		pods:    map[types.UID]*state{},
 		answers: make(chan answer),
@@ -136,13 +137,13 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 	for {
 		now := time.Now()
 		synced := r.store.synced()
-		if deadline := r.order.Terms.Deadline; !deadline.IsZero() && !now.Before(deadline) {
+		if end := r.end(); !end.IsZero() && !now.Before(end) {
 			if r.result.Missed = r.present(); !synced {
 				r.result.Missed = []string{"all, which could not be listed"}
 			}
 			return r.result, nil
 		}
-		wake, done := r.order.Terms.Deadline, false
+		wake, done := r.end(), false
 		if synced {
 			wake, done = r.act(ctx, now)
 			r.leave()
@@ -169,6 +170,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 type run struct {
 	*Drainer
 	order   Order
+	begun   time.Time
 	store   *podStore
 	pods    map[types.UID]*state     // those that have to leave
 	spans   map[types.UID]trace.Span // of pods that were asked to; nil where there are none
@@ -199,7 +201,7 @@ func (r *run) look(ctx context.Context) error {
 	r.entered = leave
 	go r.store.watch(ctx, r.Client, r.order.Node)
 	for patience := time.Now().Add(requestTimeout); !r.store.synced(); {
-		until := earlier(patience, r.order.Terms.Deadline)
+		until := earlier(patience, r.end())
 		if !time.Now().Before(until) {
 			r.leave()
 			return nil
@@ -209,6 +211,16 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// end is when the drain is over, come what may: at the deadline; where that has
+// passed already, as for a hibernation, as soon as each pod has had its second.
+func (r *run) end() time.Time {
+	end := r.order.Terms.Deadline
+	if least := r.begun.Add(margin); !end.IsZero() && end.Before(least) {
+		return least
+	}
+	return end
 }
 
 // leave gives the turn back that look has kept, if nobody has taken it over.
@@ -225,8 +237,8 @@ func (r *run) turn(ctx context.Context) (leave func(time.Duration), err error) {
 	for {
 		terms := r.order.Terms
 		waiting, stop := context.WithCancel(ctx)
-		if !terms.Deadline.IsZero() {
-			waiting, stop = context.WithDeadline(ctx, terms.Deadline)
+		if end := r.end(); !end.IsZero() {
+			waiting, stop = context.WithDeadline(ctx, end)
 		}
 		changed := make(chan struct{})
 		go func() {
@@ -257,7 +269,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 	front := r.refresh()
 	if front >= self { // nobody is left, or our own pod alone
 		if r.busy > 0 {
-			return r.order.Terms.Deadline, false
+			return r.end(), false
 		}
 		r.result.Self = front == self
 		if look := r.order.CordonedAt.Add(secondLook); now.Before(look) {
@@ -265,7 +277,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 		}
 		return time.Time{}, true
 	}
-	wake = r.order.Terms.Deadline
+	wake = r.end()
 	for _, obj := range r.sorted() {
 		p := r.pods[obj.UID]
 		if p.tier == self && !r.order.Terms.Deadline.IsZero() {

@@ -445,6 +445,30 @@ func TestWhatIsLeftAtTheDeadlineIsNamed(t *testing.T) {
 	})
 }
 
+// Hibernation begins with its warning, and a warning can be late: as long as the
+// machine is there, its pods get what little there is.
+func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
+	t.Run("asked", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.pod("a")
+			s.stops["a"] = time.Minute
+			result, err := s.drain(Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
+			s.wantEnd(result, err, Result{Evicted: 1}, margin)
+			s.want(0, "0s evicted a with 1s")
+		})
+	})
+	t.Run("or told, against its budget", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.pod("a")
+			s.stops["a"] = time.Minute
+			s.refuse = budget
+			result, err := s.drain(Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
+			s.wantEnd(result, err, Result{Forced: 1}, margin)
+			s.want(1, "0s deleted a with 1s")
+		})
+	})
+}
+
 func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })

@@ -108,8 +108,13 @@ type move struct {
 func next(p state, front tier, terms Terms, now time.Time) move {
 	hard := !terms.Deadline.IsZero()
 	if !p.deletion.IsZero() {
-		// The API server cuts times to seconds: one is no difference.
-		if !hard || !p.deletion.After(terms.Deadline.Add(time.Second)) || p.cut {
+		// The API server cuts times to seconds: one is no difference. Behind the
+		// deadline nothing can be shorter than what ends in a second.
+		enough := terms.Deadline.Add(time.Second)
+		if shortest := now.Add(2 * time.Second); enough.Before(shortest) {
+			enough = shortest
+		}
+		if !hard || !p.deletion.After(enough) || p.cut {
 			return move{}
 		}
 		// The pod has its SIGTERM; a shorter grace is its SIGKILL. The API server
