@@ -46,7 +46,7 @@ iac: ## test the templates in deploy/cloudformation and deploy/terraform
 e2e: ## run the end-to-end tests on a real control plane
 	@echo "compiling Helm, unless that was done before: 1 to 3 minutes on 2 cores"
 	@go -C hack/helm tool -n helm >/dev/null
-	go test -count=1 -parallel 32 -timeout 20m $(E2E)
+	go test -count=1 -parallel 20 -timeout 20m $(E2E)
 	go -C hack/release test ./...
 
 demo: ## see it work: two notices, two drained nodes, a timeline

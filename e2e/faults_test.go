@@ -287,7 +287,6 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 	t.Parallel()
 	away := map[string]func(*play){
 		"the API server is restarted": func(p *play) {
-			p.auditGap = true
 			p.cluster.APIServer.Kill()
 			p.must(p.cluster.APIServer.Start(p.ctx))
 		},
@@ -307,7 +306,10 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = cluster.Stop() })
-			sabotage(newScenarioIn(t, cluster), 0, nil, goAway, func(p *play) {
+			sabotage(newScenarioIn(t, cluster), 0, nil, func(p *play) {
+				p.away = true
+				goAway(p)
+			}, func(p *play) {
 				p.eventually("the API server is back", func() bool {
 					_, err := p.kube.CoreV1().Nodes().Get(p.ctx, p.spare.name, metav1.GetOptions{})
 					return err == nil

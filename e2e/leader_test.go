@@ -260,8 +260,11 @@ func TestANewVersionRollsOutUnderLoad(t *testing.T) {
 	more()
 	s.awaitDeleted(soon, messages...)
 	var slowest time.Duration
+	stopped := s.stopped()
 	for k, n := range nodes {
-		s.drainedBefore(messages[k], n)
+		if pod := "slow-" + n.name; stopped[pod].IsZero() || stopped[pod].After(s.deleted(messages[k])) {
+			t.Errorf("pod %s stopped at %s, its node's message was deleted at %s", pod, stopped[pod], s.deleted(messages[k]))
+		}
 		s.askedOnce("slow-" + n.name)
 		cordoned := s.audit(func(e sandbox.AuditEvent) bool {
 			return e.Resource == "nodes" && e.Name == n.name && e.Verb == "patch" && e.Code < 300
@@ -269,7 +272,7 @@ func TestANewVersionRollsOutUnderLoad(t *testing.T) {
 		slowest = max(slowest, cordoned[0].Received.Sub(sent[n.name]))
 	}
 	t.Logf("the last node was cordoned %s after its notice", slowest.Round(time.Millisecond))
-	if slowest > 20*time.Second {
+	if slowest > 30*time.Second { // a second on a machine that has nothing else to do
 		t.Errorf("a node was cordoned %s after its notice", slowest)
 	}
 }
@@ -373,7 +376,10 @@ func TestTheLeadersOwnPodGoesLastAndTheOtherReplicaFinishesItsNode(t *testing.T)
 			t.Errorf("the leader's own pod was evicted %s before pod %s was gone", gone.Sub(own[0].at), pod)
 		}
 	}
-	s.askedOnce("quick", "slow", "dns", "nth-a")
+	s.askedOnce("quick", "slow", "dns")
+	if len(own) > 2 { // it asks for itself, and who leads next may not have seen that yet
+		t.Errorf("the leader's own pod was asked to leave %d times", len(own))
+	}
 	if by := s.deleter(message); by != second.key {
 		t.Errorf("the message was deleted by %s, want the other replica, %s", by, second.key)
 	}
