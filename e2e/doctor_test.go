@@ -26,6 +26,7 @@ import (
 // and returns its exit status and what it wrote.
 func (s *scenario) run(stdin string, args ...string) (status int, out, errOut string) {
 	s.Helper()
+	otherRights.Store(s.name, true)
 	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Minute)

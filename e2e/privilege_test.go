@@ -74,7 +74,8 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 		}
 	}
 	for _, action := range slices.Sorted(maps.Keys(awsCalls.made)) {
-		if !slices.Contains(granted, action) && !strings.HasPrefix(action, "sts:") { // who one is may be asked by all
+		// Who one is may be asked by all, and what was cut before it said what it is counts for nothing.
+		if !slices.Contains(granted, action) && !strings.HasPrefix(action, "sts:") && action != "unknown:unknown" {
 			wrong = append(wrong, fmt.Errorf("the IAM policy does not grant %s, which was called %d times", action, awsCalls.made[action]))
 		}
 	}
@@ -89,7 +90,7 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 		if !ours {
 			return false
 		}
-		if _, restricted := restricted.Load(namespace); e.Code == http.StatusForbidden && !restricted {
+		if _, other := otherRights.Load(namespace); e.Code == http.StatusForbidden && !other {
 			wrong = append(wrong, fmt.Errorf("denied in scenario %s: %s %s", namespace, e.Verb, e.URI))
 		}
 		for _, name := range []string{"", e.Name} {
@@ -108,8 +109,9 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 	return errors.Join(wrong...)
 }
 
-// restricted are the scenarios, by name, that take rights away from their handlers.
-var restricted sync.Map
+// otherRights are the scenarios, by name, that take rights away from their handlers,
+// or run commands that ask for more than a handler may.
+var otherRights sync.Map
 
 // A right is one verb on one resource, on the object of that name or, without one, on all.
 type right struct{ verb, group, resource, name string }
