@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (d *demo) warnOfSpot(ctx context.Context) (timeline.Notice, error) {
 		}
 		select {
 		case <-d.simulation.ended:
-			return false, d.simulation.failure()
+			return false, cmp.Or(d.simulation.failure(), fmt.Errorf("simulate sent nothing:\n%s", &d.simulation.out))
 		default:
 			return false, nil
 		}

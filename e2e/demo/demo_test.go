@@ -161,6 +161,28 @@ func TestTheDemoTellsTheWholeStory(t *testing.T) {
 	}
 }
 
+func TestTheDemoFailsWhenNodesAreNotCordoned(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dry-run")
+	// It sends the notice as it should.
+	script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *\" simulate \"*) exec %[1]q \"$@\" ;; esac\nexec %[1]q --dry-run \"$@\"\n", handler(t))
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := command(t, "-handler", path, "-patience", "10s")
+	if status := p.run(); status != 1 {
+		t.Errorf("status %d, want 1\n%s", status, &p.out)
+	}
+	for _, want := range []string{
+		"demo: it did not work: this did not happen within 10 s:\n  node-a is not cordoned\n  pod web-",
+		"--- the end of the log of replica-1\n",
+		"--- the end of the log of replica-2\n",
+	} {
+		if !strings.Contains(p.errOut.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &p.errOut)
+		}
+	}
+}
+
 func TestTheDemoFailsWhenTheControllerDoesNotRun(t *testing.T) {
 	p := command(t, "-handler", "false")
 	if status := p.run(); status != 1 {
