@@ -700,3 +700,23 @@ func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
 		s.want(0, "1s evicted hurried with 30s", "2s evicted calm with 30s")
 	})
 }
+
+// A second notice joins with the same deadline while the node waits for its turn.
+func TestTermsThatStayAsTheyAreDoNotCostANodeItsTurn(t *testing.T) {
+	play(t, func(s *stage) {
+		_, open := s.gated()
+		s.pod("a")
+		terms, changed := Terms{Deadline: s.begin.Add(100 * time.Second)}, make(chan Terms)
+		var drains sync.WaitGroup
+		drains.Go(func() {
+			result, err := s.drain(terms, changed)
+			s.wantEnd(result, err, Result{Evicted: 1}, 11*time.Second)
+		})
+		synctest.Wait()
+		changed <- terms
+		time.Sleep(10 * time.Second)
+		open()
+		drains.Wait()
+		s.want(0, "11s evicted a with 30s")
+	})
+}
