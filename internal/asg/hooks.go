@@ -31,8 +31,8 @@ const (
 
 	firstRetry = 500 * time.Millisecond
 	mostRetry  = 10 * time.Second
-	// A permission comes back by hand, and a minute is soon for whoever mended it.
-	deniedRetry = time.Minute
+	// A permission comes back by hand. The shortest hook is open for 30 s.
+	deniedRetry = 20 * time.Second
 
 	// A hook's limits are part of a group's set-up.
 	limitsKept = 5 * time.Minute

@@ -588,6 +588,14 @@ func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
 		"SQS refuses for 5 minutes": func(d *badDay) { d.failAll("sqs", awssim.Fault{Status: http.StatusServiceUnavailable}, later, minutes) },
 		"SQS hangs for 5 minutes":   func(d *badDay) { d.failAll("sqs", awssim.Fault{Hang: true}, later, minutes) },
 		"SQS denies for 5 minutes":  func(d *badDay) { d.failAll("sqs", awssim.Fault{Code: "AccessDenied"}, later, minutes) },
+		"the role is taken away and given back": func(d *badDay) {
+			denied := awssim.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+			const lasts = 145 * time.Second // the hook is open for 180 s
+			d.failAll("sqs", denied, later, lasts)
+			d.failAll("autoscaling", denied, later, lasts)
+			denied.Code = "UnauthorizedOperation"
+			d.failAll("ec2", denied, later, lasts)
+		},
 		// The SDK signs by the clock of the answers; the times of the events stay.
 		"AWS's clock is 5 minutes ahead":      func(d *badDay) { d.skew(clocksDiffer) },
 		"AWS's clock is 5 minutes behind":     func(d *badDay) { d.skew(-clocksDiffer) },
