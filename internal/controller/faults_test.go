@@ -599,6 +599,8 @@ func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
 		// The SDK signs by the clock of the answers; the times of the events stay.
 		"AWS's clock is 5 minutes ahead":      func(d *badDay) { d.skew(clocksDiffer) },
 		"AWS's clock is 5 minutes behind":     func(d *badDay) { d.skew(-clocksDiffer) },
+		"the API server's clock is ahead":     func(d *badDay) { d.api.clock = 5 * time.Minute },
+		"the API server's clock is behind":    func(d *badDay) { d.api.clock = -5 * time.Minute },
 		"AWS is away for a minute":            func(d *badDay) { d.failAll("*", awssim.Fault{Reset: true}, 0, faultsLast) },
 		"the API server is away for a minute": func(d *badDay) { d.failAll("kubernetes", awssim.Fault{Reset: true}, 0, faultsLast) },
 		"the API server hangs for a minute": func(d *badDay) {
