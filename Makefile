@@ -107,12 +107,7 @@ bench: ## compare the benchmarks that match BENCH (default: all) with those of B
 	@hack/bench '$(BENCH)' '$(BASE)'
 
 fuzz: ## run each fuzz target for FUZZTIME (default: 12m, an hour in all)
-	@grep -rl '^func Fuzz' --include='*_test.go' cmd internal | while read -r file; do \
-		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\).*/\1/p' "$$file"); do \
-			echo "$$target in $$file"; \
-			go test "./$$(dirname "$$file")" -run '^$$' -timeout 0 -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit; \
-		done \
-	done
+	@hack/fuzz $(FUZZTIME)
 
 # It asks vuln.go.dev, which not every machine can reach.
 vuln: ## look the dependencies up in Go's database of vulnerabilities
