@@ -233,7 +233,7 @@ func TestWithTheClusterRoleOfNTHTheStartFailsAndListsWhatIsMissing(t *testing.T)
 	if status := h.cmd.ProcessState.ExitCode(); status != 1 {
 		t.Errorf("status %d", status)
 	}
-	for _, missing := range []string{"watch nodes;", "watch, delete pods;", "list, watch volumeattachments", "create leases", "get, update leases"} {
+	for _, missing := range []string{"watch nodes,", "watch pods, delete pods,", "watch volumeattachments", "create leases", "update leases"} {
 		if said := h.log.String(); !strings.Contains(said, missing) {
 			t.Errorf("%q is not said to be missing:\n%s", missing, said)
 		}

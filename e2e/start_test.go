@@ -77,7 +77,7 @@ func TestAStartThatIsInVainEndsWithOneClearLineWithinThirtySeconds(t *testing.T)
 			func(h *handler) {
 				h.s.must(h.s.kube.RbacV1().ClusterRoleBindings().Delete(h.s.ctx, h.s.name, metav1.DeleteOptions{}))
 			},
-			[]string{"this ServiceAccount may not", "list, watch, patch nodes", "create pods/eviction", "list, watch volumeattachments", "ClusterRole"},
+			[]string{"this ServiceAccount may not", "list nodes", "watch nodes", "patch nodes", "create pods/eviction", "watch volumeattachments", "ClusterRole"},
 		},
 		"one verb is missing": {
 			func(h *handler) { h.s.withoutRight("nodes", "patch") },
@@ -87,7 +87,7 @@ func TestAStartThatIsInVainEndsWithOneClearLineWithinThirtySeconds(t *testing.T)
 			func(h *handler) {
 				h.s.must(h.s.kube.RbacV1().RoleBindings(h.s.name).Delete(h.s.ctx, "node-termination-handler", metav1.DeleteOptions{}))
 			},
-			[]string{"this ServiceAccount may not create leases", "get, update leases", "in s"},
+			[]string{"this ServiceAccount may not create leases", "get leases.coordination.k8s.io in s", "update leases"},
 		},
 		"no API server": {
 			func(h *handler) { h.kubeconfig = h.s.kubeconfigOf(closedPort(h.s)) },

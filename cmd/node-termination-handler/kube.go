@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +18,8 @@ import (
 	typedstoragev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // kubeClients are clients of the API groups that this program speaks to. A
@@ -62,6 +67,27 @@ func newKubeClients(config *rest.Config) (kubeClients, error) {
 	}
 	return k, nil
 }
+
+// heeding slows all requests down where the API server says that it has too much to
+// do. The client heeds that too, but for the one request alone, and without a word.
+// An eviction is left to its caller: a budget answers with the same status.
+type heeding struct {
+	next http.RoundTripper
+	gate *pace.Gate
+}
+
+// RoundTrip implements http.RoundTripper.
+func (h heeding) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := h.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusTooManyRequests && !strings.HasSuffix(request.URL.Path, "/eviction") {
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // as the client does
+		h.gate.Busy(max(time.Second, time.Duration(seconds)*time.Second))
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets client-go find the transport beneath.
+func (h heeding) WrappedRoundTripper() http.RoundTripper { return h.next }
 
 // commandClients are for commands that look at the cluster. patience bounds a
 // request; zero is for watches.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/transport"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -34,7 +33,7 @@ type observation struct {
 // until ctx ends. node returns a node as it was last seen, nil if there is none.
 func observe(ctx context.Context, c *config, log logr.Logger, metrics *telemetry.Metrics, template telemetry.Template, gate *pace.Gate, node func(string) *corev1.Node) (observation, error) {
 	o := observation{Observers: telemetry.Observers{metrics}, pod: metrics.Pod}
-	client, err := asideClients(c, metrics.Kubernetes, func(next http.RoundTripper) http.RoundTripper { return aside{next, gate} })
+	client, err := asideClients(c, metrics, gate)
 	if err != nil {
 		return o, err
 	}
@@ -90,18 +89,17 @@ func withTraces(ctx context.Context, c *config, log logr.Logger) (_ context.Cont
 }
 
 // asideClients are for what must not take the requests of drains: they may make a
-// tenth of theirs, and wait for no answer longer than any of it is worth. The last
-// of wraps is the first to see a request.
-func asideClients(c *config, wraps ...transport.WrapperFunc) (kubeClients, error) {
+// tenth of theirs, and wait for no answer longer than any of it is worth. What they
+// wait at the gate is no part of what metrics see.
+func asideClients(c *config, metrics *telemetry.Metrics, gate *pace.Gate) (kubeClients, error) {
 	const qps, burst, patience = 50, 100, 10 * time.Second
 	config, _, err := c.kube()
 	if err != nil {
 		return kubeClients{}, err
 	}
 	config.QPS, config.Burst, config.Timeout = qps, burst, patience
-	for _, wrap := range wraps {
-		config.Wrap(wrap)
-	}
+	config.Wrap(metrics.Kubernetes)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return aside{next, gate} })
 	return newKubeClients(config)
 }
 

@@ -41,10 +41,10 @@ func nthAllows(a *authorizationv1.ResourceAttributes) (bool, error) {
 
 func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 	c := &config{leaderElect: true, leaseName: "nth"}
-	err := allowed(t.Context(), asked(nthAllows), permissions(c, "kube-system"))
-	want := "check the rights: this ServiceAccount may not watch nodes; watch, delete pods; get persistentvolumeclaims; " +
-		"list, watch volumeattachments of storage.k8s.io; create leases of coordination.k8s.io in kube-system; " +
-		"get, update leases of coordination.k8s.io in kube-system; the ClusterRole and the Role in deploy/manifests allow it"
+	err := allowed(t.Context(), asked(nthAllows), rightsNeeded(c, "kube-system"))
+	want := "check the rights: this ServiceAccount may not watch nodes, watch pods, delete pods, get persistentvolumeclaims, " +
+		"list volumeattachments.storage.k8s.io, watch volumeattachments.storage.k8s.io, create leases.coordination.k8s.io in kube-system, " +
+		"get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system; the ClusterRole and the Role in deploy/manifests allow it"
 	if err == nil {
 		t.Fatal("it starts")
 	}
@@ -55,7 +55,7 @@ func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 
 func TestWithoutLeaderElectionNoLeaseIsNeeded(t *testing.T) {
 	client := asked(func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Resource != "leases", nil })
-	if err := allowed(t.Context(), client, permissions(&config{}, "kube-system")); err != nil {
+	if err := allowed(t.Context(), client, rightsNeeded(&config{}, "kube-system")); err != nil {
 		t.Error(err)
 	}
 }
@@ -64,7 +64,7 @@ func TestAClusterThatAnswersNoQuestionsAboutRightsIsTakenAtItsDeeds(t *testing.T
 	client := asked(func(*authorizationv1.ResourceAttributes) (bool, error) {
 		return false, apierrors.NewForbidden(kschema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", errors.New("no"))
 	})
-	if err := allowed(t.Context(), client, permissions(&config{}, "")); err != nil {
+	if err := allowed(t.Context(), client, rightsNeeded(&config{}, "")); err != nil {
 		t.Error(err)
 	}
 }
@@ -76,7 +76,7 @@ func TestRightsAreAskedForAgainWhileTheAPIServerIsAway(t *testing.T) {
 		cancel(errors.New("enough"))
 		return false, away
 	})
-	if err := allowed(ctx, client, permissions(&config{}, "")); !errors.Is(err, away) {
+	if err := allowed(ctx, client, rightsNeeded(&config{}, "")); !errors.Is(err, away) {
 		t.Errorf("got %v, want what the API server said last", err)
 	}
 }

@@ -75,13 +75,14 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	gate := pace.NewGate(requestsAtOnce)
 	kube.Wrap(metrics.Kubernetes)
+	kube.Wrap(func(next http.RoundTripper) http.RoundTripper { return heeding{next, gate} })
 	client, err := newKubeClients(kube)
 	if err != nil {
 		return err
 	}
 
-	gate := pace.NewGate(requestsAtOnce)
 	// Both replicas watch, so that the one that takes over knows the cluster.
 	nodes, err := cluster.New(client, gate, c.queue.text, marksOf(c))
 	if err != nil {
@@ -129,7 +130,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if err := begin(ctx, probes, []check{
 		{"queue", func(ctx context.Context) error { return queueWorks(ctx, c, server.Load()) }},
 		{"instances", func(ctx context.Context) error { return instancesWork(ctx, c, instances) }},
-		{"permissions", func(ctx context.Context) error { return allowed(ctx, client, permissions(c, namespace)) }},
+		{"permissions", func(ctx context.Context) error { return allowed(ctx, client, rightsNeeded(c, namespace)) }},
 		{"nodes", nodes.WaitForSync},
 		{"volumes", volumes.WaitForSync},
 	}); err != nil {

@@ -66,7 +66,7 @@ func instancesWork(ctx context.Context, c *config, instances *instance.Directory
 // rights, and for next to nothing of all that is watched, because a cluster may
 // not answer the first. It tries again what may heal, until ctx ends, and returns
 // its last answer then.
-func allowed(ctx context.Context, client kubeClients, needed []permission) error {
+func allowed(ctx context.Context, client kubeClients, needed rights) error {
 	const patience = startTime - 5*time.Second // those who wait for a watch have less to say
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -76,7 +76,7 @@ func allowed(ctx context.Context, client kubeClients, needed []permission) error
 		try   func() error
 	}{
 		{"check the rights", func() error {
-			err := checkPermissions(ctx, client.authorization.SelfSubjectAccessReviews(), needed)
+			err := needed.check(ctx, client.authorization.SelfSubjectAccessReviews())
 			if apierrors.IsForbidden(err) {
 				return nil
 			}

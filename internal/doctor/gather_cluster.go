@@ -84,17 +84,8 @@ func (c *Cluster) access(ctx context.Context, o Options) map[Access]Answer[bool]
 	)
 	for _, a := range Accesses(o) {
 		all.Go(func() {
-			attributes := &authzv1.ResourceAttributes{Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Verb: a.Verb, Name: a.Name}
-			if a.Namespaced {
-				attributes.Namespace = o.Namespace
-			}
-			review, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authzv1.SelfSubjectAccessReview{
-				Spec: authzv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
-			}, metav1.CreateOptions{})
-			answer := Answer[bool]{Err: refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)}
-			if err == nil {
-				answer.Value = review.Status.Allowed
-			}
+			granted, err := a.Granted(ctx, c.Client.AuthorizationV1().SelfSubjectAccessReviews(), o.Namespace)
+			answer := Answer[bool]{Value: granted, Err: refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)}
 			mu.Lock()
 			defer mu.Unlock()
 			answers[a] = answer
@@ -102,6 +93,22 @@ func (c *Cluster) access(ctx context.Context, o Options) map[Access]Answer[bool]
 	}
 	all.Wait()
 	return answers
+}
+
+// Granted asks the API server whether whoever calls it has the right a. The
+// namespace matters to namespaced rights only.
+func (a Access) Granted(ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string) (bool, error) {
+	attributes := &authzv1.ResourceAttributes{Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Verb: a.Verb, Name: a.Name}
+	if a.Namespaced {
+		attributes.Namespace = namespace
+	}
+	review, err := reviews.Create(ctx, &authzv1.SelfSubjectAccessReview{
+		Spec: authzv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
 }
 
 func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Lease] {

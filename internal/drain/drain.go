@@ -40,6 +40,10 @@ const (
 	hopelessRetry = 30 * time.Second
 	// requestTimeout bounds one request, so that a hanging API server costs a try.
 	requestTimeout = 10 * time.Second
+	// requestEnds is what a request has to end by itself when the context ends. Of
+	// one that is cut off nobody knows what it did, and a budget may count a pod as
+	// disrupted that nobody deletes, for minutes.
+	requestEnds = time.Second
 	// parallel bounds the requests of one drain that are under way at once.
 	parallel = 16
 )
@@ -119,15 +123,18 @@ type Result struct {
 // come, or when only our own pod is left. The error is the cause of ctx, never
 // anything else: whatever fails is tried again until then.
 func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
+	calls, cut := pace.Linger(ctx, requestEnds)
+	defer cut()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	r := run{
 		Drainer: d,
 		order:   o,
+		calls:   calls,
 		begun:   time.Now(),
 		store:   newPodStore(),
 		pods:    map[types.UID]*state{},
-		answers: make(chan answer),
+		answers: make(chan answer, parallel), // nobody waits to tell
 	}
 	defer r.leave()
 	if err := r.look(ctx); err != nil {
@@ -152,6 +159,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 			break
 		}
 		if err := r.sleep(ctx, wake); err != nil {
+			r.hearOut()
 			r.result.Left = len(r.pods)
 			return r.result, err
 		}
@@ -170,6 +178,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 type run struct {
 	*Drainer
 	order   Order
+	calls   context.Context // of requests; see requestEnds
 	begun   time.Time
 	store   *podStore
 	pods    map[types.UID]*state     // those that have to leave
@@ -186,6 +195,7 @@ type answer struct {
 	pod  *corev1.Pod
 	move move
 	err  error
+	none bool // the drain ended before there was one
 }
 
 // look begins to watch the pods of the node when it is its turn, which the first
@@ -454,16 +464,18 @@ func (r *run) priority(p state, m move) pace.Priority {
 }
 
 // ask makes one request when it is its turn, and reports its answer. It is its
-// turn already if leave is not nil.
+// turn already if leave is not nil. Where ctx ends before, there is none.
 func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority, leave func(time.Duration)) {
 	a := answer{uid: pod.UID, pod: pod, move: m}
+	defer func() { r.answers <- a }()
 	if leave == nil {
 		var err error
 		if leave, err = r.Gate.Enter(ctx, p); err != nil {
-			return // ctx has ended, and nobody listens
+			a.none = true
+			return
 		}
 	}
-	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	request, cancel := context.WithTimeout(r.calls, requestTimeout)
 	defer cancel()
 	if m.verb == evict {
 		a.err = r.evict(request, pod, m.grace)
@@ -471,9 +483,14 @@ func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority,
 		a.err = r.remove(request, pod, m.grace)
 	}
 	leave(busy(a.err))
-	select {
-	case r.answers <- a:
-	case <-ctx.Done():
+	a.none = a.err != nil && r.calls.Err() != nil
+}
+
+// hearOut takes in the answers to the requests that are under way when the context
+// ends.
+func (r *run) hearOut() {
+	for ; r.busy > 0; r.busy-- {
+		r.learn(<-r.answers, time.Now())
 	}
 }
 
@@ -504,6 +521,9 @@ func deleteOptions(pod *corev1.Pod, grace time.Duration) *metav1.DeleteOptions {
 
 // learn takes in the answer to a request.
 func (r *run) learn(a answer, now time.Time) {
+	if a.none {
+		return
+	}
 	log := r.order.Log.WithValues("pod", a.pod.Namespace+"/"+a.pod.Name)
 	// A pod that is gone, or whose name is another pod's, needs nothing more.
 	if apierrors.IsNotFound(a.err) || apierrors.IsConflict(a.err) {

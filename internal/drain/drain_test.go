@@ -51,6 +51,9 @@ type stage struct {
 	// clock is by how much that of the API server is ahead of ours.
 	clock time.Duration
 
+	// answers is how long the answer to an eviction takes, which is done by then.
+	answers time.Duration
+
 	over chan struct{} // closed at the end
 
 	mu     sync.Mutex
@@ -216,6 +219,11 @@ func (e evictions) RESTClient() rest.Interface {
 				}
 			} else {
 				e.stage.happened("refused %s", eviction.Name)
+			}
+			select {
+			case <-time.After(e.stage.answers):
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
 			}
 			status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 			text, err := json.Marshal(status)
@@ -554,6 +562,35 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Nobody knows what a request did that is cut off in the middle.
+func TestARequestUnderWayIsHeardOutForASecond(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers, want time.Duration
+		result        Result
+	}{
+		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, Result{Evicted: 1, Left: 1}},
+		"it is not answered": {time.Hour, 1200 * time.Millisecond, Result{Left: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("a")
+				s.stops["a"] = 10 * time.Second
+				s.answers = test.answers
+				cause := errors.New("the process stops")
+				ctx, cancel := context.WithCancelCause(s.Context())
+				time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
+				result, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
+				if took := time.Since(s.begin); !errors.Is(err, cause) || took != test.want {
+					t.Errorf("Drain = %v after %s, want %v after %s", err, took, cause, test.want)
+				}
+				if diff := cmp.Diff(test.result, result); diff != "" {
+					t.Errorf("result (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 func TestRequestsUnderWayAreBounded(t *testing.T) {

@@ -55,13 +55,30 @@ func (g *Gate) leave(busy time.Duration) {
 	defer g.mu.Unlock()
 	g.inside--
 	if busy > 0 {
-		// The answers of one crowd are one piece of news.
-		if now := time.Now(); !now.Before(g.closed) {
-			g.bound = max(1, g.bound/2)
-			g.closed = now.Add(min(busy, forever))
-		}
+		g.slowDown(busy)
 	} else {
 		g.bound = min(g.most, g.bound+1/g.bound)
 	}
 	g.wakeFirst()
+}
+
+// Busy tells what a server has answered to a call whose caller does not get to see
+// the answer, because a client in between tries again: for how long the server,
+// being too busy, wants to be left alone.
+func (g *Gate) Busy(busy time.Duration) {
+	if g == nil || busy <= 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.slowDown(busy)
+	g.wakeFirst()
+}
+
+func (g *Gate) slowDown(busy time.Duration) {
+	// The answers of one crowd are one piece of news.
+	if now := time.Now(); !now.Before(g.closed) {
+		g.bound = max(1, g.bound/2)
+		g.closed = now.Add(min(busy, forever))
+	}
 }

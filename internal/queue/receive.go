@@ -9,6 +9,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const (
@@ -21,6 +23,11 @@ const (
 	// pollGrace is what a receive may take beyond its wait. An endpoint that is
 	// still silent then is taken for dead.
 	pollGrace = 10 * time.Second
+
+	// receiveEnds is what a receive has to end by itself when the process stops.
+	// Messages of an answer that nobody reads stay invisible until their visibility
+	// has run out; where there are some, it is a matter of milliseconds.
+	receiveEnds = 300 * time.Millisecond
 
 	// A failed receive is tried again soon, since a spot warning leaves two
 	// minutes, and not often, since it may be throttling that made it fail.
@@ -136,7 +143,9 @@ func (s *Server) awaitRoom(ctx context.Context) bool {
 // poll receives once, into room that was reserved, starts what came in and
 // returns how many messages that was.
 func (s *Server) poll(ctx, settling context.Context, wait time.Duration) (int, error) {
-	polling, cancel := context.WithTimeout(ctx, wait+pollGrace)
+	lingering, stop := pace.Linger(ctx, receiveEnds)
+	defer stop()
+	polling, cancel := context.WithTimeout(lingering, wait+pollGrace)
 	defer cancel()
 	out, err := s.Client.ReceiveMessage(polling, &sqs.ReceiveMessageInput{
 		QueueUrl:            aws.String(s.URL),

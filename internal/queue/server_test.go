@@ -546,6 +546,45 @@ func TestMessageThatArrivesWhileStoppingGoesBackUnhandled(t *testing.T) {
 	})
 }
 
+// slowQueue has done what a receive asks for before its answer is on the way.
+type slowQueue struct{ *fakeQueue }
+
+func (q slowQueue) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, opts ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {
+	out, err := q.fakeQueue.ReceiveMessage(ctx, in, opts...)
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return out, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Were the answer not waited for, its messages would be invisible to the next
+// leader until their visibility has run out.
+func TestShutdownGivesBackWhatAReceiveUnderWayBrings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, d := newFakeQueue(), &deliveries{}
+		s := &Server{Client: slowQueue{q}, URL: q.url(), Handler: d}
+		q.send("a", "b")
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(30*time.Millisecond, cancel)
+		if err := s.Serve(ctx); err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+		for _, id := range q.left() {
+			if n := len(d.of(id)); n != 0 {
+				t.Errorf("%s was handled %d times", id, n)
+			}
+			if hidden := q.hidden(id); hidden > stopGiveBack {
+				t.Errorf("%s is hidden for another %v", id, hidden)
+			}
+		}
+		if n := len(q.left()); n != 2 {
+			t.Errorf("%d messages are left, want 2", n)
+		}
+	})
+}
+
 func TestStormOf500MessagesTakesThreeCallsForTen(t *testing.T) {
 	oneProcessor(t)
 	handler := HandlerFunc(func(ctx context.Context, m Message) error {
