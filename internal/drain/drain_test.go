@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -163,23 +164,34 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 		grace = time.Duration(*opts.GracePeriodSeconds) * time.Second
 	}
 	s.happened("%s %s with %s", how, name, grace)
-	pod.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(s.clock + grace)))
-	if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil {
-		return err
-	}
-	if len(pod.Finalizers) > 0 {
-		return nil
-	}
+	end := metav1.NewTime(time.Now().Add(s.clock + grace))
 	go func() {
-		select {
 		// Never at once: unlike an API server, the fake does not tell a watch what
 		// happened between the list and its beginning.
-		case <-time.After(max(10*time.Millisecond, min(grace, s.stops[name]))):
-		case <-s.over:
+		const late = 10 * time.Millisecond
+		if s.passes(late) {
+			pod.DeletionTimestamp = &end
+			if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil && !apierrors.IsNotFound(err) {
+				s.Error(err)
+			}
 		}
+		if len(pod.Finalizers) > 0 {
+			return
+		}
+		s.passes(min(grace, s.stops[name]) - late)
 		_ = s.kube.Tracker().Delete(gvr, "ns", name) // it may have stopped sooner
 	}()
 	return nil
+}
+
+// passes waits for d, and reports false if the end comes first.
+func (s *stage) passes(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-s.over:
+		return false
+	}
 }
 
 // evictable is the fake with an eviction API.
