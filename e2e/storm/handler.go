@@ -33,8 +33,8 @@ type handler struct {
 	series        [2]int        // of metrics, before, after
 	// calls to AWS, until the handler leads, until the notices are sent, until all is done
 	leading, before, after map[awssim.CallKey]int
-	sent          map[string]string // message of ours -> node
-	foreignSent   int
+	sent                   map[string]string // message of ours -> node
+	foreignSent            int
 }
 
 func (h *handler) kill() {
