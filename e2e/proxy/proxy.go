@@ -46,6 +46,8 @@ type Fault struct {
 	Body   string
 	// Header replaces those of the answer, whoever made it.
 	Header http.Header
+	// Skew moves the Date header of the answer, and nothing else.
+	Skew time.Duration
 	// Reset ends the client's connection by RST, with all that is under way on it.
 	Reset bool
 	// Hang never answers: it waits until the client goes away.
@@ -200,6 +202,9 @@ func (p *Proxy) served(answer *http.Response, call Call, fault Fault) error {
 	}
 	for name, values := range fault.Header {
 		answer.Header[name] = values
+	}
+	if fault.Skew != 0 {
+		answer.Header.Set("Date", time.Now().Add(fault.Skew).UTC().Format(http.TimeFormat))
 	}
 	if fault.Half {
 		answer.Body = &half{ReadCloser: answer.Body, length: answer.ContentLength}

@@ -345,3 +345,20 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, node)
 	}
 }
+
+func TestTheDateOfAnAnswerCanBeWrong(t *testing.T) {
+	config, _ := throughAWS(t, Hooks{Before: func(context.Context, Call) Fault { return Fault{Skew: 5 * time.Minute} }})
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, *config.BaseEndpoint, strings.NewReader("Action=DescribeInstances&Version=2016-11-15"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	date, err := http.ParseTime(answer.Header.Get("Date"))
+	if ahead := time.Until(date); err != nil || answer.StatusCode != http.StatusOK || ahead < 4*time.Minute || ahead > 5*time.Minute {
+		t.Errorf("%s, with a Date %s ahead: %v", answer.Status, ahead, err)
+	}
+}

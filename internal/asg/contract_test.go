@@ -140,13 +140,25 @@ func TestContract(t *testing.T) {
 			}
 			wantPermission(t, err, "autoscaling:CompleteLifecycleAction", "workers")
 		},
-		"without the permission to send heartbeats none are sent": func(t *testing.T, as autoScaling, h *Hooks) {
+		"heartbeats go on when their permission comes back": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", 90*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			as.fail(t, heartbeat, "AccessDenied", 403, 0)
+			time.AfterFunc(80*time.Second, func() { as.heal() }) // after two heartbeats that were due
+			ctx, cancel := context.WithTimeout(t.Context(), 115*time.Second)
+			defer cancel()
+			h.Hold(ctx, hook, time.Now())
+			wantState(t, as, hook, actionState{Heartbeats: 2})
+		},
+		"a hook whose heartbeats are never allowed is let go when it has timed out": func(t *testing.T, as autoScaling, h *Hooks) {
+			as.putHook(t, "workers", "drain", 90*time.Second)
+			hook := as.begin(t, "workers", "drain")
+			as.fail(t, heartbeat, "AccessDenied", 403, 0)
+			time.AfterFunc(95*time.Second, func() { as.heal() })
 			start := time.Now()
 			h.Hold(t.Context(), hook, start)
-			wantAfter(t, start, 30*time.Second)
+			wantAfter(t, start, 97500*time.Millisecond)
+			wantState(t, as, hook, actionState{Outcome: "timed out"})
 		},
 		"without the permission to read limits the interval is the option's": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", 50*time.Second)

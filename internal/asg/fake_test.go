@@ -40,8 +40,9 @@ type action struct {
 }
 
 type fault struct {
-	err  error
-	left int // calls; negative is all
+	err   error
+	left  int    // calls; negative is all
+	group string // empty: every one
 }
 
 type call struct {
@@ -102,6 +103,12 @@ func (f *fakeASG) failWith(operation string, count int, err error) {
 	f.faults[operation] = append(f.faults[operation], &fault{err: err, left: count})
 }
 
+func (f *fakeASG) failGroup(group, operation string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults[operation] = append(f.faults[operation], &fault{err: err, left: -1, group: group})
+}
+
 func (f *fakeASG) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +139,7 @@ func (f *fakeASG) arrive(ctx context.Context, operation string, hook Hook) error
 	f.calls = append(f.calls, call{time.Now(), operation, hook})
 	var err error
 	for _, fault := range f.faults[operation] {
-		if fault.left != 0 {
+		if fault.left != 0 && (fault.group == "" || fault.group == hook.Group) {
 			fault.left--
 			err = fault.err
 			break

@@ -31,8 +31,8 @@ const (
 
 	firstRetry = 500 * time.Millisecond
 	mostRetry  = 10 * time.Second
-	// A permission comes back by hand, and a minute is soon for whoever mended it.
-	deniedRetry = time.Minute
+	// A permission comes back by hand. The shortest hook is open for 30 s.
+	deniedRetry = 20 * time.Second
 
 	// A hook's limits are part of a group's set-up.
 	limitsKept = 5 * time.Minute
@@ -87,7 +87,7 @@ type Hooks struct {
 
 	mu     sync.Mutex
 	known  map[hookName]knowledge // without what is out of date; the zero key is what holds for all
-	denied map[permission]bool    // those the log has; as many as there are groups
+	denied map[permission]bool    // without an answer since that was none; as many as there are groups
 }
 
 type hookName struct{ group, name string }
@@ -194,9 +194,10 @@ func (h *Hooks) remember(name hookName, k knowledge) {
 // The interval is HeartbeatInterval, but a third of the hook's own timeout at
 // most, where that can be read: of the shortest timeout, 30 s, that leaves the
 // 20 s that the next leader may need to come. The first heartbeat is due one
-// interval after started, and at once where that has passed. Without the
-// permission autoscaling:RecordLifecycleActionHeartbeat Hold gives up at the
-// first one.
+// interval after started, and at once where that has passed. One that fails is
+// sent again sooner; also one that lacks the permission
+// autoscaling:RecordLifecycleActionHeartbeat, which may be given back while the
+// hook is still open.
 func (h *Hooks) Hold(ctx context.Context, hook Hook, started time.Time) {
 	if h.HeartbeatInterval <= 0 {
 		return
@@ -212,9 +213,6 @@ func (h *Hooks) Hold(ctx context.Context, hook Hook, started time.Time) {
 	// Whether it ends by ctx or by the hook's own end is all the same here.
 	_ = renew.Every(ctx, interval-time.Since(started), interval, func(ctx context.Context) error {
 		err := h.heartbeat(ctx, hook, interval)
-		if lacksPermission(err) {
-			return renew.ErrGone
-		}
 		if errors.Is(err, renew.ErrGone) {
 			log.Info("the lifecycle hook is not open any more, no further heartbeats")
 		} else if err != nil {
@@ -247,6 +245,9 @@ func (h *Hooks) heartbeat(ctx context.Context, hook Hook, interval time.Duration
 	// Of two hooks the one with the shorter timeout is lost sooner. A call that
 	// hangs must leave time for another.
 	urgency := pace.Priority{Class: heartbeating, Deadline: time.Now().Add(interval)}
+	if h.wasDenied(permission{heartbeatPermission, hook.Group}) {
+		urgency.Class = refused
+	}
 	err := h.call(ctx, urgency, min(callTimeout, interval/2), func(ctx context.Context) error {
 		_, err := h.Client.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
 			AutoScalingGroupName: aws.String(hook.Group),
@@ -385,6 +386,13 @@ func (h *Hooks) firstDenial(key permission) bool {
 	}
 	h.denied[key] = true
 	return true
+}
+
+// wasDenied reports whether the latest answer about a permission was a denial.
+func (h *Hooks) wasDenied(key permission) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.denied[key]
 }
 
 func (h *Hooks) log(hook Hook) logr.Logger {

@@ -221,14 +221,40 @@ func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
 		metrics := &recorder{}
 		h.Metrics = metrics
 		as.fail(t, heartbeat, "AccessDenied", 403, 0)
+		holding, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		defer cancel()
+		var holds sync.WaitGroup
 		for range 3 {
-			h.Hold(t.Context(), as.begin(t, "workers", "drain"), time.Now())
+			hook := as.begin(t, "workers", "drain")
+			holds.Go(func() { h.Hold(holding, hook, time.Now()) })
 		}
-		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 3})
+		holds.Wait()
+		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
 		log.wantOnce(t, "autoscaling:RecordLifecycleActionHeartbeat")
-		if diff := cmp.Diff([]string{"described ok", "heartbeat denied", "heartbeat denied", "heartbeat denied"}, metrics.all()); diff != "" {
+		want := append([]string{"described ok"}, slices.Repeat([]string{"heartbeat denied"}, 6)...)
+		if diff := cmp.Diff(want, metrics.all()); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
 		}
+	})
+}
+
+func TestRefusedHeartbeatsLeaveTheBucketToTheOthers(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.putHook(t, "denied", "drain", 30*time.Second)
+		as.putHook(t, "allowed", "drain", 30*time.Second)
+		as.failGroup("denied", heartbeat, &smithy.GenericAPIError{Code: "AccessDenied", Message: "not authorized"})
+		holding, cancel := context.WithTimeout(t.Context(), 115*time.Second)
+		defer cancel()
+		var holds sync.WaitGroup
+		for range 400 {
+			hook := as.begin(t, "denied", "drain")
+			holds.Go(func() { h.Hold(holding, hook, time.Now()) })
+		}
+		time.Sleep(time.Minute)
+		hook := as.begin(t, "allowed", "drain")
+		holds.Go(func() { h.Hold(holding, hook, time.Now()) })
+		holds.Wait()
+		wantState(t, as, hook, actionState{Heartbeats: 5})
 	})
 }
 

@@ -52,7 +52,8 @@ type Fault struct {
 	Half bool `json:"half,omitempty"`
 	// ContentType replaces that of the answer.
 	ContentType string `json:"contentType,omitempty"`
-	// Skew moves the Date header of the answer.
+	// Skew moves the service's clock: the Date header of the answer, and the time
+	// by which a signature is too old or of the future, with a usual error.
 	Skew time.Duration `json:"-"`
 }
 
@@ -227,6 +228,31 @@ func wrongRegion(service string) *apiError {
 		problem.code = "InvalidSignatureException"
 	case "ec2":
 		problem = &apiError{status: http.StatusUnauthorized, code: "AuthFailure", message: "AWS was not able to validate the provided access credentials"}
+	}
+	return problem
+}
+
+// signatureLasts is how far the time of a signature may be from the service's.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
+const signatureLasts = 5 * time.Minute
+
+// wrongTime returns the error with which a service refuses a signature of another
+// time. EC2's is one that the SDK does not take for a matter of clocks.
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+func wrongTime(r *request) *apiError {
+	signed, now := r.signed.Format(signingTime), r.arrived.UTC()
+	problem := &apiError{status: http.StatusForbidden, code: "SignatureDoesNotMatch"}
+	problem.message = fmt.Sprintf("Signature expired: %s is now earlier than %s (%s - 5 min.)",
+		signed, now.Add(-signatureLasts).Format(signingTime), now.Format(signingTime))
+	if r.signed.After(now) {
+		problem.message = fmt.Sprintf("Signature not yet current: %s is still later than %s (%s + 5 min.)",
+			signed, now.Add(signatureLasts).Format(signingTime), now.Format(signingTime))
+	}
+	switch r.service {
+	case "sqs":
+		problem.code = "InvalidSignatureException"
+	case "ec2":
+		problem = &apiError{status: http.StatusBadRequest, code: "RequestExpired", message: "Request has expired."}
 	}
 	return problem
 }

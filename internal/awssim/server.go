@@ -186,6 +186,7 @@ func (s *Server) serveAWS(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	req, problem := readRequest(r)
 	harm := s.harmFor(req.service, req.action)
+	req.arrived = start.Add(harm.skew)
 
 	var answer response
 	switch {
@@ -222,6 +223,9 @@ func (s *Server) do(ctx context.Context, req *request) response {
 	}
 	if req.region != "" && req.region != s.opts.Region {
 		return req.fail(wrongRegion(req.service))
+	}
+	if off := req.arrived.Sub(req.signed).Abs(); req.accessKeyID != "" && off >= signatureLasts {
+		return req.fail(wrongTime(req))
 	}
 	operation, ok := operations[req.service][req.action]
 	if !ok {

@@ -41,6 +41,8 @@ type request struct {
 	host            string
 	accessKeyID     string
 	region          string
+	signed          time.Time  // zero: not signed
+	arrived         time.Time  // by the service's clock
 	json            []byte     // of SQS, EventBridge and KMS
 	form            url.Values // of the Query services
 
@@ -64,12 +66,16 @@ func (r *request) show(key, value string) {
 // access key id, date, region, service.
 var credential = regexp.MustCompile(`Credential=([^/,\s]+)/[0-9]+/([^/,\s]+)/`)
 
+// signingTime is the form of the header X-Amz-Date.
+const signingTime = "20060102T150405Z"
+
 // readRequest finds out which service is asked for what. The request that it
 // returns can be answered even when there is a problem.
 func readRequest(r *http.Request) (*request, *apiError) {
 	req := &request{service: "unknown", host: r.Host, params: map[string][]string{}}
 	if match := credential.FindStringSubmatch(r.Header.Get("Authorization")); match != nil {
 		req.accessKeyID, req.region = match[1], match[2]
+		req.signed, _ = time.Parse(signingTime, r.Header.Get("X-Amz-Date")) // zero is long ago, and is refused
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest))
 	if err != nil {

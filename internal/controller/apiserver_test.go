@@ -49,6 +49,8 @@ type apiServer struct {
 	listsOnly bool
 	// expire: a watch that goes on where another ended finds that expired.
 	expire bool
+	// clock is by how much its own is ahead of ours.
+	clock time.Duration
 
 	mu      sync.Mutex
 	version int
@@ -305,7 +307,7 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.ContentType != "" {
 		response.Header.Set("Content-Type", f.ContentType)
 	}
-	response.Header.Set("Date", time.Now().Add(f.Skew).UTC().Format(http.TimeFormat))
+	response.Header.Set("Date", time.Now().Add(a.clock+f.Skew).UTC().Format(http.TimeFormat))
 	call.status = response.StatusCode
 	if w, ok := answer.(*apiWatch); ok {
 		w.ctx = ctx
@@ -509,11 +511,11 @@ func (a *apiServer) stop(body []byte, pod *unstructured.Unstructured, how string
 	}
 	now, grace := time.Now(), time.Duration(seconds)*time.Second
 	a.stopped = append(a.stopped, podStop{string(pod.GetUID()), pod.GetName(), how, grace, now})
-	if at := pod.GetDeletionTimestamp(); at != nil && !at.After(now.Add(grace)) {
+	if at := pod.GetDeletionTimestamp(); at != nil && !at.After(now.Add(a.clock+grace)) {
 		return http.StatusOK, pod
 	}
 	next := pod.DeepCopy()
-	next.SetDeletionTimestamp(new(metav1.NewTime(now.Add(grace))))
+	next.SetDeletionTimestamp(new(metav1.NewTime(now.Add(a.clock + grace))))
 	next.SetDeletionGracePeriodSeconds(&seconds)
 	a.store("pods", next)
 	time.AfterFunc(min(grace, a.stops(pod.GetName())), func() {

@@ -59,6 +59,7 @@ type badDay struct {
 	aws   *awssim.Server
 	api   *apiServer
 	sent  map[string]string // node, by message
+	clock time.Duration     // by which AWS's is ahead of ours
 	begin time.Time         // of the notices
 	log   logr.Logger
 }
@@ -117,7 +118,6 @@ func (d *badDay) must(err error) {
 
 func (d *badDay) setUp() {
 	d.must(d.aws.CreateQueue(awssim.Queue{Name: queueName, Duplicates: 0.1, Resurrections: 0.1, Disorder: true}))
-	d.must(d.aws.PutRule(awssim.Rule{Name: "lifecycle", DetailType: "*Lifecycle Action", Queue: queueName}))
 	d.api.stops = func(pod string) time.Duration {
 		if strings.HasPrefix(pod, hookNode) {
 			return 80 * time.Second
@@ -226,22 +226,20 @@ func (d *badDay) replica(name string) (stop func()) {
 // send is what happens in the account and the cluster.
 func (d *badDay) send() {
 	s := &story{T: d.T, aws: d.aws}
-	warning := s.send(s.body("spot-interruption", idOf(spotNode)))
+	send := func(event, node string, edits ...string) string {
+		return s.send(s.body(event, idOf(node), append(edits, "2026-11-20T10:15:30Z", time.Now().Add(d.clock).UTC().Format(time.RFC3339))...))
+	}
+	warning := send("spot-interruption", spotNode)
 	d.sent[warning] = spotNode
 	d.must(d.aws.Redeliver(queueName, warning))
-	d.sent[s.send(s.body("health-reboot-scheduled", idOf(healthOne), `"affectedEntities": [`, `"affectedEntities": [{"entityValue":"`+idOf(healthTwo)+`"},`))] = healthOne
-	d.sent[s.send(s.body("health-reboot-scheduled", idOf(undoneNode)))] = undoneNode
+	d.sent[send("health-reboot-scheduled", healthOne, `"affectedEntities": [`, `"affectedEntities": [{"entityValue":"`+idOf(healthTwo)+`"},`)] = healthOne
+	d.sent[send("health-reboot-scheduled", undoneNode)] = undoneNode
 	s.send(s.body("spot-interruption", "i-0fedcba9876543210")) // foreign
-	s.send(s.body("state-change-running", idOf(otherNode)))
-	_, err := d.aws.StartTransition(idOf(hookNode), awssim.Terminating)
+	send("state-change-running", otherNode)
+	started, err := d.aws.StartTransition(idOf(hookNode), awssim.Terminating)
 	d.must(err)
-	for _, m := range d.aws.Messages(queueName) {
-		if strings.Contains(m.Body, "Lifecycle Action") {
-			d.sent[m.ID] = hookNode
-		}
-	}
-	closing := s.body("health-maintenance-completed", idOf(undoneNode))
-	time.AfterFunc(90*time.Second, func() { s.send(closing) })
+	d.sent[send("asg-terminate-lifecycle", hookNode, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", started[0].Token)] = hookNode
+	time.AfterFunc(90*time.Second, func() { send("health-maintenance-completed", undoneNode) })
 	// The volume is detached a while after its pods have gone.
 	go func() {
 		for !d.emptied(spotNode) {
@@ -338,7 +336,8 @@ func (d *badDay) checkPods() {
 		if node == spotNode && gone.After(d.begin.Add(2*time.Minute)) {
 			d.Errorf("pod %s left %s after the spot warning", s.name, gone.Sub(d.begin))
 		}
-		if s.grace < 10*time.Second {
+		// By our clock the machine of the spot warning is gone already.
+		if s.grace < 10*time.Second && (node != spotNode || d.clock >= 0) {
 			d.Errorf("pod %s got a grace of %s: there was time for more", s.name, s.grace)
 		}
 		if s.name == "kept" && s.how == "evicted" || s.name == "stays" || node == otherNode {
@@ -382,6 +381,10 @@ func (d *badDay) checkTries() {
 	}
 }
 
+// clocksDiffer is five minutes, what AWS takes, and as much as a signature's time,
+// which is of whole seconds, may be off.
+const clocksDiffer = 5*time.Minute + time.Second
+
 // ways are those in which any call can fail.
 var ways = map[string]awssim.Fault{
 	"throttled":          {Status: http.StatusTooManyRequests},
@@ -393,8 +396,8 @@ var ways = map[string]awssim.Fault{
 	"no answer":          {Hang: true, HangFor: time.Minute},
 	"slow":               {Latency: 5 * time.Second},
 	"wrong content type": {ContentType: "text/html"},
-	"clock ahead":        {Skew: 5 * time.Minute},
-	"clock behind":       {Skew: -5 * time.Minute},
+	"clock ahead":        {Skew: clocksDiffer},
+	"clock behind":       {Skew: -clocksDiffer},
 	"no permission":      {Status: http.StatusForbidden, Code: "AccessDenied"},
 }
 
@@ -582,9 +585,22 @@ func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
 	// The spot warning is received before the longer ones begin.
 	const later, minutes = 5 * time.Second, 5 * time.Minute
 	for name, set := range map[string]func(d *badDay){
-		"SQS refuses for 5 minutes":           func(d *badDay) { d.failAll("sqs", awssim.Fault{Status: http.StatusServiceUnavailable}, later, minutes) },
-		"SQS hangs for 5 minutes":             func(d *badDay) { d.failAll("sqs", awssim.Fault{Hang: true}, later, minutes) },
-		"SQS denies for 5 minutes":            func(d *badDay) { d.failAll("sqs", awssim.Fault{Code: "AccessDenied"}, later, minutes) },
+		"SQS refuses for 5 minutes": func(d *badDay) { d.failAll("sqs", awssim.Fault{Status: http.StatusServiceUnavailable}, later, minutes) },
+		"SQS hangs for 5 minutes":   func(d *badDay) { d.failAll("sqs", awssim.Fault{Hang: true}, later, minutes) },
+		"SQS denies for 5 minutes":  func(d *badDay) { d.failAll("sqs", awssim.Fault{Code: "AccessDenied"}, later, minutes) },
+		"the role is taken away and given back": func(d *badDay) {
+			denied := awssim.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+			const lasts = 145 * time.Second // the hook is open for 180 s
+			d.failAll("sqs", denied, later, lasts)
+			d.failAll("autoscaling", denied, later, lasts)
+			denied.Code = "UnauthorizedOperation"
+			d.failAll("ec2", denied, later, lasts)
+		},
+		// The SDK signs by the clock of the answers; the times of the events stay.
+		"AWS's clock is 5 minutes ahead":      func(d *badDay) { d.skew(clocksDiffer) },
+		"AWS's clock is 5 minutes behind":     func(d *badDay) { d.skew(-clocksDiffer) },
+		"the API server's clock is ahead":     func(d *badDay) { d.api.clock = 5 * time.Minute },
+		"the API server's clock is behind":    func(d *badDay) { d.api.clock = -5 * time.Minute },
 		"AWS is away for a minute":            func(d *badDay) { d.failAll("*", awssim.Fault{Reset: true}, 0, faultsLast) },
 		"the API server is away for a minute": func(d *badDay) { d.failAll("kubernetes", awssim.Fault{Reset: true}, 0, faultsLast) },
 		"the API server hangs for a minute": func(d *badDay) {
@@ -631,6 +647,26 @@ func (d *badDay) failAll(service string, f awssim.Fault, from, lasts time.Durati
 	f.ID, f.Service = service, service
 	time.AfterFunc(time.Until(d.begin.Add(from)), func() { d.must(d.aws.SetFault(f)) })
 	time.AfterFunc(time.Until(d.begin.Add(from+lasts)), func() { d.aws.RemoveFault(f.ID) })
+}
+
+// skew makes AWS's clock differ from ours all day, in what it takes and in what it says.
+func (d *badDay) skew(by time.Duration) {
+	d.clock = by
+	d.must(d.aws.SetFault(awssim.Fault{ID: "clock", Skew: by}))
+	d.Cleanup(func() {
+		refused := map[string]int{}
+		for _, call := range d.aws.Calls() {
+			switch call.Code {
+			case "InvalidSignatureException", "SignatureDoesNotMatch", "RequestExpired":
+				refused[call.Service]++
+			}
+		}
+		for _, service := range []string{"sqs", "ec2", "autoscaling"} {
+			if n := refused[service]; n < 1 || n > 3 {
+				d.Errorf("%d calls to %s were refused for their time, want those that the leader's client made at first", n, service)
+			}
+		}
+	})
 }
 
 // Of everything some calls fail, in any way, at any time.

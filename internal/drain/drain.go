@@ -245,21 +245,26 @@ func (r *run) leave() {
 // deadline it returns nil and no error.
 func (r *run) turn(ctx context.Context) (leave func(time.Duration), err error) {
 	for {
-		terms := r.order.Terms
+		end := r.end()
+		if !end.IsZero() && !time.Now().Before(end) {
+			return nil, nil
+		}
 		waiting, stop := context.WithCancel(ctx)
-		if end := r.end(); !end.IsZero() {
+		if !end.IsZero() {
+			stop()
 			waiting, stop = context.WithDeadline(ctx, end)
 		}
+		turn := pace.Priority{Deadline: r.order.Terms.Deadline, Rank: pace.Begin}
 		changed := make(chan struct{})
 		go func() {
 			defer close(changed)
 			select {
-			case r.order.Terms = <-r.order.Changed:
+			case r.order.Terms = <-r.order.Changed: // they may be the same
 				stop()
 			case <-waiting.Done():
 			}
 		}()
-		leave, err := r.Gate.Enter(waiting, pace.Priority{Deadline: terms.Deadline, Rank: pace.Begin})
+		leave, err := r.Gate.Enter(waiting, turn)
 		stop()
 		<-changed
 		switch {
@@ -267,8 +272,6 @@ func (r *run) turn(ctx context.Context) (leave func(time.Duration), err error) {
 			return leave, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case r.order.Terms == terms:
-			return nil, nil
 		}
 	}
 }

@@ -94,7 +94,8 @@ type move struct {
 // next decides about one pod. front is the lowest tier that still has pods.
 // With deadline D, grace g and margin m:
 //
-//	stopping, and its end is behind D:      |
+//	stopping, and its end is behind D,      |
+//	or was a while ago:                     |
 //	  D - m reached                         | delete with the shortest grace, once
 //	  before                                | wait
 //	stopping                                | wait
@@ -114,8 +115,12 @@ func next(p state, front tier, terms Terms, now time.Time) move {
 		if shortest := now.Add(2 * time.Second); enough.Before(shortest) {
 			enough = shortest
 		}
-		if !hard || !p.deletion.After(enough) || p.cut {
+		if !hard || p.cut {
 			return move{}
+		}
+		// Still there well after its end, it has that from a clock that is behind ours.
+		if late := p.deletion.Add(margin); !p.deletion.After(enough) && now.Before(late) {
+			return move{until: late}
 		}
 		// The pod has its SIGTERM; a shorter grace is its SIGKILL. The API server
 		// counts that grace from the first deletion and the kubelet from when it

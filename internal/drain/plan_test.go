@@ -80,7 +80,18 @@ func TestNext(t *testing.T) {
 		},
 		"a pod that is stopping in time is left alone": {
 			pod: state{grace: 30 * s, deletion: at(30), asked: true}, terms: Terms{Deadline: at(30)},
-			want: move{},
+			want: move{until: at(35)},
+		},
+		"and needs no second look without a deadline": {
+			pod: state{grace: 30 * s, deletion: at(30), asked: true}, want: move{},
+		},
+		"one whose end has passed, by a clock behind ours, is left alone for now too": {
+			pod: state{grace: 600 * s, deletion: at(-5), asked: true}, terms: Terms{Deadline: at(100)},
+			want: move{until: at(95)},
+		},
+		"and also killed just before the deadline": {
+			pod: state{grace: 600 * s, deletion: at(-5), asked: true}, terms: Terms{Deadline: at(5)},
+			want: move{verb: remove, grace: s},
 		},
 		"one that would stop too late is left alone for now": {
 			pod: state{grace: 600 * s, deletion: at(500), asked: true}, terms: Terms{Deadline: at(100)},

@@ -67,6 +67,7 @@ func (s *Server) Check(ctx context.Context) error {
 		return err
 	}
 
+	s.compareClocks(out.ResultMetadata)
 	if delay, err := strconv.Atoi(out.Attributes[string(types.QueueAttributeNameDelaySeconds)]); err == nil && delay > 0 {
 		s.Log.Info("the queue has a delivery delay, which eats of the two minutes of a spot warning",
 			"queue", s.URL, "delay", (time.Duration(delay) * time.Second).String())

@@ -165,6 +165,7 @@ func (s *Server) poll(ctx, settling context.Context, wait time.Duration) (int, e
 		s.metrics().ReceiveFailed()
 		return 0, s.explain("ReceiveMessage", ReceiveMessage, err)
 	}
+	s.compareClocks(out.ResultMetadata)
 	s.mu.Lock()
 	s.received = time.Now()
 	s.mu.Unlock()

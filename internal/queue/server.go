@@ -81,6 +81,8 @@ type Server struct {
 	open      map[Outcome]*batch // settlements that are being collected
 	redrive   redrive
 	denial    denial
+
+	clockWrong bool // at the last look; see compareClocks
 }
 
 // held is a message between its receive and its settlement. Server.mu guards

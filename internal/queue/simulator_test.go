@@ -169,3 +169,61 @@ func TestEveryMessageIsHandledAndDeletedThroughFaultsOfEveryKind(t *testing.T) {
 		})
 	}
 }
+
+// The first call is refused for the time of its signature, and the SDK mends that.
+func TestAClockThatIsWrongIsToldAndDoesNotHoldTheQueueUp(t *testing.T) {
+	for name, test := range map[string]struct {
+		skew    time.Duration
+		refused int
+		want    string // in the one line logged; empty: none
+	}{
+		"by a second":        {time.Second, 0, ""},
+		"by twenty":          {20 * time.Second, 0, "-"},
+		"5 minutes ahead":    {-5*time.Minute - time.Second, 1, "5m"},
+		"5 minutes behind":   {5*time.Minute + time.Second, 1, "-5m"},
+		"a quarter of a day": {-6 * time.Hour, 1, "6h0m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, q := newSimulatedQueue(t, awssim.Queue{})
+				if err := q.sim.SetFault(awssim.Fault{ID: "clock", Skew: test.skew}); err != nil {
+					t.Fatal(err)
+				}
+				r := newRecorder()
+				s := &Server{Client: client, URL: q.url(), Log: r.logger(), Handler: returning(nil, 0)}
+				if err := s.Check(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				served := make(chan error)
+				go func() { served <- s.Serve(ctx) }()
+				q.send("a", "b")
+				elapse(time.Minute)
+				refused := 0
+				for _, c := range q.sim.Calls() {
+					if c.Code == "InvalidSignatureException" {
+						refused++
+					} else if c.Code != "" {
+						t.Errorf("%s ended with %s", c.Action, c.Code)
+					}
+				}
+				if left := q.left(); len(left) > 0 || refused != test.refused {
+					t.Errorf("%d messages are left, and %d calls were refused, want %d", len(left), refused, test.refused)
+				}
+				lines := r.logged("clock")
+				if test.want == "" && len(lines) > 0 || test.want != "" && (len(lines) != 1 || !strings.Contains(lines[0], `"ahead"="`+test.want)) {
+					t.Errorf("logged %q, want one line with %q", lines, test.want)
+				}
+				q.sim.RemoveFault("clock")
+				elapse(time.Minute)
+				if again := r.logged("that of AWS again"); test.want != "" && len(again) != 1 {
+					t.Errorf("the end was logged %q", again)
+				}
+				stop()
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Of a lease's times only the changes count, not what they say.
+func TestALeaseIsTakenByOurClockWhateverThatOfItsHolderSays(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{
+		"right":            0,
+		"5 minutes ahead":  5 * time.Minute,
+		"5 minutes behind": -5 * time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPIServer(t, 1)
+				renew := func() {
+					api.put("leases", &coordinationv1.Lease{
+						ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"},
+						Spec: coordinationv1.LeaseSpec{
+							HolderIdentity: new("another"), LeaseDurationSeconds: new(int32(leaseTime / time.Second)),
+							AcquireTime: new(metav1.NowMicro()), RenewTime: new(metav1.NewMicroTime(time.Now().Add(ahead))),
+						},
+					})
+				}
+				renew()
+				led := make(chan time.Time, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					lease := Lease{Client: api.client(0).CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard()}
+					_ = lease.Lead(ctx, func(ctx context.Context) error {
+						led <- time.Now()
+						<-ctx.Done()
+						return ctx.Err()
+					})
+				}()
+				for range 30 {
+					time.Sleep(2 * time.Second)
+					renew()
+				}
+				last := time.Now()
+				synctest.Wait()
+				if len(led) > 0 {
+					t.Fatalf("the lease was taken %s before its last renewal", last.Sub(<-led))
+				}
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				if len(led) == 0 {
+					t.Fatal("the lease was not taken within 20 s of its last renewal")
+				}
+				if after := (<-led).Sub(last); after < leaseTime {
+					t.Errorf("the lease was taken %s after its last renewal, want %s at least", after, leaseTime)
+				}
+				cancel()
+				<-ended
+			})
+		})
+	}
+}
