@@ -94,9 +94,10 @@ lint: ## check the code: go vet, golangci-lint
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write anew what comes from the code: help, options, metrics, the chart's values, the manifests
+generate: ## write anew what comes from the code: help, options, notices, metrics, the chart's values, the manifests
 	go test $(PACKAGE) -run 'Help|Options|Chart' -update
 	go test ./internal/telemetry -run MetricsDoc -update
+	go test ./internal/controller -run NoticesDoc -update
 	go test ./e2e/helm -update
 
 soak: ## handle 100,000 notices one after another and see that nothing grows

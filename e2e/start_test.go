@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,8 +116,27 @@ func TestAStartThatIsInVainEndsWithOneClearLineWithinThirtySeconds(t *testing.T)
 					t.Errorf("the last line lacks %q:\n%s", want, last)
 				}
 			}
+			if _, says, _ := strings.Cut(last, "node-termination-handler: "); !documented(s).MatchString(says) {
+				t.Errorf("docs/troubleshooting.md has no entry for the last line:\n%s", last)
+			}
 		})
 	}
+}
+
+// documented matches what docs/troubleshooting.md has an entry for, about the start.
+func documented(s *scenario) *regexp.Regexp {
+	s.Helper()
+	page, err := os.ReadFile("../docs/troubleshooting.md")
+	s.must(err)
+	_, section, _ := strings.Cut(string(page), "\n## It does not start\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var all []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\| ").FindAllStringSubmatch(section, -1) {
+		for _, span := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			all = append(all, strings.ReplaceAll(regexp.QuoteMeta(span[1]), "…", ".*"))
+		}
+	}
+	return regexp.MustCompile("^(?:" + strings.Join(all, "|") + ")")
 }
 
 func TestAQueueThatEatsOfTheNoticeIsAWarning(t *testing.T) {

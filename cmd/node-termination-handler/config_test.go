@@ -206,6 +206,7 @@ func row(t *testing.T, flag string) option {
 }
 
 func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T) {
+	documented := startEntries(t)
 	for _, tt := range []struct {
 		name          string
 		args, environ []string
@@ -313,6 +314,11 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("mistakes (-want +got):\n%s", diff)
+			}
+			for _, line := range got {
+				if !documented.MatchString(line) {
+					t.Errorf("docs/troubleshooting.md has no entry for %s", line)
+				}
 			}
 		})
 	}

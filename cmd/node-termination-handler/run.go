@@ -148,7 +148,7 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 		Observe: observers.pod,
 	}
 	hooks := &asg.Hooks{
-		Client: clients.autoscaling, HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
+		Client: lifecycleHooks{clients.autoscaling.DescribeLifecycleHooks, clients.autoscaling.RecordLifecycleActionHeartbeat, clients.autoscaling.CompleteLifecycleAction}, HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil,
 		Log: log.WithName("asg"), Metrics: metrics,
 	}
 	work := func(ctx context.Context) error {
@@ -294,6 +294,28 @@ type describeInstances func(context.Context, *ec2.DescribeInstancesInput, ...fun
 // DescribeInstances implements instance.API.
 func (d describeInstances) DescribeInstances(ctx context.Context, in *ec2.DescribeInstancesInput, opts ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
 	return d(ctx, in, opts...)
+}
+
+// lifecycleHooks are the three calls to Auto Scaling, as functions: see describeInstances.
+type lifecycleHooks struct {
+	describe  func(context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error)
+	heartbeat func(context.Context, *autoscaling.RecordLifecycleActionHeartbeatInput, ...func(*autoscaling.Options)) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
+	complete  func(context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error)
+}
+
+// DescribeLifecycleHooks and the others implement asg.API.
+func (l lifecycleHooks) DescribeLifecycleHooks(ctx context.Context, in *autoscaling.DescribeLifecycleHooksInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error) {
+	return l.describe(ctx, in, opts...)
+}
+
+// RecordLifecycleActionHeartbeat is one of them.
+func (l lifecycleHooks) RecordLifecycleActionHeartbeat(ctx context.Context, in *autoscaling.RecordLifecycleActionHeartbeatInput, opts ...func(*autoscaling.Options)) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error) {
+	return l.heartbeat(ctx, in, opts...)
+}
+
+// CompleteLifecycleAction is one of them.
+func (l lifecycleHooks) CompleteLifecycleAction(ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, opts ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error) {
+	return l.complete(ctx, in, opts...)
 }
 
 // awsClients are the clients of the three services.

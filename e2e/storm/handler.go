@@ -31,9 +31,10 @@ type handler struct {
 	cpu           time.Duration // used in the storm
 	goroutines    [2]int        // before, after
 	series        [2]int        // of metrics, before, after
-	before, after map[awssim.CallKey]int
-	sent          map[string]string // message of ours -> node
-	foreignSent   int
+	// calls to AWS, until the handler leads, until the notices are sent, until all is done
+	leading, before, after map[awssim.CallKey]int
+	sent                   map[string]string // message of ours -> node
+	foreignSent            int
 }
 
 func (h *handler) kill() {
@@ -49,6 +50,7 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 	if err := h.start(ctx); err != nil {
 		return err
 	}
+	h.leading = h.aws.Counts()
 	if err := rest(ctx, h.keep); err != nil {
 		return err
 	}

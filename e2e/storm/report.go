@@ -70,14 +70,17 @@ func (s *storm) report(_ context.Context, floor, ours *record, h *handler) error
 	row("messages received a second", fmt.Sprintf("%.0f", h.received(ours.start)))
 	row("metric series before, after", h.series[0], h.series[1])
 	row("start to leading", h.firstReceive)
-	total := len(h.sent) + h.foreignSent
-	for _, key := range slices.SortedFunc(maps.Keys(h.after), func(a, b awssim.CallKey) int {
-		return cmp.Compare(a.Service+a.Action+a.Code, b.Service+b.Action+b.Code)
-	}) {
-		if n := h.after[key] - h.before[key]; n > 0 {
-			row(strings.TrimSpace("AWS "+key.Service+" "+key.Action+" "+key.Code), n, fmt.Sprintf("%.2f for 10 messages", 10*float64(n)/float64(total)))
+	aws := func(before, after map[awssim.CallKey]int, per string, units float64) {
+		for _, key := range slices.SortedFunc(maps.Keys(after), func(a, b awssim.CallKey) int {
+			return cmp.Compare(a.Service+a.Action+a.Code, b.Service+b.Action+b.Code)
+		}) {
+			if n := after[key] - before[key]; n > 0 {
+				row(strings.TrimSpace("AWS "+key.Service+" "+key.Action+" "+key.Code), n, fmt.Sprintf("%.2f %s", float64(n)/units, per))
+			}
 		}
 	}
+	aws(h.leading, h.before, "in 20 s at rest", h.keep.Seconds()/20)
+	aws(h.before, h.after, "for 10 messages", float64(len(h.sent)+h.foreignSent)/10)
 	calls, err := s.kubernetesCalls(ours.start)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 
 const (
 	defaultVisibility = 20 * time.Second
-	defaultReceivers  = 16
+	defaultReceivers  = 8
 
 	// defaultMaxHeld is far below the 120,000 messages that SQS lets be in
 	// flight, because memory ends first: a held message takes 5 KB with the
@@ -52,7 +52,7 @@ type Server struct {
 	// MaxHeld bounds the messages that are held, or asked for and not yet here;
 	// 10,000 if zero. At the bound receiving waits.
 	MaxHeld int
-	// Receivers bounds the receives that run at once in a storm; 16 if zero. At
+	// Receivers bounds the receives that run at once in a storm; 8 if zero. At
 	// rest there is one.
 	Receivers int
 
