@@ -44,8 +44,9 @@ iac: ## test the templates in deploy/cloudformation and deploy/terraform
 # The scenarios wait most of the time, so that many fit on few cores. They run the
 # binary, which Go's cache of test results does not know of: hence -count=1.
 e2e: ## run the end-to-end tests on a real control plane
-	@echo "compiling Helm, unless that was done before: 1 to 3 minutes on 2 cores"
+	@echo "compiling Helm and kubectl, unless that was done before: 1 to 3 minutes on 2 cores"
 	@go -C hack/helm tool -n helm >/dev/null
+	@go -C hack/helm tool -n kubectl >/dev/null
 	go test -count=1 -parallel 20 -timeout 20m $(E2E)
 	go -C hack/release test ./...
 

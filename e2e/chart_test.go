@@ -155,63 +155,6 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 	}
 }
 
-// The commands of the docs, as they stand there.
-func TestTheCommandsOfTheDocsInstallAndUpgrade(t *testing.T) {
-	t.Run("install", func(t *testing.T) {
-		c := newChartScenario(t)
-		c.in("node-termination-handler")
-		c.home(nil)
-		commands := c.doc("install.md", "sh", "helm upgrade")
-		c.shell(commands, "QUEUE_URL="+c.aws.QueueURL(queueName), "REPOSITORY=registry.example.com/nth", "TAG=1.0.0")
-		d, err := c.kube.AppsV1().Deployments(c.namespace).Get(c.ctx, "node-termination-handler", metav1.GetOptions{})
-		c.must(err)
-		if image := d.Spec.Template.Spec.Containers[0].Image; image != "registry.example.com/nth:1.0.0" || d.Status.ReadyReplicas != 2 {
-			t.Errorf("%d replicas of %s", d.Status.ReadyReplicas, image)
-		}
-	})
-	t.Run("migrate", func(t *testing.T) {
-		c := newChartScenario(t)
-		c.in("kube-system")
-		c.home(nil)
-		c.run("upgrade", "--install", "aws-node-termination-handler", filepath.Join("testdata", "nth-chart"), "--set=queueURL=q", "--wait", "--timeout=2m")
-		c.must(os.WriteFile(filepath.Join(c.dir, "values.yaml"), []byte(c.doc("migrate-from-nth.md", "yaml", "nameOverride")), 0o600))
-		c.shell(c.doc("migrate-from-nth.md", "sh", "helm upgrade"))
-		d, err := c.kube.AppsV1().Deployments(c.namespace).Get(c.ctx, "aws-node-termination-handler", metav1.GetOptions{})
-		c.must(err)
-		if image := d.Spec.Template.Spec.Containers[0].Image; !strings.HasSuffix(image, "/node-termination-handler:1.0.0") || d.Status.ReadyReplicas != 2 {
-			t.Errorf("%d replicas of %s", d.Status.ReadyReplicas, image)
-		}
-	})
-}
-
-// doc is the first block of a language in a page of the docs that has some text.
-func (c *chartScenario) doc(page, language, with string) string {
-	c.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "docs", page))
-	c.must(err)
-	for _, block := range strings.Split(string(text), "```"+language+"\n")[1:] {
-		if block, _, _ = strings.Cut(block, "```"); strings.Contains(block, with) {
-			return block
-		}
-	}
-	c.Fatalf("%s has no block with %q", page, with)
-	return ""
-}
-
-// shell runs commands in a directory that has what the source tree has under deploy.
-func (c *chartScenario) shell(commands string, env ...string) {
-	c.Helper()
-	deploy, err := filepath.Abs(filepath.Join("..", "deploy"))
-	c.must(err)
-	c.must(os.Symlink(deploy, filepath.Join(c.dir, "deploy")))
-	cmd := exec.CommandContext(c.ctx, "sh", "-euc", commands)
-	cmd.Dir = c.dir
-	cmd.Env = append(env, "HOME="+c.dir, "KUBECONFIG="+shared.Kubeconfig(), "PATH="+filepath.Dir(c.program.Program)+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		c.Fatalf("%s: %v\n%s", commands, err, out)
-	}
-}
-
 // The ClusterRole that NTH's chart made, which nobody but the user changes.
 func TestWithTheClusterRoleOfNTHTheStartFailsAndListsWhatIsMissing(t *testing.T) {
 	c := newChartScenario(t)

@@ -1,5 +1,5 @@
-// Package helm runs Helm, compiled from the module under hack/helm, and knows
-// where the chart is.
+// Package helm runs Helm, compiled from the module under hack/helm as kubectl is,
+// and knows where the chart is.
 package helm
 
 import (
@@ -46,12 +46,21 @@ func Chart(root string) string {
 // Build returns the path of the program, compiled unless it is in Go's build
 // cache. The first time takes some 3 minutes on 2 cores.
 func Build(ctx context.Context, root string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-n", "helm")
+	return build(ctx, root, "helm")
+}
+
+// BuildKubectl is Build for kubectl.
+func BuildKubectl(ctx context.Context, root string) (string, error) {
+	return build(ctx, root, "kubectl")
+}
+
+func build(ctx context.Context, root, tool string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "tool", "-n", tool)
 	cmd.Dir = filepath.Join(root, "hack", "helm")
 	cmd.Env = append(os.Environ(), "GOWORK=off") // a workspace of the main module's does not know this one
 	out, err := output(cmd)
 	if err != nil {
-		return "", fmt.Errorf("compile Helm: %w", err)
+		return "", fmt.Errorf("compile %s: %w", tool, err)
 	}
 	return strings.TrimSpace(out), nil
 }

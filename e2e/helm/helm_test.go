@@ -2,7 +2,6 @@ package helm
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"flag"
 	"os"
@@ -209,34 +208,4 @@ func plain(rendered string) string {
 		}
 	}
 	return b.String()
-}
-
-// What a reader copies out of the docs works: each YAML block is a values file.
-func TestTheValuesInTheDocsRender(t *testing.T) {
-	h, root := program(t)
-	for _, doc := range []string{"install.md", "migrate-from-nth.md"} {
-		text, err := os.ReadFile(filepath.Join(root, "docs", doc))
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocks := 0
-		for rest := text; ; blocks++ {
-			_, after, found := bytes.Cut(rest, []byte("```yaml\n"))
-			if !found {
-				break
-			}
-			block, next, _ := bytes.Cut(after, []byte("```"))
-			file := filepath.Join(t.TempDir(), "values.yaml")
-			if err := os.WriteFile(file, block, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := h.Run(t.Context(), "template", "nth", Chart(root), "--values", file); err != nil {
-				t.Errorf("%s: %v\n%s", doc, err, block)
-			}
-			rest = next
-		}
-		if blocks == 0 {
-			t.Errorf("%s has no values", doc)
-		}
-	}
 }
