@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
@@ -50,11 +51,11 @@ Exit status: 0 all is well, as far as it may be asked; 1 something is broken; 3 
 
 // examine prints the findings. The error is the exit status, or that of writing.
 func examine(ctx context.Context, c *config, out io.Writer, asJSON bool) error {
-	gatherer, err := gathererOf(ctx, c)
+	cfg, err := awsConfig(ctx, c)
 	if err != nil {
 		return err
 	}
-	findings := doctor.Examine(gatherer.Gather(ctx))
+	findings := doctor.Examine(gathererOf(cfg, c).Gather(ctx))
 	write := doctor.Print
 	if asJSON {
 		write = doctor.PrintJSON
@@ -73,13 +74,9 @@ func examine(ctx context.Context, c *config, out io.Writer, asJSON bool) error {
 }
 
 // gathererOf asks with the options and the credentials of the handler.
-func gathererOf(ctx context.Context, c *config) (*doctor.Gatherer, error) {
+func gathererOf(cfg aws.Config, c *config) *doctor.Gatherer {
 	const patience = 30 * time.Second
 	klog.SetLogger(logr.Discard()) // its news are in the answers
-	cfg, err := awsConfig(ctx, c)
-	if err != nil {
-		return nil, err
-	}
 	queue, instances, groups := sqsClient(cfg, c), ec2.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
 	keys, events := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
@@ -112,5 +109,5 @@ func gathererOf(ctx context.Context, c *config) (*doctor.Gatherer, error) {
 		clients, g.Cluster.Err = commandClients(c, commandPatience)
 		g.Cluster.Client, g.Cluster.Version = clients, clients.version
 	}
-	return g, nil
+	return g
 }

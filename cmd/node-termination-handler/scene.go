@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +58,8 @@ func nodeFlag(cmd *cobra.Command) *string {
 type scene struct {
 	*config
 	client   kubeClients
-	gatherer *doctor.Gatherer // nil before lookUp
+	aws      aws.Config // empty before lookUp, as is gatherer
+	gatherer *doctor.Gatherer
 	node     *corev1.Node
 	notice   sample.Notice
 	tags     map[string]string // of the instance; nil: not known
@@ -92,9 +94,10 @@ func (s *scene) lookUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
 	defer cancel()
 	var err error
-	if s.gatherer, err = gathererOf(ctx, s.config); err != nil {
+	if s.aws, err = awsConfig(ctx, s.config); err != nil {
 		return err
 	}
+	s.gatherer = gathererOf(s.aws, s.config)
 	if s.notice.Instance != "" && !s.checkTag && s.notice.Kind != sample.ASGTerminate {
 		return nil // as for the handler: nothing to ask
 	}

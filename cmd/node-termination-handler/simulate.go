@@ -222,18 +222,14 @@ func (s *scene) send(ctx context.Context, via string, n sample.Notice) (string, 
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
 	defer cancel()
-	cfg, err := awsConfig(ctx, s.config)
-	if err != nil {
-		return "", err
-	}
 	if via == viaBus {
-		return putOnBus(ctx, eventbridge.NewFromConfig(cfg).PutEvents, n.Body())
+		return putOnBus(ctx, eventbridge.NewFromConfig(s.aws).PutEvents, n.Body())
 	}
 	in := &sqs.SendMessageInput{QueueUrl: aws.String(s.queue.text), MessageBody: aws.String(n.Body())}
 	if strings.HasSuffix(s.queue.name, ".fifo") {
 		in.MessageGroupId, in.MessageDeduplicationId = aws.String(n.Instance), aws.String(n.ID)
 	}
-	if _, err := sqsClient(cfg, s.config).SendMessage(ctx, in); err != nil {
+	if _, err := sqsClient(s.aws, s.config).SendMessage(ctx, in); err != nil {
 		return "", fmt.Errorf("send the notice to %s: %w", s.queue.text, err)
 	}
 	return n.ID, nil
