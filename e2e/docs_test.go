@@ -210,7 +210,7 @@ func (c *chartScenario) reader() *reader {
 	r := &reader{chartScenario: c, root: c.TempDir(), bin: c.TempDir(), log: filepath.Join(c.TempDir(), "calls")}
 	text := fmt.Sprintf(stubs, kubectl, ":10250/", root, os.Getenv("PATH"), os.Getenv("HOME"), program, r.log)
 	for _, stub := range regexp.MustCompile(`(?m)^([a-z-]+): (.*(?:\n\t.*)*)`).FindAllStringSubmatch(text, -1) {
-		c.must(os.WriteFile(filepath.Join(r.bin, stub[1]), []byte("#!/bin/sh\n"+stub[2]+"\n"), 0o700)) //nolint:gosec // it is run
+		c.must(os.WriteFile(filepath.Join(r.bin, stub[1]), []byte("#!/bin/sh\n"+stub[2]+"\n"), 0o700))
 	}
 	c.must(os.Symlink(c.program.Program, filepath.Join(r.bin, "helm")))
 	c.must(os.Symlink(filepath.Join(root, "deploy"), filepath.Join(r.root, "deploy")))
@@ -245,8 +245,7 @@ func (r *reader) valuesOf(page string) string {
 func (r *reader) values(b block) {
 	r.Helper()
 	if slices.ContainsFunc(notValues, func(begin string) bool { return strings.HasPrefix(b.text, begin) }) {
-		var any map[string]any
-		if err := yaml.UnmarshalStrict([]byte(b.text), &any); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(b.text), &map[string]any{}); err != nil {
 			r.Errorf("%s: %v\n%s", b.page, err, b.text)
 		}
 		return

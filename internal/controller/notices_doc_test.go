@@ -57,43 +57,60 @@ type docKind struct {
 }
 
 var docKinds = []docKind{
-	{sample.Spot, "Spot interruption", "enable-spot-interruption-draining",
-		"EC2 takes a spot instance back. It terminates, stops or hibernates it two minutes after the event.", []situation{
+	{
+		sample.Spot, "Spot interruption", "enable-spot-interruption-draining",
+		"EC2 takes a spot instance back. It terminates, stops or hibernates it two minutes after the event.",
+		[]situation{
 			{words: "`instance-action` is `hibernate`: that begins at once", replace: []string{`"terminate"`, `"hibernate"`}, facts: known},
 			{words: "it came late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
 			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
-		}},
-	{sample.Rebalance, "Rebalance recommendation", "enable-rebalance-draining",
-		"A spot instance is at elevated risk of being interrupted. It may never be.", nil},
-	{sample.StateChange, "Instance state change", "",
-		"Somebody stops or terminates an instance: a person, an autoscaler, EC2 itself.", []situation{
+		},
+	},
+	{
+		sample.Rebalance, "Rebalance recommendation", "enable-rebalance-draining",
+		"A spot instance is at elevated risk of being interrupted. It may never be.", nil,
+	},
+	{
+		sample.StateChange, "Instance state change", "",
+		"Somebody stops or terminates an instance: a person, an autoscaler, EC2 itself.",
+		[]situation{
 			{words: "state `shutting-down`", replace: []string{`"stopping"`, `"shutting-down"`}, facts: known},
 			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
 			{words: "state `stopped`", replace: []string{`"stopping"`, `"stopped"`}, facts: known},
 			{words: "state `terminated`", replace: []string{`"stopping"`, `"terminated"`}, facts: known},
 			{words: "state `stopped` or `terminated`; no Node yet", replace: []string{`"stopping"`, `"terminated"`}, facts: facts{whose: pending}},
-		}},
-	{sample.Health, "Scheduled change", "enable-scheduled-event-draining",
-		"AWS announces maintenance: a retirement, a reboot, a stop. Each instance that the event names is a case of its own; the\nmessage is deleted when all are done.", []situation{
+		},
+	},
+	{
+		sample.Health, "Scheduled change", "enable-scheduled-event-draining",
+		"AWS announces maintenance: a retirement, a reboot, a stop. Each instance that the event names is a case of its own; the\nmessage is deleted when all are done.",
+		[]situation{
 			{words: "its start has passed, or cannot be read", started: true, facts: known},
 			{words: "`statusCode` is `closed`: it is over, or called off", replace: []string{`"upcoming"`, `"closed"`}, facts: known},
 			{words: "`closed`, and the instance has no Node", replace: []string{`"upcoming"`, `"closed"`}, facts: facts{whose: pending}},
 			{words: "it was called off by a message that came before its announcement", facts: facts{whose: ours, calledOff: true}},
-		}},
-	{sample.ASGTerminate, "Termination lifecycle hook", "enable-asg-lifecycle-draining",
-		"Auto Scaling takes an instance out of its group, and waits for the hook: a scale-in, an instance refresh, a rebalance of\nzones, an unhealthy instance. The limits of the hook are read from Auto Scaling.", []situation{
+		},
+	},
+	{
+		sample.ASGTerminate, "Termination lifecycle hook", "enable-asg-lifecycle-draining",
+		"Auto Scaling takes an instance out of its group, and waits for the hook: a scale-in, an instance refresh, a rebalance of\nzones, an unhealthy instance. The limits of the hook are read from Auto Scaling.",
+		[]situation{
 			{words: "with `heartbeat-interval`", facts: known, limits: true, policy: Policy{HeartbeatUntil: docHeartbeat}},
 			{words: "with `heartbeat-interval`, and `heartbeat-until` beyond the hook's global limit", facts: known, limits: true, policy: Policy{HeartbeatUntil: 48 * time.Hour}},
 			{words: "the limits of the hook cannot be read", facts: known},
 			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, limits: true, facts: known},
 			{words: "`lifecycle-hook-names` does not have the hook", limits: true, policy: Policy{HookNames: []string{"another"}}, facts: known},
 			{words: "`lifecycle-hook-names` does not have the hook; the Node or the instance is gone", facts: facts{whose: departed}, policy: Policy{HookNames: []string{"another"}}},
-		}},
-	{sample.ASGLaunch, "Launch lifecycle hook", "",
-		"Auto Scaling holds a new instance back until the hook is completed: until its Node is ready.", []situation{
+		},
+	},
+	{
+		sample.ASGLaunch, "Launch lifecycle hook", "",
+		"Auto Scaling holds a new instance back until the hook is completed: until its Node is ready.",
+		[]situation{
 			{words: "the limits of the hook cannot be read", facts: known},
 			{words: "`lifecycle-hook-names` does not have the hook", limits: true, policy: Policy{HookNames: []string{"another"}}, facts: known},
-		}},
+		},
+	},
 }
 
 // ordinary are the situations that every kind can be in; the first is the usual one.
