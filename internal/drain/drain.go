@@ -130,7 +130,6 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 	r := run{
 		Drainer: d,
 		order:   o,
-		calls:   calls,
 		begun:   time.Now(),
 		store:   newPodStore(),
 		pods:    map[types.UID]*state{},
@@ -152,7 +151,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 		}
 		wake, done := r.end(), false
 		if synced {
-			wake, done = r.act(ctx, now)
+			wake, done = r.act(ctx, calls, now)
 			r.leave()
 		}
 		if done {
@@ -178,7 +177,6 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (Result, error) {
 type run struct {
 	*Drainer
 	order   Order
-	calls   context.Context // of requests; see requestEnds
 	begun   time.Time
 	store   *podStore
 	pods    map[types.UID]*state     // those that have to leave
@@ -278,7 +276,7 @@ func (r *run) turn(ctx context.Context) (leave func(time.Duration), err error) {
 
 // act starts the requests that are due. It returns when to look again (zero:
 // when something happens), and whether all is done.
-func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool) {
+func (r *run) act(ctx, calls context.Context, now time.Time) (wake time.Time, done bool) {
 	front := r.refresh()
 	if front >= self { // nobody is left, or our own pod alone
 		if r.busy > 0 {
@@ -311,7 +309,7 @@ func (r *run) act(ctx context.Context, now time.Time) (wake time.Time, done bool
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
 			r.beginSpan(ctx, obj)
-			go r.ask(ctx, obj, m, r.priority(*p, m), r.entered)
+			go r.ask(ctx, calls, obj, m, r.priority(*p, m), r.entered)
 			r.entered = nil
 		}
 	}
@@ -464,8 +462,9 @@ func (r *run) priority(p state, m move) pace.Priority {
 }
 
 // ask makes one request when it is its turn, and reports its answer. It is its
-// turn already if leave is not nil. Where ctx ends before, there is none.
-func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority, leave func(time.Duration)) {
+// turn already if leave is not nil. Where ctx ends before, there is none. The
+// request itself lives as long as calls.
+func (r *run) ask(ctx, calls context.Context, pod *corev1.Pod, m move, p pace.Priority, leave func(time.Duration)) {
 	a := answer{uid: pod.UID, pod: pod, move: m}
 	defer func() { r.answers <- a }()
 	if leave == nil {
@@ -475,7 +474,7 @@ func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority,
 			return
 		}
 	}
-	request, cancel := context.WithTimeout(r.calls, requestTimeout)
+	request, cancel := context.WithTimeout(calls, requestTimeout)
 	defer cancel()
 	if m.verb == evict {
 		a.err = r.evict(request, pod, m.grace)
@@ -483,7 +482,7 @@ func (r *run) ask(ctx context.Context, pod *corev1.Pod, m move, p pace.Priority,
 		a.err = r.remove(request, pod, m.grace)
 	}
 	leave(busy(a.err))
-	a.none = a.err != nil && r.calls.Err() != nil
+	a.none = a.err != nil && calls.Err() != nil
 }
 
 // hearOut takes in the answers to the requests that are under way when the context

@@ -16,12 +16,12 @@ func TestACallLingersForAMomentAndNoLonger(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Hour)
 		stop(why)
-		time.Sleep(time.Second - 1)
+		time.Sleep(time.Second - time.Nanosecond)
 		synctest.Wait()
 		if lingering.Err() != nil {
 			t.Error("it is cut off at once")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := context.Cause(lingering); !errors.Is(got, why) {
 			t.Errorf("its cause is %v, want %v", got, why)
