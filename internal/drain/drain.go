@@ -309,6 +309,9 @@ func (r *run) act(ctx, calls context.Context, now time.Time) (wake time.Time, do
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
 			r.beginSpan(ctx, obj)
+			if m.verb == evict && p.unsure {
+				m.version = obj.ResourceVersion
+			}
 			go r.ask(ctx, calls, obj, m, r.priority(*p, m), r.entered)
 			r.entered = nil
 		}
@@ -334,6 +337,9 @@ func (r *run) refresh() tier {
 		}
 		if pod.DeletionTimestamp != nil {
 			p.deletion = pod.DeletionTimestamp.Time
+		}
+		if p.stale != pod.ResourceVersion {
+			p.stale = ""
 		}
 		front = min(front, p.tier)
 	}
@@ -477,7 +483,7 @@ func (r *run) ask(ctx, calls context.Context, pod *corev1.Pod, m move, p pace.Pr
 	request, cancel := context.WithTimeout(calls, requestTimeout)
 	defer cancel()
 	if m.verb == evict {
-		a.err = r.evict(request, pod, m.grace)
+		a.err = r.evict(request, pod, m)
 	} else {
 		a.err = r.remove(request, pod, m.grace)
 	}
@@ -494,15 +500,20 @@ func (r *run) hearOut() {
 }
 
 // evict asks the eviction API. The UID keeps it from a pod that has taken the
-// name elsewhere, as those of a StatefulSet do. Refusals are not tried again by
+// name elsewhere, as those of a StatefulSet do; the version, where it matters, from
+// one that was evicted before without an answer. Refusals are not tried again by
 // the client, however much the server asks for that: the deadline may not wait.
-func (r *run) evict(ctx context.Context, pod *corev1.Pod, grace time.Duration) error {
+func (r *run) evict(ctx context.Context, pod *corev1.Pod, m move) error {
+	opts := deleteOptions(pod, m.grace)
+	if m.version != "" {
+		opts.Preconditions.ResourceVersion = &m.version
+	}
 	return r.Client.PolicyV1().RESTClient().Post().
 		AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		MaxRetries(0).
 		Body(&policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
-			DeleteOptions: deleteOptions(pod, grace),
+			DeleteOptions: opts,
 		}).Do(ctx).Error()
 }
 
@@ -524,6 +535,11 @@ func (r *run) learn(a answer, now time.Time) {
 		return
 	}
 	log := r.order.Log.WithValues("pod", a.pod.Namespace+"/"+a.pod.Name)
+	// The API server knows more of the pod than the watch, which will tell.
+	if p := r.pods[a.uid]; p != nil && a.move.version != "" && apierrors.IsConflict(a.err) {
+		p.asked, p.stale = false, a.move.version
+		return
+	}
 	// A pod that is gone, or whose name is another pod's, needs nothing more.
 	if apierrors.IsNotFound(a.err) || apierrors.IsConflict(a.err) {
 		a.err = nil
@@ -554,6 +570,7 @@ func (r *run) learn(a answer, now time.Time) {
 		log.Error(a.err, "delete a pod")
 	default:
 		p.asked = false
+		p.unsure = p.unsure || refusalOf(a.err) == Failed
 		p.refused++
 		p.retry = now.Add(max(backoff(p.refused), retryAfter(a.err)))
 		hopeless := refusalOf(a.err) == TwoBudgets

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,8 +55,13 @@ type stage struct {
 
 	// answers is how long the answer to an eviction takes, which is done by then.
 	answers time.Duration
+	// lost is the answer to an eviction that got through, once.
+	lost error
+	// behind is how long the watch does not show that a pod is being deleted.
+	behind time.Duration
 
-	over chan struct{} // closed at the end
+	stopping map[string]bool // whatever the watch shows
+	over     chan struct{}   // closed at the end
 
 	mu     sync.Mutex
 	events []string
@@ -64,7 +70,7 @@ type stage struct {
 func play(t *testing.T, run func(s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, over: make(chan struct{})}
+		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, stopping: map[string]bool{}, over: make(chan struct{})}
 		defer close(s.over)
 		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			d := action.(clienttesting.DeleteActionImpl)
@@ -156,19 +162,27 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 		return err
 	}
 	pod := obj.(*corev1.Pod).DeepCopy()
+	s.mu.Lock()
+	stopping := s.stopping[name]
+	s.mu.Unlock()
 	if opts.Preconditions == nil || *opts.Preconditions.UID != pod.UID {
 		s.Errorf("%s %s without its UID", how, name)
+	} else if version := opts.Preconditions.ResourceVersion; version != nil && (*version != pod.ResourceVersion || stopping) {
+		return apierrors.NewConflict(gvr.GroupResource(), name, errors.New("the ResourceVersion in the precondition does not match"))
 	}
 	grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 	if opts.GracePeriodSeconds != nil {
 		grace = time.Duration(*opts.GracePeriodSeconds) * time.Second
 	}
 	s.happened("%s %s with %s", how, name, grace)
+	s.mu.Lock()
+	s.stopping[name] = true
+	s.mu.Unlock()
 	end := metav1.NewTime(time.Now().Add(s.clock + grace))
 	go func() {
 		// Never at once: unlike an API server, the fake does not tell a watch what
 		// happened between the list and its beginning.
-		const late = 10 * time.Millisecond
+		late := max(10*time.Millisecond, min(s.behind, grace, s.stops[name]))
 		if s.passes(late) {
 			pod.DeletionTimestamp = &end
 			if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil && !apierrors.IsNotFound(err) {
@@ -226,8 +240,12 @@ func (e evictions) RESTClient() rest.Interface {
 				}
 			}
 			if status.Code == http.StatusCreated {
-				if err := e.stage.stop("evicted", eviction.Name, eviction.DeleteOptions); err != nil {
-					status = &metav1.Status{Code: http.StatusNotFound, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound}
+				var refused *apierrors.StatusError
+				if err := e.stage.stop("evicted", eviction.Name, eviction.DeleteOptions); errors.As(err, &refused) {
+					status = &refused.ErrStatus
+				} else if err := e.stage.lost; err != nil {
+					e.stage.lost = nil
+					return nil, err
 				}
 			} else {
 				e.stage.happened("refused %s", eviction.Name)
@@ -603,6 +621,54 @@ func TestARequestUnderWayIsHeardOutForASecond(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The connection may end between an eviction and its answer, and with it the watch
+// that would have told.
+func TestAnEvictionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
+	versioned := func(p *corev1.Pod) { p.ResourceVersion = "7" }
+	for name, behind := range map[string]time.Duration{
+		"the watch tells": 0, "the watch tells later": 4 * time.Second, "the pod is gone before": time.Hour,
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("a", versioned)
+				s.stops["a"] = 10 * time.Second
+				s.lost, s.behind = syscall.ECONNRESET, behind
+				result, err := s.drain(Terms{}, nil)
+				s.want(0, "0s evicted a with 30s")
+				s.wantEnd(result, err, Result{}, 10*time.Second)
+			})
+		})
+	}
+}
+
+// An eviction that did not get through is made again, whatever has happened to
+// the pod meanwhile.
+func TestAnEvictionThatDidNotGetThroughIsMadeAgain(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
+		fails := 2
+		s.refuse = func(string) *metav1.Status {
+			if fails--; fails < 0 {
+				return nil
+			}
+			gvr := corev1.SchemeGroupVersion.WithResource("pods")
+			pod, err := s.kube.Tracker().Get(gvr, "ns", "a")
+			if err != nil {
+				s.Error(err)
+				return nil
+			}
+			changed := pod.(*corev1.Pod).DeepCopy()
+			changed.ResourceVersion += "1"
+			time.AfterFunc(3*time.Second, func() { _ = s.kube.Tracker().Update(gvr, changed, "ns") })
+			return &metav1.Status{Code: http.StatusInternalServerError, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: "etcdserver: request timed out"}
+		}
+		result, err := s.drain(Terms{}, nil)
+		if result.Evicted != 1 || err != nil {
+			s.Errorf("Drain = %+v, %v", result, err)
+		}
+	})
 }
 
 func TestRequestsUnderWayAreBounded(t *testing.T) {

@@ -49,6 +49,8 @@ type state struct {
 
 	asked   bool      // a request is under way, or was accepted and will show in the watch
 	refused int       // evictions refused
+	unsure  bool      // an eviction got no answer: it may have been accepted
+	stale   string    // version in the watch that the API server has a newer one of; empty: none
 	failed  int       // deletions failed
 	retry   time.Time // no eviction again before; no deletion either, once one has failed
 	cut     bool      // a stopping pod was told to hurry
@@ -85,10 +87,12 @@ const (
 
 // move is the next request for a pod: what, with which grace (zero: the pod's
 // own), and if it is wait, until when at the latest (zero: until the pod changes).
+// The version is the caller's to fill in.
 type move struct {
-	verb  verb
-	grace time.Duration
-	until time.Time
+	verb    verb
+	grace   time.Duration
+	until   time.Time
+	version string // that the pod has to have; empty: any
 }
 
 // next decides about one pod. front is the lowest tier that still has pods.
@@ -104,6 +108,7 @@ type move struct {
 //	  never tried                           | evict with what is left, at most g
 //	  refused once, or budgets ignored      | delete with what is left, at most g
 //	a lower tier is still there             | wait
+//	the watch is behind                     | wait
 //	refused a moment ago                    | wait
 //	otherwise                               | evict with g
 func next(p state, front tier, terms Terms, now time.Time) move {
@@ -159,7 +164,7 @@ func next(p state, front tier, terms Terms, now time.Time) move {
 		m.until = forceAt
 	}
 	switch {
-	case p.tier > front:
+	case p.tier > front || p.stale != "":
 		return m
 	case now.Before(p.retry):
 		if m.until.IsZero() || p.retry.Before(m.until) {
