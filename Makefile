@@ -82,7 +82,7 @@ chaos: ## kill the leader before and after each of its calls, and print a table
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 90m -test.run MayBeKilledAtAny -test.parallel 20
 
 # Virtual time has every call of a whole installation; the real control plane, by
-# way of proxies, those of two replicas of the binary. An hour on 2 cores.
+# way of proxies, those of two replicas of the binary. Twenty minutes on 2 cores.
 faults: ## let every call fail in every way, and print tables
 	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -timeout 30m -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed
 	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | '
