@@ -6,8 +6,8 @@ import (
 )
 
 // Linger returns a context for calls that are not to be cut off in the middle
-// when ctx ends: it ends d later than ctx, or with cancel. Whoever calls has to
-// begin no call of his own after the end of ctx.
+// when ctx ends: it ends d later than ctx, or with cancel. Which calls may still
+// begin after the end of ctx is the caller's to say.
 func Linger(ctx context.Context, d time.Duration) (_ context.Context, cancel context.CancelFunc) {
 	lingering, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -25,6 +25,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const (
@@ -222,16 +223,8 @@ func (w *Webhook) Node(cluster.Ref, string, string, error) {}
 
 // Run sends until ctx ends, and what waits then within lastWords.
 func (w *Webhook) Run(ctx context.Context) {
-	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	sending, stop := pace.Linger(ctx, lastWords)
 	defer stop()
-	go func() {
-		<-ctx.Done()
-		select {
-		case <-sending.Done():
-		case <-time.After(lastWords):
-			stop()
-		}
-	}()
 	var all sync.WaitGroup
 	for range webhookWorkers {
 		all.Go(func() { w.work(ctx, sending) })
