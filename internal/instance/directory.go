@@ -20,8 +20,10 @@ import (
 const (
 	// EC2 allows 200 values in one filter.
 	batchSize = 200
-	// A notice leaves two minutes in the worst case. Of those a fifth of a
-	// second is cheap, and a burst of notices takes no longer to arrive.
+	// A batch is asked about when for batchPause no more ids have come, which is
+	// longer than receives of a crowd are apart, and after batchWindow whatever
+	// comes: a node waits for its cordon meanwhile.
+	batchPause  = 25 * time.Millisecond
 	batchWindow = 200 * time.Millisecond
 	// The most EC2 allows, so that a batch is one page unless EC2 cuts it.
 	pageSize = 1000
@@ -80,6 +82,7 @@ type answer struct {
 // it, on no one caller's context.
 type batch struct {
 	full    chan struct{} // closed when no further id fits
+	pause   *time.Timer   // fires when none has come for batchPause
 	done    chan struct{} // closed when answers and err are set
 	answers map[string]answer
 	err     error
@@ -145,6 +148,7 @@ func (d *Directory) join(ctx context.Context, id string) *batch {
 			d.open = d.start(ctx)
 		}
 		b = d.open
+		b.pause.Reset(batchPause)
 		b.ids = append(b.ids, id)
 		d.asked[id] = b
 		if len(b.ids) == batchSize {
@@ -182,19 +186,21 @@ func (d *Directory) forget(b *batch) {
 
 func (d *Directory) start(ctx context.Context) *batch {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	b := &batch{full: make(chan struct{}), done: make(chan struct{}), nobody: cancel}
+	b := &batch{full: make(chan struct{}), pause: time.NewTimer(batchPause), done: make(chan struct{}), nobody: cancel}
 	go d.run(ctx, b)
 	return b
 }
 
 func (d *Directory) run(ctx context.Context, b *batch) {
 	defer close(b.done)
+	defer b.pause.Stop()
 
 	window := time.NewTimer(batchWindow)
 	defer window.Stop()
 	select {
 	case <-ctx.Done():
 	case <-b.full:
+	case <-b.pause.C:
 	case <-window.C:
 	}
 	// Whoever comes while the batch waits its turn still gets on it.

@@ -73,8 +73,32 @@ func TestAHundredLookUpsAtOnceAreOneCall(t *testing.T) {
 		if calls := f.made(); len(calls) != 1 {
 			t.Errorf("%d calls, want 1", len(calls))
 		}
-		if waited := time.Since(start); waited != 200*time.Millisecond {
-			t.Errorf("answered after %v, want 200ms", waited)
+		if waited := time.Since(start); waited != batchPause {
+			t.Errorf("answered after %v, want %v", waited, batchPause)
+		}
+	})
+}
+
+func TestLookUpsThatKeepComingAreOneCallEachWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := instanceIDs(30)
+		f := newFakeEC2(ids...)
+		d := NewDirectory(f)
+		start := time.Now()
+		var all sync.WaitGroup
+		for k, id := range ids {
+			time.AfterFunc(time.Duration(k)*10*time.Millisecond+time.Nanosecond, func() { all.Go(func() { mustFind(t, d, id, time.Minute) }) })
+		}
+		time.Sleep(time.Second)
+		all.Wait()
+		var got []time.Duration
+		for _, c := range f.made() {
+			got = append(got, c.at.Sub(start).Truncate(time.Millisecond))
+		}
+		// The 21st id comes at 200 ms, the last at 290.
+		want := []time.Duration{batchWindow, 290*time.Millisecond + batchPause}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -94,7 +118,7 @@ func TestTwoHundredIDsDoNotWaitForMore(t *testing.T) {
 		for _, c := range f.made() {
 			got = append(got, sent{c.at.Sub(start), len(c.ids)})
 		}
-		want := []sent{{0, 200}, {0, 200}, {200 * time.Millisecond, 50}}
+		want := []sent{{0, 200}, {0, 200}, {batchPause, 50}}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(sent{})); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
@@ -223,8 +247,8 @@ func TestALookUpEndsWithItsLastCaller(t *testing.T) {
 		after time.Duration
 		calls int // with that of the next caller, who is not to join what was called off
 	}{
-		"while the batch fills": {100 * time.Millisecond, 1},
-		"in the middle of it":   {300 * time.Millisecond, 2},
+		"while the batch fills": {batchPause / 2, 1},
+		"in the middle of it":   {2 * batchPause, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -238,7 +262,7 @@ func TestALookUpEndsWithItsLastCaller(t *testing.T) {
 					t.Errorf("err = %v, want the deadline's", err)
 				}
 				mustFind(t, d, known, time.Minute)
-				if took, want := time.Since(start), tc.after+5200*time.Millisecond; took != want {
+				if took, want := time.Since(start), tc.after+batchPause+f.latency; took != want {
 					t.Errorf("the next caller had its answer after %v, want %v", took, want)
 				}
 				if calls := f.made(); len(calls) != tc.calls {
@@ -257,7 +281,7 @@ func TestAHangingCallIsGivenUp(t *testing.T) {
 		if _, _, err := NewDirectory(f).Get(t.Context(), known, time.Minute); !errors.Is(err, errCallTimeout) {
 			t.Errorf("err = %v, want %v", err, errCallTimeout)
 		}
-		if waited, want := time.Since(start), batchWindow+callTimeout; waited != want {
+		if waited, want := time.Since(start), batchPause+callTimeout; waited != want {
 			t.Errorf("waited %v, want %v", waited, want)
 		}
 	})
