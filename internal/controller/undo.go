@@ -97,12 +97,7 @@ func (c *Controller) finish(ctx context.Context, log logr.Logger, ref cluster.Re
 		return nil
 	}
 	w.gone.give()
-	select {
-	case <-w.done:
-		return w.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return w.await(ctx)
 }
 
 // welcomeBack takes the out-of-service taint back from nodes that have returned.
