@@ -209,7 +209,6 @@ func (c *Controller) conclude(ctx context.Context, log logr.Logger, w *work) err
 			completed[h] = true
 			log.Info("lifecycle hook completed", "group", h.Group, "hook", h.Name)
 		}
-		w.serve(completed)
 		more := false
 		finished := time.Now().UTC()
 		err := c.rewrite(ctx, w, func(i cluster.Intent) cluster.Intent {

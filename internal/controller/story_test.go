@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -308,28 +306,6 @@ func TestASpotWarningIsHeldUntilItsNodeIsDrained(t *testing.T) {
 		s.after(3 * time.Second)
 		if i := s.intent(); s.left() != 0 || !i.Finished() || s.node().Labels[cluster.StateLabel] != cluster.StateDrained {
 			t.Errorf("%d messages left, intent %+v", s.left(), i)
-		}
-	})
-}
-
-func TestAMessageDoesNotWaitForTheMarkThatItsNodeIsDone(t *testing.T) {
-	tell(t, func(s *story) {
-		var writable atomic.Bool
-		s.kube.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			done := bytes.Contains(action.(clienttesting.PatchAction).GetPatch(), []byte("finishedAt"))
-			return done && !writable.Load(), nil, apierrors.NewInternalError(errors.New("later"))
-		})
-		s.lead()
-		s.terminate(time.Hour)
-		s.after(32 * time.Second)
-		s.wantHook(awssim.Completed)
-		if s.left() != 0 || s.intent().Finished() {
-			t.Errorf("%d messages, finished %t; want the mark alone to be missing", s.left(), s.intent().Finished())
-		}
-		writable.Store(true)
-		s.after(lastPause)
-		if !s.intent().Finished() || s.calls("CompleteLifecycleAction") != 1 {
-			t.Errorf("intent %+v after %d completions", s.intent(), s.calls("CompleteLifecycleAction"))
 		}
 	})
 }

@@ -97,7 +97,12 @@ func (c *Controller) finish(ctx context.Context, log logr.Logger, ref cluster.Re
 		return nil
 	}
 	w.gone.give()
-	return w.await(ctx)
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // welcomeBack takes the out-of-service taint back from nodes that have returned.

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"time"
 
@@ -21,7 +20,6 @@ var ErrGiveWay = errors.New("this pod is the last on its node")
 var (
 	errNodeGone = errors.New("nothing runs on the node any more")
 	errUndone   = errors.New("the scheduled change was called off")
-	errPatience = errors.New("the message has been held for long enough")
 )
 
 // work is what is under way for one node: its one drain. It exists from the
@@ -44,10 +42,7 @@ type work struct {
 	mu     sync.Mutex
 	intent cluster.Intent // as the node carries it
 	empty  bool           // the pods have left, or are not waited for any more
-	// completed are the hooks that are; nil while there is more to do than those and
-	// the mark that the node is done.
-	completed map[cluster.Hook]bool
-	// changed is closed and replaced when intent or completed have changed.
+	// changed is closed and replaced when the intent has changed.
 	changed chan struct{}
 }
 
@@ -111,53 +106,11 @@ func (c *Controller) isOver(w *work) bool {
 
 // update takes in the intent that the node carries now.
 func (w *work) update(i cluster.Intent) {
-	w.change(func() { w.intent = i })
-}
-
-// serve takes in that the work is done for all notices but those of other hooks.
-func (w *work) serve(completed map[cluster.Hook]bool) {
-	completed = maps.Clone(completed)
-	w.change(func() { w.completed = completed })
-}
-
-func (w *work) change(set func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	set()
+	w.intent = i
 	close(w.changed)
 	w.changed = make(chan struct{})
-}
-
-// served reports whether all is done that a notice waits for, and returns what is
-// closed when that may have changed.
-func (w *work) served() (bool, <-chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := w.completed != nil
-	for _, h := range w.intent.Hooks {
-		all = all && w.completed[h]
-	}
-	return all, w.changed
-}
-
-// await returns when all is done that the notices recorded so far wait for: the
-// pods have left and the hooks are completed. The mark that the node is done
-// is not waited for: the node carries the intent until then, and in a storm, in
-// which all pods go first, every message would be held to the very end.
-func (w *work) await(ctx context.Context) error {
-	for {
-		served, changed := w.served()
-		if served {
-			return nil
-		}
-		select {
-		case <-w.done:
-			return w.err
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // now returns the intent, and what is closed when it changes.
@@ -195,7 +148,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// join makes the node carry the notice, and waits until the node's work has served it.
+// join makes the node carry the notice, and waits for the end of the node's work.
 func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice, id string, ref cluster.Ref, d decision) error {
 	entry := entryOf(n, d)
 	entry.Trace = trace.Carry(ctx)
@@ -224,17 +177,21 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, n notice.Notice,
 		log.V(1).Info("nothing is left to do for this event", "node", ref.Name)
 		return nil
 	}
+	var patience <-chan time.Time
 	if !d.patience.IsZero() {
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, d.patience, errPatience)
-		defer stop()
+		timer := time.NewTimer(time.Until(d.patience))
+		defer timer.Stop()
+		patience = timer.C
 	}
-	err = w.await(ctx)
-	if errors.Is(err, errPatience) {
+	select {
+	case <-w.done:
+		return w.err
+	case <-patience:
 		log.Info("the drain goes on without its message: the node carries the intent", "node", ref.Name)
 		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return err
 }
 
 func entryOf(n notice.Notice, d decision) cluster.Entry {
