@@ -5,8 +5,9 @@
 //
 // It starts a sandbox, adds nodes with pods, patches each node and evicts each
 // pod in loops (the floor), sets the same up again, starts the built binary with
-// its default options, sends all notices at once, and prints one table. Times
-// mean nothing between machines; the ratios to the floor do.
+// its default options, sends all notices at once, measures the floor once more,
+// since a machine's pace drifts, and prints one table. Times mean nothing between
+// machines; the ratios to the floor do.
 package main
 
 import (

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,8 +14,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
-// report prints the table.
-func (s *storm) report(_ context.Context, floor, ours *record, h *handler) error {
+// report prints the table. The floor in it is the mean of the two that were measured.
+func (s *storm) report(ours *record, h *handler, before, after *record) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	row := func(cells ...any) {
 		for k, c := range cells {
@@ -38,20 +37,15 @@ func (s *storm) report(_ context.Context, floor, ours *record, h *handler) error
 	slices.Sort(deletions)
 
 	fmt.Fprintln(w)
-	row("from the notice to", "p50", "p95", "p99", "max", "floor", "ratio")
-	times := func(name string, ours, floor spread) {
-		ratio := "-"
-		limit := any("-")
-		if floor.max() > 0 {
-			ratio = fmt.Sprintf("%.2f", ours.max().Seconds()/floor.max().Seconds())
-			limit = floor.max()
-		}
-		row(name, ours.at(.5), ours.at(.95), ours.at(.99), ours.max(), limit, ratio)
+	row("from the notice to", "p50", "p95", "p99", "max", "floor", "ratio", "floor before", "after")
+	times := func(name string, ours spread, before, after time.Duration) {
+		floor := (before + after) / 2
+		row(name, ours.at(.5), ours.at(.95), ours.at(.99), ours.max(), floor, fmt.Sprintf("%.2f", ours.max().Seconds()/floor.Seconds()), before, after)
 	}
-	times("cordoned", ours.cordoned(), floor.cordoned())
-	times("first eviction", ours.evicted(), floor.evicted())
-	times("empty", ours.gone(), floor.gone())
-	times("message deleted", deletions, nil)
+	times("cordoned", ours.cordoned(), before.cordoned().max(), after.cordoned().max())
+	times("first eviction", ours.evicted(), before.evicted().max(), after.evicted().max())
+	times("empty", ours.gone(), before.gone().max(), after.gone().max())
+	row("message deleted", deletions.at(.5), deletions.at(.95), deletions.at(.99), deletions.max())
 	fmt.Fprintln(w)
 
 	missed := 0

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
@@ -34,6 +35,7 @@ type storm struct {
 	out      io.Writer
 	cluster  *sandbox.Cluster
 	kube     kubernetes.Interface
+	bare     kubernetes.Interface // of the floor: the handler's user, whose requests are checked and queued as its are
 	aws      *awssim.Server
 	endpoint string
 }
@@ -58,6 +60,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := release.Apply(ctx, cluster, o.manifests, release.Name, "Deployment"); err != nil {
 		return err
 	}
+	if s.bare, err = s.bareClient(ctx); err != nil {
+		return err
+	}
 	s.say("%d nodes of %d pods that stop in %s, %d more nodes that are not interrupted", o.nodes, o.pods, o.stop, o.idle)
 	if err := s.fill(ctx, "idle", o.idle, o.stop); err != nil {
 		return err
@@ -65,7 +70,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := s.fill(ctx, "busy", o.busy, o.busyStop); err != nil {
 		return err
 	}
-	floor, err := s.measure(ctx, "floor", s.floor)
+	before, err := s.measure(ctx, "floor", s.floor)
 	if err != nil {
 		return fmt.Errorf("measure the floor: %w", err)
 	}
@@ -75,7 +80,25 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("measure the handler: %w\n%s", err, h.log.LastLines(20))
 	}
-	return s.report(ctx, floor, ours, h)
+	h.kill()
+	after, err := s.measure(ctx, "again", s.floor)
+	if err != nil {
+		return fmt.Errorf("measure the floor again: %w", err)
+	}
+	return s.report(ours, h, before, after)
+}
+
+func (s *storm) bareClient(ctx context.Context) (kubernetes.Interface, error) {
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return kubernetes.NewForConfig(config)
 }
 
 func (s *storm) say(format string, args ...any) {
@@ -170,7 +193,7 @@ func (s *storm) floor(ctx context.Context, nodes []node, r *record) error {
 		return err
 	}
 	err = each(ctx, nodes, func(ctx context.Context, n node) error {
-		_, err := s.kube.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := s.bare.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
 	if err != nil {
@@ -178,7 +201,7 @@ func (s *storm) floor(ctx context.Context, nodes []node, r *record) error {
 	}
 	err = each(ctx, nodes, func(ctx context.Context, n node) error {
 		for k := range s.pods {
-			err := s.kube.PolicyV1().Evictions(metav1.NamespaceDefault).Evict(ctx, &policyv1.Eviction{
+			err := s.bare.PolicyV1().Evictions(metav1.NamespaceDefault).Evict(ctx, &policyv1.Eviction{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%02d", n.name, k), Namespace: metav1.NamespaceDefault},
 			})
 			if err != nil {
