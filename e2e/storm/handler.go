@@ -24,6 +24,7 @@ type handler struct {
 	metrics int
 
 	started       time.Time
+	ended         time.Time
 	firstReceive  time.Duration // from the start of the process
 	idleAnonymous int64
 	idleMemory    int64 // bytes resident at rest, as peakMemory
@@ -38,9 +39,10 @@ type handler struct {
 }
 
 func (h *handler) kill() {
-	if h.cmd != nil && h.cmd.Process != nil {
+	if h.cmd != nil && h.cmd.Process != nil && h.ended.IsZero() {
 		_ = h.cmd.Process.Kill() // it may have ended
 		_ = h.cmd.Wait()
+		h.ended = time.Now()
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 	}
 	aws(h.leading, h.before, "in 20 s at rest", h.keep.Seconds()/20)
 	aws(h.before, h.after, "for 10 messages", float64(len(h.sent)+h.foreignSent)/10)
-	calls, err := s.kubernetesCalls(ours.start)
+	calls, err := s.kubernetesCalls(ours.start, h.ended)
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,10 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 	return w.Flush()
 }
 
-// kubernetesCalls are the handler's requests since a moment, by verb and resource.
-func (s *storm) kubernetesCalls(since time.Time) (map[string]int, error) {
+// kubernetesCalls are the requests of the handler's user in a span of time, by verb and resource.
+func (s *storm) kubernetesCalls(from, to time.Time) (map[string]int, error) {
 	user := "system:serviceaccount:" + release.Name + ":" + release.Name
-	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && e.Received.After(since) })
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && e.Received.After(from) && e.Received.Before(to) })
 	if err != nil {
 		return nil, err
 	}
