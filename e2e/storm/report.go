@@ -93,7 +93,9 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 // kubernetesCalls are the requests of the handler's user in a span of time, by verb and resource.
 func (s *storm) kubernetesCalls(from, to time.Time) (map[string]int, error) {
 	user := "system:serviceaccount:" + release.Name + ":" + release.Name
-	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && e.Received.After(from) && e.Received.Before(to) })
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool {
+		return e.User == user && e.Received.After(from) && e.Received.Before(to)
+	})
 	if err != nil {
 		return nil, err
 	}
