@@ -46,17 +46,9 @@ func (s *podStore) watch(ctx context.Context, client Client, node string) {
 			opts.FieldSelector = selector
 			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, opts) })
 		},
-	}, listFirst{})
+	}, client)
 	cache.NewReflectorWithOptions(listWatch, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
 }
-
-// listFirst makes a reflector list from the API server's cache, which finds the
-// node's pods by an index, and watch from there. A watch that also lists would go
-// through all pods of the cluster, once for each node: 1.4 ms for 1,000 of them.
-type listFirst struct{}
-
-// IsWatchListSemanticsUnSupported is what a reflector asks its client.
-func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
 // synced reports whether all pods have been seen once.
 func (s *podStore) synced() bool {
