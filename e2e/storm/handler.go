@@ -125,10 +125,6 @@ func (h *handler) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	kubeconfig, err := h.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
-	if err != nil {
-		return err
-	}
 	for _, port := range []*int{&h.probes, &h.metrics} {
 		if *port, err = freePort(ctx); err != nil {
 			return err
@@ -139,7 +135,7 @@ func (h *handler) start(ctx context.Context) (err error) {
 		args = append(args, "--check-tag-before-draining=false")
 	}
 	h.cmd = release.Replica{
-		Program: h.program, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: h.aws.QueueURL(queueName),
+		Program: h.program, Kubeconfig: h.kubeconfig, Namespace: release.Name, QueueURL: h.aws.QueueURL(queueName),
 		Endpoint: h.endpoint, AccessKeyID: "AKIDSTORM", ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
 	}.Command(context.WithoutCancel(ctx))
 	h.cmd.Stdout, h.cmd.Stderr = &h.log, &h.log

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
@@ -32,12 +33,13 @@ const (
 // storm is one measurement under way.
 type storm struct {
 	options
-	out      io.Writer
-	cluster  *sandbox.Cluster
-	kube     kubernetes.Interface
-	bare     kubernetes.Interface // of the floor: the handler's user, whose requests are checked and queued as its are
-	aws      *awssim.Server
-	endpoint string
+	out        io.Writer
+	cluster    *sandbox.Cluster
+	kube       kubernetes.Interface
+	kubeconfig string               // of the handler's user
+	bare       kubernetes.Interface // of the floor: that user, so that its requests are checked and queued as the handler's are
+	aws        *awssim.Server
+	endpoint   string
 }
 
 func run(ctx context.Context, o options, out io.Writer) error {
@@ -46,9 +48,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer cluster.Stop()
-	config := cluster.Config()
-	config.QPS = -1
-	kube, err := kubernetes.NewForConfig(config)
+	kube, err := unlimited(cluster.Config())
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,14 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := release.Apply(ctx, cluster, o.manifests, release.Name, "Deployment"); err != nil {
 		return err
 	}
-	if s.bare, err = s.bareClient(ctx); err != nil {
+	if s.kubeconfig, err = cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name); err != nil {
+		return err
+	}
+	handlers, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	if s.bare, err = unlimited(handlers); err != nil {
 		return err
 	}
 	s.say("%d nodes of %d pods that stop in %s, %d more nodes that are not interrupted", o.nodes, o.pods, o.stop, o.idle)
@@ -88,15 +95,8 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return s.report(ours, h, before, after)
 }
 
-func (s *storm) bareClient(ctx context.Context) (kubernetes.Interface, error) {
-	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
-	if err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
+// unlimited is a client that the API server alone slows down.
+func unlimited(config *restclient.Config) (kubernetes.Interface, error) {
 	config.QPS = -1
 	return kubernetes.NewForConfig(config)
 }

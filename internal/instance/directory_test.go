@@ -73,8 +73,8 @@ func TestAHundredLookUpsAtOnceAreOneCall(t *testing.T) {
 		if calls := f.made(); len(calls) != 1 {
 			t.Errorf("%d calls, want 1", len(calls))
 		}
-		if waited := time.Since(start); waited != batchPause {
-			t.Errorf("answered after %v, want %v", waited, batchPause)
+		if waited := time.Since(start); waited != 25*time.Millisecond {
+			t.Errorf("answered after %v, want 25ms", waited)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func TestLookUpsThatKeepComingAreOneCallEachWindow(t *testing.T) {
 			got = append(got, c.at.Sub(start).Truncate(time.Millisecond))
 		}
 		// The 21st id comes at 200 ms, the last at 290.
-		want := []time.Duration{batchWindow, 290*time.Millisecond + batchPause}
+		want := []time.Duration{200 * time.Millisecond, 315 * time.Millisecond}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
@@ -118,7 +118,7 @@ func TestTwoHundredIDsDoNotWaitForMore(t *testing.T) {
 		for _, c := range f.made() {
 			got = append(got, sent{c.at.Sub(start), len(c.ids)})
 		}
-		want := []sent{{0, 200}, {0, 200}, {batchPause, 50}}
+		want := []sent{{0, 200}, {0, 200}, {25 * time.Millisecond, 50}}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(sent{})); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}
@@ -262,7 +262,7 @@ func TestALookUpEndsWithItsLastCaller(t *testing.T) {
 					t.Errorf("err = %v, want the deadline's", err)
 				}
 				mustFind(t, d, known, time.Minute)
-				if took, want := time.Since(start), tc.after+batchPause+f.latency; took != want {
+				if took, want := time.Since(start), tc.after+5025*time.Millisecond; took != want {
 					t.Errorf("the next caller had its answer after %v, want %v", took, want)
 				}
 				if calls := f.made(); len(calls) != tc.calls {
