@@ -21,7 +21,7 @@ func TestEveryEntryOfTheLogIsOnePrintableLine(t *testing.T) {
 	begins := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+\t(INFO|ERROR)\t`)
 	for _, inJSON := range []bool{false, true} {
 		var out bytes.Buffer
-		log, flush := newLogger(&config{jsonLogging: inJSON, logLevel: zapcore.DebugLevel}, &out)
+		log, end := newLogger(&config{jsonLogging: inJSON, logLevel: zapcore.DebugLevel}, &out)
 		entries := 0
 		for _, text := range hostile {
 			log.Info("a constant message", "value", text, "kind of "+text, errors.New(text))
@@ -30,7 +30,9 @@ func TestEveryEntryOfTheLogIsOnePrintableLine(t *testing.T) {
 			klog.Infof("of Kubernetes: %s", text) //nolint:forbidigo // as client-go does
 			entries += 4
 		}
-		flush()
+		end()
+		log.Info("of a goroutine left behind")
+		klog.Info("of a watch left behind") //nolint:forbidigo // as client-go does
 		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 		if len(lines) != entries {
 			t.Errorf("JSON %t: %d lines for %d entries", inJSON, len(lines), entries)

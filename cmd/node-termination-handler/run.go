@@ -21,15 +21,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go/middleware"
 	"github.com/go-logr/logr"
-	"github.com/go-logr/zapr"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -55,8 +51,8 @@ func serve(ctx context.Context, c *config, out io.Writer) error {
 	if was := debug.SetGCPercent(50); was != 100 { // GOGC says otherwise
 		debug.SetGCPercent(was)
 	}
-	log, flush := newLogger(c, out)
-	defer flush()
+	log, endLog := newLogger(c, out)
+	defer endLog()
 	log.Info("starting", "version", strings.ReplaceAll(strings.TrimSpace(describeVersion()), "\n", ", "), "queue", c.queue.text, "region", c.region, "options", c.changed)
 	for _, w := range c.warnings {
 		log.Info(w)
@@ -420,21 +416,4 @@ func listen(ctx context.Context, log logr.Logger, muxes map[int]*http.ServeMux) 
 		stops = append(stops, s)
 	}
 	return stop, nil
-}
-
-// newLogger logs to out, a printable line an entry, and so do the Kubernetes libraries.
-func newLogger(c *config, out io.Writer) (log logr.Logger, flush func()) {
-	encoding := zap.NewProductionEncoderConfig()
-	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-	encoding.EncodeDuration = zapcore.StringDurationEncoder
-	encoder := zapcore.NewJSONEncoder(encoding)
-	if !c.jsonLogging {
-		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
-		encoder = zapcore.NewConsoleEncoder(encoding)
-	}
-	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(printable{out})), c.logLevel)
-	z := zap.New(core)
-	log = zapr.NewLogger(z)
-	klog.SetLogger(log.WithName("kubernetes"))
-	return log, func() { _ = z.Sync() } // standard error cannot be synced everywhere
 }
