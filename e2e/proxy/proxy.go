@@ -175,6 +175,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 				fault.answer(w, r)
 				return
 			}
+			if r.Context().Err() != nil { // the client has gone away from this call, not from the others
+				panic(http.ErrAbortHandler) //nolint:forbidigo // net/http resets the stream then
+			}
 			reset(r)
 		},
 	}

@@ -227,6 +227,30 @@ func TestACallOfTheAPIServerIsServedThoughItsClientHasGone(t *testing.T) {
 	}
 }
 
+func TestACallThatIsCancelledTakesNoOtherWithIt(t *testing.T) {
+	target := &apiServer{}
+	client, _ := throughAPIServer(t, target, Hooks{})
+	nodes, err := client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nodes.Stop()
+	<-nodes.ResultChan()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{}); !isTimeout(err) {
+		t.Errorf("the client got %v, want nothing in time", err)
+	}
+	select {
+	case <-nodes.ResultChan():
+		t.Error("the watch of nodes has ended")
+	case <-time.After(200 * time.Millisecond):
+	}
+	if requests := target.all(); len(requests) != 2 {
+		t.Errorf("requests to the target: %q", requests)
+	}
+}
+
 func lost(err error) bool {
 	return err != nil && !isTimeout(err) && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
 }
@@ -315,7 +339,8 @@ func throughAPIServer(t *testing.T, target *apiServer, hooks Hooks) (kubernetes.
 	return client, p
 }
 
-// apiServer is a target with one node, which allows no evictions. It records its requests.
+// apiServer is a target with one node, which allows no evictions and never tells of
+// pods. It records its requests.
 type apiServer struct {
 	record
 	slow chan struct{} // if not nil, nothing is answered before it is closed
@@ -337,6 +362,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/eviction"):
 		w.WriteHeader(http.StatusTooManyRequests)
 		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`)
+	case strings.HasSuffix(r.URL.Path, "/pods"):
+		<-r.Context().Done()
 	case r.URL.Query().Get("watch") != "":
 		_, _ = io.WriteString(w, `{"type":"ADDED","object":`+node+"}\n")
 		_ = http.NewResponseController(w).Flush()
