@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -33,22 +34,32 @@ func newPodStore() *podStore {
 	return &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
 }
 
-// watch keeps the store as the node's pods are, as a kubelet does, until ctx ends.
+// watch keeps the store as the node's pods are until ctx ends. It lists them first,
+// as of now, which the API server answers from an index of its cache. A watch that
+// also lists would go through all pods of the cluster, for each node of a storm.
 func (s *podStore) watch(ctx context.Context, client Client, node string) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	pods, watches := client.CoreV1().Pods(metav1.NamespaceAll), pace.NewWatches()
-	listWatch := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			opts.FieldSelector = selector
-			return pods.List(ctx, opts)
+	cache.NewReflectorWithOptions(listFirst{&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			return pods.List(ctx, metav1.ListOptions{FieldSelector: selector})
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.FieldSelector = selector
-			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, opts) })
+			w, err := pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, opts) })
+			if err != nil && ctx.Err() != nil {
+				return nil, io.EOF // the drain is over, which is no error to log
+			}
+			return w, err
 		},
-	}, client)
-	cache.NewReflectorWithOptions(listWatch, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
+	}}, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
 }
+
+// listFirst makes a reflector list before it watches.
+type listFirst struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is how a reflector asks whether to.
+func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
 // synced reports whether all pods have been seen once.
 func (s *podStore) synced() bool {
