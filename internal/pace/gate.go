@@ -10,15 +10,19 @@ import (
 // is too busy halves it, and calls that go well bring it back, one in about as
 // many calls as it is wide.
 //
+// Of calls that nobody is in a hurry for it lets in an eighth of that: when the others
+// are done, kubelets still have to tell what became of the pods.
+//
 // It runs no goroutine of its own. A nil Gate has no bound. Its methods may be
 // called concurrently.
 type Gate struct {
 	most float64
 
 	line
-	bound  float64 // what the server takes now
-	inside int
-	closed time.Time // nobody enters before
+	bound     float64 // what the server takes now
+	inside    int
+	unhurried int       // of those inside
+	closed    time.Time // nobody enters before
 }
 
 // NewGate returns a Gate that lets in most calls at once, at least one.
@@ -34,26 +38,32 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Dura
 	if g == nil {
 		return func(time.Duration) {}, nil
 	}
+	unhurried := 0
+	if p.unhurried() {
+		unhurried = 1
+	}
 	err = g.wait(ctx, p, func(now time.Time) time.Duration {
 		switch {
 		case now.Before(g.closed):
 			return g.closed.Sub(now)
-		case g.inside >= int(g.bound):
+		case g.inside >= int(g.bound), unhurried > 0 && g.unhurried >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
 		}
 		g.inside++
+		g.unhurried += unhurried
 		return 0
 	})
 	if err != nil {
 		return nil, err
 	}
-	return g.leave, nil
+	return func(busy time.Duration) { g.leave(busy, unhurried) }, nil
 }
 
-func (g *Gate) leave(busy time.Duration) {
+func (g *Gate) leave(busy time.Duration, unhurried int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inside--
+	g.unhurried -= unhurried
 	if busy > 0 {
 		g.slowDown(busy)
 	} else {

@@ -61,6 +61,47 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 	})
 }
 
+func TestCallsThatNobodyIsInAHurryForAreFewAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(16)
+		entered := func(p Priority) (leaves []func(time.Duration)) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var all sync.WaitGroup
+			var mu sync.Mutex
+			for range 20 {
+				all.Go(func() {
+					if leave, err := g.Enter(ctx, p); err == nil {
+						mu.Lock()
+						defer mu.Unlock()
+						leaves = append(leaves, leave)
+					}
+				})
+			}
+			synctest.Wait()
+			cancel()
+			all.Wait()
+			return leaves
+		}
+		for _, unhurried := range []Priority{{Rank: Conclude}, {Class: Aside}} {
+			few := entered(unhurried)
+			if len(few) != 2 {
+				t.Errorf("%d of %+v at once, want an eighth of 16", len(few), unhurried)
+			}
+			others := entered(Priority{})
+			if len(others) != 14 {
+				t.Errorf("%d others beside them, want the rest", len(others))
+			}
+			for _, leave := range slices.Concat(few, others) {
+				leave(0)
+			}
+		}
+		if more := len(entered(Priority{})); more != 16 {
+			t.Errorf("%d at once after all have left, want all 16", more)
+		}
+	})
+}
+
 func TestABusyServerIsLeftAloneAndThenGetsHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(4)

@@ -40,6 +40,9 @@ type Priority struct {
 	Rank int
 }
 
+// unhurried reports whether nothing but an account of what was done waits for the call.
+func (p Priority) unhurried() bool { return p.Class == Aside || p.Rank == Conclude }
+
 // compare is negative where p goes before q.
 func (p Priority) compare(q Priority) int {
 	if c := cmp.Compare(q.Class, p.Class); c != 0 {
