@@ -109,7 +109,7 @@ func listWatch(client Client) cache.ListerWatcher {
 	nodes, watches := client.CoreV1().Nodes(), pace.NewWatches()
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return nodes.List(ctx, opts)
+			return pace.List(ctx, func(ctx context.Context) (runtime.Object, error) { return nodes.List(ctx, opts) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return nodes.Watch(ctx, opts) })

@@ -42,6 +42,8 @@ func (s *podStore) watch(ctx context.Context, client Client, node string) {
 	pods, watches := client.CoreV1().Pods(metav1.NamespaceAll), pace.NewWatches()
 	cache.NewReflectorWithOptions(listFirst{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
 			return pods.List(ctx, metav1.ListOptions{FieldSelector: selector})
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {

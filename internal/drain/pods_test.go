@@ -4,62 +4,92 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
-// A list from a cache that is behind lacks pods, and 500 lists that are not from a
-// cache are too many. The drain is over here before the watch has begun.
-func TestPodsAreListedAsOfNowAndWatchedFromThere(t *testing.T) {
-	t.Parallel()
-	requests := make(chan string, 10)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		query := r.URL.Query()
-		query.Del("timeoutSeconds")
-		query.Del("timeout")
-		requests <- r.URL.Path + "?" + query.Encode()
-		if query.Get("watch") != "" {
-			<-r.Context().Done()
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
-	}))
-	t.Cleanup(server.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+// The second handler is client-go's brake on errors. It keeps the time of the last one
+// for the whole process, and waits for decades where that was real and the next is virtual.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	m.Run()
+}
+
+// emptyNode is an API server that knows of no pods. No watch of it begins.
+type emptyNode struct {
+	requests []string
+	hangs    int // so many lists get no answer
+}
+
+// RoundTrip implements http.RoundTripper.
+func (e *emptyNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	query := r.URL.Query()
+	query.Del("timeoutSeconds")
+	query.Del("timeout")
+	e.requests = append(e.requests, r.URL.Path+"?"+query.Encode())
+	if query.Get("watch") != "" || len(e.requests) <= e.hangs {
+		<-r.Context().Done()
+		return nil, context.Cause(r.Context())
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       io.NopCloser(strings.NewReader(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)),
+	}, nil
+}
+
+// watched watches the node for d, and returns what came of it, and the log.
+func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, string) {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: e})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	store, end := newPodStore(), make(chan struct{})
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), funcr.New(func(prefix, args string) {
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), funcr.New(func(prefix, args string) {
 		log.WriteString(prefix + args + "\n")
-	}, funcr.Options{})))
+	}, funcr.Options{})), d)
 	defer cancel()
-	go func() {
-		defer close(end)
-		store.watch(ctx, client, "a")
-	}()
-	for _, want := range []string{
-		"/api/v1/pods?fieldSelector=spec.nodeName%3Da",
-		"/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Da&resourceVersion=7&watch=true",
-	} {
-		if got := <-requests; got != want {
-			t.Errorf("the request is %s, want %s", got, want)
+	store := newPodStore()
+	store.watch(ctx, client, "a")
+	return store, log.String()
+}
+
+// A list from a cache that is behind lacks pods, and one in pages is not from a
+// cache everywhere. The drain is over here before the watch has begun.
+func TestPodsAreListedAsOfNowAndWatchedFromThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &emptyNode{}
+		store, log := node.watched(t, time.Second)
+		want := []string{
+			"/api/v1/pods?fieldSelector=spec.nodeName%3Da",
+			"/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Da&resourceVersion=7&watch=true",
 		}
-	}
-	if !store.synced() {
-		t.Error("the pods have not been seen once")
-	}
-	cancel()
-	<-end
-	if log.Len() > 0 {
-		t.Errorf("the log says:\n%s", log.String())
-	}
+		if !slices.Equal(node.requests, want) {
+			t.Errorf("the requests are\n%q, want\n%q", node.requests, want)
+		}
+		if !store.synced() {
+			t.Error("the pods have not been seen once")
+		}
+		if log != "" {
+			t.Errorf("the log says:\n%s", log)
+		}
+	})
+}
+
+func TestAListWithoutAnAnswerIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &emptyNode{hangs: 1}
+		if store, log := node.watched(t, requestTimeout+2*time.Second); !store.synced() {
+			t.Errorf("the pods have not been seen, by %d requests; the log says:\n%s", len(node.requests), log)
+		}
+	})
 }

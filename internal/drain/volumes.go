@@ -34,7 +34,7 @@ func NewVolumes(client Client) (*Volumes, error) {
 	attachments, watches := client.StorageV1().VolumeAttachments(), pace.NewWatches()
 	list := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return attachments.List(ctx, opts)
+			return pace.List(ctx, func(ctx context.Context) (runtime.Object, error) { return attachments.List(ctx, opts) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return attachments.Watch(ctx, opts) })

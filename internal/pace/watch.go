@@ -14,6 +14,8 @@ const (
 	// A watch begins within milliseconds. client-go would wait for one that does
 	// not for as long as the connection lives.
 	watchBegins = 10 * time.Second
+	// The list of thousands of objects takes seconds.
+	listEnds = 30 * time.Second
 )
 
 // Watches begins the watches of one informer.
@@ -21,6 +23,15 @@ type Watches struct{ limiter *Limiter }
 
 // NewWatches returns a Watches that has begun none.
 func NewWatches() Watches { return Watches{New(watchesPerSecond, watchBurst)} }
+
+// List calls list with a context that ends early if it has not returned in time.
+func List[L any](ctx context.Context, list func(context.Context) (L, error)) (L, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, listEnds, errNoList)
+	defer cancel()
+	return list(ctx)
+}
+
+var errNoList = errors.New("no list in time")
 
 var errNoWatch = errors.New("the watch has not begun in time")
 

@@ -35,6 +35,19 @@ func TestAWatchThatDoesNotBeginIsGivenUp(t *testing.T) {
 	})
 }
 
+func TestAListThatDoesNotEndIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		_, err := List(t.Context(), func(ctx context.Context) (string, error) {
+			<-ctx.Done()
+			return "", context.Cause(ctx)
+		})
+		if !errors.Is(err, errNoList) || time.Since(begin) != listEnds {
+			t.Errorf("given up after %s with %v", time.Since(begin), err)
+		}
+	})
+}
+
 func TestAWatchThatHasBegunGoesOnUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
