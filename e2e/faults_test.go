@@ -51,7 +51,7 @@ var calledActions = []string{
 	"sqs ReceiveMessage", "sqs DeleteMessageBatch", "sqs ChangeMessageVisibilityBatch", "sqs GetQueueAttributes", "ec2 DescribeInstances",
 	"autoscaling DescribeLifecycleHooks", "autoscaling RecordLifecycleActionHeartbeat", "autoscaling CompleteLifecycleAction",
 	"get leases", "create leases", "update leases", "list nodes", "watch nodes", "get nodes", "patch nodes", "watch volumeattachments",
-	"watch pods", "delete pods", "create pods/eviction", "create events", "patch events",
+	"list pods", "watch pods", "delete pods", "create pods/eviction", "create events", "patch events",
 }
 
 // A saboteur lets calls of all replicas fail.
