@@ -62,6 +62,9 @@ type badDay struct {
 	clock time.Duration     // by which AWS's is ahead of ours
 	begin time.Time         // of the notices
 	log   logr.Logger
+
+	mu    sync.Mutex
+	terms []time.Time // when a replica began to lead
 }
 
 // The nodes, and what becomes of them.
@@ -179,6 +182,9 @@ func (d *badDay) replica(name string) (stop func()) {
 	all.Go(func() { nodes.Run(ctx) })
 	all.Go(func() { volumes.Run(ctx) })
 	work := func(ctx context.Context) error {
+		d.mu.Lock()
+		d.terms = append(d.terms, time.Now())
+		d.mu.Unlock()
 		c := &Controller{
 			Cluster:   nodes,
 			Instances: instance.NewDirectory(ec2.NewFromConfig(d.aws.Config())),
@@ -314,6 +320,15 @@ func (d *badDay) checkHook() {
 	}
 }
 
+// hadNoLeader reports whether a replica had only begun to lead.
+func (d *badDay) hadNoLeader(at time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.terms, func(begin time.Time) bool {
+		return !begin.After(at) && at.Sub(begin) < 5*time.Second
+	})
+}
+
 func (d *badDay) checkPods() {
 	d.Helper()
 	d.api.mu.Lock()
@@ -336,8 +351,8 @@ func (d *badDay) checkPods() {
 		if node == spotNode && gone.After(d.begin.Add(2*time.Minute)) {
 			d.Errorf("pod %s left %s after the spot warning", s.name, gone.Sub(d.begin))
 		}
-		// By our clock the machine of the spot warning is gone already.
-		if s.grace < 10*time.Second && (node != spotNode || d.clock >= 0) {
+		// By our clock the machine of the spot warning is gone already; or nobody led before.
+		if s.grace < 10*time.Second && (node != spotNode || d.clock >= 0) && !d.hadNoLeader(s.at) {
 			d.Errorf("pod %s got a grace of %s: there was time for more", s.name, s.grace)
 		}
 		if s.name == "kept" && s.how == "evicted" || s.name == "stays" || node == otherNode {
