@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
@@ -309,7 +310,7 @@ func (r *run) act(ctx, calls context.Context, now time.Time) (wake time.Time, do
 			p.asked, p.cut = true, !p.deletion.IsZero()
 			r.busy++
 			r.beginSpan(ctx, obj)
-			if m.verb == evict && p.unsure {
+			if p.unsure && p.deletion.IsZero() && p.stale == "" {
 				m.version = obj.ResourceVersion
 			}
 			go r.ask(ctx, calls, obj, m, r.priority(*p, m), r.entered)
@@ -485,7 +486,10 @@ func (r *run) ask(ctx, calls context.Context, pod *corev1.Pod, m move, p pace.Pr
 	if m.verb == evict {
 		a.err = r.evict(request, pod, m)
 	} else {
-		a.err = r.remove(request, pod, m.grace)
+		a.err = r.remove(request, pod, m)
+	}
+	if m.version != "" && apierrors.IsConflict(a.err) {
+		r.lookAgain(request, pod)
 	}
 	leave(busy(a.err))
 	a.none = a.err != nil && calls.Err() != nil
@@ -499,32 +503,49 @@ func (r *run) hearOut() {
 	}
 }
 
+// lookAgain lets the store know what the API server knows of a pod that is not as the
+// watch has told. Where that fails the watch will tell, which may be away.
+func (r *run) lookAgain(ctx context.Context, pod *corev1.Pod) {
+	found, err := r.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(), // to get it would need one more right
+	})
+	if err != nil {
+		return
+	}
+	for k := range found.Items {
+		if found.Items[k].UID == pod.UID {
+			_ = r.store.Update(&found.Items[k]) // fails for what is no pod
+			return
+		}
+	}
+	_ = r.store.Delete(pod)
+}
+
 // evict asks the eviction API. The UID keeps it from a pod that has taken the
 // name elsewhere, as those of a StatefulSet do; the version, where it matters, from
-// one that was evicted before without an answer. Refusals are not tried again by
+// one that was asked before without an answer. Refusals are not tried again by
 // the client, however much the server asks for that: the deadline may not wait.
 func (r *run) evict(ctx context.Context, pod *corev1.Pod, m move) error {
-	opts := deleteOptions(pod, m.grace)
-	if m.version != "" {
-		opts.Preconditions.ResourceVersion = &m.version
-	}
 	return r.Client.PolicyV1().RESTClient().Post().
 		AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		MaxRetries(0).
 		Body(&policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
-			DeleteOptions: opts,
+			DeleteOptions: deleteOptions(pod, m),
 		}).Do(ctx).Error()
 }
 
-func (r *run) remove(ctx context.Context, pod *corev1.Pod, grace time.Duration) error {
-	return r.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, grace))
+func (r *run) remove(ctx context.Context, pod *corev1.Pod, m move) error {
+	return r.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, m))
 }
 
-func deleteOptions(pod *corev1.Pod, grace time.Duration) *metav1.DeleteOptions {
+func deleteOptions(pod *corev1.Pod, m move) *metav1.DeleteOptions {
 	opts := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
-	if grace > 0 {
-		opts.GracePeriodSeconds = new(int64(grace / time.Second))
+	if m.version != "" {
+		opts.Preconditions.ResourceVersion = &m.version
+	}
+	if m.grace > 0 {
+		opts.GracePeriodSeconds = new(int64(m.grace / time.Second))
 	}
 	return opts
 }
@@ -565,6 +586,7 @@ func (r *run) learn(a answer, now time.Time) {
 		log.V(1).Info("evicted a pod")
 	case a.move.verb == remove:
 		p.asked, p.cut = false, false
+		p.unsure = p.unsure || refusalOf(a.err) == Failed
 		p.failed++
 		p.retry = now.Add(backoff(p.failed))
 		log.Error(a.err, "delete a pod")

@@ -55,9 +55,10 @@ type stage struct {
 
 	// answers is how long the answer to an eviction takes, which is done by then.
 	answers time.Duration
-	// lost is the answer to an eviction that got through, once.
+	// lost is the answer to a request that got through, once.
 	lost error
-	// behind is how long the watch does not show that a pod is being deleted.
+	// behind is how long the watch does not show that a pod is being deleted. A list of
+	// that pod does.
 	behind time.Duration
 
 	stopping map[string]bool // whatever the watch shows
@@ -74,7 +75,11 @@ func play(t *testing.T, run func(s *stage)) {
 		defer close(s.over)
 		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			d := action.(clienttesting.DeleteActionImpl)
-			return true, nil, s.stop("deleted", d.GetName(), &d.DeleteOptions)
+			err := s.stop("deleted", d.GetName(), &d.DeleteOptions)
+			if err == nil {
+				err, s.lost = s.lost, nil
+			}
+			return true, nil, err
 		})
 		s.selectFields()
 		s.drainer = &Drainer{
@@ -89,7 +94,7 @@ func play(t *testing.T, run func(s *stage)) {
 func (s *stage) selectFields() {
 	matches := func(selector fields.Selector, obj runtime.Object) bool {
 		pod, ok := obj.(*corev1.Pod)
-		return !ok || selector.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName})
+		return !ok || selector.Matches(fields.Set{"spec.nodeName": pod.Spec.NodeName, "metadata.name": pod.Name})
 	}
 	gvr := corev1.SchemeGroupVersion.WithResource("pods")
 	s.kube.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -100,6 +105,15 @@ func (s *stage) selectFields() {
 		list := obj.(*corev1.PodList)
 		selector := action.(clienttesting.ListAction).GetListRestrictions().Fields
 		list.Items = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !matches(selector, &p) })
+		if _, one := selector.RequiresExactMatch("metadata.name"); one {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for k := range list.Items {
+				if p := &list.Items[k]; s.stopping[p.Name] && p.DeletionTimestamp == nil {
+					p.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(30 * time.Second)))
+				}
+			}
+		}
 		return true, list, nil
 	})
 	s.kube.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -641,6 +655,18 @@ func TestAnEvictionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Nor is a deletion, if the watch does not tell: a look does.
+func TestADeletionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
+		s.stops["a"] = 10 * time.Second
+		s.lost, s.behind = syscall.ECONNRESET, time.Hour
+		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
+		s.want(0, "0s deleted a with 30s")
+		s.wantEnd(result, err, Result{}, 10*time.Second)
+	})
 }
 
 // An eviction that did not get through is made again, whatever has happened to

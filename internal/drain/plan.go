@@ -49,7 +49,7 @@ type state struct {
 
 	asked   bool      // a request is under way, or was accepted and will show in the watch
 	refused int       // evictions refused
-	unsure  bool      // an eviction got no answer: it may have been accepted
+	unsure  bool      // a request got no answer: it may have been accepted
 	stale   string    // version in the watch that the API server has a newer one of; empty: none
 	failed  int       // deletions failed
 	retry   time.Time // no eviction again before; no deletion either, once one has failed
