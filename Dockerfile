@@ -1,16 +1,24 @@
 # syntax=docker/dockerfile:1
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
-ARG TARGETOS TARGETARCH VERSION=dev COMMIT=unknown
+# make image makes the same image without a container engine. The version of Go is
+# that of the toolchain line in go.mod.
+FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
+ARG TARGETOS TARGETARCH VERSION=0.0.0-dev COMMIT=unknown GOFIPS140=off
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN go mod download
+COPY hack/release/go.mod hack/release/go.sum hack/release/
+RUN go mod download && go -C hack/release mod download
+COPY LICENSE ./
 COPY cmd cmd
 COPY internal internal
+COPY hack/release hack/release
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
     -ldflags "-s -w -X main.version=$VERSION -X main.commit=$COMMIT" \
     -o /node-termination-handler ./cmd/node-termination-handler
+RUN GOFIPS140=off go -C hack/release run . rootfs /rootfs /node-termination-handler
 
-FROM gcr.io/distroless/static:nonroot
+# There is no base image: the CA certificates, the user, /tmp and the licences are ours.
+FROM scratch
+COPY --from=build /rootfs/ /
 COPY --from=build /node-termination-handler /node-termination-handler
 USER 65532:65532
 ENTRYPOINT ["/node-termination-handler"]

@@ -3,14 +3,15 @@
 
 PACKAGE  := ./cmd/node-termination-handler
 # What needs a control plane is under e2e; the rest is quick.
-UNIT     := ./cmd/... ./internal/...
+UNIT     := ./cmd/... ./internal/... ./docs
 E2E      := ./e2e/...
 TOOL     := go tool -modfile=hack/tools/go.mod
 # The race detector needs a C compiler; Go knows whether there is one.
 RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 HELM     := go -C hack/helm tool helm
-VERSION  ?= 0.0.0-g$(shell git rev-parse --short HEAD)
-RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD)
+# A tag such as v1.2.3 is the version; between tags it is named after the commit.
+VERSION  ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null)),0.0.0-g$(shell git rev-parse --short HEAD))
+RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD) $(if $(FIPS),-fips) $(RELEASE_FLAGS)
 DIST     := $(CURDIR)/dist
 # Five targets: an hour in all.
 FUZZTIME ?= 12m
@@ -19,7 +20,7 @@ BENCH    ?= .
 # What make prometheus has fetched.
 export PATH := $(PATH):$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-termination-handler/prometheus/usr/bin
 
-.PHONY: help build prometheus test unit iac e2e demo storm chaos faults soak image chart release lint fmt generate bench fuzz vuln clean
+.PHONY: help build prometheus test unit iac e2e demo playground storm chaos faults lives soak image chart release notes lint fmt generate bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,13 +48,20 @@ e2e: ## run the end-to-end tests on a real control plane
 	@echo "compiling Helm and kubectl, unless that was done before: 1 to 3 minutes on 2 cores"
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
+	@echo "compiling the FIPS variant, unless that was done before: 2 to 3 minutes on 2 cores"
+	@CGO_ENABLED=0 GOFIPS140=certified go build -trimpath -o /dev/null $(PACKAGE)
 	go test -count=1 -parallel 20 -timeout 20m $(E2E)
-	go -C hack/release test ./...
+	go -C hack/release test -timeout 20m ./...
 
 demo: ## see it work: two notices, two drained nodes, a timeline
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
 	@go build -o bin/ $(PACKAGE) ./e2e/demo
 	@bin/demo -handler bin/node-termination-handler
+
+playground: ## the demo's cluster, AWS and handler to try the commands on, until Ctrl-C
+	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
+	@go build -o bin/ $(PACKAGE) ./e2e/demo
+	@bin/demo -handler bin/node-termination-handler -playground bin/playground.env
 
 # The binary as the Dockerfile makes it; options by name, such as NODES=300 PODS=5.
 storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY, EC2RATE, IDLE, ARGS
@@ -61,19 +69,19 @@ storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY,
 	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
-image: ## write the image for amd64 and arm64 to dist/image, an OCI layout; PUSH=REGISTRY/NAME:TAG pushes it
+image: ## write the image for amd64 and arm64 to dist/image, an OCI layout; FIPS=1; PUSH=REGISTRY/NAME:TAG pushes it
 	$(RELEASE) image $(DIST)/image $(PUSH)
 
 chart: ## pack the Helm chart of VERSION into dist/; PUSH=oci://REGISTRY/PATH publishes it
-	@mkdir -p $(DIST)
-	$(HELM) package $(CURDIR)/deploy/helm/node-termination-handler --version $(VERSION) --app-version $(VERSION) --destination $(DIST)
+	$(RELEASE) chart $(DIST)
 	$(if $(PUSH),$(HELM) push $(DIST)/node-termination-handler-$(VERSION).tgz $(PUSH))
 
-release: ## write binaries, SBOMs, chart, image and checksums of VERSION to dist/
-	rm -rf $(DIST)
-	$(RELEASE) binaries $(DIST)
-	$(MAKE) chart image VERSION=$(VERSION) PUSH=
-	$(RELEASE) checksums $(DIST)
+# Six programs are compiled: a quarter of an hour on 2 cores, the first time.
+release: ## write archives, SBOMs, chart, images, licences, provenance and checksums of VERSION to dist/
+	$(RELEASE) all $(DIST)
+
+notes: ## print what the changelog says about VERSION
+	$(RELEASE) notes
 
 # A quarter of an hour on 2 cores, most of it spent waiting for leases to run out.
 chaos: ## kill the leader before and after each of its calls, and print a table
@@ -87,17 +95,26 @@ faults: ## let every call fail in every way, and print tables
 	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -timeout 30m -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed
 	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | '
 
-lint: ## check the code: go vet, golangci-lint
+# Each is a few machines over minutes to days of virtual time. A history that fails is
+# printed with its seed; hack/lives-mutants tells what would be found.
+lives: ## play 10,000 random lives of nodes against the invariants
+	go test ./internal/controller -count=1 -run '^TestLives$$' -lives 10000 -lives-seed 0 -timeout 2h -v | grep -v -e '^=== ' -e '--- PASS'
+
+lint: ## check the code: go vet, golangci-lint; and the workflows: actionlint
 	go vet ./...
 	$(TOOL) golangci-lint run ./...
 	cd hack/iac && go tool -modfile=../tools/go.mod golangci-lint run ./...
+	cd hack/release && go tool -modfile=../tools/go.mod golangci-lint run ./...
+	go tool -modfile=hack/tools/actionlint/go.mod actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write anew what comes from the code: help, options, notices, metrics, the chart's values, the manifests
-	go test $(PACKAGE) -run 'Help|Options|Chart' -update
-	go test ./internal/telemetry -run MetricsDoc -update
+generate: ## write anew what comes from the code: help, options, notices, metrics, pictures, the chart's values, the manifests
+	go test $(PACKAGE) -run 'Help' -update
+	go test ./internal/options -run 'Options|Chart' -update
+	go test ./internal/telemetry -run 'MetricsDoc|PictureOfTheDoc' -update
+	go test ./internal/webhook -run PictureOfTheDoc -update
 	go test ./internal/controller -run NoticesDoc -update
 	go test ./e2e/helm -update
 

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +34,7 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 		args   []string // for Helm
 		region string
 		queue  string
+		sender string            // account of the notice; empty: the queue's
 		labels map[string]string // of the nodes that it may run on
 	}{
 		{file: "queue-asg-webhook", region: "us-east-1", queue: "workers", labels: map[string]string{"lifecycle": "OnDemand"}},
@@ -40,8 +44,8 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 			args:   []string{"--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth"},
 			labels: map[string]string{"karpenter.sh/capacity-type": "spot", "karpenter.sh/initialized": "true"},
 		},
-		{file: "everything", region: "eu-west-1", queue: "nth"},
-		{file: "brought-along", region: "eu-west-1", queue: "brought-along"},
+		{file: "everything", region: "eu-west-1", queue: "nth", sender: "210987654321"},
+		{file: "brought-along", region: "eu-west-1", queue: "brought-along", sender: "210987654321"},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
 			c := newChartScenario(t)
@@ -64,7 +68,7 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 			h := c.runPod("--webhook-url="+hook.URL, "--webhook-proxy=")
 			nodes := c.nodes(2)
 			c.deployment("web", 4)
-			message, err := c.aws.SendMessage(tt.queue, c.body("spot-interruption", nodes[0].instance, "us-east-1", tt.region))
+			message, err := c.aws.SendMessage(tt.queue, c.body("spot-interruption", nodes[0].instance, "us-east-1", tt.region, "123456789012", cmp.Or(tt.sender, "123456789012")))
 			c.must(err)
 			c.awaitDeleted(soon, message)
 			if !c.cordoned(nodes[0].name) || len(c.podsOn(nodes[0].name)) > 0 {
@@ -101,8 +105,15 @@ func tainted(taints []corev1.Taint, key string) bool {
 }
 
 func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
-	for name, applies := range map[string]string{"of Helm 3": "--server-side=false", "of Helm 4": "--server-side=true"} {
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name, applies string
+		reuses        bool // takes the values of the release, with the defaults of NTH's chart
+	}{
+		{name: "of Helm 3", applies: "--server-side=false"},
+		{name: "of Helm 4", applies: "--server-side=true"},
+		{name: "with --reuse-values", applies: "--server-side=true", reuses: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			c := newChartScenario(t)
 			c.release = "aws-node-termination-handler-" + c.name // holds the chart's name, as the usual release does
 			c.namespaceEnforces("baseline")                      // NTH's pods are not restricted
@@ -112,7 +123,7 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 				"--values", filepath.Join("helm", "testdata", "values", "queue-asg-webhook.yaml"),
 				"--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/" + c.name,
 			}
-			c.run(append([]string{"upgrade", "--install", applies, c.release, filepath.Join("testdata", "nth-chart"), "--wait", "--timeout=2m"}, values...)...)
+			c.run(append([]string{"upgrade", "--install", tt.applies, c.release, filepath.Join("testdata", "nth-chart"), "--wait", "--timeout=2m"}, values...)...)
 			deployments, accounts := c.kube.AppsV1().Deployments(c.namespace), c.kube.CoreV1().ServiceAccounts(c.namespace)
 			before, err := deployments.Get(c.ctx, c.release, metav1.GetOptions{})
 			c.must(err)
@@ -122,8 +133,12 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 			if err := c.try(values...); err == nil || !strings.Contains(err.Error(), "field is immutable") {
 				t.Errorf("without nameOverride: %v, want that the selector cannot be changed", err)
 			}
-			c.namespaceEnforces("restricted")
-			c.helm(append(values, "--set=nameOverride=aws-node-termination-handler")...)
+			if tt.reuses {
+				c.helm("--reuse-values", "--set=nameOverride=aws-node-termination-handler")
+			} else {
+				c.namespaceEnforces("restricted")
+				c.helm(append(values, "--set=nameOverride=aws-node-termination-handler")...)
+			}
 
 			after, err := deployments.Get(c.ctx, c.release, metav1.GetOptions{})
 			c.must(err)
@@ -133,6 +148,9 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 			}
 			if now, err := accounts.Get(c.ctx, c.release, metav1.GetOptions{}); err != nil || now.UID != account.UID {
 				t.Errorf("the ServiceAccount is another: %v", err)
+			}
+			if _, err := c.kube.RbacV1().ClusterRoles().Get(c.ctx, c.release, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("the ClusterRole of NTH is still there: %v", err)
 			}
 			c.must(c.aws.CreateQueue(awssim.Queue{Name: c.name, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
 			c.runPod("--webhook-url=")
@@ -153,6 +171,20 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReleasesOfOneNameCanBeInTwoNamespaces(t *testing.T) {
+	c := newChartScenario(t)
+	c.home(nil)
+	values := []string{"--set=flowSchema.create=true,queueURL=" + c.aws.QueueURL(queueName), "--set=awsRegion=" + region}
+	c.helm(values...)
+	first := c.namespace
+	c.in(c.name + "-other")
+	c.helm(values...)
+	c.runPod().awaitLead()
+	c.run("uninstall", c.release, "--wait")
+	c.in(first)
+	c.runPod().awaitLead() // with its rights: those of the other release alone are gone
 }
 
 // The ClusterRole that NTH's chart made, which nobody but the user changes.
@@ -195,7 +227,13 @@ type chartScenario struct {
 
 func newChartScenario(t *testing.T) *chartScenario {
 	t.Helper()
-	s := newScenario(t)
+	t.Parallel()
+	return newChartScenarioIn(t, shared)
+}
+
+func newChartScenarioIn(t *testing.T, cluster *sandbox.Cluster) *chartScenario {
+	t.Helper()
+	s := newScenarioIn(t, cluster)
 	root, err := helm.Root()
 	s.must(err)
 	path, err := helm.Build(s.ctx, root)
@@ -203,7 +241,7 @@ func newChartScenario(t *testing.T) *chartScenario {
 	dir := t.TempDir()
 	c := &chartScenario{
 		scenario: s, release: s.name, chart: helm.Chart(root), dir: dir,
-		program: helm.Helm{Program: path, Home: dir, Kubeconfig: shared.Kubeconfig()},
+		program: helm.Helm{Program: path, Home: dir, Kubeconfig: cluster.Kubeconfig()},
 	}
 	c.in(s.name + "-nth")
 	c.namespaceEnforces("restricted")
@@ -239,11 +277,9 @@ func (c *chartScenario) patchNamespace(field, key, value string) {
 func (c *chartScenario) home(labels map[string]string) {
 	c.Helper()
 	all := map[string]string{"home": c.name}
-	for k, v := range labels {
-		all[k] = v
-	}
+	maps.Copy(all, labels)
 	for _, name := range []string{"home-1", "home-2"} {
-		_, err := shared.AddNode(c.ctx, sandbox.NodeSpec{Name: c.name + "-" + name, Labels: all})
+		_, err := c.cluster.AddNode(c.ctx, sandbox.NodeSpec{Name: c.name + "-" + name, Labels: all})
 		c.must(err)
 	}
 }
@@ -263,7 +299,7 @@ func (c *chartScenario) helm(args ...string) {
 
 func (c *chartScenario) try(args ...string) error {
 	_, err := c.program.Run(c.ctx, append([]string{
-		"upgrade", "--install", c.release, c.chart, "--namespace", c.namespace, "--wait", "--timeout=2m",
+		"upgrade", "--install", c.release, c.chart, "--namespace", c.namespace, "--wait", "--timeout=2m", helm.Image,
 	}, args...)...)
 	return err
 }
@@ -306,25 +342,35 @@ func (c *chartScenario) broughtAlong() {
 // network would give it comes on top: the simulated account, ports, and args.
 func (c *chartScenario) runPod(args ...string) *handler {
 	c.Helper()
+	arguments, env := c.pod()
+	h := &handler{s: c.scenario, probes: freePort(c.scenario), metrics: freePort(c.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h.cmd = exec.CommandContext(context.WithoutCancel(c.ctx), program, append(arguments,
+		append([]string{fmt.Sprintf("--probes-server-port=%d", h.probes), fmt.Sprintf("--prometheus-server-port=%d", h.metrics)}, args...)...)...)
+	h.cmd.Env = env
+	h.begin()
+	return h
+}
+
+// pod is the arguments and the environment of the release's newest pod, with the
+// simulated account and the rights of its ServiceAccount.
+func (c *chartScenario) pod() (args, env []string) {
+	c.Helper()
 	pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/instance=" + c.release, FieldSelector: "status.phase=Running",
 	})
 	c.must(err)
-	if len(pods.Items) == 0 {
+	// After an upgrade one of the release before may still be stopping.
+	running := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	if len(running) == 0 {
 		c.Fatal("no pod of the release runs")
 	}
-	pod := pods.Items[0]
+	pod := slices.MaxFunc(running, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	container := pod.Spec.Containers[0]
-	kubeconfig, err := shared.ServiceAccountKubeconfig(c.ctx, c.namespace, pod.Spec.ServiceAccountName)
+	kubeconfig, err := c.cluster.ServiceAccountKubeconfig(c.ctx, c.namespace, pod.Spec.ServiceAccountName)
 	c.must(err)
-	h := &handler{s: c.scenario, probes: freePort(c.scenario), metrics: freePort(c.scenario), log: &release.Log{}, exited: make(chan struct{})}
-	h.cmd = exec.CommandContext(context.WithoutCancel(c.ctx), program, append(container.Args,
-		append([]string{fmt.Sprintf("--probes-server-port=%d", h.probes), fmt.Sprintf("--prometheus-server-port=%d", h.metrics)}, args...)...)...)
-	h.cmd.Env = append(c.environment(pod, container),
+	return container.Args, append(c.environment(pod, container),
 		"KUBECONFIG="+kubeconfig, "HOME="+c.TempDir(), "AWS_ENDPOINT_URL="+c.endpoint,
 		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true")
-	h.begin()
-	return h
 }
 
 // environment is what the kubelet makes of the container's variables, and of the
@@ -379,7 +425,7 @@ func (c *chartScenario) prometheusOperator() {
 	c.must(json.Unmarshal(out, &at))
 	for _, kind := range []string{"podmonitors", "servicemonitors", "prometheusrules"} {
 		path := filepath.Join(at.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml")
-		c.must(release.Apply(c.ctx, shared, path, kind+".monitoring.coreos.com"))
+		c.must(release.Apply(c.ctx, c.cluster, path, kind+".monitoring.coreos.com"))
 	}
 	c.eventually("its kinds are served", func() bool {
 		list, err := c.kube.Discovery().ServerResourcesForGroupVersion("monitoring.coreos.com/v1")

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,12 +12,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/helm"
-	"github.com/node-termination-handler/node-termination-handler/internal/policy"
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
 // A block is what a reader copies out of a page: between fences, or indented.
@@ -25,15 +34,29 @@ type block struct {
 	text     string
 }
 
-// notRun are the commands that cannot be run here, where there is no AWS account
-// and no cluster of eksctl's, with the options of theirs that the docs may use. The
-// parameters of the template are tried by hack/iac.
+// notRun are the commands that cannot be run here, where there is no AWS account,
+// no cluster of eksctl's and no release, with the options of theirs that the docs may use. The
+// parameters of the template are tried by hack/iac. What the reader of
+// docs/install.md tags is tagged in the simulated account, and the experiment
+// sends there what EC2 would send.
 var notRun = map[string][]string{
 	"aws cloudformation deploy":             {"--stack-name", "--template-file", "--capabilities", "--parameter-overrides"},
 	"aws cloudformation describe-stacks":    {"--stack-name", "--query", "--output"},
+	"aws cloudformation delete-stack":       {"--stack-name"},
 	"aws autoscaling create-or-update-tags": {"--tags"},
+	"aws ec2 create-tags":                   {"--tags", "--resources"},
+	"aws ec2 describe-instances":            {"--filters", "--query", "--output"},
 	"aws eks describe-cluster":              {"--name", "--query", "--output"},
+	"aws iam create-role":                   {"--role-name", "--query", "--output", "--assume-role-policy-document"},
+	"aws iam put-role-policy":               {"--role-name", "--policy-name", "--policy-document"},
+	"aws fis create-experiment-template":    {"--description", "--role-arn", "--stop-conditions", "--query", "--output", "--actions", "--targets"},
+	"aws fis start-experiment":              {"--experiment-template-id"},
 	"eksctl create addon":                   {"--cluster", "--name"},
+	// A release can be verified only where it was published and signed.
+	"cosign verify --certificate-identity":             {"--certificate-oidc-issuer"},
+	"cosign verify-attestation --certificate-identity": {"--certificate-oidc-issuer", "--type"},
+	"cosign verify-blob --certificate-identity":        {"--certificate-oidc-issuer", "--bundle"},
+	"sha256sum --check --ignore-missing":               {},
 }
 
 // notValues are the blocks of YAML that are no values of the chart, by how they
@@ -46,23 +69,43 @@ var notValues = []string{
 // elsewhere are the tests that try the blocks of a language.
 var elsewhere = map[string]struct{ pages, file, test string }{
 	"hcl":        {"docs/*.md", "hack/iac/iac_test.go", "TestWhatTheDocsShowWorks"},
-	"gotemplate": {"docs/webhooks.md", "internal/telemetry/webhook_doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
-	"json":       {"docs/webhooks.md", "internal/telemetry/webhook_doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
+	"gotemplate": {"docs/webhooks.md", "internal/webhook/doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
+	"json":       {"docs/webhooks.md", "internal/webhook/doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
 }
 
-// Each page's commands are one shell script, in their order. Helm and kubectl are
-// real, make says what it would do, our own program reads its arguments, go
-// compiles what it is to run; the commands of notRun are written down.
-func TestWhatAReaderCanCopyWorks(t *testing.T) {
-	c := newChartScenario(t)
-	c.home(nil)
-	c.in("kube-system")
-	c.run("upgrade", "--install", "aws-node-termination-handler", filepath.Join("testdata", "nth-chart"), "--set=queueURL=q", "--wait", "--timeout=2m")
-	c.in("node-termination-handler")
-	r := c.reader()
+// What is made where a reader follows docs/install.md, and of whom.
+const (
+	readersImage = "123456789012.dkr.ecr.us-east-1.amazonaws.com/node-termination-handler:0.1.0"
+	readersGroup = "my-group"
+	readersQueue = "https://sqs.us-east-1.amazonaws.com/123456789012/" + queueName
+	installPage  = "docs/install.md"
+	upgradePage  = "docs/upgrade.md"
+	migratePage  = "docs/migrate-from-nth.md"
+)
 
-	scripts, shown := map[string]string{}, map[string]int{}
-	var pages []string
+// A reader copies one block after the other: first the README and the installation,
+// last the uninstallation and, anew, the migration. Helm and kubectl are real, in a
+// cluster of the reader's own, and so is our program: what it says of the installation
+// has to be well. make says what it would do, go compiles what it is to run; the
+// commands of notRun are written down.
+func TestWhatAReaderCanCopyWorks(t *testing.T) {
+	t.Parallel()
+	own, err := sandbox.Start(t.Context(), sandbox.Options{APIServerFlags: []string{"--enable-admission-plugins=PodNodeSelector"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := newChartScenarioIn(t, own)
+	c.prometheusOperator()
+	r := c.reader()
+	r.openAccount()
+
+	shown := map[string]int{}
+	pages := map[string][]block{}
 	for _, b := range c.blocks() {
 		shown[b.language]++
 		claim, tried := elsewhere[b.language]
@@ -70,14 +113,15 @@ func TestWhatAReaderCanCopyWorks(t *testing.T) {
 		c.must(err)
 		switch {
 		case b.language == "sh":
-			if scripts[b.page] == "" {
-				pages = append(pages, b.page)
-			}
-			scripts[b.page] += b.text
+			pages[b.page] = append(pages[b.page], b)
 		case b.language == "yaml":
 			r.values(b)
 		case b.page == "docs/troubleshooting.md" && b.language == "json":
 			r.queuePolicy(b)
+		case b.page == "docs/security.md" && b.language == "json": // the policy of a key, which hack/iac asks IAM about
+			if !strings.Contains(string(c.source("hack/iac/policy_test.go")), `"../../docs/security.md"`) {
+				t.Error("hack/iac does not read docs/security.md")
+			}
 		case tried && onPage:
 			if !strings.Contains(string(c.source(claim.file)), "\nfunc "+claim.test+"(") {
 				t.Errorf("%s has no %s", claim.file, claim.test)
@@ -92,21 +136,212 @@ func TestWhatAReaderCanCopyWorks(t *testing.T) {
 			t.Errorf("only %d blocks of %s were found", shown[language], language)
 		}
 	}
-	for _, page := range pages {
-		r.run(page, scripts[page])
-		switch page {
-		case "README.md": // the first that installs; from now on there is a leader to look at
-			c.release = "node-termination-handler"
-			c.eventually("a pod runs", func() bool { return c.running() > 0 })
-			c.runPod().awaitLead()
-		case "docs/install.md":
-			c.deployed("node-termination-handler", "123456789012.dkr.ecr.us-east-1.amazonaws.com/node-termination-handler:1.0.0")
-		case "docs/migrate-from-nth.md":
-			c.in("kube-system")
-			c.deployed("aws-node-termination-handler", "123456789012.dkr.ecr.us-east-1.amazonaws.com/node-termination-handler:1.0.0")
+	between := slices.DeleteFunc(slices.Sorted(maps.Keys(pages)), func(page string) bool {
+		return slices.Contains([]string{"README.md", installPage, upgradePage, migratePage}, page)
+	})
+	for _, page := range slices.Concat([]string{"README.md", installPage}, between, []string{upgradePage, migratePage}) {
+		if len(pages[page]) == 0 {
+			t.Errorf("%s has nothing to copy", page)
 		}
+		r.begin(page)
+		for _, b := range pages[page] {
+			r.run(b)
+		}
+		r.finish(page)
 	}
 	r.calls()
+}
+
+// begin makes what a page takes for granted.
+func (r *reader) begin(page string) {
+	r.Helper()
+	r.must(os.RemoveAll(filepath.Join(r.root, "exported")))
+	if page == migratePage {
+		r.in("kube-system")
+		r.release = "aws-node-termination-handler"
+		r.chartScenario.run("upgrade", "--install", r.release, filepath.Join("testdata", "nth-chart"), "--set=queueURL="+readersQueue, "--wait", "--timeout=2m")
+	}
+}
+
+// finish looks at what a page has led to.
+func (r *reader) finish(page string) {
+	r.Helper()
+	switch page {
+	case installPage:
+		if r.interrupted == "" {
+			r.Error("docs/install.md interrupts no instance")
+		}
+	case upgradePage:
+		r.unmarked()
+	case migratePage: // it ends with a rollback
+		d, err := r.kube.AppsV1().Deployments(r.namespace).Get(r.ctx, r.release, metav1.GetOptions{})
+		r.must(err)
+		if image := d.Spec.Template.Spec.Containers[0].Image; !strings.HasSuffix(image, "/aws-node-termination-handler:v1.25.0") {
+			r.Errorf("docs/migrate-from-nth.md: after the rollback the image is %s", image)
+		}
+	}
+}
+
+// after does what the commands of a block would have done if they had been run, and
+// keeps a handler running: no kubelet starts the pods of a release.
+func (r *reader) after(b block) {
+	r.Helper()
+	for _, call := range r.newCalls() {
+		switch strings.Join(call[:3], " ") {
+		case "aws autoscaling create-or-update-tags":
+			if b.page == installPage {
+				r.must(r.aws.PutGroup(awssim.Group{Name: readersGroup, Instances: r.instances(), Tags: managed}))
+			}
+		case "aws ec2 create-tags":
+			tag := regexp.MustCompile(`^Key=(.*),Value=(.*)$`).FindStringSubmatch(option(call, "--tags"))
+			resources := call[slices.Index(call, "--resources")+1:]
+			if tag == nil || !slices.Equal(resources, r.instances()) {
+				r.Fatalf("%s: %q", b.page, call)
+			}
+			for _, i := range r.aws.Instances() {
+				i.Tags = maps.Clone(i.Tags)
+				i.Tags[tag[1]] = tag[2]
+				r.must(r.aws.PutInstance(i))
+			}
+		case "aws fis create-experiment-template":
+			r.experiment = call
+		case "aws fis start-experiment":
+			r.interrupt()
+		}
+	}
+	installs := strings.Contains(b.text, "helm upgrade --install") && b.page == installPage
+	migrates := strings.Contains(b.text, "helm upgrade ") && b.page == migratePage
+	if !installs && !migrates {
+		return
+	}
+	r.deployed(r.release, readersImage)
+	r.handler = r.runPod()
+	r.handler.awaitLead()
+	_, env := r.pod()
+	inPod := "#!/bin/sh\n# --release=none: only in a real pod there are the files by which it is known.\n" +
+		"case $1 in doctor) set -- \"$@\" --accept=credentials-source ;; esac # which are static\nexec env -i"
+	for _, e := range env {
+		inPod += " '" + strings.ReplaceAll(e, "'", `'\''`) + "'"
+	}
+	r.must(os.WriteFile(filepath.Join(r.bin, "in-pod"), []byte(inPod+" "+program+" \"$@\" --release=none\n"), 0o700))
+}
+
+// openAccount makes the nodes and what step 1 of the installation creates in AWS,
+// and the group that the reader has.
+func (r *reader) openAccount() {
+	r.Helper()
+	instance := func(k int, lifecycle string, labels map[string]string) node {
+		n := node{fmt.Sprintf("%s-%d", r.name, k), r.id(k)}
+		r.must(r.aws.PutInstance(awssim.Instance{
+			ID: n.instance, Lifecycle: lifecycle, LaunchTime: time.Now().Add(-time.Hour),
+			Tags: map[string]string{"kubernetes.io/cluster/my-cluster": "owned"},
+		}))
+		_, err := r.cluster.AddNode(r.ctx, sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///us-east-1a/" + n.instance, Labels: labels})
+		r.must(err)
+		return n
+	}
+	for k := range 2 {
+		instance(k, "", map[string]string{"home": r.name})
+	}
+	for k := range 3 {
+		r.spot = append(r.spot, instance(2+k, "spot", map[string]string{"scenario": r.name}))
+	}
+	r.must(os.WriteFile(filepath.Join(r.bin, "instances"), []byte(strings.Join(r.instances(), "\n")+"\n"), 0o600))
+	r.must(r.aws.Apply(awssim.State{
+		Queues: []awssim.Queue{
+			{Name: queueName, Attributes: r.healthyQueue()},
+			{Name: "dead", Attributes: map[string]string{"Policy": allowRules, "MessageRetentionPeriod": "1209600"}},
+		},
+		Groups: []awssim.Group{{Name: readersGroup, Instances: r.instances()}},
+		Hooks:  []awssim.Hook{{Group: readersGroup, Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}},
+		Rules:  []awssim.Rule{rule("all", "aws.ec2", "aws.health", "aws.autoscaling")},
+	}))
+	r.must(r.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: "AKIDEXAMPLE", Policy: r.shippedPolicy()}))
+	r.deployment("web", 6)
+}
+
+// instances are the ids of all instances.
+func (r *reader) instances() (ids []string) {
+	for _, i := range r.aws.Instances() {
+		ids = append(ids, i.ID)
+	}
+	return ids
+}
+
+// interrupt sends what EC2 would send for the experiment: a warning for one spot
+// instance among its targets. The node has to be drained.
+func (r *reader) interrupt() {
+	r.Helper()
+	var targets map[string]struct {
+		ResourceType, SelectionMode string
+		ResourceTags                map[string]string
+	}
+	r.must(json.Unmarshal([]byte(option(r.experiment, "--targets")), &targets))
+	var actions map[string]struct {
+		ActionID string
+		Targets  map[string]string
+	}
+	r.must(json.Unmarshal([]byte(option(r.experiment, "--actions")), &actions))
+	for _, a := range actions {
+		target, ok := targets[a.Targets["SpotInstances"]]
+		if a.ActionID != "aws:ec2:send-spot-instance-interruptions" || !ok || target.ResourceType != "aws:ec2:spot-instance" || target.SelectionMode != "COUNT(1)" {
+			r.Fatalf("docs/install.md: an experiment with %+v and %+v", actions, targets)
+		}
+		at := slices.IndexFunc(r.aws.Instances(), func(i awssim.Instance) bool {
+			for key, value := range target.ResourceTags {
+				if got, ok := i.Tags[key]; !ok || got != value {
+					return false
+				}
+			}
+			return i.Lifecycle == "spot"
+		})
+		if at < 0 {
+			r.Fatalf("docs/install.md: no instance has the tags %v", target.ResourceTags)
+		}
+		r.interrupted = r.aws.Instances()[at].ID
+	}
+	r.awaitDeleted(soon, r.send(r.body("spot-interruption", r.interrupted)))
+	for _, n := range r.spot {
+		if n.instance == r.interrupted && (!r.cordoned(n.name) || len(r.podsOn(n.name)) > 0) {
+			r.Errorf("docs/install.md: node %s is not drained", n.name)
+		}
+	}
+}
+
+// mark leaves on a node what a handler with all options may leave there.
+func (r *reader) mark(n node) {
+	r.Helper()
+	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: "draining", %q: "aws-node-termination-handler"}, "annotations": {%q: "{}"}},
+		"spec": {"unschedulable": true, "taints": [
+			{"key": "aws-node-termination-handler/spot-itn", "value": "event", "effect": "NoSchedule"},
+			{"key": "aws-node-termination-handler/rebalance-recommendation", "value": "event", "effect": "NoSchedule"},
+			{"key": %q, "value": "node-termination-handler", "effect": "NoExecute"}]}}`,
+		cluster.StateLabel, corev1.LabelNodeExcludeBalancers, cluster.IntentAnnotation, corev1.TaintNodeOutOfService)
+	_, err := r.kube.CoreV1().Nodes().Patch(r.ctx, n.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	r.must(err)
+}
+
+// unmarked expects that nothing of the handler is left on any node.
+func (r *reader) unmarked() {
+	r.Helper()
+	nodes, err := r.kube.CoreV1().Nodes().List(r.ctx, metav1.ListOptions{})
+	r.must(err)
+	for _, n := range nodes.Items {
+		_, state := n.Labels[cluster.StateLabel]
+		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+		_, intent := n.Annotations[cluster.IntentAnnotation]
+		if state || excluded || intent || n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			r.Errorf("docs/upgrade.md leaves node %s with %v %v %+v", n.Name, n.Labels, n.Annotations, n.Spec)
+		}
+	}
+}
+
+// option is the word after the name of an option.
+func option(call []string, name string) string {
+	if k := slices.Index(call, name); k >= 0 && k+1 < len(call) {
+		return call[k+1]
+	}
+	return ""
 }
 
 func (c *chartScenario) source(path string) []byte {
@@ -114,13 +349,6 @@ func (c *chartScenario) source(path string) []byte {
 	text, err := os.ReadFile(filepath.Join("..", path))
 	c.must(err)
 	return text
-}
-
-func (c *chartScenario) running() int {
-	c.Helper()
-	pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
-	c.must(err)
-	return len(pods.Items)
 }
 
 // deployed expects the release's two replicas to be ready, with that image.
@@ -184,20 +412,38 @@ func blocksOf(page, text string) []block {
 type reader struct {
 	*chartScenario
 	root, bin, log string
+	seen           int // calls in the log that were looked at
+	handler        *handler
+
+	spot        []node   // to be interrupted
+	experiment  []string // the call that described it
+	interrupted string   // id of the instance
 }
 
 const stubs = `
-kubectl: case " $* " in *" logs "*|*" exec "*|*" --watch "*) ;; *) exec %[1]s "$@" ;; esac
+kubectl: case " $* " in
+	*" exec "*" -- /node-termination-handler "*) while [ "$1" != -- ]; do shift; done; shift 2; exec in-pod "$@" ;;
+	*" logs "*|*" --watch "*) ;;
+	*) exec %[1]s "$@" ;; esac
 	said=$(timeout 5 %[1]s "$@" 2>&1); status=$?; echo "$said"
 	case "$status $said" in "0 "*|"124 "*|*"%[2]s"*) exit 0 ;; esac; exit $status # no kubelet answers for the nodes of KWOK
 make: for a; do case $a in *=*) grep -q "(${a%%%%=*})" %[3]s/Makefile || { echo "make: nothing uses $a"; exit 1; } ;; esac; done
 	exec /usr/bin/env -i PATH="%[4]s" HOME="$HOME" make -n -C %[3]s "$@"
 go: PATH="%[4]s" HOME="%[5]s" exec go -C %[3]s "$@" -h # which it reads last
-node-termination-handler: said=$(QUEUE_URL=https://sqs.us-east-1.amazonaws.com/123456789012/nth %[6]s "$@" --workers=none 2>&1); echo "$said"
+node-termination-handler: if [ -n "$READER_RUNS_IT" ]; then
+	case "$1" in
+	simulate) echo y | %[6]s "$@" ;;
+	doctor) %[6]s "$@" || [ $? != 2 ] ;; # what is wrong before the migration, is said
+	*) %[6]s "$@" ;; esac
+	exit; fi
+	said=$(QUEUE_URL=https://sqs.us-east-1.amazonaws.com/123456789012/nth %[6]s "$@" --workers=none 2>&1); echo "$said"
 	case "$said" in *"1 mistake in the options:"*"workers: "*) exit 0 ;; esac; exit 1
-aws: printf '%%s\n' aws "$@" end >>%[7]s
-	case "$*" in *describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;; esac
+aws: { echo aws; for a; do printf '%%s' "$a" | tr '\n' ' '; echo; done; echo end; } >>%[7]s
+	case "$*" in *describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;;
+	*describe-instances*) cat "$(dirname "$0")/instances" ;; *create-role*) echo arn:aws:iam::123456789012:role/nth-fis ;; *create-experiment-template*) echo EXT1 ;; esac
 eksctl: printf '%%s\n' eksctl "$@" end >>%[7]s
+cosign: printf '%%s\n' cosign "$@" end >>%[7]s
+sha256sum: printf '%%s\n' sha256sum "$@" end >>%[7]s
 run: exec test -x %[3]s/.ci/run
 `
 
@@ -207,9 +453,12 @@ func (c *chartScenario) reader() *reader {
 	c.must(err)
 	kubectl, err := helm.BuildKubectl(c.ctx, root)
 	c.must(err)
+	c.in("node-termination-handler")
+	c.release = release.Name
 	r := &reader{chartScenario: c, root: c.TempDir(), bin: c.TempDir(), log: filepath.Join(c.TempDir(), "calls")}
+	c.must(os.WriteFile(r.log, nil, 0o600))
 	text := fmt.Sprintf(stubs, kubectl, ":10250/", root, os.Getenv("PATH"), os.Getenv("HOME"), program, r.log)
-	for _, stub := range regexp.MustCompile(`(?m)^([a-z-]+): (.*(?:\n\t.*)*)`).FindAllStringSubmatch(text, -1) {
+	for _, stub := range regexp.MustCompile(`(?m)^([a-z0-9-]+): (.*(?:\n\t.*)*)`).FindAllStringSubmatch(text, -1) {
 		c.must(os.WriteFile(filepath.Join(r.bin, stub[1]), []byte("#!/bin/sh\n"+stub[2]+"\n"), 0o700))
 	}
 	c.must(os.Symlink(c.program.Program, filepath.Join(r.bin, "helm")))
@@ -219,55 +468,107 @@ func (c *chartScenario) reader() *reader {
 	return r
 }
 
-// run runs a page's script.
-func (r *reader) run(page, script string) {
+// run runs the commands of a block. What an earlier block of the page has exported
+// is there, and NAME is a node.
+func (r *reader) run(b block) {
 	r.Helper()
-	if values, err := os.ReadFile(r.valuesOf(page)); err == nil {
-		r.must(os.WriteFile(filepath.Join(r.root, "values.yaml"), values, 0o600))
+	from := r.valuesOf(b.page)
+	if _, err := os.Stat(from); err != nil {
+		from = r.valuesOf(installPage)
 	}
+	values, err := os.ReadFile(from)
+	r.must(err)
+	r.must(os.WriteFile(filepath.Join(r.root, "values.yaml"), values, 0o600))
+	if strings.Contains(b.text, "helm uninstall ") {
+		r.handler.stop()
+		r.mark(r.spot[0])
+	}
+	name := r.spot[len(r.spot)-1].name
+	script := "[ ! -f exported ] || . ./exported\n" + regexp.MustCompile(`\bNAME\b`).ReplaceAllString(b.text, name) + "\nexport -p >exported\n"
 	cmd := exec.CommandContext(r.ctx, "/bin/sh", "-eux", "-c", script)
 	cmd.Dir = r.root
 	cmd.Env = []string{
-		"HOME=" + r.dir, "KUBECONFIG=" + shared.Kubeconfig(), "PATH=" + r.bin + ":/usr/bin:/bin",
-		"QUEUE_URL=https://sqs.us-east-1.amazonaws.com/123456789012/nth",
+		"HOME=" + r.dir, "KUBECONFIG=" + r.cluster.Kubeconfig(), "PATH=" + r.bin + ":/usr/bin:/bin",
+		"QUEUE_URL=" + readersQueue, "CLUSTER=my-cluster",
+		"REPOSITORY=" + strings.TrimSuffix(readersImage, ":0.1.0"), "TAG=0.1.0",
+		"AWS_ENDPOINT_URL=" + r.endpoint, "AWS_ACCESS_KEY_ID=AKIDREADER", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true",
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		r.Errorf("the commands of %s: %v\n%s", page, err, out)
+	if b.page == installPage || b.page == migratePage {
+		cmd.Env = append(cmd.Env, "READER_RUNS_IT=yes")
+	} else {
+		cmd.Env = append(cmd.Env, "READER_RUNS_IT=")
 	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.Errorf("the commands of %s: %v\n%s", b.page, err, out)
+	} else if b.page == installPage {
+		r.Logf("%s", out)
+	}
+	r.after(b)
 }
 
-// valuesOf is the file with the last values of a page.
+// valuesOf is the file with the first values of a page.
 func (r *reader) valuesOf(page string) string {
 	return filepath.Join(r.dir, filepath.Base(page)+".yaml")
 }
 
-// values expects a block to be values of the chart.
+// values expects a block to be values of the chart, or an object of Argo CD or Flux
+// that has some.
 func (r *reader) values(b block) {
 	r.Helper()
-	if slices.ContainsFunc(notValues, func(begin string) bool { return strings.HasPrefix(b.text, begin) }) {
-		if err := yaml.UnmarshalStrict([]byte(b.text), &map[string]any{}); err != nil {
-			r.Errorf("%s: %v\n%s", b.page, err, b.text)
-		}
+	var object map[string]any
+	if err := yaml.UnmarshalStrict([]byte(b.text), &object); err != nil {
+		r.Errorf("%s: %v\n%s", b.page, err, b.text)
 		return
 	}
-	file := r.valuesOf(b.page)
-	r.must(os.WriteFile(file, []byte(b.text), 0o600))
+	if slices.ContainsFunc(notValues, func(begin string) bool { return strings.HasPrefix(b.text, begin) }) {
+		return
+	}
+	file, values := r.valuesOf(b.page), object
+	switch object["kind"] {
+	case "Application":
+		values = r.valuesAt(b, object, "spec", "source", "helm", "valuesObject")
+	case "HelmRelease":
+		values = r.valuesAt(b, object, "spec", "values")
+	}
+	text, err := yaml.Marshal(values)
+	r.must(err)
+	if _, err := os.Stat(file); err == nil { // not the first of the page
+		file = filepath.Join(r.TempDir(), "values.yaml")
+	}
+	r.must(os.WriteFile(file, text, 0o600))
 	args := []string{"template", "nth", r.chart, "--values", file}
-	if !strings.Contains(b.text, "queueURL: ") {
-		args = append(args, "--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth")
+	if _, ok := values["queueURL"]; !ok {
+		args = append(args, "--set=queueURL="+readersQueue)
+	}
+	if _, ok := values["image"]; !ok {
+		args = append(args, "--set=image.repository=registry.example.com/"+release.Name)
 	}
 	if _, err := r.program.Run(r.ctx, args...); err != nil {
 		r.Errorf("%s: %v\n%s", b.page, err, b.text)
 	}
 }
 
+// valuesAt is the object at a path.
+func (r *reader) valuesAt(b block, object map[string]any, path ...string) map[string]any {
+	r.Helper()
+	for _, key := range path {
+		next, ok := object[key].(map[string]any)
+		if !ok {
+			r.Fatalf("%s: nothing at %s in\n%s", b.page, key, b.text)
+		}
+		object = next
+	}
+	return object
+}
+
 // queuePolicy expects a statement that lets the named rule send, and no other.
 func (r *reader) queuePolicy(b block) {
 	r.Helper()
-	p, err := policy.Parse(`{"Statement": [` + b.text + `]}`)
+	p, err := iampolicy.Parse(`{"Statement": [` + b.text + `]}`)
 	r.must(err)
-	for rule, want := range map[string]policy.Verdict{"RULE_ARN": policy.Allowed, "ANOTHER_ARN": policy.Refused} {
-		if got := p.Evaluate(policy.Request{
+	for rule, want := range map[string]iampolicy.Verdict{"RULE_ARN": iampolicy.Allowed, "ANOTHER_ARN": iampolicy.Refused} {
+		if got := p.Evaluate(iampolicy.Request{
 			Service: "events.amazonaws.com", Action: "sqs:SendMessage", Resource: "QUEUE_ARN", Context: map[string]string{"aws:sourcearn": rule},
 		}); got != want {
 			r.Errorf("%s: the policy says %v to %s", b.page, got, rule)
@@ -275,16 +576,38 @@ func (r *reader) queuePolicy(b block) {
 	}
 }
 
-// calls looks at the commands that were written down.
-func (r *reader) calls() {
+// written are the commands that were written down.
+func (r *reader) written() (calls [][]string) {
 	r.Helper()
 	log, err := os.ReadFile(r.log)
 	r.must(err)
+	var call []string
+	for line := range strings.SplitSeq(string(log), "\n") {
+		if line == "end" {
+			calls, call = append(calls, call), nil
+			continue
+		}
+		call = append(call, line)
+	}
+	return calls
+}
+
+// newCalls are those that were written down since it was called before.
+func (r *reader) newCalls() [][]string {
+	r.Helper()
+	all := r.written()
+	calls := all[r.seen:]
+	r.seen = len(all)
+	return calls
+}
+
+// calls looks at the commands that were written down.
+func (r *reader) calls() {
+	r.Helper()
 	template := string(r.source("deploy/cloudformation/node-termination-handler.yaml"))
 	_, outputs, _ := strings.Cut(template, "\nOutputs:")
 	used := map[string]bool{}
-	for call := range strings.SplitSeq(strings.TrimSuffix(string(log), "end\n"), "\nend\n") {
-		words := strings.Split(strings.TrimSpace(call), "\n")
+	for _, words := range r.written() {
 		name := strings.Join(words[:3], " ")
 		options, known := notRun[name]
 		used[name] = true
@@ -301,6 +624,18 @@ func (r *reader) calls() {
 			}
 			if m := regexp.MustCompile("OutputKey==[`'](\\w+)").FindStringSubmatch(word); m != nil && !strings.Contains(outputs, "\n  "+m[1]+":") {
 				r.Errorf("%s: the template has no output %s", name, m[1])
+			}
+		}
+		for policy, want := range map[string]iampolicy.Request{
+			"--assume-role-policy-document": {Service: "fis.amazonaws.com", Action: "sts:AssumeRole"},
+			"--policy-document":             {Action: "ec2:SendSpotInstanceInterruptions", Resource: "arn:aws:ec2:us-east-1:123456789012:instance/i-0123456789abcdef0"},
+		} {
+			if text := option(words, policy); text != "" {
+				p, err := iampolicy.Parse(text)
+				r.must(err)
+				if p.Evaluate(want) != iampolicy.Allowed {
+					r.Errorf("%s does not allow %+v: %s", name, want, text)
+				}
 			}
 		}
 	}

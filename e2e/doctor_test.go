@@ -6,13 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,10 +27,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
-// run runs a command of the binary with the handler's rights and environment,
-// and returns its exit status and what it wrote.
+// run runs a command of the binary with the handler's rights and options, and
+// returns its exit status and what it wrote.
 func (s *scenario) run(stdin string, args ...string) (status int, out, errOut string) {
 	s.Helper()
+	args = append(slices.Clone(args), "--release=none") // the replicas are no pods
 	otherRights.Store(s.name, true)
 	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
@@ -43,25 +49,53 @@ func (s *scenario) run(stdin string, args ...string) (status int, out, errOut st
 	return cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()
 }
 
-// diagnosis are the checks of doctor that are not well, with their status.
-func (s *scenario) diagnosis(args ...string) (map[string]string, int) {
+// A finding is a check of doctor.
+type finding struct{ ID, Status, What string }
+
+// findings are all checks of doctor.
+func (s *scenario) findings(args ...string) ([]finding, int) {
 	s.Helper()
 	status, out, errOut := s.run("", slices.Concat([]string{"doctor", "--output=json"}, args)...)
-	var report struct {
-		Checks []struct{ ID, Status, What string }
-	}
+	var report struct{ Checks []finding }
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		s.Fatalf("%v in %s%s", err, out, errOut)
 	}
+	return report.Checks, status
+}
+
+// finding is one check of doctor.
+func (s *scenario) finding(id string) finding {
+	s.Helper()
+	all, _ := s.findings()
+	for _, f := range all {
+		if f.ID == id {
+			return f
+		}
+	}
+	return finding{}
+}
+
+// diagnosis are the checks of doctor that are not well, with their status.
+func (s *scenario) diagnosis(args ...string) (map[string]string, int) {
+	s.Helper()
+	all, status := s.findings(args...)
 	sick := map[string]string{}
-	for _, c := range report.Checks {
+	for _, c := range all {
 		switch {
+		case c.ID == "budgets": // those of other scenarios are in the same cluster
+			if c.Status != "warning" && c.Status != "ok" {
+				s.Errorf("budgets: %s", c.What)
+			}
 		case c.ID == "nodes": // the cluster is shared: those of other scenarios have no instance here
 			if !strings.Contains(c.What, " are covered") {
 				s.Errorf("nodes: %s", c.What)
 			}
+		case strings.HasPrefix(c.ID, "rule-capacity-") && c.Status == "unknown": // nor does anybody know in what reservation they are
+			if !strings.Contains(c.What, "whether an instance behind a node is in ") {
+				s.Errorf("%s: %s", c.ID, c.What)
+			}
 		case c.ID == "credentials-source": // static, and rightly not liked
-			if c.Status != "warning" {
+			if c.Status != "warning" && !strings.HasSuffix(c.What, "; it does not run as the handler") {
 				s.Errorf("credentials: %s", c.What)
 			}
 		case c.ID == "other-handlers" && c.Status == "warning": // another scenario has brought one along, for its own queue
@@ -79,7 +113,7 @@ const allowRules = `{"Statement": {"Effect": "Allow", "Principal": {"Service": "
 // healthyQueue are the attributes of a queue that nothing is wrong with.
 func (s *scenario) healthyQueue() map[string]string {
 	return map[string]string{
-		"VisibilityTimeout": "30", "MessageRetentionPeriod": "300", "DelaySeconds": "0", "KmsMasterKeyId": "", "FifoQueue": "",
+		"VisibilityTimeout": "30", "MessageRetentionPeriod": "345600", "DelaySeconds": "0", "MaximumMessageSize": "1048576", "KmsMasterKeyId": "",
 		"Policy": allowRules, "RedrivePolicy": `{"deadLetterTargetArn": "` + s.aws.QueueARN("dead") + `", "maxReceiveCount": 10}`,
 	}
 }
@@ -97,7 +131,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	heal := func() {
 		s.Helper()
 		s.must(s.aws.Apply(awssim.State{
-			Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead"}},
+			Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead", Attributes: map[string]string{"MessageRetentionPeriod": "1209600", "Policy": allowRules}}},
 			Instances: []awssim.Instance{{ID: n.instance, Tags: managed}},
 			Groups:    []awssim.Group{{Name: "workers", Instances: []string{n.instance}, Tags: managed}},
 			Hooks:     []awssim.Hook{hook},
@@ -106,6 +140,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		}))
 	}
 	heal()
+	s.handlerPod(n.name)
 	if sick, status := s.diagnosis(); len(sick) > 0 || status != 3 { // for the static keys
 		t.Fatalf("status %d, not well: %v", status, sick)
 	}
@@ -139,9 +174,11 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	}{
 		{"a delay of 90 s", attribute("DelaySeconds", "90"), every("failed", "queue-delay"), 1},
 		{"a retention of a minute", attribute("MessageRetentionPeriod", "60"), every("failed", "queue-retention"), 1},
+		{"a retention of five minutes", attribute("MessageRetentionPeriod", "300"), every("warning", "queue-retention"), 3},
 		{"a visibility timeout of hours", attribute("VisibilityTimeout", "7200"), every("warning", "queue-visibility"), 3},
-		{"no dead-letter queue", attribute("RedrivePolicy", ""), every("warning", "queue-redrive"), 3},
-		{"a FIFO queue", attribute("FifoQueue", "true"), every("failed", "queue-type", "rule-targets"), 1},
+		{"no dead-letter queue", attribute("RedrivePolicy", ""), every("warning", "queue-redrive", "queue-retention"), 3},
+		{"a queue that is too small", attribute("MaximumMessageSize", "2048"), every("failed", "queue-size"), 1},
+		{"a dead-letter queue that EventBridge cannot write to", func() { s.must(s.aws.SetQueuePolicy("dead", "")) }, every("warning", "dead-letters"), 3},
 		{"AWS's own key", attribute("KmsMasterKeyId", "alias/aws/sqs"), every("failed", "queue-key"), 1},
 		{"a key that nobody has", attribute("KmsMasterKeyId", "lost"), every("failed", "queue-key"), 1},
 		{"a key of one's own", attribute("KmsMasterKeyId", "k"), nil, 3},
@@ -160,7 +197,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"no right to receive", deny("sqs", "ReceiveMessage", "AccessDenied"), every("failed", "permissions"), 1},
 		{"no right to complete", deny("autoscaling", "CompleteLifecycleAction", "AccessDenied"), every("failed", "permissions"), 1},
 		{"rules that may not be read", deny("events", "*", "AccessDeniedException"), every("unknown",
-			"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters"), 3},
+			"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters", "dead-letters"), 4},
 	} {
 		tt.ail()
 		sick, status := s.diagnosis()
@@ -174,10 +211,22 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		heal()
 	}
 
+	if sick, status := s.diagnosis("--event-accounts=210987654321"); sick["event-accounts"] != "failed" || sick["account"] != "failed" || status != 1 {
+		t.Errorf("where notices of another account alone are acted on: status %d, not well: %v", status, sick)
+	}
+
 	// What is in the cluster is looked at with the handler's own rights.
 	s.pod("slow", n.name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 	if sick, _ := s.diagnosis(); sick["hook-timeout"] != "warning" {
 		t.Errorf("with a pod that takes 10 minutes to stop, not well: %v", sick)
+	}
+	// So is what people make of budgets, which the controller of Kubernetes counts. Those of other scenarios are there too.
+	s.deployment("db", 2, grace(30, 0))
+	s.budget("db", "db", 2)
+	found := s.finding("budgets")
+	named := strings.Contains(found.What, s.name+"/db (needs 2 of 2 pods)") || regexp.MustCompile(` and \d+ more`).MatchString(found.What) // the list is bounded
+	if found.Status != "warning" || !named {
+		t.Errorf("with a budget that never allows a disruption: %+v", found)
 	}
 	s.pod("nth", n.name, func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}
@@ -202,6 +251,105 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	}
 }
 
+// handlerPod is a pod of the release, which leads. What it would do is none of doctor's business.
+func (s *scenario) handlerPod(on string) {
+	s.Helper()
+	s.pod("handler", on, func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app.kubernetes.io/name": release.Name}
+		p.Spec.ServiceAccountName = release.Name
+		p.Spec.TerminationGracePeriodSeconds = new(int64(20))
+	})
+	_, err := s.kube.CoordinationV1().Leases(s.name).Create(s.ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: release.Name},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("handler"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &metav1.MicroTime{Time: time.Now()},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// shippedPolicy is deploy/iam/policy.json for the scenario's queue, without the
+// statements of some ids.
+func (s *scenario) shippedPolicy(without ...string) string {
+	s.Helper()
+	policy, err := release.Policy(filepath.Join("..", "deploy", "iam", "policy.json"), account, queueName, "dead")
+	s.must(err)
+	var document struct{ Statement []map[string]any }
+	s.must(json.Unmarshal([]byte(policy), &document))
+	document.Statement = slices.DeleteFunc(document.Statement, func(statement map[string]any) bool { return slices.Contains(without, statement["Sid"].(string)) })
+	text, err := json.Marshal(document)
+	s.must(err)
+	return string(text)
+}
+
+func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.handlerPod(n.name)
+	all := rule("all", "aws.ec2", "aws.health", "aws.autoscaling")
+	s.must(s.aws.Apply(awssim.State{
+		Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead", Attributes: map[string]string{"Policy": allowRules, "MessageRetentionPeriod": "1209600"}}},
+		Instances: []awssim.Instance{{ID: n.instance, Tags: managed}},
+		Groups:    []awssim.Group{{Name: "workers", Instances: []string{n.instance}, Tags: managed}},
+		Hooks:     []awssim.Hook{{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}},
+		Rules:     []awssim.Rule{all},
+	}))
+	role := func(policy string) {
+		s.must(s.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: "AKIDCOMMAND", Policy: policy}))
+	}
+
+	// In the pod, with the shipped role.
+	role(s.shippedPolicy())
+	if sick, status := s.diagnosis(); len(sick) > 0 || status != 3 { // for the static keys
+		t.Errorf("all is well: status %d, not well: %v", status, sick)
+	}
+	if status, out, errOut := s.run("", "doctor", "--accept=credentials-source,nodes,budgets,other-handlers"); status != 0 {
+		t.Errorf("with the warnings accepted: status %d\n%s%s", status, out, errOut)
+	}
+	if status, _, errOut := s.run("", "doctor", "--accept=nope"); status != 2 || !strings.Contains(errOut, `there is no check with the id "nope": credentials, `) {
+		t.Errorf("with an id of no check: status %d: %s", status, errOut)
+	}
+	s.aws.RemoveRule("all")
+	if sick, status := s.diagnosis(); sick["rule-spot"] != "failed" || sick["rule-asg-terminate"] != "failed" || status != 1 {
+		t.Errorf("without a rule: status %d, not well: %v", status, sick)
+	}
+	role(s.shippedPolicy("DoctorReads", "DoctorReadsQueues"))
+	if sick, status := s.diagnosis(); sick["rule-spot"] != "unknown" || status != 4 {
+		t.Errorf("without doctor's permissions: status %d, not well: %v", status, sick)
+	}
+	status, out, errOut := s.run("", "doctor")
+	last := out[strings.LastIndexByte(strings.TrimSpace(out), '\n')+1:]
+	if status != 4 || !strings.HasPrefix(last, "? ") || strings.Count(out, "events:ListRuleNamesByTarget") != 1 {
+		t.Errorf("without doctor's permissions: status %d\n%s%s", status, out, errOut)
+	}
+
+	// Beside the cluster, with an administrator's rights in both.
+	s.must(s.aws.PutRule(all))
+	s.must(s.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: "AKIDHANDLER", Policy: s.shippedPolicy()}))
+	admin := "--kubeconfig=" + shared.Kubeconfig()
+	if sick, status := s.diagnosis(admin); sick["permissions"] != "unknown" || status != 4 {
+		t.Errorf("with a role that nobody names: status %d, not well: %v", status, sick)
+	}
+	_, err := s.kube.CoreV1().ServiceAccounts(s.name).Patch(s.ctx, release.Name, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"eks.amazonaws.com/role-arn":"`+s.aws.RoleARN("handler")+`"}}}`), metav1.PatchOptions{})
+	s.must(err)
+	status, out, errOut = s.run("", "doctor", admin)
+	for _, want := range []string{
+		"√ permissions: the handler's role " + s.aws.RoleARN("handler") + " has the 8 permissions that the handler needs, as IAM says\n",
+		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("beside: status %d, no %q in\n%s%s", status, want, out, errOut)
+		}
+	}
+	s.must(s.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: "AKIDHANDLER", Policy: s.shippedPolicy("Queue")}))
+	s.must(s.kube.RbacV1().ClusterRoleBindings().Delete(s.ctx, s.name, metav1.DeleteOptions{}))
+	s.eventually("doctor misses both sides' rights", func() bool {
+		sick, status := s.diagnosis(admin)
+		return sick["permissions"] == "failed" && sick["rbac"] == "failed" && status == 1
+	})
+}
+
 func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
 	s := newScenario(t)
 	status, out, errOut := s.run("", "doctor")
@@ -209,12 +357,12 @@ func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
 		t.Errorf("status %d\n%s%s", status, out, errOut)
 	}
 	for _, want := range []string{
-		"credentials\n-----------\n√ AWS is called as arn:aws:iam::123456789012:user/AKIDCOMMAND\n",
-		"‼ the credentials are static keys in the environment\n",
-		"× the queue has no policy: EventBridge may not send to it, and drops what it cannot deliver\n    allow sqs:SendMessage to the service events.amazonaws.com",
-		"    see docs/troubleshooting.md#queue-policy\n",
-		"× no rule sends spot interruption warnings to the queue: spot instances go away undrained\n",
-		"√ system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
+		"credentials\n-----------\n√ credentials: AWS is called as arn:aws:iam::123456789012:user/AKIDCOMMAND\n",
+		"‼ credentials-source: the credentials are static keys in the environment\n",
+		"× queue-policy: the queue has no policy: EventBridge has no permission to send to it, and drops what it cannot deliver\n    allow sqs:SendMessage to the service events.amazonaws.com",
+		"    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#queue-policy\n",
+		"× rule-spot: no rule sends spot interruption warnings to the queue: spot instances go away without a drain\n",
+		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -261,10 +409,12 @@ func TestSimulateSendsEachKindAndFollowsItToTheEnd(t *testing.T) {
 		}
 		rest := r.out
 		for _, want := range []string{
-			fmt.Sprintf("this will drain %s: 1 pod, 1 without a controller, longest grace 30 s; go on? [y/N]", n.name),
+			"With the options of the command line and the environment (as --release none says); in AWS as arn:aws:iam::123456789012:user/AKIDCOMMAND; " +
+				"in Kubernetes with the rights of system:serviceaccount:" + s.name + ":node-termination-handler.\n",
+			fmt.Sprintf("this will drain %s: 1 pod, 1 without a controller, longest grace 30 s; continue? [y/N]", n.name),
 			"notice sent      " + n.instance, "node cordoned    " + n.name, gone + "      " + s.name + "/pod-" + n.name,
 			"node empty       " + n.name, "work finished    " + n.name,
-			"1 notice, 1 node drained, 0 pods moved, 0 missed", n.name + " is still cordoned: kubectl uncordon " + n.name,
+			"1 notice, 1 node drained, 0 pods moved, 0 missed", "undo: kubectl uncordon " + n.name,
 		} {
 			_, after, found := strings.Cut(rest, want)
 			if !found {
@@ -285,6 +435,34 @@ func TestSimulateSendsEachKindAndFollowsItToTheEnd(t *testing.T) {
 	}
 }
 
+// The next pod of a StatefulSet comes when the last one is gone, and has its name.
+func TestSimulateCountsTheNextPodsOfAStatefulSet(t *testing.T) {
+	s := newScenario(t)
+	from := s.nodes(1)[0]
+	labels := map[string]string{"app": "db"}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+		NodeSelector: map[string]string{"scenario": s.name}, Containers: []corev1.Container{{Name: "c", Image: "none"}},
+	}}
+	grace(30, 6*time.Second)(&template)
+	_, err := s.kube.AppsV1().StatefulSets(s.name).Create(s.ctx, &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "db"},
+		Spec:       appsv1.StatefulSetSpec{Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.eventually("both pods are ready", func() bool {
+		set, err := s.kube.AppsV1().StatefulSets(s.name).Get(s.ctx, "db", metav1.GetOptions{})
+		s.must(err)
+		return set.Status.ReadyReplicas == 2
+	})
+	s.node(s.name+"-to", s.id(1))
+	s.leader()
+	status, out, errOut := s.run("", "simulate", "spot", "--node", from.name, "--yes")
+	t.Logf("simulate:\n%s", out)
+	if status != 0 || !strings.Contains(out, "1 notice, 1 node drained, 2 of 2 pods moved, 0 missed") {
+		t.Errorf("status %d\n%s%s", status, out, errOut)
+	}
+}
+
 func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
@@ -292,7 +470,7 @@ func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
 	s.leader()
 	s.must(s.aws.PutRule(rule("real", "aws.ec2")))
 	status, _, errOut := s.run("", "simulate", "spot", "--node", n.name, "--via=eventbridge", "--yes")
-	if status != 1 || !strings.Contains(errOut, "no rule with the queue as its target takes the source node-termination-handler.simulate") {
+	if status != 1 || !strings.Contains(errOut, "no rule with the queue as its target matches the source node-termination-handler.simulate") {
 		t.Errorf("without a rule: status %d: %s", status, errOut)
 	}
 	s.untouched(n, 1)
@@ -316,7 +494,7 @@ func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
 		status      int
 		want        string
 	}{
-		{"without a yes", "\n", []string{"spot", "--node", n.name}, 1, "nothing was sent: answer y, or give --yes"},
+		{"without a yes", "\n", []string{"spot", "--node", n.name}, 1, "nothing was sent: answer y, or set --yes"},
 		{"without anybody to ask", "", []string{"spot", "--node", n.name}, 1, "nothing was sent"},
 		{"for show", "", []string{"spot", "--node", n.name, "--dry-run"}, 0, `"detail": {"instance-id": "` + n.instance + `", "instance-action": "terminate"}`},
 		{"for a node that is not there", "", []string{"spot", "--node", "none", "--yes"}, 1, `get node none: nodes "none" not found`},
@@ -337,6 +515,8 @@ func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
 func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
+	s.must(s.aws.PutInstance(awssim.Instance{ID: s.id(1)}))
+	s.join(s.name+"-untagged", s.id(1))
 	s.deployment("web", 2, grace(30, 0))
 	s.budget("web", "web", 2)
 	s.pod("slow", n.name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
@@ -345,36 +525,153 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"spot"}, []string{", spot-interruption: the node has to be empty in 120 s", "gets 120 s of its 600 s; no controller", "3 pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
-		{nil, []string{", spot-interruption: "}},
-		{[]string{"rebalance"}, []string{", rebalance-recommendation: nothing is forced", "left after 120 s: " + s.name + "/slow"}},
-		{[]string{"state-change"}, []string{"budgets are not asked", "deleted"}},
+		{[]string{"spot"}, []string{", SpotInterruption: the node must be empty in 120 s", "gets 120 s of its 600 s; no controller", "pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
+		{nil, []string{", SpotInterruption: "}},
+		{[]string{"REBALANCE_RECOMMENDATION"}, []string{", RebalanceRecommendation: nothing is forced", "left after 120 s: " + s.name + "/slow"}},
+		{[]string{"StateChange"}, []string{"PodDisruptionBudgets do not count", "deleted"}},
 	} {
 		status, out, errOut := s.run("", slices.Concat([]string{"what-if", "--node", n.name}, tt.args)...)
-		if status != 0 {
+		if status != 3 { // nothing makes that pod anew
 			t.Errorf("%q: status %d: %s", tt.args, status, errOut)
 		}
 		t.Logf("what-if %q:\n%s", tt.args, out)
-		// The handler itself does not need to read budgets, and may not.
-		for _, want := range append(tt.want, "budgets were not looked at: permission list poddisruptionbudgets.policy is missing") {
+		for _, want := range append(tt.want, "would be lost: "+s.name+"/slow") {
 			if !strings.Contains(out, want) {
 				t.Errorf("%q: no %q in\n%s", tt.args, want, out)
 			}
 		}
 	}
-	_, out, errOut := s.run("", "what-if", "--node", n.name, "--kubeconfig="+shared.Kubeconfig())
-	for _, want := range []string{"budget " + s.name + "/web allows 0", "2 blocked by a budget; 2 deleted, not evicted"} {
+	_, out, errOut := s.run("", "what-if", "--node", n.name)
+	for _, want := range []string{"budget " + s.name + "/web allows 0", "blocked by a PodDisruptionBudget"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("with an administrator's rights: no %q in\n%s%s", want, out, errOut)
+			t.Errorf("no %q in\n%s%s", want, out, errOut)
 		}
 	}
+
+	status, out, errOut := s.run("", "what-if", "--node", s.name+"-untagged")
+	for _, want := range []string{
+		"the handler would ignore the notice: instance " + s.id(1) + " has no tag aws-node-termination-handler/managed\n",
+		"\n    aws ec2 create-tags --region us-east-1 --resources " + s.id(1) + " --tags 'Key=aws-node-termination-handler/managed,Value='\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("without the tag: status %d, no %q in\n%s%s", status, want, out, errOut)
+		}
+	}
+
+	status, out, errOut = s.run("", "what-if", "--all", "--output=json")
+	var all struct {
+		Nodes []struct {
+			Node, Ignored string
+			Lost          []string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil || status != 3 {
+		t.Fatalf("all nodes: status %d, %v in %s%s", status, err, out, errOut)
+	}
+	at := func(name string) int {
+		for k := range all.Nodes {
+			if all.Nodes[k].Node == name {
+				return k
+			}
+		}
+		t.Fatalf("node %s is not among all nodes: %+v", name, all.Nodes)
+		return 0
+	}
+	with, without := at(n.name), at(s.name+"-untagged")
+	if all.Nodes[with].Ignored != "" || !slices.Contains(all.Nodes[with].Lost, s.name+"/slow") || !strings.Contains(all.Nodes[without].Ignored, "has no tag") {
+		t.Errorf("of all nodes: %+v and %+v", all.Nodes[with], all.Nodes[without])
+	}
+
 	if after := s.getNode(n.name); after.Spec.Unschedulable || len(after.Annotations) != len(before.Annotations) {
 		t.Errorf("the node was changed: %+v", after)
 	}
-	if w := s.writes(); len(w) > 0 {
-		t.Errorf("what-if wrote: %+v", w)
+	for _, w := range s.writes() {
+		if !strings.HasPrefix(w.Resource, "selfsubject") {
+			t.Errorf("what-if wrote: %+v", w)
+		}
 	}
-	if calls := s.aws.Calls(); len(calls) > 0 {
-		t.Errorf("what-if asked AWS: %+v", calls)
+	for _, call := range s.aws.Calls() {
+		if call.Action != "DescribeInstances" && call.Action != "GetCallerIdentity" {
+			t.Errorf("what-if asked AWS: %+v", call)
+		}
+	}
+}
+
+// The question is asked where stdin stays open, as on a terminal.
+func TestCtrlCEndsTheQuestionOfSimulateAtOnce(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "simulate", "spot", "--node="+n.name, "--release=none", "--aws-endpoint="+s.endpoint, "--queue-url="+s.aws.QueueURL(queueName), "--aws-region="+release.Region)
+	cmd.Env = []string{"KUBECONFIG=" + shared.Kubeconfig(), "AWS_ACCESS_KEY_ID=AKIDLAPTOP", "AWS_SECRET_ACCESS_KEY=x", "HOME=" + t.TempDir()}
+	stdin, err := cmd.StdinPipe()
+	s.must(err)
+	defer stdin.Close()
+	var out release.Log
+	cmd.Stdout, cmd.Stderr = &out, &out
+	s.must(cmd.Start())
+	s.eventually("it asks", func() bool { return strings.HasSuffix(out.String(), "continue? [y/N] ") })
+	s.must(cmd.Process.Signal(os.Interrupt))
+	asked := time.Now()
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("it ended with %v:\n%s", err, &out)
+	}
+	if took := time.Since(asked); took > 5*time.Second || !strings.Contains(out.String(), "nothing was sent: interrupt") {
+		t.Errorf("it ended after %s:\n%s", took, &out)
+	}
+	s.untouched(n, 0)
+}
+
+// The options of a handler are those of its Deployment, not those of whoever asks.
+func TestTheToolsGoByTheOptionsOfTheDeployment(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("web", n.name)
+	labels := map[string]string{"app.kubernetes.io/name": release.Name}
+	_, err := s.kube.AppsV1().Deployments(s.name).Create(s.ctx, &appsv1.Deployment{
+		// Without the label: others look for theirs in the same cluster.
+		ObjectMeta: metav1.ObjectMeta{Name: "drainer"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: release.Name, Image: "r.example.com/" + release.Name, Args: []string{"--cordon-only"},
+				Env: []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.aws.QueueURL(queueName)}, {Name: "AWS_REGION", Value: release.Region}},
+			}}}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	run := func(args ...string) (int, string) {
+		cmd := exec.CommandContext(s.ctx, program, append(args, "--node="+n.name, "--release="+s.name+"/drainer", "--aws-endpoint="+s.endpoint)...)
+		cmd.Env = []string{
+			"KUBECONFIG=" + shared.Kubeconfig(), "AWS_ACCESS_KEY_ID=AKIDLAPTOP", "AWS_SECRET_ACCESS_KEY=x", "HOME=" + t.TempDir(),
+			"QUEUE_URL=https://sqs.eu-west-1.amazonaws.com/210987654321/mine", "AWS_REGION=eu-west-1", "CORDON_ONLY=false", "CHECK_TAG_BEFORE_DRAINING=false",
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil && !errors.As(err, new(*exec.ExitError)) {
+			s.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	whose := "With the options of Deployment " + s.name + "/drainer; in AWS as arn:aws:iam::123456789012:user/AKIDLAPTOP; in Kubernetes with the rights of "
+	if status, out := run("what-if", "spot"); status != 3 || !strings.HasPrefix(out, whose) || !strings.Contains(out, "its pods would stay (cordon-only)") {
+		t.Errorf("what-if: status %d\n%s", status, out)
+	}
+	if status, out := run("what-if", "spot", "--cordon-only=false"); !strings.Contains(out, `cordon-only: "false" (from --cordon-only), but Deployment `+s.name+`/drainer has "true"; this answer uses the command line`) ||
+		!strings.Contains(out, "1 pod would have to leave") {
+		t.Errorf("what-if by another option: status %d\n%s", status, out)
+	}
+	if status, out := run("simulate", "spot", "--cordon-only=false", "--yes"); status != 2 || !strings.Contains(out, ", but Deployment "+s.name+"/drainer has") {
+		t.Errorf("simulate by another option: status %d\n%s", status, out)
+	}
+	if status, out := run("simulate", "spot", "--dry-run"); status != 0 || !strings.Contains(out, whose) || !strings.Contains(out, n.instance) {
+		t.Errorf("simulate for show: status %d\n%s", status, out)
+	}
+	if status, out := run("simulate", "spot"); status != 1 || !strings.Contains(out, "this will cordon "+n.name+", and its pods stay there (cordon-only); continue? [y/N]") {
+		t.Errorf("simulate: status %d\n%s", status, out)
+	}
+	s.untouched(n, 1)
+	if m := s.aws.Messages(queueName); len(m) > 0 {
+		t.Errorf("messages were sent: %+v", m)
 	}
 }

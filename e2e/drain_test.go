@@ -335,7 +335,7 @@ func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
 func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
-	taint := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+	taint := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "node-termination-handler", Effect: corev1.TaintEffectNoExecute}
 	tainted := func() bool {
 		return slices.ContainsFunc(s.getNode(n.name).Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value })
 	}
@@ -358,6 +358,8 @@ func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.
 	s.must(shared.SetReady(s.ctx, n.name, false))
 	s.throughout(3*time.Second, "the taint stays while the node is away", tainted)
 	s.must(shared.SetReady(s.ctx, n.name, true))
+	s.throughout(3*time.Second, "the taint stays while EC2 says that the instance is stopped", tainted)
+	s.must(s.aws.SetInstanceState(n.instance, "running"))
 	s.eventually("the taint is taken back", func() bool { return !tainted() })
 }
 

@@ -36,6 +36,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
 
 // What all scenarios share.
@@ -137,11 +138,7 @@ func (s *scenario) openAccount(o awssim.Options) {
 	s.Helper()
 	account := awssim.New(o)
 	s.Cleanup(account.Close)
-	s.Cleanup(func() {
-		if _, other := otherRights.Load(s.name); !other {
-			countCalls(account)
-		}
-	})
+	s.Cleanup(func() { countCalls(s.name, account) })
 	endpoint, err := account.Listen(s.ctx, "127.0.0.1:0")
 	s.must(err)
 	s.aws, s.endpoint = account, endpoint
@@ -179,7 +176,7 @@ func (s *scenario) node(name, instance string) node {
 
 // add adds the instance of a node and its ready Node.
 func (s *scenario) add(ctx context.Context, n node) error {
-	if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed, Lifecycle: "spot"}); err != nil {
+	if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed, Lifecycle: "spot", LaunchTime: time.Now().Add(-time.Hour)}); err != nil {
 		return err
 	}
 	return s.register(ctx, n)
@@ -382,6 +379,7 @@ func (s *scenario) throughout(while time.Duration, what string, ok func() bool) 
 type handler struct {
 	s          *scenario
 	cmd        *exec.Cmd
+	program    string   // path of the binary
 	key        string   // AWS access key id, by which the simulator's record tells replicas apart
 	kubeconfig string   // path
 	endpoint   string   // of AWS
@@ -459,7 +457,7 @@ func (s *scenario) replica() *handler {
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	return &handler{
-		s: s, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint, queue: queueName,
+		s: s, program: program, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint, queue: queueName,
 		probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{}),
 	}
 }
@@ -468,7 +466,7 @@ func (s *scenario) replica() *handler {
 func (h *handler) run(args ...string) {
 	h.s.Helper()
 	h.cmd = release.Replica{
-		Program: program, Kubeconfig: h.kubeconfig, Namespace: h.s.name, QueueURL: h.s.aws.QueueURL(h.queue), Endpoint: h.endpoint,
+		Program: h.program, Kubeconfig: h.kubeconfig, Namespace: h.s.name, QueueURL: h.s.aws.QueueURL(h.queue), Endpoint: h.endpoint,
 		AccessKeyID: h.key, ProbesPort: h.probes, MetricsPort: h.metrics, Args: slices.Concat(h.args, args), Env: slices.Concat(h.s.env, h.env),
 	}.Command(context.WithoutCancel(h.s.ctx))
 	h.begin()
@@ -645,11 +643,14 @@ func (s *scenario) drainedBefore(message string, nodes ...node) {
 	}
 }
 
-// untouched checks that nothing happened to a node and its pods.
+// untouched checks that nothing happened to a node and its pods. That a change is over
+// may be remembered on it.
 func (s *scenario) untouched(n node, pods int) {
 	s.Helper()
 	got := s.getNode(n.name)
-	if got.Spec.Unschedulable || len(got.Spec.Taints) > 0 || got.Annotations["node-termination-handler/intent"] != "" {
+	i, _, err := cluster.ReadIntent(got)
+	s.must(err)
+	if got.Spec.Unschedulable || len(got.Spec.Taints) > 0 || len(i.Entries) > 0 {
 		s.Errorf("node %s was touched: %+v", n.name, got.Spec)
 	}
 	if on := s.podsOn(n.name); len(on) < pods {

@@ -141,6 +141,31 @@ func TestAHookIsCompletedAfterItsDrainWithTheRoleOfNTH(t *testing.T) {
 	}
 }
 
+func TestAHookWhoseEventNeverArrivedIsCompletedAfterItsDrain(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.hook(awssim.Terminating, 10*time.Minute, n)
+	s.aws.RemoveRule("lifecycle")
+	s.pod("plain", n.name)
+	s.leader("--sweep-interval=30")
+	actions, err := s.aws.StartTransition(n.instance, awssim.Terminating)
+	s.must(err)
+	if sent := s.sent(); len(sent) > 0 || len(actions) != 1 {
+		t.Fatalf("%d messages and %d actions, want none and one", len(sent), len(actions))
+	}
+	const limit = 90 * time.Second
+	s.within(limit, "the hook is completed", func() bool { return !s.action(actions[0].Token).Ended.IsZero() })
+	ended := s.action(actions[0].Token)
+	if ended.Outcome != awssim.Completed || ended.Result != awssim.Continue || s.calls("autoscaling", "CompleteLifecycleAction") != 1 {
+		t.Errorf("the action ended %s with %s, after %d calls", ended.Outcome, ended.Result, s.calls("autoscaling", "CompleteLifecycleAction"))
+	}
+	if evicted := s.evictions(); len(evicted) != 1 || evicted[0].Received.After(ended.Ended) {
+		t.Errorf("evictions %v, want one before the completion at %s", evicted, ended.Ended)
+	}
+	t.Logf("completed %s after the action began, with %d calls to describe the groups",
+		s.action(actions[0].Token).Ended.Sub(actions[0].Started), s.calls("autoscaling", "DescribeAutoScalingGroups"))
+}
+
 func TestALaunchHookIsCompletedWhenItsNodeIsReadyAndNotBefore(t *testing.T) {
 	s := newScenario(t)
 	n := node{s.name + "-a", s.id(0)}
@@ -271,4 +296,50 @@ func (s *scenario) joinUnready(n node) {
 		Name: n.name, ProviderID: "aws:///us-east-1a/" + n.instance, Labels: map[string]string{"scenario": s.name}, NotReady: true,
 	})
 	s.must(err)
+}
+
+// Auto Scaling terminates the instance when its hook is completed, and EC2 tells of that:
+// the node is empty by then, and its drain was told of and counted.
+func TestAScaleInIsOneDrain(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	s.deployment("web", 4)
+	h := s.leader()
+	action := s.scaleIn(nodes[0])
+	s.awaitDeleted(soon, s.send(s.hookBody("asg-terminate-lifecycle", action)))
+	s.completed(action)
+	s.finished(nodes[0].name)
+	told := func() []string { return reasons(s.told("default", "Node", nodes[0].name)) }
+	want := []string{"ASGLifecycle", "Cordon", "CordonAndDrain"}
+	s.eventually("the drain is told", func() bool { return slices.Equal(want, told()) })
+	accepted := func() (n int) {
+		for _, e := range s.writes() {
+			if e.Code < http.StatusMultipleChoices { // the kubelet may have written in between
+				n++
+			}
+		}
+		return n
+	}
+	writes := accepted()
+
+	s.must(s.aws.SetInstanceState(nodes[0].instance, "shutting-down"))
+	s.awaitDeleted(soon, s.send(s.body("state-change-stopping", nodes[0].instance, `"stopping"`, `"shutting-down"`)))
+	s.must(s.aws.SetInstanceState(nodes[0].instance, "terminated"))
+	s.awaitDeleted(soon, s.send(s.body("state-change-terminated", nodes[0].instance)))
+	s.throughout(2*time.Second, "nothing more is told", func() bool { return slices.Equal(want, told()) })
+	s.finished(nodes[0].name)
+	if n := accepted(); n > writes+2 { // that its instance ends is noted, and that it has
+		t.Errorf("%d writes after the drain", n-writes)
+	}
+	for series, want := range map[string]float64{
+		`actions_total{node_action="cordon",node_status="success"}`:                                                      1,
+		`actions_total{node_action="cordon-and-drain",node_status="success"}`:                                            1,
+		`node_termination_handler_drains_total{kind="ASGTerminate",outcome="in-time"}`:                                   1,
+		`node_termination_handler_drains_total{kind="StateChange",outcome="in-time"}`:                                    0,
+		`node_termination_handler_decisions_total{action="drop",kind="StateChange",why="consequence-of-finished-drain"}`: 1,
+	} {
+		if got := h.metric(series); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
 }

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// largest is what SQS takes.
-	largest = 1 << 20
+	// largest is what SQS takes, and read about what the handler reads.
+	largest, read = 1 << 20, 500 << 10
 	// steering ends a line, clears a screen and sets a window's title, in JSON.
 	steering = `\n\r\u001b[2J\u001b]0;owned\u0007\u009b31m\u2028\u202e`
 )
@@ -36,7 +36,7 @@ func (s *scenario) hostileBodies(n node) (readable, unreadable []string) {
 	readable = []string{
 		strings.Replace(spot, `"id": "`, `"id": "`+steering, 1),
 		strings.Replace(health, `"eventTypeCode": "`, `"eventTypeCode": "`+steering, 1),
-		spotWith(`"more": "` + strings.Repeat("x", largest-len(spot)-64) + `"`),
+		spotWith(`"more": "` + strings.Repeat("x", read) + `"`),
 		spotWith(`"more": ` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000)),
 		spotWith(`"detail": {"instance-id": "i-00000000"}, "source": "aws.health"`), // the last of each counts
 		entities(func(int) string { return "../" + n.instance }),
@@ -45,6 +45,7 @@ func (s *scenario) hostileBodies(n node) (readable, unreadable []string) {
 	}
 	id := func(id string) string { return s.body("spot-interruption", id) }
 	unreadable = []string{
+		spotWith(`"more": "` + strings.Repeat("x", largest-len(spot)-64) + `"`),
 		strings.Repeat("[", largest), strings.Repeat("\x1b[31m\n", largest/6),
 		"\xff\xfe\x00" + spot, spot + spot,
 		spotWith(`"more": ` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)),
@@ -64,13 +65,13 @@ func TestHostileBodiesNeitherStopTheHandlerNorSteerWhatReadsItsLog(t *testing.T)
 	}{
 		"on a console": {
 			[]string{"--webhook-url=http://127.0.0.1:1/services/" + hush, `--webhook-headers={"X-Token":"` + hush + `"}`},
-			regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+\t(DEBUG|INFO|ERROR)\t`).MatchString,
+			regexp.MustCompile(`^time=\d{4}-\d\d-\d\dT\S+ level=(DEBUG|INFO|WARN|ERROR) msg=`).MatchString,
 		},
 		"in JSON": {
 			[]string{"--json-logging", "--webhook-url=http://webhook.invalid/" + hush, "--webhook-proxy=http://user:" + hush + "@127.0.0.1:1"},
 			func(line string) bool {
-				var entry struct{ Level, TS, Msg string }
-				return json.Unmarshal([]byte(line), &entry) == nil && entry.Level != "" && entry.TS != "" && entry.Msg != ""
+				var entry struct{ Level, Time, Msg string }
+				return json.Unmarshal([]byte(line), &entry) == nil && entry.Level != "" && entry.Time != "" && entry.Msg != ""
 			},
 		},
 	} {

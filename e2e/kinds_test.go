@@ -17,6 +17,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 func TestASpotWarningDrainsItsNodeAndNoOther(t *testing.T) {
@@ -44,6 +46,8 @@ func TestEachKindOfNoticeDrainsExactlyItsNodes(t *testing.T) {
 		{"rebalance-recommendation", 1},
 		{"state-change-stopping", 1},
 		{"state-change-shutting-down", 1},
+		{"capacity-reservation-interruption", 1},
+		{"spot-interruption-from-a-custom-bus", 1},
 		{"health-reboot-scheduled", 1},
 		{"health-retirement-two-instances", 2},
 	}
@@ -54,13 +58,69 @@ func TestEachKindOfNoticeDrainsExactlyItsNodes(t *testing.T) {
 			s.deployment("web", int32(2*len(nodes)), grace(30, 2*time.Second))
 			s.leader()
 			before := s.placement()
-			message := s.send(s.body(test.event, nodes[0].instance, second, nodes[1].instance, startTime, ahead()))
+			message := s.send(s.body(test.event, nodes[0].instance, second, nodes[1].instance, startTime, ahead(), termination, in(2*time.Minute)))
 			s.awaitDeleted(soon, message)
 			s.drainedExactly(before, nodes[:test.nodes]...)
 			s.deletedLast(message)
 			s.eventually("all pods are ready elsewhere", func() bool { return s.readyReplicas("web") == int32(2*len(nodes)) })
 		})
 	}
+}
+
+// block puts nodes' instances into a Capacity Block, and returns the warning that it ends.
+func (s *scenario) block(nodes ...node) (body string) {
+	s.Helper()
+	id := "cr-" + strings.TrimPrefix(nodes[0].instance, "i-")
+	for _, n := range nodes {
+		s.must(s.aws.PutInstance(awssim.Instance{
+			ID: n.instance, Tags: managed, Type: "p5.48xlarge", Lifecycle: "capacity-block", Reservation: id, LaunchTime: time.Now().Add(-time.Hour),
+		}))
+	}
+	return s.body("capacity-block-expiration", nodes[0].instance, reservation, id, blockTime, in(0), blockEnd, in(40*time.Minute))
+}
+
+func TestABlockThatExpiresDrainsAllItsNodesAndNoOther(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(5)
+	s.deployment("web", 10, grace(30, 2*time.Second))
+	s.leader()
+	before := s.placement()
+	message := s.send(s.block(nodes[:3]...))
+	s.awaitDeleted(soon, message)
+	s.drainedExactly(before, nodes[:3]...)
+	s.deletedLast(message)
+	s.eventually("all pods are ready elsewhere", func() bool { return s.readyReplicas("web") == 10 })
+}
+
+func TestABlockLosesNoNodeWhenItsLeaderIsKilledInTheMiddle(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(5)
+	s.deployment("web", 10, grace(30, 5*time.Second))
+	leader := s.leader()
+	before := s.placement()
+	message := s.send(s.block(nodes[:3]...))
+	s.eventually("a node of the block is cordoned", func() bool {
+		return slices.ContainsFunc(nodes[:3], func(n node) bool { return s.cordoned(n.name) })
+	})
+	leader.kill()
+	if s.isDeleted(message) {
+		t.Error("the message was deleted in the middle of the drains")
+	}
+	s.leader()
+	s.awaitDeleted(2*soon, message)
+	s.drainedExactly(before, nodes[:3]...)
+	s.deletedLast(message)
+}
+
+func TestAReplayOfACustomBusDrainsNothing(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("one", n.name)
+	s.leader()
+	before := s.placement()
+	s.awaitDeleted(soon, s.send(s.body("spot-interruption-replayed-by-a-custom-bus", n.instance)))
+	s.drainedExactly(before)
+	s.wroteNothing()
 }
 
 func TestATerminationHookIsCompletedWhenThePodsAreGoneAndBeforeItsMessageIsDeleted(t *testing.T) {
@@ -97,6 +157,8 @@ func TestAStoppedInstanceIsAcknowledgedAndNothingIsEvicted(t *testing.T) {
 	s.deployment("web", 4)
 	s.leader()
 	before := s.placement()
+	s.must(s.aws.SetInstanceState(nodes[0].instance, "stopped"))
+	s.must(s.aws.SetInstanceState(nodes[1].instance, "terminated"))
 	stopped := s.send(s.body("state-change-stopped", nodes[0].instance))
 	terminated := s.send(s.body("state-change-terminated", nodes[1].instance))
 	s.awaitDeleted(soon, stopped, terminated)
@@ -120,10 +182,11 @@ func TestAnInstanceThatHasStoppedEndsItsDrain(t *testing.T) {
 				s.send(s.hookBody("asg-terminate-lifecycle", action)),
 			}
 			s.eventually("the budget refuses an eviction", func() bool { return s.refusals() > 0 })
+			s.must(s.aws.SetInstanceState(nodes[0].instance, "stopped")) // terminated, it would wait for no hook
 			ended := s.send(s.body(event, nodes[0].instance))
 			s.awaitDeleted(soon, append(messages, ended)...)
 			s.completed(action)
-			s.finished(nodes[0].name)
+			s.ended(nodes[0].name, intent.Gone)
 			for uid, p := range before {
 				if !s.lives(uid, p) {
 					t.Errorf("pod %s was evicted", p.Name)
@@ -233,7 +296,8 @@ func TestAScheduledChangeWhoseEndCameFirstDoesNothing(t *testing.T) {
 	s.awaitDeleted(soon, s.send(at(2*time.Minute, "closed")))
 	s.awaitDeleted(soon, s.send(at(3*time.Minute, "upcoming")))
 	s.drainedExactly(before)
-	s.wroteNothing()
+	s.hasMarks(n.name, marks{})
+	s.hasNoIntent(n.name)
 	// Health announces it anew: that is no straggler.
 	s.awaitDeleted(soon, s.send(at(time.Minute, "upcoming")))
 	s.drainedExactly(before, n)
@@ -289,13 +353,22 @@ func TestAllNoticesOfANodeJoinOneDrain(t *testing.T) {
 const (
 	second    = "i-0fedcba9876543210"
 	startTime = "Fri, 27 Nov 2026 06:00:00 GMT"
-	token     = "f2a5c0a1-6d3f-4b6a-9b62-000000000001"
-	group     = "workers"
-	hook      = "drain"
+	// Of a Capacity Reservation, and of a Capacity Block.
+	termination = "2026-11-20T10:17:25Z"
+	blockTime   = "2026-11-20T10:50:00Z"
+	blockEnd    = "2026-11-20T11:30:00Z"
+	reservation = "cr-0123456789abcdef0"
+
+	token = "f2a5c0a1-6d3f-4b6a-9b62-000000000001"
+	group = "workers"
+	hook  = "drain"
 )
 
 // kubelets is what the simulated kubelets are called in the audit log.
 const kubelets = "kwok"
+
+// in is a moment from now, as EC2 writes it.
+func in(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
 
 // ahead is a start time of a scheduled change that leaves all the time in the world.
 func ahead() string {
@@ -464,19 +537,26 @@ func (s *scenario) wroteNothing() {
 	}
 }
 
-// finished checks that the node says that nothing is left to do.
+// finished checks that the node says that it is drained, and nothing is left to do.
 func (s *scenario) finished(name string) {
 	s.Helper()
-	if state := s.getNode(name).Labels[cluster.StateLabel]; state != cluster.StateDrained {
-		s.Errorf("node %s has the state %q, want %q", name, state, cluster.StateDrained)
+	s.ended(name, intent.Drained)
+}
+
+// ended checks that the node says that nothing is left to do, and how its drain ended.
+func (s *scenario) ended(name string, want intent.Outcome) {
+	s.Helper()
+	if state := s.getNode(name).Labels[cluster.StateLabel]; state != string(want) {
+		s.Errorf("node %s has the state %q, want %q", name, state, want)
 	}
 }
 
+// hasNoIntent checks that nothing is asked of the node; what is over may be remembered.
 func (s *scenario) hasNoIntent(name string) {
 	s.Helper()
 	n := s.getNode(name)
-	if text, ok := n.Annotations[cluster.IntentAnnotation]; ok {
-		s.Errorf("node %s still carries %s", name, text)
+	if i, ok, err := cluster.ReadIntent(n); err != nil || ok && (len(i.Entries) > 0 || i.Cordoned || n.Labels[cluster.StateLabel] != "") {
+		s.Errorf("node %s still carries %+v, %v", name, i, err)
 	}
 	if state, ok := n.Labels[cluster.StateLabel]; ok {
 		s.Errorf("node %s still has the state %q", name, state)
@@ -508,12 +588,9 @@ func (s *scenario) hasMarks(name string, want marks) {
 
 // eventID is the id of the event in a body of EventBridge, or of the request in one of Auto Scaling.
 func eventID(body string) string {
-	var envelope struct {
-		ID        string `json:"id"`
-		RequestID string `json:"RequestId"`
-	}
-	if err := json.Unmarshal([]byte(body), &envelope); err != nil {
+	n, err := notice.Parse(body)
+	if err != nil {
 		return err.Error()
 	}
-	return envelope.ID + envelope.RequestID
+	return n.ID
 }

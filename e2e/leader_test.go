@@ -18,6 +18,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
 // failover is how long a follower may take for all that a killed leader leaves: the lease runs 15 s.
@@ -415,7 +416,7 @@ func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) 
 }
 
 // intent is what the node carries.
-func (s *scenario) intent(n node) cluster.Intent {
+func (s *scenario) intent(n node) intent.Intent {
 	s.Helper()
 	i, _, err := cluster.ReadIntent(s.getNode(n.name))
 	s.must(err)

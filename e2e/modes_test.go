@@ -8,6 +8,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
 func TestCordonOnlyCordonsAndCompletesHooksAndEvictsNothing(t *testing.T) {
@@ -27,7 +28,7 @@ func TestCordonOnlyCordonsAndCompletesHooksAndEvictsNothing(t *testing.T) {
 		if !s.cordoned(n.name) {
 			t.Errorf("node %s is not cordoned", n.name)
 		}
-		s.finished(n.name)
+		s.ended(n.name, intent.Cordoned)
 	}
 	s.untouched(nodes[2], 1)
 	for uid, p := range before {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
 func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
@@ -76,6 +78,50 @@ func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
 	}
 }
 
+// The API server's own words name the budget.
+func TestWhatBlocksADrainIsNamedInEventsAndInTheLog(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.deployment("db", 2)
+	s.budget("db", "db", 2)
+	s.pod("held", n.name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/backup"} })
+	h := s.leader()
+	begin := time.Now()
+	s.send(s.body("asg-terminate-lifecycle", n.instance))
+	const budget, finalizer = "needs 2 healthy pods and has 2", "example.com/backup"
+	name := "PodDisruptionBudget " + s.name + "/db "
+	var db string
+	for _, p := range s.podsOn(n.name) {
+		if p.Labels["app"] == "db" {
+			db = p.Name
+		}
+	}
+	for _, about := range []struct{ namespace, kind, name, what string }{
+		{s.name, "Pod", db, name + budget},
+		{s.name, "Pod", "held", finalizer},
+		{"default", "Node", n.name, name + budget},
+		{"default", "Node", n.name, finalizer},
+	} {
+		s.within(2*soon, "an Event on "+about.kind+" "+about.name+" says "+about.what, func() bool {
+			return slices.ContainsFunc(s.told(about.namespace, about.kind, about.name), func(e corev1.Event) bool {
+				return e.Reason == "EvictionBlocked" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, about.what)
+			})
+		})
+	}
+	line := "waiting for pods to leave"
+	s.within(2*soon, "the log has a line", func() bool { return strings.Contains(h.log.String(), line) })
+	if took := time.Since(begin); took < time.Minute {
+		t.Errorf("the first line came after %s", took)
+	}
+	_, says, _ := strings.Cut(h.log.String(), line)
+	says, _, _ = strings.Cut(says, "\n")
+	for _, want := range []string{"pods=3", s.name + "/" + db + ": " + name + budget, "/held: it should have ended, and is kept by its finalizers: " + finalizer, "untilDeadline="} {
+		if !strings.Contains(says, want) {
+			t.Errorf("the line lacks %q: %s", want, says)
+		}
+	}
+}
+
 func TestTheWebhookIsCalledOnceWithWhatNTHSays(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(2)
@@ -131,6 +177,77 @@ func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}
+
+// A finalizer holds one pod beyond the deadline, another one's machine is terminated
+// under it: whoever listens to log, Events, labels, metrics or webhook hears of both, by
+// name, and of neither that its node was drained.
+func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} }
+	s.pod("stuck", nodes[0].name, held)
+	s.pod("leaves", nodes[1].name)
+	s.pod("lost", nodes[1].name, held)
+	hook := s.webhook(nil)
+	h := s.leader("--webhook-url="+hook.URL, "--webhook-phases=drained,missed,gone,unconfirmed",
+		`--webhook-template={{ .Phase }} {{ .NodeName }} {{ .Missed }} {{ .Lost }}`)
+	const left = 20 * time.Second // of the two minutes
+	stuck := s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance))
+	lost := s.send(s.body("spot-interruption", nodes[1].instance))
+	s.eventually("one pod has left", func() bool { return !s.podExists("leaves") && s.cordoned(nodes[0].name) })
+	s.must(s.aws.SetInstanceState(nodes[1].instance, "terminated"))
+	s.awaitDeleted(soon, stuck, lost, s.send(s.body("state-change-terminated", nodes[1].instance)))
+
+	s.ended(nodes[0].name, intent.Missed)
+	s.ended(nodes[1].name, intent.Gone)
+	for n, want := range map[node][]string{
+		nodes[0]: {"level=ERROR", "missed its deadline", "missed=[" + s.name + "/stuck]"},
+		nodes[1]: {"level=WARN", "went away with pods on it", "evicted=1 forced=0", "lost=[" + s.name + "/lost]"},
+	} {
+		loud := slices.DeleteFunc(strings.Split(h.log.String(), "\n"), func(line string) bool {
+			return !strings.Contains(line, "node="+n.name) || strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG")
+		})
+		if len(loud) != 1 || slices.ContainsFunc(want, func(part string) bool { return !strings.Contains(loud[0], part) }) {
+			t.Errorf("lines about node %s that are more than information, want one with %q:\n%s", n.name, want, strings.Join(loud, "\n"))
+		}
+	}
+	for n, want := range map[node][2]string{
+		nodes[0]: {"CordonAndDrainError", s.name + "/stuck"}, nodes[1]: {"InstanceGone", s.name + "/lost"},
+	} {
+		s.eventually("a Warning names the pod on "+n.name, func() bool {
+			return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool {
+				return e.Type == corev1.EventTypeWarning && e.Reason == want[0] && strings.Contains(e.Message, want[1])
+			})
+		})
+		if told := reasons(s.told("default", "Node", n.name)); slices.Contains(told, "CordonAndDrain") {
+			t.Errorf("the Events say that node %s is drained: %v", n.name, told)
+		}
+	}
+	for series, want := range map[string]float64{
+		`drains_total{kind="SpotInterruption",outcome="in-time"}`: 0,
+		`drains_total{kind="SpotInterruption",outcome="missed"}`:  1,
+		`drains_total{kind="SpotInterruption",outcome="gone"}`:    1,
+		`drains_total{kind="StateChange",outcome="gone"}`:         0,
+		`pods_total{how="evicted",kind="SpotInterruption"}`:       1,
+		`pods_total{how="forced",kind="SpotInterruption"}`:        0,
+		`pods_total{how="missed",kind="SpotInterruption"}`:        1,
+		`pods_total{how="lost",kind="SpotInterruption"}`:          1,
+	} {
+		if got := h.metric("node_termination_handler_" + series); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
+	s.eventually("the webhook is called for both", func() bool { return len(hook.calls()) >= 2 })
+	var posted []string
+	for _, c := range hook.calls() {
+		posted = append(posted, c.body)
+	}
+	slices.Sort(posted)
+	want := []string{"gone " + nodes[1].name + " [] [" + s.name + "/lost]", "missed " + nodes[0].name + " [" + s.name + "/stuck] []"}
+	if diff := cmp.Diff(want, posted); diff != "" {
+		t.Errorf("messages of the webhook (-want +got):\n%s", diff)
 	}
 }
 

@@ -196,7 +196,7 @@ scrape_configs:
 		if err != nil {
 			return false
 		}
-		response.Body.Close()
+		_ = response.Body.Close()
 		return response.StatusCode == http.StatusOK
 	})
 	return p

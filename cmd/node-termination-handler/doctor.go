@@ -2,112 +2,120 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
-	"time"
+	"os"
+	"slices"
+	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
-// The forms of doctor's output.
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
+// A report is how doctor prints its findings.
+type report struct {
+	output   string
+	verbose  bool
+	accepted []string // ids of checks whose warnings do not count
+}
 
 func (p *program) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what is wrong with the installation.",
-		Long: `Looks at everything that has to be right on the day of an interruption: credentials, the queue and
-its policy, the rules of EventBridge, rights in AWS and in the cluster, every node and its Auto
-Scaling group. It reads the options of the handler, runs in its pod or beside the cluster, before or
-after installing, and changes nothing. Each line that is not well says what to do.
+		Short: "Check the installation, and say what to fix.",
+		Long: `Checks everything that an interruption depends on: credentials, the queue and its policy, the
+EventBridge rules, the handler and its permissions in AWS and in the cluster, every node and its
+Auto Scaling group. It says what to do about each problem, and changes nothing.
 
-Exit status: 0 all is well, as far as it may be asked; 1 something is broken; 3 there are warnings.`,
+It runs in the handler's pod or outside of the cluster, before or after the installation, and uses
+the options of the installed handler.
+
+Exit status: 0 no problems; 1 something is broken; 2 mistakes in the options; 3 warnings only; 4 no
+known failure, but an important check could not be made.`,
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	output := cmd.Flags().String("output", outputText, "Form of the output: text, or json for programs.")
-	check := func(args []string) mistakes {
-		wrong := leftOver(args)
-		if *output != outputText && *output != outputJSON {
-			wrong = append(wrong, mistake{"output", "takes text or json"})
-		}
-		return wrong
+	var r report
+	cmd.Flags().StringVar(&r.output, "output", outputText, "Output format: text or json.")
+	cmd.Flags().BoolVar(&r.verbose, "verbose", false,
+		"Print a line for each check, even if another finding makes the check impossible.")
+	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+
+		"they are shown, but do not change the exit status. Failures always do.")
+	check := func(args []string) (problems options.Problems) {
+		problems = slices.Concat(options.UnexpectedArgs(args), checkOutput(r.output))
+		var more options.Problems
+		r.accepted, more = parseAccepted(*accept)
+		return append(problems, more...)
 	}
-	p.withOptionsAnd(cmd, &config{}, check, func(ctx context.Context, c *config) error {
-		return examine(ctx, c, cmd.OutOrStdout(), *output == outputJSON)
-	})
+	p.withTool(cmd, tool.Loader{WithoutCluster: true}, check,
+		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
+			if err := origin.Write(cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			return examine(ctx, opts, cmd.OutOrStdout(), r)
+		})
 	return cmd
 }
 
-// examine prints the findings. The error is the exit status, or that of writing.
-func examine(ctx context.Context, c *config, out io.Writer, asJSON bool) error {
-	cfg, err := awsConfig(ctx, c)
+// parseAccepted parses ids of checks.
+func parseAccepted(list string) (ids []string, problems options.Problems) {
+	known := doctor.IDs()
+	for id := range strings.SplitSeq(list, ",") {
+		switch id = strings.TrimSpace(id); {
+		case id == "":
+		case slices.Contains(known, id):
+			ids = append(ids, id)
+		default:
+			problems = append(problems, options.Problem{
+				Name: "accept", Text: fmt.Sprintf("there is no check with the id %q: %s", id, strings.Join(known, ", ")),
+			})
+		}
+	}
+	return ids, problems
+}
+
+// examine prints the findings. The error is the exit status, or why there are none.
+func examine(ctx context.Context, opts *options.Options, out io.Writer, r report) error {
+	cfg, err := app.AWSConfig(ctx, opts)
 	if err != nil {
 		return err
 	}
-	findings := doctor.Examine(gathererOf(cfg, c).Gather(ctx))
-	write := doctor.Print
-	if asJSON {
-		write = doctor.PrintJSON
+	g := tool.NewGatherer(cfg, opts, version)
+	wipe := func() {}
+	if tool.IsTerminal(os.Stderr) {
+		// The line is overwritten, and cleared before the findings. Terminals have 80 columns
+		// at least.
+		const clear, columns = "\r\x1b[K", 79
+		g.Progress = func(waitingFor []string) {
+			wipe = func() { fmt.Fprint(os.Stderr, clear) }
+			line := "waiting for " + strings.Join(waitingFor, ", ")
+			fmt.Fprint(os.Stderr, clear, line[:min(len(line), columns)])
+		}
 	}
-	if err := write(out, findings); err != nil {
+	facts := g.Gather(ctx)
+	wipe()
+	findings := doctor.Examine(facts, r.accepted...)
+	if r.output == outputJSON {
+		err = doctor.PrintJSON(out, findings)
+	} else {
+		colour := timeline.ColourWanted(tool.IsTerminal(out), os.Getenv)
+		err = doctor.Print(out, findings, doctor.Style{Verbose: r.verbose, Colour: colour})
+	}
+	if err != nil {
 		return err
 	}
 	switch doctor.Worst(findings) {
 	case doctor.Failed:
 		return statusError(exitFailed)
+	case doctor.Unknown:
+		return statusError(exitUnknown)
 	case doctor.Warning:
 		return statusError(exitWarned)
-	case doctor.OK, doctor.Unknown:
+	case doctor.OK:
 	}
 	return nil
-}
-
-// gathererOf asks with the options and the credentials of the handler.
-func gathererOf(cfg aws.Config, c *config) *doctor.Gatherer {
-	const patience = 30 * time.Second
-	klog.SetLogger(logr.Discard()) // its news are in the answers
-	queue, instances, groups := sqsClient(cfg, c), ec2.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
-	keys, events := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg)
-	g := &doctor.Gatherer{
-		Patience: patience,
-		Options: doctor.Options{
-			QueueURL: c.queue.text, QueueName: c.queue.name, Account: c.queue.account, Region: c.region,
-			CheckTag: c.checkTag, ManagedTag: c.managedTag, DeleteForeign: c.deleteIfNodeNotFound, Visibility: c.visibilityTimeout,
-			HeartbeatInterval: c.heartbeatInterval, HeartbeatUntil: c.heartbeatUntil, HookNames: c.hookNames,
-			LeaderElect: c.leaderElect, EmitEvents: c.emitEvents, Lease: c.leaseName,
-		},
-		AWS: doctor.AWS{
-			Credentials:       cfg.Credentials,
-			GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
-
-			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
-			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
-
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy,
-
-			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
-
-			DescribeInstances: instances.DescribeInstances,
-
-			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups, DescribeLifecycleHooks: groups.DescribeLifecycleHooks,
-			CompleteLifecycleAction: groups.CompleteLifecycleAction, RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
-		},
-	}
-	if _, g.Options.Namespace, g.Cluster.Err = c.kube(); g.Cluster.Err == nil {
-		var clients kubeClients
-		clients, g.Cluster.Err = commandClients(c, commandPatience)
-		g.Cluster.Client, g.Cluster.Version = clients, clients.version
-	}
-	return g
 }

@@ -1,7 +1,7 @@
-// Node-termination-handler is a Kubernetes controller that drains nodes before
-// AWS takes their instances away: it reads notices from an SQS queue, cordons
-// and drains the node behind each instance, completes the lifecycle hook, and
-// only then deletes the message. See --help.
+// Node-termination-handler is a Kubernetes controller that drains nodes before AWS takes
+// their instances away: it reads notices from an SQS queue, cordons and drains the node
+// of each instance, completes its lifecycle hook, and only then deletes the message. See
+// --help.
 package main
 
 import (
@@ -13,6 +13,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	// A second Ctrl-C ends the program at once, whatever it does. A second SIGTERM does not:
+	// the handler returns its messages to the queue first.
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
 	status := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(status)

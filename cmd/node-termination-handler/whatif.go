@@ -2,64 +2,66 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
 func (p *program) whatIfCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "what-if [" + kindWords() + "] --node NAME",
-		Short: "Say what a notice would do to a node.",
-		Long: `Says what a notice (spot if none is named) would do to a node, and does none of it: which pods would
-be evicted when, which budgets block, whose grace is longer than the notice, what is left at the
-deadline. It decides as the handler does, with the same options, and supposes the worst: that every
-pod takes all of its grace and that no budget frees up. It needs no queue.`,
-	}
-	node := nodeFlag(cmd)
-	kind := sample.Spot
-	check := func(args []string) (wrong mistakes) {
-		if len(args) > 0 {
-			kind, wrong = parseKind(args)
-		}
-		return append(wrong, missingNode(*node)...)
-	}
-	p.withOptionsAnd(cmd, &config{queueOptional: true}, check, func(ctx context.Context, c *config) error {
-		return whatIf(ctx, c, kind, *node, cmd.OutOrStdout())
-	})
-	return cmd
-}
+		Use:   "what-if [KIND] --node NAME | --all",
+		Short: "Predict what a notice would do to a node.",
+		Long: `Predicts what a notice would do to a node, and changes nothing. It says when each pod would be
+evicted, which PodDisruptionBudgets would block, which pods need more time than the notice leaves,
+and which pods would still be there at the deadline.
 
-func whatIf(ctx context.Context, c *config, kind sample.Kind, node string, out io.Writer) error {
-	s, err := setScene(ctx, c, kind, node)
-	if err != nil {
-		return err
+It decides as the installed handler does, with the options of its Deployment. It assumes the worst:
+every pod uses its whole grace period, and no PodDisruptionBudget allows a disruption later. It
+needs no queue.
+
+KIND is one of ` + kindList() + `.
+
+Exit status: 0 no pod would be lost; 1 what-if failed; 2 mistakes in the options; 3 pods would be
+lost: nothing creates them again, they are killed before their grace period ends, they are still
+there when the instance goes away, or the handler ignores the notice.`,
+		ValidArgsFunction: completeKind,
 	}
-	remark := ""
-	if kind == sample.ASGTerminate {
-		if err := s.lookUp(ctx); err != nil {
-			remark = fmt.Sprintf("The hook is not known (%v): its timeout counts as node-termination-grace-period.\n", err)
+	w := tool.WhatIf{Kind: notice.SpotInterruption}
+	var output string
+	flags := cmd.Flags()
+	flags.StringVar(&w.Node, "node", "", "Name of the node. Required without --all.")
+	flags.BoolVar(&w.All, "all", false, "Predict for every node, as if it were drained alone: "+
+		"one line per node, the worst first.")
+	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
+	check := func(args []string) (problems options.Problems) {
+		if len(args) > 0 {
+			w.Kind, problems = parseKind(args)
 		}
+		switch {
+		case w.All && w.Node != "":
+			problems = append(problems, options.Problem{
+				Name: "all", Text: "cannot be used with --node",
+			})
+		case !w.All:
+			problems = append(problems, checkNode(w.Node)...)
+		}
+		w.JSON = output == outputJSON
+		return append(problems, checkOutput(output)...)
 	}
-	now := time.Now().Truncate(time.Second)
-	outcome, answer, err := s.rehearse(ctx, now)
-	if err != nil {
-		return err
-	}
-	if c.cordonOnly {
-		_, err := fmt.Fprintf(out, "%s, %s: it would be cordoned; cordon-only keeps its pods there\n", node, outcome.Why)
-		return err
-	}
-	budgets := ""
-	if outcome.Terms.IgnoreBudgets {
-		budgets = "; budgets are not asked: the machine is going already"
-	}
-	if _, err := fmt.Fprintf(out, "%s, %s: %s%s\n%s\n", node, outcome.Why, until(outcome.Terms.Deadline, now), budgets, remark); err != nil {
-		return err
-	}
-	return answer.Print(out)
+	p.withTool(cmd, tool.Loader{QueueOptional: true}, check,
+		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
+			session, err := tool.NewSession(ctx, opts, origin)
+			if err != nil {
+				return err
+			}
+			lost, err := w.Run(ctx, session, cmd.OutOrStdout())
+			if err == nil && lost {
+				return statusError(exitWarned)
+			}
+			return err
+		})
+	return cmd
 }

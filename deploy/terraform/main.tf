@@ -1,5 +1,5 @@
-# What node-termination-handler needs of AWS, for one cluster: the queue, the rules that fill
-# it, and the role that may read it. deploy/cloudformation has the same.
+# The AWS resources of node-termination-handler for one cluster: the queue, the rules that fill
+# it, and the role that may read it. deploy/cloudformation creates the same.
 
 terraform {
   required_version = ">= 1.5"
@@ -25,10 +25,11 @@ locals {
   account    = data.aws_caller_identity.current.account_id
   all_groups = join(",", var.groups) == "*"
   hooks      = var.lifecycle_hooks != "none"
+  key        = var.key_arn != ""
 
-  # A rule for each kind, and the seconds for which EventBridge tries to deliver its events: for
-  # as long as they are of use. Then they are dead letters.
-  rules = {
+  # A rule for each kind of notice, and the seconds for which EventBridge tries to deliver its
+  # events: as long as they are of use. Then they go to the dead-letter queue.
+  kinds = {
     SpotInterruption = {
       max_age = 120
       pattern = { source = ["aws.ec2"], detail-type = ["EC2 Spot Instance Interruption Warning"] }
@@ -42,7 +43,7 @@ locals {
       pattern = {
         source      = ["aws.ec2"]
         detail-type = ["EC2 Instance State-change Notification"]
-        detail      = { state = ["stopping", "stopped", "shutting-down", "terminated"] }
+        detail      = { state = local.states }
       }
     }
     ScheduledChange = {
@@ -60,25 +61,76 @@ locals {
         detail-type = ["EC2 Instance-terminate Lifecycle Action", "EC2 Instance-launch Lifecycle Action"]
       }, local.all_groups ? {} : { detail = { AutoScalingGroupName = var.groups } })
     }
+    CapacityReservationInterruption = {
+      max_age = 120
+      pattern = {
+        source = ["aws.ec2"]
+        detail-type = [
+          "EC2 Capacity Reservation Instance Interruption Warning",
+          "EC2 Interruptible Capacity Reservation Instance Interruption Warning", # its older name
+        ]
+      }
+    }
+    CapacityBlockExpiration = {
+      max_age = 2400
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"] # the older name
+      }
+    }
   }
   disabled_rules = setunion(var.disabled_rules, local.hooks ? [] : ["LifecycleAction"])
+  states         = ["stopping", "stopped", "shutting-down", "terminated"]
+
+  # One rule for all has the filters of all kinds: each lets in what lacks its field.
+  single = {
+    Notices = {
+      max_age = 86400
+      pattern = {
+        source      = ["aws.autoscaling", "aws.ec2", "aws.health"]
+        detail-type = flatten([for name, kind in local.kinds : kind.pattern.detail-type if !contains(local.disabled_rules, name)])
+        detail = merge({
+          state             = concat(local.states, [{ exists = false }])
+          service           = ["EC2", { exists = false }]
+          eventTypeCategory = ["scheduledChange", { exists = false }]
+          }, local.all_groups ? {} : {
+          "$or" = [{ AutoScalingGroupName = var.groups }, { AutoScalingGroupName = [{ exists = false }] }]
+        })
+      }
+    }
+  }
+  rules = { for name, rule in merge(local.kinds, local.single) : name => rule if(name == "Notices") == var.single_rule }
 }
 
 resource "aws_sqs_queue" "queue" {
-  name                      = local.name
-  sqs_managed_sse_enabled   = true # EventBridge cannot use the AWS-managed KMS key
-  message_retention_seconds = 300  # no notice is of use after that; the node carries what is under way
+  name                    = local.name
+  sqs_managed_sse_enabled = local.key ? null : true # EventBridge cannot use the AWS-managed KMS key
+  kms_master_key_id       = local.key ? var.key_arn : null
+  # Four days: scheduled changes come days ahead, hooks stay open for hours, and both must outlive a
+  # weekend without a replica that runs. A notice that comes late forces nothing.
+  message_retention_seconds = 345600
+  tags                      = var.tags
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
-    maxReceiveCount     = 10 # 10 × 20 s is before retention ends
+    maxReceiveCount     = 10 # restarts are receives too
   })
 }
 
-# What could not be delivered, and what nobody could read.
+# Messages that could not be delivered or read.
 resource "aws_sqs_queue" "dead_letters" {
   name                      = "${local.name}-dead-letters"
-  sqs_managed_sse_enabled   = true
+  sqs_managed_sse_enabled   = local.key ? null : true
+  kms_master_key_id         = local.key ? var.key_arn : null
   message_retention_seconds = 1209600
+  tags                      = var.tags
+}
+
+resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
+  queue_url = aws_sqs_queue.dead_letters.url
+  redrive_allow_policy = jsonencode({
+    redrivePermission = "byQueue"
+    sourceQueueArns   = [aws_sqs_queue.queue.arn]
+  })
 }
 
 resource "aws_sqs_queue_policy" "queue" {
@@ -134,9 +186,10 @@ resource "aws_sqs_queue_policy" "dead_letters" {
 resource "aws_cloudwatch_event_rule" "rule" {
   for_each = local.rules
 
-  name          = "${local.name}-${each.key}"
+  name          = "${local.name}-${trimsuffix(each.key, "Interruption")}" # 64 characters at most
   state         = contains(local.disabled_rules, each.key) ? "DISABLED" : "ENABLED"
   event_pattern = jsonencode(each.value.pattern)
+  tags          = var.tags
 }
 
 resource "aws_cloudwatch_event_target" "queue" {
@@ -168,14 +221,18 @@ resource "aws_autoscaling_lifecycle_hook" "termination" {
   lifecycle {
     precondition {
       condition     = !contains(var.groups, "*")
-      error_message = "To create hooks groups has to name the groups."
+      error_message = "groups must name the groups if lifecycle_hooks is create."
     }
   }
 }
 
 resource "aws_iam_role" "role" {
-  name        = local.name
-  description = "node-termination-handler of ${var.cluster_name}"
+  # The names of roles are global: a cluster in another region may have the same name.
+  name                 = "${local.name}-${local.region}"
+  path                 = var.role_path
+  permissions_boundary = var.permissions_boundary == "" ? null : var.permissions_boundary
+  description          = "node-termination-handler of ${var.cluster_name}"
+  tags                 = var.tags
   assume_role_policy = var.identity == "PodIdentity" ? jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -218,7 +275,7 @@ resource "aws_iam_role" "role" {
   }
 }
 
-# With everything it is deploy/iam/policy.json.
+# With all features it is deploy/iam/policy.json.
 resource "aws_iam_role_policy" "role" {
   name = "node-termination-handler"
   role = aws_iam_role.role.id
@@ -235,6 +292,12 @@ resource "aws_iam_role_policy" "role" {
         Resource = aws_sqs_queue.queue.arn
       }],
       [for statement in [{
+        Sid      = "Key"
+        Effect   = "Allow"
+        Action   = "kms:Decrypt"
+        Resource = var.key_arn
+      }] : statement if local.key],
+      [for statement in [{
         Sid       = "Instances"
         Effect    = "Allow"
         Action    = "ec2:DescribeInstances"
@@ -244,17 +307,42 @@ resource "aws_iam_role_policy" "role" {
       [for statement in [{
         Sid       = "HookLimits"
         Effect    = "Allow"
-        Action    = "autoscaling:DescribeLifecycleHooks"
+        Action    = ["autoscaling:DescribeLifecycleHooks", "autoscaling:DescribeAutoScalingGroups"]
         Resource  = "*"
         Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
       }] : statement if local.hooks],
       [for statement in [{
-        Sid       = "Hooks"
-        Effect    = "Allow"
-        Action    = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
-        Resource  = [for group in var.groups : "arn:*:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/${group}"]
-        Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
+        Sid      = "Hooks"
+        Effect   = "Allow"
+        Action   = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
+        Resource = [for group in var.groups : "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${group}"]
+        Condition = merge(
+          { StringEquals = { "aws:RequestedRegion" = local.region } },
+          var.group_tag == "" ? {} : { Null = { "aws:ResourceTag/${var.group_tag}" = "false" } },
+        )
       }] : statement if local.hooks],
+      [for statement in [{
+        Sid    = "DoctorReads"
+        Effect = "Allow"
+        Action = [
+          "events:ListRuleNamesByTarget",
+          "events:DescribeRule",
+          "events:ListTargetsByRule",
+          "kms:DescribeKey",
+          "kms:GetKeyPolicy",
+          "ec2:DescribeInstances",
+          "autoscaling:DescribeAutoScalingGroups",
+          "autoscaling:DescribeLifecycleHooks",
+        ]
+        Resource  = "*"
+        Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
+      }] : statement if var.doctor],
+      [for statement in [{
+        Sid      = "DoctorReadsQueues"
+        Effect   = "Allow"
+        Action   = "sqs:GetQueueAttributes"
+        Resource = [aws_sqs_queue.queue.arn, aws_sqs_queue.dead_letters.arn]
+      }] : statement if var.doctor],
     )
   })
 }
@@ -266,10 +354,11 @@ resource "aws_eks_pod_identity_association" "association" {
   namespace       = var.namespace
   service_account = var.service_account
   role_arn        = aws_iam_role.role.arn
+  tags            = var.tags
 }
 
-# EventBridge does not count as failed what has become a dead letter; SQS counts as sent to the
-# dead-letter queue only what others than SQS itself sent.
+# EventBridge does not count an event as failed if it went to the dead-letter queue. SQS counts
+# only messages that others sent to that queue, not those that SQS moved there.
 resource "aws_cloudwatch_metric_alarm" "undelivered" {
   alarm_name          = "${local.name}-undelivered"
   alarm_description   = "An event for the nodes of ${var.cluster_name} did not reach the queue: see the dead-letter queue and the queue's policy"
@@ -278,6 +367,7 @@ resource "aws_cloudwatch_metric_alarm" "undelivered" {
   threshold           = 0
   evaluation_periods  = 1
   treat_missing_data  = "notBreaching"
+  tags                = var.tags
 
   metric_query {
     id          = "undelivered"
@@ -317,17 +407,19 @@ resource "aws_cloudwatch_metric_alarm" "undelivered" {
   }
 }
 
-resource "aws_cloudwatch_metric_alarm" "oldest_message" {
-  alarm_name          = "${local.name}-oldest-message"
-  alarm_description   = "A notice for the nodes of ${var.cluster_name} is about to expire: nobody reads the queue, or a drain takes that long"
+# Messages that a replica works on are in flight, however long that takes; they do not count.
+resource "aws_cloudwatch_metric_alarm" "unread" {
+  alarm_name          = "${local.name}-unread"
+  alarm_description   = "Notices for the nodes of ${var.cluster_name} wait in the queue, and nobody receives them: no replica runs, or it cannot read the queue"
   alarm_actions       = var.alarm_topic == "" ? [] : [var.alarm_topic]
   namespace           = "AWS/SQS"
-  metric_name         = "ApproximateAgeOfOldestMessage"
+  metric_name         = "ApproximateNumberOfMessagesVisible"
   dimensions          = { QueueName = aws_sqs_queue.queue.name }
-  statistic           = "Maximum"
+  statistic           = "Minimum"
   period              = 60
-  evaluation_periods  = 1
-  threshold           = var.oldest_message_seconds
+  evaluation_periods  = var.unread_minutes
+  threshold           = 0
   comparison_operator = "GreaterThanThreshold"
   treat_missing_data  = "notBreaching"
+  tags                = var.tags
 }

@@ -1,14 +1,14 @@
 output "queue_url" {
-  description = "For the value queueURL."
+  description = "URL of the queue, for the chart's value queueURL."
   value       = aws_sqs_queue.queue.url
 }
 
 output "role_arn" {
-  description = "For the annotation eks.amazonaws.com/role-arn with IRSA."
+  description = "ARN of the role, for the annotation eks.amazonaws.com/role-arn with IRSA."
   value       = aws_iam_role.role.arn
 }
 
 output "dead_letters_url" {
-  description = "What could not be delivered, and what nobody could read."
+  description = "URL of the dead-letter queue: messages that could not be delivered or read."
   value       = aws_sqs_queue.dead_letters.url
 }

@@ -4,7 +4,7 @@ variable "cluster_name" {
 }
 
 variable "name" {
-  description = "Begins the names of what is made; nth-CLUSTER if it is null."
+  description = "Prefix of the names of all resources; nth-CLUSTER if it is null."
   type        = string
   default     = null
 }
@@ -28,7 +28,7 @@ variable "identity" {
 
   validation {
     condition     = contains(["PodIdentity", "IRSA"], var.identity)
-    error_message = "identity is PodIdentity or IRSA."
+    error_message = "identity must be PodIdentity or IRSA."
   }
 }
 
@@ -39,44 +39,106 @@ variable "oidc_provider" {
 }
 
 variable "start_checks" {
-  description = "Whether the program may read the queue's attributes. Without it the start tells less of a wrong queue."
+  description = "Whether the program may read the queue's attributes. Without it the program finds fewer mistakes at its start."
   type        = bool
   default     = true
 }
 
 variable "tag_check" {
-  description = "Whether the program may ask EC2 for instances, as checkTagBeforeDraining needs it."
+  description = "Whether the program may call ec2:DescribeInstances, which checkTagBeforeDraining needs."
   type        = bool
   default     = true
 }
 
+variable "doctor" {
+  description = "Whether the role may read what doctor checks, so that one run in the pod checks everything. These permissions change nothing."
+  type        = bool
+  default     = true
+}
+
+variable "permissions_boundary" {
+  description = "ARN of the policy that bounds the role's permissions."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:[^:]+:iam::[^:]+:policy/.+)?$", var.permissions_boundary))
+    error_message = "permissions_boundary must be the ARN of a policy."
+  }
+}
+
+variable "role_path" {
+  description = "The role's path."
+  type        = string
+  default     = "/"
+
+  validation {
+    condition     = can(regex("^/([!-~]+/)?$", var.role_path))
+    error_message = "role_path must begin and end with a slash."
+  }
+}
+
+variable "key_arn" {
+  description = "ARN of the KMS key that encrypts both queues; without it SQS's own key does. docs/security.md has what its policy must allow."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:[^:]+:kms:[^:]+:[0-9]+:key/.+)?$", var.key_arn))
+    error_message = "key_arn must be the ARN of a key; an alias is none."
+  }
+}
+
+variable "tags" {
+  description = "Tags of all resources that can have tags."
+  type        = map(string)
+  default     = {}
+}
+
 variable "lifecycle_hooks" {
-  description = "none: no events of Auto Scaling; existing: complete the hooks that the groups have; create: also make a termination hook for each group in groups."
+  description = "none: no events of Auto Scaling; existing: complete the hooks that the groups have; create: also create a termination hook for each group in groups."
   type        = string
   default     = "existing"
 
   validation {
     condition     = contains(["none", "existing", "create"], var.lifecycle_hooks)
-    error_message = "lifecycle_hooks is none, existing or create."
+    error_message = "lifecycle_hooks must be none, existing or create."
   }
 }
 
 variable "groups" {
-  description = "Names of the Auto Scaling groups whose lifecycle events and hooks are this cluster's; * for all of the account."
+  description = "Names of the Auto Scaling groups whose lifecycle events and hooks belong to this cluster; * for all groups of the account."
   type        = list(string)
   default     = ["*"]
 }
 
+variable "group_tag" {
+  description = "Key of a tag that a group must have for the role to complete its hooks, such as kubernetes.io/cluster/NAME; without it no tag is needed."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[-A-Za-z0-9 _.:/=+@]{0,128}$", var.group_tag))
+    error_message = "group_tag must be the key of a tag."
+  }
+}
+
 variable "hook_timeout" {
-  description = "Seconds that a created hook leaves for a drain, if no heartbeat prolongs it."
+  description = "Timeout of a created hook in seconds, which heartbeats extend."
   type        = number
   default     = 300
 }
 
 variable "disabled_rules" {
-  description = "Rules to make but not to switch on: SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange."
+  description = "Kinds of notices that are not sent: SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, CapacityReservationInterruption, CapacityBlockExpiration. Their rules are created, but disabled."
   type        = set(string)
   default     = []
+}
+
+variable "single_rule" {
+  description = "Whether one rule sends all kinds of notices, instead of a rule for each. An account has 300 rules in a region."
+  type        = bool
+  default     = false
 }
 
 variable "alarm_topic" {
@@ -85,8 +147,8 @@ variable "alarm_topic" {
   default     = ""
 }
 
-variable "oldest_message_seconds" {
-  description = "Age of a message at which the alarm is raised. The queue drops messages after 300 seconds."
+variable "unread_minutes" {
+  description = "Minutes for which messages wait in the queue, while nobody receives them, until the alarm is raised."
   type        = number
-  default     = 240
+  default     = 3
 }

@@ -45,6 +45,7 @@ type demo struct {
 	aws      *awssim.Server
 	endpoint string // of aws
 	replicas []*replica
+	staying  bool          // the playground shows the replicas' logs
 	ended    chan *replica // gets those that end by themselves
 	events   chan timeline.Event
 	story    timeline.Timeline
@@ -52,7 +53,7 @@ type demo struct {
 	simulation *simulation // sends the first notice; nil before
 }
 
-// run sets the stage, sends the notices one after the other, and clears up. It
+// run sets the stage, performs the demo or stays as the playground, and clears up. It
 // returns an error unless all happened that should have.
 func (d *demo) run(ctx context.Context) (err error) {
 	begin := time.Now()
@@ -70,8 +71,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.setStage(ctx); err != nil {
 		return err
 	}
+	if d.playground != "" {
+		if err := d.setUpAccount(); err != nil {
+			return fmt.Errorf("set up AWS: %w", err)
+		}
+	}
 	d.say("nodes         %s", strings.Join(nodeNames(), ", "))
-	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing", webName, webReplicas)
+	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing",
+		webName, webReplicas)
 	d.events = make(chan timeline.Event)
 	watching, err := watch(ctx, d.cluster.Client(), d.aws, d.events)
 	if err != nil {
@@ -94,6 +101,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	d.say("controller    2 replicas with the rights that %s gives; %s leads", filepath.Dir(d.manifests), leader)
 	d.say("ready after   %.0f s", time.Since(begin).Seconds())
+	if d.playground != "" {
+		return d.stay(ctx)
+	}
+	return d.perform(ctx)
+}
+
+// perform sends the notices, one after the other, and tells what comes of them.
+func (d *demo) perform(ctx context.Context) error {
 	d.say("")
 	d.say("What follows was seen on the API server and on AWS, it is not what the controller says of itself.")
 	d.out.Legend()
@@ -117,7 +132,8 @@ func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.No
 	if err != nil {
 		return err
 	}
-	d.out.Heading(fmt.Sprintf("%s: %s goes away in %.0f s", notice.Name, notice.Node, notice.Deadline.Sub(notice.Sent).Seconds()))
+	left := notice.Deadline.Sub(notice.Sent).Seconds()
+	d.out.Heading(fmt.Sprintf("%s: %s goes away in %.0f s", notice.Name, notice.Node, left))
 	d.out.Row(d.story.Begin(notice))
 	limit := notice.Deadline
 	if d.patience > 0 {
@@ -198,7 +214,8 @@ func (d *demo) startSimulation(ctx context.Context, node string) error {
 	}
 	process := release.Replica{
 		Program: d.handler, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: d.aws.QueueURL(queueName),
-		Endpoint: d.endpoint, AccessKeyID: "AKIDSIMULATE", Args: []string{"simulate", "spot", "--node=" + node, "--yes"},
+		Endpoint: d.endpoint, AccessKeyID: "AKIDSIMULATE",
+		Args: []string{"simulate", "spot", "--node=" + node, "--yes", "--release=none"},
 	}.Command(ctx)
 	s := &simulation{ended: make(chan struct{})}
 	process.Stdout, process.Stderr = &s.out, &s.out
@@ -248,7 +265,8 @@ func (d *demo) terminateByGroup(ctx context.Context) (timeline.Notice, error) {
 
 // podsOn are the names of the workload's pods on a node.
 func (d *demo) podsOn(ctx context.Context, node string) ([]string, error) {
-	list, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	onNode := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
+	list, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, onNode)
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", node, err)
 	}

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
 )
 
 // asDemo is the variable that makes the test binary the demo.
@@ -151,8 +149,9 @@ func TestTheDemoTellsTheWholeStory(t *testing.T) {
 		}
 		rest = rest[found[1]:]
 	}
+	const terminal = 100 // columns that the demo's names fit into
 	for line := range strings.Lines(p.out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > timeline.Width {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > terminal {
 			t.Errorf("%d characters: %s", n, line)
 		}
 	}
@@ -204,11 +203,11 @@ func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	// In the middle of a drain, everything runs.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	context.AfterFunc(ctx, func() { write.Close() })
+	context.AfterFunc(ctx, func() { _ = write.Close() })
 	if err := readUntil(read, "pod evicted"); err != nil {
 		t.Errorf("wait for an eviction: %v", err)
 	}
-	go io.Copy(io.Discard, read)
+	go func() { _, _ = io.Copy(io.Discard, read) }()
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +216,53 @@ func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	}
 	if want := "demo: interrupted; nothing is left running\n"; p.errOut.String() != want {
 		t.Errorf("it said %q, want %q", &p.errOut, want)
+	}
+}
+
+func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
+	variables := filepath.Join(t.TempDir(), "playground.env")
+	p := command(t, "-handler", handler(t), "-playground", variables)
+	read, write := io.Pipe()
+	p.Stdout = write
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = write.Close() })
+	if err := readUntil(read, "What follows are the logs"); err != nil {
+		t.Errorf("wait for the playground: %v\n%s", err, &p.errOut)
+	}
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+
+	// What it tells people to type; one more drain, because the handler's own pods move too.
+	for _, tt := range []struct {
+		command string
+		status  int
+		want    string
+	}{
+		{"doctor", 0, " checks passed\n"},
+		{"what-if --all", 0, "0 of 3 nodes would lose pods"},
+		{"simulate spot --node node-a --yes", 0, "1 notice, 1 node drained, "},
+		{"simulate spot --node node-b --yes", 0, "1 notice, 1 node drained, "},
+	} {
+		shell := exec.CommandContext(ctx, "sh", "-c", ". "+variables+" && node-termination-handler "+tt.command)
+		out, err := shell.CombinedOutput()
+		if err != nil && !errors.As(err, new(*exec.ExitError)) {
+			t.Fatal(err)
+		}
+		if status := shell.ProcessState.ExitCode(); status != tt.status || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%s: status %d, want %d and %q in\n%s", tt.command, status, tt.status, tt.want, out)
+		}
+	}
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if status := p.end(); status != 0 {
+		t.Errorf("status %d, want 0\n%s", status, &p.errOut)
+	}
+	if _, err := os.Stat(variables); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file with the variables: %v", err)
 	}
 }
 

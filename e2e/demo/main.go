@@ -5,6 +5,10 @@
 // and prints what happens, as it happens.
 //
 //	demo -handler FILE [-manifests FILE] [-patience DURATION]
+//	demo -handler FILE [-manifests FILE] -playground FILE
+//
+// A playground sends no notice. It keeps all of that running until it is interrupted,
+// and writes the variables that lead the program's own commands there to a file.
 //
 // It takes Go, to compile the control plane the first time, and is run in the
 // root of the source tree; see `make demo`. What it prints is what the API server
@@ -39,9 +43,10 @@ func main() {
 
 // options are those of the command line.
 type options struct {
-	handler   string        // path of the binary
-	manifests string        // path
-	patience  time.Duration // with a notice; 0: until its deadline
+	handler    string        // path of the binary
+	manifests  string        // path
+	patience   time.Duration // with a notice; 0: until its deadline
+	playground string        // path of the file to write; empty: the demo
 }
 
 // run returns the exit status.
@@ -50,8 +55,11 @@ func run(ctx context.Context, args []string, out *os.File, errOut io.Writer) int
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(errOut)
 	flags.StringVar(&o.handler, "handler", "", "`path` of the node-termination-handler binary")
-	flags.StringVar(&o.manifests, "manifests", "deploy/manifests/node-termination-handler.yaml", "`path` of the manifests with the RBAC")
+	flags.StringVar(&o.manifests, "manifests", "deploy/manifests/node-termination-handler.yaml",
+		"`path` of the manifests with the RBAC")
 	flags.DurationVar(&o.patience, "patience", 0, "how long to wait for the end of a notice; 0: until its deadline")
+	flags.StringVar(&o.playground, "playground", "",
+		"keep everything running, and write the variables that lead to it to this `file`")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -70,15 +78,16 @@ func run(ctx context.Context, args []string, out *os.File, errOut io.Writer) int
 	}
 	err = d.run(ctx)
 	switch {
+	case err == nil:
+		return 0
 	case ctx.Err() != nil:
 		fmt.Fprintln(errOut, "demo: interrupted; nothing is left running")
 		return 1
-	case err != nil:
+	default:
 		fmt.Fprintf(errOut, "\ndemo: it did not work: %v\n", err)
 		d.printLogs(errOut)
 		return 1
 	}
-	return 0
 }
 
 // isTerminal takes other character devices for terminals too: what they do not

@@ -20,38 +20,57 @@ type replica struct {
 	name    string
 	process *exec.Cmd
 	log     release.Log
+	evicted bool          // its pod is deleted: it was told to end
 	stopped chan struct{} // closed when the process has ended; err says how
 	err     error
 }
 
-// startReplicas starts two, which end with ctx.
+const (
+	replicas    = 2
+	accessKeyID = "AKIDEXAMPLE" // of the replicas
+)
+
+// startReplicas starts the replicas, which end with ctx. In the playground each is named
+// after a pod of the Deployment.
 func (d *demo) startReplicas(ctx context.Context) error {
-	const replicas = 2
 	d.ended = make(chan *replica, replicas)
+	if d.playground != "" {
+		return d.startPods(ctx)
+	}
 	for n := range replicas {
-		// A kubeconfig each, as each pod has a token.
-		kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
-		if err != nil {
+		if err := d.startReplica(ctx, fmt.Sprintf("replica-%d", n+1)); err != nil {
 			return err
 		}
-		r := &replica{name: fmt.Sprintf("replica-%d", n+1), stopped: make(chan struct{})}
-		r.process = release.Replica{
-			Program: d.handler, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: d.aws.QueueURL(queueName),
-			Endpoint: d.endpoint, AccessKeyID: "AKIDEXAMPLE", Args: []string{"--pod-name=" + r.name},
-		}.Command(ctx)
-		r.process.Stdout, r.process.Stderr = &r.log, &r.log
-		r.process.Cancel = func() error { return r.process.Process.Signal(syscall.SIGTERM) }
-		r.process.WaitDelay = 12 * time.Second // it promises to be gone after 10
-		if err := r.process.Start(); err != nil {
-			return fmt.Errorf("start %s: %w", r.name, err)
-		}
-		d.replicas = append(d.replicas, r)
-		go func() {
-			r.err = r.process.Wait()
-			close(r.stopped)
-			d.ended <- r
-		}()
 	}
+	return nil
+}
+
+func (d *demo) startReplica(ctx context.Context, name string, args ...string) error {
+	// A kubeconfig each, as each pod has a token.
+	kubeconfig, err := d.cluster.ServiceAccountKubeconfig(ctx, release.Name, release.Name)
+	if err != nil {
+		return err
+	}
+	r := &replica{name: name, stopped: make(chan struct{})}
+	r.process = release.Replica{
+		Program: d.handler, Kubeconfig: kubeconfig, Namespace: release.Name, QueueURL: d.aws.QueueURL(queueName),
+		Endpoint: d.endpoint, AccessKeyID: accessKeyID, Args: append(args, "--pod-name="+name),
+	}.Command(ctx)
+	r.process.Stdout, r.process.Stderr = &r.log, &r.log
+	r.process.Cancel = func() error { return r.process.Process.Signal(syscall.SIGTERM) }
+	r.process.WaitDelay = 12 * time.Second // it promises to be gone after 10
+	if err := r.process.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", r.name, err)
+	}
+	d.replicas = append(d.replicas, r)
+	go func() {
+		r.err = r.process.Wait()
+		close(r.stopped)
+		select {
+		case d.ended <- r:
+		case <-ctx.Done():
+		}
+	}()
 	return nil
 }
 

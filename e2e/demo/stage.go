@@ -23,6 +23,8 @@ const (
 	region  = release.Region
 	zone    = region + "a"
 
+	managedTag = "aws-node-termination-handler/managed"
+
 	webName     = "web"
 	webReplicas = 9
 )
@@ -51,13 +53,18 @@ func (d *demo) setStage(ctx context.Context) error {
 	if err := d.setUpAWS(ctx); err != nil {
 		return fmt.Errorf("set up AWS: %w", err)
 	}
-	if err := release.Apply(ctx, d.cluster, d.manifests, release.Name, "Deployment"); err != nil {
-		return fmt.Errorf("apply %s: %w", d.manifests, err)
-	}
 	for _, n := range nodes {
-		if _, err := d.cluster.AddNode(ctx, sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}); err != nil {
+		spec := sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}
+		if _, err := d.cluster.AddNode(ctx, spec); err != nil {
 			return err
 		}
+	}
+	deploy := d.grantRights
+	if d.playground != "" {
+		deploy = d.deployHandler
+	}
+	if err := deploy(ctx); err != nil {
+		return fmt.Errorf("apply %s: %w", d.manifests, err)
 	}
 	if err := d.deployWeb(ctx); err != nil {
 		return fmt.Errorf("deploy %s: %w", webName, err)
@@ -73,16 +80,25 @@ func (d *demo) setUpAWS(ctx context.Context) (err error) {
 	}
 	var instances []awssim.Instance
 	for _, n := range nodes {
-		instances = append(instances, awssim.Instance{ID: n.instance, Tags: map[string]string{"aws-node-termination-handler/managed": "true"}})
+		instances = append(instances, awssim.Instance{
+			ID: n.instance, Tags: map[string]string{managedTag: "true"},
+		})
 	}
 	instances[0].Lifecycle = "spot"
 	return d.aws.Apply(awssim.State{
 		Queues:    []awssim.Queue{{Name: queueName}},
 		Instances: instances,
 		Groups:    []awssim.Group{{Name: groupName, Instances: []string{nodes[1].instance}}},
-		Hooks:     []awssim.Hook{{Group: groupName, Name: hookName, Transition: awssim.Terminating, HeartbeatTimeout: hookTimeout}},
-		Rules:     []awssim.Rule{{Name: "terminations", DetailType: asgName, Queue: queueName}},
+		Hooks: []awssim.Hook{
+			{Group: groupName, Name: hookName, Transition: awssim.Terminating, HeartbeatTimeout: hookTimeout},
+		},
+		Rules: []awssim.Rule{{Name: "terminations", DetailType: asgName, Queue: queueName}},
 	})
+}
+
+// grantRights creates what the manifests have besides the Deployment.
+func (d *demo) grantRights(ctx context.Context) error {
+	return release.Apply(ctx, d.cluster, d.manifests, release.Name, "Deployment")
 }
 
 // deployWeb runs the workload, spread over the nodes, and returns when all of it

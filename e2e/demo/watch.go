@@ -9,14 +9,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
-	"github.com/node-termination-handler/node-termination-handler/internal/simulate"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
 
 // watch sends what happens from now on, to nodes, to the pods of the default
 // namespace and to the account's messages and hooks, until ctx ends and the group
 // that it returns is through. Events have to be received, or they stop coming.
-func watch(ctx context.Context, client kubernetes.Interface, aws *awssim.Server, events chan<- timeline.Event) (*sync.WaitGroup, error) {
+func watch(
+	ctx context.Context, client kubernetes.Interface, aws *awssim.Server, events chan<- timeline.Event,
+) (*sync.WaitGroup, error) {
 	send := func(happened ...timeline.Event) {
 		for _, e := range happened {
 			select {
@@ -25,7 +27,7 @@ func watch(ctx context.Context, client kubernetes.Interface, aws *awssim.Server,
 			}
 		}
 	}
-	all, err := simulate.Watch{Client: client.CoreV1(), Namespaces: []string{metav1.NamespaceDefault}}.Run(ctx, events)
+	all, err := follow.Watch{Client: client.CoreV1(), Namespaces: []string{metav1.NamespaceDefault}}.Run(ctx, events)
 	if err != nil {
 		return nil, err
 	}
@@ -66,5 +68,7 @@ func effectEvents(effect awssim.Effect) []timeline.Event {
 	if kind == timeline.None {
 		return nil
 	}
-	return []timeline.Event{{Time: effect.Time, Kind: kind, Hook: effect.Hook, Result: effect.Result, Message: effect.MessageID}}
+	return []timeline.Event{
+		{Time: effect.Time, Kind: kind, Hook: effect.Hook, Result: effect.Result, Message: effect.MessageID},
+	}
 }

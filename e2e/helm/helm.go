@@ -12,6 +12,9 @@ import (
 	"strings"
 )
 
+// Image sets the image that the chart has to be told.
+const Image = "--set=image.repository=registry.example.com/node-termination-handler"
+
 // Helm is the program, with a home of its own: it sees nothing of the user's
 // Helm, and leaves nothing there.
 type Helm struct {

@@ -2,17 +2,14 @@ package helm
 
 import (
 	"bufio"
-	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/node-termination-handler/node-termination-handler/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files, the manifests, and the chart's copies of files anew")
 
 // queue is the value that those who come from IMDS mode have to add.
 const queue = "--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth"
@@ -40,24 +37,6 @@ func run(t *testing.T, h Helm, args ...string) string {
 	return out
 }
 
-// golden compares got with a file, or writes the file.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is stale, make generate writes it anew (-file +chart):\n%s", path, diff)
-	}
-}
-
 // valuesFiles are those that people use, and ours.
 func valuesFiles(t *testing.T) []string {
 	t.Helper()
@@ -72,7 +51,7 @@ func valuesFiles(t *testing.T) []string {
 var copied = []string{filepath.Join("prometheus", "rules.yaml"), filepath.Join("grafana", "dashboard.json")}
 
 // A chart is packed by itself: what it takes from elsewhere is copied into it.
-func TestTheChartHasTheAlertsAndTheDashboard(t *testing.T) {
+func TestTheChartHasTheAlertsTheDashboardAndTheLicence(t *testing.T) {
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
@@ -82,14 +61,19 @@ func TestTheChartHasTheAlertsAndTheDashboard(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, filepath.Join(Chart(root), "files", filepath.Base(path)), string(source))
+		golden.Compare(t, filepath.Join(Chart(root), "files", filepath.Base(path)), string(source))
 	}
+	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Compare(t, filepath.Join(Chart(root), "LICENSE"), string(license))
 }
 
 func TestTheChartHasNothingThatLintFinds(t *testing.T) {
 	h, root := program(t)
 	for _, file := range valuesFiles(t) {
-		run(t, h, "lint", "--strict", Chart(root), queue, "--values", file)
+		run(t, h, "lint", "--strict", Chart(root), queue, Image, "--values", file)
 	}
 }
 
@@ -98,19 +82,19 @@ func TestEachValuesFileRendersAsBefore(t *testing.T) {
 	for _, file := range valuesFiles(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
-			args := []string{"install", "nth", Chart(root), "--namespace=nodes", "--dry-run=client", "--output=json", "--values", file}
+			args := []string{"--values", file}
 			if strings.HasPrefix(name, "imds") {
 				args = append(args, queue)
 			}
-			var release struct {
-				Manifest string
-				Info     struct{ Notes string }
+			if name != "everything" {
+				args = append(args, Image)
 			}
-			if err := json.Unmarshal([]byte(run(t, h, args...)), &release); err != nil {
+			r, err := render(t, h, Chart(root), args...)
+			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata", "golden", name+".yaml"), withoutFiles(t, root, release.Manifest))
-			golden(t, filepath.Join("testdata", "golden", name+".notes.txt"), release.Info.Notes)
+			golden.Compare(t, filepath.Join("testdata", "golden", name+".yaml"), withoutFiles(t, root, r.manifest))
+			golden.Compare(t, filepath.Join("testdata", "golden", name+".notes.txt"), r.notes)
 		})
 	}
 }
@@ -137,20 +121,31 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 	for _, tt := range []struct{ name, set, says string }{
 		{"no queue", "replicas=2", "queueURL is not set"},
 		{"IMDS mode", "enableSqsTerminationDraining=false", "this handler has the queue mode only"},
+		{"IMDS mode, as a number", "enableSqsTerminationDraining=0", "this handler has the queue mode only"},
+		{"the name of a queue", "queueURL=nth", `queueURL is "nth", which is not the URL of a queue`},
+		{"an account of nine digits", "queueURL=https://sqs.us-east-1.amazonaws.com/123456789/nth", "with an account of 12 digits"},
+		{"no image", "image.repository=", "image.repository is not set, and no image is published yet"},
+		{"the tag of another program", "image.tag=v1.25.0", "image.tag is v1.25.0, a tag of the image of AWS Node Termination Handler"},
+		{"an end of heartbeats that there are not", "heartbeatUntil=7200", "heartbeatUntil is 7200, but heartbeatInterval is not set"},
+		{"heartbeats that end before the first", "heartbeatInterval=300,heartbeatUntil=200", "heartbeatInterval is 300, longer than heartbeatUntil, 200"},
+		{"a level with another name", "logLevel=warning", "value must be one of 'DEBUG', 'Debug'"},
+		{"a group switched by a text", `rbac.create="false"`, "got string, want boolean"},
 		{"a name nobody knows", "queueUrl=https://sqs.us-east-1.amazonaws.com/123456789012/nth", "additional properties 'queueUrl' not allowed"},
 		{"a nested name nobody knows", "podMonitor.enabled=true", "additional properties 'enabled' not allowed"},
 		{"a number out of range", "sqsMsgVisibilityTimeoutSec=120", "maximum: got 120, want 119"},
 		{"a number below zero", "workers=-1", "minimum: got -1, want 0"},
 		{"too short a heartbeat", "heartbeatInterval=10", "minimum: got 10, want 30"},
+		{"all accounts", "eventAccounts=any", "'any' does not match pattern"},
+		{"an account that has lost its zeros", "eventAccounts=42", "minimum: got 42"},
 		{"a boolean that is none", "taintNode=maybe", "value must be one of 'true', 'false'"},
 		{"a word that is none of them", "taintEffect=Never", "'NoSchedule'"},
 		{"the image of another program", "image.repository=public.ecr.aws/aws-ec2/aws-node-termination-handler", "the image of AWS Node Termination Handler"},
 		{"a template without its key", "webhookTemplateConfigMapName=template", "webhookTemplateConfigMapKey is not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			args := []string{"template", "nth", Chart(root), "--set", tt.set}
+			args := []string{"template", "nth", Chart(root), Image, "--set", tt.set}
 			if tt.name != "no queue" {
-				args = append(args, queue)
+				args = slices.Insert(args, 3, queue)
 			}
 			_, err := h.Run(t.Context(), args...)
 			if err == nil || !strings.Contains(err.Error(), tt.says) {
@@ -168,15 +163,15 @@ metadata:
   labels:
     pod-security.kubernetes.io/enforce: restricted
 `
-	headerOfManifests = `# node-termination-handler: everything it needs in a cluster, as its Helm chart makes it.
+	headerOfManifests = `# node-termination-handler: all its objects in a cluster, as rendered by its Helm chart.
 # Set the image and QUEUE_URL below and, with IRSA, annotate the ServiceAccount:
 #   eks.amazonaws.com/role-arn: arn:aws:iam::ACCOUNT:role/node-termination-handler
-# EKS Pod Identity needs nothing here. Then
+# EKS Pod Identity needs nothing here. Then run
 #   kubectl apply -f node-termination-handler.yaml
 # Generated by make generate.
 `
-	headerOfFlowSchema = `# Optional: a share of the API server for node-termination-handler alone, so that
-# neither a storm of interruptions nor one of other clients holds up the other.
+	headerOfFlowSchema = `# Optional: reserve a share of the API server for node-termination-handler. Then a storm of
+# interruptions and load from other clients do not slow each other down.
 #   kubectl apply -f flowschema.yaml
 # Generated by make generate.
 `
@@ -187,12 +182,16 @@ func TestTheManifestsAreTheChartWithItsDefaults(t *testing.T) {
 	manifests := filepath.Join(root, "deploy", "manifests")
 	args := []string{
 		"template", "node-termination-handler", Chart(root), "--namespace=node-termination-handler",
-		"--set=queueURL=https://sqs.REGION.amazonaws.com/ACCOUNT/QUEUE",
+		queue, Image,
 	}
-	golden(t, filepath.Join(manifests, "node-termination-handler.yaml"),
-		headerOfManifests+namespaceOfManifests+plain(run(t, h, args...)))
+	toEdit := strings.NewReplacer(
+		strings.TrimPrefix(queue, "--set=queueURL="), "https://sqs.REGION.amazonaws.com/ACCOUNT/QUEUE",
+		strings.TrimPrefix(Image, "--set=image.repository="), "REGISTRY/NAME",
+	)
+	golden.Compare(t, filepath.Join(manifests, "node-termination-handler.yaml"),
+		headerOfManifests+namespaceOfManifests+toEdit.Replace(plain(run(t, h, args...))))
 	args = append(args, "--set=flowSchema.create=true", "--show-only=templates/flowschema.yaml")
-	golden(t, filepath.Join(manifests, "flowschema.yaml"), headerOfFlowSchema+strings.TrimPrefix(plain(run(t, h, args...)), "---\n"))
+	golden.Compare(t, filepath.Join(manifests, "flowschema.yaml"), headerOfFlowSchema+strings.TrimPrefix(plain(run(t, h, args...)), "---\n"))
 }
 
 // plain is a rendered chart without what only Helm has a use for.

@@ -45,7 +45,9 @@ func APIServer(ctx context.Context, kubeconfig, dir string, hooks Hooks) (p *Pro
 		return nil, "", fmt.Errorf("make a certificate: %w", err)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
-	if p, err = start(ctx, cluster.Server, certificate, &Proxy{transport: transport, read: readKubernetes, finishes: true, hooks: hooks}); err != nil {
+	p, err = start(ctx, cluster.Server, certificate,
+		&Proxy{transport: transport, read: readKubernetes, finishes: true, hooks: hooks})
+	if err != nil {
 		return nil, "", err
 	}
 	cluster.Server, cluster.CertificateAuthorityData = p.URL(), authority

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -203,9 +204,7 @@ func (p *Proxy) served(answer *http.Response, call Call, fault Fault) error {
 		_ = answer.Body.Close()
 		return errReplaced
 	}
-	for name, values := range fault.Header {
-		answer.Header[name] = values
-	}
+	maps.Copy(answer.Header, fault.Header)
 	if fault.Skew != 0 {
 		answer.Header.Set("Date", time.Now().Add(fault.Skew).UTC().Format(http.TimeFormat))
 	}
@@ -228,9 +227,7 @@ func (f Fault) answer(w http.ResponseWriter, r *http.Request) {
 		reset(r)
 	}
 	header := w.Header()
-	for name, values := range f.Header {
-		header[name] = values
-	}
+	maps.Copy(header, f.Header)
 	header.Set("Content-Length", strconv.Itoa(len(f.Body)))
 	w.WriteHeader(f.Status)
 	_, _ = io.WriteString(w, f.Body) // fails when the client has left

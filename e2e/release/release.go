@@ -62,7 +62,8 @@ func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string
 		if err != nil {
 			return err
 		}
-		_, err = client.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, &object, metav1.CreateOptions{})
+		_, err = client.Resource(mapping.Resource).Namespace(object.GetNamespace()).
+			Create(ctx, &object, metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("create %s %s: %w", kind.Kind, object.GetName(), err)
 		}
@@ -90,6 +91,17 @@ func move(object *unstructured.Unstructured, namespace string) error {
 		return unstructured.SetNestedField(object.Object, namespace, "roleRef", "name")
 	}
 	return nil
+}
+
+// Policy is the policy in a file of deploy/iam, for a queue and its dead-letter queue in an account.
+func Policy(path, account, queue, deadLetters string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	fill := strings.NewReplacer("PARTITION", "aws", "REGION", Region, "ACCOUNT", account,
+		"QUEUE", queue, "DEAD_LETTERS", deadLetters)
+	return fill.Replace(string(text)), nil
 }
 
 // Replica is one process of the program.
@@ -135,13 +147,25 @@ func (r Replica) Command(ctx context.Context) *exec.Cmd {
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	also io.Writer // nil: nobody follows
 }
 
 // Write implements io.Writer.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.also != nil {
+		_, _ = l.also.Write(p) // who follows may have gone; the log is whole here
+	}
 	return l.text.Write(p)
+}
+
+// Follow writes to w what the log has, and what comes from now on.
+func (l *Log) Follow(w io.Writer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, _ = w.Write(l.text.Bytes())
+	l.also = w
 }
 
 // String is all of it so far.

@@ -23,10 +23,12 @@ type AuditEvent struct {
 	Subresource string
 	Namespace   string
 	Name        string
-	Code        int             // HTTP status
-	Request     json.RawMessage // body of a write to Nodes, Pods or their subresources, unless a component of the control plane wrote
-	Received    time.Time       // when the API server had read the request's header
-	Answered    time.Time
+	Code        int // HTTP status
+	// Request is the body of a write to Nodes, Pods or their subresources, unless a component of the
+	// control plane wrote.
+	Request  json.RawMessage
+	Received time.Time // when the API server had read the request's header
+	Answered time.Time
 }
 
 // Admin is the user of Cluster.Config and Cluster.Kubeconfig.
@@ -53,7 +55,9 @@ omitManagedFields: true
 rules:
 - {level: Metadata, verbs: [watch], omitStages: [ResponseComplete]}
 - {level: Metadata, users: ["` + userControllerManager + `", "` + userScheduler + `", "` + userKWOK + `"]}
-- {level: Request, verbs: [create, update, patch, delete, deletecollection], resources: [{group: "", resources: [nodes, "nodes/*", pods, "pods/*"]}]}
+- level: Request
+  verbs: [create, update, patch, delete, deletecollection]
+  resources: [{group: "", resources: [nodes, "nodes/*", pods, "pods/*"]}]
 - {level: Metadata}
 `
 

@@ -182,10 +182,10 @@ func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err e
 	for told := false; ; {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { file.Close() }, nil
+			return func() { _ = file.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			file.Close()
+			_ = file.Close()
 			return nil, err
 		}
 		if !told {
@@ -194,7 +194,7 @@ func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err e
 		}
 		select {
 		case <-ctx.Done():
-			file.Close()
+			_ = file.Close()
 			return nil, context.Cause(ctx)
 		case <-time.After(200 * time.Millisecond):
 		}

@@ -59,7 +59,7 @@ func (c *Component) Kill() {
 	}
 	_ = c.process.cmd.Process.Kill() // fails only when it has ended by itself
 	<-c.process.ended
-	c.process.stdin.Close()
+	_ = c.process.stdin.Close()
 	c.process = nil
 }
 
@@ -112,7 +112,7 @@ func (c *Component) run() (*process, error) {
 	if c.process != nil {
 		select {
 		case <-c.process.ended: // by itself
-			c.process.stdin.Close()
+			_ = c.process.stdin.Close()
 		default:
 			return c.process, nil
 		}

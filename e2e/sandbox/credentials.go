@@ -90,7 +90,8 @@ func writeCredentials(dir string, users []string) (ca []byte, tokens map[string]
 		servingCertFile: encodePEM("CERTIFICATE", servingDER),
 		tokensFile:      []byte(table.String()),
 	}
-	for name, key := range map[string]*ecdsa.PrivateKey{servingKeyFile: servingKey, serviceAccountKeyFile: serviceAccountKey} {
+	keys := map[string]*ecdsa.PrivateKey{servingKeyFile: servingKey, serviceAccountKeyFile: serviceAccountKey}
+	for name, key := range keys {
 		der, err := x509.MarshalECPrivateKey(key) // not PKCS 8: the API server takes the public keys out of this form alone
 		if err != nil {
 			return nil, nil, err

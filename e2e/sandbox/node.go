@@ -46,8 +46,10 @@ func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*corev1.Node, err
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        spec.Name,
-			Labels:      map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"},
+			Name: spec.Name,
+			Labels: map[string]string{
+				corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			},
 			Annotations: map[string]string{},
 		},
 		Spec: corev1.NodeSpec{ProviderID: spec.ProviderID, Taints: spec.Taints},
@@ -82,7 +84,8 @@ func (c *Cluster) SetReady(ctx context.Context, node string, ready bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
 		return fmt.Errorf("annotate node %s: %w", node, err)
 	}
 	_, err = c.awaitReady(ctx, node, ready)

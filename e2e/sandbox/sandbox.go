@@ -285,7 +285,8 @@ func (c *Cluster) kubeconfigOf(user string) string {
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (path string, err error) {
 	day := int64((24 * time.Hour).Seconds())
 	token, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("request a token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}

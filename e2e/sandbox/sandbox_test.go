@@ -163,7 +163,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
-				pod := barePod("stops-"+test.name, "node-1")
+				pod := barePod("stops-" + test.name)
 				pod.Spec.TerminationGracePeriodSeconds = &test.grace
 				if test.stopAfter != "" {
 					pod.Annotations = map[string]string{StopAfter: test.stopAfter}
@@ -180,7 +180,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 	})
 
 	t.Run("a second delete shortens the grace of a pod that is stopping", func(t *testing.T) {
-		pod := barePod("shortened", "node-1")
+		pod := barePod("shortened")
 		pod.Annotations = map[string]string{StopAfter: "10m"}
 		grace := int64(600)
 		pod.Spec.TerminationGracePeriodSeconds = &grace
@@ -196,7 +196,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 	})
 
 	t.Run("a pod can run and not be ready", func(t *testing.T) {
-		pod := barePod("unready", "node-1")
+		pod := barePod("unready")
 		pod.Annotations = map[string]string{NotReady: ""}
 		createRunning(t, c, pod)
 		got, err := c.Client().CoreV1().Pods("default").Get(t.Context(), pod.Name, metav1.GetOptions{})
@@ -224,7 +224,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := barePod("mirror-node-1", "node-1")
+		pod := barePod("mirror-node-1")
 		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 		controller := true
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &controller}}
@@ -282,7 +282,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 		if err := c.KWOK.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		pod := barePod("waiting", "node-1")
+		pod := barePod("waiting")
 		if _, err := c.Client().CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -381,6 +381,14 @@ func TestNoComponentOutlivesAKilledProgram(t *testing.T) {
 		if err := c.Scheduler.Pause(); err != nil { // it cannot see that its standard input ends
 			t.Fatal(err)
 		}
+		// The system wakes up only what had stopped when its parent died.
+		eventually(t, "the scheduler has stopped", func() error {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Scheduler.PID()))
+			if err == nil && !strings.Contains(string(stat), ") T ") {
+				return errors.New("it runs")
+			}
+			return nil // also where there is no /proc
+		})
 		fmt.Fprintln(os.Stdout, "pids:", strings.Trim(fmt.Sprint(c.pids()), "[]"))
 		select {} // until killed
 	}
@@ -405,7 +413,7 @@ func TestNoComponentOutlivesAKilledProgram(t *testing.T) {
 	var pids []int
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		if list, ok := strings.CutPrefix(lines.Text(), "pids: "); ok {
-			for _, field := range strings.Fields(list) {
+			for field := range strings.FieldsSeq(list) {
 				var pid int
 				if _, err := fmt.Sscan(field, &pid); err != nil {
 					t.Fatal(err)
@@ -472,10 +480,10 @@ func podTemplate(app string) corev1.PodTemplateSpec {
 	}
 }
 
-// barePod is a pod that nobody owns, bound to node.
-func barePod(name, node string) *corev1.Pod {
+// barePod is a pod that nobody owns, bound to node-1.
+func barePod(name string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: podTemplate(name).Spec}
-	pod.Spec.NodeName = node
+	pod.Spec.NodeName = "node-1"
 	return pod
 }
 

@@ -88,7 +88,8 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 		}
 		h.sent[id] = n.name
 		for f := range every {
-			if _, err := h.aws.SendMessage(queueName, h.body(h.kind, fmt.Sprintf("i-ffffffff%09x", k*every+f), now)); err != nil {
+			message := h.body(h.kind, fmt.Sprintf("i-ffffffff%09x", k*every+f), now)
+			if _, err := h.aws.SendMessage(queueName, message); err != nil {
 				return err
 			}
 			h.foreignSent++
@@ -207,7 +208,8 @@ func (h *handler) body(kind, instance, now string) string {
 	case "state-change":
 		detailType, detail = "EC2 Instance State-change Notification", `,"state":"stopping"`
 	}
-	return fmt.Sprintf(`{"version":"0","id":"storm-%s","detail-type":%q,"source":"aws.ec2","account":"123456789012","time":%q,"region":%q,"resources":[],"detail":{"instance-id":%q%s}}`,
+	return fmt.Sprintf(`{"version":"0","id":"storm-%s","detail-type":%q,"source":"aws.ec2",`+
+		`"account":"123456789012","time":%q,"region":%q,"resources":[],"detail":{"instance-id":%q%s}}`,
 		instance, detailType, now, release.Region, instance, detail)
 }
 
@@ -229,7 +231,7 @@ func (h *handler) get(port int, path string) string {
 func (h *handler) count() (goroutines, series int) {
 	for line := range strings.Lines(h.get(h.metrics, "/metrics")) {
 		if n, ok := strings.CutPrefix(line, "go_goroutines "); ok {
-			fmt.Sscan(n, &goroutines)
+			_, _ = fmt.Sscan(n, &goroutines)
 		}
 		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "go_") {
 			series++
@@ -246,7 +248,7 @@ func (h *handler) memory(field string) (bytes int64) {
 	}
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, field+":"); ok {
-			fmt.Sscan(rest, &bytes)
+			_, _ = fmt.Sscan(rest, &bytes)
 		}
 	}
 	return bytes << 10
@@ -262,8 +264,8 @@ func (h *handler) cpuTime() time.Duration {
 	fields := strings.Fields(rest)
 	var user, system int64
 	if len(fields) > 12 {
-		fmt.Sscan(fields[11], &user)
-		fmt.Sscan(fields[12], &system)
+		_, _ = fmt.Sscan(fields[11], &user)
+		_, _ = fmt.Sscan(fields[12], &system)
 	}
 	const tick = 10 * time.Millisecond // USER_HZ is 100 on every Linux that Go runs on
 	return time.Duration(user+system) * tick

@@ -57,7 +57,8 @@ func (r *record) watch(ctx context.Context, kube kubernetes.Interface) error {
 			r.note(obj, true)
 		},
 	}
-	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().Nodes().Informer(), factory.Core().V1().Pods().Informer()} {
+	core := factory.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Pods().Informer()} {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("watch: %w", err)
 		}

@@ -40,7 +40,8 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 	row("from the notice to", "p50", "p95", "p99", "max", "floor", "ratio", "floor before", "after")
 	times := func(name string, ours spread, before, after time.Duration) {
 		floor := (before + after) / 2
-		row(name, ours.at(.5), ours.at(.95), ours.at(.99), ours.max(), floor, fmt.Sprintf("%.2f", ours.max().Seconds()/floor.Seconds()), before, after)
+		row(name, ours.at(.5), ours.at(.95), ours.at(.99), ours.max(), floor,
+			fmt.Sprintf("%.2f", ours.max().Seconds()/floor.Seconds()), before, after)
 	}
 	times("cordoned", ours.cordoned(), before.cordoned().max(), after.cordoned().max())
 	times("first eviction", ours.evicted(), before.evicted().max(), after.evicted().max())
@@ -58,7 +59,9 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 		missed += s.nodes - len(ours.gone())
 	}
 	row("nodes that missed their deadline", missed)
-	row("memory at rest, peak; of it not the binary", fmt.Sprintf("%.0f MiB", mebibytes(h.idleMemory)), fmt.Sprintf("%.0f MiB", mebibytes(h.peakMemory)), fmt.Sprintf("%.0f MiB at rest", mebibytes(h.idleAnonymous)))
+	row("memory at rest, peak; of it not the binary",
+		fmt.Sprintf("%.0f MiB", mebibytes(h.idleMemory)), fmt.Sprintf("%.0f MiB", mebibytes(h.peakMemory)),
+		fmt.Sprintf("%.0f MiB at rest", mebibytes(h.idleAnonymous)))
 	row("CPU of the handler", h.cpu)
 	row("goroutines before, after", h.goroutines[0], h.goroutines[1])
 	row("messages received a second", fmt.Sprintf("%.0f", h.received(ours.start)))
@@ -69,7 +72,8 @@ func (s *storm) report(ours *record, h *handler, before, after *record) error {
 			return cmp.Compare(a.Service+a.Action+a.Code, b.Service+b.Action+b.Code)
 		}) {
 			if n := after[key] - before[key]; n > 0 {
-				row(strings.TrimSpace("AWS "+key.Service+" "+key.Action+" "+key.Code), n, fmt.Sprintf("%.2f %s", float64(n)/units, per))
+				row(strings.TrimSpace("AWS "+key.Service+" "+key.Action+" "+key.Code), n,
+					fmt.Sprintf("%.2f %s", float64(n)/units, per))
 			}
 		}
 	}

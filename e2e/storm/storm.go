@@ -36,10 +36,11 @@ type storm struct {
 	out        io.Writer
 	cluster    *sandbox.Cluster
 	kube       kubernetes.Interface
-	kubeconfig string               // of the handler's user
-	bare       kubernetes.Interface // of the floor: that user, so that its requests are checked and queued as the handler's are
-	aws        *awssim.Server
-	endpoint   string
+	kubeconfig string // of the handler's user
+	// bare is for the floor: that user, so that its requests are checked and queued as the handler's are.
+	bare     kubernetes.Interface
+	aws      *awssim.Server
+	endpoint string
 }
 
 func run(ctx context.Context, o options, out io.Writer) error {
@@ -52,7 +53,10 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &storm{options: o, out: out, cluster: cluster, kube: kube, aws: awssim.New(awssim.Options{CallsKept: 200_000, EffectsKept: 200_000})}
+	s := &storm{
+		options: o, out: out, cluster: cluster, kube: kube,
+		aws: awssim.New(awssim.Options{CallsKept: 200_000, EffectsKept: 200_000}),
+	}
 	defer s.aws.Close()
 	if s.endpoint, err = s.aws.Listen(ctx, "127.0.0.1:0"); err != nil {
 		return err
@@ -106,7 +110,9 @@ func (s *storm) say(format string, args ...any) {
 }
 
 // measure fills the cluster, watches it while do makes all nodes empty, and clears up.
-func (s *storm) measure(ctx context.Context, name string, do func(context.Context, []node, *record) error) (*record, error) {
+func (s *storm) measure(
+	ctx context.Context, name string, do func(context.Context, []node, *record) error,
+) (*record, error) {
 	if err := s.fill(ctx, name, s.nodes, s.stop); err != nil {
 		return nil, err
 	}
@@ -141,10 +147,12 @@ func (s *storm) fill(ctx context.Context, prefix string, n int, stops time.Durat
 	stop := fmt.Sprintf("%dms", stops.Milliseconds())
 	grace := max(30, int64(stops/time.Second))
 	err := each(ctx, nodes, func(ctx context.Context, n node) error {
-		if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: map[string]string{"aws-node-termination-handler/managed": ""}}); err != nil {
+		tags := map[string]string{"aws-node-termination-handler/managed": ""}
+		if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: tags}); err != nil {
 			return err
 		}
-		if _, err := s.cluster.AddNode(ctx, sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}); err != nil {
+		spec := sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}
+		if _, err := s.cluster.AddNode(ctx, spec); err != nil {
 			return err
 		}
 		for k := range s.pods {
@@ -153,7 +161,10 @@ func (s *storm) fill(ctx context.Context, prefix string, n int, stops time.Durat
 					Name: fmt.Sprintf("%s-%02d", n.name, k), Namespace: metav1.NamespaceDefault,
 					Annotations: map[string]string{sandbox.StopAfter: stop},
 				},
-				Spec: corev1.PodSpec{NodeName: n.name, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+				Spec: corev1.PodSpec{
+					NodeName: n.name, TerminationGracePeriodSeconds: &grace,
+					Containers: []corev1.Container{{Name: "c", Image: "none"}},
+				},
 			}
 			if _, err := s.kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 				return err
@@ -165,7 +176,8 @@ func (s *storm) fill(ctx context.Context, prefix string, n int, stops time.Durat
 		return fmt.Errorf("fill the cluster: %w", err)
 	}
 	for {
-		pods, err := s.kube.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		notRunning := metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1}
+		pods, err := s.kube.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, notRunning)
 		if err != nil {
 			return err
 		}

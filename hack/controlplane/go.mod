@@ -2,6 +2,8 @@ module github.com/node-termination-handler/node-termination-handler/hack/control
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/server/v3 v3.6.8

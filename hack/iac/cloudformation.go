@@ -12,7 +12,9 @@ import (
 )
 
 // CloudFormation returns the resources of a template by their logical names,
-// with the functions that it uses evaluated for an account and parameters.
+// with the functions that it uses evaluated for an account and parameters. The
+// stack has the name that the docs give it: nth-CLUSTER. It is an error if
+// resources need each other in a circle.
 func CloudFormation(template []byte, account Account, parameters map[string]any) (map[string]Resource, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(template, &document); err != nil {
@@ -23,7 +25,10 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 		return nil, err
 	}
 	sections := root.(map[string]any)
-	s := stack{account: account, parameters: maps.Clone(parameters), kinds: map[string]string{}}
+	s := stack{
+		account: account, parameters: maps.Clone(parameters),
+		kinds: map[string]string{}, queues: map[string]string{}, needs: map[string]map[string]bool{},
+	}
 	if s.conditions, err = section(sections, "Conditions"); err != nil {
 		return nil, err
 	}
@@ -48,11 +53,33 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 	if resources, err = s.unroll(resources); err != nil {
 		return nil, err
 	}
-	for name, resource := range resources {
-		kind, _ := resource.(map[string]any)["Type"].(string)
-		s.kinds[name] = kind
+	if resources, err = s.wanted(resources); err != nil {
+		return nil, err
 	}
 	made := map[string]Resource{}
+	for name, resource := range resources {
+		s.making = name
+		properties, err := s.value(resource.(map[string]any)["Properties"])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		made[name] = Resource{Type: s.kinds[name], Properties: properties.(map[string]any)}
+	}
+	s.making = ""
+	for name := range made {
+		if s.reaches(name, name, map[string]bool{}) {
+			return nil, fmt.Errorf("circular dependency: %s needs itself", name)
+		}
+	}
+	if _, err := s.value(sections["Outputs"]); err != nil {
+		return nil, fmt.Errorf("outputs: %w", err)
+	}
+	return made, nil
+}
+
+// wanted are the resources whose conditions hold. It notes their types, and the names that queues have.
+func (s *stack) wanted(resources map[string]any) (map[string]any, error) {
+	wanted := map[string]any{}
 	for name, resource := range resources {
 		fields := resource.(map[string]any)
 		if condition, ok := fields["Condition"].(string); ok {
@@ -64,16 +91,33 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 				continue
 			}
 		}
-		properties, err := s.value(fields["Properties"])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		wanted[name] = resource
+		s.kinds[name], _ = fields["Type"].(string)
+		if properties, ok := fields["Properties"].(map[string]any); ok && properties["QueueName"] != nil {
+			given, err := s.value(properties["QueueName"])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			s.queues[s.account.ARN(s.kinds[name], given.(string))] = s.account.ARN(s.kinds[name], name)
 		}
-		made[name] = Resource{Type: s.kinds[name], Properties: properties.(map[string]any)}
 	}
-	if _, err := s.value(sections["Outputs"]); err != nil {
-		return nil, fmt.Errorf("outputs: %w", err)
+	return wanted, nil
+}
+
+// reaches reports whether a resource needs another one, if only by way of others.
+func (s *stack) reaches(from, to string, seen map[string]bool) bool {
+	for next := range s.needs[from] {
+		if next == to {
+			return true
+		}
+		if !seen[next] {
+			seen[next] = true
+			if s.reaches(next, to, seen) {
+				return true
+			}
+		}
 	}
-	return made, nil
+	return false
 }
 
 // plain turns YAML into JSON's terms, and the short form of functions into the
@@ -143,7 +187,21 @@ type stack struct {
 	account    Account
 	parameters map[string]any
 	conditions map[string]any
-	kinds      map[string]string // of the resources
+	kinds      map[string]string          // of the resources
+	queues     map[string]string          // ARNs of named queues, by the ARN that their names give them
+	needs      map[string]map[string]bool // what each resource refers to
+	making     string                     // the resource that is evaluated
+}
+
+// need notes that the resource that is evaluated needs another one first.
+func (s *stack) need(resource string) {
+	if s.making == "" {
+		return
+	}
+	if s.needs[s.making] == nil {
+		s.needs[s.making] = map[string]bool{}
+	}
+	s.needs[s.making][resource] = true
 }
 
 func (s *stack) withDefaults(declared map[string]any) error {
@@ -164,6 +222,9 @@ func (s *stack) withDefaults(declared map[string]any) error {
 		if allowed, ok := fields["AllowedValues"].([]any); ok && !contains(allowed, value) {
 			return fmt.Errorf("parameter %s cannot be %v", name, value)
 		}
+		if pattern, ok := fields["AllowedPattern"].(string); ok && !matched(pattern, value) {
+			return fmt.Errorf("parameter %s cannot be %v", name, value)
+		}
 		if text, ok := value.(string); ok && fields["Type"] == "CommaDelimitedList" {
 			var list []any
 			for element := range strings.SplitSeq(text, ",") {
@@ -173,6 +234,11 @@ func (s *stack) withDefaults(declared map[string]any) error {
 		}
 	}
 	return nil
+}
+
+// matched reports whether the whole of a value matches a pattern.
+func matched(pattern string, value any) bool {
+	return regexp.MustCompile("^(?:" + pattern + ")$").MatchString(fmt.Sprint(value))
 }
 
 // asserted returns the first of the rules' assertions about parameters that does not hold.
@@ -364,17 +430,21 @@ func (s *stack) ref(name string) (any, error) {
 		return s.account.Partition, nil
 	case "AWS::Region":
 		return s.account.Region, nil
+	case "AWS::StackName":
+		return fmt.Sprint("nth-", s.parameters["ClusterName"]), nil
 	}
 	if value, ok := s.parameters[name]; ok {
 		return value, nil
 	}
 	if s.kinds[name] != "" {
+		s.need(name)
 		return name, nil
 	}
 	return nil, fmt.Errorf("nothing has the name %s", name)
 }
 
 func (s *stack) attribute(resource, attribute string) (any, error) {
+	s.need(resource)
 	switch kind := s.kinds[resource]; {
 	case kind == "":
 		return nil, fmt.Errorf("no resource %s", resource)
@@ -388,17 +458,33 @@ func (s *stack) attribute(resource, attribute string) (any, error) {
 
 var variable = regexp.MustCompile(`\$\{([^}]+)\}`)
 
+// sub replaces variables: parameters, resources, and those that are given beside the text.
 func (s *stack) sub(argument any) (any, error) {
+	given := map[string]any{}
+	if list, ok := argument.([]any); ok && len(list) == 2 {
+		values, err := s.value(list[1])
+		if err != nil {
+			return nil, err
+		}
+		argument, given = list[0], values.(map[string]any)
+	}
 	text, ok := argument.(string)
 	if !ok {
 		return nil, errors.New("needs a text")
 	}
 	var failed error
 	replaced := variable.ReplaceAllStringFunc(text, func(match string) string {
-		value, err := s.ref(variable.FindStringSubmatch(match)[1])
+		name := variable.FindStringSubmatch(match)[1]
+		if value, ok := given[name]; ok {
+			return fmt.Sprint(value)
+		}
+		value, err := s.ref(name)
 		failed = errors.Join(failed, err)
 		return fmt.Sprint(value)
 	})
+	if arn, ok := s.queues[replaced]; ok {
+		return arn, failed
+	}
 	return replaced, failed
 }
 

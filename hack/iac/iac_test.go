@@ -17,6 +17,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+	"go.yaml.in/yaml/v3"
 )
 
 const deploy = "../../deploy/"
@@ -26,7 +28,7 @@ var here = Account{ID: "123456789012", Partition: "aws", Region: "eu-central-1"}
 // setting is one way to use both templates.
 type setting struct {
 	parameters map[string]any       // of CloudFormation
-	variables  map[string]cty.Value // of Terraform
+	variables  map[string]cty.Value // of Terraform; its tags are those of the stack
 }
 
 func text(s string) cty.Value { return cty.StringVal(s) }
@@ -46,12 +48,16 @@ var settings = map[string]setting{
 		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")},
 	},
 	"the least": {
-		map[string]any{"StartChecks": "false", "TagCheck": "false", "LifecycleHooks": "none"},
-		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none")},
+		map[string]any{"StartChecks": "false", "TagCheck": "false", "LifecycleHooks": "none", "Doctor": "false"},
+		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
 	},
 	"without tag check": {
 		map[string]any{"TagCheck": "false"},
 		map[string]cty.Value{"tag_check": cty.False},
+	},
+	"without doctor": {
+		map[string]any{"Doctor": "false"},
+		map[string]cty.Value{"doctor": cty.False},
 	},
 	"without hooks": {
 		map[string]any{"LifecycleHooks": "none"},
@@ -66,14 +72,74 @@ var settings = map[string]setting{
 		map[string]cty.Value{"groups": texts("workers", "gpu.workers"), "lifecycle_hooks": text("create"), "hook_timeout": cty.NumberIntVal(600)},
 	},
 	"rebalance recommendations only": {
-		map[string]any{"SpotInterruption": "DISABLED", "StateChange": "DISABLED", "ScheduledChange": "DISABLED", "LifecycleHooks": "none", "TagCheck": "false"},
-		map[string]cty.Value{"disabled_rules": texts("SpotInterruption", "StateChange", "ScheduledChange"), "lifecycle_hooks": text("none"), "tag_check": cty.False},
+		map[string]any{
+			"SpotInterruption": "DISABLED", "StateChange": "DISABLED", "ScheduledChange": "DISABLED",
+			"CapacityReservationInterruption": "DISABLED", "CapacityBlockExpiration": "DISABLED", "LifecycleHooks": "none", "TagCheck": "false",
+		},
+		map[string]cty.Value{
+			"disabled_rules":  texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
+			"lifecycle_hooks": text("none"), "tag_check": cty.False,
+		},
 	},
 	"alarms with a topic": {
-		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall", "OldestMessageSeconds": 120},
-		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "oldest_message_seconds": cty.NumberIntVal(120)},
+		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall", "UnreadMinutes": 5},
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "unread_minutes": cty.NumberIntVal(5)},
+	},
+	"without capacity reservations": {
+		map[string]any{"CapacityReservationInterruption": "DISABLED", "CapacityBlockExpiration": "DISABLED"},
+		map[string]cty.Value{"disabled_rules": texts("CapacityReservationInterruption", "CapacityBlockExpiration")},
+	},
+	"a single rule": {
+		map[string]any{"SingleRule": "true"},
+		map[string]cty.Value{"single_rule": cty.True},
+	},
+	"a single rule, two groups": {
+		map[string]any{"SingleRule": "true", "Groups": "workers,gpu.workers"},
+		map[string]cty.Value{"single_rule": cty.True, "groups": texts("workers", "gpu.workers")},
+	},
+	"a single rule for rebalance recommendations": {
+		map[string]any{
+			"SingleRule": "true", "LifecycleHooks": "none", "SpotInterruption": "DISABLED", "StateChange": "DISABLED", "ScheduledChange": "DISABLED",
+			"CapacityReservationInterruption": "DISABLED", "CapacityBlockExpiration": "DISABLED",
+		},
+		map[string]cty.Value{
+			"single_rule": cty.True, "lifecycle_hooks": text("none"),
+			"disabled_rules": texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
+		},
+	},
+	"tagged groups": {
+		map[string]any{"GroupTag": groupTag},
+		map[string]cty.Value{"group_tag": text(groupTag)},
+	},
+	"two tagged groups": {
+		map[string]any{"GroupTag": groupTag, "Groups": "workers,gpu.workers"},
+		map[string]cty.Value{"group_tag": text(groupTag), "groups": texts("workers", "gpu.workers")},
+	},
+	"a key": {
+		map[string]any{"KeyArn": key},
+		map[string]cty.Value{"key_arn": text(key)},
+	},
+	"a bounded role with a path": {
+		map[string]any{"PermissionsBoundary": boundary, "RolePath": "/platform/eks/"},
+		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")},
+	},
+	"tags": {
+		nil,
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})},
 	},
 }
+
+// taggable are the types that can have tags.
+var taggable = map[string]bool{
+	"AWS::SQS::Queue": true, "AWS::Events::Rule": true, "AWS::IAM::Role": true, "AWS::EKS::PodIdentityAssociation": true, "AWS::CloudWatch::Alarm": true,
+	"AWS::SQS::QueuePolicy": false, "AWS::IAM::RolePolicy": false, "AWS::AutoScaling::LifecycleHook": false,
+}
+
+const (
+	groupTag = "kubernetes.io/cluster/prod"
+	key      = "arn:aws:kms:eu-central-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+	boundary = "arn:aws:iam::123456789012:policy/platform/boundary"
+)
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
@@ -90,6 +156,17 @@ func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 	cloudFormation, err := cloudFormation(t, a, s.parameters)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if tags, ok := s.variables["tags"]; ok {
+		tagged, err := decoded(tags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range cloudFormation {
+			if taggable[r.Type] { // CloudFormation gives them the tags of the stack
+				r.Properties["Tags"] = tagList(tagged.(map[string]any))
+			}
+		}
 	}
 	terraform, err := terraform(t, a, s.variables)
 	if err != nil {
@@ -129,7 +206,7 @@ func TestBothTemplatesMakeTheSame(t *testing.T) {
 	for name, s := range settings {
 		t.Run(name, func(t *testing.T) {
 			both := stacks(t, here, s)
-			if diff := cmp.Diff(both["CloudFormation"], both["Terraform"]); diff != "" {
+			if diff := cmp.Diff(narrowed(t, both["CloudFormation"]), both["Terraform"]); diff != "" {
 				t.Errorf("CloudFormation (-), Terraform (+):\n%s", diff)
 			}
 		})
@@ -138,7 +215,7 @@ func TestBothTemplatesMakeTheSame(t *testing.T) {
 
 func TestTheTemplatesFitEveryPartition(t *testing.T) {
 	for name, s := range settings {
-		if s.parameters["AlarmTopic"] != nil {
+		if s.parameters["AlarmTopic"] != nil || s.parameters["KeyArn"] != nil || s.parameters["PermissionsBoundary"] != nil {
 			continue // an ARN that the user gives
 		}
 		for template, resources := range stacks(t, Account{ID: "123456789012", Partition: "aws-cn", Region: "cn-north-1"}, s) {
@@ -163,7 +240,7 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 		"hooks for all groups": {setting{
 			map[string]any{"LifecycleHooks": "create"},
 			map[string]cty.Value{"lifecycle_hooks": text("create")},
-		}, "has to name the groups"},
+		}, "must name the groups"},
 		"IRSA without its issuer": {setting{
 			map[string]any{"Identity": "IRSA"},
 			map[string]cty.Value{"identity": text("IRSA")},
@@ -172,6 +249,22 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"Identity": "kiam"},
 			map[string]cty.Value{"identity": text("kiam")},
 		}, "dentity"},
+		"a key by its alias": {setting{
+			map[string]any{"KeyArn": "alias/queues"},
+			map[string]cty.Value{"key_arn": text("alias/queues")},
+		}, "ey"},
+		"a path without its end": {setting{
+			map[string]any{"RolePath": "/platform"},
+			map[string]cty.Value{"role_path": text("/platform")},
+		}, "ath"},
+		"a boundary by its name": {setting{
+			map[string]any{"PermissionsBoundary": "boundary"},
+			map[string]cty.Value{"permissions_boundary": text("boundary")},
+		}, "oundary"},
+		"a tag that would end the text of the policy": {setting{
+			map[string]any{"GroupTag": `x": "false"}`},
+			map[string]cty.Value{"group_tag": text(`x": "false"}`)},
+		}, "ag"},
 		"no such parameter": {setting{
 			map[string]any{"TagsCheck": "false"},
 			map[string]cty.Value{"tags_check": cty.False},
@@ -208,6 +301,9 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	}
 	groups := []any{"gpu.workers", "workers"}
 	for name, s := range settings {
+		if s.parameters["SingleRule"] != nil {
+			continue
+		}
 		for template, resources := range stacks(t, here, s) {
 			patterns := map[string]any{}
 			for resource, r := range resources {
@@ -216,7 +312,7 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 				}
 			}
 			want := maps.Clone(documented)
-			if strings.HasSuffix(name, "two groups") {
+			if s.parameters["Groups"] != nil {
 				filtered := maps.Clone(documented["LifecycleAction"].(map[string]any))
 				filtered["detail"] = map[string]any{"AutoScalingGroupName": groups}
 				want["LifecycleAction"] = filtered
@@ -229,11 +325,56 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	}
 }
 
+func TestASingleRuleHasTheDocumentedPattern(t *testing.T) {
+	const most = 2048 // characters, by default: https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-quota.html
+	for name, change := range map[string]func(pattern, detail map[string]any){
+		"a single rule": func(_, _ map[string]any) {},
+		"a single rule, two groups": func(_, detail map[string]any) {
+			detail["$or"] = []any{
+				map[string]any{"AutoScalingGroupName": []any{map[string]any{"exists": false}}},
+				map[string]any{"AutoScalingGroupName": []any{"gpu.workers", "workers"}},
+			}
+		},
+		"a single rule for rebalance recommendations": func(pattern, _ map[string]any) {
+			pattern["detail-type"] = []any{"EC2 Instance Rebalance Recommendation"}
+		},
+	} {
+		for template, resources := range stacks(t, here, settings[name]) {
+			var want map[string]any
+			if err := json.Unmarshal(read(t, deploy+"eventbridge/single.json"), &want); err != nil {
+				t.Fatal(err)
+			}
+			change(want, want["detail"].(map[string]any))
+			sorted(want)
+			got := map[string]any{}
+			for resource, r := range resources {
+				if r.Type == "AWS::Events::Rule" {
+					got[resource] = r.Properties["EventPattern"]
+				}
+			}
+			if diff := cmp.Diff(map[string]any{"NoticesRule": want}, got); diff != "" {
+				t.Errorf("single.json (-), %s, %s (+):\n%s", template, name, diff)
+			}
+			text, err := json.Marshal(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(text) > most {
+				t.Errorf("%s, %s: a pattern of %d characters", template, name, len(text))
+			}
+		}
+	}
+}
+
 func TestRulesAreSwitchedOffByKind(t *testing.T) {
+	others := []string{"RebalanceRecommendationRule", "ScheduledChangeRule", "SpotInterruptionRule", "StateChangeRule"}
+	reservations := []string{"CapacityBlockExpirationRule", "CapacityReservationInterruptionRule"}
 	for name, want := range map[string][]string{
-		"as they are":                    {"LifecycleActionRule", "RebalanceRecommendationRule", "ScheduledChangeRule", "SpotInterruptionRule", "StateChangeRule"},
-		"without hooks":                  {"RebalanceRecommendationRule", "ScheduledChangeRule", "SpotInterruptionRule", "StateChangeRule"},
+		"as they are":                    slices.Concat(reservations, []string{"LifecycleActionRule"}, others),
+		"without hooks":                  slices.Concat(reservations, others),
+		"without capacity reservations":  slices.Concat([]string{"LifecycleActionRule"}, others),
 		"rebalance recommendations only": {"RebalanceRecommendationRule"},
+		"a single rule":                  {"NoticesRule"},
 	} {
 		for template, resources := range stacks(t, here, settings[name]) {
 			var on []string
@@ -252,33 +393,56 @@ func TestRulesAreSwitchedOffByKind(t *testing.T) {
 
 func TestEveryEventEndsInTheQueueOrAmongTheDeadLetters(t *testing.T) {
 	queue, dead := here.ARN("AWS::SQS::Queue", "Queue"), here.ARN("AWS::SQS::Queue", "DeadLetters")
-	for template, resources := range stacks(t, here, setting{}) {
-		for name, r := range resources {
-			if r.Type != "AWS::Events::Rule" {
-				continue
+	for name, want := range map[string]int{"as they are": 7, "a single rule": 1} {
+		for template, resources := range stacks(t, here, settings[name]) {
+			rules := 0
+			for name, r := range resources {
+				if r.Type != "AWS::Events::Rule" {
+					continue
+				}
+				rules++
+				var targets []struct {
+					ID               string `json:"Id"`
+					Arn, RoleArn     string
+					DeadLetterConfig struct{ Arn string }
+					RetryPolicy      struct{ MaximumEventAgeInSeconds, MaximumRetryAttempts int }
+				}
+				into(t, r.Properties["Targets"], &targets)
+				if len(targets) != 1 || targets[0].Arn != queue || targets[0].RoleArn != "" || targets[0].DeadLetterConfig.Arn != dead {
+					t.Errorf("%s: the targets of %s are %+v", template, name, targets)
+					continue
+				}
+				// https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_RetryPolicy.html
+				if p := targets[0].RetryPolicy; p.MaximumEventAgeInSeconds < 60 || p.MaximumEventAgeInSeconds > 86400 || p.MaximumRetryAttempts < 1 || p.MaximumRetryAttempts > 185 {
+					t.Errorf("%s: the retry policy of %s is %+v", template, name, p)
+				}
 			}
-			var targets []struct {
-				ID               string `json:"Id"`
-				Arn, RoleArn     string
-				DeadLetterConfig struct{ Arn string }
-				RetryPolicy      struct{ MaximumEventAgeInSeconds, MaximumRetryAttempts int }
-			}
-			into(t, r.Properties["Targets"], &targets)
-			if len(targets) != 1 || targets[0].Arn != queue || targets[0].RoleArn != "" || targets[0].DeadLetterConfig.Arn != dead {
-				t.Errorf("%s: the targets of %s are %+v", template, name, targets)
-				continue
-			}
-			// https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_RetryPolicy.html
-			if p := targets[0].RetryPolicy; p.MaximumEventAgeInSeconds < 60 || p.MaximumEventAgeInSeconds > 86400 || p.MaximumRetryAttempts < 1 || p.MaximumRetryAttempts > 185 {
-				t.Errorf("%s: the retry policy of %s is %+v", template, name, p)
+			if rules != want {
+				t.Errorf("%s, %s: %d rules, want %d", template, name, rules, want)
 			}
 		}
-		want := map[string]any{
-			"SqsManagedSseEnabled": true, "MessageRetentionPeriod": 300.0,
+	}
+	for name, encryption := range map[string]map[string]any{
+		"as they are": {"SqsManagedSseEnabled": true},
+		"a key":       {"KmsMasterKeyId": key},
+	} {
+		wantQueue := map[string]any{
+			"QueueName": "nth-prod", "MessageRetentionPeriod": 345600.0,
 			"RedrivePolicy": map[string]any{"deadLetterTargetArn": dead, "maxReceiveCount": 10.0},
 		}
-		if diff := cmp.Diff(want, resources["Queue"].Properties); diff != "" {
-			t.Errorf("%s: the queue:\n%s", template, diff)
+		wantDead := map[string]any{
+			"QueueName": "nth-prod-dead-letters", "MessageRetentionPeriod": 1209600.0,
+			"RedriveAllowPolicy": map[string]any{"redrivePermission": "byQueue", "sourceQueueArns": []any{queue}},
+		}
+		maps.Copy(wantQueue, encryption)
+		maps.Copy(wantDead, encryption)
+		for template, resources := range stacks(t, here, settings[name]) {
+			if diff := cmp.Diff(wantQueue, resources["Queue"].Properties); diff != "" {
+				t.Errorf("%s, %s: the queue:\n%s", template, name, diff)
+			}
+			if diff := cmp.Diff(wantDead, resources["DeadLetters"].Properties); diff != "" {
+				t.Errorf("%s, %s: the dead-letter queue:\n%s", template, name, diff)
+			}
 		}
 	}
 }
@@ -316,12 +480,18 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	least := []string{"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"}
 	checks := []string{"sqs:GetQueueAttributes"}
 	tags := []string{"ec2:DescribeInstances"}
-	hooks := []string{"autoscaling:CompleteLifecycleAction", "autoscaling:DescribeLifecycleHooks", "autoscaling:RecordLifecycleActionHeartbeat"}
+	hooks := []string{"autoscaling:CompleteLifecycleAction", "autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "autoscaling:RecordLifecycleActionHeartbeat"}
+	doctor := []string{
+		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances",
+		"events:DescribeRule", "events:ListRuleNamesByTarget", "events:ListTargetsByRule", "kms:DescribeKey", "kms:GetKeyPolicy", "sqs:GetQueueAttributes",
+	}
 	for name, want := range map[string][]string{
+		"a key":             slices.Concat(least, checks, tags, hooks, doctor, []string{"kms:Decrypt"}),
 		"the least":         least,
-		"without tag check": slices.Concat(least, checks, hooks),
-		"without hooks":     slices.Concat(least, checks, tags),
-		"as they are":       slices.Concat(least, checks, tags, hooks),
+		"without doctor":    slices.Concat(least, checks, tags, hooks),
+		"without tag check": slices.Concat(least, checks, hooks, doctor),
+		"without hooks":     slices.Concat(least, checks, tags, doctor),
+		"as they are":       slices.Concat(least, checks, tags, hooks, doctor),
 	} {
 		slices.Sort(want)
 		for template, resources := range stacks(t, here, settings[name]) {
@@ -332,18 +502,124 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	}
 }
 
-func TestWithEverythingTheRoleHasTheDocumentedPolicy(t *testing.T) {
-	written := strings.NewReplacer("PARTITION", here.Partition, "REGION", here.Region, "ACCOUNT", here.ID, "QUEUE", "Queue").
-		Replace(string(read(t, deploy+"iam/policy.json")))
-	var documented map[string]any
-	if err := json.Unmarshal([]byte(written), &documented); err != nil {
+// documented is a policy of deploy/iam for our account.
+func documented(t *testing.T, name string) map[string]any {
+	t.Helper()
+	written := strings.NewReplacer(
+		"PARTITION", here.Partition, "REGION", here.Region, "ACCOUNT", here.ID, "QUEUE", "Queue", "DEAD_LETTERS", "DeadLetters", "ROLE", "Role",
+	).Replace(string(read(t, deploy+"iam/"+name)))
+	var policy map[string]any
+	if err := json.Unmarshal([]byte(written), &policy); err != nil {
 		t.Fatal(err)
 	}
-	sorted(documented)
+	sorted(policy)
+	return policy
+}
+
+// Whoever runs doctor outside of the cluster needs what the role has for it, and has to ask what the role may do.
+func TestThePolicyForDoctorIsThatOfTheRoleAndOneMore(t *testing.T) {
+	byID := func(policy map[string]any) map[string]any {
+		statements := map[string]any{}
+		for _, statement := range policy["Statement"].([]any) {
+			statements[statement.(map[string]any)["Sid"].(string)] = statement
+		}
+		return statements
+	}
+	role, doctor := byID(documented(t, "policy.json")), byID(documented(t, "doctor.json"))
+	want := map[string]any{
+		"DoctorReads": role["DoctorReads"], "DoctorReadsQueues": role["DoctorReadsQueues"],
+		"DoctorAsksAboutTheRole": map[string]any{
+			"Sid": "DoctorAsksAboutTheRole", "Effect": "Allow", "Action": "iam:SimulatePrincipalPolicy", "Resource": "arn:aws:iam::123456789012:role/Role",
+		},
+	}
+	if diff := cmp.Diff(want, doctor); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWithEverythingTheRoleHasTheDocumentedPolicy(t *testing.T) {
+	documented := documented(t, "policy.json")
 	for template, resources := range stacks(t, here, setting{}) {
 		if diff := cmp.Diff(any(documented), resources["RolePolicy"].Properties["PolicyDocument"]); diff != "" {
 			t.Errorf("policy.json (-), %s (+):\n%s", template, diff)
 		}
+	}
+}
+
+// Roles are global, and so are their names: the same cluster name may be in use in another region.
+// What CloudFormation names is listed; it makes up all other names itself.
+func TestNamesDoNotCollide(t *testing.T) {
+	// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html and those of the other services
+	longest := map[string]int{"aws_sqs_queue": 80, "aws_cloudwatch_event_rule": 64, "aws_iam_role": 64, "aws_cloudwatch_metric_alarm": 255}
+	regional := func(region, cluster string) map[string]string {
+		a := here
+		a.Region = region
+		resources, err := terraform(t, a, map[string]cty.Value{"cluster_name": text(cluster)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]string{}
+		for address, r := range resources {
+			most, ok := longest[r.Type]
+			if !ok {
+				continue
+			}
+			name, ok := r.Properties["name"].(string)
+			if !ok {
+				name, _ = r.Properties["alarm_name"].(string)
+			}
+			if name == "" || len(name) > most {
+				t.Errorf("%s of a cluster with %d characters has the name %q", address, len(cluster), name)
+			}
+			if other, ok := names[r.Type+" "+name]; ok {
+				t.Errorf("%s and %s are both %q", address, other, name)
+			}
+			names[r.Type+" "+name] = address
+		}
+		return names
+	}
+	one := regional("eu-central-1", "prod")
+	for name := range regional("ap-southeast-2", "prod") {
+		if _, ok := one[name]; ok && strings.HasPrefix(name, "aws_iam_role ") {
+			t.Errorf("%s is in use in another region", name)
+		}
+	}
+	for name := range regional("eu-central-1", "test") {
+		if _, ok := one[name]; ok {
+			t.Errorf("%s is in use for another cluster", name)
+		}
+	}
+	regional("ap-southeast-2", strings.Repeat("x", 36)) // the longest that needs no name of its own
+
+	named := map[string]bool{}
+	resources, err := cloudFormation(t, here, settings["hooks for two groups"].parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for resource, r := range resources {
+		for _, property := range []string{"QueueName", "Name", "RoleName", "AlarmName"} {
+			if _, ok := r.Properties[property]; ok && r.Type != "AWS::IAM::RolePolicy" {
+				named[resource+"."+property] = true
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"Queue.QueueName": true, "DeadLetters.QueueName": true}, named); diff != "" {
+		t.Errorf("what has a name in CloudFormation:\n%s", diff)
+	}
+}
+
+func TestResourcesThatNeedEachOtherAreRefused(t *testing.T) {
+	const template = `
+Parameters: {ClusterName: {Type: String}}
+Conditions: {}
+Rules: {}
+Outputs: {}
+Resources:
+  Queue: {Type: AWS::SQS::Queue, Properties: {RedrivePolicy: {deadLetterTargetArn: !GetAtt DeadLetters.Arn}}}
+  DeadLetters: {Type: AWS::SQS::Queue, Properties: {RedriveAllowPolicy: {sourceQueueArns: [!GetAtt Queue.Arn]}}}
+`
+	if _, err := CloudFormation([]byte(template), here, map[string]any{"ClusterName": "prod"}); err == nil || !strings.Contains(err.Error(), "circular") {
+		t.Errorf("CloudFormation says %v", err)
 	}
 }
 
@@ -382,6 +658,28 @@ func TestCloudFormationKnowsEveryTypeAndProperty(t *testing.T) {
 	}
 	if len(problems) > 0 {
 		t.Error(strings.Join(problems, "\n"))
+	}
+}
+
+func TestWhatCanHaveTagsHasThem(t *testing.T) {
+	n := node(t)
+	types := slices.Sorted(maps.Keys(taggable))
+	can, err := n.Taggable(t.Context(), types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range types {
+		if taggable[kind] != slices.Contains(can, kind) {
+			t.Errorf("%s can have tags: %v", kind, !taggable[kind])
+		}
+	}
+	for template, resources := range stacks(t, here, settings["tags"]) {
+		for name, r := range resources {
+			can, known := taggable[r.Type]
+			if _, has := r.Properties["Tags"]; !known || has != can {
+				t.Errorf("%s: %s has tags: %v", template, name, has)
+			}
+		}
 	}
 }
 
@@ -427,9 +725,9 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 		page := string(read(t, path))
 		for _, match := range overrides.FindAllStringSubmatch(page, -1) {
 			parameters := map[string]any{}
-			for _, parameter := range strings.Fields(strings.ReplaceAll(match[1], "\\\n", " ")) {
+			for parameter := range strings.FieldsSeq(strings.ReplaceAll(match[1], "\\\n", " ")) {
 				name, value, _ := strings.Cut(parameter, "=")
-				parameters[name] = value
+				parameters[name] = os.Expand(strings.Trim(value, `"`), func(string) string { return "a-variable-of-the-shell" })
 			}
 			if _, err := cloudFormation(t, here, parameters); err != nil {
 				t.Errorf("%s: %v: %v", path, parameters, err)
@@ -442,8 +740,14 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 			if problems.HasErrors() {
 				t.Fatal(problems)
 			}
+			shown++
+			block := file.Body.(*hclsyntax.Body).Blocks[0]
+			if block.Type == "resource" {
+				helmRelease(t, path, block)
+				continue
+			}
 			variables := map[string]cty.Value{}
-			for name, attribute := range file.Body.(*hclsyntax.Body).Blocks[0].Body.Attributes {
+			for name, attribute := range block.Body.Attributes {
 				if variables[name], problems = attribute.Expr.Value(nil); problems.HasErrors() {
 					t.Fatal(problems)
 				}
@@ -455,10 +759,48 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 			if _, err := terraform(t, here, variables); err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
-			shown++
 		}
 	}
 	if shown < 5 {
 		t.Errorf("%d examples found, which is too few", shown)
+	}
+}
+
+// helmRelease expects a release of our chart with values that the chart has; what
+// it takes from our module is one of its outputs.
+func helmRelease(t *testing.T, path string, block *hclsyntax.Block) {
+	t.Helper()
+	outputs := map[string]cty.Value{}
+	for _, match := range regexp.MustCompile(`(?m)^output "(\w+)"`).FindAllStringSubmatch(string(read(t, deploy+"terraform/outputs.tf")), -1) {
+		outputs[match[1]] = text("of the module")
+	}
+	identity := function.New(&function.Spec{
+		Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType}},
+		Type:   func(args []cty.Value) (cty.Type, error) { return args[0].Type(), nil },
+		Impl:   func(args []cty.Value, _ cty.Type) (cty.Value, error) { return args[0], nil },
+	})
+	in := &hcl.EvalContext{
+		Variables: map[string]cty.Value{"module": cty.ObjectVal(map[string]cty.Value{"node_termination_handler": cty.ObjectVal(outputs)})},
+		Functions: map[string]function.Function{"yamlencode": identity},
+	}
+	arguments := map[string]cty.Value{}
+	for name, attribute := range block.Body.Attributes {
+		value, problems := attribute.Expr.Value(in)
+		if problems.HasErrors() {
+			t.Fatalf("%s: %v", path, problems)
+		}
+		arguments[name] = value
+	}
+	chart := deploy + "../" + arguments["chart"].AsString() + "/"
+	var known map[string]any
+	if err := yaml.Unmarshal(read(t, chart+"values.yaml"), &known); err != nil {
+		t.Fatal(err)
+	}
+	for _, values := range arguments["values"].AsValueSlice() {
+		for name := range values.AsValueMap() {
+			if _, ok := known[name]; !ok {
+				t.Errorf("%s: the chart has no value %s", path, name)
+			}
+		}
 	}
 }

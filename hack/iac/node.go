@@ -84,6 +84,11 @@ func (n Node) Validate(ctx context.Context, resources map[string]Resource) (prob
 	return problems, n.run(ctx, "validate.mjs", resources, &problems)
 }
 
+// Taggable returns those of some types that CloudFormation can give tags.
+func (n Node) Taggable(ctx context.Context, types []string) (taggable []string, err error) {
+	return taggable, n.run(ctx, "taggable.mjs", types, &taggable)
+}
+
 // Simulate returns what IAM says to each request.
 func (n Node) Simulate(ctx context.Context, requests []Request) (verdicts []string, err error) {
 	return verdicts, n.run(ctx, "simulate.mjs", requests, &verdicts)

@@ -1,6 +1,7 @@
 package iac
 
 import (
+	"encoding/json"
 	"maps"
 	"strings"
 	"testing"
@@ -61,6 +62,12 @@ func token(audience, subject string) map[string]string {
 var requests = []asked{
 	{"our rule sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), allowed},
 	{"another of our rules sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("LifecycleActionRule"), allowed},
+	{"the rule for Capacity Reservations sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("CapacityReservationInterruptionRule"), allowed},
+	{"the rule for Capacity Blocks sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("CapacityBlockExpirationRule"), allowed},
+	{"the rule for Capacity Blocks gives up", "as they are", "events.amazonaws.com", "sqs:SendMessage", dead, of("CapacityBlockExpirationRule"), allowed},
+	{"the single rule sends", "a single rule", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), allowed},
+	{"the single rule gives up", "a single rule", "events.amazonaws.com", "sqs:SendMessage", dead, of("NoticesRule"), allowed},
+	{"a rule beside the single one sends", "a single rule", "events.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), refused},
 	{"our rule gives up", "as they are", "events.amazonaws.com", "sqs:SendMessage", dead, of("StateChangeRule"), allowed},
 	{"another rule of the account sends", "as they are", "events.amazonaws.com", "sqs:SendMessage", queue, of("Other"), refused},
 	{"another rule of the account gives up", "as they are", "events.amazonaws.com", "sqs:SendMessage", dead, of("Other"), refused},
@@ -92,7 +99,7 @@ var requests = []asked{
 
 	{"read a hook", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
 	{"read a hook in another region", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
-	{"read a hook, without hooks", "without hooks", role, "autoscaling:DescribeLifecycleHooks", "*", tls, refused},
+	{"read a hook, with the least", "the least", role, "autoscaling:DescribeLifecycleHooks", "*", tls, refused},
 	{"complete a hook", "as they are", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, allowed},
 	{"prolong a hook", "as they are", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers", tls, allowed},
 	{"complete a hook, without hooks", "without hooks", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, refused},
@@ -100,8 +107,37 @@ var requests = []asked{
 	{"complete a hook of a group that is not named", "two groups", role, "autoscaling:CompleteLifecycleAction", group + "others", tls, refused},
 	{"prolong a hook of a group that is not named", "two groups", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers2", tls, refused},
 	{"complete a hook in another region", "as they are", role, "autoscaling:CompleteLifecycleAction", strings.Replace(group, here.Region, "us-east-1", 1) + "workers", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"complete a hook of a named group in another region", "two groups", role, "autoscaling:CompleteLifecycleAction", strings.Replace(group, here.Region, "us-east-1", 1) + "workers", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"complete a hook of another account", "as they are", role, "autoscaling:CompleteLifecycleAction", strings.Replace(group, here.ID, "210987654321", 1) + "workers", tls, refused},
+	{"complete a hook of a named group of another account", "two groups", role, "autoscaling:CompleteLifecycleAction", strings.Replace(group, here.ID, "210987654321", 1) + "workers", tls, refused},
+	{"complete a hook of a group with the tag", "tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "workers", with(tls, "aws:ResourceTag/"+groupTag, "owned"), allowed},
+	{"prolong a hook of a group with the tag", "tagged groups", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers", with(tls, "aws:ResourceTag/"+groupTag, ""), allowed},
+	{"complete a hook of a group without the tag", "tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, refused},
+	{"complete a hook of a group with another cluster's tag", "tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "workers", with(tls, "aws:ResourceTag/kubernetes.io/cluster/test", "owned"), refused},
+	{"prolong a hook of a group without the tag", "tagged groups", role, "autoscaling:RecordLifecycleActionHeartbeat", group + "workers", tls, refused},
+	{"complete a hook of a named group with the tag", "two tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "workers", with(tls, "aws:ResourceTag/"+groupTag, "owned"), allowed},
+	{"complete a hook of a named group without the tag", "two tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "workers", tls, refused},
+	{"complete a hook of a group with the tag that is not named", "two tagged groups", role, "autoscaling:CompleteLifecycleAction", group + "others", with(tls, "aws:ResourceTag/"+groupTag, "owned"), refused},
+	{"read a hook, with tagged groups", "tagged groups", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
 	{"change a hook", "as they are", role, "autoscaling:PutLifecycleHook", group + "workers", tls, refused},
 	{"terminate an instance of a group", "as they are", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, refused},
+
+	{"read a rule", "as they are", role, "events:DescribeRule", source + "SpotInterruptionRule", tls, allowed},
+	{"read a rule of another region", "as they are", role, "events:DescribeRule", strings.Replace(source, here.Region, "us-east-1", 1) + "Other", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+	{"read a rule, without doctor", "without doctor", role, "events:DescribeRule", source + "SpotInterruptionRule", tls, refused},
+	{"change a rule", "as they are", role, "events:PutRule", source + "SpotInterruptionRule", tls, refused},
+	{"send an event", "as they are", role, "events:PutEvents", "arn:aws:events:eu-central-1:123456789012:event-bus/default", tls, refused},
+	{"read the queue of dead letters", "as they are", role, "sqs:GetQueueAttributes", dead, tls, allowed},
+	{"use a key", "as they are", role, "kms:Decrypt", "arn:aws:kms:eu-central-1:123456789012:key/k", tls, refused},
+
+	{"decrypt messages", "a key", role, "kms:Decrypt", key, tls, allowed},
+	{"encrypt", "a key", role, "kms:GenerateDataKey", key, tls, refused},
+	{"decrypt with the key of others", "a key", role, "kms:Decrypt", key + "2", tls, refused},
+	{"change the key's policy", "a key", role, "kms:PutKeyPolicy", key, tls, refused},
+	{"our rule encrypts", "a key", "events.amazonaws.com", "kms:GenerateDataKey", key, of("SpotInterruptionRule"), allowed},
+	{"our rule decrypts", "a key", "events.amazonaws.com", "kms:Decrypt", key, of("SpotInterruptionRule"), allowed},
+	{"our rule changes the key's policy", "a key", "events.amazonaws.com", "kms:PutKeyPolicy", key, of("SpotInterruptionRule"), refused},
+	{"another service encrypts", "a key", "sns.amazonaws.com", "kms:GenerateDataKey", key, tls, refused},
 
 	{"our pod takes the role", "as they are", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "node-termination-handler", "node-termination-handler"), allowed},
 	{"our pod tags its session", "as they are", "pods.eks.amazonaws.com", "sts:TagSession", role, pod("prod", "node-termination-handler", "node-termination-handler"), allowed},
@@ -117,6 +153,22 @@ var requests = []asked{
 	{"a pod takes the role by Pod Identity", "IRSA, another name", "pods.eks.amazonaws.com", "sts:AssumeRole", role, pod("prod", "kube-system", "aws-node-termination-handler"), refused},
 }
 
+// keyPolicy is the policy that KMS gives a new key, with the statement that the docs show.
+func keyPolicy(t *testing.T) map[string]any {
+	t.Helper()
+	_, section, _ := strings.Cut(string(read(t, "../../docs/security.md")), "## A key of your own\n")
+	_, block, _ := strings.Cut(section, "```json\n")
+	block, _, _ = strings.Cut(block, "```")
+	var shown any
+	if err := json.Unmarshal([]byte(block), &shown); err != nil {
+		t.Fatalf("%v in %q", err, block)
+	}
+	return map[string]any{"Version": "2012-10-17", "Statement": []any{
+		map[string]any{"Effect": "Allow", "Principal": map[string]any{"AWS": "arn:aws:iam::123456789012:root"}, "Action": "kms:*", "Resource": "*"},
+		shown,
+	}}
+}
+
 func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 	n := node(t)
 	var names []string
@@ -126,6 +178,9 @@ func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 			r := Request{IdentityPolicies: []NamedPolicy{}, ServiceControlPolicies: []any{}, ResourceControlPolicies: []any{}}
 			r.Request.Principal, r.Request.Action, r.Request.Context = a.who, a.action, a.context
 			r.Request.Resource.Resource, r.Request.Resource.AccountID = a.resource, here.ID
+			if strings.Contains(a.resource, ":210987654321:") {
+				r.Request.Resource.AccountID = "210987654321"
+			}
 			if a.who == role {
 				r.IdentityPolicies = []NamedPolicy{{"role", resources["RolePolicy"].Properties["PolicyDocument"]}}
 			}
@@ -134,6 +189,8 @@ func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 				r.ResourcePolicy = resources["QueuePolicy"].Properties["PolicyDocument"]
 			case dead:
 				r.ResourcePolicy = resources["DeadLettersPolicy"].Properties["PolicyDocument"]
+			case key, key + "2":
+				r.ResourcePolicy = keyPolicy(t)
 			case role:
 				r.ResourcePolicy = resources["Role"].Properties["AssumeRolePolicyDocument"]
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/tryfunc"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
@@ -18,7 +19,10 @@ import (
 // Terraform returns the resources of a module by their addresses, with the
 // expressions that it uses evaluated for an account and variables. twin tells
 // the type and name that a resource has in CloudFormation, for its ARN.
-func Terraform(files map[string][]byte, account Account, variables map[string]cty.Value, twin func(address string) (kind, name string)) (map[string]Resource, error) {
+func Terraform(
+	files map[string][]byte, account Account, variables map[string]cty.Value,
+	twin func(address string) (kind, name string),
+) (map[string]Resource, error) {
 	m := module{
 		account: account, twin: twin, made: map[string]Resource{},
 		context: &hcl.EvalContext{Functions: functions, Variables: map[string]cty.Value{"data": data(account)}},
@@ -43,15 +47,19 @@ func Terraform(files map[string][]byte, account Account, variables map[string]ct
 }
 
 var functions = map[string]function.Function{
+	"can":        tryfunc.CanFunc,
 	"coalesce":   stdlib.CoalesceFunc,
 	"concat":     stdlib.ConcatFunc,
 	"contains":   stdlib.ContainsFunc,
+	"flatten":    stdlib.FlattenFunc,
 	"join":       stdlib.JoinFunc,
 	"jsonencode": stdlib.JSONEncodeFunc,
 	"length":     stdlib.StrlenFunc, // of texts alone, here
 	"merge":      stdlib.MergeFunc,
+	"regex":      stdlib.RegexFunc,
 	"setunion":   stdlib.SetUnionFunc,
 	"toset":      stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
+	"trimsuffix": stdlib.TrimSuffixFunc,
 	"values":     stdlib.ValuesFunc,
 }
 
@@ -124,8 +132,11 @@ func typeOf(e hclsyntax.Expression) (cty.Type, hcl.Diagnostics) {
 		return map[string]cty.Type{"string": cty.String, "bool": cty.Bool, "number": cty.Number}[hcl.ExprAsKeyword(e)], nil
 	}
 	element, problems := typeOf(call.Args[0])
-	if call.Name == "set" {
+	switch call.Name {
+	case "set":
 		return cty.Set(element), problems
+	case "map":
+		return cty.Map(element), problems
 	}
 	return cty.List(element), problems
 }
@@ -313,7 +324,9 @@ func (m *module) properties(body *hclsyntax.Body) (map[string]any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		properties[name] = decoded
+		if decoded != nil { // null is as if the attribute were not there
+			properties[name] = decoded
+		}
 	}
 	for _, b := range body.Blocks {
 		var err error

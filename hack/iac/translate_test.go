@@ -1,9 +1,11 @@
 package iac
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,18 +15,19 @@ import (
 // twins are the resources of the Terraform module, and the logical name that
 // each has in CloudFormation; X stands for the key of for_each.
 var twins = map[string]string{
-	"aws_sqs_queue.queue":                          "Queue",
-	"aws_sqs_queue.dead_letters":                   "DeadLetters",
-	"aws_sqs_queue_policy.queue":                   "QueuePolicy",
-	"aws_sqs_queue_policy.dead_letters":            "DeadLettersPolicy",
-	"aws_cloudwatch_event_rule.rule":               "XRule",
-	"aws_cloudwatch_event_target.queue":            "XRule", // a property of it
-	"aws_autoscaling_lifecycle_hook.termination":   "TerminationHookX",
-	"aws_iam_role.role":                            "Role",
-	"aws_iam_role_policy.role":                     "RolePolicy",
-	"aws_eks_pod_identity_association.association": "Association",
-	"aws_cloudwatch_metric_alarm.undelivered":      "UndeliveredAlarm",
-	"aws_cloudwatch_metric_alarm.oldest_message":   "OldestMessageAlarm",
+	"aws_sqs_queue.queue":                             "Queue",
+	"aws_sqs_queue.dead_letters":                      "DeadLetters",
+	"aws_sqs_queue_redrive_allow_policy.dead_letters": "DeadLetters", // a property of it
+	"aws_sqs_queue_policy.queue":                      "QueuePolicy",
+	"aws_sqs_queue_policy.dead_letters":               "DeadLettersPolicy",
+	"aws_cloudwatch_event_rule.rule":                  "XRule",
+	"aws_cloudwatch_event_target.queue":               "XRule", // a property of it
+	"aws_autoscaling_lifecycle_hook.termination":      "TerminationHookX",
+	"aws_iam_role.role":                               "Role",
+	"aws_iam_role_policy.role":                        "RolePolicy",
+	"aws_eks_pod_identity_association.association":    "Association",
+	"aws_cloudwatch_metric_alarm.undelivered":         "UndeliveredAlarm",
+	"aws_cloudwatch_metric_alarm.unread":              "UnreadAlarm",
 }
 
 // kinds are Terraform's types and the properties that we use, in the terms of CloudFormation.
@@ -33,11 +36,13 @@ var kinds = map[string]struct {
 	properties map[string]string
 }{
 	"aws_sqs_queue": {"AWS::SQS::Queue", map[string]string{
-		"name": "", "sqs_managed_sse_enabled": "SqsManagedSseEnabled", "message_retention_seconds": "MessageRetentionPeriod", "redrive_policy": "RedrivePolicy",
+		"name": "QueueName", "sqs_managed_sse_enabled": "SqsManagedSseEnabled", "kms_master_key_id": "KmsMasterKeyId",
+		"message_retention_seconds": "MessageRetentionPeriod", "redrive_policy": "RedrivePolicy", "tags": "Tags",
 	}},
-	"aws_sqs_queue_policy": {"AWS::SQS::QueuePolicy", map[string]string{"queue_url": "Queues", "policy": "PolicyDocument"}},
+	"aws_sqs_queue_redrive_allow_policy": {"", map[string]string{"queue_url": "", "redrive_allow_policy": "RedriveAllowPolicy"}},
+	"aws_sqs_queue_policy":               {"AWS::SQS::QueuePolicy", map[string]string{"queue_url": "Queues", "policy": "PolicyDocument"}},
 	"aws_cloudwatch_event_rule": {"AWS::Events::Rule", map[string]string{
-		"name": "", "state": "State", "event_pattern": "EventPattern",
+		"name": "", "state": "State", "event_pattern": "EventPattern", "tags": "Tags",
 	}},
 	"aws_cloudwatch_event_target": {"", map[string]string{
 		"rule": "", "target_id": "Id", "arn": "Arn",
@@ -48,13 +53,16 @@ var kinds = map[string]struct {
 		"autoscaling_group_name": "AutoScalingGroupName", "name": "LifecycleHookName", "lifecycle_transition": "LifecycleTransition",
 		"heartbeat_timeout": "HeartbeatTimeout", "default_result": "DefaultResult",
 	}},
-	"aws_iam_role":        {"AWS::IAM::Role", map[string]string{"name": "", "description": "Description", "assume_role_policy": "AssumeRolePolicyDocument"}},
+	"aws_iam_role": {"AWS::IAM::Role", map[string]string{
+		"name": "", "description": "Description", "assume_role_policy": "AssumeRolePolicyDocument", "path": "Path",
+		"permissions_boundary": "PermissionsBoundary", "tags": "Tags",
+	}},
 	"aws_iam_role_policy": {"AWS::IAM::RolePolicy", map[string]string{"name": "PolicyName", "role": "RoleName", "policy": "PolicyDocument"}},
 	"aws_eks_pod_identity_association": {"AWS::EKS::PodIdentityAssociation", map[string]string{
-		"cluster_name": "ClusterName", "namespace": "Namespace", "service_account": "ServiceAccount", "role_arn": "RoleArn",
+		"cluster_name": "ClusterName", "namespace": "Namespace", "service_account": "ServiceAccount", "role_arn": "RoleArn", "tags": "Tags",
 	}},
 	"aws_cloudwatch_metric_alarm": {"AWS::CloudWatch::Alarm", map[string]string{
-		"alarm_name": "", "alarm_description": "AlarmDescription", "alarm_actions": "AlarmActions", "comparison_operator": "ComparisonOperator",
+		"tags": "Tags", "alarm_name": "", "alarm_description": "AlarmDescription", "alarm_actions": "AlarmActions", "comparison_operator": "ComparisonOperator",
 		"threshold": "Threshold", "evaluation_periods": "EvaluationPeriods", "treat_missing_data": "TreatMissingData",
 		"namespace": "Namespace", "metric_name": "MetricName", "dimensions": "Dimensions", "statistic": "Statistic", "period": "Period",
 		"metric_query": "Metrics", "metric_query.id": "Id", "metric_query.label": "Label", "metric_query.expression": "Expression",
@@ -77,7 +85,7 @@ func twin(resource string) (kind, name string) {
 func translated(t *testing.T, resources map[string]Resource) map[string]Resource {
 	t.Helper()
 	made := map[string]Resource{}
-	targets := map[string]any{}
+	parts := map[string]map[string]any{} // properties of others in CloudFormation
 	for resource, r := range resources {
 		kind, name := twin(resource)
 		if name == "" {
@@ -87,13 +95,16 @@ func translated(t *testing.T, resources map[string]Resource) map[string]Resource
 		if r.Type == "aws_cloudwatch_event_target" {
 			properties["DeadLetterConfig"] = properties["DeadLetterConfig"].([]any)[0]
 			properties["RetryPolicy"] = properties["RetryPolicy"].([]any)[0]
-			targets[name] = []any{properties}
+			properties = map[string]any{"Targets": []any{properties}}
+		}
+		if kind == "" {
+			parts[name] = properties
 			continue
 		}
 		made[name] = Resource{Type: kind, Properties: properties}
 	}
-	for rule, target := range targets {
-		made[rule].Properties["Targets"] = target
+	for name, properties := range parts {
+		maps.Copy(made[name].Properties, properties)
 	}
 	return made
 }
@@ -111,6 +122,9 @@ func renamed(t *testing.T, kind, path string, properties map[string]any) map[str
 		if list, ok := value.([]any); ok && len(list) == 0 {
 			continue // nothing is none
 		}
+		if fields, ok := value.(map[string]any); ok && len(fields) == 0 {
+			continue
+		}
 		switch to {
 		case "":
 		case "Queues":
@@ -121,7 +135,9 @@ func renamed(t *testing.T, kind, path string, properties map[string]any) map[str
 				dimensions = append(dimensions, map[string]any{"Name": name, "Value": value})
 			}
 			made[to] = dimensions
-		case "RedrivePolicy", "PolicyDocument", "EventPattern", "AssumeRolePolicyDocument":
+		case "Tags":
+			made[to] = tagList(value.(map[string]any))
+		case "RedrivePolicy", "RedriveAllowPolicy", "PolicyDocument", "EventPattern", "AssumeRolePolicyDocument":
 			var document any
 			if err := json.Unmarshal([]byte(value.(string)), &document); err != nil {
 				t.Fatal(err)
@@ -146,8 +162,36 @@ func renamed(t *testing.T, kind, path string, properties map[string]any) map[str
 	return made
 }
 
+func tagList(tags map[string]any) []any {
+	var list []any
+	for key, value := range tags {
+		list = append(list, map[string]any{"Key": key, "Value": value})
+	}
+	return list
+}
+
+// wide is how CloudFormation begins the ARNs of groups that are named: it cannot put functions before
+// each name. It widens nothing, as the requests of the policy test show.
+const wide = "arn:*:autoscaling:*:*:"
+
+// narrowed is normal's form with the ARNs of groups as Terraform has them.
+func narrowed(t *testing.T, resources map[string]Resource) map[string]Resource {
+	t.Helper()
+	text, err := json.Marshal(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact := strings.Join([]string{"arn", here.Partition, "autoscaling", here.Region, here.ID, ""}, ":")
+	var made map[string]Resource
+	if err := json.Unmarshal(bytes.ReplaceAll(text, []byte(wide), []byte(exact)), &made); err != nil {
+		t.Fatal(err)
+	}
+	return normal(t, made)
+}
+
 // normal brings resources into a form in which equal ones are the same: the
-// order of a list has no meaning in any of them.
+// order of a list has no meaning in any of them, and the policies of a role are
+// as good as one with all their statements.
 func normal(t *testing.T, resources map[string]Resource) map[string]Resource {
 	t.Helper()
 	text, err := json.Marshal(resources)
@@ -159,13 +203,26 @@ func normal(t *testing.T, resources map[string]Resource) map[string]Resource {
 		t.Fatal(err)
 	}
 	for _, r := range made {
-		if document, ok := r.Properties["AssumeRolePolicyDocument"].(string); ok {
-			var parsed any
-			if err := json.Unmarshal([]byte(document), &parsed); err != nil {
-				t.Fatal(err)
+		for _, name := range []string{"AssumeRolePolicyDocument", "PolicyDocument"} {
+			if document, ok := r.Properties[name].(string); ok {
+				var parsed any
+				if err := json.Unmarshal([]byte(document), &parsed); err != nil {
+					t.Fatalf("%v in %s", err, document)
+				}
+				r.Properties[name] = parsed
 			}
-			r.Properties["AssumeRolePolicyDocument"] = parsed
 		}
+	}
+	if more, ok := made["HooksPolicy"]; ok {
+		all := made["RolePolicy"].Properties
+		if more.Properties["PolicyName"] == all["PolicyName"] || more.Properties["RoleName"] != all["RoleName"] {
+			t.Errorf("the role's policies are %v and %v", all, more.Properties)
+		}
+		document := all["PolicyDocument"].(map[string]any)
+		document["Statement"] = slices.Concat(document["Statement"].([]any), more.Properties["PolicyDocument"].(map[string]any)["Statement"].([]any))
+		delete(made, "HooksPolicy")
+	}
+	for _, r := range made {
 		sorted(r.Properties)
 	}
 	return made

@@ -1,23 +1,29 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
+	"debug/buildinfo"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
+	"slices"
+	"strings"
 
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/crypto/x509roots/fallback/bundle"
@@ -26,32 +32,43 @@ import (
 // user is who the program runs as, nonroot in distroless images.
 const user = "65532:65532"
 
-// image writes the image of all platforms to dir as an OCI layout, tells its
-// digest, and pushes it to reference, unless that is empty.
+// An image is what a registry gets: the image of several platforms, and what refers
+// to it.
+type image struct {
+	tag       string
+	index     v1.ImageIndex
+	referrers []v1.Image // bills of materials, of each platform's image and of the index
+	bom       []byte     // of the index
+	programs  []program
+}
+
+// image makes the image of all platforms in dir, as an OCI layout, tells its digest,
+// and pushes it to reference, unless that is empty.
 func (s source) image(ctx context.Context, dir, reference string, out io.Writer) error {
-	work, err := os.MkdirTemp("", "release-")
+	b, err := s.newBuilder(ctx)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
-	binaries := map[platform]string{}
-	for _, p := range imagePlatforms {
-		binaries[p] = filepath.Join(work, p.os+"-"+p.arch)
-		if err := s.build(ctx, p, binaries[p]); err != nil {
+	defer b.close()
+	var programs []program
+	for _, p := range s.platforms {
+		if p.os != "linux" {
+			continue
+		}
+		made, err := b.program(ctx, p, s.fips)
+		if err != nil {
 			return err
 		}
+		programs = append(programs, made)
 	}
-	index, err := s.index(binaries)
+	i, err := b.compose(ctx, programs, s.fips)
 	if err != nil {
-		return fmt.Errorf("make the image: %w", err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	if _, err := layout.Write(dir, index); err != nil {
-		return fmt.Errorf("write the image: %w", err)
+	if err := i.write(dir); err != nil {
+		return err
 	}
-	digest, err := index.Digest()
+	digest, err := i.index.Digest()
 	if err != nil {
 		return err
 	}
@@ -59,70 +76,288 @@ func (s source) image(ctx context.Context, dir, reference string, out io.Writer)
 	if reference == "" {
 		return nil
 	}
-	return push(ctx, index, reference)
+	return pushLayout(ctx, dir, reference)
 }
 
-func push(ctx context.Context, index v1.ImageIndex, reference string) error {
-	ref, err := name.ParseReference(reference)
+// compose makes the image of programs for Linux.
+func (b *builder) compose(ctx context.Context, programs []program, fips bool) (*image, error) {
+	i := &image{tag: b.version, programs: programs}
+	if fips {
+		i.tag += "-fips"
+	}
+	roots, err := b.roots(ctx)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("find the certificates: %w", err)
 	}
-	if err := remote.WriteIndex(ref, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-		return fmt.Errorf("push %s: %w", reference, err)
-	}
-	return nil
-}
-
-// index is the image of several platforms.
-func (s source) index(binaries map[platform]string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	base, err := layer(baseFiles())
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range imagePlatforms { // a map has no order
-		program, err := os.ReadFile(binaries[p])
+	for _, p := range programs {
+		p.components = append(slices.Clone(p.components), roots)
+		content, err := os.ReadFile(p.path)
 		if err != nil {
 			return nil, err
 		}
-		top, err := layer([]file{{name: programName, mode: 0o755, content: program}})
+		top, err := layer(append(b.licenceFiles(p.components), file{name: programName, mode: 0o755, content: content}))
 		if err != nil {
 			return nil, err
 		}
-		image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-		if image, err = mutate.AppendLayers(image, base, top); err != nil {
+		made := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+		if made, err = mutate.AppendLayers(made, base, top); err != nil {
 			return nil, err
 		}
-		config, err := image.ConfigFile()
+		config, err := made.ConfigFile()
 		if err != nil {
 			return nil, err
 		}
 		config = config.DeepCopy()
 		config.OS, config.Architecture = p.os, p.arch
 		config.Config = v1.Config{
-			User: user, Entrypoint: []string{"/" + programName}, WorkingDir: "/",
-			Labels: map[string]string{
-				"org.opencontainers.image.title":    programName,
-				"org.opencontainers.image.version":  s.version,
-				"org.opencontainers.image.revision": s.commit,
-				"org.opencontainers.image.licenses": "Apache-2.0",
-			},
+			User: user, Entrypoint: []string{"/" + programName}, WorkingDir: "/", Labels: b.labels(i.tag),
 		}
-		if image, err = mutate.ConfigFile(image, config); err != nil {
+		if made, err = mutate.ConfigFile(made, config); err != nil {
+			return nil, err
+		}
+		bom, err := b.bom(cyclonedx.ComponentTypeContainer, p.components, p.settings()...)
+		if err != nil {
+			return nil, err
+		}
+		descriptor, err := partial.Descriptor(made)
+		if err != nil {
+			return nil, err
+		}
+		if err := i.refer(*descriptor, bom); err != nil {
 			return nil, err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}},
+			Add: made, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}},
 		})
 	}
-	return index, nil
+	i.index = mutate.Annotations(index, b.labels(i.tag)).(v1.ImageIndex)
+	if i.bom, err = b.bom(cyclonedx.ComponentTypeContainer, append(union(programs), roots)); err != nil {
+		return nil, err
+	}
+	descriptor, err := partial.Descriptor(i.index)
+	if err != nil {
+		return nil, err
+	}
+	return i, i.refer(*descriptor, i.bom)
 }
 
-// A file of the image; a directory where its name ends in a slash.
-type file struct {
-	name    string
-	mode    int64
-	content []byte
+// labels are those of the image, and the annotations of its index: registries show
+// the one or the other.
+func (b *builder) labels(tag string) map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.title":         programName,
+		"org.opencontainers.image.description":   "Drains Kubernetes nodes before AWS takes their instances away.",
+		"org.opencontainers.image.version":       tag,
+		"org.opencontainers.image.revision":      b.commit,
+		"org.opencontainers.image.source":        repository,
+		"org.opencontainers.image.url":           repository,
+		"org.opencontainers.image.documentation": repository + "/tree/main/docs",
+		"org.opencontainers.image.licenses":      "Apache-2.0",
+	}
+}
+
+// refer adds a bill of materials of what the descriptor names.
+func (i *image) refer(of v1.Descriptor, bom []byte) error {
+	a, err := newArtifact(sbomType, bom, v1.Descriptor{MediaType: of.MediaType, Digest: of.Digest, Size: of.Size})
+	if err != nil {
+		return err
+	}
+	made, err := partial.CompressedToImage(a)
+	if err != nil {
+		return err
+	}
+	i.referrers = append(i.referrers, made)
+	return nil
+}
+
+// tagAnnotation names an image of a layout.
+const tagAnnotation = "org.opencontainers.image.ref.name"
+
+// write writes the image to dir, which is emptied first: the index, by its tag, then
+// what refers to it.
+func (i *image) write(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	path, err := layout.Write(dir, mutate.IndexMediaType(empty.Index, types.OCIImageIndex))
+	if err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	if err := path.AppendIndex(i.index, layout.WithAnnotations(map[string]string{tagAnnotation: i.tag})); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	for _, r := range i.referrers {
+		if err := path.AppendImage(r); err != nil {
+			return fmt.Errorf("write the bill of materials: %w", err)
+		}
+	}
+	return nil
+}
+
+// pushLayout pushes the image that dir holds to reference, with what refers to it.
+func pushLayout(ctx context.Context, dir, reference string) error {
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		return err
+	}
+	all, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return fmt.Errorf("read the image: %w", err)
+	}
+	manifest, err := all.IndexManifest()
+	if err != nil {
+		return err
+	}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	for _, d := range manifest.Manifests {
+		if d.Annotations[tagAnnotation] != "" {
+			index, err := all.ImageIndex(d.Digest)
+			if err != nil {
+				return err
+			}
+			if err := remote.WriteIndex(ref, index, options...); err != nil {
+				return fmt.Errorf("push %s: %w", reference, err)
+			}
+			continue
+		}
+		referrer, err := all.Image(d.Digest)
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(ref.Context().Digest(d.Digest.String()), referrer, options...); err != nil {
+			return fmt.Errorf("push the bill of materials of %s: %w", reference, err)
+		}
+	}
+	return nil
+}
+
+// describeImage writes what an image is made of to path.cdx.json, and where it comes
+// from to path.provenance.json.
+func (b *builder) describeImage(i *image, path string) error {
+	if err := os.WriteFile(path+".cdx.json", i.bom, 0o644); err != nil {
+		return err
+	}
+	digest, err := i.index.Digest()
+	if err != nil {
+		return err
+	}
+	manifest, err := i.index.IndexManifest()
+	if err != nil {
+		return err
+	}
+	subjects := []resource{{Name: programName + ":" + i.tag, Digest: map[string]string{digest.Algorithm: digest.Hex}}}
+	for _, m := range manifest.Manifests {
+		subjects = append(subjects, resource{
+			Name:   fmt.Sprintf("%s:%s (%s)", programName, i.tag, m.Platform),
+			Digest: map[string]string{m.Digest.Algorithm: m.Digest.Hex},
+		})
+	}
+	// The platforms differ in nothing but the platform.
+	made := i.programs[0]
+	made.components = union(i.programs)
+	return writeJSON(path+".provenance.json", b.provenance(subjects, &made))
+}
+
+// An artifact is a manifest with one file that is about something else in the registry.
+type artifact struct {
+	manifest []byte
+	layer    v1.Layer
+}
+
+// emptyConfig is what OCI says to put where an artifact has no configuration.
+const emptyConfig = "{}"
+
+func newArtifact(kind string, content []byte, of v1.Descriptor) (*artifact, error) {
+	l := static.NewLayer(content, types.MediaType(kind))
+	descriptor, err := partial.Descriptor(l)
+	if err != nil {
+		return nil, err
+	}
+	config, size, err := v1.SHA256(strings.NewReader(emptyConfig))
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := json.Marshal(v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: kind, Subject: &of,
+		Config: v1.Descriptor{
+			MediaType: "application/vnd.oci.empty.v1+json", Digest: config, Size: size, Data: []byte(emptyConfig),
+		},
+		Layers: []v1.Descriptor{*descriptor},
+	})
+	return &artifact{manifest, l}, err
+}
+
+// RawConfigFile and those below implement partial.CompressedImageCore.
+func (a *artifact) RawConfigFile() ([]byte, error) { return []byte(emptyConfig), nil }
+
+func (a *artifact) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+
+func (a *artifact) RawManifest() ([]byte, error) { return a.manifest, nil }
+
+func (a *artifact) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+	if own, err := a.layer.Digest(); err != nil || own != h {
+		return nil, fmt.Errorf("there is no layer %s", h)
+	}
+	return a.layer, nil
+}
+
+// licenceFiles are the files of the image that say under which terms it may be used.
+func (b *builder) licenceFiles(components []component) []file {
+	return []file{
+		{name: "licenses/", mode: 0o755},
+		{name: "licenses/" + licenceFile, mode: 0o644, content: b.licence},
+		{name: "licenses/" + noticesFile, mode: 0o644, content: notices(components)},
+	}
+}
+
+// rootfs writes to dir the files of the image besides the program, for an image
+// that the Dockerfile makes.
+func (s source) rootfs(ctx context.Context, dir, path string) error {
+	b, err := s.newBuilder(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	settings := map[string]string{}
+	for _, setting := range info.Settings {
+		settings[setting.Key] = setting.Value
+	}
+	made := program{platform: platform{settings["GOOS"], settings["GOARCH"]}, path: path}
+	fips := settings["GOFIPS140"] != "" && settings["GOFIPS140"] != "off"
+	if made, err = b.examine(ctx, made, fips); err != nil {
+		return err
+	}
+	roots, err := b.roots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range append(baseFiles(), b.licenceFiles(append(made.components, roots))...) {
+		target, mode := filepath.Join(dir, filepath.FromSlash(f.name)), fs.FileMode(f.mode&0o777)
+		if f.mode&0o1000 != 0 {
+			mode |= fs.ModeSticky
+		}
+		if strings.HasSuffix(f.name, "/") {
+			err = os.MkdirAll(target, mode)
+		} else {
+			err = os.WriteFile(target, f.content, mode)
+		}
+		if err == nil {
+			err = os.Chmod(target, mode) // whatever the umask is
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // baseFiles are what distroless/static has that the program may need: who it
@@ -137,7 +372,10 @@ func baseFiles() []file {
 	return []file{
 		{name: "etc/", mode: 0o755},
 		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nnonroot:x:65532:\n")},
-		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+		{
+			name: "etc/passwd", mode: 0o644,
+			content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"),
+		},
 		{name: "etc/ssl/", mode: 0o755},
 		{name: "etc/ssl/certs/", mode: 0o755},
 		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: roots.Bytes()},
@@ -145,26 +383,13 @@ func baseFiles() []file {
 	}
 }
 
-// layer is a layer with files in this order, all of root's and of 1970.
+// layer is a layer with files in this order.
 func layer(files []file) (v1.Layer, error) {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for _, f := range files {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
-		if f.name[len(f.name)-1] == '/' {
-			header.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(header); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f.content); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
+	archive, err := pack(files)
+	if err != nil {
 		return nil, err
 	}
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
+		return io.NopCloser(bytes.NewReader(archive)), nil
 	}, tarball.WithMediaType(types.OCILayer))
 }

@@ -1,14 +1,17 @@
-// Command release makes what a release consists of, with Go alone: binaries,
-// their SBOMs, checksums, and a multi-arch image as an OCI layout, which needs
-// no container engine. The same sources give the same bytes.
+// Command release makes what a release consists of, with Go alone: archives
+// with the program, their SBOMs, the chart, multi-arch images as OCI layouts,
+// the licences of all that is in them, statements of their provenance and
+// checksums. It needs no container engine. The same sources give the same bytes.
 //
-//	release [-version V] [-commit C] binaries DIR
-//	release [-version V] [-commit C] image DIR [REFERENCE]
-//	release checksums DIR
+//	release [flags] all DIR               everything
+//	release [flags] image DIR [REFERENCE] the image; pushed if there is a REFERENCE
+//	release [flags] chart DIR             the packed chart
+//	release [flags] rootfs DIR PROGRAM    the files of the image, for a PROGRAM
+//	release push LAYOUT REFERENCE         push an image that was made before
+//	release [flags] notes                 print the changelog of the version
 //
-// A REFERENCE such as registry.example.com/team/node-termination-handler:v1 is
-// where the image is pushed to, with the credentials of the usual Docker
-// configuration.
+// A REFERENCE is such as registry.example.com/team/node-termination-handler:v1.
+// It is pushed to with the credentials of the usual Docker configuration.
 package main
 
 import (
@@ -20,6 +23,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 )
 
 func main() {
@@ -32,31 +36,155 @@ func main() {
 	}
 }
 
-// A source is the tree that is released.
+const (
+	programName = "node-termination-handler"
+	repository  = "https://github.com/node-termination-handler/node-termination-handler"
+)
+
+// A source is the tree that is released, and what is made of it.
 type source struct {
-	root            string // where the Dockerfile is
+	root            string // where go.mod is
 	version, commit string
+	builder, run    string // URIs of what builds, and of its run; the run may be empty
+	fips            bool   // make the image with the certified cryptographic module
+	// Of the program; the images have those of Linux.
+	platforms []platform
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	var s source
-	flags.StringVar(&s.root, "root", filepath.Join("..", ".."), "directory of the Dockerfile")
-	flags.StringVar(&s.version, "version", "dev", "version that the program tells")
+	s := source{platforms: allPlatforms}
+	flags.StringVar(&s.root, "root", filepath.Join("..", ".."), "directory of the source tree")
+	flags.StringVar(&s.version, "version", "0.0.0-dev", "version that the program tells, without v")
 	flags.StringVar(&s.commit, "commit", "unknown", "commit that it tells")
+	flags.StringVar(&s.builder, "builder", repository+"/tree/main/hack/release", "URI of what builds, for the provenance")
+	flags.StringVar(&s.run, "run", "", "URI of this run of it, for the provenance")
+	flags.BoolVar(&s.fips, "fips", false, "make the image with Go's certified FIPS 140-3 module")
+	flags.Func("platforms", "only these, such as linux/amd64,darwin/arm64", func(list string) (err error) {
+		s.platforms, err = parsePlatforms(list)
+		return err
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	what, dir, reference := flags.Arg(0), flags.Arg(1), flags.Arg(2)
-	switch {
-	case dir == "":
-		return errors.New("say what to make (binaries, image or checksums) and in which directory")
-	case what == "binaries":
-		return s.binaries(ctx, dir, out)
-	case what == "image":
-		return s.image(ctx, dir, reference, out)
-	case what == "checksums":
-		return checksums(dir)
+	root, err := filepath.Abs(s.root)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("%q is none of binaries, image and checksums", what)
+	s.root = root
+	words := flags.Args()
+	if len(words) == 0 {
+		return errors.New("say what to make: all, image, chart, rootfs, push or notes")
+	}
+	what, rest := words[0], words[1:]
+	least, most := 1, 1
+	switch what {
+	case "notes":
+		least, most = 0, 0
+	case "image":
+		most = 2
+	case "rootfs", "push":
+		least, most = 2, 2
+	}
+	if len(rest) < least || len(rest) > most {
+		return fmt.Errorf("%s takes %d to %d arguments, not %q", what, least, most, rest)
+	}
+	if strings.HasPrefix(s.version, "v") {
+		return fmt.Errorf("the version is %q: leave out the v, charts and tags of images have none", s.version)
+	}
+	switch what {
+	case "all":
+		return s.all(ctx, rest[0], out)
+	case "image":
+		return s.image(ctx, rest[0], strings.Join(rest[1:], ""), out)
+	case "chart":
+		path, err := s.chart(ctx, rest[0])
+		if err == nil {
+			fmt.Fprintln(out, path)
+		}
+		return err
+	case "rootfs":
+		return s.rootfs(ctx, rest[0], rest[1])
+	case "push":
+		return pushLayout(ctx, rest[0], rest[1])
+	case "notes":
+		text, err := s.notes()
+		fmt.Fprint(out, text)
+		return err
+	}
+	return fmt.Errorf("%q is none of all, image, chart, rootfs, push and notes", what)
+}
+
+// all writes the whole release to dir, which is emptied first.
+func (s source) all(ctx context.Context, dir string, out io.Writer) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	b, err := s.newBuilder(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	var programs []program
+	for _, variant := range []struct {
+		fips   bool
+		suffix string
+	}{{false, ""}, {true, "_fips"}} {
+		var ofImage []program
+		for _, p := range s.platforms {
+			if variant.fips && p.os != "linux" {
+				continue
+			}
+			made, err := b.program(ctx, p, variant.fips)
+			if err != nil {
+				return err
+			}
+			name := fmt.Sprintf("%s_%s_%s_%s%s", programName, s.version, p.os, p.arch, variant.suffix)
+			if err := b.archive(made, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+			programs = append(programs, made)
+			if p.os == "linux" {
+				ofImage = append(ofImage, made)
+			}
+		}
+		if len(ofImage) == 0 {
+			continue
+		}
+		i, err := b.compose(ctx, ofImage, variant.fips)
+		if err != nil {
+			return err
+		}
+		layout := filepath.Join(dir, "image"+strings.ReplaceAll(variant.suffix, "_", "-"))
+		if err := i.write(layout); err != nil {
+			return err
+		}
+		name := fmt.Sprintf("%s_%s_image%s", programName, s.version, variant.suffix)
+		if err := b.describeImage(i, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		digest, err := i.index.Digest()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, layout, digest)
+	}
+	chart, err := s.chart(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if err := b.attest(chart, nil); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, noticesFile), notices(union(programs)), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, licenceFile), b.licence, 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, dir)
+	return checksums(dir)
 }

@@ -2,20 +2,22 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/x509"
-	"encoding/json"
+	"debug/buildinfo"
 	"errors"
 	"io"
+	"io/fs"
 	"log"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,31 +27,57 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-var tree = source{root: filepath.Join("..", ".."), version: "1.2.3", commit: "abc"}
+var tree = func() source {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		panic(err)
+	}
+	return source{
+		root: root, version: "1.2.3", commit: strings.Repeat("ab", 20), platforms: allPlatforms,
+		builder: "https://ci.example.com/workflow", run: "https://ci.example.com/runs/1",
+	}
+}()
 
-// index makes an image of files that stand for the binaries, as it is on disk.
-func index(t *testing.T) v1.ImageIndex {
+func newTestBuilder(t *testing.T) *builder {
 	t.Helper()
-	binaries := map[platform]string{}
-	for _, p := range imagePlatforms {
-		binaries[p] = filepath.Join(t.TempDir(), p.arch)
-		if err := os.WriteFile(binaries[p], []byte("program for "+p.arch), 0o600); err != nil {
+	b, err := tree.newBuilder(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return b
+}
+
+// aLibrary is a component that programs of tests are linked from.
+var aLibrary = component{
+	path: "example.com/library", version: "v1.0.0", sum: "h1:Khu2En+0gcYPZ2kuIihfswbzxv/mIHXgzPZ018Oty48=",
+	licences: []string{"MIT"}, texts: []text{{"LICENSE", "Do as you like."}},
+}
+
+// imageOf makes an image of files that stand for the programs, and writes it to a
+// directory.
+func imageOf(t *testing.T) (made *image, dir string) {
+	t.Helper()
+	var programs []program
+	for _, p := range allPlatforms[:2] {
+		path := filepath.Join(t.TempDir(), p.arch)
+		if err := os.WriteFile(path, []byte("program for "+p.arch), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		programs = append(programs, program{
+			platform: p, path: path, info: &buildinfo.BuildInfo{GoVersion: "go1.26.8"}, components: []component{aLibrary},
+		})
 	}
-	i, err := tree.index(binaries)
+	b := newTestBuilder(t)
+	made, err := b.compose(t.Context(), programs, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := layout.Write(t.TempDir(), i)
-	if err != nil {
+	dir = filepath.Join(t.TempDir(), "image")
+	if err := made.write(dir); err != nil {
 		t.Fatal(err)
 	}
-	written, err := path.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return written
+	return made, dir
 }
 
 func digest(t *testing.T, i interface{ Digest() (v1.Hash, error) }) string {
@@ -61,29 +89,54 @@ func digest(t *testing.T, i interface{ Digest() (v1.Hash, error) }) string {
 	return h.String()
 }
 
-func TestTheSameBinariesGiveTheSameImage(t *testing.T) {
-	if a, b := digest(t, index(t)), digest(t, index(t)); a != b {
-		t.Errorf("%s, then %s", a, b)
-	}
-}
-
-func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
-	dockerfile, err := os.ReadFile(filepath.Join(tree.root, "Dockerfile"))
+func readText(t *testing.T, path ...string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(path...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"USER " + user + "\n", `ENTRYPOINT ["/` + programName + `"]`} {
-		if !strings.Contains(string(dockerfile), line) {
+	return string(content)
+}
+
+func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
+	dockerfile := readText(t, tree.root, "Dockerfile")
+	toolchain, err := tree.toolchain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"USER " + user + "\n", `ENTRYPOINT ["/` + programName + `"]`, "\nFROM scratch\n",
+		" golang:" + strings.TrimPrefix(toolchain, "go") + " AS build\n", "COPY --from=build /rootfs/ /\n",
+	} {
+		if !strings.Contains(dockerfile, line) {
 			t.Errorf("the Dockerfile lacks %q", line)
 		}
 	}
-	i := index(t)
+	made, dir := imageOf(t)
+	all, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outer, err := all.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := outer.Manifests[0]; first.Digest.String() != digest(t, made.index) || first.Annotations[tagAnnotation] != tree.version {
+		t.Errorf("the layout begins with %+v", first)
+	}
+	i, err := all.ImageIndex(outer.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := validate.Index(i); err != nil {
 		t.Error(err)
 	}
 	manifest, err := i.IndexManifest()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if manifest.Annotations["org.opencontainers.image.source"] != repository {
+		t.Errorf("annotations: %v", manifest.Annotations)
 	}
 	var architectures []string
 	for _, m := range manifest.Manifests {
@@ -96,10 +149,12 @@ func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := config.Config; c.User != user || !slices.Equal(c.Entrypoint, []string{"/" + programName}) || config.Platform().String() != m.Platform.String() {
+		if c := config.Config; c.User != user || !slices.Equal(c.Entrypoint, []string{"/" + programName}) ||
+			config.Platform().String() != m.Platform.String() || c.Labels["org.opencontainers.image.source"] != repository ||
+			c.Labels["org.opencontainers.image.version"] != tree.version || c.Labels["org.opencontainers.image.revision"] != tree.commit {
 			t.Errorf("config of %s: %+v", m.Platform, config)
 		}
-		files := unpack(t, image)
+		files := filesOf(t, image)
 		if got := files[programName]; got.Mode != 0o755 || string(got.content) != "program for "+m.Platform.Architecture {
 			t.Errorf("the program is %q with mode %o", got.content, got.Mode)
 		}
@@ -108,6 +163,15 @@ func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
 		}
 		if roots := x509.NewCertPool(); !roots.AppendCertsFromPEM(files["etc/ssl/certs/ca-certificates.crt"].content) {
 			t.Error("there are no certificates in it")
+		}
+		if string(files["licenses/LICENSE"].content) != readText(t, tree.root, "LICENSE") {
+			t.Error("it lacks our licence")
+		}
+		others := string(files["licenses/"+noticesFile].content)
+		for _, part := range []string{"example.com/library v1.0.0: MIT\n", "\nDo as you like.\n", certificates + " "} {
+			if !strings.Contains(others, part) {
+				t.Errorf("the notices lack %q:\n%s", part, others)
+			}
 		}
 	}
 	if !slices.Equal(architectures, []string{"linux/amd64", "linux/arm64"}) {
@@ -120,7 +184,7 @@ type unpacked struct {
 	content []byte
 }
 
-func unpack(t *testing.T, image v1.Image) map[string]unpacked {
+func filesOf(t *testing.T, image v1.Image) map[string]unpacked {
 	t.Helper()
 	all := map[string]unpacked{}
 	stream := mutate.Extract(image)
@@ -145,41 +209,107 @@ func unpack(t *testing.T, image v1.Image) map[string]unpacked {
 }
 
 // newRegistry returns the address of a registry in memory.
-func newRegistry(t *testing.T) string {
+func newRegistry(t *testing.T, options ...registry.Option) string {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestAnImageIsPushedAsItIs(t *testing.T) {
-	reference := newRegistry(t) + "/team/" + programName + ":1.2.3"
-	pushed := index(t)
-	if err := push(t.Context(), pushed, reference); err != nil {
-		t.Fatal(err)
+// A registry either answers who refers to an image, or clients keep a list under a tag.
+func TestAnImageIsPushedAsItIsWithItsBillsOfMaterials(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		reference := newRegistry(t, registry.WithReferrersSupport(answers)) + "/team/" + programName + ":1.2.3"
+		made, dir := imageOf(t)
+		if err := pushLayout(t.Context(), dir, reference); err != nil {
+			t.Fatal(err)
+		}
+		ref, err := name.ParseReference(reference)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pulled, err := remote.Index(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if digest(t, pulled) != digest(t, made.index) {
+			t.Error("another image came back")
+		}
+		manifest, err := pulled.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects := []string{digest(t, pulled)}
+		for _, m := range manifest.Manifests {
+			subjects = append(subjects, m.Digest.String())
+		}
+		for _, subject := range subjects {
+			for _, bom := range referrers(t, ref.Context().Digest(subject)) {
+				names := map[string]bool{}
+				for _, c := range *bom.Components {
+					names[c.Name] = true
+				}
+				if !names[aLibrary.path] || !names[certificates] || bom.Metadata.Component.Type != cyclonedx.ComponentTypeContainer {
+					t.Errorf("%s is said to be made of %v", subject, names)
+				}
+			}
+		}
 	}
-	ref, err := name.ParseReference(reference)
+}
+
+// referrers are the bills of materials that refer to an image: one.
+func referrers(t *testing.T, of name.Digest) []cyclonedx.BOM {
+	t.Helper()
+	index, err := remote.Referrers(of)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulled, err := remote.Index(ref)
+	manifest, err := index.IndexManifest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if digest(t, pulled) != digest(t, pushed) {
-		t.Error("another image came back")
+	var boms []cyclonedx.BOM
+	for _, m := range manifest.Manifests {
+		artifact, err := remote.Image(of.Digest(m.Digest.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside, err := artifact.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inside.ArtifactType != sbomType || inside.Subject.Digest.String() != of.DigestStr() {
+			t.Errorf("what refers to %s: %+v", of, inside)
+		}
+		layers, err := artifact.Layers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := layers[0].Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bom cyclonedx.BOM
+		if err := cyclonedx.NewBOMDecoder(content, cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
+			t.Fatal(err)
+		}
+		boms = append(boms, bom)
 	}
+	if len(boms) != 1 {
+		t.Errorf("%d bills of materials refer to %s", len(boms), of)
+	}
+	return boms
 }
 
 func TestTheChartIsPackedAndPushed(t *testing.T) {
 	dir, host := t.TempDir(), newRegistry(t)
-	program, err := goTool(t, "-n", "helm")
+	out, err := output(t.Context(), filepath.Join(tree.root, "hack", "helm"), os.Environ(), "tool", "-n", "helm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	helm := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), strings.TrimSpace(program), args...)
+		cmd := exec.CommandContext(t.Context(), strings.TrimSpace(string(out)), args...)
 		cmd.Env = []string{"HOME=" + dir}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -187,31 +317,42 @@ func TestTheChartIsPackedAndPushed(t *testing.T) {
 		}
 		return string(out)
 	}
-	helm("package", filepath.Join(tree.root, "deploy", "helm", programName), "--version=1.2.3", "--app-version=1.2.3", "--destination="+dir)
-	helm("push", filepath.Join(dir, programName+"-1.2.3.tgz"), "oci://"+host+"/charts", "--plain-http")
+	path, err := tree.chart(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	files, err := unpack(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var licence string
+	for _, f := range files {
+		if f.name == programName+"/LICENSE" {
+			licence += string(f.content)
+		}
+	}
+	if licence != readText(t, tree.root, "LICENSE") {
+		t.Errorf("the chart's licence is %q", licence)
+	}
+	helm("push", path, "oci://"+host+"/charts", "--plain-http")
 	shown := helm("show", "chart", "oci://"+host+"/charts/"+programName, "--version=1.2.3", "--plain-http")
-	if !strings.Contains(shown, "appVersion: 1.2.3") {
+	if !strings.Contains(shown, "\nversion: 1.2.3") || !strings.Contains(shown, "appVersion: 1.2.3") {
 		t.Errorf("what came back: %s", shown)
 	}
-	rendered := helm("template", "nth", "oci://"+host+"/charts/"+programName, "--version=1.2.3", "--plain-http", "--set=queueURL=q,prometheusRule.create=true")
+	rendered := helm("template", "nth", "oci://"+host+"/charts/"+programName, "--version=1.2.3", "--plain-http",
+		"--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth,prometheusRule.create=true,image.repository=registry.example.com/"+programName)
 	if !strings.Contains(rendered, programName+":1.2.3") || !strings.Contains(rendered, "alert:") {
 		t.Errorf("what it renders: %s", rendered)
 	}
 }
 
-func goTool(t *testing.T, args ...string) (string, error) {
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"tool"}, args...)...)
-	cmd.Dir = filepath.Join("..", "helm")
-	out, err := cmd.Output()
-	return string(out), err
-}
-
 func TestTheBuildCommandIsThatOfTheDockerfile(t *testing.T) {
-	dockerfile, err := os.ReadFile(filepath.Join(tree.root, "Dockerfile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	command, err := buildCommand(string(dockerfile))
+	command, err := buildCommand(readText(t, tree.root, "Dockerfile"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,50 +368,151 @@ func TestTheBuildCommandIsThatOfTheDockerfile(t *testing.T) {
 	}
 }
 
-func TestTheSBOMNamesEveryModuleOfTheBinary(t *testing.T) {
-	self, err := os.ReadFile(os.Args[0])
+func TestEveryModuleIsBuiltWithTheSameGo(t *testing.T) {
+	want, err := tree.toolchain()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(path, self, 0o600); err != nil {
+	count := 0
+	err = filepath.WalkDir(tree.root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && slices.Contains([]string{".git", "node_modules", "dist"}, entry.Name()) {
+			return filepath.SkipDir
+		}
+		if err != nil || entry.Name() != "go.mod" {
+			return err
+		}
+		count++
+		if got, err := (source{root: filepath.Dir(path)}).toolchain(); got != want {
+			t.Errorf("%s: %q, not %q: %v", path, got, want, err)
+		}
+		return nil
+	})
+	if err != nil || count < 2 {
+		t.Errorf("%d files were found: %v", count, err)
+	}
+}
+
+// What has a certificate is in a list that comes with Go.
+func TestTheFIPSModuleIsTheNewestWithACertificate(t *testing.T) {
+	root, err := output(t.Context(), tree.root, os.Environ(), "env", "GOROOT")
+	if err != nil {
 		t.Fatal(err)
 	}
-	var first []byte
-	for range 2 {
-		if err := writeSBOM(path, "1.2.3"); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(path + ".cdx.json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first != nil && !bytes.Equal(first, text) {
-			t.Error("the second is another")
-		}
-		first = text
+	dir := filepath.Join(strings.TrimSpace(string(root)), "lib", "fips140")
+	if certified := readText(t, dir, "certified.txt"); certified != readText(t, dir, fipsModule+".txt") {
+		t.Errorf("%s has a certificate, and we build with %s", strings.TrimSpace(certified), fipsModule)
 	}
-	var bom struct {
-		BOMFormat  string
-		Components []struct{ Name, Version, Purl string }
-	}
-	if err := json.Unmarshal(first, &bom); err != nil {
+}
+
+func TestLicencesAreReadAndToldApart(t *testing.T) {
+	known, err := newLicences()
+	if err != nil {
 		t.Fatal(err)
 	}
-	named := map[string]bool{}
-	for _, c := range bom.Components {
-		named[c.Name] = true
-		if c.Version == "" || c.Purl != "pkg:golang/"+c.Name+"@"+c.Version {
-			t.Errorf("component %+v", c)
+	dir := t.TempDir()
+	put := func(name, content string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for _, module := range []string{"stdlib", "github.com/google/go-containerregistry", "github.com/CycloneDX/cyclonedx-go"} {
-		if !named[module] {
-			t.Errorf("%s is missing", module)
+	inner := filepath.Join(dir, "internal", "borrowed")
+	read := func() (component, error) {
+		return known.read(component{path: "example.com/m", version: "v1"}, dir, []string{dir, inner})
+	}
+	apache := readText(t, tree.root, "LICENSE")
+	put("license.go", "package m")
+	put("internal/borrowed/NOTICE", "By somebody.")
+	if c, err := read(); err == nil || err.Error() != "example.com/m v1 has no licence" {
+		t.Errorf("without a licence: %+v, %v", c, err)
+	}
+	put("LICENSE.md", "All mine.")
+	if c, err := read(); err == nil || !strings.Contains(err.Error(), "LICENSE.md: this is the text of no licence") {
+		t.Errorf("with an unknown licence: %+v, %v", c, err)
+	}
+	put("LICENSE.md", strings.ReplaceAll(apache, "\n", "\r\n"))
+	put("internal/borrowed/COPYING", isc)
+	c, err := read()
+	if err != nil || expression(c.licences) != "Apache-2.0 AND ISC" {
+		t.Errorf("licences: %q, %v", c.licences, err)
+	}
+	var files []string
+	for _, x := range c.texts {
+		files = append(files, x.file)
+	}
+	if want := []string{"LICENSE.md", "internal/borrowed/COPYING", "internal/borrowed/NOTICE"}; !slices.Equal(files, want) {
+		t.Errorf("texts: %q", files)
+	}
+	if c.texts[0].content != strings.TrimSpace(apache) {
+		t.Error("the text is not what it was")
+	}
+}
+
+const isc = `Copyright (c) 2020 Somebody
+
+Permission to use, copy, modify, and/or distribute this software for any
+purpose with or without fee is hereby granted, provided that the above
+copyright notice and this permission notice appear in all copies.
+
+THE SOFTWARE IS PROVIDED "AS IS" AND THE AUTHOR DISCLAIMS ALL WARRANTIES
+WITH REGARD TO THIS SOFTWARE INCLUDING ALL IMPLIED WARRANTIES OF
+MERCHANTABILITY AND FITNESS. IN NO EVENT SHALL THE AUTHOR BE LIABLE FOR
+ANY SPECIAL, DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES
+WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN
+ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF
+OR IN CONNECTION WITH THE USE OR PERFORMANCE OF THIS SOFTWARE.
+`
+
+func TestTheNoticesHaveEachTextOnce(t *testing.T) {
+	other := component{path: "example.com/other", version: "v2", licences: []string{"MIT"}, texts: []text{{"LICENSE", "Do as you like."}}}
+	more := aLibrary
+	more.texts = append(slices.Clone(aLibrary.texts), text{"sub/NOTICE", "By me."})
+	all := union([]program{{components: []component{other, aLibrary}}, {components: []component{more}}})
+	got := string(notices(all))
+	const want = "\nexample.com/library v1.0.0, LICENSE\nexample.com/other v2, LICENSE\n" +
+		"--------------------------------------------------------------------------------\n\nDo as you like.\n"
+	if !strings.Contains(got, want) || strings.Count(got, "Do as you like.") != 1 || !strings.Contains(got, "\nBy me.\n") {
+		t.Errorf("the notices:\n%s", got)
+	}
+}
+
+func TestTheNotesOfAVersionAreItsSection(t *testing.T) {
+	const changelog = "# Changelog\n\n## Unreleased\n\nsoon\n\n## 1.2.3 (2026-01-31)\n\n### Upgrade notes\n\n- Care.\n\n## 1.2.2\n\n"
+	got, err := section(changelog, "1.2.3")
+	if err != nil || got != "### Upgrade notes\n\n- Care.\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, version := range []string{"1.2.2", "1.2", "2.0.0"} {
+		if got, err := section(changelog, version); err == nil {
+			t.Errorf("%s has %q", version, got)
 		}
 	}
-	if bom.BOMFormat != "CycloneDX" {
-		t.Errorf("format %q", bom.BOMFormat)
+	real, err := section(readText(t, tree.root, "CHANGELOG.md"), "Unreleased")
+	if err != nil || !strings.Contains(real, "### Upgrade notes\n") {
+		t.Errorf("the changelog has no upgrade notes under Unreleased: %v", err)
+	}
+}
+
+func TestWrongArgumentsAreTold(t *testing.T) {
+	for _, args := range [][]string{
+		{},
+		{"everything"},
+		{"everything", "x"},
+		{"all"},
+		{"all", "a", "b"},
+		{"push", "a"},
+		{"rootfs", "a"},
+		{"image", "a", "b", "c"},
+		{"-version", "v1.2.3", "all", "x"},
+		{"-platforms", "plan9/amd64", "all", "x"},
+	} {
+		if err := run(t.Context(), args, io.Discard); err == nil {
+			t.Errorf("%q is taken", args)
+		}
 	}
 }
 
@@ -287,8 +529,27 @@ func TestChecksumsAreOfAllFiles(t *testing.T) {
 		if err := checksums(dir); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS")); err != nil || string(got) != want {
-			t.Errorf("%v\n%s", err, got)
+		if got := readText(t, dir, "SHA256SUMS"); got != want {
+			t.Errorf("%s", got)
+		}
+	}
+}
+
+func TestTheWorkflowsHaveNoRightByDefaultAndPinTheirActions(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(tree.root, ".github", "workflows", "*.yml"))
+	if err != nil || len(pages) < 2 {
+		t.Fatalf("workflows: %q, %v", pages, err)
+	}
+	pinned := regexp.MustCompile(`^\s*(- )?uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	for _, page := range pages {
+		text := readText(t, page)
+		if !strings.Contains(text, "\npermissions: {}\n") {
+			t.Errorf("%s does not begin without rights", page)
+		}
+		for line := range strings.SplitSeq(text, "\n") {
+			if strings.Contains(line, "uses:") && !pinned.MatchString(line) {
+				t.Errorf("%s: no commit with its version: %s", page, line)
+			}
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // The operations, as the SDK names them.
@@ -28,8 +30,8 @@ type autoScaling interface {
 	// putHook adds a hook, and its group where there is none.
 	putHook(t *testing.T, group, name string, timeout time.Duration)
 	// begin has the instance of the tests wait for a hook of its group.
-	begin(t *testing.T, group, name string) Hook
-	state(t *testing.T, hook Hook) actionState
+	begin(t *testing.T, group, name string) intent.Hook
+	state(t *testing.T, hook intent.Hook) actionState
 	// fail makes an operation fail: the next count calls, or all if count is 0.
 	fail(t *testing.T, operation, code string, status, count int)
 	// heal ends all failing.
@@ -54,7 +56,7 @@ func TestContract(t *testing.T) {
 			hook := as.begin(t, "workers", "drain")
 			work, done := context.WithTimeout(t.Context(), 32*time.Second)
 			defer done()
-			h.Hold(work, hook, time.Now())
+			h.Hold(work, started(hook, time.Now()))
 			wantState(t, as, hook, actionState{Heartbeats: 6})
 			mustComplete(t, h, hook)
 			mustComplete(t, h, hook)
@@ -64,7 +66,7 @@ func TestContract(t *testing.T) {
 		"a hook is completed by its instance where it has no token": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Minute)
 			hook := as.begin(t, "workers", "drain")
-			mustComplete(t, h, Hook{Group: hook.Group, Name: hook.Name, Instance: hook.Instance})
+			mustComplete(t, h, intent.Hook{Group: hook.Group, Name: hook.Name, Instance: hook.Instance})
 			wantState(t, as, hook, actionState{Outcome: "completed"})
 		},
 		"a hook that has timed out needs no completion": func(t *testing.T, as autoScaling, h *Hooks) {
@@ -76,15 +78,15 @@ func TestContract(t *testing.T) {
 		},
 		"a hook or a group that is gone needs no completion": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Minute)
-			mustComplete(t, h, Hook{Group: "workers", Name: "other", Instance: instance})
-			mustComplete(t, h, Hook{Group: "others", Name: "drain", Instance: instance, Token: "token"})
+			mustComplete(t, h, intent.Hook{Group: "workers", Name: "other", Instance: instance})
+			mustComplete(t, h, intent.Hook{Group: "others", Name: "drain", Instance: instance, Token: "token"})
 		},
 		"limits are those of the hook": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Minute)
 			as.putHook(t, "workers", "slow", 2*time.Hour)
-			wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: time.Minute, Global: 100 * time.Minute})
-			wantLimits(t, h, Hook{Group: "workers", Name: "slow"}, Limits{Timeout: 2 * time.Hour, Global: 48 * time.Hour})
-			for _, missing := range []Hook{{Group: "workers", Name: "other"}, {Group: "others", Name: "drain"}} {
+			wantLimits(t, h, intent.Hook{Group: "workers", Name: "drain"}, notice.HookLimits{Timeout: time.Minute, Global: 100 * time.Minute})
+			wantLimits(t, h, intent.Hook{Group: "workers", Name: "slow"}, notice.HookLimits{Timeout: 2 * time.Hour, Global: 48 * time.Hour})
+			for _, missing := range []intent.Hook{{Group: "workers", Name: "other"}, {Group: "others", Name: "drain"}} {
 				if limits, err := h.Limits(t.Context(), missing); !errors.Is(err, ErrNoHook) {
 					t.Errorf("limits of %+v = %+v, %v; want ErrNoHook", missing, limits, err)
 				}
@@ -95,7 +97,7 @@ func TestContract(t *testing.T) {
 			hook := as.begin(t, "workers", "drain")
 			start := time.Now()
 			time.AfterFunc(45*time.Second, func() { mustComplete(t, h, hook) })
-			h.Hold(t.Context(), hook, start)
+			h.Hold(t.Context(), started(hook, start))
 			wantAfter(t, start, 50*time.Second)
 			wantState(t, as, hook, actionState{Heartbeats: 4, Outcome: "completed"})
 		},
@@ -103,7 +105,7 @@ func TestContract(t *testing.T) {
 			as.putHook(t, "workers", "drain", 3*time.Second)
 			hook := as.begin(t, "workers", "drain")
 			start := time.Now()
-			h.Hold(t.Context(), hook, start)
+			h.Hold(t.Context(), started(hook, start))
 			wantAfter(t, start, 300*time.Second)
 			wantState(t, as, hook, actionState{Heartbeats: 299, Outcome: "timed out"})
 		},
@@ -123,8 +125,8 @@ func TestContract(t *testing.T) {
 			time.AfterFunc(10*time.Minute, func() { as.heal() })
 			start := time.Now()
 			mustComplete(t, h, hook)
-			if late := time.Since(start) - 10*time.Minute; late < 0 || late > deniedRetry {
-				t.Errorf("completed %v after the permission came back, want up to %v", late, deniedRetry)
+			if late := time.Since(start) - 10*time.Minute; late < 0 || late > 2*denials.First {
+				t.Errorf("completed %v after the permission came back, want up to %v", late, 2*denials.First)
 			}
 		},
 		"a hook without the permission to complete it names the permission": func(t *testing.T, as autoScaling, h *Hooks) {
@@ -147,7 +149,7 @@ func TestContract(t *testing.T) {
 			time.AfterFunc(80*time.Second, func() { as.heal() }) // after two heartbeats that were due
 			ctx, cancel := context.WithTimeout(t.Context(), 115*time.Second)
 			defer cancel()
-			h.Hold(ctx, hook, time.Now())
+			h.Hold(ctx, started(hook, time.Now()))
 			wantState(t, as, hook, actionState{Heartbeats: 2})
 		},
 		"a hook whose heartbeats are never allowed is let go when it has timed out": func(t *testing.T, as autoScaling, h *Hooks) {
@@ -156,7 +158,7 @@ func TestContract(t *testing.T) {
 			as.fail(t, heartbeat, "AccessDenied", 403, 0)
 			time.AfterFunc(95*time.Second, func() { as.heal() })
 			start := time.Now()
-			h.Hold(t.Context(), hook, start)
+			h.Hold(t.Context(), started(hook, start))
 			wantAfter(t, start, 97500*time.Millisecond)
 			wantState(t, as, hook, actionState{Outcome: "timed out"})
 		},
@@ -168,7 +170,7 @@ func TestContract(t *testing.T) {
 			wantPermission(t, err, "autoscaling:DescribeLifecycleHooks", "")
 			ctx, cancel := context.WithTimeout(t.Context(), 130*time.Second)
 			defer cancel()
-			h.Hold(ctx, hook, time.Now())
+			h.Hold(ctx, started(hook, time.Now()))
 			wantState(t, as, hook, actionState{Heartbeats: 3})
 		},
 	}
@@ -205,21 +207,21 @@ func (s simulator) putHook(t *testing.T, group, name string, timeout time.Durati
 	}
 }
 
-func (s simulator) begin(t *testing.T, group, name string) Hook {
+func (s simulator) begin(t *testing.T, group, name string) intent.Hook {
 	started, err := s.server.StartTransition(instance, awssim.Terminating)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range started {
 		if a.Group == group && a.Hook == name {
-			return Hook{Group: a.Group, Name: a.Hook, Instance: a.InstanceID, Token: a.Token}
+			return intent.Hook{Group: a.Group, Name: a.Hook, Instance: a.InstanceID, Token: a.Token}
 		}
 	}
 	t.Fatalf("no hook %s of group %s", name, group)
-	return Hook{}
+	return intent.Hook{}
 }
 
-func (s simulator) state(t *testing.T, hook Hook) actionState {
+func (s simulator) state(t *testing.T, hook intent.Hook) actionState {
 	for _, a := range s.server.LifecycleActions() {
 		if a.Token == hook.Token {
 			return actionState{Heartbeats: a.Heartbeats, Outcome: string(a.Outcome)}
@@ -245,14 +247,14 @@ func (s simulator) heal() {
 	}
 }
 
-func mustComplete(t *testing.T, h *Hooks, hook Hook) {
+func mustComplete(t *testing.T, h *Hooks, hook intent.Hook) {
 	t.Helper()
 	if err := h.Complete(t.Context(), hook); err != nil {
 		t.Errorf("Complete = %v", err)
 	}
 }
 
-func wantLimits(t *testing.T, h *Hooks, hook Hook, want Limits) {
+func wantLimits(t *testing.T, h *Hooks, hook intent.Hook, want notice.HookLimits) {
 	t.Helper()
 	got, err := h.Limits(t.Context(), hook)
 	if err != nil {
@@ -263,7 +265,7 @@ func wantLimits(t *testing.T, h *Hooks, hook Hook, want Limits) {
 	}
 }
 
-func wantState(t *testing.T, as autoScaling, hook Hook, want actionState) {
+func wantState(t *testing.T, as autoScaling, hook intent.Hook, want actionState) {
 	t.Helper()
 	if diff := cmp.Diff(want, as.state(t, hook)); diff != "" {
 		t.Errorf("the lifecycle action (-want +got):\n%s", diff)

@@ -15,13 +15,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // fakeASG is EC2 Auto Scaling as far as lifecycle actions go: one times out
 // unless heartbeats extend it, can be completed once, and is unknown after that.
 type fakeASG struct {
 	mu      sync.Mutex
-	hooks   map[hookName]Limits
+	hooks   map[hookName]notice.HookLimits
 	actions map[string]*action // by token
 	faults  map[string][]*fault
 	calls   []call
@@ -32,8 +35,8 @@ type fakeASG struct {
 }
 
 type action struct {
-	Hook
-	limits           Limits
+	intent.Hook
+	limits           notice.HookLimits
 	deadline, global time.Time
 	heartbeats       int
 	completed        bool
@@ -48,11 +51,11 @@ type fault struct {
 type call struct {
 	at        time.Time
 	operation string
-	hook      Hook
+	hook      intent.Hook
 }
 
 func newFakeASG() *fakeASG {
-	return &fakeASG{hooks: map[hookName]Limits{}, actions: map[string]*action{}, faults: map[string][]*fault{}}
+	return &fakeASG{hooks: map[hookName]notice.HookLimits{}, actions: map[string]*action{}, faults: map[string][]*fault{}}
 }
 
 func (f *fakeASG) client() API { return f }
@@ -60,10 +63,10 @@ func (f *fakeASG) client() API { return f }
 func (f *fakeASG) putHook(_ *testing.T, group, name string, timeout time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.hooks[hookName{group, name}] = Limits{Timeout: timeout, Global: min(100*timeout, 48*time.Hour)}
+	f.hooks[hookName{group, name}] = notice.HookLimits{Timeout: timeout, Global: min(100*timeout, 48*time.Hour)}
 }
 
-func (f *fakeASG) begin(t *testing.T, group, name string) Hook {
+func (f *fakeASG) begin(t *testing.T, group, name string) intent.Hook {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	limits, ok := f.hooks[hookName{group, name}]
@@ -71,12 +74,12 @@ func (f *fakeASG) begin(t *testing.T, group, name string) Hook {
 		t.Fatalf("no hook %s of group %s", name, group)
 	}
 	now := time.Now()
-	hook := Hook{Group: group, Name: name, Instance: instance, Token: fmt.Sprintf("token-%d", len(f.actions))}
+	hook := intent.Hook{Group: group, Name: name, Instance: instance, Token: fmt.Sprintf("token-%d", len(f.actions))}
 	f.actions[hook.Token] = &action{Hook: hook, limits: limits, deadline: now.Add(limits.Timeout), global: now.Add(limits.Global)}
 	return hook
 }
 
-func (f *fakeASG) state(_ *testing.T, hook Hook) actionState {
+func (f *fakeASG) state(_ *testing.T, hook intent.Hook) actionState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a := f.actions[hook.Token]
@@ -134,7 +137,7 @@ func (f *fakeASG) counts() map[string]int {
 
 // arrive is what all operations have in common: a record, the time on the way,
 // faults.
-func (f *fakeASG) arrive(ctx context.Context, operation string, hook Hook) error {
+func (f *fakeASG) arrive(ctx context.Context, operation string, hook intent.Hook) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, call{time.Now(), operation, hook})
 	var err error
@@ -163,9 +166,13 @@ func (f *fakeASG) arrive(ctx context.Context, operation string, hook Hook) error
 	return nil
 }
 
+func (f *fakeASG) DescribeAutoScalingGroups(context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
+	return nil, errors.New("the tests of Waiting have their own answers")
+}
+
 func (f *fakeASG) DescribeLifecycleHooks(ctx context.Context, in *autoscaling.DescribeLifecycleHooksInput, _ ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error) {
 	group := aws.ToString(in.AutoScalingGroupName)
-	if err := f.arrive(ctx, describe, Hook{Group: group, Name: in.LifecycleHookNames[0]}); err != nil {
+	if err := f.arrive(ctx, describe, intent.Hook{Group: group, Name: in.LifecycleHookNames[0]}); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -234,7 +241,7 @@ func (f *fakeASG) hasGroup(group string) bool {
 	return false
 }
 
-func (f *fakeASG) active(operation string, hook Hook) (*action, error) {
+func (f *fakeASG) active(operation string, hook intent.Hook) (*action, error) {
 	if !f.hasGroup(hook.Group) {
 		return nil, noGroup(operation, hook.Group)
 	}
@@ -256,8 +263,8 @@ func (a *action) open() bool {
 	return !a.completed && now.Before(a.deadline) && now.Before(a.global)
 }
 
-func hookOf(group, name, instance, token *string) Hook {
-	return Hook{Group: aws.ToString(group), Name: aws.ToString(name), Instance: aws.ToString(instance), Token: aws.ToString(token)}
+func hookOf(group, name, instance, token *string) intent.Hook {
+	return intent.Hook{Group: aws.ToString(group), Name: aws.ToString(name), Instance: aws.ToString(instance), Token: aws.ToString(token)}
 }
 
 func noGroup(operation, group string) error {

@@ -1,5 +1,5 @@
-// Package asg answers the lifecycle hooks of EC2 Auto Scaling: it holds one
-// open while work runs, and completes it once.
+// Package asg answers the lifecycle hooks of EC2 Auto Scaling: it keeps a hook open by
+// heartbeats while work runs, and completes it.
 //
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 package asg
@@ -12,35 +12,20 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 )
 
-// A Hook is one lifecycle action in progress: one instance that a lifecycle
-// hook of its group keeps waiting.
-type Hook struct {
-	Group    string // name of the Auto Scaling group
-	Name     string // of the lifecycle hook
-	Instance string // id
-	// Token names this very action. Empty, the instance's current action at this
-	// hook is meant, which may be a later one.
-	Token string
-	// Deadline is when the hook ends by itself; zero: not known. It tells urgent
-	// ones from others and does not name the action.
-	Deadline time.Time
-}
-
-// Limits is how long a hook may stay open.
-type Limits struct {
-	Timeout time.Duration // from one heartbeat to the next
-	Global  time.Duration // in all, whatever the heartbeats
-}
-
-// ErrNoHook says that the group has no lifecycle hook of that name, or that
-// there is no such group.
+// ErrNoHook means that the group has no lifecycle hook of that name, or that there is
+// no such group.
 var ErrNoHook = errors.New("no such lifecycle hook")
 
-// A PermissionError says which permission the role of this process lacks.
+// ErrRefused means that another try cannot succeed: Auto Scaling finds the request
+// invalid, or the hook is older than its global limit.
+var ErrRefused = errors.New("refused for good")
+
+// A PermissionError is the failure of a call because the role of this process lacks a
+// permission.
 type PermissionError struct {
 	Action string // as IAM names it
-	Group  string // the group it lacks it on; empty for an action that knows no groups
-	Err    error  // the answer of Auto Scaling
+	Group  string // the group of the call; empty for an action that is not limited by group
+	Err    error  // what Auto Scaling answered
 }
 
 func (e *PermissionError) Error() string {
@@ -61,14 +46,23 @@ func lacksPermission(err error) bool {
 // API is the part of EC2 Auto Scaling that Hooks uses.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html
 type API interface {
-	DescribeLifecycleHooks(context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error)
-	RecordLifecycleActionHeartbeat(context.Context, *autoscaling.RecordLifecycleActionHeartbeatInput, ...func(*autoscaling.Options)) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
-	CompleteLifecycleAction(context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error)
+	DescribeLifecycleHooks(
+		context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options),
+	) (*autoscaling.DescribeLifecycleHooksOutput, error)
+	DescribeAutoScalingGroups(
+		context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options),
+	) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
+	RecordLifecycleActionHeartbeat(
+		context.Context, *autoscaling.RecordLifecycleActionHeartbeatInput, ...func(*autoscaling.Options),
+	) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
+	CompleteLifecycleAction(
+		context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options),
+	) (*autoscaling.CompleteLifecycleActionOutput, error)
 }
 
-// Metrics counts the calls to Auto Scaling, each with its result: nil, a
-// *PermissionError, or another. A hook that is gone is no error. The methods
-// are called concurrently and must not block.
+// Metrics counts the calls to Auto Scaling with their results: nil, a *PermissionError,
+// or another error. A hook that does not exist any more is no error. The methods are
+// called concurrently and must not block.
 type Metrics interface {
 	// Completed is told the hook's deadline; zero: not known.
 	Completed(deadline time.Time, err error)
@@ -76,7 +70,7 @@ type Metrics interface {
 	Described(err error)
 }
 
-// silent stands in where there are no Metrics.
+// silent is used where Hooks has no Metrics.
 type silent struct{}
 
 // Completed counts nothing.

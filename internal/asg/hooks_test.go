@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -12,15 +13,17 @@ import (
 	"time"
 
 	"github.com/aws/smithy-go"
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 func TestHoldWithoutAnIntervalReturnsAtOnce(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		h.HeartbeatInterval = -1
-		h.Hold(t.Context(), as.begin(t, "workers", "drain"), time.Now())
+		h.Hold(t.Context(), started(as.begin(t, "workers", "drain"), time.Now()))
 		wantCalls(t, as, map[string]int{})
 	})
 }
@@ -40,7 +43,7 @@ func TestTheFirstHeartbeatIsDueOneIntervalAfterTheStart(t *testing.T) {
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), tc.first+45*time.Second)
 				defer cancel()
-				h.Hold(ctx, hook, start.Add(-tc.ago))
+				h.Hold(ctx, started(hook, start.Add(-tc.ago)))
 				want := []time.Duration{tc.first, tc.first + 30*time.Second}
 				if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
 					t.Errorf("heartbeats (-want +got):\n%s", diff)
@@ -53,7 +56,7 @@ func TestTheFirstHeartbeatIsDueOneIntervalAfterTheStart(t *testing.T) {
 func TestAHookThatIsGoneIsHeldNoLonger(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		start := time.Now()
-		h.Hold(t.Context(), Hook{Group: "workers", Name: "deleted", Instance: instance}, start.Add(-time.Minute))
+		h.Hold(t.Context(), started(intent.Hook{Group: "workers", Name: "deleted", Instance: instance}, start.Add(-time.Minute)))
 		wantAfter(t, start, 0)
 		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 1})
 	})
@@ -69,7 +72,7 @@ func TestAHookOfTheShortestTimeoutOutlivesAFailover(t *testing.T) {
 			hold := func(d time.Duration) {
 				ctx, cancel := context.WithTimeout(t.Context(), d)
 				defer cancel()
-				h.Hold(ctx, hook, start)
+				h.Hold(ctx, started(hook, start))
 			}
 			hold(time.Duration(killed)*time.Second - time.Millisecond)
 			const failover = 20*time.Second - 10*time.Millisecond
@@ -87,7 +90,7 @@ func TestHeartbeatsEndAtHeartbeatUntil(t *testing.T) {
 		h.HeartbeatUntil = 100 * time.Second
 		hook := as.begin(t, "workers", "drain")
 		start := time.Now()
-		h.Hold(t.Context(), hook, start.Add(-20*time.Second))
+		h.Hold(t.Context(), started(hook, start.Add(-20*time.Second)))
 		wantAfter(t, start, 80*time.Second)
 		wantState(t, as, hook, actionState{Heartbeats: 3})
 	})
@@ -101,7 +104,7 @@ func TestAFailedHeartbeatIsSentAgainBeforeTheHookTimesOut(t *testing.T) {
 		hook := as.begin(t, "workers", "drain")
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 		defer cancel()
-		h.Hold(ctx, hook, time.Now())
+		h.Hold(ctx, started(hook, time.Now()))
 		wantState(t, as, hook, actionState{Heartbeats: 2})
 		if diff := cmp.Diff([]string{"described ok", "heartbeat error", "heartbeat error", "heartbeat error", "heartbeat ok", "heartbeat ok"}, metrics.all()); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
@@ -121,7 +124,7 @@ func TestHeartbeatsDoNotWaitForLongForTheLimits(t *testing.T) {
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
 				defer cancel()
-				h.Hold(ctx, hook, start)
+				h.Hold(ctx, started(hook, start))
 				want := []time.Duration{30 * time.Second, time.Minute}
 				if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
 					t.Errorf("heartbeats (-want +got):\n%s", diff)
@@ -139,7 +142,7 @@ func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 		defer cancel()
-		h.Hold(ctx, hook, start)
+		h.Hold(ctx, started(hook, start))
 		want := []time.Duration{5 * time.Second, 5*time.Second + 2500*time.Millisecond + 1250*time.Millisecond}
 		if diff := cmp.Diff(want, times(start, as.made(heartbeat))); diff != "" {
 			t.Errorf("heartbeats (-want +got):\n%s", diff)
@@ -150,19 +153,19 @@ func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 func TestManyNoticesOfOneHookAskForItsLimitsOnce(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.latency = time.Second
-		hook := Hook{Group: "workers", Name: "drain"}
+		hook := intent.Hook{Group: "workers", Name: "drain"}
 		var wg sync.WaitGroup
 		for range 100 {
-			wg.Go(func() { wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute}) })
+			wg.Go(func() { wantLimits(t, h, hook, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute}) })
 		}
 		wg.Wait()
 		time.Sleep(limitsKept - 2*time.Second)
-		wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, hook, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
 		wantCalls(t, as, map[string]int{describe: 1})
 
 		time.Sleep(2 * time.Second)
 		as.putHook(t, "workers", "drain", time.Hour)
-		wantLimits(t, h, hook, Limits{Timeout: time.Hour, Global: 48 * time.Hour})
+		wantLimits(t, h, hook, notice.HookLimits{Timeout: time.Hour, Global: 48 * time.Hour})
 		wantCalls(t, as, map[string]int{describe: 2})
 	})
 }
@@ -173,13 +176,13 @@ func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
 		h.Log = log.logger()
 		as.fail(t, describe, "AccessDenied", 403, 0)
 		for i := range 50 {
-			_, err := h.Limits(t.Context(), Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
+			_, err := h.Limits(t.Context(), intent.Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
 			wantPermission(t, err, "autoscaling:DescribeLifecycleHooks", "")
 		}
 		wantCalls(t, as, map[string]int{describe: 1})
 
 		time.Sleep(refusalKept)
-		if _, err := h.Limits(t.Context(), Hook{Group: "workers", Name: "drain"}); err == nil {
+		if _, err := h.Limits(t.Context(), intent.Hook{Group: "workers", Name: "drain"}); err == nil {
 			t.Error("the fault of the test is gone")
 		}
 		wantCalls(t, as, map[string]int{describe: 2})
@@ -187,25 +190,25 @@ func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
 
 		as.heal()
 		time.Sleep(refusalKept)
-		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, intent.Hook{Group: "workers", Name: "drain"}, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
 	})
 }
 
 func TestAFailedDescriptionIsNotRemembered(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.fail(t, describe, "InternalFailure", 500, 1)
-		hook := Hook{Group: "workers", Name: "drain"}
+		hook := intent.Hook{Group: "workers", Name: "drain"}
 		if _, err := h.Limits(t.Context(), hook); err == nil {
 			t.Error("no error")
 		}
-		wantLimits(t, h, hook, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, hook, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
 	})
 }
 
 func TestWhatIsKnownOfHooksDoesNotGrow(t *testing.T) {
 	story(t, func(t *testing.T, _ *fakeASG, h *Hooks) {
 		for i := range 1000 {
-			_, _ = h.Limits(t.Context(), Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
+			_, _ = h.Limits(t.Context(), intent.Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
 			time.Sleep(time.Minute)
 		}
 		if n := len(h.known); n > int(refusalKept/time.Minute)+1 {
@@ -226,7 +229,7 @@ func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
 		var holds sync.WaitGroup
 		for range 3 {
 			hook := as.begin(t, "workers", "drain")
-			holds.Go(func() { h.Hold(holding, hook, time.Now()) })
+			holds.Go(func() { h.Hold(holding, started(hook, time.Now())) })
 		}
 		holds.Wait()
 		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
@@ -248,11 +251,11 @@ func TestRefusedHeartbeatsLeaveTheBucketToTheOthers(t *testing.T) {
 		var holds sync.WaitGroup
 		for range 400 {
 			hook := as.begin(t, "denied", "drain")
-			holds.Go(func() { h.Hold(holding, hook, time.Now()) })
+			holds.Go(func() { h.Hold(holding, started(hook, time.Now())) })
 		}
 		time.Sleep(time.Minute)
 		hook := as.begin(t, "allowed", "drain")
-		holds.Go(func() { h.Hold(holding, hook, time.Now()) })
+		holds.Go(func() { h.Hold(holding, started(hook, time.Now())) })
 		holds.Wait()
 		wantState(t, as, hook, actionState{Heartbeats: 5})
 	})
@@ -268,6 +271,32 @@ func TestConcurrentCompletionsShareOneRequest(t *testing.T) {
 		}
 		wg.Wait()
 		wantCalls(t, as, map[string]int{complete: 1})
+	})
+}
+
+func TestACompletedActionIsNotCompletedAgain(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := as.begin(t, "workers", "drain")
+		mustComplete(t, h, hook)
+		mustComplete(t, h, hook)
+		wantCalls(t, as, map[string]int{complete: 1})
+		mustComplete(t, h, as.begin(t, "workers", "drain"))
+		wantCalls(t, as, map[string]int{complete: 2})
+	})
+}
+
+func TestWhoeverCompletesAnActionInTheSameMomentMakesOneCall(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		const actions = 200
+		for range actions {
+			hook := as.begin(t, "workers", "drain")
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() { mustComplete(t, h, hook) })
+			}
+			wg.Wait()
+		}
+		wantCalls(t, as, map[string]int{complete: actions})
 	})
 }
 
@@ -355,7 +384,7 @@ func TestAHangingCompletionIsSentAgain(t *testing.T) {
 		start := time.Now()
 		hook := as.begin(t, "workers", "drain")
 		mustComplete(t, h, hook)
-		if took := time.Since(start); took > time.Minute+callTimeout+mostRetry {
+		if took := time.Since(start); took > time.Minute+callTimeout+2*failures.Max {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -379,21 +408,31 @@ func TestRetriesBackOffAndAreCapped(t *testing.T) {
 	})
 }
 
+// emptyBucket takes all tokens, so that the calls that come next wait for their turns.
+func emptyBucket(t *testing.T, h *Hooks) {
+	t.Helper()
+	for range callBurst {
+		if err := h.limiter.Wait(t.Context(), pace.Priority{Class: completing}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestCompletionsGoBeforeHeartbeatsAndThoseBeforeDescriptions(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.putHook(t, "workers", "short", 10*time.Second)
-		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
-		wantLimits(t, h, Hook{Group: "workers", Name: "short"}, Limits{Timeout: 10 * time.Second, Global: 1000 * time.Second})
+		wantLimits(t, h, intent.Hook{Group: "workers", Name: "drain"}, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, intent.Hook{Group: "workers", Name: "short"}, notice.HookLimits{Timeout: 10 * time.Second, Global: 1000 * time.Second})
 		long, short := as.begin(t, "workers", "drain"), as.begin(t, "workers", "short")
-		h.limiter.Hold(time.Second)
+		emptyBucket(t, h)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
 		for _, call := range []func(){
-			func() { _, _ = h.Limits(ctx, Hook{Group: "others", Name: "drain"}) },
-			func() { h.Hold(ctx, long, time.Now().Add(-time.Minute)) },
-			func() { h.Hold(ctx, short, time.Now().Add(-time.Minute)) },
+			func() { _, _ = h.Limits(ctx, intent.Hook{Group: "others", Name: "drain"}) },
+			func() { h.Hold(ctx, started(long, time.Now().Add(-time.Minute))) },
+			func() { h.Hold(ctx, started(short, time.Now().Add(-time.Minute))) },
 			func() { mustComplete(t, h, as.begin(t, "workers", "drain")) },
 		} {
 			wg.Go(call)
@@ -413,12 +452,12 @@ func TestCompletionsGoBeforeHeartbeatsAndThoseBeforeDescriptions(t *testing.T) {
 
 func TestTheCompletionOfTheHookThatEndsSoonerGoesFirst(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
-		wantLimits(t, h, Hook{Group: "workers", Name: "drain"}, Limits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		wantLimits(t, h, intent.Hook{Group: "workers", Name: "drain"}, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
 		late, soon, unknown := as.begin(t, "workers", "drain"), as.begin(t, "workers", "drain"), as.begin(t, "workers", "drain")
 		late.Deadline, soon.Deadline = time.Now().Add(time.Hour), time.Now().Add(time.Minute)
-		h.limiter.Hold(time.Second)
+		emptyBucket(t, h)
 		var wg sync.WaitGroup
-		for _, hook := range []Hook{unknown, late, soon} {
+		for _, hook := range []intent.Hook{unknown, late, soon} {
 			wg.Go(func() { mustComplete(t, h, hook) })
 			synctest.Wait()
 		}
@@ -446,7 +485,7 @@ func TestRefusedCompletionsLeaveTheBucketToTheOthers(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		hook := as.begin(t, "workers", "short")
-		wg.Go(func() { h.Hold(ctx, hook, time.Now()) })
+		wg.Go(func() { h.Hold(ctx, started(hook, time.Now())) })
 		time.Sleep(6 * time.Minute)
 		if state := as.state(t, hook); state.Outcome != "" || state.Heartbeats < 60 {
 			t.Errorf("the hook of another is %+v, want it open and held", state)
@@ -529,12 +568,16 @@ type logbook struct {
 	lines []string
 }
 
-func (b *logbook) logger() logr.Logger {
-	return funcr.New(func(_, args string) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.lines = append(b.lines, args)
-	}, funcr.Options{})
+func (b *logbook) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, nil))
+}
+
+// Write implements io.Writer, a line a call.
+func (b *logbook) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
 }
 
 func (b *logbook) wantOnce(t *testing.T, words string) {
@@ -550,4 +593,30 @@ func (b *logbook) wantOnce(t *testing.T, words string) {
 	if found != 1 {
 		t.Errorf("%d lines say %q, want 1:\n%s", found, words, strings.Join(b.lines, "\n"))
 	}
+}
+
+// Who knows the token of an action (it stands in the annotation of its node, for all who
+// may read nodes) and can have another one with it completed, by a message or on his own
+// node, keeps the real one from ever being completed.
+func TestATokenOfAnotherActionCompletesNothing(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		real := as.begin(t, "workers", "drain")
+		forged := intent.Hook{Group: "no-such-group", Name: "x", Instance: "i-0000000000000bad0", Token: real.Token}
+		if err := h.Complete(t.Context(), forged); err != nil {
+			t.Fatal(err)
+		}
+		real.Deadline = time.Now().Add(time.Minute)
+		if err := h.Complete(t.Context(), real); err != nil {
+			t.Fatal(err)
+		}
+		if state := as.state(t, real); state.Outcome != "completed" {
+			t.Errorf("the real action is %+v", state)
+		}
+	})
+}
+
+// started is the hook, which began at that time.
+func started(hook intent.Hook, at time.Time) intent.Hook {
+	hook.Started = at
+	return hook
 }

@@ -40,7 +40,8 @@ func (s *Server) onGroup(req *request, f func(g *group, now time.Time) *apiError
 
 // onAction runs f with the active action that a call names by token or instance.
 func (s *Server) onAction(req *request, f func(action *lifecycleAction, now time.Time) *apiError) (any, *apiError) {
-	hook, token, instanceID := req.form.Get("LifecycleHookName"), req.form.Get("LifecycleActionToken"), req.form.Get("InstanceId")
+	hook, token, instanceID := req.form.Get("LifecycleHookName"), req.form.Get("LifecycleActionToken"),
+		req.form.Get("InstanceId")
 	req.show("hook", hook)
 	if token != "" {
 		req.show("token", token)
@@ -50,7 +51,8 @@ func (s *Server) onAction(req *request, f func(action *lifecycleAction, now time
 	}
 	problem := s.onGroup(req, func(g *group, now time.Time) *apiError {
 		i := slices.IndexFunc(s.actions, func(a *lifecycleAction) bool {
-			return a.Group == g.Name && a.Hook == hook && (token != "" && a.Token == token || token == "" && a.InstanceID == instanceID)
+			return a.Group == g.Name && a.Hook == hook &&
+				(token != "" && a.Token == token || token == "" && a.InstanceID == instanceID)
 		})
 		switch {
 		case i >= 0:
@@ -150,7 +152,8 @@ func putLifecycleHook(_ context.Context, s *Server, req *request) (any, *apiErro
 }
 
 type describeGroupsOutput struct {
-	Groups []xmlGroup `xml:"AutoScalingGroups>member"`
+	Groups    []xmlGroup `xml:"AutoScalingGroups>member"`
+	NextToken string     `xml:",omitempty"`
 }
 
 type xmlGroup struct {
@@ -165,6 +168,8 @@ type xmlGroup struct {
 	AvailabilityZones    []string           `xml:"AvailabilityZones>member"`
 	Instances            []xmlGroupInstance `xml:"Instances>member"`
 	Tags                 []xmlGroupTag      `xml:"Tags>member"`
+
+	OnHookAbandon string `xml:"InstanceLifecyclePolicy>RetentionTriggers>TerminateHookAbandon,omitempty"`
 }
 
 // xmlGroupInstance is an instance as both describe calls return it; the one
@@ -197,9 +202,28 @@ func (i *instance) inGroup() xmlGroupInstance {
 	}
 }
 
+// groupsAPage is how many groups one answer may have.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html
+func groupsAPage(req *request) (int, *apiError) {
+	text := req.form.Get("MaxRecords")
+	if text == "" {
+		return 50, nil
+	}
+	most, err := strconv.Atoi(text)
+	if err != nil || most < 1 || most > 100 {
+		return 0, validation("MaxRecords %s is not between 1 and 100", text)
+	}
+	return most, nil
+}
+
 func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any, *apiError) {
 	names := req.list("AutoScalingGroupNames.member.")
 	req.note("group", names...)
+	most, problem := groupsAPage(req)
+	if problem != nil {
+		return nil, problem
+	}
+	after := req.form.Get("NextToken") // the name of the last group before
 	var output describeGroupsOutput
 	s.locked(func(time.Time) {
 		members := map[string][]xmlGroupInstance{}
@@ -209,8 +233,12 @@ func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any,
 			}
 		}
 		for _, g := range s.sortedGroups() {
-			if len(names) > 0 && !slices.Contains(names, g.Name) {
+			if len(names) > 0 && !slices.Contains(names, g.Name) || g.Name <= after {
 				continue
+			}
+			if len(output.Groups) == most {
+				output.NextToken = output.Groups[most-1].AutoScalingGroupName
+				break
 			}
 			output.Groups = append(output.Groups, xmlGroup{
 				AutoScalingGroupName: g.Name,
@@ -223,11 +251,20 @@ func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any,
 				AvailabilityZones:    []string{s.opts.Region + "a"},
 				Instances:            members[g.Name],
 				Tags:                 g.xmlTags(),
+				OnHookAbandon:        g.onHookAbandon(),
 			})
 		}
 	})
 	req.entries = len(output.Groups)
 	return output, nil
+}
+
+// onHookAbandon is the retention trigger of the group; empty: it has none.
+func (g *group) onHookAbandon() string {
+	if g.retains {
+		return "retain"
+	}
+	return ""
 }
 
 type describeAutoScalingInstancesOutput struct {
@@ -288,6 +325,7 @@ func terminateInstanceInAutoScalingGroup(_ context.Context, s *Server, req *requ
 			i.group.Desired = max(0, i.group.Desired-1)
 		}
 		if !strings.HasPrefix(i.lifecycleState, "Terminat") {
+			i.pool = ""
 			s.startTransition(i, Terminating, now)
 		}
 	})
@@ -301,9 +339,5 @@ type callerIdentity struct {
 }
 
 func getCallerIdentity(_ context.Context, s *Server, req *request) (any, *apiError) {
-	return callerIdentity{
-		Account: s.opts.Account,
-		ARN:     "arn:aws:iam::" + s.opts.Account + ":user/" + req.accessKeyID,
-		UserID:  req.accessKeyID,
-	}, nil
+	return callerIdentity{Account: s.opts.Account, ARN: s.callerARN(req.accessKeyID), UserID: req.accessKeyID}, nil
 }

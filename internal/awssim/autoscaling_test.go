@@ -44,9 +44,9 @@ func (w *world) begin(id string, transition awssim.Transition) (token string) {
 	return actions[0].Token
 }
 
-func (w *world) heartbeat(hook, token string) error {
+func (w *world) heartbeat(token string) error {
 	_, err := w.autoscaling.RecordLifecycleActionHeartbeat(w.ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
-		AutoScalingGroupName: aws.String("workers"), LifecycleHookName: aws.String(hook), LifecycleActionToken: aws.String(token),
+		AutoScalingGroupName: aws.String("workers"), LifecycleHookName: aws.String("drain"), LifecycleActionToken: aws.String(token),
 	})
 	return err
 }
@@ -100,7 +100,7 @@ func TestATerminationWaitsForItsHookAndIsCompletedOnce(t *testing.T) {
 		w.ok(w.complete("drain", token, "CONTINUE"))
 		w.wantInstance(idA, "Terminating:Proceed", "shutting-down")
 		wantNoAction(t, w.complete("drain", token, "CONTINUE"), "token "+token)
-		wantNoAction(t, w.heartbeat("drain", token), "token "+token)
+		wantNoAction(t, w.heartbeat(token), "token "+token)
 		wantNoAction(t, w.completeByInstance("drain", idA), "instance ID "+idA)
 		time.Sleep(5 * time.Second)
 		w.wantInstance(idA, "", "terminated")
@@ -116,13 +116,13 @@ func TestHeartbeatsHoldAnActionAndItsTimeoutEndsIt(t *testing.T) {
 		token := w.begin(idA, awssim.Terminating)
 		for range 3 {
 			time.Sleep(9 * time.Second)
-			w.ok(w.heartbeat("drain", token))
+			w.ok(w.heartbeat(token))
 		}
 		time.Sleep(10*time.Second - 1)
 		w.wantInstance(idA, "Terminating:Wait", "running")
 		time.Sleep(time.Nanosecond)
 		w.wantInstance(idA, "Terminating:Proceed", "shutting-down")
-		wantNoAction(t, w.heartbeat("drain", token), "token "+token)
+		wantNoAction(t, w.heartbeat(token), "token "+token)
 
 		end := w.start.Add(37 * time.Second)
 		want := []awssim.LifecycleAction{{
@@ -148,12 +148,12 @@ func TestTheGlobalTimeoutEndsAnActionInSpiteOfHeartbeats(t *testing.T) {
 				token := w.begin(idA, awssim.Terminating)
 				for time.Since(w.start) < test.global-test.timeout {
 					time.Sleep(test.timeout / 2)
-					w.ok(w.heartbeat("drain", token))
+					w.ok(w.heartbeat(token))
 				}
 				time.Sleep(time.Until(w.start.Add(test.global - 1)))
-				w.ok(w.heartbeat("drain", token))
+				w.ok(w.heartbeat(token))
 				time.Sleep(time.Nanosecond)
-				wantNoAction(t, w.heartbeat("drain", token), "token "+token)
+				wantNoAction(t, w.heartbeat(token), "token "+token)
 				if ended := w.server.LifecycleActions()[0].Ended.Sub(w.start); ended != test.global {
 					t.Errorf("the action ended after %s, want %s", ended, test.global)
 				}
@@ -369,6 +369,61 @@ func TestSTSKnowsTheCaller(t *testing.T) {
 		w.ok(err)
 		if *output.Account != "210987654321" || *output.Arn != "arn:aws:iam::210987654321:user/AKIASIMULATED" {
 			t.Errorf("caller = %s in %s", *output.Arn, *output.Account)
+		}
+	})
+}
+
+func TestAnInstanceGoesToTheWarmPoolAndComesBackWithANewLaunchTime(t *testing.T) {
+	withGroup(t, awssim.Hook{}, func(w *world) {
+		w.ok(w.server.PutRule(awssim.Rule{Name: "all", DetailType: "*Lifecycle Action", Queue: "q"}))
+		launched := w.server.Instances()[0].LaunchTime
+		state := func() string { return w.server.LifecycleState(idA) + ", " + w.server.Instances()[0].State }
+
+		actions, err := w.server.ReturnToWarmPool(idA, awssim.WarmedStopped)
+		w.ok(err)
+		w.ok(w.complete("drain", actions[0].Token, awssim.Continue))
+		time.Sleep(time.Minute)
+		if got := state(); got != "Warmed:Stopped, stopped" {
+			t.Errorf("in the pool it is %s", got)
+		}
+		actions, err = w.server.LaunchFromWarmPool(idA)
+		w.ok(err)
+		if got := state(); got != "Pending:Wait, pending" {
+			t.Errorf("on its way back it is %s", got)
+		}
+		w.ok(w.complete("ready", actions[0].Token, awssim.Continue))
+		if got := state(); got != "InService, running" || !w.server.Instances()[0].LaunchTime.After(launched) {
+			t.Errorf("back it is %s, launched %s after the first time", got, w.server.Instances()[0].LaunchTime.Sub(launched))
+		}
+		var ways []string
+		for _, m := range w.server.Messages("q") {
+			for _, way := range []string{`"Origin":"AutoScalingGroup","Destination":"WarmPool"`, `"Origin":"WarmPool","Destination":"AutoScalingGroup"`} {
+				if strings.Contains(m.Body, way) {
+					ways = append(ways, way)
+				}
+			}
+		}
+		if len(ways) != 2 || ways[0] == ways[1] {
+			t.Errorf("the events tell of %v", ways)
+		}
+	})
+}
+
+func TestEventsComeLateTwiceOrNever(t *testing.T) {
+	var times []time.Duration
+	inBubble(t, awssim.Options{Delivery: func(string) []time.Duration { return times }}, awssim.Queue{}, func(w *world) {
+		threeInstances(w)
+		w.ok(w.server.PutRule(awssim.Rule{Name: "all", Queue: "q"}))
+		times = []time.Duration{time.Minute, time.Hour}
+		w.ok(w.server.SetInstanceState(idA, "stopped"))
+		times = nil
+		w.ok(w.server.SetInstanceState(idA, "running"))
+		var got []time.Duration
+		for _, m := range w.server.Messages("q") {
+			got = append(got, m.VisibleAt.Sub(w.start))
+		}
+		if diff := cmp.Diff([]time.Duration{time.Minute, time.Hour}, got); diff != "" {
+			t.Errorf("messages come (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 // queues have an account number there, and all else is at /.
 const controlPrefix = "/_awssim/"
 
-// State is what an account is set up with. Applied to an account it adds and
-// replaces; it removes nothing.
+// State is the setup of an account. Applying it to an account adds and replaces things; it removes
+// nothing.
 type State struct {
 	Queues        []Queue        `json:"queues,omitempty"`
 	Instances     []Instance     `json:"instances,omitempty"`
@@ -27,7 +27,7 @@ type State struct {
 	Faults        []Fault        `json:"faults,omitempty"`
 }
 
-// Apply sets everything up that it can, and returns all that went wrong.
+// Apply sets up everything that it can, and returns all errors.
 func (s *Server) Apply(state State) error {
 	var failures []error
 	note := func(err error) { failures = append(failures, err) }
@@ -58,8 +58,8 @@ func (s *Server) Apply(state State) error {
 	return errors.Join(failures...)
 }
 
-// State returns what Apply would need to set a like account up. Messages,
-// lifecycle actions and records are not part of it.
+// State returns what Apply would need to set up the same account again. Messages, lifecycle
+// actions and records are not part of it.
 func (s *Server) State() State {
 	return State{
 		Queues: s.Queues(), Instances: s.Instances(), Groups: s.Groups(), Hooks: s.Hooks(),
@@ -71,7 +71,8 @@ func (s *Server) State() State {
 func (s *Server) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	show := func(path string, read func(r *http.Request) any) {
-		mux.HandleFunc("GET "+controlPrefix+path, func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, read(r)) })
+		mux.HandleFunc("GET "+controlPrefix+path,
+			func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, read(r)) })
 	}
 	change := func(method, path string, apply func(r *http.Request) (any, error)) {
 		mux.HandleFunc(method+" "+controlPrefix+path, func(w http.ResponseWriter, r *http.Request) {
@@ -97,6 +98,8 @@ func (s *Server) controlHandler() http.Handler {
 	change("PUT", "state", s.putState)
 	show("queues", func(*http.Request) any { return s.Queues() })
 	change("PUT", "queues/{queue}", s.putQueue)
+	change("PUT", "queues/{queue}/policy", s.putQueuePolicy)
+	remove("queues/{queue}", func(r *http.Request) bool { return s.RemoveQueue(r.PathValue("queue")) })
 	show("queues/{queue}/messages", func(r *http.Request) any { return s.Messages(r.PathValue("queue")) })
 	change("POST", "queues/{queue}/messages", s.postMessage)
 	change("POST", "queues/{queue}/messages/{id}/redeliver", s.postRedelivery)
@@ -110,6 +113,7 @@ func (s *Server) controlHandler() http.Handler {
 	change("PUT", "groups/{group}/hooks/{hook}", s.putHook)
 	show("keys", func(*http.Request) any { return s.Keys() })
 	change("PUT", "keys/{key}", s.putKey)
+	change("PUT", "keys/{key}/policy", s.putKeyPolicy)
 	show("rules", func(*http.Request) any { return s.Rules() })
 	change("PUT", "rules/{rule}", s.putRule)
 	remove("rules/{rule}", func(r *http.Request) bool { return s.RemoveRule(r.PathValue("rule")) })
@@ -146,6 +150,24 @@ func (s *Server) putQueue(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return map[string]string{"url": s.QueueURL(queue.Name), "arn": s.QueueARN(queue.Name)}, nil
+}
+
+// putQueuePolicy and putKeyPolicy take the document as it is: in a field of JSON all of
+// its quotes would have to be escaped.
+func (s *Server) putQueuePolicy(r *http.Request) (any, error) {
+	document, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return struct{}{}, s.SetQueuePolicy(r.PathValue("queue"), string(document))
+}
+
+func (s *Server) putKeyPolicy(r *http.Request) (any, error) {
+	document, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return struct{}{}, s.SetKeyPolicy(r.PathValue("key"), string(document))
 }
 
 func (s *Server) postMessage(r *http.Request) (any, error) {
@@ -244,7 +266,7 @@ func (s *Server) putFault(r *http.Request) (any, error) {
 	return struct{}{}, s.SetFault(fault)
 }
 
-// countList gives counts the form of a list: keys of JSON objects are strings.
+// countList returns the counts as a list: keys of JSON objects can only be strings.
 func (s *Server) countList() []countedCalls {
 	list := []countedCalls{}
 	for key, count := range s.Counts() {

@@ -164,7 +164,7 @@ func TestCallsThatAreNoCallsOfAWS(t *testing.T) {
 		code   string
 	}{
 		"nothing":                       {nil, "", "NoSuchVersion"},
-		"another service":               {nil, "Action=ListUsers&Version=2010-05-08", "NoSuchVersion"},
+		"another service":               {nil, "Action=ListMetrics&Version=2010-08-01", "NoSuchVersion"},
 		"an action that does not exist": {nil, "Action=Fly&Version=2016-11-15", "InvalidAction"},
 		"a form that is none":           {nil, "a=%zz", "MalformedQueryString"},
 		"another JSON service":          {http.Header{"X-Amz-Target": {"DynamoDB_20120810.GetItem"}}, "{}", "InvalidAction"},

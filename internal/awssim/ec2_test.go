@@ -23,7 +23,7 @@ const (
 func threeInstances(w *world) {
 	w.Helper()
 	w.ok(w.server.Apply(awssim.State{Instances: []awssim.Instance{
-		{ID: idA, PrivateDNSName: "ip-10-0-0-1.ec2.internal", Tags: map[string]string{"managed": "", "team": "blue/green"}, Lifecycle: "spot"},
+		{ID: idA, PrivateDNSName: "ip-10-0-0-1.ec2.internal", Tags: map[string]string{"managed": "", "team": "blue/green"}, Lifecycle: "spot", Reservation: "cr-0123456789abcdef0"},
 		{ID: idB, State: "pending", Tags: map[string]string{"team": "red"}},
 		{ID: idC, State: "stopped"},
 	}}))
@@ -64,6 +64,7 @@ func TestAnInstanceIsDescribedInFull(t *testing.T) {
 		want := awssim.Instance{
 			ID: idA, State: "running", PrivateDNSName: "ip-10-0-0-1.ec2.internal", LaunchTime: w.start.UTC(),
 			Zone: "us-east-1a", Type: "m5.large", Lifecycle: "spot", Tags: map[string]string{"managed": "", "team": "blue/green"},
+			Reservation: "cr-0123456789abcdef0",
 		}
 		tags := map[string]string{}
 		for _, tag := range got.Tags {
@@ -71,7 +72,7 @@ func TestAnInstanceIsDescribedInFull(t *testing.T) {
 		}
 		diff := cmp.Diff(want, awssim.Instance{
 			ID: *got.InstanceId, State: string(got.State.Name), PrivateDNSName: *got.PrivateDnsName, LaunchTime: *got.LaunchTime,
-			Zone: *got.Placement.AvailabilityZone, Type: string(got.InstanceType), Lifecycle: string(got.InstanceLifecycle), Tags: tags,
+			Zone: *got.Placement.AvailabilityZone, Type: string(got.InstanceType), Lifecycle: string(got.InstanceLifecycle), Tags: tags, Reservation: *got.CapacityReservationId,
 		})
 		if diff != "" {
 			t.Errorf("instance (-want +got):\n%s", diff)
@@ -108,6 +109,8 @@ func TestDescribeInstancesSelects(t *testing.T) {
 		"by tag, the empty value":          {input: byFilter("tag:managed", ""), want: []string{idA}},
 		"by tag key":                       {input: byFilter("tag-key", "managed"), want: []string{idA}},
 		"by state":                         {input: byFilter("instance-state-name", "pending", "running"), want: []string{idA, idB}},
+		"by Capacity Reservation":          {input: byFilter("capacity-reservation-id", "cr-0123456789abcdef0"), want: []string{idA}},
+		"by any Capacity Reservation":      {input: byFilter("capacity-reservation-id", "*"), want: []string{idA}},
 		"by a filter that does not exist":  {input: byFilter("colour", "red"), code: "InvalidParameterValue"},
 		"by more than 200 values":          {input: byFilter("instance-id", tooMany...), code: "FilterLimitExceeded"},
 		"by ids and page":                  {input: &ec2.DescribeInstancesInput{InstanceIds: []string{idA}, MaxResults: aws.Int32(5)}, code: "InvalidParameterCombination"},

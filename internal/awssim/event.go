@@ -22,11 +22,19 @@ type Rule struct {
 	// DetailType is a pattern as of [path.Match] for the detail-type, such as
 	// "EC2 Instance-terminate Lifecycle Action"; empty matches all.
 	DetailType string `json:"detailType,omitempty"`
-	// Disabled rules are there, and take nothing.
+	// A Disabled rule exists and matches nothing.
 	Disabled bool   `json:"disabled,omitempty"`
 	Queue    string `json:"queue"`
+	// Topic is the ARN of an SNS topic that gets the events too, for the queues that are
+	// subscribed to it.
+	Topic string `json:"topic,omitempty"`
+	// WithMetadata delivers events as a subscriber of a custom event bus does that asks for
+	// metadata; they are LIVE.
+	WithMetadata bool `json:"withMetadata,omitempty"`
 	// DeadLetters is the queue for events that may not go to Queue. Empty: they are dropped.
 	DeadLetters string `json:"deadLetters,omitempty"`
+	// MessageGroup is that of the target, for a Queue that is a FIFO queue.
+	MessageGroup string `json:"messageGroup,omitempty"`
 }
 
 // PutRule adds a rule, or replaces the one of its name.
@@ -45,7 +53,7 @@ func (s *Server) PutRule(rule Rule) error {
 	return nil
 }
 
-// takes reports whether the rule sends an event on.
+// takes reports whether the rule matches an event.
 func (r Rule) takes(detailType, event string) bool {
 	if r.Disabled || !matches(r.DetailType, detailType) {
 		return false
@@ -81,8 +89,7 @@ func (s *Server) Rules() []Rule {
 	return rules
 }
 
-// Subscribe hands what Auto Scaling publishes to an SNS topic to a queue, in
-// SNS's envelope.
+// Subscribe hands what is published to an SNS topic to a queue, in SNS's envelope.
 func (s *Server) Subscribe(topicARN, queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +156,7 @@ type snsEnvelope struct {
 	Type             string
 	MessageID        string `json:"MessageId"`
 	TopicARN         string `json:"TopicArn"`
-	Subject          string
+	Subject          string `json:",omitempty"`
 	Message          string
 	Timestamp        string
 	SignatureVersion string
@@ -158,13 +165,13 @@ type snsEnvelope struct {
 	UnsubscribeURL   string
 }
 
-// detailTypes are those of the events of a lifecycle action.
+// detailTypes are the detail-types of the events of a lifecycle action.
 var detailTypes = map[Transition]string{
 	Launching:   "EC2 Instance-launch Lifecycle Action",
 	Terminating: "EC2 Instance-terminate Lifecycle Action",
 }
 
-// notify tells of a new action: by an event, and to the hook's target.
+// notify sends the event of a new action, and the notification to the target of its hook.
 func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 	detail := lifecycleDetail{
 		LifecycleActionToken: action.Token,
@@ -173,7 +180,7 @@ func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 		EC2InstanceID:        action.InstanceID,
 		LifecycleTransition:  action.Transition,
 		NotificationMetadata: hook.Metadata,
-		Origin:               "EC2",
+		Origin:               action.outside(),
 		Destination:          "AutoScalingGroup",
 	}
 	if action.Transition == Terminating {
@@ -196,15 +203,21 @@ func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 		Time:            at.UTC().Format("2006-01-02T15:04:05.000Z"),
 	})
 	if !strings.Contains(hook.TargetARN, ":sns:") {
-		s.deliver(hook.TargetARN[strings.LastIndex(hook.TargetARN, ":")+1:], body, at)
+		s.deliver(hook.TargetARN[strings.LastIndex(hook.TargetARN, ":")+1:], "", body, at)
 		return
 	}
-	for _, queue := range s.topics[hook.TargetARN] {
-		s.deliver(queue, marshal(snsEnvelope{
+	s.publish(hook.TargetARN, "Auto Scaling: Lifecycle action '"+
+		strings.TrimPrefix(string(action.Transition), "autoscaling:EC2_INSTANCE_")+"' in progress.", body, at)
+}
+
+// publish hands a body to the queues of a topic.
+func (s *Server) publish(topicARN, subject, body string, at time.Time) {
+	for _, queue := range s.topics[topicARN] {
+		s.deliver(queue, "", marshal(snsEnvelope{
 			Type:             "Notification",
 			MessageID:        s.uuid(),
-			TopicARN:         hook.TargetARN,
-			Subject:          "Auto Scaling: Lifecycle action '" + strings.TrimPrefix(string(action.Transition), "autoscaling:EC2_INSTANCE_") + "' in progress.",
+			TopicARN:         topicARN,
+			Subject:          subject,
 			Message:          body,
 			Timestamp:        at.UTC().Format("2006-01-02T15:04:05.000Z"),
 			SignatureVersion: "1",
@@ -213,6 +226,26 @@ func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 			UnsubscribeURL:   "https://sns." + s.opts.Region + ".amazonaws.com/EXAMPLE",
 		}), at)
 	}
+}
+
+// busEnvelope is what a subscriber of a custom event bus delivers with metadata.
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-addressing.html
+type busEnvelope struct {
+	Data           event
+	Metadata       struct{}
+	SystemMetadata map[string]string
+}
+
+// withMetadata is the body of an event on a custom event bus.
+func (s *Server) withMetadata(e event, at time.Time) string {
+	return marshal(busEnvelope{Data: e, SystemMetadata: map[string]string{
+		"ContentType":       "application/eventbridge+json",
+		"aws:EventId":       s.uuid(),
+		"aws:IngestionTime": at.UTC().Format("2006-01-02T15:04:05.000Z"),
+		"aws:DeliveryType":  "LIVE",
+		"aws:Source":        e.Source,
+		"aws:DetailType":    e.DetailType,
+	}})
 }
 
 // stateChange is the event of an instance's new state.
@@ -228,34 +261,56 @@ func (s *Server) stateChange(i *instance) event {
 	}
 }
 
-// emit sends an event to the queues of the rules that take it, and returns its id.
+// emit sends an event to the queues of the rules that match it, and returns its id.
 func (s *Server) emit(e event, at time.Time) (id string) {
 	e.Version, e.ID, e.Account, e.Region = "0", s.uuid(), s.opts.Account, s.opts.Region
 	if e.Time == "" {
 		e.Time = at.UTC().Format(time.RFC3339)
 	}
-	body := marshal(e)
+	plain := marshal(e)
 	for _, name := range slices.Sorted(maps.Keys(s.rules)) {
 		rule := s.rules[name]
+		if !rule.takes(e.DetailType, plain) {
+			continue
+		}
+		body := plain
+		if rule.WithMetadata {
+			body = s.withMetadata(e, at)
+		}
+		if rule.Topic != "" {
+			s.publish(rule.Topic, "", body, at)
+		}
 		switch {
-		case !rule.takes(e.DetailType, body):
-		case s.mayDeliver(rule.Name, rule.Queue):
-			s.deliver(rule.Queue, body, at)
-		case rule.DeadLetters != "" && s.mayDeliver(rule.Name, rule.DeadLetters):
-			s.deliver(rule.DeadLetters, body, at)
+		case s.mayDeliver(rule, rule.Queue, body):
+			s.deliver(rule.Queue, rule.MessageGroup, body, at)
+		case rule.DeadLetters != "" && !isFIFO(rule.DeadLetters) && s.mayDeliver(rule, rule.DeadLetters, body):
+			s.deliver(rule.DeadLetters, "", body, at)
 		}
 	}
 	return e.ID
 }
 
-// deliver puts a body into a queue; like EventBridge, it says nothing when there is none.
-func (s *Server) deliver(queue, body string, at time.Time) {
-	if q, ok := s.queues[queue]; ok {
-		s.send(q, body, q.delay, at)
+// deliver puts a body into a queue; like EventBridge, it says nothing when there is none,
+// or when it is a FIFO queue and there is no message group.
+func (s *Server) deliver(queue, messageGroup, body string, at time.Time) {
+	q, ok := s.queues[queue]
+	if !ok || q.fifo != nil && messageGroup == "" {
+		return
+	}
+	times := []time.Duration{0}
+	if s.opts.Delivery != nil {
+		times = s.opts.Delivery(body)
+	}
+	for _, after := range times {
+		if q.fifo != nil {
+			s.sendFIFO(q, body, messageGroup, "", q.delay+after, at)
+		} else {
+			s.send(q, body, q.delay+after, at)
+		}
 	}
 }
 
-// marshal is for values of this package, which can be marshaled.
+// marshal encodes values of this package, which can always be encoded.
 func marshal(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {

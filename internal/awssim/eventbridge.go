@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/policy"
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
 var eventsOperations = map[string]operation{
@@ -24,17 +24,21 @@ const eventBridge = "events.amazonaws.com"
 // RuleARN returns the ARN that a rule of this name has, or would have.
 func (s *Server) RuleARN(name string) string { return s.arn("events", "rule/"+name) }
 
-// mayDeliver reports whether a rule may send to a queue: whether its policy lets
-// the rule in and, where it is encrypted with a key of KMS, that key EventBridge.
-func (s *Server) mayDeliver(rule, queue string) bool {
+// mayDeliver reports whether a rule may send a body to a queue: it has to fit, the queue's policy
+// has to allow the rule and, if the queue is encrypted with a key of KMS, the key's policy has to
+// allow EventBridge.
+func (s *Server) mayDeliver(rule Rule, queue, body string) bool {
 	q, ok := s.queues[queue]
-	if !ok || !s.opts.EnforcePolicies {
-		return ok
+	switch {
+	case !ok, len(body) > q.maxSize, queue == rule.Queue && !q.takesFrom(rule):
+		return false
+	case !s.opts.EnforcePolicies:
+		return true
 	}
-	request := policy.Request{
+	request := iampolicy.Request{
 		Service: eventBridge, Action: "sqs:SendMessage", Resource: q.arn,
 		Context: map[string]string{
-			"aws:sourcearn": s.RuleARN(rule), "aws:sourceaccount": s.opts.Account, "aws:securetransport": "true",
+			"aws:sourcearn": s.RuleARN(rule.Name), "aws:sourceaccount": s.opts.Account, "aws:securetransport": "true",
 		},
 	}
 	if !allows(q.attributes["Policy"], request) {
@@ -58,9 +62,9 @@ func (s *Server) mayDeliver(rule, queue string) bool {
 	return true
 }
 
-func allows(document string, request policy.Request) bool {
-	p, err := policy.Parse(document)
-	return err == nil && p.Evaluate(request) == policy.Allowed
+func allows(document string, request iampolicy.Request) bool {
+	p, err := iampolicy.Parse(document)
+	return err == nil && p.Evaluate(request) == iampolicy.Allowed
 }
 
 type describeRuleOutput struct {
@@ -91,7 +95,10 @@ func describeRule(_ context.Context, s *Server, req *request) (any, *apiError) {
 	}
 	var output describeRuleOutput
 	problem := s.onRule(req, input.Name, func(rule Rule) {
-		output = describeRuleOutput{Name: rule.Name, ARN: s.RuleARN(rule.Name), EventPattern: s.shownPattern(rule), State: "ENABLED", EventBusName: "default"}
+		output = describeRuleOutput{
+			Name: rule.Name, ARN: s.RuleARN(rule.Name), EventPattern: s.shownPattern(rule),
+			State: "ENABLED", EventBusName: "default",
+		}
 		if rule.Disabled {
 			output.State = "DISABLED"
 		}
@@ -99,7 +106,8 @@ func describeRule(_ context.Context, s *Server, req *request) (any, *apiError) {
 	return output, problem
 }
 
-// shownPattern is the pattern of a rule, also of one that was given without.
+// shownPattern is the pattern of a rule as it is shown; a rule without a pattern gets an
+// equivalent one.
 func (s *Server) shownPattern(rule Rule) string {
 	switch {
 	case rule.Pattern != "":
@@ -133,6 +141,7 @@ type eventTarget struct {
 	ID               string            `json:"Id"`
 	ARN              string            `json:"Arn"`
 	DeadLetterConfig map[string]string `json:",omitempty"`
+	SQSParameters    map[string]string `json:"SqsParameters,omitempty"`
 }
 
 func listTargetsByRule(_ context.Context, s *Server, req *request) (any, *apiError) {
@@ -145,6 +154,9 @@ func listTargetsByRule(_ context.Context, s *Server, req *request) (any, *apiErr
 		target := eventTarget{ID: "queue", ARN: s.arn("sqs", rule.Queue)}
 		if rule.DeadLetters != "" {
 			target.DeadLetterConfig = map[string]string{"Arn": s.arn("sqs", rule.DeadLetters)}
+		}
+		if rule.MessageGroup != "" {
+			target.SQSParameters = map[string]string{"MessageGroupId": rule.MessageGroup}
 		}
 		targets = append(targets, target)
 	})
@@ -172,7 +184,10 @@ func putEvents(_ context.Context, s *Server, req *request) (any, *apiError) {
 		return nil, problem
 	}
 	if len(input.Entries) < 1 || len(input.Entries) > maxBatch {
-		return nil, &apiError{status: http.StatusBadRequest, code: "ValidationException", message: "Member must have length between 1 and 10."}
+		return nil, &apiError{
+			status: http.StatusBadRequest, code: "ValidationException",
+			message: "Member must have length between 1 and 10.",
+		}
 	}
 	req.entries = len(input.Entries)
 	failed := 0
@@ -193,13 +208,19 @@ func (s *Server) putEvent(entry putEventsEntry, now time.Time) putEventsResult {
 	detail := json.RawMessage(entry.Detail)
 	switch {
 	case entry.Source == "" || entry.DetailType == "":
-		return putEventsResult{ErrorCode: "InvalidArgument", ErrorMessage: "Parameter Source or DetailType is not valid. Reason: it is required."}
+		return putEventsResult{
+			ErrorCode:    "InvalidArgument",
+			ErrorMessage: "Parameter Source or DetailType is not valid. Reason: it is required.",
+		}
 	case strings.HasPrefix(entry.Source, "aws."):
 		return putEventsResult{ErrorCode: "NotAuthorizedForSourceException", ErrorMessage: "Not authorized for the source."}
 	case json.Unmarshal(detail, new(map[string]any)) != nil:
 		return putEventsResult{ErrorCode: "MalformedDetail", ErrorMessage: "Detail is malformed."}
 	}
-	e := event{DetailType: entry.DetailType, Source: entry.Source, Resources: append([]string{}, entry.Resources...), Detail: detail}
+	e := event{
+		DetailType: entry.DetailType, Source: entry.Source, Resources: append([]string{}, entry.Resources...),
+		Detail: detail,
+	}
 	if entry.Time > 0 {
 		e.Time = time.Unix(int64(entry.Time), 0).UTC().Format(time.RFC3339)
 	}

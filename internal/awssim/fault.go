@@ -111,11 +111,11 @@ type rule struct {
 	filled time.Time
 }
 
-// take reports whether the bucket has a token, and takes it.
+// take takes a token from the bucket. It reports whether there was one.
 func (r *rule) take(now time.Time) bool {
 	r.tokens = min(float64(max(r.Burst, 1)), r.tokens+r.Rate*now.Sub(r.filled).Seconds())
 	r.filled = now
-	// Rounding must not keep a token back that is due at this very moment.
+	// Rounding must not withhold a token that is due at this very moment.
 	if r.tokens < 1-1e-9 {
 		return false
 	}
@@ -123,7 +123,7 @@ func (r *rule) take(now time.Time) bool {
 	return true
 }
 
-// harm is what the rules do to one call.
+// harm is the effect of all rules on one call.
 type harm struct {
 	latency     time.Duration
 	err         *apiError
@@ -136,10 +136,10 @@ type harm struct {
 	skew        time.Duration
 }
 
-// cutsAnswer says that the client will not see a whole answer.
+// cutsAnswer reports whether the client will not get a whole answer.
 func (h harm) cutsAnswer() bool { return h.reset || h.hang || h.half }
 
-// name is how the record calls a lost answer.
+// name is the word for a lost answer in the record.
 func (h harm) name() string {
 	switch {
 	case h.hang:
@@ -181,7 +181,7 @@ func (s *Server) harmFor(service, action string) harm {
 	return total
 }
 
-// matches has path.Match's meaning; SetFault has refused patterns that it cannot read.
+// matches works like path.Match. SetFault has rejected patterns that cannot be read.
 func matches(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return pattern == "" || err == nil && ok
@@ -222,12 +222,18 @@ func (r *rule) problem(service string) *apiError {
 // wrongRegion returns the error with which a service refuses a signature for
 // another region than its own.
 func wrongRegion(service string) *apiError {
-	problem := &apiError{status: http.StatusForbidden, code: "SignatureDoesNotMatch", message: "Credential should be scoped to a valid region."}
+	problem := &apiError{
+		status: http.StatusForbidden, code: "SignatureDoesNotMatch",
+		message: "Credential should be scoped to a valid region.",
+	}
 	switch service {
 	case "sqs":
 		problem.code = "InvalidSignatureException"
 	case "ec2":
-		problem = &apiError{status: http.StatusUnauthorized, code: "AuthFailure", message: "AWS was not able to validate the provided access credentials"}
+		problem = &apiError{
+			status: http.StatusUnauthorized, code: "AuthFailure",
+			message: "AWS was not able to validate the provided access credentials",
+		}
 	}
 	return problem
 }
@@ -265,7 +271,10 @@ func throttling(service string) *apiError {
 	case "sqs":
 		return &apiError{status: http.StatusForbidden, code: "RequestThrottled", message: "Request is throttled."}
 	case "ec2":
-		return &apiError{status: http.StatusServiceUnavailable, code: "RequestLimitExceeded", message: "Request limit exceeded."}
+		return &apiError{
+			status: http.StatusServiceUnavailable, code: "RequestLimitExceeded",
+			message: "Request limit exceeded.",
+		}
 	default:
 		return &apiError{status: http.StatusBadRequest, code: "Throttling", message: "Rate exceeded"}
 	}

@@ -339,9 +339,8 @@ func TestOverSockets(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("ReceiveMessage of a client that left = %v", err)
 	}
-	var missing *types.QueueDoesNotExist
 	_, err = client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String("nobody")})
-	if !errors.As(err, &missing) {
+	if _, ok := errors.AsType[*types.QueueDoesNotExist](err); !ok {
 		t.Errorf("GetQueueUrl = %v, want *types.QueueDoesNotExist", err)
 	}
 }

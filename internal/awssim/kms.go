@@ -3,9 +3,12 @@ package awssim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
 var kmsOperations = map[string]operation{
@@ -41,6 +44,22 @@ func (s *Server) PutKey(key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys[key.ID] = key
+	return nil
+}
+
+// SetKeyPolicy replaces the policy of a key.
+func (s *Server) SetKeyPolicy(id, document string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, ok := s.keys[id]
+	if !ok {
+		return fmt.Errorf("set the policy of key %s: there is none", id)
+	}
+	if _, err := iampolicy.Parse(document); err != nil {
+		return fmt.Errorf("set the policy of key %s: %w", id, err)
+	}
+	key.Policy = document
+	s.keys[id] = key
 	return nil
 }
 
@@ -105,7 +124,10 @@ type keyMetadata struct {
 func describeKey(_ context.Context, s *Server, req *request) (any, *apiError) {
 	var output keyMetadata
 	problem := s.onKey(req, func(key Key) {
-		output = keyMetadata{KeyID: key.ID, ARN: s.keyARN(key), KeyManager: key.Manager, KeyState: key.State, Enabled: key.State == "Enabled"}
+		output = keyMetadata{
+			KeyID: key.ID, ARN: s.keyARN(key), KeyManager: key.Manager, KeyState: key.State,
+			Enabled: key.State == "Enabled",
+		}
 	})
 	return map[string]any{"KeyMetadata": output}, problem
 }

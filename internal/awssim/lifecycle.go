@@ -1,10 +1,7 @@
 package awssim
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,46 +22,8 @@ const (
 	Abandon  = "ABANDON"
 )
 
-// maxGlobalTimeout and heartbeatsPerGlobal bound how long heartbeats can hold an
-// action: 48 hours or 100 times the heartbeat timeout, whichever is less.
-const (
-	maxGlobalTimeout    = 48 * time.Hour
-	heartbeatsPerGlobal = 100
-)
-
-// Group is an Auto Scaling group. It does not launch instances by itself.
-type Group struct {
-	Name string `json:"name"`
-	// Desired is shown, and lowered by terminations that ask for it.
-	Desired int               `json:"desired,omitempty"`
-	Tags    map[string]string `json:"tags,omitempty"`
-	// Instances are the ids of its instances, which have to exist. Those that
-	// are pending start in the lifecycle state Pending, others InService.
-	Instances []string `json:"instances,omitempty"`
-}
-
-// Hook is a lifecycle hook.
-type Hook struct {
-	Group      string     `json:"group"`
-	Name       string     `json:"name"`
-	Transition Transition `json:"transition"`
-	// HeartbeatTimeout is how long an action waits for a completion or a
-	// heartbeat. Default one hour. Auto Scaling takes 30 s at least; here any
-	// positive time will do.
-	HeartbeatTimeout time.Duration `json:"-"`
-	// DefaultResult is that of an action that times out. Default ABANDON.
-	DefaultResult string `json:"defaultResult,omitempty"`
-	// TargetARN is a queue of this account that gets notifications straight
-	// from Auto Scaling, or a topic that hands them to the queues subscribed to
-	// it. Events go to the queues of rules in any case.
-	TargetARN string `json:"targetARN,omitempty"`
-	// Metadata stands in the events of the hook.
-	Metadata string `json:"metadata,omitempty"`
-}
-
-func (h Hook) globalTimeout() time.Duration {
-	return min(heartbeatsPerGlobal*h.HeartbeatTimeout, maxGlobalTimeout)
-}
+// TerminatingRetained is the lifecycle state of an instance that its group keeps for good.
+const TerminatingRetained = "Terminating:Retained"
 
 // Outcome says how a lifecycle action ended.
 type Outcome string
@@ -98,83 +57,6 @@ type LifecycleAction struct {
 	Ended  time.Time `json:"ended,omitzero"`
 }
 
-// PutGroup adds a group, or replaces it and keeps its hooks. It fails if an
-// instance does not exist.
-func (s *Server) PutGroup(config Group) (err error) {
-	if config.Name == "" {
-		return errors.New("put group: no name")
-	}
-	s.locked(func(now time.Time) {
-		for _, id := range config.Instances {
-			if _, ok := s.instances[id]; !ok {
-				err = fmt.Errorf("put group %s: no instance %q", config.Name, id)
-				return
-			}
-		}
-		g, ok := s.groups[config.Name]
-		if !ok {
-			g = &group{created: now}
-			s.groups[config.Name] = g
-		}
-		g.Name, g.Desired, g.Tags = config.Name, config.Desired, maps.Clone(config.Tags)
-		for _, i := range s.instances {
-			member := slices.Contains(config.Instances, i.ID)
-			switch {
-			case member && i.group != g:
-				i.group, i.lifecycleState = g, "InService"
-				if i.State == "pending" {
-					i.lifecycleState = "Pending"
-				}
-			case !member && i.group == g:
-				s.leaveGroup(i, now)
-			}
-		}
-	})
-	return err
-}
-
-// PutHook adds a hook to its group, which has to exist, or replaces it. Actions
-// that wait already keep the times of the old one.
-func (s *Server) PutHook(hook Hook) (err error) {
-	s.locked(func(time.Time) {
-		g, ok := s.groups[hook.Group]
-		if !ok {
-			err = fmt.Errorf("put hook %s: no group %q", hook.Name, hook.Group)
-			return
-		}
-		err = g.put(hook)
-	})
-	return err
-}
-
-// Groups returns the groups, ordered by name, with their present instances.
-func (s *Server) Groups() []Group {
-	groups := []Group{}
-	s.locked(func(time.Time) {
-		for _, g := range s.sortedGroups() {
-			config := Group{Name: g.Name, Desired: g.Desired, Tags: maps.Clone(g.Tags)}
-			for _, i := range s.sortedInstances() {
-				if i.group == g {
-					config.Instances = append(config.Instances, i.ID)
-				}
-			}
-			groups = append(groups, config)
-		}
-	})
-	return groups
-}
-
-// Hooks returns the hooks, ordered by group.
-func (s *Server) Hooks() []Hook {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	hooks := []Hook{}
-	for _, g := range s.sortedGroups() {
-		hooks = append(hooks, g.hooks...)
-	}
-	return hooks
-}
-
 // StartTransition begins to launch or terminate an instance of a group, as
 // Auto Scaling does: all hooks of the transition wait at once, each with an
 // action of its own, which are returned. Without a hook the instance goes on.
@@ -186,10 +68,60 @@ func (s *Server) StartTransition(instanceID string, transition Transition) (star
 	err = fmt.Errorf("start transition of %s: no such instance in a group", instanceID)
 	s.locked(func(now time.Time) {
 		if i, ok := s.instances[instanceID]; ok && i.group != nil {
-			err = nil
+			err, i.pool = nil, ""
 			for _, action := range s.startTransition(i, transition, now) {
 				started = append(started, action.LifecycleAction)
 			}
+		}
+	})
+	return started, err
+}
+
+// The states of instances in a warm pool.
+const (
+	WarmedStopped = "Warmed:Stopped"
+	WarmedRunning = "Warmed:Running"
+)
+
+// ReturnToWarmPool begins to take an instance out of service and back into the
+// warm pool of its group, as a scale-in does where instances are used again: the
+// termination hooks wait, and their events have the destination WarmPool. Then it
+// is stopped or goes on running, as state says, and stays in its group. Abandoned,
+// it is terminated.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-warm-pools.html
+func (s *Server) ReturnToWarmPool(instanceID, state string) (started []LifecycleAction, err error) {
+	if state != WarmedStopped && state != WarmedRunning {
+		return nil, fmt.Errorf("return %s to the warm pool: unknown state %q", instanceID, state)
+	}
+	err = fmt.Errorf("return %s to the warm pool: no such instance in service", instanceID)
+	s.locked(func(now time.Time) {
+		if i, ok := s.instances[instanceID]; ok && i.group != nil && i.lifecycleState == "InService" {
+			err = nil
+			i.pool = state
+			for _, action := range s.startTransition(i, Terminating, now) {
+				started = append(started, action.LifecycleAction)
+			}
+		}
+	})
+	return started, err
+}
+
+// LaunchFromWarmPool begins to put an instance of the warm pool into service. If
+// it is stopped it starts, and is pending until somebody says that it runs; the
+// launch hooks wait, and their events have the origin WarmPool.
+func (s *Server) LaunchFromWarmPool(instanceID string) (started []LifecycleAction, err error) {
+	err = fmt.Errorf("launch %s from the warm pool: no such instance there", instanceID)
+	s.locked(func(now time.Time) {
+		i, ok := s.instances[instanceID]
+		if !ok || i.group == nil || i.lifecycleState != i.pool || i.pool == WarmedStopped && i.State != "stopped" {
+			return
+		}
+		err = nil
+		if i.State == "stopped" {
+			s.setState(i, "pending", now)
+		}
+		for _, action := range s.startTransition(i, Launching, now) {
+			started = append(started, action.LifecycleAction)
 		}
 	})
 	return started, err
@@ -218,67 +150,20 @@ func (s *Server) LifecycleState(instanceID string) (state string) {
 	return state
 }
 
-// group is a Group at work; the instances know which one is theirs.
-type group struct {
-	Name    string
-	Desired int
-	Tags    map[string]string
-	created time.Time
-	hooks   []Hook
-}
-
-func (g *group) xmlTags() []xmlGroupTag {
-	var tags []xmlGroupTag
-	for _, key := range slices.Sorted(maps.Keys(g.Tags)) {
-		tags = append(tags, xmlGroupTag{
-			Key: key, Value: g.Tags[key], ResourceID: g.Name, ResourceType: "auto-scaling-group", PropagateAtLaunch: true,
-		})
-	}
-	return tags
-}
-
-// put adds or replaces a hook. What a replacement leaves out stays as it was.
-func (g *group) put(hook Hook) error {
-	at := slices.IndexFunc(g.hooks, func(h Hook) bool { return h.Name == hook.Name })
-	if at >= 0 {
-		setDefault(&hook.Transition, g.hooks[at].Transition)
-		setDefault(&hook.HeartbeatTimeout, g.hooks[at].HeartbeatTimeout)
-		setDefault(&hook.DefaultResult, g.hooks[at].DefaultResult)
-	}
-	setDefault(&hook.HeartbeatTimeout, time.Hour)
-	setDefault(&hook.DefaultResult, Abandon)
-	switch {
-	case hook.Name == "":
-		return errors.New("put hook: no name")
-	case hook.Transition != Launching && hook.Transition != Terminating:
-		return fmt.Errorf("put hook %s: unknown transition %q", hook.Name, hook.Transition)
-	case hook.HeartbeatTimeout <= 0:
-		return fmt.Errorf("put hook %s: heartbeat timeout %s is not positive", hook.Name, hook.HeartbeatTimeout)
-	case hook.DefaultResult != Continue && hook.DefaultResult != Abandon:
-		return fmt.Errorf("put hook %s: unknown default result %q", hook.Name, hook.DefaultResult)
-	}
-	if at >= 0 {
-		g.hooks[at] = hook
-	} else {
-		g.hooks = append(g.hooks, hook)
-	}
-	return nil
-}
-
-func (s *Server) sortedGroups() []*group {
-	return slices.SortedFunc(maps.Values(s.groups), func(a, b *group) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// groupARN has one made-up id for all groups; real ones have a uuid each.
-func (s *Server) groupARN(name string) string {
-	return s.arn("autoscaling", "autoScalingGroup:63f5b5c2-58b3-0574-b7d5-b3162d0268f0:autoScalingGroupName/"+name)
-}
-
 // lifecycleAction is an active LifecycleAction.
 type lifecycleAction struct {
 	LifecycleAction
 	timeout       time.Duration
 	defaultResult string
+	warm          bool // the instance goes to the warm pool, or comes from there
+}
+
+// outside is where the instance comes from, or goes to, by the name in events.
+func (a *lifecycleAction) outside() string {
+	if a.warm {
+		return "WarmPool"
+	}
+	return "EC2"
 }
 
 // due is when the action times out.
@@ -313,6 +198,7 @@ func (s *Server) startTransition(i *instance, transition Transition, now time.Ti
 			},
 			timeout:       hook.HeartbeatTimeout,
 			defaultResult: hook.DefaultResult,
+			warm:          i.pool != "",
 		}
 		s.actions = append(s.actions, action)
 		s.effects.add(action.effect(now, ActionStarted, ""))
@@ -361,11 +247,24 @@ func (s *Server) endAction(action *lifecycleAction, at time.Time, outcome Outcom
 
 // proceed takes the instance through its transition. Abandoning a launch
 // terminates the instance, without the hooks of a termination; abandoning a
-// termination only ends the waiting.
+// termination only ends the waiting, unless the group retains the instance then.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 func (s *Server) proceed(i *instance, transition Transition, result string, at time.Time) {
-	if transition == Launching && result == Continue {
+	pool := i.pool
+	i.pool = ""
+	switch {
+	case transition == Launching && result == Continue:
 		i.lifecycleState = "InService"
 		s.setState(i, "running", at)
+		return
+	case transition == Terminating && result == Continue && pool != "":
+		i.pool, i.lifecycleState = pool, pool
+		if pool == WarmedStopped {
+			s.setState(i, "stopping", at)
+		}
+		return
+	case transition == Terminating && result == Abandon && i.group.retains && i.State != "terminated":
+		i.lifecycleState = TerminatingRetained
 		return
 	}
 	i.lifecycleState = "Terminating:Proceed"
@@ -386,11 +285,9 @@ func (s *Server) dropActions(i *instance, at time.Time) {
 	})
 }
 
-func (s *Server) leaveGroup(i *instance, at time.Time) {
-	s.dropActions(i, at)
-	i.group, i.lifecycleState = nil, ""
-}
-
 func (a *lifecycleAction) effect(at time.Time, kind EffectKind, result string) Effect {
-	return Effect{Time: at, Kind: kind, InstanceID: a.InstanceID, Group: a.Group, Hook: a.Hook, Token: a.Token, Result: result}
+	return Effect{
+		Time: at, Kind: kind, InstanceID: a.InstanceID, Group: a.Group, Hook: a.Hook, Token: a.Token,
+		Result: result,
+	}
 }

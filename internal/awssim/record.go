@@ -29,15 +29,15 @@ type Call struct {
 	Region string `json:"region,omitempty"`
 }
 
-// CallKey is what calls are counted by. Calls of what the simulator does not
-// know are counted together, as unknown.
+// CallKey is the key by which calls are counted. Calls that the simulator does not know are
+// counted together, as unknown.
 type CallKey struct {
 	Service string `json:"service"`
 	Action  string `json:"action"`
 	Code    string `json:"code,omitempty"`
 }
 
-// EffectKind says what an Effect is.
+// EffectKind is the kind of an Effect.
 type EffectKind string
 
 // The kinds of Effect. EC2 states appear as instance effects, with the state
@@ -113,7 +113,7 @@ func (s *Server) recordCall(req *request, answer response, start time.Time) {
 		AccessKeyID: req.accessKeyID, Region: req.region,
 	})
 	key := CallKey{Service: req.service, Action: req.action, Code: answer.code}
-	// The names come from outside: a client that invents them must not make the map grow.
+	// Names come from clients: a client that invents them must not make the map grow.
 	if _, known := operations[req.service][req.action]; !known {
 		key.Service, key.Action = "unknown", "unknown"
 	}

@@ -29,7 +29,7 @@ func TestCallsAreRecordedWithWhatMatters(t *testing.T) {
 		_, err = w.describe(&ec2.DescribeInstancesInput{Filters: []ec2types.Filter{{Name: aws.String("instance-id"), Values: []string{idA, idB}}}})
 		w.ok(err)
 		token := w.begin(idA, awssim.Terminating)
-		w.ok(w.heartbeat("drain", token))
+		w.ok(w.heartbeat(token))
 		w.ok(w.complete("drain", token, "CONTINUE"))
 		w.receive(20)
 
@@ -65,7 +65,7 @@ func TestEffectsTellTheStoryInItsOrder(t *testing.T) {
 		message := w.receiveOne(0)
 		id := *message.MessageId
 		time.Sleep(10 * time.Second)
-		w.ok(w.heartbeat("drain", token))
+		w.ok(w.heartbeat(token))
 		time.Sleep(10 * time.Second)
 		w.ok(w.complete("drain", token, "CONTINUE"))
 		w.delete(message)

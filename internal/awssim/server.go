@@ -1,4 +1,4 @@
-// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, KMS and STS
+// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, KMS, STS and IAM
 // for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long
@@ -48,6 +48,10 @@ type Options struct {
 	// EnforcePolicies makes EventBridge deliver only where the queue's policy and
 	// the policy of its key let it, as in AWS. Without it all queues take events.
 	EnforcePolicies bool
+	// Delivery says when an event that a rule takes is delivered: once after each
+	// of the durations, never if there are none. It is called within the event, and
+	// must not call the Server. Default: once, at once.
+	Delivery func(body string) []time.Duration
 	// CallsKept bounds Calls. Default 10,000.
 	CallsKept int
 	// EffectsKept bounds Effects. Default 50,000.
@@ -81,6 +85,7 @@ type Server struct {
 	rules     map[string]Rule
 	topics    map[string][]string
 	keys      map[string]Key
+	roles     map[string]Role
 	faults    []*rule
 	calls     ring[Call]
 	counts    map[CallKey]int
@@ -109,6 +114,7 @@ func New(opts Options) *Server {
 		rules:     map[string]Rule{},
 		topics:    map[string][]string{},
 		keys:      map[string]Key{},
+		roles:     map[string]Role{},
 		calls:     ring[Call]{size: opts.CallsKept},
 		counts:    map[CallKey]int{},
 		effects:   ring[Effect]{size: opts.EffectsKept},
@@ -168,7 +174,8 @@ func (s *Server) Close() {
 	s.serving.Wait()
 }
 
-// closeGrace is how long Close lets answers arrive: long for a loopback, short for a person.
+// closeGrace is how long Close waits for answers to arrive: long for a loopback connection, short
+// for a person.
 const closeGrace = 2 * time.Second
 
 // ServeHTTP answers one AWS call, or one call of the control API.
@@ -180,8 +187,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serveAWS(w, r)
 }
 
-// serveAWS is the way of every AWS call: find out what is asked, suffer the
-// faults that are set for it, do it, record it, answer.
+// serveAWS handles every AWS call: it finds out what is asked, applies the faults, performs the
+// call, records it and answers.
 func (s *Server) serveAWS(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	req, problem := readRequest(r)
@@ -218,7 +225,10 @@ func (s *Server) serveAWS(w http.ResponseWriter, r *http.Request) {
 func (s *Server) do(ctx context.Context, req *request) response {
 	select {
 	case <-s.closed:
-		return req.fail(&apiError{status: http.StatusServiceUnavailable, code: "ServiceUnavailable", message: "the simulator is closed"})
+		return req.fail(&apiError{
+			status: http.StatusServiceUnavailable, code: "ServiceUnavailable",
+			message: "the simulator is closed",
+		})
 	default:
 	}
 	if req.region != "" && req.region != s.opts.Region {
@@ -229,7 +239,13 @@ func (s *Server) do(ctx context.Context, req *request) response {
 	}
 	operation, ok := operations[req.service][req.action]
 	if !ok {
-		return req.fail(&apiError{status: http.StatusBadRequest, code: "InvalidAction", message: fmt.Sprintf("The action %s is not valid for this web service.", req.action)})
+		return req.fail(&apiError{
+			status: http.StatusBadRequest, code: "InvalidAction",
+			message: fmt.Sprintf("The action %s is not valid for this web service.", req.action),
+		})
+	}
+	if problem := s.authorize(req); problem != nil {
+		return req.fail(problem)
 	}
 	output, problem := operation(ctx, s, req)
 	switch {
@@ -253,6 +269,7 @@ var operations = map[string]map[string]operation{
 	"events":      eventsOperations,
 	"kms":         kmsOperations,
 	"sts":         {"GetCallerIdentity": getCallerIdentity},
+	"iam":         {"SimulatePrincipalPolicy": simulatePrincipalPolicy},
 }
 
 // locked brings the state to the present and keeps it there while f runs.
@@ -264,8 +281,8 @@ func (s *Server) locked(f func(now time.Time)) {
 	f(now)
 }
 
-// settle applies everything that was due until now, in the order of its time.
-// Messages are settled by their queue, when someone looks at it.
+// settle applies all changes that are due by now, in the order of their times. The messages of a
+// queue are settled when somebody looks at it.
 func (s *Server) settle(now time.Time) {
 	for {
 		at, apply := s.nextEvent()
@@ -286,7 +303,7 @@ func (s *Server) nextEvent() (at time.Time, apply func(at time.Time)) {
 	}
 	first := ""
 	for _, instance := range s.moving {
-		// Of two at the same time the order is that of their ids, so that it can be repeated.
+		// Two changes at the same time are ordered by id, so that runs can be repeated.
 		sooner := instance.changes.Before(at) || instance.changes.Equal(at) && instance.ID < first
 		if apply == nil || first == "" && instance.changes.Before(at) || first != "" && sooner {
 			first = instance.ID
@@ -296,13 +313,13 @@ func (s *Server) nextEvent() (at time.Time, apply func(at time.Time)) {
 	return at, apply
 }
 
-// wake lets every waiting long poll look again.
+// wake makes every waiting long poll look again.
 func (s *Server) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// wait returns false if the client left or the server closed before d was over.
+// wait waits for d. It returns false if the client left or the server closed before that.
 func (s *Server) wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -336,7 +353,7 @@ func (s *Server) uuid() string {
 	return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&0xffffffffffff)
 }
 
-// chance says yes to the given share of its calls, repeatably. It needs the lock.
+// chance reports true for the given share of its calls, repeatably. It needs the lock.
 func (s *Server) chance(share float64) bool {
 	return share > 0 && s.random.Float64() < share
 }

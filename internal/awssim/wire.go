@@ -26,6 +26,7 @@ var services = map[string]string{
 	"2016-11-15": "ec2",
 	"2011-01-01": "autoscaling",
 	"2011-06-15": "sts",
+	"2010-05-08": "iam",
 }
 
 // targets are the names of the JSON services in the header X-Amz-Target.
@@ -57,7 +58,8 @@ func (r *request) note(key string, values ...string) {
 	}
 }
 
-// show sets a parameter of the record; a long poll comes by more than once.
+// show sets a parameter in the record. Unlike note it may be called again for the same call: a
+// long poll looks several times.
 func (r *request) show(key, value string) {
 	r.params[key] = []string{value}
 }
@@ -98,7 +100,10 @@ func readRequest(r *http.Request) (*request, *apiError) {
 	req.form, req.action = form, form.Get("Action")
 	service, ok := services[form.Get("Version")]
 	if !ok {
-		return req, &apiError{status: http.StatusBadRequest, code: "NoSuchVersion", message: fmt.Sprintf("no service here has the version %q", form.Get("Version"))}
+		return req, &apiError{
+			status: http.StatusBadRequest, code: "NoSuchVersion",
+			message: fmt.Sprintf("no service here has the version %q", form.Get("Version")),
+		}
 	}
 	req.service = service
 	return req, nil
@@ -137,7 +142,7 @@ func badRequest(code, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// response is an answer before a fault mangles it.
+// response is an answer before a fault changes it.
 type response struct {
 	status int
 	code   string // of the error, empty when there is none
@@ -145,8 +150,7 @@ type response struct {
 	body   []byte
 }
 
-// gone stands for the answer that nobody waits for any more. 499 is what
-// proxies write into their logs for it.
+// gone is the answer to a client that does not wait any more. Proxies log 499 for that.
 func gone() response { return response{status: 499, code: "ClientGone"} }
 
 // requestID is constant: nothing that uses the simulator tells calls apart by
@@ -194,6 +198,7 @@ func (r *request) fail(problem *apiError) response {
 var queryNamespaces = map[string]string{
 	"autoscaling": "http://autoscaling.amazonaws.com/doc/2011-01-01/",
 	"sts":         "https://sts.amazonaws.com/doc/2011-06-15/",
+	"iam":         "https://iam.amazonaws.com/doc/2010-05-08/",
 }
 
 type queryResult struct {
@@ -282,7 +287,7 @@ func (a response) write(w http.ResponseWriter, harm harm) {
 	panic(http.ErrAbortHandler) // the documented way to break a response off
 }
 
-// errReset is what a client without sockets gets in the place of a TCP RST.
+// errReset is what a client without sockets gets instead of a TCP RST.
 var errReset = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 
 // resetConnection ends the connection without an answer, by RST.

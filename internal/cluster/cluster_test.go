@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"pgregory.net/rapid"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -27,122 +30,18 @@ var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 
 func at(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 
-func spot(id string, deadline int) Entry {
-	return Entry{Kind: notice.SpotInterruption, IDs: []string{id}, Time: now, Deadline: at(deadline)}
-}
-
-func TestADeadlineOnlyEverTightens(t *testing.T) {
-	i := Intent{}.With(spot("a", 120), nil, now).With(spot("b", 300), nil, now)
-	if got := i.Deadline(); !got.Equal(at(120)) {
-		t.Errorf("deadline %s, want %s", got, at(120))
-	}
-	i = i.With(spot("c", 60), nil, now)
-	i = i.With(Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"d"}}, nil, now)
-	if got := i.Deadline(); !got.Equal(at(60)) {
-		t.Errorf("deadline %s, want %s", got, at(60))
-	}
-	if diff := cmp.Diff([]string{"a", "b", "c"}, i.Entries[0].IDs); diff != "" {
-		t.Errorf("event ids (-want +got):\n%s", diff)
-	}
-}
-
-func TestTheCauseIsTheNoticeThatBindsTheMost(t *testing.T) {
-	rebalance := Entry{Kind: notice.RebalanceRecommendation}
-	change := Entry{Kind: notice.ScheduledChange, Deadline: at(900)}
-	hook := Entry{Kind: notice.ASGTerminate, Deadline: at(300)}
-	tests := []struct {
-		entries []Entry
-		want    notice.Kind
-	}{
-		{nil, notice.Ignored},
-		{[]Entry{rebalance, {Kind: notice.ScheduledChange}}, notice.RebalanceRecommendation},
-		{[]Entry{rebalance, change}, notice.ScheduledChange},
-		{[]Entry{change, rebalance, hook}, notice.ASGTerminate},
-		{[]Entry{hook, change, rebalance}, notice.ASGTerminate},
-		{[]Entry{hook, spot("a", 300)}, notice.ASGTerminate},
-	}
-	for _, test := range tests {
-		if got := (Intent{Entries: test.entries}).Cause().Kind; got != test.want {
-			t.Errorf("the cause of %v is %s, want %s", test.entries, got, test.want)
-		}
-	}
-}
-
-func TestAHookEndsWithItsNoticeAndOnlyWhileItIsOpen(t *testing.T) {
-	i := Intent{}.With(spot("a", 120), nil, now)
-	i = i.With(Entry{Kind: notice.ASGTerminate, IDs: []string{"b"}, Deadline: at(300)}, &Hook{Name: "drain"}, now)
-	if got := i.HookDeadline(); !got.Equal(at(300)) {
-		t.Errorf("the hook ends at %s, want %s", got, at(300))
-	}
-	i.Hooks = nil
-	if got := i.HookDeadline(); !got.IsZero() {
-		t.Errorf("a hook that is completed ends at %s", got)
-	}
-}
-
-// Any order and any repetition of notices gives the same end.
-func TestTheOrderOfNoticesDoesNotMatter(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var entries []Entry
-		for k := range rapid.IntRange(1, 6).Draw(t, "entries") {
-			e := Entry{Kind: rapid.SampledFrom(notice.Kinds).Draw(t, "kind"), IDs: []string{fmt.Sprint(k)}}
-			if rapid.Bool().Draw(t, "hard") {
-				e.Deadline = at(rapid.IntRange(1, 1000).Draw(t, "deadline"))
-			}
-			entries = append(entries, e)
-		}
-		build := func(entries []Entry) (i Intent) {
-			for _, e := range entries {
-				i = i.With(e, nil, now)
-			}
-			return i
-		}
-		a := build(entries)
-		b := build(append(rapid.Permutation(entries).Draw(t, "order"), entries...))
-		if !a.Deadline().Equal(b.Deadline()) || len(a.Entries) != len(b.Entries) {
-			t.Fatalf("%+v\n%+v", a, b)
-		}
-		for _, e := range entries {
-			if !a.Covers(e) || !b.Covers(e) || !b.Has(e.Kind) {
-				t.Fatalf("%+v is not covered", e)
-			}
-		}
-	})
-}
-
-func TestAFloodOfNoticesDoesNotGrowTheAnnotation(t *testing.T) {
-	var i Intent
-	for k := range 1000 {
-		e := Entry{Kind: notice.ScheduledChange, Change: fmt.Sprint(k), IDs: []string{fmt.Sprint(k)}, Deadline: at(10 + k)}
-		i = i.With(e, &Hook{Group: "g", Name: "h", Token: fmt.Sprint(k)}, now).With(spot(fmt.Sprint(k), 5000), nil, now)
-	}
-	text, err := json.Marshal(i)
-	if err != nil || len(text) > 8192 {
-		t.Errorf("%d bytes, %v", len(text), err)
-	}
-	if !i.Deadline().Equal(at(10)) {
-		t.Errorf("the nearest deadline was lost: %s", i.Deadline())
-	}
-}
-
-func TestARedeliveryOpensNothingThatIsFinished(t *testing.T) {
-	i := Intent{}.With(spot("a", 120), nil, now)
-	i.FinishedAt = now
-	if again := i.With(spot("a", 120), nil, now); !again.Finished() {
-		t.Error("a redelivery opened the finished intent")
-	}
-	if again := i.With(spot("b", 120), nil, now); again.Finished() {
-		t.Error("a new warning left the intent finished")
-	}
+// spot is a spot warning of now: its deadline is in two minutes.
+func spot(id string) intent.Entry {
+	return intent.Entry{Kind: notice.SpotInterruption, IDs: []string{id}, Time: now, Deadline: at(120)}
 }
 
 func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
-	marks := Marks{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true}
-	entry := spot("7d5a1d4c-7f2b-4f3e-9d1a-000000000001", 120)
+	marks := CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true}
+	entry := spot("7d5a1d4c-7f2b-4f3e-9d1a-000000000001")
 	foreign := corev1.Taint{Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute}
 	for name, tt := range map[string]struct {
 		node  corev1.Node
-		marks Marks
+		marks CordonOptions
 		want  string // the patch's spec and labels
 	}{
 		"by default": {
@@ -156,7 +55,7 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 				`"labels":{"node-termination-handler/state":"draining","node.kubernetes.io/exclude-from-external-load-balancers":"aws-node-termination-handler"}}`,
 		},
 		"cordoned and labelled by others": {
-			marks: Marks{ExcludeFromLoadBalancers: true},
+			marks: CordonOptions{ExcludeFromLoadBalancers: true},
 			node: corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{excludeLabel: ""}},
 				Spec:       corev1.NodeSpec{Unschedulable: true},
@@ -165,7 +64,7 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, p, err := cordon(&tt.node, Intent{}.With(entry, nil, now), tt.marks)
+			i, p, err := cordon(&tt.node, intent.Intent{}.With(entry, nil, now), tt.marks)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,20 +73,44 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 			}
 			// Undoing brings the node back to what it was.
 			after := apply(t, tt.node, p)
-			back := apply(t, after, uncordon(&after, i))
+			undo, err := uncordon(&after, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back := apply(t, after, undo)
 			if diff := cmp.Diff(tt.node.Spec, back.Spec); diff != "" {
 				t.Errorf("spec after cordon and uncordon (-want +got):\n%s", diff)
 			}
-			if len(back.Labels) != len(tt.node.Labels) || len(back.Annotations) != 0 {
+			if len(back.Labels) != len(tt.node.Labels) {
 				t.Errorf("left behind: %v %v", back.Labels, back.Annotations)
 			}
 		})
 	}
 }
 
+func TestTheStateOfANodeWhoseWorkIsDoneIsHowItsDrainEnded(t *testing.T) {
+	for outcome, want := range map[intent.Outcome]string{
+		"": "drained", intent.Drained: "drained", intent.Missed: "missed", intent.Gone: "gone",
+		intent.Unconfirmed: "unconfirmed", intent.Cordoned: "cordoned", "no label's value!": "drained",
+	} {
+		done := intent.Intent{}.With(spot("a"), nil, now)
+		done.FinishedAt, done.Outcome = now, outcome
+		p := newPatch(&corev1.Node{})
+		if err := p.write(done); err != nil {
+			t.Fatal(err)
+		}
+		if got := *p.Metadata.Labels[StateLabel]; got != want {
+			t.Errorf("outcome %q: the state is %q, want %q", outcome, got, want)
+		}
+		if again := done.With(spot("b"), nil, now); again.Outcome != "" || again.Finished() {
+			t.Errorf("a new episode has the outcome of the one before: %q", again.Outcome)
+		}
+	}
+}
+
 func TestANodeThatIsHeldBackGetsTheIntentAndNothingElse(t *testing.T) {
-	held := Intent{HeldBack: true}.With(spot("a", 120), nil, now)
-	i, p, err := cordon(&corev1.Node{}, held, Marks{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+	held := intent.Intent{HeldBack: true}.With(spot("a"), nil, now)
+	i, p, err := cordon(&corev1.Node{}, held, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,13 +123,17 @@ func TestANodeThatIsHeldBackGetsTheIntentAndNothingElse(t *testing.T) {
 }
 
 func TestUncordonLeavesALabelThatSomebodyHasChanged(t *testing.T) {
-	i, p, err := cordon(&corev1.Node{}, Intent{}.With(spot("a", 120), nil, now), Marks{ExcludeFromLoadBalancers: true})
+	i, p, err := cordon(&corev1.Node{}, intent.Intent{}.With(spot("a"), nil, now), CordonOptions{ExcludeFromLoadBalancers: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := apply(t, corev1.Node{}, p)
 	node.Labels[excludeLabel] = "mine"
-	if back := apply(t, node, uncordon(&node, i)); back.Labels[excludeLabel] != "mine" {
+	undo, err := uncordon(&node, i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back := apply(t, node, undo); back.Labels[excludeLabel] != "mine" {
 		t.Errorf("labels %v", back.Labels)
 	}
 }
@@ -250,7 +177,7 @@ func TestRecordReadsTheNodeAnewWhenTheWatchWasBehind(t *testing.T) {
 		}
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("behind"))
 	})
-	i, err := c.Record(t.Context(), ref, func(i Intent) Intent { return i.With(spot("a", 120), nil, now) })
+	i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })
 	if err != nil || !i.Cordoned || i.Queue != queueURL {
 		t.Fatalf("Record = %+v, %v", i, err)
 	}
@@ -266,7 +193,7 @@ func TestRecordReadsTheNodeAnewWhenTheWatchWasBehind(t *testing.T) {
 
 func TestAnIntentThatSomebodyRemovedIsFinishedAllTheSame(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
-	if _, err := c.Record(t.Context(), ref, func(i Intent) Intent {
+	if _, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent {
 		i.FinishedAt = now
 		return i
 	}); err != nil {
@@ -288,14 +215,14 @@ func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {
 		patches++
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("again"))
 	})
-	if _, err := c.Record(t.Context(), ref, func(i Intent) Intent { return i.With(spot("a", 120), nil, now) }); !apierrors.IsConflict(err) || patches != tries {
+	if _, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) }); !apierrors.IsConflict(err) || patches != tries {
 		t.Errorf("Record = %v after %d patches, want a conflict after %d", err, patches, tries)
 	}
 }
 
 func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
-	c, err := New(client, nil, queueURL, Marks{})
+	c, err := New(client, nil, queueURL, CordonOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +234,7 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref := Ref{Name: "a", UID: "1"}
-	record := func(change func(Intent) Intent) Intent {
+	record := func(change func(intent.Intent) intent.Intent) intent.Intent {
 		t.Helper()
 		i, err := c.Record(t.Context(), ref, change)
 		if err != nil {
@@ -315,11 +242,11 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 		}
 		return i
 	}
-	warned := func(i Intent) Intent { return i.With(spot("a", 120), nil, now) }
+	warned := func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) }
 	stop() // from here on the watch knows a bare node
 	<-ended
 	record(warned)
-	if undone, err := c.Undo(t.Context(), ref, func(i Intent) (Intent, bool) { return i, false }); !undone || err != nil {
+	if undone, err := c.Undo(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.CalledOff(now) }); !undone || err != nil {
 		t.Errorf("Undo = %t, %v; want the record undone that the watch does not know", undone, err)
 	}
 
@@ -331,7 +258,7 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 	if err := c.nodes.GetStore().Update(node); err != nil { // and from here on, one with unfinished work
 		t.Fatal(err)
 	}
-	record(func(i Intent) Intent { i.FinishedAt = now; return i })
+	record(func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i })
 	if i := record(warned); !i.Finished() {
 		t.Errorf("the intent is %+v, want the finished one that the watch does not know", i)
 	}
@@ -341,7 +268,7 @@ func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	ref.UID = "0"
 	record := func() error {
-		_, err := c.Record(t.Context(), ref, func(i Intent) Intent { return i.With(spot("a", 120), nil, now) })
+		_, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })
 		return err
 	}
 	if err := record(); !errors.Is(err, ErrNodeGone) {
@@ -358,7 +285,7 @@ func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 func TestAnIntentThatCannotBeReadIsReplaced(t *testing.T) {
 	for _, text := range []string{"", "{", `{"v":2}`, `[]`, `{"v":1,"notices":7}`} {
 		c, _, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", Annotations: map[string]string{IntentAnnotation: text}}})
-		i, err := c.Record(t.Context(), ref, func(i Intent) Intent { return i.With(spot("a", 120), nil, now) })
+		i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })
 		if err != nil || len(i.Entries) != 1 {
 			t.Errorf("over %q: %+v, %v", text, i, err)
 		}
@@ -366,10 +293,10 @@ func TestAnIntentThatCannotBeReadIsReplaced(t *testing.T) {
 }
 
 func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
-	node := func(name string, edit func(*Intent)) *corev1.Node {
-		i := Intent{Queue: queueURL}.With(spot("a", 120), nil, now)
+	node := func(name string, edit func(*intent.Intent)) *corev1.Node {
+		i := intent.Intent{Queue: queueURL}.With(spot("a"), nil, now)
 		edit(&i)
-		_, p, err := cordon(&corev1.Node{}, i, Marks{})
+		_, p, err := cordon(&corev1.Node{}, i, CordonOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,10 +305,10 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 		return &n
 	}
 	c, _, _ := start(t,
-		node("ours", func(*Intent) {}),
-		node("held-back", func(i *Intent) { i.HeldBack = true }),
-		node("done", func(i *Intent) { i.FinishedAt = now }),
-		node("of-another-queue", func(i *Intent) { i.Queue = "https://sqs/other" }),
+		node("ours", func(*intent.Intent) {}),
+		node("held-back", func(i *intent.Intent) { i.HeldBack = true }),
+		node("done", func(i *intent.Intent) { i.FinishedAt = now }),
+		node("of-another-queue", func(i *intent.Intent) { i.Queue = "https://sqs/other" }),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "broken", Labels: map[string]string{StateLabel: StateDraining}, Annotations: map[string]string{IntentAnnotation: "{"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
 	)
@@ -389,7 +316,8 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	if err == nil {
 		t.Error("no error about the broken one")
 	}
-	if len(found) != 2 || found[Ref{Name: "ours", UID: "1"}].Version != intentVersion || !found[Ref{Name: "held-back", UID: "1"}].HeldBack {
+	slices.SortFunc(found, func(a, b Unfinished) int { return strings.Compare(a.Ref.Name, b.Ref.Name) })
+	if len(found) != 2 || found[0].Ref.Name != "held-back" || !found[0].Intent.HeldBack || found[1].Ref.Name != "ours" {
 		t.Errorf("found %+v", found)
 	}
 }
@@ -402,8 +330,8 @@ func TestAnIntentHoldsNothingThatIsNotItsNodes(t *testing.T) {
 		Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-0123456789abcdef0"},
 	}
 	i, ok, err := ReadIntent(node)
-	want := Intent{
-		Version: 1, Hooks: []Hook{{Group: "g", Name: "h", Instance: "i-0123456789abcdef0"}}, Taints: []string{"aws-node-termination-handler/spot-itn"},
+	want := intent.Intent{
+		Version: 1, Hooks: []intent.Hook{{Group: "g", Name: "h", Instance: "i-0123456789abcdef0"}}, Taints: []string{"aws-node-termination-handler/spot-itn"},
 	}
 	if diff := cmp.Diff(want, i); diff != "" || !ok || err != nil {
 		t.Errorf("intent (-want +got), %v:\n%s", err, diff)
@@ -416,6 +344,7 @@ func FuzzReadIntent(f *testing.F) {
 	f.Add(`{"v":1,"notices":[{"kind":"SpotInterruption","ids":["a"],"time":"2026-11-20T10:15:30Z","deadline":"2026-11-20T10:17:30Z"}],"cordonedAt":"2026-11-20T10:15:30Z"}`)
 	f.Add(`{"v":1,"queue":"q","notices":[{"kind":"ScheduledChange","change":"c","ids":["a","b"],"time":"2026-11-20T10:15:30Z"}],"hooks":[{"group":"g","name":"h","instance":"i-0fedcba9876543210","started":"2026-11-20T10:15:30Z"}],` +
 		`"cordoned":true,"taints":["a","aws-node-termination-handler/spot-itn"],"excluded":true,"outOfServiceAt":"2026-11-20T10:15:30Z","finishedAt":"2026-11-20T10:15:30Z"}`)
+	f.Add(`{"v":1,"notices":[{"kind":"Ignored","time":"0001-01-01T00:00:00Z","deadline":"0000-01-10T00:00:00Z"}]}`)
 	f.Add(`{"v":1}`)
 	f.Add(`{"v":99}`)
 	f.Add(`nonsense`)
@@ -428,27 +357,34 @@ func FuzzReadIntent(f *testing.F) {
 			Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + instance, Taints: foreign},
 		}
 		i, ok, err := ReadIntent(&node)
-		if err != nil && (ok || !cmp.Equal(i, Intent{})) {
+		if err != nil && (ok || !cmp.Equal(i, intent.Intent{})) {
 			t.Fatalf("an intent with an error: %+v, %v", i, err)
 		}
 		if !ok {
 			return
 		}
-		next := i.With(spot("new", 120), &Hook{Group: "g", Name: "h", Instance: instance}, now)
-		if len(i.Entries) < maxEntries && !next.Covers(spot("new", 120)) {
+		next := i.With(spot("new"), &intent.Hook{Group: "g", Name: "h", Instance: instance}, now)
+		if len(i.Entries) < intent.MaxEntries && !next.Covers(spot("new")) {
 			t.Errorf("the warning is not in %+v", next)
 		}
-		if want := Earlier(i.Deadline(), at(120)); !next.Deadline().Equal(want) {
+		want := intent.Earlier(intent.Intent{Entries: i.Pending(now)}.Deadline(), at(120))
+		if i.Over(spot("new")) || i.Finished() && i.Covers(spot("new")) {
+			want = i.Deadline()
+		}
+		if !next.Deadline().Equal(want) {
 			t.Errorf("the deadline is %s, want %s: %+v", next.Deadline(), want, next)
 		}
-		if again := next.With(spot("new", 120), &Hook{Group: "g", Name: "h", Instance: instance}, at(1)); len(i.Entries) < maxEntries && !cmp.Equal(next, again) {
+		again := next.With(spot("new"), &intent.Hook{Group: "g", Name: "h", Instance: instance}, at(1))
+		if len(i.Entries) < intent.MaxEntries && !cmp.Equal(next.Current(at(1)), again.Current(at(1))) {
 			t.Errorf("a redelivery changes %+v to %+v", next, again)
 		}
-		if len(next.Entries) > maxEntries || len(next.Hooks) > max(maxHooks, len(i.Hooks)) {
+		if len(next.Entries) > intent.MaxEntries || len(next.Hooks) > max(intent.MaxHooks, len(i.Hooks)) {
 			t.Errorf("%d notices and %d hooks", len(next.Entries), len(next.Hooks))
 		}
 		for _, e := range i.Entries {
-			if i.Without(e.Change).HasChange(e.Change) {
+			if slices.ContainsFunc(i.Without(e.Change, now).Entries, func(left intent.Entry) bool {
+				return left.Kind == notice.ScheduledChange && left.Change == e.Change
+			}) {
 				t.Errorf("change %q cannot be taken back from %+v", e.Change, i)
 			}
 		}
@@ -459,7 +395,7 @@ func FuzzReadIntent(f *testing.F) {
 		}
 
 		// What is written can be read, and undoing it touches nothing that is somebody else's.
-		written, p, err := cordon(&node, next, Marks{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+		written, p, err := cordon(&node, next, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
 		if err != nil {
 			t.Fatalf("cordon with %+v: %v", next, err)
 		}
@@ -468,7 +404,12 @@ func FuzzReadIntent(f *testing.F) {
 		if !ok || err != nil || !same(read, written) {
 			t.Errorf("written is %+v, read %+v, %v", written, read, err)
 		}
-		back := apply(t, after, uncordon(&after, read))
+		undo, err := uncordon(&after, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := apply(t, after, undo)
+		delete(back.Annotations, IntentAnnotation)
 		if !cmp.Equal(back.Spec.Taints, foreign) || !cmp.Equal(back.Labels, labels) || !cmp.Equal(back.Annotations, map[string]string{"a": "b"}) {
 			t.Errorf("undone: %+v, labels %v, annotations %v", back.Spec, back.Labels, back.Annotations)
 		}
@@ -495,7 +436,7 @@ func BenchmarkByInstanceAmong5000Nodes(b *testing.B) {
 func start(t testing.TB, nodes ...runtime.Object) (*Cluster, *fake.Clientset, Ref) {
 	t.Helper()
 	client := fake.NewClientset(nodes...)
-	c, err := New(client, nil, queueURL, Marks{})
+	c, err := New(client, nil, queueURL, CordonOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -533,9 +474,7 @@ func apply(t *testing.T, node corev1.Node, p *nodePatch) corev1.Node {
 	t.Helper()
 	set := func(m map[string]string, changes map[string]*string) map[string]string {
 		out := map[string]string{}
-		for k, v := range m {
-			out[k] = v
-		}
+		maps.Copy(out, m)
 		for k, v := range changes {
 			delete(out, k)
 			if v != nil {
@@ -556,25 +495,4 @@ func apply(t *testing.T, node corev1.Node, p *nodePatch) corev1.Node {
 		}
 	}
 	return node
-}
-
-func TestAnEntryKeepsTheTraceOfItsFirstEventUntilTheWorkIsOver(t *testing.T) {
-	traced := func(id, trace string) Entry {
-		e := spot(id, 120)
-		e.Trace = trace
-		return e
-	}
-	rebalance := Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Trace: "t0"}
-	i := Intent{}.With(rebalance, nil, now).With(traced("a", ""), nil, now).With(traced("b", "t1"), nil, now).With(traced("c", "t2"), nil, now)
-	if diff := cmp.Diff([]string{"t0", "t1"}, i.Traces()); diff != "" {
-		t.Errorf("traces (-want +got):\n%s", diff)
-	}
-	before := i
-	i.FinishedAt = now
-	if diff := cmp.Diff([]string{"t3"}, i.With(traced("d", "t3"), nil, now).Traces()); diff != "" {
-		t.Errorf("traces of what was opened again (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"t0", "t1"}, before.Traces()); diff != "" {
-		t.Errorf("traces of the intent before (-want +got):\n%s", diff)
-	}
 }

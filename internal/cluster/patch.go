@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,20 +9,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // Names that users of AWS Node Termination Handler know from their nodes.
 const (
-	taintPrefix     = "aws-node-termination-handler/"
-	excludeLabel    = corev1.LabelNodeExcludeBalancers
-	excludeValue    = "aws-node-termination-handler"
-	outOfService    = corev1.TaintNodeOutOfService
-	outOfServiceVal = "nodeshutdown"
+	taintPrefix  = "aws-node-termination-handler/"
+	excludeLabel = corev1.LabelNodeExcludeBalancers
+	excludeValue = "aws-node-termination-handler"
+	outOfService = corev1.TaintNodeOutOfService
+	// Not the value in the Kubernetes documents, which an administrator would copy: this
+	// value shows that the taint is ours.
+	outOfServiceVal = "node-termination-handler"
 )
 
-// taintKey is the taint of a kind; empty where the kind has none.
+// taintKey is the taint's key for a kind of notice; empty if the kind has no taint.
 func taintKey(kind notice.Kind) string {
 	switch kind {
 	case notice.SpotInterruption:
@@ -34,21 +36,25 @@ func taintKey(kind notice.Kind) string {
 		return taintPrefix + "asg-lifecycle-termination"
 	case notice.RebalanceRecommendation:
 		return taintPrefix + "rebalance-recommendation"
+	case notice.CapacityReservationInterruption:
+		return taintPrefix + "capacity-reservation-interruption"
+	case notice.CapacityBlockExpiration:
+		return taintPrefix + "capacity-block-expiration"
 	case notice.StateChange, notice.ASGLaunch, notice.Ignored:
 	}
 	return ""
 }
 
-// Marks are what a cordon does beside making a node unschedulable.
-type Marks struct {
-	// TaintEffect is the effect of a taint by the kind of the notice; empty: no taint.
+// CordonOptions say what a cordon does besides making a node unschedulable.
+type CordonOptions struct {
+	// TaintEffect is the effect of the taint for the kind of the notice; empty: no taint.
 	TaintEffect corev1.TaintEffect
 	// ExcludeFromLoadBalancers labels the node for the service controllers.
 	ExcludeFromLoadBalancers bool
 }
 
-// nodePatch is a JSON merge patch of a Node. A list is replaced as a whole, so
-// the patch holds for the resourceVersion that it was made from, and no other.
+// nodePatch is a JSON merge patch of a Node. It replaces lists as a whole, so it
+// is valid only for the resourceVersion that it was made from.
 type nodePatch struct {
 	Metadata struct {
 		UID             types.UID          `json:"uid"`
@@ -64,8 +70,8 @@ type nodePatch struct {
 	deadline time.Time // of the intent; zero: none
 }
 
-// priority is the patch's turn at the gate: a cordon goes before all other
-// requests, because it is one and keeps new pods away.
+// priority is the patch's priority at the gate. A cordon goes before all other
+// requests, because it is a single request and keeps new pods away.
 func (p *nodePatch) priority() pace.Priority {
 	if p.Spec.Unschedulable != nil && *p.Spec.Unschedulable {
 		return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
@@ -82,16 +88,16 @@ func newPatch(node *corev1.Node) *nodePatch {
 	return p
 }
 
-// cordon is the patch that makes the node carry the intent: unschedulable, the
-// marks, and the intent itself with what of it nobody had done before. A node that
-// is held back gets the intent alone.
-func cordon(node *corev1.Node, i Intent, marks Marks) (Intent, *nodePatch, error) {
+// cordon is the patch that makes the node unschedulable, marks it, and writes the intent.
+// The intent records only what the node did not have before. A node that is held back
+// gets only the intent.
+func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Intent, *nodePatch, error) {
 	p := newPatch(node)
 	if i.HeldBack {
 		return i, p, p.write(i)
 	}
-	if !node.Spec.Unschedulable {
-		i.Cordoned = true
+	if !node.Spec.Unschedulable && i.Uncordoned < 2 {
+		i.Cordoned, i.CordonedAt = true, time.Now().UTC()
 		p.Spec.Unschedulable = new(true)
 	}
 	if marks.TaintEffect != "" {
@@ -102,7 +108,9 @@ func cordon(node *corev1.Node, i Intent, marks Marks) (Intent, *nodePatch, error
 				continue
 			}
 			taints = append(taints, corev1.Taint{Key: key, Value: taintValue(e.IDs), Effect: marks.TaintEffect})
-			i.Taints = append(slices.Clone(i.Taints), key)
+			if !slices.Contains(i.Taints, key) {
+				i.Taints = append(slices.Clone(i.Taints), key)
+			}
 		}
 		if len(taints) > len(node.Spec.Taints) {
 			p.Spec.Taints = &taints
@@ -116,50 +124,55 @@ func cordon(node *corev1.Node, i Intent, marks Marks) (Intent, *nodePatch, error
 }
 
 // write adds the intent and its state to the patch.
-func (p *nodePatch) write(i Intent) error {
+func (p *nodePatch) write(i intent.Intent) error {
 	p.deadline = i.Deadline()
-	text, err := json.Marshal(i)
+	text, err := i.Encode()
 	if err != nil {
 		return fmt.Errorf("write the intent: %w", err)
 	}
 	state := StateDraining
 	switch {
 	case i.Finished():
-		state = StateDrained
+		state = stateOf(i.Outcome)
 	case i.HeldBack:
 		state = StateWaiting
 	}
-	p.Metadata.Annotations[IntentAnnotation] = new(string(text))
+	p.Metadata.Annotations[IntentAnnotation] = new(text)
 	p.Metadata.Labels[StateLabel] = new(state)
+	if len(i.Entries) == 0 { // no notice asks for anything
+		p.Metadata.Labels[StateLabel] = nil
+	}
 	return nil
 }
 
-// uncordon is the patch that undoes what the intent says that we did.
-func uncordon(node *corev1.Node, i Intent) *nodePatch {
+// uncordon is the patch that undoes what the intent says that we did. The intent keeps
+// its past notices. The out-of-service taint stays, because only EC2 knows whether it is right.
+func uncordon(node *corev1.Node, i intent.Intent) (*nodePatch, error) {
 	p := newPatch(node)
-	p.Metadata.Annotations[IntentAnnotation] = nil
-	p.Metadata.Labels[StateLabel] = nil
 	if i.Cordoned && node.Spec.Unschedulable {
 		p.Spec.Unschedulable = new(false)
 	}
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-		return slices.Contains(i.Taints, t.Key) || !i.OutOfServiceAt.IsZero() && t.Key == outOfService
+		return slices.Contains(i.Taints, t.Key)
 	})
 	if len(taints) < len(node.Spec.Taints) {
 		p.Spec.Taints = &taints
 	}
+	err := p.write(intent.Intent{
+		Version: intent.Version, Queue: i.Queue, Past: i.Past, OutOfServiceAt: i.OutOfServiceAt, FinishedAt: time.Now().UTC(),
+	})
 	if i.Excluded && node.Labels[excludeLabel] == excludeValue {
 		p.Metadata.Labels[excludeLabel] = nil
 	}
-	return p
+	return p, err
 }
 
-// outOfServiceTaint is the patch that adds the out-of-service taint, by which
-// Kubernetes detaches volumes of a node that is known to be shut down, or takes
-// it back. https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
-func outOfServiceTaint(node *corev1.Node, i Intent, on bool, now time.Time) (*nodePatch, error) {
+// outOfServiceTaint is the patch that adds or removes our out-of-service taint.
+// Because of this taint Kubernetes detaches the volumes of a node that is shut down.
+// https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
+func outOfServiceTaint(node *corev1.Node, i intent.Intent, on bool, now time.Time) (*nodePatch, error) {
 	p := newPatch(node)
-	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), hasKey(outOfService))
+	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), isOurOutOfService)
 	i.OutOfServiceAt = time.Time{}
 	if on {
 		i.OutOfServiceAt = now
@@ -171,6 +184,13 @@ func outOfServiceTaint(node *corev1.Node, i Intent, on bool, now time.Time) (*no
 
 func hasKey(key string) func(corev1.Taint) bool {
 	return func(t corev1.Taint) bool { return t.Key == key }
+}
+
+// isOurOutOfService reports whether this controller set an out-of-service taint.
+// NodeRestriction forbids kubelets to write taints, so the value is a proof.
+// https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction
+func isOurOutOfService(t corev1.Taint) bool {
+	return t.Key == outOfService && t.Value == outOfServiceVal
 }
 
 // taintValue makes the first event id a valid taint value, which is a label value.

@@ -51,6 +51,15 @@ type apiServer struct {
 	expire bool
 	// clock is by how much its own is ahead of ours.
 	clock time.Duration
+	// These may be nil; they are called with mu held. budget answers an eviction in
+	// the place of accepting it, as refuse does; kubelet is told of a pod that has to
+	// stop, in the place of the one here; watched sees each change; asked sees each
+	// answered request to stop a pod, and patched each patch of a Node.
+	budget  func(pod *unstructured.Unstructured) *metav1.Status
+	kubelet func(pod *unstructured.Unstructured, grace time.Duration)
+	watched func(e watchEvent)
+	asked   func(pod *unstructured.Unstructured, how string, grace time.Duration, status int)
+	patched func(before, after *unstructured.Unstructured)
 
 	mu      sync.Mutex
 	version int
@@ -158,11 +167,25 @@ func (a *apiServer) get(resource, namespace, name string, into any) bool {
 	return true
 }
 
-// remove deletes an object at once.
-func (a *apiServer) remove(resource, namespace, name string) {
+// edit changes an object in one step, as somebody else than the clients does. It
+// reports whether there is one.
+func (a *apiServer) edit(resource, namespace, name string, change func(u *unstructured.Unstructured)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop(path.Join(resource, namespace, name), resource)
+	u, ok := a.objects[path.Join(resource, namespace, name)]
+	if ok {
+		u = u.DeepCopy()
+		change(u)
+		a.store(resource, u)
+	}
+	return ok
+}
+
+// remove deletes at once an object that has no namespace.
+func (a *apiServer) remove(resource, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop(path.Join(resource, name), resource)
 }
 
 // store writes an object and tells the watches. mu is held.
@@ -206,6 +229,9 @@ func (a *apiServer) tell(e watchEvent) {
 	a.history = append(a.history, e)
 	close(a.changed)
 	a.changed = make(chan struct{})
+	if a.watched != nil {
+		a.watched(e)
+	}
 }
 
 // request is a call, read.
@@ -478,11 +504,21 @@ func (a *apiServer) patch(req request, old *unstructured.Unstructured) (status i
 		return http.StatusConflict, failure(http.StatusConflict, "", "made from another version")
 	}
 	a.store(req.resource, u)
+	if a.patched != nil && req.resource == "nodes" {
+		a.patched(old, u)
+	}
 	return http.StatusOK, u
 }
 
 func (a *apiServer) evict(req request, pod *unstructured.Unstructured) (status int, answer any) {
-	if refusal := a.refuse[pod.GetName()]; refusal != nil && pod.GetDeletionTimestamp() == nil {
+	refusal := a.refuse[pod.GetName()]
+	if a.budget != nil {
+		refusal = a.budget(pod)
+	}
+	if refusal != nil && pod.GetDeletionTimestamp() == nil {
+		if a.asked != nil {
+			a.asked(pod, "evicted", 0, int(refusal.Code))
+		}
 		return int(refusal.Code), refusal
 	}
 	var eviction struct{ DeleteOptions json.RawMessage }
@@ -505,12 +541,18 @@ func (a *apiServer) stop(body []byte, pod *unstructured.Unstructured, how string
 	if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != pod.GetUID() {
 		return http.StatusConflict, failure(http.StatusConflict, "", "another pod has the name")
 	}
+	if p := options.Preconditions; p != nil && p.ResourceVersion != nil && *p.ResourceVersion != pod.GetResourceVersion() {
+		return http.StatusConflict, failure(http.StatusConflict, "", "the pod has changed")
+	}
 	seconds, _, _ := unstructured.NestedInt64(pod.Object, "spec", "terminationGracePeriodSeconds")
 	if options.GracePeriodSeconds != nil {
 		seconds = *options.GracePeriodSeconds
 	}
 	now, grace := time.Now(), time.Duration(seconds)*time.Second
 	a.stopped = append(a.stopped, podStop{string(pod.GetUID()), pod.GetName(), how, grace, now})
+	if a.asked != nil {
+		a.asked(pod, how, grace, http.StatusOK)
+	}
 	if at := pod.GetDeletionTimestamp(); at != nil && !at.After(now.Add(a.clock+grace)) {
 		return http.StatusOK, pod
 	}
@@ -518,6 +560,10 @@ func (a *apiServer) stop(body []byte, pod *unstructured.Unstructured, how string
 	next.SetDeletionTimestamp(new(metav1.NewTime(now.Add(a.clock + grace))))
 	next.SetDeletionGracePeriodSeconds(&seconds)
 	a.store("pods", next)
+	if a.kubelet != nil {
+		a.kubelet(next, grace)
+		return http.StatusOK, next
+	}
 	time.AfterFunc(min(grace, a.stops(pod.GetName())), func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -1,65 +1,34 @@
 package controller
 
 import (
-	"time"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// Load is what is under way at the moment. It may be called at any time.
-func (c *Controller) Load() telemetry.Load {
+// Load returns what is in progress. It may be called at any time.
+func (c *Controller) Load() report.Load {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var l telemetry.Load
-	for _, w := range c.works {
-		intent, empty := w.progress()
-		if intent.Finished() || len(intent.Entries) == 0 { // its first patch is under way
+	var l report.Load
+	for _, nd := range c.drains {
+		carried, _ := nd.current()
+		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
 			continue
 		}
-		if !intent.HeldBack {
+		if !carried.HeldBack {
 			l.Drains++
-			l.Oldest = cluster.Earlier(l.Oldest, w.since)
+			l.Oldest = intent.Earlier(l.Oldest, nd.since)
 		}
-		if !empty {
-			l.Deadline = cluster.Earlier(l.Deadline, intent.Deadline())
+		if !isClosed(nd.podsGone.done) {
+			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())
 		}
-		l.Hooks += len(intent.Hooks)
-		l.HookDeadline = cluster.Earlier(l.HookDeadline, intent.HookDeadline())
+		l.Hooks += len(carried.Hooks)
+		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
 	}
 	l.HeldBack, _ = c.HeldBack()
 	l.Hooks += len(c.awaited)
 	for deadline := range c.awaited {
-		l.HookDeadline = cluster.Earlier(l.HookDeadline, *deadline)
+		l.HookDeadline = intent.Earlier(l.HookDeadline, *deadline)
 	}
 	return l
-}
-
-// count makes the hook of a notice part of the load, until done is called.
-func (c *Controller) count(n notice.Notice, deadline time.Time) (done func()) {
-	if !c.owns(n.Hook) {
-		return func() {}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.awaited[&deadline] = true
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.awaited, &deadline)
-	}
-}
-
-// emptied notes that the node's pods are not waited for any more.
-func (w *work) emptied() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.empty = true
-}
-
-func (w *work) progress() (i cluster.Intent, empty bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.intent, w.empty
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -10,17 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/asg"
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
+	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 )
-
-var update = flag.Bool("update", false, "write docs/notices.md")
 
 // The times of the doc's notices. No two of them make the same deadline, so that a
 // deadline tells which of them it comes from.
@@ -32,20 +27,46 @@ const (
 	docLead      = 30 * time.Hour // of a scheduled change
 )
 
+// now is when the doc is about.
+var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
+
 // A situation is one row of the doc: the sample of the kind, changed, and what is
 // known of its instance.
 type situation struct {
 	words   string
-	replace []string      // in the body, as of strings.NewReplacer
-	age     time.Duration // zero: docAge
-	started bool          // the scheduled change has begun
-	facts   facts         // but now
-	limits  bool          // the hook's limits, if there is one, are known
-	policy  Policy        // but NodeGracePeriod
+	replace []string        // in the body, as of strings.NewReplacer
+	age     time.Duration   // zero: docAge
+	started bool            // the scheduled change has begun
+	facts   decision.Facts  // but now
+	limits  bool            // the hook's limits, if there is one, are known
+	policy  decision.Policy // but NodeGracePeriod
+	// instanceType is the type of the instances of a Capacity Block.
+	instanceType string
 }
 
+// When a Capacity Block ends of which the doc tells, and when one of an UltraServer does.
+var (
+	blockEnd      = now.Add(40*time.Minute - docAge).Format(time.RFC3339)
+	laterBlockEnd = now.Add(100*time.Minute - docAge).Format(time.RFC3339)
+)
+
+// retirement is the code of the sample of a scheduled change.
+const retirement = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"
+
 // known is what is known of the instance of a Node here.
-var known = facts{whose: ours}
+var known = decision.Facts{Ownership: decision.Ours}
+
+// restarted is the situation in which a notice is about an earlier life of its instance.
+var restarted = situation{words: "EC2 says that the instance was started after the event", facts: decision.Facts{Ownership: decision.Ours, Launched: now}}
+
+// overtaken is the situation in which there is nothing to drain any more.
+var overtaken = situation{words: "the notice is more than a minute late, and EC2 says that the instance has stopped or terminated", age: 5 * time.Minute, facts: decision.Facts{Ownership: decision.Ours, State: decision.Gone}}
+
+// following is the situation in which all is done already.
+var following = situation{
+	words: "an earlier notice announced this: its drain is finished, and all Nodes of the instance are still cordoned and empty",
+	facts: decision.Facts{Ownership: decision.Ours, Drained: true}, limits: true,
+}
 
 // A docKind is a section of the doc.
 type docKind struct {
@@ -59,112 +80,140 @@ type docKind struct {
 var docKinds = []docKind{
 	{
 		sample.Spot, "Spot interruption", "enable-spot-interruption-draining",
-		"EC2 takes a spot instance back. It terminates, stops or hibernates it two minutes after the event.",
+		"EC2 reclaims a spot instance. It terminates, stops or hibernates it two minutes after the event.",
 		[]situation{
 			{words: "`instance-action` is `hibernate`: that begins at once", replace: []string{`"terminate"`, `"hibernate"`}, facts: known},
-			{words: "it came late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
-			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
+			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			overtaken,
+			restarted,
+		},
+	},
+	{
+		sample.CapacityReservation, "Capacity reservation interruption", "",
+		"EC2 takes back an instance that runs in an interruptible Capacity Reservation, or in a Capacity Block. The event says when\nit is terminated. AWS sends it two minutes before for interruptible reservations.",
+		[]situation{
+			{words: "the event does not say when", replace: []string{`"instance-termination-time"`, `"other"`}, facts: known},
+			{words: "it was late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
+			{words: "it was late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			overtaken,
+			restarted,
+		},
+	},
+	{
+		sample.CapacityBlock, "Capacity Block expiration", "",
+		"A Capacity Block ends in 40 minutes, and EC2 begins to terminate its instances 30 minutes before its end. The event names the\nCapacity Reservation of the block; EC2 is asked for its instances. Each of them is a case of its own; the message is deleted\nwhen all are done. If EC2 shows no instance of the reservation, or the role lacks the permission, see\n[below](#instances-that-are-not-of-this-cluster).",
+		[]situation{
+			{words: "the instances are of an UltraServer: they are terminated earlier", replace: []string{blockEnd, laterBlockEnd}, instanceType: "p6e-gb200.36xlarge", facts: known},
+			{words: "the instances are of an UltraServer, and the warning comes too late for that", instanceType: "p6e-gb200.36xlarge", facts: known},
+			{words: "the event does not say when the block ends", replace: []string{`"end-date"`, `"other"`}, facts: known},
+			{words: "the instance was started after the event: it ends with its block", facts: decision.Facts{Ownership: decision.Ours, Launched: now}},
+			{words: "it was late: its deadline passed less than 15 minutes ago", age: 20 * time.Minute, facts: known},
+			{words: "it was late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			overtaken,
 		},
 	},
 	{
 		sample.Rebalance, "Rebalance recommendation", "enable-rebalance-draining",
-		"A spot instance is at elevated risk of being interrupted. It may never be.", nil,
+		"A spot instance is at elevated risk of being interrupted. It may never be.",
+		[]situation{restarted},
 	},
 	{
 		sample.StateChange, "Instance state change", "",
 		"Somebody stops or terminates an instance: a person, an autoscaler, EC2 itself.",
 		[]situation{
 			{words: "state `shutting-down`", replace: []string{`"stopping"`, `"shutting-down"`}, facts: known},
-			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			following,
+			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			{words: "the notice is more than a minute late, and EC2 says that the instance runs", age: 5 * time.Minute, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
+			overtaken,
+			restarted,
+			{words: "state `stopped` or `terminated`, and EC2 says for a minute that the instance runs", replace: []string{`"stopping"`, `"stopped"`}, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
 			{words: "state `stopped`", replace: []string{`"stopping"`, `"stopped"`}, facts: known},
 			{words: "state `terminated`", replace: []string{`"stopping"`, `"terminated"`}, facts: known},
-			{words: "state `stopped` or `terminated`; no Node yet", replace: []string{`"stopping"`, `"terminated"`}, facts: facts{whose: pending}},
+			{words: "state `stopped` or `terminated`; no Node yet", replace: []string{`"stopping"`, `"terminated"`}, facts: decision.Facts{Ownership: decision.Pending}},
 		},
 	},
 	{
 		sample.Health, "Scheduled change", "enable-scheduled-event-draining",
-		"AWS announces maintenance: a retirement, a reboot, a stop. Each instance that the event names is a case of its own; the\nmessage is deleted when all are done.",
+		"AWS announces maintenance: a retirement, a reboot, a stop. One event can name several instances. The\nhandler decides about each of them, and deletes the message when it is done with all.",
 		[]situation{
-			{words: "its start has passed, or cannot be read", started: true, facts: known},
-			{words: "`statusCode` is `closed`: it is over, or called off", replace: []string{`"upcoming"`, `"closed"`}, facts: known},
-			{words: "`closed`, and the instance has no Node", replace: []string{`"upcoming"`, `"closed"`}, facts: facts{whose: pending}},
-			{words: "it was called off by a message that came before its announcement", facts: facts{whose: ours, calledOff: true}},
+			{words: "by its code it reboots the machine", replace: []string{retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"}, facts: known},
+			{words: "by its code it cuts the network for a moment", replace: []string{retirement, "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED"}, facts: known},
+			{words: "its code does not say what it does, or is new", replace: []string{retirement, "AWS_EC2_MAINTENANCE_SCHEDULED"}, facts: known},
+			{words: "the start of the change has passed, or cannot be read", started: true, facts: known},
+			restarted,
+			{words: "`statusCode` is `closed` (the change is over or cancelled), or the `status` of the instance's entity is `RESOLVED` or `UNIMPAIRED`", replace: []string{`"upcoming"`, `"closed"`}, facts: known},
+			{words: "`statusCode` is `closed`, and the instance has no Node", replace: []string{`"upcoming"`, `"closed"`}, facts: decision.Facts{Ownership: decision.Pending}},
+			{words: "the message that cancels the change arrived before the one that announces it", facts: decision.Facts{Ownership: decision.Ours, CalledOff: true}},
 		},
 	},
 	{
 		sample.ASGTerminate, "Termination lifecycle hook", "enable-asg-lifecycle-draining",
-		"Auto Scaling takes an instance out of its group, and waits for the hook: a scale-in, an instance refresh, a rebalance of\nzones, an unhealthy instance. The limits of the hook are read from Auto Scaling.",
+		"Auto Scaling is about to terminate an instance, and waits for the hook. The cause can be a scale-in, an instance refresh, a\nrebalance of zones or an unhealthy instance. The handler reads the timeout and the global limit of the hook from Auto Scaling.",
 		[]situation{
-			{words: "with `heartbeat-interval`", facts: known, limits: true, policy: Policy{HeartbeatUntil: docHeartbeat}},
-			{words: "with `heartbeat-interval`, and `heartbeat-until` beyond the hook's global limit", facts: known, limits: true, policy: Policy{HeartbeatUntil: 48 * time.Hour}},
+			{words: "with `heartbeat-interval`", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: docHeartbeat}},
+			{words: "with `heartbeat-interval`, and `heartbeat-until` beyond the hook's global limit", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: 48 * time.Hour}},
 			{words: "the limits of the hook cannot be read", facts: known},
-			{words: "it came late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, limits: true, facts: known},
-			{words: "`lifecycle-hook-names` does not have the hook", limits: true, policy: Policy{HookNames: []string{"another"}}, facts: known},
-			{words: "`lifecycle-hook-names` does not have the hook; the Node or the instance is gone", facts: facts{whose: departed}, policy: Policy{HookNames: []string{"another"}}},
+			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, limits: true, facts: known},
+			following,
+			restarted,
+			{words: "`lifecycle-hook-names` does not name the hook", limits: true, policy: decision.Policy{HookNames: []string{"another"}}, facts: known},
+			{words: "`lifecycle-hook-names` does not name the hook; the Node or the instance is gone", facts: decision.Facts{Ownership: decision.Departed}, policy: decision.Policy{HookNames: []string{"another"}}},
 		},
 	},
 	{
 		sample.ASGLaunch, "Launch lifecycle hook", "",
-		"Auto Scaling holds a new instance back until the hook is completed: until its Node is ready.",
+		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready.",
 		[]situation{
 			{words: "the limits of the hook cannot be read", facts: known},
-			{words: "`lifecycle-hook-names` does not have the hook", limits: true, policy: Policy{HookNames: []string{"another"}}, facts: known},
+			{words: "`lifecycle-hook-names` does not name the hook", limits: true, policy: decision.Policy{HookNames: []string{"another"}}, facts: known},
 		},
 	},
 }
 
 // ordinary are the situations that every kind can be in; the first is the usual one.
 var ordinary = []situation{
-	{words: "a Node has the instance", facts: facts{whose: ours}, limits: true},
-	{words: "a Node has the instance; `cordon-only`", facts: facts{whose: ours}, limits: true, policy: Policy{CordonOnly: true}},
-	{words: "no Node has it yet, but it is of this cluster and pending or running", facts: facts{whose: pending}, limits: true},
-	{words: "the Node or the instance is gone", facts: facts{whose: departed}},
+	{words: "the instance has a Node", facts: decision.Facts{Ownership: decision.Ours}, limits: true},
+	{words: "the instance has a Node; with `cordon-only`", facts: decision.Facts{Ownership: decision.Ours}, limits: true, policy: decision.Policy{CordonOnly: true}},
+	{words: "the instance belongs to this cluster and is pending or running, but has no Node yet", facts: decision.Facts{Ownership: decision.Pending}, limits: true},
+	{words: "the Node or the instance is gone", facts: decision.Facts{Ownership: decision.Departed}},
 }
 
 // strangers are the situations in which the kind does not matter.
 var strangers = []situation{
-	{words: "no Node has the instance, and EC2 knows it as none of this cluster's, or does not know it; or the event is of another account or region", facts: facts{whose: foreign}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: facts{whose: foreign}, policy: Policy{DeleteForeign: true}},
-	{words: "the instance lacks the managed tag, with `check-tag-before-draining`, which is the default", facts: facts{whose: unmanaged}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: facts{whose: unmanaged}, policy: Policy{DeleteForeign: true}},
-	{words: "no Node has the instance, and the role may not ask EC2 about it (without the tag check)", facts: facts{whose: unknown}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: facts{whose: unknown}, policy: Policy{DeleteForeign: true}},
+	{words: "the instance has no Node here, and according to EC2 it does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
+	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Foreign}, policy: decision.Policy{DeleteForeign: true}},
+	{words: "the event is of an account that is not in `event-accounts`, or of another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
+	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Elsewhere}, policy: decision.Policy{DeleteForeign: true}},
+	{words: "the instance lacks the managed tag, with `check-tag-before-draining`, which is the default", facts: decision.Facts{Ownership: decision.Unmanaged}},
+	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Unmanaged}, policy: decision.Policy{DeleteForeign: true}},
+	{words: "the instance has no Node here, and the role lacks the permission to ask EC2 about it (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
+	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Unknown}, policy: decision.Policy{DeleteForeign: true}},
 }
 
 var ignoredWords = map[notice.Reason]string{
-	notice.OtherService:     "an event of another service, or of a type that takes no machine away, such as a launch or a termination that was successful",
-	notice.OtherState:       "an instance is `pending`, `running` or in a state that is none of those above",
-	notice.NotScheduled:     "AWS Health tells of an issue, an account notification or another service than EC2",
-	notice.NoInstance:       "a scheduled change of other things than instances",
-	notice.TestNotification: "Auto Scaling tries whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
-	notice.Confirmation:     "SNS asks for a subscription to be confirmed: the handler does not do that",
+	notice.OtherService:     "an event of another service, or one after which no instance goes away, such as a successful launch or termination",
+	notice.OtherState:       "the instance is `pending`, `running` or in another state that is not named above",
+	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
+	notice.NoInstance:       "a scheduled change that names no instance",
+	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
+	notice.Replayed:         "a custom event bus of EventBridge replays an event (`aws:DeliveryType` is not `LIVE`)",
+	notice.OtherPublisher:   "a custom event bus of EventBridge does not confirm, by `aws:Source`, that the service of AWS has sent the event which it names",
+	notice.Confirmation:     "SNS asks to confirm a subscription, which the handler never does",
 }
 
 func TestNoticesDocIsWhatDecideSays(t *testing.T) {
-	const path = "../../docs/notices.md"
-	doc := noticesDoc(t)
-	if *update {
-		if err := os.WriteFile(path, []byte(doc), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	written, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(written), doc); diff != "" {
-		t.Errorf("%s is stale, make generate writes it anew (-file +code):\n%s", path, diff)
-	}
+	golden.Compare(t, "../../docs/notices.md", noticesDoc(t))
 }
 
 // Whatever reason the log and the metrics can give stands in the doc.
 func TestNoticesDocHasEveryReason(t *testing.T) {
 	doc := noticesDoc(t)
-	others := &Controller{Policy: Policy{HookNames: []string{"one of ours"}}}
-	for _, d := range append(others.Decisions(), new(Controller).Decisions()...) {
-		if !strings.Contains(doc, "| `"+d.Why+"` |") {
-			t.Errorf("docs/notices.md has no row with the reason %s (%s, %s)", d.Why, d.Notice.Kind, d.Action)
+	others := decision.Policy{HookNames: []string{"one of ours"}}
+	for _, l := range append(others.Possible(), decision.Policy{}.Possible()...) {
+		if !strings.Contains(doc, "| `"+string(l.Why)+"` |") {
+			t.Errorf("docs/notices.md has no row with the reason %s (%s, %s)", l.Why, l.Kind, l.Action)
 		}
 	}
 }
@@ -176,23 +225,27 @@ func noticesDoc(t *testing.T) string {
 
 <!-- Generated from internal/controller by make generate -->
 
-The handler acts on what the queue brings: which kinds those are is for the rules of EventBridge to say. The rules by
-their names are those of [deploy/eventbridge/patterns.json](../deploy/eventbridge/patterns.json), which both templates make; take a
-rule away, and nothing of its kind arrives. The options by which NTH chose the kinds in IMDS mode have no effect here,
-as they had none in its queue mode.
+A *notice* is what one message in the queue says: a spot interruption warning, a rebalance recommendation, an instance state
+change, a scheduled change, a lifecycle hook. The EventBridge rules decide which kinds of notice arrive: without the rule of a
+kind, none does. The rules are in [deploy/eventbridge/patterns.json](../deploy/eventbridge/patterns.json), and the CloudFormation
+and Terraform templates create them. The options that select kinds in the IMDS mode of AWS Node Termination Handler (NTH) have no
+effect here, as they have none in its queue mode.
 
-Each row is what the code decides, with its reason: the field ` + "`why`" + ` of the log line ` + "`decided`" + `, and the label of
-` + "`node_termination_handler_decisions_total`" + `. For more about how pods leave see [architecture](architecture.md).
+The tables below are generated from the code. The column ` + "`why`" + ` is the reason of the decision. It is also the field ` + "`why`" + ` of
+the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_decisions_total`" + `. How pods leave is described in
+[architecture](architecture.md).
 
-- *Cordon* is one patch of the Node: unschedulable, the taint and the label if they are wanted, and the annotation that holds
-  all that is needed to finish without the message.
-- *Drain* evicts the pods, each with its own grace. Under a deadline a pod that a budget still protects is deleted when its
-  grace, and 5 s, are all that is left; one whose grace is longer gets what is left.
-- All notices of a node are one drain with the earliest of their deadlines. Each message waits for its end.
-- ` + "`dry-run`" + ` decides the same, writes nothing, and leaves the message and the hook as they are.
+- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label if the options ask for them. The same patch
+  writes an annotation, the *intent*. The intent is enough to finish the drain without the message.
+- *Drain*: the pods are evicted, each with its own grace period. If there is a deadline, and a PodDisruptionBudget still protects a
+  pod, that pod is deleted at deadline − grace − 5 s. A pod with a longer grace period gets the time that remains.
+- *Forced*: the pod is deleted instead of evicted. A deletion does not respect PodDisruptionBudgets.
+- All notices about a node share one drain, with the earliest of their deadlines. Each message waits for its end.
+- With ` + "`dry-run`" + ` the decisions are the same. The handler writes nothing, and leaves the message and the hook as they are.
 `)
-	fmt.Fprintf(&b, "\n## At a glance\n\nWhere a Node has the instance, with the defaults:\n\n"+
-		"| Notice | What happens | Deadline | Bound by `max-unready-nodes` and `workers` |\n|---|---|---|---|\n")
+	b.WriteString(waysDoc)
+	fmt.Fprintf(&b, "\n## At a glance\n\nWith the default options, for an instance that has a Node:\n\n"+
+		"| Notice | What happens | Deadline | Limited by `max-unready-nodes` and `workers` |\n|---|---|---|---|\n")
 	for _, k := range docKinds {
 		n, d := k.ask(t, ordinary[0])
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", k.heading, strings.ReplaceAll(strings.ToLower(k.heading), " ", "-"),
@@ -211,7 +264,7 @@ Each row is what the code decides, with its reason: the field ` + "`why`" + ` of
 		row(n, "---", "---", "---", "---", "---", "---")
 		for _, s := range slices.Concat(ordinary[:2], k.specials, ordinary[2:]) {
 			n, d := k.ask(t, s)
-			row(n, s.words, actionWords(n, d), "`"+string(d.why)+"`", deadlineWords(t, n, d), messageWords(t, n, d), hookWords(n, d, s.of()))
+			row(n, s.words, actionWords(n, d), "`"+string(d.Why)+"`", deadlineWords(t, n, d), messageWords(t, n, d), hookWords(n, d, s.of()))
 		}
 	}
 	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message |\n|---|---|---|---|\n")
@@ -222,10 +275,15 @@ Each row is what the code decides, with its reason: the field ` + "`why`" + ` of
 				t.Errorf("%s: %v is decided otherwise than %v: it needs a row of its own", s.words, n.Kind, first.Kind)
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | `%s` | %s |\n", s.words, actionWords(first, d), d.why, messageWords(t, first, d))
+		fmt.Fprintf(&b, "| %s | %s | `%s` | %s |\n", s.words, actionWords(first, d), d.Why, messageWords(t, first, d))
 	}
-	b.WriteString("\nA look-up that failed is none of these: the message is held, and the look-up tried again.\n" +
-		"\nAn instance without a Node is of this cluster if it has the managed tag (with the tag check) or this cluster's tag (with\n`cluster-name`); with neither of the two, if it was launched less than 15 minutes ago. One that is not pending or running\nis gone, and so is one whose Node was seen to go.\n" +
+	b.WriteString("\nIf EC2 cannot be reached, none of these rows applies: the handler keeps the message and asks again.\n" +
+		"\nAn instance without a Node belongs to this cluster in these cases:\n\n" +
+		"- With the tag check, it has the managed tag.\n" +
+		"- With `cluster-name`, it has the tag of this cluster.\n" +
+		"- With neither of the two, it was launched less than 15 minutes ago.\n" +
+		"\nAn instance that is neither pending nor running counts as gone.\n" +
+		personsDoc +
 		"\n## Messages that ask for nothing\n\n| Message | `why` | It is |\n|---|---|---|\n")
 	for _, reason := range notice.Reasons {
 		words := ignoredWords[reason]
@@ -234,9 +292,76 @@ Each row is what the code decides, with its reason: the field ` + "`why`" + ` of
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | deleted |\n", words, reason)
 	}
-	fmt.Fprintf(&b, "| what is no event at all, or lacks what its type must have | `%s` | left where the queue has a redrive policy, and parked by SQS; else logged and deleted |\n", WhyUndecodable)
+	fmt.Fprintf(&b, "| not an event, or an event without the fields of its type | `%s` | left for SQS to move to the dead-letter queue, if there is a redrive policy; else logged and deleted |\n", decision.WhyUndecodable)
 	return b.String()
 }
+
+const waysDoc = `
+## How notices may come
+
+| Way | What the queue gets | Note |
+|---|---|---|
+| a rule of EventBridge with the queue as its target | the event | this is what the templates create |
+| a rule with an SNS topic as its target, and a queue of each cluster subscribed to it | the event, or SNS's message around it; raw message delivery can be on or off | one set of rules for many clusters. Each queue gets the notices of all of them: set ` + "`delete-sqs-msg-if-node-not-found`" + `. The policy of each queue has to let ` + "`sns.amazonaws.com`" + ` send for the topic |
+| a subscriber of a custom event bus | the event (payload ` + "`RAW`" + `), or the event with metadata (` + "`WITH_METADATA`" + `), also through SNS | with metadata ` + "`aws:Source`" + ` is the source that counts, and what is not ` + "`LIVE`" + ` drains nothing. Without, everybody who may publish to the bus can write events as AWS does: let the subscriber filter by ` + "`aws:Source`" + ` |
+| Auto Scaling, for a hook with a notification target | its own message, also through SNS | |
+`
+
+const personsDoc = `
+## Lifecycle hooks without a notice
+
+EventBridge delivers events with best effort, and a rule can be missing. If sweep-interval is set, the leader asks Auto Scaling
+which instances wait: for a termination hook, or for the replacement of their root volume in an instance refresh. If a node's
+instance waits at two sweeps in a row, and no notice has told of its termination, it is handled as if the notice had come: the
+rows of [termination lifecycle hook](#termination-lifecycle-hook) apply. A heartbeat asks whether the hook is open, and so its
+timeout starts again. A notice that comes later joins the same drain.
+
+Some hooks are left to their owners, unless lifecycle-hook-names names them: those of EKS managed node groups, and those with a
+notification target. There are no sweeps in a dry run. If the role lacks autoscaling:DescribeAutoScalingGroups, the log says so
+once, and there are none either. Without autoscaling:RecordLifecycleActionHeartbeat nothing is found.
+
+An instance that its group retains after an abandoned termination needs a person: its node gets the Event InstanceRetained.
+
+## Outdated messages
+
+Some messages may be outdated:
+
+- a message that is more than a minute old;
+- a message that says that the instance has stopped or terminated;
+- a message that says that a scheduled change is over.
+
+Before it acts on one of these, the handler asks EC2 about the instance. It sets the out-of-service taint, and ends a drain, only
+if EC2 confirms the message. If the role lacks the permission to ask EC2, the handler believes the message, but does not set the
+taint.
+
+## A notice after a finished drain
+
+A notice for a node whose drain is finished starts a new drain, with its own deadline. The intent keeps the ids of the earlier
+events, so that the handler recognises a repeated message. It also keeps what may have to be reverted later.
+
+An instance that was interrupted, scaled in or maintained stops in the end, and EC2 sends a notice about that too. This notice
+starts no new drain if all pods left in the first one, and the Nodes are still cordoned and empty.
+
+## Several Nodes, or the next one
+
+All Nodes of an instance are cordoned and drained. The hook is completed when the last of them is empty.
+
+A Node that registers after or beside another Node of its instance gets the notices of that Node while they are valid. They are
+valid if the drain is unfinished or the deadline is in the future, and the instance was not started since.
+
+If a Node is deleted and EC2 says that its instance still runs, the handler waits for the next Node. It waits until the deadline,
+but 15 minutes at most, or ` + "`node-termination-grace-period`" + ` if a lifecycle hook is open.
+
+## When somebody uncordons a node during its drain
+
+| The node is drained for | What happens | ` + "`why`" + ` |
+|---|---|---|
+| a machine that goes away: a spot interruption, an interrupted Capacity Reservation, a Capacity Block that expires, a stopping instance, a termination hook, or a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
+| the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods on the node stay | ` + "`uncordoned-by-somebody-again`" + ` |
+| a notice that can wait: a rebalance recommendation, a scheduled change, a notice that forces nothing | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
+
+If somebody uncordons a node after its drain, the handler takes any later cordon for somebody else's, and never reverts it.
+`
 
 // origin says where the kind's events come from.
 func (k docKind) origin(t *testing.T) string {
@@ -248,7 +373,8 @@ func (k docKind) origin(t *testing.T) string {
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
 		t.Fatal(err)
 	}
-	words := fmt.Sprintf("Event `%s` of `%s`; rule `%s`", e.Type, e.Source, ruleFor(t, body))
+	words := fmt.Sprintf("Event `%s` of `%s`", e.Type, e.Source)
+	words += "; rule `" + ruleFor(t, body) + "`"
 	if k.nth == "" {
 		return words + "."
 	}
@@ -288,14 +414,14 @@ func ruleFor(t *testing.T, body string) string {
 	return ""
 }
 
-func (s situation) of() Policy {
+func (s situation) of() decision.Policy {
 	p := s.policy
 	p.NodeGracePeriod = docGrace
 	return p
 }
 
 // ask has the kind's sample, as it is in the situation, read and decided about.
-func (k docKind) ask(t *testing.T, s situation) (notice.Notice, decision) {
+func (k docKind) ask(t *testing.T, s situation) (notice.Notice, decision.Decision) {
 	t.Helper()
 	age, start := docAge, now.Add(docLead)
 	if s.age != 0 {
@@ -306,7 +432,8 @@ func (k docKind) ask(t *testing.T, s situation) (notice.Notice, decision) {
 	}
 	body := sample.Notice{
 		Kind: k.kind, ID: "1", Time: now.Add(-age), Start: start, Instance: "i-0123456789abcdef0", Account: "123456789012", Region: "us-east-1",
-		Partition: "aws", Zone: "us-east-1a", Group: "workers", Hook: "drain", Token: "1",
+		Partition: "aws", Zone: "us-east-1a", Group: "workers", Hook: "drain", Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
+		Reservation: "cr-0123456789abcdef0",
 	}.Body()
 	changed := strings.NewReplacer(s.replace...).Replace(body)
 	if len(s.replace) > 0 && changed == body {
@@ -316,48 +443,60 @@ func (k docKind) ask(t *testing.T, s situation) (notice.Notice, decision) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n = n.OnType(s.instanceType)
 	f := s.facts
-	f.now = now
+	f.Now = now
 	if s.limits && n.Hook.Name != "" {
-		f.limits = asg.Limits{Timeout: docTimeout, Global: 100 * docTimeout}
+		f.Limits = notice.HookLimits{Timeout: docTimeout, Global: 100 * docTimeout}
 	}
-	return n, decide(n, f, s.of())
+	return n, decision.Decide(n, f, s.of())
 }
 
-func actionWords(n notice.Notice, d decision) string {
-	switch d.action {
-	case leave, drop:
+func actionWords(n notice.Notice, d decision.Decision) string {
+	switch d.Action {
+	case decision.Leave, decision.Drop:
 		return "nothing"
-	case hold:
-		return "waits for the Node, and does then as above"
-	case cordon:
+	case decision.Hold:
+		return "waits for the Node, then as above"
+	case decision.Cordon:
 		return "cordon; the pods stay"
-	case undo:
-		return "what this handler did for the change is taken back, unless the node has another reason"
-	case finish:
-		return "the node's drain ends, its hooks are completed; the out-of-service taint if it is wanted"
-	case complete:
+	case decision.Undo:
+		return "what this handler did for the change is reverted, unless the node has another notice"
+	case decision.Finish:
+		return "the node's drain ends, its hooks are completed; the out-of-service taint if the option is set"
+	case decision.Complete:
 		return "the hook is completed"
-	case launch:
+	case decision.Launch:
 		return "waits until the Node is ready, or the instance is gone"
-	case drain:
+	case decision.Drain:
 	}
-	terms := termsOf(cluster.Intent{}.With(entryOf(n, d), nil, now))
+	terms := TermsOf(intent.Intent{}.With(d.Entry(n, time.Now()), nil, now))
 	switch {
 	case terms.IgnoreBudgets:
-		return "cordon; the pods are deleted, budgets are not asked"
+		return "cordon; the pods are deleted, not evicted"
 	case terms.Deadline.IsZero():
 		return "cordon, drain; nothing is forced"
 	case !terms.Deadline.After(now):
-		return "cordon; the pods get a second"
+		return "cordon; the pods are deleted with a grace period of one second"
 	}
-	return "cordon, drain; in the end force"
+	return "cordon, drain; forced before the deadline"
 }
 
 // deadlineWords tells which time the deadline comes from.
-func deadlineWords(t *testing.T, n notice.Notice, d decision) string {
+func deadlineWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	t.Helper()
-	switch d.deadline {
+	switch lead := d.Deadline.Sub(n.Time); {
+	case d.Deadline.IsZero():
+	case n.Kind == notice.CapacityReservationInterruption && !n.Deadline.IsZero():
+		return "its `instance-termination-time`"
+	case n.Kind == notice.CapacityBlockExpiration && n.Deadline.IsZero():
+		return fmt.Sprintf("the event + %.0f minutes", lead.Minutes())
+	case n.Kind == notice.CapacityBlockExpiration && lead == 10*time.Minute:
+		return "30 minutes before its end"
+	case n.Kind == notice.CapacityBlockExpiration && lead == 40*time.Minute:
+		return "60 minutes before its end"
+	}
+	switch d.Deadline {
 	case time.Time{}:
 		return "none"
 	case n.Time:
@@ -372,79 +511,81 @@ func deadlineWords(t *testing.T, n notice.Notice, d decision) string {
 		return "the event + `heartbeat-until` − 5 s"
 	case n.Time.Add(100*docTimeout - 5*time.Second):
 		return "the event + the hook's global limit − 5 s"
+	case n.Time.Add(time.Hour):
+		return "the event + 1 hour, Auto Scaling's default"
 	case now.Add(docLead):
 		return "its start"
 	}
-	t.Errorf("%v: the doc has no words for the deadline %s after the event, %s from now", n.Kind, d.deadline.Sub(n.Time), d.deadline.Sub(now))
+	t.Errorf("%v: the doc has no words for the deadline %s after the event, %s from now", n.Kind, d.Deadline.Sub(n.Time), d.Deadline.Sub(now))
 	return ""
 }
 
 // messageWords says what becomes of the message.
-func messageWords(t *testing.T, n notice.Notice, d decision) string {
+func messageWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	t.Helper()
-	switch d.action {
-	case leave:
+	switch d.Action {
+	case decision.Leave:
 		return "left for other readers; it comes back until its retention ends"
-	case drop:
+	case decision.Drop:
 		return "deleted"
-	case cordon, undo, complete:
+	case decision.Cordon, decision.Undo, decision.Complete:
 		return "deleted when that is done"
-	case finish:
+	case decision.Finish:
 		return "deleted when the drain has ended"
-	case launch:
+	case decision.Launch:
 		return "deleted when the hook is completed, or at the deadline"
-	case hold:
-		switch d.patience {
-		case d.deadline:
+	case decision.Hold:
+		switch d.HoldUntil {
+		case d.Deadline:
 			return "deleted when that is done, or at the deadline if no Node has come"
 		case n.Time.Add(docGrace):
 			return "deleted when that is done, or `node-termination-grace-period` after the event if no Node has come"
-		case n.Time.Add(young):
+		case n.Time.Add(decision.Young):
 			return "deleted when that is done, or 15 minutes after the event if no Node has come"
 		}
-	case drain:
-		switch d.patience {
+	case decision.Drain:
+		switch d.HoldUntil {
 		case time.Time{}:
 			return "deleted when the drain has ended"
 		case now.Add(docGrace):
-			return "deleted when the drain has ended, or after `node-termination-grace-period`: the Node carries the rest"
+			return "deleted when the drain has ended, or after `node-termination-grace-period`: the Node carries the intent"
 		}
 	}
-	t.Errorf("%v: the doc has no words for %s with a patience to %s from now", n.Kind, d.action, d.patience.Sub(now))
+	t.Errorf("%v: the doc has no words for %s with a patience to %s from now", n.Kind, d.Action, d.HoldUntil.Sub(now))
 	return ""
 }
 
 // hookWords says what becomes of the notice's hook.
-func hookWords(n notice.Notice, d decision, p Policy) string {
+func hookWords(n notice.Notice, d decision.Decision, p decision.Policy) string {
 	switch {
-	case !p.owns(n.Hook):
-		return "left to whom it belongs"
-	case d.action == drain:
+	case !p.Owns(n.Hook):
+		return "left to its owner"
+	case d.Action == decision.Drain:
 		return "completed when the drain has ended"
-	case d.action == cordon:
+	case d.Action == decision.Cordon:
 		return "completed when that is done"
-	case d.action == hold && p.afterPatience(n) == complete:
+	case d.Action == decision.Hold && p.WithoutNode(n) == decision.Complete:
 		return "completed when that is done, or if no Node has come"
-	case d.action == launch:
-		return "completed when the Node is ready; at the deadline left to its default result"
-	case d.action == complete:
+	case d.Action == decision.Launch:
+		return "completed when the Node is ready; at the deadline its default result applies"
+	case d.Action == decision.Complete:
 		return "completed at once"
 	}
 	return "stays open"
 }
 
 // restraintWords says whether the work waits for others, as restrain and takeSlot do.
-func restraintWords(n notice.Notice, d decision) string {
-	intent := cluster.Intent{}.With(entryOf(n, d), nil, now)
-	p := Policy{NodeGracePeriod: docGrace, MaxUnready: intstr.FromInt32(1)}
+func restraintWords(n notice.Notice, d decision.Decision) string {
+	carried := intent.Intent{}.With(d.Entry(n, time.Now()), nil, now)
+	p := decision.Policy{NodeGracePeriod: docGrace}
 	switch {
-	case d.action != drain:
+	case d.Action != decision.Drain:
 		return "no"
-	case urgent(intent):
+	case carried.Urgent():
 		return "no"
-	case !canWait(intent, now, p):
+	case !decision.CanWait(carried, now, p):
 		return "no, so near the deadline"
-	case d.deadline.IsZero():
+	case d.Deadline.IsZero():
 		return "yes"
 	}
 	return "yes, until `node-termination-grace-period` before the deadline"

@@ -17,17 +17,13 @@ import (
 type fleet struct {
 	*story
 	ids [10]string
-	c   *Controller // the last one that was started
 }
 
 func tellOfFleet(t *testing.T, most string, run func(f *fleet)) {
 	t.Helper()
 	tell(t, func(s *story) {
 		f := &fleet{story: s}
-		s.edit = func(c *Controller) {
-			c.MaxUnready = intstr.Parse(most)
-			f.c = c
-		}
+		s.edit = func(c *Config) { c.MaxUnready = intstr.Parse(most) }
 		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 		for k := range f.ids {
 			f.ids[k] = fmt.Sprintf("i-%017x", k+1)
@@ -169,7 +165,7 @@ func TestADrainIsHeldBackUntilItsDeadlineIsNear(t *testing.T) {
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.interval = time.Minute
 		edit := f.edit
-		f.edit = func(c *Controller) {
+		f.edit = func(c *Config) {
 			edit(c)
 			c.HeartbeatUntil = 10 * time.Minute
 		}
@@ -237,7 +233,7 @@ func TestAChangeThatIsCalledOffWhileItsDrainIsHeldBackLeavesNothingBehind(t *tes
 		f.want(1, 0)
 		node, err := f.kube.CoreV1().Nodes().Get(f.Context(), "n1", metav1.GetOptions{})
 		f.must(err)
-		if len(node.Annotations) > 0 || len(node.Labels) > 0 {
+		if !asBefore(node) {
 			t.Errorf("left behind: %v %v", node.Annotations, node.Labels)
 		}
 	})
@@ -245,8 +241,14 @@ func TestAChangeThatIsCalledOffWhileItsDrainIsHeldBackLeavesNothingBehind(t *tes
 
 func TestAnInstanceThatGoesWhileItsDrainIsHeldBackEndsIt(t *testing.T) {
 	end := map[string]func(*fleet){
-		"by its state": func(f *fleet) { f.send(f.body("state-change-terminated", f.ids[1])) },
-		"by its Node":  func(f *fleet) { f.must(f.kube.CoreV1().Nodes().Delete(f.Context(), "n1", metav1.DeleteOptions{})) },
+		"by its state": func(f *fleet) {
+			f.end(f.ids[1])
+			f.send(f.body("state-change-terminated", f.ids[1]))
+		},
+		"by its Node": func(f *fleet) {
+			f.end(f.ids[1])
+			f.must(f.kube.CoreV1().Nodes().Delete(f.Context(), "n1", metav1.DeleteOptions{}))
+		},
 	}
 	for name, ends := range end {
 		t.Run(name, func(t *testing.T) {
@@ -290,4 +292,17 @@ func TestNearDeadlinesComeForwardFirst(t *testing.T) {
 			t.Errorf("cordoned %v, want node 2", out)
 		}
 	})
+}
+
+func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
+	for _, tt := range []struct {
+		max         string
+		nodes, want int
+	}{
+		{"3", 100, 3}, {"3", 2, 3}, {"10%", 100, 10}, {"10%", 99, 9}, {"10%", 5, 1}, {"10%", 0, 1}, {"100%", 7, 7},
+	} {
+		if got := mostUnready(intstr.Parse(tt.max), tt.nodes); got != tt.want {
+			t.Errorf("%s of %d nodes: %d, want %d", tt.max, tt.nodes, got, tt.want)
+		}
+	}
 }

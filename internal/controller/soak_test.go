@@ -3,14 +3,13 @@ package controller
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -23,7 +22,7 @@ func TestNothingGrowsWithTheNoticesSeen(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = 0
 		metrics := telemetry.New()
-		s.edit = func(c *Controller) { c.Observer, c.Metrics, c.Log = metrics, metrics, logr.Discard() }
+		s.edit = func(c *Config) { c.Observer, c.Log = metrics, slog.New(slog.DiscardHandler) }
 		s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"MessageRetentionPeriod": "300"}}))
 		s.lead()
 		// The first part fills what is bounded: caches, rings, pools.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,10 +32,13 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	pods "github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -47,10 +51,14 @@ type story struct {
 	aws   *awssim.Server
 	kube  *fake.Clientset
 	drain *slowDrainer
-	// edit changes each controller before it starts.
-	edit func(*Controller)
+	began time.Time
+	// edit changes the configuration of each controller before it starts.
+	edit func(*Config)
+	c    *Controller // the last one that was started
 	// interval is the heartbeat interval of the hooks; zero: none are sent.
 	interval time.Duration
+	// sweeps: leaders look for hooks that wait without a notice.
+	sweeps bool
 }
 
 const (
@@ -63,7 +71,7 @@ const (
 func tell(t *testing.T, run func(s *story)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{T: t, ctx: t.Context(), aws: awssim.New(awssim.Options{}), drain: &slowDrainer{takes: 30 * time.Second}, edit: func(*Controller) {}}
+		s := &story{T: t, ctx: t.Context(), began: time.Now(), aws: awssim.New(awssim.Options{ShutdownTime: time.Minute}), drain: &slowDrainer{takes: 30 * time.Second}, edit: func(*Config) {}}
 		t.Cleanup(s.aws.Close)
 		s.kube = fake.NewClientset(aNode(theNode, theID))
 		s.kube.PrependReactor("patch", "nodes", s.patchNode)
@@ -127,27 +135,25 @@ func (s *story) must(err error) {
 // lead starts a leader. stop ends it as SIGTERM or the loss of the lease does.
 func (s *story) lead() (stop func()) {
 	s.Helper()
-	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.Marks{})
+	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.CordonOptions{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	metrics := telemetry.New()
-	c := &Controller{
-		Cluster:    nodes,
-		Instances:  instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),
-		Hooks:      &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
-		Drainer:    s.drain,
-		Observer:   metrics,
-		Metrics:    metrics,
-		Log:        testr.New(s.T),
-		Policy:     Policy{NodeGracePeriod: 2 * time.Minute},
-		Account:    "123456789012",
-		Region:     "us-east-1",
-		ManagedTag: "managed",
+	cfg := Config{
+		Cluster:   nodes,
+		Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),
+		Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
+		Drainer:   s.drain,
+		Observer:  metrics,
+		Log:       slog.New(slog.NewTextHandler(s.Output(), nil)),
+		Policy:    decision.Policy{NodeGracePeriod: 2 * time.Minute, Accounts: []string{"123456789012"}, Region: "us-east-1", ManagedTag: "managed"},
 	}
 	if s.interval > 0 {
-		c.HeartbeatUntil = 48 * time.Hour
+		cfg.HeartbeatUntil = 48 * time.Hour
 	}
-	s.edit(c)
+	s.edit(&cfg)
+	c := New(cfg)
+	s.c = c
 	server := &queue.Server{Client: sqs.NewFromConfig(s.aws.Config()), URL: s.aws.QueueURL(queueName), Handler: c}
 	var all sync.WaitGroup
 	all.Go(func() { nodes.Run(ctx) })
@@ -158,6 +164,12 @@ func (s *story) lead() (stop func()) {
 	case <-ctx.Done():
 	}
 	all.Go(func() { s.must(server.Serve(ctx)) })
+	if s.sweeps {
+		swept := &sweep.Sweep{
+			Groups: cfg.Hooks.(*asg.Hooks), Handler: c, HookNames: cfg.HookNames, Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
+		}
+		all.Go(func() { swept.Run(ctx) })
+	}
 	stop = sync.OnceFunc(func() {
 		cancel(errors.New("the story stops the leader"))
 		all.Wait()
@@ -189,6 +201,12 @@ func (s *story) after(d time.Duration) {
 	synctest.Wait()
 }
 
+// end makes EC2 say that an instance is on its way out.
+func (s *story) end(id string) {
+	s.Helper()
+	s.must(s.aws.SetInstanceState(id, "shutting-down"))
+}
+
 func (s *story) left() int { return len(s.aws.Messages(queueName)) }
 
 func (s *story) node() *corev1.Node {
@@ -198,7 +216,7 @@ func (s *story) node() *corev1.Node {
 	return n
 }
 
-func (s *story) intent() cluster.Intent {
+func (s *story) intent() intent.Intent {
 	s.Helper()
 	i, _, err := cluster.ReadIntent(s.node())
 	s.must(err)
@@ -236,32 +254,44 @@ func (s *story) wantHook(outcome awssim.Outcome) awssim.LifecycleAction {
 
 // slowDrainer drains in a fixed time, or at the deadline, or never.
 type slowDrainer struct {
-	takes time.Duration // negative: until the deadline
+	takes  time.Duration            // negative: until the deadline
+	byNode map[string]time.Duration // for some of the nodes
+	panics bool
 
 	mu     sync.Mutex
 	drains []drained
 	now    int // under way
 	most   int
+	result *drain.Result // of a drain that ends in its time; nil: one pod is evicted
+	// remaining are on the node after its drain.
+	remaining []string
 }
 
 type drained struct {
 	node  string
-	terms pods.Terms // the last ones
+	terms drain.Terms // the last ones
 }
 
-func (d *slowDrainer) Drain(ctx context.Context, o pods.Order) (pods.Result, error) {
+func (d *slowDrainer) Drain(ctx context.Context, o drain.Request) (drain.Result, error) {
 	d.mu.Lock()
 	at := len(d.drains)
 	d.drains = append(d.drains, drained{o.Node, o.Terms})
 	d.now++
 	d.most = max(d.most, d.now)
 	takes := d.takes
+	if t, ok := d.byNode[o.Node]; ok {
+		takes = t
+	}
+	panics := d.panics
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.now--
 	}()
+	if panics {
+		panic("a test of panics")
+	}
 	end := make(<-chan time.Time)
 	if takes >= 0 {
 		end = time.After(takes)
@@ -276,17 +306,32 @@ func (d *slowDrainer) Drain(ctx context.Context, o pods.Order) (pods.Result, err
 		}
 		select {
 		case <-ctx.Done():
-			return pods.Result{Left: 1}, context.Cause(ctx)
+			if errors.Is(context.Cause(ctx), drain.ErrMachineGone) {
+				return drain.Result{Lost: []string{"ns/pod"}}, nil
+			}
+			return drain.Result{}, context.Cause(ctx)
 		case <-end:
-			return pods.Result{Evicted: 1}, nil
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.result != nil {
+				return *d.result, nil
+			}
+			return drain.Result{Evicted: 1}, nil
 		case <-missed:
-			return pods.Result{Missed: []string{"ns/pod"}}, nil
+			return drain.Result{Missed: []string{"ns/pod"}}, nil
 		case t := <-o.Changed:
 			d.mu.Lock()
 			d.drains[at].terms = t
 			d.mu.Unlock()
 		}
 	}
+}
+
+// Remaining are the pods that came to the node, or stayed there.
+func (d *slowDrainer) Remaining(context.Context, string) ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.remaining, nil
 }
 
 func (d *slowDrainer) all() []drained {
@@ -436,7 +481,7 @@ func TestHeartbeatsHoldAHookAndEndWithIt(t *testing.T) {
 func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = 10 * time.Second
-		s.edit = func(c *Controller) { c.CompletionDelay = 60 * time.Second }
+		s.edit = func(c *Config) { c.CompletionDelay = 60 * time.Second }
 		stop := s.lead()
 		s.terminate(time.Hour)
 		begin := time.Now()
@@ -506,9 +551,17 @@ func TestAChangeThatIsCalledOffIsUndone(t *testing.T) {
 	})
 }
 
+// asBefore reports whether nothing was done to a node, or all was undone: what is left
+// is at most the memory of events that are over.
+func asBefore(n *corev1.Node) bool {
+	i, _, err := cluster.ReadIntent(n)
+	remembers := intent.Intent{Version: i.Version, Queue: i.Queue, Past: i.Past, FinishedAt: i.FinishedAt}
+	return err == nil && cmp.Equal(remembers, i) && !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 && len(n.Labels) == 0
+}
+
 func (s *story) wantUntouched() {
 	s.Helper()
-	if n := s.node(); n.Spec.Unschedulable || len(n.Annotations) > 0 || len(n.Labels) > 0 {
+	if n := s.node(); !asBefore(n) {
 		s.Errorf("the node is %+v, %v, %v", n.Spec, n.Annotations, n.Labels)
 	}
 	if s.left() != 0 {
@@ -536,7 +589,7 @@ func TestAFailedLookUpLosesNothing(t *testing.T) {
 func TestWithoutThePermissionForLookUpsAndTheTagCheckKnownNodesAreDrainedAndTheRestIsLeft(t *testing.T) {
 	tell(t, func(s *story) {
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}))
-		s.edit = func(c *Controller) { c.ManagedTag, c.DeleteForeign = "", true }
+		s.edit = func(c *Config) { c.ManagedTag, c.DeleteForeign = "", true }
 		s.lead()
 		s.send(s.body("spot-interruption", "i-0fedcba9876543210"))
 		s.send(s.body("spot-interruption", theID))
@@ -562,6 +615,7 @@ func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 			s.lead()
 			s.terminate(time.Hour)
 			s.after(10 * time.Second)
+			s.end(theID)
 			s.send(s.body("state-change-terminated", theID))
 			s.after(2 * time.Second)
 			s.wantHook(awssim.Completed)
@@ -570,12 +624,13 @@ func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 			}
 		})
 	})
-	t.Run("by its Node", func(t *testing.T) {
+	t.Run("by its Node, where EC2 says the same", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.drain.takes = -1
 			s.lead()
 			s.terminate(time.Hour)
 			s.after(10 * time.Second)
+			s.end(theID)
 			s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 			s.after(2 * time.Second)
 			s.wantHook(awssim.Completed)
@@ -590,12 +645,14 @@ func TestANodeThatGoesWhileItIsCordonedHoldsNobodyUp(t *testing.T) {
 	tell(t, func(s *story) {
 		s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			time.Sleep(5 * time.Second)
+			_ = s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", theNode) // once
 			return true, nil, apierrors.NewNotFound(corev1.Resource("nodes"), theNode)
 		})
 		s.lead()
 		s.terminate(time.Hour)
 		s.send(s.body("spot-interruption", theID))
 		s.after(time.Second)
+		s.end(theID)
 		s.send(s.body("state-change-terminated", theID)) // waits for a work that will never start
 		s.after(30 * time.Second)
 		s.wantHook(awssim.Completed)
@@ -649,7 +706,7 @@ func TestANodeThatNeverComesDoesNotHoldItsHook(t *testing.T) {
 
 func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 	tell(t, func(s *story) {
-		s.edit = func(c *Controller) { c.Workers = 2 }
+		s.edit = func(c *Config) { c.Workers = 2 }
 		var ids []string
 		for k := range 6 {
 			id := fmt.Sprintf("i-%017x", k+1)
@@ -686,7 +743,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 
 func TestADryRunWritesNothing(t *testing.T) {
 	tell(t, func(s *story) {
-		s.edit = func(c *Controller) { c.DryRun = true }
+		s.edit = func(c *Config) { c.DryRun = true }
 		s.lead()
 		s.terminate(time.Hour)
 		s.send(s.body("spot-interruption", theID))
@@ -739,13 +796,12 @@ func TestAChangeThatIsCalledOffWhileItsNodeIsBeingCordonedIsUndone(t *testing.T)
 
 func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t *testing.T) {
 	tell(t, func(s *story) {
-		var c *Controller
-		s.edit = func(made *Controller) { c = made }
 		s.lead()
+		c := s.c
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
-		c.calledOff.add(announced, theID)
-		s.must(c.join(s.Context(), c.Log, announced, theID, cluster.RefOf(s.node()), decision{action: drain, why: WhyScheduledChange}))
+		c.cancelled.add(announced, theID)
+		s.must(c.join(s.Context(), c.Log, announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}))
 		s.wantUntouched()
 		if n := len(s.drain.all()); n != 0 {
 			t.Errorf("%d drains", n)

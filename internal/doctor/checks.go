@@ -1,7 +1,7 @@
 package doctor
 
-// checks are all lines of the doctor, in the order in which they are printed.
-// Each has an entry in docs/troubleshooting.md under its id.
+// checks are the checks in the order in which their findings are printed. Each has an entry in
+// docs/troubleshooting.md under its id.
 var checks = []check{
 	{"credentials", groupIdentity, credentials},
 	{"credentials-source", groupIdentity, credentialsSource},
@@ -13,6 +13,7 @@ var checks = []check{
 	{"queue-delay", groupQueue, queueDelay},
 	{"queue-retention", groupQueue, queueRetention},
 	{"queue-visibility", groupQueue, queueVisibility},
+	{"queue-size", groupQueue, queueSize},
 	{"queue-redrive", groupQueue, queueRedrive},
 	{"queue-key", groupQueue, queueKey},
 	{"queue-policy", groupQueue, queuePolicy},
@@ -22,18 +23,38 @@ var checks = []check{
 	{"rule-rebalance", groupRules, ruleRebalance},
 	{"rule-state-change", groupRules, ruleStateChange},
 	{"rule-health", groupRules, ruleHealth},
+	{"rule-capacity-reservation", groupRules, ruleCapacityReservation},
+	{"rule-capacity-block", groupRules, ruleCapacityBlock},
 	{"rule-asg-terminate", groupRules, ruleTerminate},
 	{"rule-asg-launch", groupRules, ruleLaunch},
 	{"rule-targets", groupRules, ruleTargets},
 	{"rule-dead-letters", groupRules, ruleDeadLetters},
+	{"dead-letters", groupRules, deadLetters},
 
 	{"api-server", groupCluster, apiServer},
+	{"handler", groupCluster, handlerRuns},
 	{"rbac", groupCluster, rbac},
 	{"lease", groupCluster, lease},
 	{"other-handlers", groupCluster, otherHandlers},
+	{"budgets", groupCluster, budgets},
 
 	{"nodes", groupNodes, nodes},
+	{"event-accounts", groupNodes, eventAccounts},
 	{"group-tag", groupNodes, groupTag},
 	{"group-hook", groupNodes, groupHook},
 	{"hook-timeout", groupNodes, hookTimeout},
+	{"hook-launch", groupNodes, hookLaunch},
+	{"group-retention", groupNodes, groupRetention},
+	{"graces", groupNodes, graces},
+}
+
+// needed are the checks without which a node may not be drained in time. If one of them is
+// unknown, nobody can say that all is well.
+var needed = map[string]bool{
+	"account": true, "permissions": true,
+	"queue": true, "queue-type": true, "queue-delay": true, "queue-retention": true, "queue-size": true, "queue-key": true,
+	"queue-policy": true,
+	"rule-spot":    true, "rule-asg-terminate": true, "rule-targets": true,
+	"api-server": true, "handler": true, "rbac": true,
+	"nodes": true, "event-accounts": true,
 }

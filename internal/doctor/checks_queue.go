@@ -1,105 +1,30 @@
 package doctor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/policy"
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
 const (
 	eventBridge = "events.amazonaws.com"
 	sns         = "sns.amazonaws.com"
-	// spotNotice is the shortest notice that there is.
+	// spotNotice is the shortest time that a notice gives.
 	spotNotice = 2 * time.Minute
 )
 
-func credentials(f *Facts) verdict {
-	switch {
-	case denied(f.Caller.Err):
-		return unknown("who calls AWS", f.Caller.Err)
-	case f.Caller.Err != nil:
-		return fail("give the ServiceAccount a role, by EKS Pod Identity or by the annotation of IRSA; beside the cluster set AWS_PROFILE",
-			"AWS does not say who calls it: %v", f.Caller.Err)
-	}
-	return ok("AWS is called as %s", f.Caller.Value.ARN)
-}
-
-func credentialsSource(f *Facts) verdict {
-	c := f.Caller.Value
-	switch {
-	case f.Caller.Err != nil && c.Source == "":
-		return unknown("where the credentials come from", f.Caller.Err)
-	case c.Shadowed:
-		return warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
-			"the credentials come from IRSA, and the EKS Pod Identity association of the ServiceAccount is not used")
-	case c.Source == SourceInstance:
-		return warn("give the ServiceAccount a role of its own",
-			"the credentials are those of the node's role, which every pod of the node can use")
-	case c.Source == SourceStatic:
-		return warn("give the ServiceAccount a role: static keys have no end, and are easily copied",
-			"the credentials are %s", SourceStatic)
-	}
-	return ok("the credentials come from %s", c.Source)
-}
-
-func account(f *Facts) verdict {
-	if f.Caller.Err != nil {
-		return unknown("whether the queue is in the account of the caller", f.Caller.Err)
-	}
-	if f.Caller.Value.Account != f.Options.Account {
-		return warn("run the handler with a role of the queue's account, which is taken for that of the instances",
-			"the caller is of account %s, the queue of %s: instances are looked up in the first, notices of all but the second are foreign", f.Caller.Value.Account, f.Options.Account)
-	}
-	return ok("the caller and the queue are of account %s", f.Options.Account)
-}
-
-func permissions(f *Facts) verdict {
-	var needed, useful, unsure []string
-	for _, p := range f.Permissions {
-		switch {
-		case p.Err == nil:
-		case denied(p.Err) && p.Needed:
-			needed = append(needed, p.Action)
-		case denied(p.Err):
-			useful = append(useful, p.Action)
-		default:
-			unsure = append(unsure, fmt.Sprintf("%s (%v)", p.Action, p.Err))
-		}
-	}
-	const hint = "add what is missing to the role's policy; deploy/iam/policy.json is all of it"
-	switch {
-	case len(needed) > 0:
-		return fail(hint, "the role lacks %s", list(append(needed, useful...)))
-	case len(useful) > 0:
-		return warn(hint, "the role lacks %s: the rest works", list(useful))
-	case len(unsure) > 0:
-		return verdict{Unknown, "whether the role has " + list(unsure), ""}
-	case len(f.Permissions) == 0:
-		return verdict{Unknown, "what the role may do was not tried", ""}
-	}
-	return ok("the role has the %s that could be tried", count(len(f.Permissions), "permission"))
-}
-
-func queue(f *Facts) verdict {
-	switch {
-	case errors.Is(f.Queue.Err, ErrAbsent):
-		return fail("check queue-url and aws-region, or make the queue", "there is no queue %s in %s", f.Options.QueueName, f.Options.Region)
-	case denied(f.Queue.Err):
-		return verdict{Unknown, "the queue's attributes cannot be read: " + f.Queue.Err.Error(), "allow it: without it the handler deletes nothing that it cannot read, and nobody sees a wrong attribute"}
-	case f.Queue.Err != nil:
-		return fail("check queue-url, aws-region and aws-endpoint, and that the queue can be reached from here", "the queue does not answer: %v", f.Queue.Err)
-	}
-	return ok("the queue is %s", f.Queue.Value.ARN)
-}
-
-// ofQueue is a check that needs the queue's attributes.
+// ofQueue makes a check that needs the queue's attributes.
 func ofQueue(subject string, run func(*Facts, Queue) verdict) func(*Facts) verdict {
 	return func(f *Facts) verdict {
 		if f.Queue.Err != nil {
-			return unknown(subject, f.Queue.Err)
+			return unknown(subject, blocked("queue", f.Queue.Err))
 		}
 		return run(f, f.Queue.Value)
 	}
@@ -112,8 +37,8 @@ func setAttribute(f *Facts, attribute string) string {
 
 var queueType = ofQueue("the type of the queue", func(_ *Facts, q Queue) verdict {
 	if q.FIFO {
-		return fail("make a standard queue: notices may come in any order, and twice",
-			"the queue is a FIFO queue: while one notice of a message group is worked on, the others wait")
+		return fail("create a standard queue: notices may arrive in any order, and twice",
+			"the queue is a FIFO queue: while one notice of a message group is in flight, the others wait")
 	}
 	return ok("it is a standard queue")
 })
@@ -129,15 +54,36 @@ var queueDelay = ofQueue("the queue's delivery delay", func(f *Facts, q Queue) v
 	return ok("messages are not delayed")
 })
 
+// leastRetention is long enough for another replica to receive a message that one had: SQS hides
+// it for some 20 s, and a replica that crashed is replaced within a minute.
+const leastRetention = 2 * time.Minute
+
+// enoughRetention is four days, as in the templates: scheduled changes come days ahead, and a
+// weekend may pass in which no replica runs.
+const enoughRetention = 4 * 24 * time.Hour
+
 var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) verdict {
-	const least, most = 2 * time.Minute, time.Hour
-	fix := setAttribute(f, "MessageRetentionPeriod=300")
+	// An hour is the least that leaves somebody the time to mend what keeps both replicas from
+	// running; foreign messages that come back for longer are a burden.
+	const hour = time.Hour
+	foreign := q.Retention // for which messages of other clusters come back
 	switch {
-	case q.Retention < least:
-		return fail(fix, "messages are kept for %s: a notice is gone before another replica can take it over", q.Retention)
-	case q.Retention > most && !f.Options.DeleteForeign:
-		return warn(fix+", or set delete-sqs-msg-if-node-not-found",
-			"messages are kept for %s: those of instances that are not of this cluster come back all the time", q.Retention)
+	case f.Options.DeleteForeign:
+		foreign = 0
+	case q.MaxReceives > 0:
+		foreign = min(foreign, time.Duration(q.MaxReceives)*f.Options.Visibility)
+	}
+	fix := setAttribute(f, "MessageRetentionPeriod="+strconv.Itoa(int(enoughRetention/time.Second)))
+	switch {
+	case q.Retention < leastRetention:
+		return fail(fix, "messages are kept for %s: a notice expires before another replica can take it over", q.Retention)
+	case q.Retention < hour:
+		return warn(fix, "messages are kept for %s: if no replica runs for longer, scheduled changes and hooks are lost "+
+			"that leave hours or days", q.Retention)
+	case foreign > hour:
+		return warn(
+			"set delete-sqs-msg-if-node-not-found if no other cluster reads the queue, or give it a dead-letter queue",
+			"messages of instances that are not of this cluster come back for %s", foreign)
 	}
 	return ok("messages are kept for %s", q.Retention)
 })
@@ -145,116 +91,270 @@ var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) ve
 var queueVisibility = ofQueue("the queue's visibility timeout", func(f *Facts, q Queue) verdict {
 	switch {
 	case q.Visibility > spotNotice:
-		return warn(setAttribute(f, "VisibilityTimeout=30"), "the queue hides a message for %s: whoever looks into it, with the console for one, hides a spot warning from the handler until it is too late", q.Visibility)
+		return warn(setAttribute(f, "VisibilityTimeout=30"),
+			"the queue hides a message for %s: whoever looks into it, with the console for one, hides a spot warning from the "+
+				"handler until it is too late", q.Visibility)
 	case f.Options.Visibility >= q.Retention:
 		return warn("make sqs-msg-visibility-timeout-sec less than the retention",
 			"a message is hidden for %s and kept for %s: after a crash it does not come back", f.Options.Visibility, q.Retention)
 	}
-	return ok("a message is hidden for %s at a time, by others for %s", f.Options.Visibility, q.Visibility)
+	return ok("the visibility timeout of messages is %s, and for other readers of the queue %s",
+		f.Options.Visibility, q.Visibility)
 })
 
-var queueRedrive = ofQueue("the queue's redrive policy", func(_ *Facts, q Queue) verdict {
-	const least = 3
+// queueSize finds a queue whose messages may not be as large as what AWS sends. SQS refuses larger
+// ones, and EventBridge drops what a target refuses.
+var queueSize = ofQueue("the largest message that the queue takes", func(f *Facts, q Queue) verdict {
+	const (
+		// AWS Health lists the instances in its event, up to this size.
+		// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html
+		health = 256 << 10
+		// The event of a lifecycle action has the hook's metadata (1,023 characters), the name of
+		// the group (255) twice and the name of the hook (255), in an envelope of half a KiB.
+		// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+		lifecycle = 4 << 10
+	)
+	fix := setAttribute(f, "MaximumMessageSize="+strconv.Itoa(health))
+	switch {
+	case q.MaxSize == 0:
+		return unclear("", "the queue does not say how large a message it takes")
+	case q.MaxSize < lifecycle:
+		return fail(fix, "the queue takes messages of %d bytes at most: events of lifecycle actions and of AWS Health that "+
+			"are larger are dropped", q.MaxSize)
+	case q.MaxSize < health:
+		return warn(fix, "the queue takes messages of %d KiB at most: AWS Health sends up to %d KiB, and what is larger is "+
+			"dropped", q.MaxSize>>10, health>>10)
+	}
+	return ok("the queue takes messages of up to %d KiB", q.MaxSize>>10)
+})
+
+// redriveCommand is the command that sets the redrive policy of the queue.
+func redriveCommand(f *Facts, target string) string {
+	return setAttribute(f, "'"+jsonText(map[string]string{
+		"RedrivePolicy": jsonText(map[string]any{"deadLetterTargetArn": target, "maxReceiveCount": enoughReceives}),
+	})+"'")
+}
+
+// jsonText encodes a value that can always be encoded.
+func jsonText(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// enoughReceives is the number of receives that a message needs to outlive restarts and changes of
+// the leader, each of which is a receive. It still moves a message that cannot be read before its
+// retention ends.
+const enoughReceives = 10
+
+var queueRedrive = ofQueue("the queue's redrive policy", func(f *Facts, q Queue) verdict {
+	// last is how long it takes until a message that cannot be read was received that often.
+	last := time.Duration(q.MaxReceives) * f.Options.Visibility
 	switch {
 	case q.MaxReceives == 0:
-		return warn("give the queue a dead-letter queue, with 10 receives at most",
-			"the queue has no dead-letter queue: what cannot be read is deleted, and nobody can look at it")
-	case q.MaxReceives < least:
-		return warn("raise maxReceiveCount to 10", "a message goes to the dead-letter queue after %s: a restart of the handler is a receive too", count(q.MaxReceives, "receive"))
+		const suffix = "-dead-letters"
+		return warn("aws sqs create-queue --queue-name "+f.Options.QueueName+suffix+
+			" --attributes MessageRetentionPeriod=1209600 && "+redriveCommand(f, q.ARN+suffix),
+			"the queue has no dead-letter queue: messages that cannot be read are deleted, and nobody can look at them")
+	case q.MaxReceives < enoughReceives:
+		return warn(redriveCommand(f, q.DeadLetters),
+			"a message goes to the dead-letter queue after %s: a restart of the handler is a receive too",
+			count(q.MaxReceives, "receive"))
+	case last >= q.Retention && q.Retention >= leastRetention && f.Options.Visibility < q.Retention:
+		return warn(redriveCommand(f, q.DeadLetters),
+			"nothing reaches the dead-letter queue: it takes %s, which take %s, and messages are kept for %s",
+			count(q.MaxReceives, "receive"), last, q.Retention)
 	}
 	return ok("a message goes to the dead-letter queue after %s", count(q.MaxReceives, "receive"))
 })
 
-var queueKey = ofQueue("the queue's key", func(f *Facts, q Queue) verdict {
-	if q.KeyID == "" {
-		return ok("the queue is not encrypted with a key of KMS")
-	}
-	const sse = "use SSE-SQS (SqsManagedSseEnabled), or a key of your own whose policy lets events.amazonaws.com use kms:GenerateDataKey and kms:Decrypt"
-	if strings.HasSuffix(q.KeyID, "alias/aws/sqs") {
-		return fail(sse, "the queue is encrypted with the key that AWS manages: EventBridge cannot use it, and drops what it cannot deliver")
-	}
-	k := f.Key.Value
-	switch {
-	case errors.Is(f.Key.Err, ErrAbsent):
-		return fail(sse, "the queue's key %s does not exist", q.KeyID)
-	case f.Key.Err != nil:
-		return unknown("the queue's key "+q.KeyID, f.Key.Err)
-	case k.AWSManaged:
-		return fail(sse, "the queue is encrypted with a key that AWS manages: EventBridge cannot use it, and drops what it cannot deliver")
-	case k.State != "Enabled":
-		return fail("enable the key, or use another", "the queue's key %s is in the state %s", q.KeyID, k.State)
-	case k.Policy.Err != nil:
-		return unknown("whether EventBridge may use the queue's key "+q.KeyID, k.Policy.Err)
-	}
-	p, err := policy.Parse(k.Policy.Value)
-	if err != nil {
-		return unknown("the policy of the queue's key", err)
-	}
-	worst := policy.Allowed
-	for _, action := range []string{"kms:GenerateDataKey", "kms:Decrypt"} {
-		worst = min(worst, p.Evaluate(request(f, action, k.ARN, anyRule(f, f.Options.Account))))
-	}
-	switch worst {
-	case policy.Allowed:
-		return ok("EventBridge may use the queue's key")
-	case policy.Unclear:
-		return verdict{Unknown, "whether EventBridge may use the queue's key: its policy has conditions that are not read here", ""}
-	case policy.Refused, policy.Denied:
-	}
-	return fail(sse, "the policy of the queue's key does not let EventBridge use it: no event arrives")
-})
-
-// request is what EventBridge asks for; source is the ARN of the rule.
-func request(f *Facts, action, resource, source string) policy.Request {
-	return policy.Request{
+// request is what EventBridge asks of a policy; source is the ARN of the rule.
+func request(f *Facts, action, resource, source string) iampolicy.Request {
+	return iampolicy.Request{
 		Service: eventBridge, Action: action, Resource: resource,
-		Context: map[string]string{"aws:sourcearn": source, "aws:sourceaccount": f.Options.Account, "aws:securetransport": "true"},
+		Context: map[string]string{
+			"aws:sourcearn": source, "aws:sourceaccount": f.Options.Account,
+			"aws:securetransport": "true",
+		},
 	}
 }
 
-// anyRule is the ARN of a rule as an account may have it.
+// errNoRules says why nobody knows yet what a policy means for the rules.
+var errNoRules = errors.New("no rule has the queue as its target yet")
+
+// ruleARNs returns the ARNs of the rules in the account of the queue, by their names for people.
+// If there are none, it returns the ARN of a rule as the account could have it. unseen says why
+// there may be rules that are not among them. A rule of another account sends as a role of that
+// account.
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-service-cross-account.html
+func ruleARNs(f *Facts) (arns map[string]string, unseen error) {
+	arns = map[string]string{}
+	for _, r := range f.Rules.Value {
+		if strings.Contains(r.ARN, ":"+f.Options.Account+":rule/") {
+			arns["rule "+r.Name] = r.ARN
+		}
+	}
+	switch {
+	case len(arns) > 0:
+		return arns, nil
+	case f.Rules.Err != nil:
+		unseen = f.Rules.Err
+	case hiddenRules(f) != nil:
+		unseen = hiddenRules(f)
+	default:
+		unseen = errNoRules
+	}
+	return map[string]string{"a rule": anyRule(f, f.Options.Account)}, unseen
+}
+
+// anyRule is the ARN of a rule as an account could have it.
 func anyRule(f *Facts, account string) string {
 	return "arn:" + f.partition() + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
-var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
-	const fix = "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one of your rules"
-	p, err := policy.Parse(q.Policy)
+// policyFault says why rules may not send to a queue; empty: they may. unseen says why there may
+// be rules that are not among the arns.
+func policyFault(f *Facts, q Queue, arns map[string]string, unseen error) (fault string, err error) {
+	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
-		return unknown("the queue's policy", err)
+		return "", err
 	}
-	sources := map[string]string{"a rule": anyRule(f, f.Options.Account)}
-	if f.Rules.Err == nil && len(f.Rules.Value) > 0 {
-		sources = map[string]string{}
-		for _, r := range f.Rules.Value {
-			sources["rule "+r.Name] = r.ARN
-		}
-	}
-	var out, unclear []string
-	for name, arn := range sources {
+	var out, conditional []string
+	for name, arn := range arns {
 		switch p.Evaluate(request(f, "sqs:SendMessage", q.ARN, arn)) {
-		case policy.Refused, policy.Denied:
+		case iampolicy.Refused, iampolicy.Denied:
 			out = append(out, name)
-		case policy.Unclear:
-			unclear = append(unclear, name)
-		case policy.Allowed:
+		case iampolicy.Unclear:
+			conditional = append(conditional, name)
+		case iampolicy.Allowed:
 		}
 	}
 	switch {
-	case len(out) > 0 && f.Rules.Err != nil && q.Policy != "" && p.Names(eventBridge):
-		return unknown("whether the queue's policy lets your rules in", f.Rules.Err)
 	case len(out) > 0 && q.Policy == "":
-		return fail(fix, "the queue has no policy: EventBridge may not send to it, and drops what it cannot deliver")
+		return "has no policy: EventBridge has no permission to send to it", nil
+	case len(out) > 0 && unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
+		return "", unseen
 	case len(out) > 0:
-		return fail(fix, "the queue's policy does not let %s of EventBridge in", list(out))
-	case len(unclear) > 0:
-		return verdict{Unknown, "whether the queue's policy lets " + list(unclear) + " in: it has conditions that are not read here", ""}
+		return "has a policy that does not let " + list(out) + " of EventBridge in", nil
+	case len(conditional) > 0:
+		return "", fmt.Errorf("for %s %w", list(conditional), errConditions)
+	}
+	return "", nil
+}
+
+// letIn is the policy statement that lets the rules send to a queue.
+func letIn(f *Facts, queue string, arns map[string]string) string {
+	sources := sorted(slices.Collect(maps.Values(arns)))
+	if len(sources) == 1 && sources[0] == anyRule(f, f.Options.Account) {
+		sources[0] = strings.TrimSuffix(sources[0], "any") + "*"
+	}
+	return jsonText(map[string]any{
+		"Effect": "Allow", "Principal": map[string]string{"Service": eventBridge}, "Action": "sqs:SendMessage",
+		"Resource":  queue,
+		"Condition": map[string]any{"ArnLike": map[string]any{"aws:SourceArn": sources}},
+	})
+}
+
+var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
+	arns, unseen := ruleARNs(f)
+	const fix = "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one " +
+		"of your rules"
+	switch fault, err := policyFault(f, q, arns, unseen); {
+	case err != nil:
+		return unknown("whether the queue's policy lets your rules in", err)
+	case fault != "" && q.Policy == "":
+		document := `{"Version":"2012-10-17","Statement":[` + letIn(f, q.ARN, arns) + `]}`
+		return fail(fix+": "+setAttribute(f, "'"+jsonText(map[string]string{"Policy": document})+"'"),
+			"the queue %s, and drops what it cannot deliver", fault)
+	case fault != "":
+		return fail(fix+"; add the statement "+letIn(f, q.ARN, arns), "the queue %s", fault)
 	}
 	return ok("the queue's policy lets EventBridge in")
 })
 
+// deadLetters checks that messages in dead-letter queues are kept: EventBridge may send to those
+// of the rules' targets, and messages outlive their move to that of the queue.
+func deadLetters(f *Facts) verdict {
+	const subject = "whether the dead-letter queues can be used"
+	if f.Queue.Err != nil && !denied(f.Queue.Err) {
+		return unknown(subject, blocked("queue", f.Queue.Err))
+	}
+	sources := map[string]map[string]string{} // the rules that have each as a target's dead-letter queue
+	for _, r := range f.Rules.Value {
+		for _, t := range r.Targets {
+			if t.DeadLetters == "" {
+				continue
+			}
+			if sources[t.DeadLetters] == nil {
+				sources[t.DeadLetters] = map[string]string{}
+			}
+			sources[t.DeadLetters]["rule "+r.Name] = r.ARN
+		}
+	}
+	var faults []string
+	var unsure error
+	for _, arn := range slices.Sorted(maps.Keys(f.DeadLetters)) {
+		name := arn[strings.LastIndexByte(arn, ':')+1:]
+		fault, err := deadLetterFault(f, f.DeadLetters[arn], sources[arn], arn == f.Queue.Value.DeadLetters)
+		switch {
+		case err != nil:
+			unsure = fmt.Errorf("%s: %w", name, err)
+		case fault != "":
+			faults = append(faults, name+" "+fault)
+		}
+	}
+	switch {
+	case len(faults) > 0:
+		return warn("make it a standard queue with SSE-SQS (SqsManagedSseEnabled), MessageRetentionPeriod=1209600 and a "+
+			"policy that lets your rules send to it",
+			"messages that cannot be delivered or read are lost: the dead-letter queue %s", list(faults))
+	case unsure != nil:
+		return unknown(subject, unsure)
+	case f.Rules.Err != nil:
+		return unknown(subject, f.Rules.Err)
+	case f.Queue.Err != nil:
+		return unknown(subject, f.Queue.Err)
+	case len(f.DeadLetters) == 0:
+		return ok("there is no dead-letter queue that could refuse anything")
+	}
+	return ok("%s can be used", count(len(f.DeadLetters), "dead-letter queue"))
+}
+
+// deadLetterFault says why a dead-letter queue loses what is sent to it. SQS needs no key to move
+// a message to the dead-letter queue of a queue.
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-server-side-encryption.html
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-dead-letter-queues.html
+func deadLetterFault(
+	f *Facts, answer Answer[DeadLetterQueue], rules map[string]string, ofQueue bool,
+) (fault string, err error) {
+	d := answer.Value
+	switch {
+	case errors.Is(answer.Err, ErrAbsent):
+		return "does not exist", nil
+	case answer.Err != nil:
+		return "", answer.Err
+	case d.FIFO && len(rules) > 0:
+		return "is a FIFO queue, to which EventBridge sends nothing", nil
+	case ofQueue && d.Retention <= f.Queue.Value.Retention:
+		return fmt.Sprintf("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
+			d.Retention, f.Queue.Value.Retention), nil
+	case len(rules) == 0:
+		return "", nil
+	}
+	if d.KeyID != "" {
+		fault, err = keyFault(f, d.KeyID, d.Key, rules, nil)
+		if fault != "" {
+			return "has a key that EventBridge cannot use: " + fault, nil
+		}
+	}
+	fault, unclear := policyFault(f, d.Queue, rules, nil)
+	return fault, errors.Join(err, unclear)
+}
+
 var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) verdict {
-	p, err := policy.Parse(q.Policy)
+	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
 		return unknown("whom the queue's policy lets in", err)
 	}
@@ -264,10 +364,12 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 	anybody := foreign
 	anybody.Service = "anybody"
 	switch {
-	case p.Evaluate(anybody) == policy.Allowed:
-		return fail("name the principal events.amazonaws.com", "the queue's policy lets everybody in: whoever sends a message can have a node drained")
-	case p.Evaluate(foreign) == policy.Allowed:
-		return warn("add the condition that aws:SourceArn is one of your rules", "the queue's policy lets rules of any account in: whoever has one can have a node drained")
+	case p.Evaluate(anybody) == iampolicy.Allowed:
+		return fail("name the principal events.amazonaws.com",
+			"the queue's policy lets everybody in: whoever sends a message can get a node drained")
+	case p.Evaluate(foreign) == iampolicy.Allowed:
+		return warn("add the condition that aws:SourceArn is one of your rules",
+			"the queue's policy lets rules of any account in: whoever has one can get a node drained")
 	}
 	return ok("the queue's policy lets no rule of another account in")
 })

@@ -1,16 +1,20 @@
 package doctor
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
-	"github.com/node-termination-handler/node-termination-handler/internal/policy"
 )
 
-// takers are the names of the rules that take a body, by whether they are enabled.
+// takers returns the names of the rules that match a body, by whether they are enabled.
 func takers(rules []Rule, body string) (enabled, disabled []string) {
 	for _, r := range rules {
 		p, err := eventpattern.Parse(r.Pattern)
@@ -29,84 +33,215 @@ func takers(rules []Rule, body string) (enabled, disabled []string) {
 	return enabled, disabled
 }
 
-// body is what EventBridge would have of a kind in this account.
-func body(f *Facts, kind sample.Kind, group string) string {
-	return sample.Notice{
-		Kind: kind, ID: "7d5a1d4c-7f2b-4f3e-9d1a-000000000001", Time: f.Now, Start: f.Now.Add(24 * time.Hour), Instance: "i-0123456789abcdef0",
-		Partition: f.partition(), Account: f.Options.Account, Region: f.Options.Region, Zone: f.Options.Region + "a",
+// taken returns the names of the rules that match notices of a kind, by whether they are enabled,
+// for every account whose notices are acted on. enabled is empty if the rules miss one of the
+// accounts.
+func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string) {
+	for _, account := range f.Options.EventAccounts {
+		on, off := takers(f.Rules.Value, body(f, kind, account, group))
+		if len(on) == 0 {
+			return nil, off
+		}
+		enabled = append(enabled, on...)
+	}
+	slices.Sort(enabled)
+	return slices.Compact(enabled), nil
+}
+
+// body is an event of a kind as EventBridge would have it in an account.
+func body(f *Facts, kind sample.Kind, account, group string) string {
+	return sample.Notice{ //nolint:gosec // no hook ever had this token
+		Kind: kind, ID: "7d5a1d4c-7f2b-4f3e-9d1a-000000000001", Time: f.Now, Start: f.Now.Add(24 * time.Hour),
+		Instance: "i-0123456789abcdef0", Reservation: "cr-0123456789abcdef0",
+		Partition: f.partition(), Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
 		Group: group, Hook: "drain", Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
 	}.Body()
 }
 
-// ofRules is the check that a rule takes notices of a kind. bad says what their absence means.
-func ofRules(kind sample.Kind, subject string, bad Status, why string) func(*Facts) verdict {
+// ofReservations makes the check that a rule matches notices about capacity reservations, if an
+// instance behind a node is in one of those that need is about.
+func ofReservations(
+	kind sample.Kind, subject string, severity Status, why, where string, need func(Instance) bool,
+) func(*Facts) verdict {
+	rule := ofRules(kind, subject, severity, why)
+	return func(f *Facts) verdict {
+		needed := slices.ContainsFunc(f.Instances.Value, need)
+		if f.Rules.Err == nil && !needed {
+			if enabled, _ := taken(f, kind, ""); len(enabled) > 0 {
+				return rule(f)
+			}
+		}
+		switch {
+		case needed, karpenterHasAll(f):
+			return rule(f)
+		case f.Instances.Err != nil:
+			return unknown("whether an instance behind a node is in "+where, f.Instances.Err)
+		case unseenInstances(f) > 0:
+			return unclear("", "whether an instance behind a node is in %s is not known: EC2 does not show the caller "+
+				"the instances of %s",
+				where, count(unseenInstances(f), "node"))
+		}
+		return ok("no instance behind a node is in %s", where)
+	}
+}
+
+// ofRules makes the check that a rule matches notices of a kind. severity is the status if none
+// does.
+func ofRules(kind sample.Kind, subject string, severity Status, why string) func(*Facts) verdict {
 	return func(f *Facts) verdict {
 		if f.Rules.Err != nil {
 			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
 		}
-		text := body(f, kind, "")
-		enabled, disabled := takers(f.Rules.Value, text)
-		if len(enabled) > 0 {
+		enabled, disabled := taken(f, kind, "")
+		switch {
+		case len(enabled) > 0:
 			return ok("%s are sent to the queue by the rule %s", subject, list(enabled))
+		case kind != sample.Rebalance && karpenterHasAll(f):
+			return ok("%s are left to Karpenter, whose nodes all are, with an interruption queue of its own", subject)
 		}
-		return missing(f, subject, disabled, bad, why, pattern(kind))
+		return missing(f, kind, subject, disabled, severity, why)
 	}
 }
 
-// missing is the verdict where no rule takes something.
-func missing(f *Facts, subject string, disabled []string, bad Status, why, pattern string) verdict {
+// errTopic says why the rules are unknown if SNS sends to the queue.
+var errTopic = errors.New("SNS may do so, and its topics are not read here")
+
+// missing is the verdict if no rule matches something.
+func missing(f *Facts, kind sample.Kind, subject string, disabled []string, severity Status, why string) verdict {
 	switch {
 	case len(disabled) > 0:
-		return verdict{bad, fmt.Sprintf("%s are not sent to the queue: the rule %s is disabled; %s", subject, list(disabled), why), "aws events enable-rule --name " + sorted(disabled)[0]}
+		return bad(severity, "aws events enable-rule --name "+sorted(disabled)[0],
+			"%s are not sent to the queue: the rule %s is disabled; %s", subject, list(disabled), why)
+	case hiddenRules(f) != nil:
+		v := unknown("whether a rule sends "+subject+" to the queue", hiddenRules(f))
+		v.hint = "run doctor with a role of the account that has the rules"
+		return v
 	case throughTopic(f):
-		return verdict{Unknown, "whether a rule sends " + subject + " to the queue: SNS may do so, and its topics are not read here", ""}
+		return unknown("whether a rule sends "+subject+" to the queue", errTopic)
 	}
-	return verdict{bad, fmt.Sprintf("no rule sends %s to the queue: %s", subject, why), "make a rule with the queue as its target and the pattern " + pattern}
+	what := fmt.Sprintf("no rule sends %s to the queue: %s", subject, why)
+	if useless := useless(f); len(useless) > 0 {
+		what += "; rules of the queue that match no notice at all, maybe because of a mistake in the pattern: " +
+			list(useless)
+	}
+	name := f.Options.QueueName + "-" + string(kind)
+	return bad(severity, "make a rule with the queue as its target, and allow it in the queue's policy: aws events "+
+		"put-rule --name "+name+" --event-pattern '"+pattern(kind)+
+		"' && aws events put-targets --rule "+name+" --targets Id=queue,Arn="+f.Options.queueARN(), "%s", what)
+}
+
+// useless returns the rules of the queue, with their patterns, that match no notice that the
+// handler acts on.
+func useless(f *Facts) []string {
+	groups := []string{""}
+	for _, g := range f.Groups.Value {
+		groups = append(groups, g.Name)
+	}
+	var found []string
+	for _, r := range f.Rules.Value {
+		if r.Enabled && r.Pattern != "" && !takesAny(f, r, groups) {
+			found = append(found, r.Name+" "+compact(r.Pattern))
+		}
+	}
+	return found
+}
+
+func takesAny(f *Facts, r Rule, groups []string) bool {
+	for _, account := range f.Options.EventAccounts {
+		for _, kind := range sample.Kinds {
+			for _, group := range groups {
+				if on, _ := takers([]Rule{r}, body(f, kind, account, group)); len(on) > 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// compact returns a pattern on one line, cut if it is long.
+func compact(pattern string) string {
+	const most = 200 // two lines of a terminal: a mistake is in the first values, lists of groups are long
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(pattern)) != nil {
+		b.Reset()
+		b.WriteString(pattern)
+	}
+	if b.Len() > most {
+		return strings.ToValidUTF8(b.String()[:most], "") + "…"
+	}
+	return b.String()
+}
+
+// hiddenRules is an error if accounts that the caller cannot see into may have rules that send to
+// the queue: the account of the queue, whose buses others can send to, and those whose notices are
+// acted on. It is nil if there is no such account.
+func hiddenRules(f *Facts) error {
+	if f.Caller.Err != nil {
+		return nil
+	}
+	caller := f.Caller.Value.Account
+	others := slices.DeleteFunc(append([]string{f.Options.Account}, f.Options.EventAccounts...),
+		func(id string) bool { return id == caller })
+	if len(others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(slices.Compact(sorted(others))), caller)
 }
 
 // throughTopic reports whether SNS may send to the queue.
 func throughTopic(f *Facts) bool {
-	p, err := policy.Parse(f.Queue.Value.Policy)
+	p, err := iampolicy.Parse(f.Queue.Value.Policy)
 	return err == nil && p.Names(sns)
 }
 
-// pattern is the one to copy.
+// pattern is an event pattern to copy.
 func pattern(kind sample.Kind) string {
-	types := map[sample.Kind]string{
-		sample.Spot:         "EC2 Spot Instance Interruption Warning",
-		sample.Rebalance:    "EC2 Instance Rebalance Recommendation",
-		sample.StateChange:  "EC2 Instance State-change Notification",
-		sample.Health:       "AWS Health Event",
-		sample.ASGTerminate: "EC2 Instance-terminate Lifecycle Action",
-		sample.ASGLaunch:    "EC2 Instance-launch Lifecycle Action",
-	}
-	return fmt.Sprintf(`{"source":[%q],"detail-type":[%q]}`, kind.Source(), types[kind])
+	return fmt.Sprintf(`{"source":[%q],"detail-type":[%q]}`, kind.Source(), detailTypes[kind])
+}
+
+var detailTypes = map[sample.Kind]string{
+	sample.Spot:                "EC2 Spot Instance Interruption Warning",
+	sample.Rebalance:           "EC2 Instance Rebalance Recommendation",
+	sample.StateChange:         "EC2 Instance State-change Notification",
+	sample.Health:              "AWS Health Event",
+	sample.ASGTerminate:        "EC2 Instance-terminate Lifecycle Action",
+	sample.ASGLaunch:           "EC2 Instance-launch Lifecycle Action",
+	sample.CapacityReservation: "EC2 Capacity Reservation Instance Interruption Warning",
+	sample.CapacityBlock:       "Capacity Block Expiration Warning",
 }
 
 var (
 	ruleSpot = ofRules(sample.Spot, "spot interruption warnings", Failed,
-		"spot instances go away undrained")
+		"spot instances go away without a drain")
 	ruleRebalance = ofRules(sample.Rebalance, "rebalance recommendations", Warning,
 		"drains of spot instances begin with the two minutes' warning at the earliest")
 	ruleStateChange = ofRules(sample.StateChange, "state changes of instances", Warning,
-		"what is stopped or terminated by hand is not noticed")
+		"the handler does not learn that an instance is stopped or terminated by hand")
 	ruleHealth = ofRules(sample.Health, "scheduled changes of AWS Health", Warning,
-		"retirements and reboots come as a surprise")
+		"instances are retired or rebooted without a drain")
+	ruleCapacityReservation = ofReservations(sample.CapacityReservation, "warnings about Capacity Reservations", Failed,
+		"the instances go away without a drain", "an interruptible Capacity Reservation or a Capacity Block",
+		func(i Instance) bool { return i.Interruptible || i.Block })
+	ruleCapacityBlock = ofReservations(sample.CapacityBlock, "warnings about Capacity Blocks that end", Warning,
+		"drains begin with the warning about each instance, minutes later", "a Capacity Block",
+		func(i Instance) bool { return i.Block })
 	ruleTerminate = ofHooks(sample.ASGTerminate, true)
 	ruleLaunch    = ofHooks(sample.ASGLaunch, false)
 )
 
-// ofHooks is the check that the queue hears of each hook of the groups behind
-// the nodes: by a rule, or straight from Auto Scaling.
+// ofHooks makes the check that the queue hears of each hook of the groups behind the nodes, by a
+// rule or straight from Auto Scaling.
 func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 	subject, why := "launches of Auto Scaling groups", "instances wait until the hook has timed out"
 	if terminating {
-		subject, why = "terminations of Auto Scaling groups", "the hook keeps the instance waiting, and nobody drains it"
+		subject = "terminations of Auto Scaling groups"
+		why = "the hook keeps the instance until its timeout, and nobody drains it"
 	}
 	return func(f *Facts) verdict {
 		switch {
 		case f.Groups.Err != nil:
-			return unknown("whether the queue hears of "+subject, f.Groups.Err)
+			return unknown("whether the queue gets "+subject, f.Groups.Err)
 		case f.Rules.Err != nil:
 			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
 		}
@@ -114,14 +249,14 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 		hooks := 0
 		for _, g := range f.Groups.Value {
 			if g.Hooks.Err != nil {
-				return unknown("whether the queue hears of "+subject, g.Hooks.Err)
+				return unknown("whether the queue gets "+subject, g.Hooks.Err)
 			}
 			for _, h := range g.Hooks.Value {
 				if h.Terminating != terminating {
 					continue
 				}
 				hooks++
-				enabled, off := takers(f.Rules.Value, body(f, kind, g.Name))
+				enabled, off := taken(f, kind, g.Name)
 				if len(enabled) == 0 && (h.TargetARN == "" || h.TargetARN != f.Queue.Value.ARN) {
 					deaf = append(deaf, g.Name)
 					disabled = append(disabled, off...)
@@ -129,13 +264,15 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 			}
 		}
 		switch {
+		case hooks == 0 && unseenInstances(f) > 0 && len(f.Groups.Value) == 0:
+			return unseenGroups(f, "whether the queue gets "+subject)
 		case hooks == 0:
 			return ok("no group behind a node has a hook for %s", subject)
 		case len(deaf) == 0:
 			return ok("%s are sent to the queue", subject)
 		}
 		slices.Sort(deaf)
-		v := missing(f, subject, slices.Compact(disabled), Failed, why, pattern(kind))
+		v := missing(f, kind, subject, slices.Compact(disabled), Failed, why)
 		v.what += "; affected: " + list(slices.Compact(deaf))
 		return v
 	}
@@ -158,16 +295,18 @@ func ruleTargets(f *Facts) verdict {
 	}
 	switch {
 	case len(changed) > 0:
-		return fail("set the target's input to the matched event", "the rule %s changes events on their way (Input, InputPath or InputTransformer): they cannot be read", list(changed))
+		return fail("set the target's input to the matched event",
+			"the rule %s changes events on their way (Input, InputPath or InputTransformer): they cannot be read", list(changed))
 	case len(ungrouped) > 0:
-		return fail("make a standard queue", "the rule %s sends to a FIFO queue without a message group: nothing arrives", list(ungrouped))
+		return fail("make a standard queue", "the rule %s sends to a FIFO queue without a message group: nothing arrives",
+			list(ungrouped))
 	}
 	return ok("rules send events as they are")
 }
 
 func ruleDeadLetters(f *Facts) verdict {
 	if f.Rules.Err != nil {
-		return unknown("what becomes of events that cannot be delivered", f.Rules.Err)
+		return unknown("what happens to events that cannot be delivered", f.Rules.Err)
 	}
 	var without []string
 	for _, r := range f.Rules.Value {
@@ -177,7 +316,8 @@ func ruleDeadLetters(f *Facts) verdict {
 	}
 	if len(without) > 0 {
 		return warn("give the target a dead-letter queue of its own (not that of the queue's redrive policy alone)",
-			"events that EventBridge cannot deliver are dropped without a trace: the target of the rule %s has no dead-letter queue", list(without))
+			"events that EventBridge cannot deliver are dropped without a record: the target of the rule %s has no dead-letter "+
+				"queue", list(without))
 	}
 	return ok("events that EventBridge cannot deliver are kept")
 }

@@ -4,23 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
 const (
 	testAccount = "123456789012"
+	hubAccount  = "210987654321"
 	queueARN    = "arn:aws:sqs:us-east-1:123456789012:nth"
+	deadARN     = "arn:aws:sqs:us-east-1:123456789012:dead"
 	queueURL    = "https://sqs.us-east-1.amazonaws.com/123456789012/nth"
 	ruleARN     = "arn:aws:events:us-east-1:123456789012:rule/"
 	tag         = "aws-node-termination-handler/managed"
 	user        = "system:serviceaccount:nth:node-termination-handler"
 )
+
+const repository = "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#"
 
 var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 
@@ -36,7 +42,7 @@ func value[T any](v T) Answer[T] { return Answer[T]{Value: v} }
 func testRule(name, source, detailType string) Rule {
 	return Rule{
 		Name: name, ARN: ruleARN + name, Enabled: true, Pattern: fmt.Sprintf(`{"source": [%q], "detail-type": [%q]}`, source, detailType),
-		Targets: []Target{{ID: "queue", DeadLetters: "arn:aws:sqs:us-east-1:123456789012:dead"}},
+		Targets: []Target{{ID: "queue", DeadLetters: deadARN}},
 	}
 }
 
@@ -45,12 +51,12 @@ func healthy() *Facts {
 	f := &Facts{
 		Now: now,
 		Options: Options{
-			QueueURL: queueURL, QueueName: "nth", Account: testAccount, Region: "us-east-1", CheckTag: true, ManagedTag: tag,
+			QueueURL: queueURL, QueueName: "nth", Account: testAccount, Region: "us-east-1", Partition: "aws", EventAccounts: []string{testAccount}, CheckTag: true, ManagedTag: tag,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "node-termination-handler",
 		},
 		Caller: value(Caller{ARN: "arn:aws:sts::123456789012:assumed-role/nth/x", Account: testAccount, Source: SourcePodIdentity}),
 		Queue: value(Queue{
-			ARN: queueARN, Retention: 5 * time.Minute, Visibility: 30 * time.Second, MaxReceives: 10, KeyID: "k-1",
+			ARN: queueARN, Retention: 96 * time.Hour, Visibility: 30 * time.Second, MaxReceives: 10, DeadLetters: deadARN, MaxSize: 1 << 20, KeyID: "k-1",
 			Policy: policyFor(eventBridge, ownRules),
 		}),
 		Key: value(Key{ARN: "arn:aws:kms:us-east-1:123456789012:key/k-1", State: "Enabled", Policy: value(policyFor(eventBridge, ownRules))}),
@@ -61,19 +67,24 @@ func healthy() *Facts {
 			testRule("health", "aws.health", "AWS Health Event"),
 			testRule("terminate", "aws.autoscaling", "EC2 Instance-terminate Lifecycle Action"),
 			testRule("launch", "aws.autoscaling", "EC2 Instance-launch Lifecycle Action"),
+			testRule("reservation", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
+			testRule("block", "aws.ec2", "Capacity Block Expiration Warning"),
 		}),
+		DeadLetters: map[string]Answer[DeadLetterQueue]{deadARN: value(DeadLetterQueue{
+			Queue: Queue{ARN: deadARN, Retention: 14 * 24 * time.Hour, Policy: policyFor(eventBridge, ownRules)},
+		})},
 		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}},
 		User:        value(User{Name: user, Version: "v1.36.3"}),
-		Access:      map[Access]Answer[bool]{},
+		Access:      map[kube.Access]Answer[bool]{},
 		Lease:       value(Lease{Holder: "nth-1_x", Renewed: now.Add(-time.Second), Duration: 15 * time.Second}),
 		Nodes: value([]Node{
-			{Name: "a", ProviderID: "aws:///us-east-1a/i-0000000a", InstanceID: "i-0000000a"},
+			{Name: "a", ProviderID: "aws:///us-east-1a/i-0000000a", InstanceID: "i-0000000a", Region: "us-east-1"},
 			{Name: "ip-10-0-0-2.ec2.internal"},
 			{Name: "f", ProviderID: "aws:///us-east-1a/fargate-x", Fargate: true},
 		}),
 		Instances: value([]Instance{
-			{ID: "i-0000000a", Tags: map[string]string{tag: "", GroupTag: "workers"}},
-			{ID: "i-0000000b", PrivateDNSName: "ip-10-0-0-2.ec2.internal", Tags: map[string]string{tag: "", GroupTag: "workers"}},
+			{ID: "i-0000000a", Account: testAccount, Tags: map[string]string{tag: "", GroupTag: "workers"}},
+			{ID: "i-0000000b", Account: testAccount, PrivateDNSName: "ip-10-0-0-2.ec2.internal", Tags: map[string]string{tag: "", GroupTag: "workers"}},
 		}),
 		Groups: value([]Group{{
 			Name: "workers", Tags: value(map[string]string{tag: ""}),
@@ -84,10 +95,10 @@ func healthy() *Facts {
 		}}),
 		Pods: value([]Pod{
 			{Namespace: "default", Name: "web", Node: "a", Grace: time.Minute, Images: []string{"nginx:1"}},
-			{Namespace: "nth", Name: "self", Node: "a", Grace: time.Second, ServiceAccount: "node-termination-handler", Images: []string{"r/node-termination-handler:1"}},
+			{Namespace: "nth", Name: "self", Node: "a", Grace: time.Second, ServiceAccount: "node-termination-handler", Images: []string{"r/node-termination-handler:1"}, State: State{Ready: true}},
 		}),
 	}
-	for _, a := range Accesses(f.Options) {
+	for _, a := range accesses(f.Options) {
 		f.Access[a] = value(true)
 	}
 	return f
@@ -121,24 +132,113 @@ var ailments = []struct {
 	{"a left-over annotation", func(f *Facts) { f.Caller.Value.Source, f.Caller.Value.Shadowed = SourceIRSA, true }, map[string]Status{"credentials-source": Warning}, "Pod Identity"},
 	{"the node's role", func(f *Facts) { f.Caller.Value.Source = SourceInstance }, map[string]Status{"credentials-source": Warning}, "node's role"},
 	{"static keys", func(f *Facts) { f.Caller.Value.Source = SourceStatic }, map[string]Status{"credentials-source": Warning}, "static keys"},
-	{"a queue of another account", func(f *Facts) { f.Caller.Value.Account = "210987654321" }, map[string]Status{"account": Warning}, "210987654321"},
+	{"a caller of another account", func(f *Facts) { f.Caller.Value.Account = "111122223333" }, map[string]Status{"account": Failed}, "every notice would be ignored"},
+	{"a person of another account, and a role that is not known", func(f *Facts) {
+		f.Caller.Value.Account = "111122223333"
+		f.Role.Err = errDenied
+	}, map[string]Status{"account": Unknown, "permissions": Unknown}, "x:Y"},
+	{"a person of another account, and a role that is", func(f *Facts) {
+		f.Caller.Value.Account = "111122223333"
+		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
+	}, nil, "the handler's role arn:aws:iam::123456789012:role/nth has the 2 permissions that the handler needs, as IAM says"},
+	{"a role without a permission, as IAM says", func(f *Facts) {
+		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
+		f.Permissions[0].Err = errDenied
+	}, map[string]Status{"permissions": Failed}, "the handler's role arn:aws:iam::123456789012:role/nth lacks sqs:ReceiveMessage"},
+	{
+		"a role that STS refuses", func(f *Facts) {
+			f.Caller = refusedBySTS("AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity")
+		},
+		map[string]Status{"credentials": Failed, "credentials-source": Unknown, "account": Unknown},
+		"STS refuses the role arn:aws:iam::123456789012:role/nth to system:serviceaccount:nth:node-termination-handler",
+	},
+	{
+		"an issuer that STS does not know", func(f *Facts) { f.Caller = refusedBySTS("InvalidIdentityToken", "No OpenIDConnect provider found") },
+		map[string]Status{"credentials": Failed, "credentials-source": Unknown, "account": Unknown},
+		"STS does not know the issuer oidc.eks.us-east-1.amazonaws.com/id/X",
+	},
+	{"keys that are over", func(f *Facts) {
+		f.Caller.Err = &APIError{"ExpiredToken", "The security token included in the request is expired"}
+		f.Caller.Value.Unusable = f.Caller.Err
+	}, map[string]Status{"credentials": Failed, "account": Unknown}, "AWS does not accept the credentials"},
+	{"another region", func(f *Facts) {
+		f.Caller.Err = &APIError{"SignatureDoesNotMatch", "Credential should be scoped to a valid region."}
+		f.Caller.Value.Unusable = f.Caller.Err
+	}, map[string]Status{"credentials": Failed, "account": Unknown}, "region us-east-1 is not the region of the endpoint"},
+	{"two accounts, and one role that looks instances up", func(f *Facts) { f.Options.EventAccounts = []string{testAccount, hubAccount} }, map[string]Status{"account": Warning}, "finds no instance of account 210987654321"},
+	{"two accounts, and no instances to look up", func(f *Facts) {
+		f.Options.EventAccounts, f.Options.CheckTag = []string{testAccount, hubAccount}, false
+	}, nil, ""},
+	{"a queue in a hub, filled by rules of the instances' account", func(f *Facts) { inHub(f, testAccount) }, nil, ""},
+	{"a queue in a hub, filled by rules of its account, which cannot be seen", func(f *Facts) {
+		inHub(f, testAccount)
+		f.Rules.Value = nil
+		f.Queue.Value.Policy = policyFor(eventBridge, `"ArnEquals": {"aws:SourceArn": "arn:aws:events:us-east-1:210987654321:rule/one"}`)
+		f.Key.Value.Policy = value(f.Queue.Value.Policy)
+	}, withoutRules("queue-policy", "queue-key"), "rules of account 210987654321 cannot be seen from account 123456789012"},
+	{"a queue in a hub that lets in nobody", func(f *Facts) { inHub(f, testAccount); f.Rules.Value = nil; f.Queue.Value.Policy = "" }, map[string]Status{
+		"queue-policy": Failed, "rule-spot": Unknown, "rule-rebalance": Unknown, "rule-state-change": Unknown, "rule-health": Unknown, "rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
+	}, "the queue has no policy"},
+	{"a caller of the hub, which does not see the instances", func(f *Facts) {
+		inHub(f, testAccount)
+		f.Options.CheckTag = false
+		f.Caller.Value.Account, f.Rules.Value, f.Instances.Value, f.Groups.Value = hubAccount, nil, nil, nil
+		f.Nodes.Value = f.Nodes.Value[:1]
+	}, map[string]Status{
+		"account": Warning, "event-accounts": Warning, "rule-spot": Unknown, "rule-rebalance": Unknown, "rule-state-change": Unknown, "rule-health": Unknown,
+		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
+		"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown,
+	}, "rules of account 123456789012 cannot be seen from account 210987654321"},
+	{"a queue in a hub, and the hub's notices alone", func(f *Facts) {
+		inHub(f, hubAccount)
+	}, map[string]Status{"account": Failed, "event-accounts": Failed}, "only notices of account 210987654321 are acted on, and the instances of these nodes are of others: a (123456789012), ip-10-0-0-2.ec2.internal (123456789012)"},
 	{"no permission to receive", func(f *Facts) { f.Permissions[0].Err = errDenied; f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Failed}, "sqs:ChangeMessageVisibility, sqs:ReceiveMessage"},
 	{"no permission to extend", func(f *Facts) { f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Warning}, "sqs:ChangeMessageVisibility"},
 	{"permissions that could not be tried", func(f *Facts) { f.Permissions[1].Err = errSlow }, map[string]Status{"permissions": Unknown}, "no answer"},
 	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown}, "not tried"},
 
-	{"no queue", func(f *Facts) { f.Queue = Answer[Queue]{Err: errAbsent} }, ofTheQueue(Failed), "no queue nth in us-east-1"},
+	{"no queue", func(f *Facts) { f.Queue = Answer[Queue]{Err: errAbsent} }, ofTheQueue(Failed), "no queue nth in account 123456789012 and region us-east-1"},
 	{"a queue that may not be read", func(f *Facts) { f.Queue = Answer[Queue]{Err: errDenied} }, ofTheQueue(Unknown), "x:Y"},
 	{"a queue that does not answer", func(f *Facts) { f.Queue = Answer[Queue]{Err: errSlow} }, ofTheQueue(Failed), "no answer"},
 	{"a FIFO queue", func(f *Facts) { f.Queue.Value.FIFO = true }, map[string]Status{"queue-type": Failed, "rule-targets": Failed}, "FIFO"},
 	{"a delay of 90 s", func(f *Facts) { f.Queue.Value.Delay = 90 * time.Second }, map[string]Status{"queue-delay": Failed}, "1m30s"},
 	{"a delay of 5 s", func(f *Facts) { f.Queue.Value.Delay = 5 * time.Second }, map[string]Status{"queue-delay": Warning}, "5s"},
 	{"a retention of a minute", func(f *Facts) { f.Queue.Value.Retention = time.Minute }, map[string]Status{"queue-retention": Failed}, "1m0s"},
-	{"a retention of days", func(f *Facts) { f.Queue.Value.Retention = 96 * time.Hour }, map[string]Status{"queue-retention": Warning}, "96h"},
-	{"a retention of days, and foreign messages are deleted", func(f *Facts) { f.Queue.Value.Retention = 96 * time.Hour; f.Options.DeleteForeign = true }, nil, ""},
+	{"a retention of five minutes", func(f *Facts) { f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning}, "scheduled changes and hooks are lost"},
+	{"a retention of an hour", func(f *Facts) { f.Queue.Value.Retention = time.Hour }, nil, ""},
+	{"a retention of days, and nothing moves foreign messages away", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "come back for 96h"},
+	{"a retention of days, and foreign messages are moved away late", func(f *Facts) { f.Queue.Value.MaxReceives = 1000 }, map[string]Status{"queue-retention": Warning}, "come back for 5h33m20s"},
+	{"a retention of days, and foreign messages are deleted", func(f *Facts) { f.Queue.Value.MaxReceives = 1000; f.Options.DeleteForeign = true }, nil, ""},
 	{"a long visibility timeout", func(f *Facts) { f.Queue.Value.Visibility = time.Hour }, map[string]Status{"queue-visibility": Warning}, "1h0m0s"},
-	{"a visibility timeout of ours as long as the retention", func(f *Facts) { f.Queue.Value.Retention = 2 * time.Minute; f.Options.Visibility = 2 * time.Minute }, map[string]Status{"queue-visibility": Warning}, "does not come back"},
-	{"no dead-letter queue", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-redrive": Warning}, "no dead-letter queue"},
+	{"a visibility timeout of ours as long as the retention", func(f *Facts) { f.Queue.Value.Retention = 2 * time.Minute; f.Options.Visibility = 2 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-visibility": Warning}, "if no replica runs for longer"},
+	{"no dead-letter queue", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-redrive": Warning, "queue-retention": Warning}, "no dead-letter queue"},
+	{"three receives", func(f *Facts) { f.Queue.Value.MaxReceives = 3 }, map[string]Status{"queue-redrive": Warning}, "after 3 receives"},
+	{"more receives than the retention has time for", func(f *Facts) { f.Queue.Value.MaxReceives = 15; f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "messages are kept for 5m0s"},
+	{"a queue for small messages", func(f *Facts) { f.Queue.Value.MaxSize = 64 << 10 }, map[string]Status{"queue-size": Warning}, "64 KiB at most: AWS Health sends up to 256 KiB"},
+	{"a queue for tiny messages", func(f *Facts) { f.Queue.Value.MaxSize = 2048 }, map[string]Status{"queue-size": Failed}, "2048 bytes at most"},
+	{"a queue that does not say how large", func(f *Facts) { f.Queue.Value.MaxSize = 0 }, map[string]Status{"queue-size": Unknown}, "does not say"},
+	{"a dead-letter queue that is gone", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Err = errAbsent }), map[string]Status{"dead-letters": Warning}, "the dead-letter queue dead does not exist"},
+	{"a dead-letter queue that may not be read", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Err = errDenied }), map[string]Status{"dead-letters": Unknown}, "dead: permission x:Y is missing"},
+	{"a dead-letter queue with AWS's key", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.KeyID = "alias/aws/sqs" }), map[string]Status{"dead-letters": Warning}, "dead has a key that EventBridge cannot use: alias/aws/sqs is one that AWS manages"},
+	{"a dead-letter queue with AWS's key, of the queue alone", func(f *Facts) {
+		deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.KeyID = "alias/aws/sqs" })(f)
+		for k := range f.Rules.Value {
+			f.Rules.Value[k].Targets[0].DeadLetters = deadARN + "-2"
+		}
+		f.DeadLetters[deadARN+"-2"] = value(DeadLetterQueue{Queue: Queue{ARN: deadARN + "-2", Policy: policyFor(eventBridge, ownRules)}})
+	}, nil, "2 dead-letter queues can be used"},
+	{"a dead-letter queue that EventBridge has no permission to send to", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = "" }), map[string]Status{"dead-letters": Warning}, "dead has no policy"},
+	{"a dead-letter queue with a strange policy", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policyFor(eventBridge, `"X": {"y": "z"}`) }), map[string]Status{"dead-letters": Unknown}, "conditions"},
+	{"a dead-letter queue that is a FIFO queue", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.FIFO = true }), map[string]Status{"dead-letters": Warning}, "is a FIFO queue"},
+	{"a dead-letter queue that forgets", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Retention = 5 * time.Minute }), map[string]Status{"dead-letters": Warning}, "dead keeps messages for 5m0s"},
+	{"no rules, and a policy for those that there will be", func(f *Facts) {
+		f.Rules.Value = nil
+		f.Queue.Value.Policy = policyFor(eventBridge, `"ArnLike": {"aws:SourceArn": "`+ruleARN+`nth-*"}`)
+		f.Key.Value.Policy = value(f.Queue.Value.Policy)
+	}, map[string]Status{
+		"queue-policy": Unknown, "queue-key": Unknown, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning,
+		"rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "whether the queue's policy lets your rules in: no rule has the queue as its target yet"},
 	{"one receive", func(f *Facts) { f.Queue.Value.MaxReceives = 1 }, map[string]Status{"queue-redrive": Warning}, "after 1 receive"},
 	{"no key", func(f *Facts) { f.Queue.Value.KeyID = "" }, nil, ""},
 	{"AWS's key, by its alias", func(f *Facts) { f.Queue.Value.KeyID = "alias/aws/sqs"; f.Key.Err = errDenied }, map[string]Status{"queue-key": Failed}, "AWS manages"},
@@ -168,8 +268,12 @@ var ailments = []struct {
 	{"rules that may not be read", func(f *Facts) { f.Rules = Answer[[]Rule]{Err: errDenied} }, withRules(Unknown), "x:Y"},
 	{"a rule with a typo", func(f *Facts) {
 		f.Rules.Value[0].Pattern = `{"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warnings"]}`
-	}, map[string]Status{"rule-spot": Failed}, "no rule sends spot"},
+	}, map[string]Status{"rule-spot": Failed}, `maybe because of a mistake in the pattern: spot {"source":["aws.ec2"],"detail-type":["EC2 Spot Instance Interruption Warnings"]}`},
 	{"a rule that is disabled", func(f *Facts) { f.Rules.Value[0].Enabled = false }, map[string]Status{"rule-spot": Failed}, "the rule spot is disabled"},
+	{"a rule for one of two accounts", func(f *Facts) {
+		f.Options.EventAccounts, f.Options.CheckTag = []string{testAccount, hubAccount}, false
+		f.Rules.Value[0].Pattern = `{"source": ["aws.ec2"], "account": ["123456789012"]}`
+	}, map[string]Status{"rule-spot": Unknown}, "rules of account 210987654321 cannot be seen"},
 	{"no rule for rebalance recommendations", without(1), map[string]Status{"rule-rebalance": Warning}, "no rule"},
 	{"no rule for state changes", without(2), map[string]Status{"rule-state-change": Warning}, "no rule"},
 	{"a rule for states that come too late", func(f *Facts) {
@@ -181,6 +285,15 @@ var ailments = []struct {
 		f.Rules.Value[4].Pattern = `{"detail": {"AutoScalingGroupName": ["others"], "LifecycleTransition": ["autoscaling:EC2_INSTANCE_TERMINATING"]}}`
 	}, map[string]Status{"rule-asg-terminate": Failed}, "affected: workers"},
 	{"a hook that tells the queue itself", func(f *Facts) { without(4)(f); f.Groups.Value[0].Hooks.Value[0].TargetARN = queueARN }, nil, ""},
+	{"no rules for capacity reservations, which nobody needs", func(f *Facts) { f.Rules.Value = f.Rules.Value[:6] }, nil, ""},
+	{"no rule for an interruptible Capacity Reservation", func(f *Facts) { without(6)(f); f.Instances.Value[1].Interruptible = true }, map[string]Status{"rule-capacity-reservation": Failed}, "go away without a drain"},
+	{"no rule for Capacity Blocks", func(f *Facts) { without(7)(f); f.Instances.Value[1].Block = true }, map[string]Status{"rule-capacity-block": Warning}, "minutes later"},
+	{"no rules for a Capacity Block", func(f *Facts) { f.Rules.Value = f.Rules.Value[:6]; f.Instances.Value[1].Block = true }, map[string]Status{"rule-capacity-reservation": Failed, "rule-capacity-block": Warning}, "no rule"},
+	{"a rule for an interruptible Capacity Reservation that is disabled", func(f *Facts) { f.Rules.Value[6].Enabled = false; f.Instances.Value[1].Interruptible = true }, map[string]Status{"rule-capacity-reservation": Failed}, "the rule reservation is disabled"},
+	{"no rules for capacity reservations, and nobody knows whether they are needed", func(f *Facts) {
+		f.Rules.Value, f.Instances, f.Options.CheckTag = f.Rules.Value[:6], Answer[[]Instance]{Err: errDenied}, false
+		f.Nodes.Value = f.Nodes.Value[:1]
+	}, map[string]Status{"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown, "event-accounts": Unknown, "graces": Unknown}, "x:Y"},
 	{"no rule for launches", without(5), map[string]Status{"rule-asg-launch": Failed}, "affected: workers"},
 	{"no rule and no hook for launches", func(f *Facts) { without(5)(f); f.Groups.Value[0].Hooks.Value = f.Groups.Value[0].Hooks.Value[:1] }, nil, ""},
 	{"SNS in between", func(f *Facts) {
@@ -192,26 +305,106 @@ var ailments = []struct {
 
 	{"no API server", func(f *Facts) { f.User = Answer[User]{Err: errSlow}; f.Access = nil }, map[string]Status{"api-server": Failed, "rbac": Unknown}, "no answer"},
 	{"an API server that does not say who calls", func(f *Facts) { f.User.Err = errDenied }, map[string]Status{"api-server": Unknown}, "x:Y"},
+	{
+		"a handler that crashes", handlerPods(State{Waiting: "CrashLoopBackOff", Restarts: 7, Exit: Exit{2, "Error", "queue-url: is required"}}),
+		map[string]Status{"handler": Failed},
+		"the replica crashes: pod self has ended 7 times, with status 2: queue-url: is required",
+	},
+	{"one of two that crashes", func(f *Facts) {
+		pod(Pod{Namespace: "nth", Name: "other", Owner: "self", ServiceAccount: "node-termination-handler", State: State{Waiting: "CrashLoopBackOff", Restarts: 1, Exit: Exit{137, "OOMKilled", ""}}})(f)
+		f.Pods.Value[1].Owner = "self"
+	}, map[string]Status{"handler": Warning}, "1 of 2 replicas crashes: pod other has ended once, with status 137 (OOMKilled)"},
+	{"an image that cannot be pulled", handlerPods(State{Waiting: "ImagePullBackOff", Message: "Back-off pulling image"}), map[string]Status{"handler": Failed}, "pod self: ImagePullBackOff: Back-off pulling image"},
+	{"a pod that no node has room for", handlerPods(State{Waiting: "Unschedulable", Message: "0/3 nodes are available"}), map[string]Status{"handler": Failed}, "0/3 nodes are available"},
+	{"a handler that starts", handlerPods(State{}), map[string]Status{"handler": Warning}, "no replica of nth/self is ready"},
+	{"a handler that is scaled to nothing", func(f *Facts) { f.Pods.Value = f.Pods.Value[:1]; deployed(0)(f) }, map[string]Status{"handler": Failed}, "scaled to 0"},
+	{"a handler without pods", func(f *Facts) { f.Pods.Value = f.Pods.Value[:1]; deployed(2)(f) }, map[string]Status{"handler": Failed}, "has no pod"},
+	{"Deployments that may not be listed", func(f *Facts) { f.Deployments.Err = errDenied }, nil, ""},
+
 	{"no right to evict", func(f *Facts) {
-		f.Access[Access{Resource: "pods", Subresource: "eviction", Verb: "create"}] = value(false)
+		f.Access[kube.Access{Resource: "pods", Subresource: "eviction", Verb: "create"}] = value(false)
 	}, map[string]Status{"rbac": Failed}, "create pods/eviction"},
-	{"no right to write events", func(f *Facts) { f.Access[Access{Resource: "events", Verb: "patch"}] = value(false) }, map[string]Status{"rbac": Warning}, "patch events"},
-	{"rights that may not be asked for", func(f *Facts) { f.Access[Access{Resource: "nodes", Verb: "get"}] = Answer[bool]{Err: errDenied} }, map[string]Status{"rbac": Unknown}, "x:Y"},
+	{"no right to write events", func(f *Facts) { f.Access[kube.Access{Resource: "events", Verb: "patch"}] = value(false) }, map[string]Status{"rbac": Warning}, "patch events"},
+	{"rights that may not be asked for", func(f *Facts) { f.Access[kube.Access{Resource: "nodes", Verb: "get"}] = Answer[bool]{Err: errDenied} }, map[string]Status{"rbac": Unknown}, "x:Y"},
 	{"no leader election", func(f *Facts) { f.Options.LeaderElect = false }, map[string]Status{"lease": Warning}, "off"},
-	{"no Lease yet", func(f *Facts) { f.Lease = Answer[Lease]{Err: errAbsent} }, nil, ""},
+	{"no Lease yet", func(f *Facts) { f.Lease = Answer[Lease]{Err: errAbsent} }, map[string]Status{"lease": Warning}, "no replica has led in namespace nth so far"},
 	{"a Lease that may not be read", func(f *Facts) { f.Lease = Answer[Lease]{Err: errDenied} }, map[string]Status{"lease": Unknown}, "x:Y"},
 	{"a Lease that was given away", func(f *Facts) { f.Lease.Value.Holder = "" }, map[string]Status{"lease": Warning}, "nobody leads"},
 	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m0s"},
 
-	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
+	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
+	{"pods that may not be listed, with budgets and spot instances", func(f *Facts) {
+		f.Pods = Answer[[]Pod]{Err: errDenied}
+		f.Budgets = value([]Budget{{Namespace: "default", Name: "web"}})
+		f.Nodes.Value[0].Spot = true
+	}, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown, "budgets": Unknown, "graces": Unknown}, "x:Y"},
+	{"budgets that may not be listed", func(f *Facts) { f.Budgets = Answer[[]Budget]{Err: errDenied} }, map[string]Status{"budgets": Unknown}, "x:Y"},
+	{"a budget that allows one", func(f *Facts) { f.Budgets = value([]Budget{{Expected: 3, Desired: 2}}) }, nil, "1 PodDisruptionBudget, and each can allow an eviction"},
+	{"a budget without pods", func(f *Facts) { f.Budgets = value([]Budget{{Desired: 2}}) }, nil, ""},
+	{"a budget that never allows any", func(f *Facts) {
+		f.Budgets = value([]Budget{{Namespace: "default", Name: "db", Expected: 2, Desired: 2}})
+	}, map[string]Status{"budgets": Warning}, "never allow an eviction: default/db (needs 2 of 2 pods)"},
+	{"a budget whose pods cannot be counted", func(f *Facts) {
+		f.Budgets = value([]Budget{{Namespace: "default", Name: "db", Uncounted: "found no controllers"}})
+	}, map[string]Status{"budgets": Warning}, "default/db (its pods cannot be counted: found no controllers)"},
+	{"two budgets on a pod", twoBudgets, map[string]Status{"budgets": Warning}, "pods with two PodDisruptionBudgets, which the eviction API refuses: default/web (all, web)"},
+	{"two budgets on a pod of a DaemonSet", func(f *Facts) { twoBudgets(f); f.Pods.Value[0].DaemonSet = true }, nil, ""},
+	{"budgets of all kinds", func(f *Facts) {
+		twoBudgets(f)
+		f.Pods.Value = append(f.Pods.Value, Pod{Namespace: "default", Name: "web-2", Node: "a"})
+		f.Budgets.Value[0].Expected, f.Budgets.Value[0].Desired = 1, 1
+	}, map[string]Status{"budgets": Warning}, "default/all (needs 1 of 1 pod); pods with two of them, which the eviction API refuses as well: default/web and 1 other pod (all, web)"},
+	{"a pod that takes longer than a spot interruption leaves it", func(f *Facts) {
+		f.Instances.Value[0].Spot = true
+		f.Pods.Value[0].Grace = 3 * time.Minute
+	}, map[string]Status{"graces": Warning}, "default/web (3m0s); they are killed with the instance"},
+	{"a pod that takes long, on a node that says it is a spot instance", func(f *Facts) {
+		f.Nodes.Value[0].Spot = true
+		f.Pods.Value[0].Grace = 3 * time.Minute
+	}, map[string]Status{"graces": Warning}, "default/web (3m0s)"},
+	{"a pod of a DaemonSet that takes long, on a spot instance", func(f *Facts) {
+		f.Nodes.Value[0].Spot = true
+		f.Pods.Value[0].Grace, f.Pods.Value[0].DaemonSet = 3*time.Minute, true
+	}, nil, "the pods on 1 spot instance can stop"},
+	{"a pod that takes long, on a spot instance, and is not given the time", func(f *Facts) {
+		f.Nodes.Value[0].Spot = true
+		f.Pods.Value[0].Grace, f.Options.PodGrace = 3*time.Minute, time.Minute
+	}, nil, ""},
 	{"NTH on the same queue", pod(Pod{Namespace: "kube-system", Labels: map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL}}), map[string]Status{"other-handlers": Failed}, "AWS Node Termination Handler (a Deployment in namespace kube-system)"},
 	{"NTH as a DaemonSet", pod(Pod{Namespace: "kube-system", DaemonSet: true, Labels: map[string]string{"k8s-app": "aws-node-termination-handler"}}), map[string]Status{"other-handlers": Warning}, "a DaemonSet"},
 	{"NTH under another name", pod(Pod{Images: []string{"public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25"}}), map[string]Status{"other-handlers": Warning}, "AWS Node Termination Handler"},
-	{"us under NTH's name", pod(Pod{Namespace: "nth", ServiceAccount: "node-termination-handler", Labels: map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL}}), nil, ""},
+	{"us under NTH's name", pod(Pod{Namespace: "nth", ServiceAccount: "node-termination-handler", Labels: map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL}, State: State{Ready: true}}), nil, ""},
+	{"another release of ours in the namespace, with a Lease of its own", func(f *Facts) {
+		f.User.Value.Name = "admin"
+		f.Pods.Value[1].Owner, f.Pods.Value[1].Env = "one", map[string]string{"QUEUE_URL": queueURL}
+		pod(Pod{Namespace: "nth", Owner: "two", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL, "LEADER_ELECT_RESOURCE_NAME": "two"}})(f)
+	}, map[string]Status{"other-handlers": Failed}, "another release of this program, nth/two"},
 	{"another release of ours with the queue", pod(Pod{Namespace: "b", Images: []string{"r/node-termination-handler@sha256:0"}, Env: map[string]string{"QUEUE_URL": queueURL}}), map[string]Status{"other-handlers": Failed}, "another release"},
 	{"another release of ours with its own queue", pod(Pod{Namespace: "b", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": "x"}}), nil, ""},
 	{"Karpenter with the queue", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Env: map[string]string{"INTERRUPTION_QUEUE": "nth"}}), map[string]Status{"other-handlers": Failed}, "Karpenter, by its interruption queue nth"},
-	{"Karpenter with a queue of its own", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue=k"}}), map[string]Status{"other-handlers": Warning}, "interruption queue k"},
+	{"Karpenter with a queue of its own", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue=k"}}), nil, "interruption queue k, drains nodes that this handler ignores"},
+	{"Karpenter with a queue of its own, and a node of its that we drain as well", func(f *Facts) {
+		karpenterBeside(f)
+		f.Nodes.Value[0].Karpenter = true
+	}, map[string]Status{"other-handlers": Warning}, "interruption queue k"},
+	{"Karpenter with a queue of its own, and a node that is left to it", func(f *Facts) {
+		karpenterBeside(f)
+		f.Nodes.Value[0].Karpenter = true
+		delete(f.Instances.Value[0].Tags, tag)
+	}, nil, "1 of 1 node are covered; 1 on Fargate do not count; 1 node without the tag are left to Karpenter"},
+	{"nothing but Karpenter's nodes, which are left to it", func(f *Facts) {
+		karpenterBeside(f)
+		f.Nodes.Value = f.Nodes.Value[:1]
+		f.Nodes.Value[0].Karpenter = true
+		delete(f.Instances.Value[0].Tags, tag)
+	}, map[string]Status{"nodes": Warning}, "no node is covered; 1 node without the tag are left to Karpenter"},
+	{"rebalance recommendations alone beside Karpenter", func(f *Facts) {
+		karpenterBeside(f)
+		f.Options.CheckTag = false
+		f.Nodes.Value = f.Nodes.Value[:1]
+		f.Nodes.Value[0].Karpenter = true
+		f.Rules.Value, f.Groups.Value = f.Rules.Value[1:2], nil
+	}, nil, "spot interruption warnings are left to Karpenter"},
 	{"Karpenter without a queue", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}}), nil, ""},
 
 	{"nodes that may not be listed", func(f *Facts) {
@@ -232,13 +425,64 @@ var ailments = []struct {
 	{"an instance of another region", func(f *Facts) { f.Instances.Value = f.Instances.Value[1:] }, map[string]Status{"nodes": Warning}, "EC2 does not know i-0000000a in us-east-1"},
 	{"a name that no instance has", func(f *Facts) { f.Nodes.Value[1].Name = "b" }, map[string]Status{"nodes": Warning}, "b (no provider id, and no instance has its name)"},
 	{"a node that is not of EC2", func(f *Facts) { f.Nodes.Value[1].ProviderID = "eks-hybrid:///x" }, map[string]Status{"nodes": Warning}, "eks-hybrid:///x is none of EC2"},
-	{"no node covered", func(f *Facts) { f.Instances.Value = nil }, map[string]Status{"nodes": Failed}, "0 of 2 nodes are covered"},
+	{"no node covered", func(f *Facts) { f.Instances.Value = nil }, map[string]Status{"nodes": Failed, "event-accounts": Warning}, "0 of 2 nodes are covered"},
 	{"Fargate alone", func(f *Facts) { f.Nodes.Value = f.Nodes.Value[2:] }, map[string]Status{"nodes": Warning}, "no nodes on EC2; 1 on Fargate"},
+	{"an instance of another account", func(f *Facts) { f.Instances.Value[1].Account = hubAccount }, map[string]Status{"event-accounts": Warning}, "of others: ip-10-0-0-2.ec2.internal (210987654321)"},
+	{"instances of several accounts", func(f *Facts) {
+		f.Options.EventAccounts, f.Options.CheckTag = []string{testAccount, hubAccount}, false
+		f.Instances.Value[1].Account = hubAccount
+	}, nil, ""},
+	{"instances that EC2 does not know, and no tag check", func(f *Facts) {
+		f.Options.CheckTag = false
+		f.Instances.Value = f.Instances.Value[1:]
+	}, map[string]Status{"event-accounts": Warning}, "does not know the instances of these nodes in the caller's account: a;"},
+	{"instances that may not be looked up, and a caller of another account", func(f *Facts) {
+		f.Options.CheckTag = false
+		f.Nodes.Value = f.Nodes.Value[:1]
+		f.Caller.Value.Account = hubAccount
+		f.Instances, f.Groups = Answer[[]Instance]{Err: errDenied}, Answer[[]Group]{Err: errDenied}
+	}, map[string]Status{
+		"account": Warning, "event-accounts": Warning, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "graces": Unknown,
+		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
+	}, "the caller is of 210987654321, and EC2 does not say"},
+	{"a node in another region", func(f *Facts) { f.Nodes.Value[0].Region = "eu-west-1" }, map[string]Status{"event-accounts": Warning}, "only notices of region us-east-1 are acted on, and these nodes are in others: a (eu-west-1)"},
+	{"all nodes in another region", func(f *Facts) { f.Nodes.Value[0].Region = "eu-west-1"; f.Nodes.Value = f.Nodes.Value[:1] }, map[string]Status{"event-accounts": Failed}, "a (eu-west-1)"},
 	{"a group without the tag", func(f *Facts) { f.Groups.Value[0].Tags = value(map[string]string{}) }, map[string]Status{"group-tag": Warning}, "group workers"},
-	{"groups that may not be described", func(f *Facts) { f.Groups.Value[0].Tags = Answer[map[string]string]{Err: errDenied} }, map[string]Status{"group-tag": Unknown}, "x:Y"},
-	{"a group without its hook", func(f *Facts) { f.Groups.Value[0].Hooks = value([]Hook(nil)) }, map[string]Status{"group-hook": Warning}, "no termination hook on the group workers"},
-	{"hooks that may not be described", func(f *Facts) { f.Groups.Value[0].Hooks = Answer[[]Hook]{Err: errDenied} }, map[string]Status{"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown}, "x:Y"},
-	{"no groups", func(f *Facts) { f.Groups.Value = nil }, nil, ""},
+	{"groups that may not be described", func(f *Facts) { f.Groups.Value[0].Tags = Answer[map[string]string]{Err: errDenied} }, map[string]Status{"group-tag": Unknown, "group-retention": Unknown}, "x:Y"},
+	{"a group without its hook", func(f *Facts) { f.Groups.Value[0].Hooks = value([]Hook(nil)) }, map[string]Status{"group-hook": Warning}, "no termination hook on the Auto Scaling group workers"},
+	{"hooks that may not be described", func(f *Facts) { f.Groups.Value[0].Hooks = Answer[[]Hook]{Err: errDenied} }, map[string]Status{"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown}, "x:Y"},
+	{"no groups", func(f *Facts) { f.Groups.Value = nil }, map[string]Status{"group-tag": Unknown}, "no node belongs to an Auto Scaling group that would tag them"},
+	{"no groups, and no tag check", func(f *Facts) { f.Groups.Value, f.Options.CheckTag = nil, false }, nil, ""},
+	{"groups that nobody knows, since EC2 does not know the instances", func(f *Facts) {
+		f.Groups.Value, f.Instances.Value = nil, f.Instances.Value[1:]
+	}, map[string]Status{
+		"nodes": Warning, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
+	}, "EC2 does not know the instances of 1 node, and so their Auto Scaling groups"},
+	{"a hook that is left to others", func(f *Facts) {
+		f.Options.HookNames = []string{"other"}
+		f.Groups.Value[0].Hooks, f.Groups.Value[0].OtherHooks = value([]Hook(nil)), []string{"drain"}
+	}, map[string]Status{"group-hook": Warning}, "lifecycle-hook-names=other leaves out the termination hooks of the Auto Scaling group workers (drain)"},
+	{"a hook that is over before a failover is", func(f *Facts) {
+		f.Groups.Value[0].Hooks.Value[0].Timeout = 30 * time.Second
+		f.Pods.Value = f.Pods.Value[1:]
+	}, map[string]Status{"hook-timeout": Warning}, "before another replica has taken over from a leader that dies, and drained the node: drain of workers (30s)"},
+	{"a hook of 30 s with heartbeats", func(f *Facts) {
+		f.Groups.Value[0].Hooks.Value[0].Timeout = 30 * time.Second
+		f.Options.HeartbeatInterval, f.Options.HeartbeatUntil = 30*time.Second, time.Hour
+	}, nil, ""},
+	{"a launch hook that is too short", func(f *Facts) {
+		f.Groups.Value[0].Hooks.Value[1].Timeout, f.Groups.Value[0].Hooks.Value[1].Abandons = 30*time.Second, true
+	}, map[string]Status{"hook-launch": Warning}, "launch of workers (30s)"},
+	{"a group that retains instances when a hook times out", func(f *Facts) {
+		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons = true, true
+	}, map[string]Status{"group-retention": Warning}, "the group retains instances on ABANDON, the default result of drain of workers"},
+	{"a group that retains instances, and a hook that continues", func(f *Facts) {
+		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons = true, false
+	}, nil, ""},
+	{"a group that retains instances, and a launch hook that abandons", func(f *Facts) {
+		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons, f.Groups.Value[0].Hooks.Value[1].Abandons = true, false, true
+	}, nil, ""},
+	{"a short launch hook that lets the instance in", func(f *Facts) { f.Groups.Value[0].Hooks.Value[1].Timeout = 30 * time.Second }, nil, ""},
 	{"a pod that takes longer than the hook", func(f *Facts) { f.Pods.Value[0].Grace = 10 * time.Minute }, map[string]Status{"hook-timeout": Warning}, "drain of workers (5m0s, pod default/web may take 10m0s)"},
 	{"a pod that takes longer, and heartbeats", func(f *Facts) {
 		f.Pods.Value[0].Grace, f.Options.HeartbeatInterval, f.Options.HeartbeatUntil = 10*time.Minute, time.Minute, 30*time.Minute
@@ -246,8 +490,66 @@ var ailments = []struct {
 	{"a pod on a node that has no group", func(f *Facts) { f.Pods.Value[0].Grace = 10 * time.Minute; f.Pods.Value[0].Node = "f" }, nil, ""},
 }
 
+// inHub puts the queue into another account than all else, and has notices of an
+// account acted on.
+func inHub(f *Facts, eventAccount string) {
+	f.Options.Account, f.Options.EventAccounts = hubAccount, []string{eventAccount}
+	f.Queue.Value.ARN = strings.Replace(queueARN, testAccount, hubAccount, 1)
+	f.Queue.Value.Policy = policyFor(eventBridge, `"ArnLike": {"aws:SourceArn": "arn:aws:events:us-east-1:210987654321:rule/*"}`)
+	f.Key.Value.Policy = value(f.Queue.Value.Policy)
+}
+
+// handlerPods has the one replica in a state.
+func handlerPods(s State) func(*Facts) { return func(f *Facts) { f.Pods.Value[1].State = s } }
+
+func deployed(replicas int) func(*Facts) {
+	return func(f *Facts) {
+		f.Deployments = value([]Deployment{{replicas, Pod{Namespace: "nth", Name: "x", Owner: "x", ServiceAccount: "node-termination-handler"}}})
+	}
+}
+
+func refusedBySTS(code, message string) Answer[Caller] {
+	err := fmt.Errorf("find credentials: %w", &APIError{code, message})
+	return Answer[Caller]{Err: err, Value: Caller{Unusable: blocked("credentials", err), Token: &Token{
+		Role: "arn:aws:iam::123456789012:role/nth", Issuer: "https://oidc.eks.us-east-1.amazonaws.com/id/X", Subject: user, Audience: "sts.amazonaws.com",
+	}}}
+}
+
+func TestTheTrustPolicyThatIsExpectedCanBeCopied(t *testing.T) {
+	f := healthy()
+	f.Caller = refusedBySTS("AccessDenied", "no")
+	want := `aws iam update-assume-role-policy --role-name nth --policy-document '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",` +
+		`"Principal":{"Federated":"arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-east-1.amazonaws.com/id/X"},"Condition":{"StringEquals":{` +
+		`"oidc.eks.us-east-1.amazonaws.com/id/X:aud":"sts.amazonaws.com","oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:node-termination-handler"}}}]}'`
+	if diff := cmp.Diff([]string{want}, credentials(f).commands); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
 func pod(p Pod) func(*Facts) {
 	return func(f *Facts) { f.Pods.Value = append(f.Pods.Value, p) }
+}
+
+// deadLetter changes the dead-letter queue.
+func deadLetter(change func(*Answer[DeadLetterQueue])) func(*Facts) {
+	return func(f *Facts) {
+		d := f.DeadLetters[deadARN]
+		change(&d)
+		f.DeadLetters[deadARN] = d
+	}
+}
+
+func twoBudgets(f *Facts) {
+	f.Budgets = value([]Budget{
+		{Namespace: "default", Name: "all", Selector: labels.Everything()},
+		{Namespace: "default", Name: "web", Selector: labels.Everything()},
+		{Namespace: "default", Name: "none", Selector: labels.Nothing()},
+		{Namespace: "other", Name: "other", Selector: labels.Everything()},
+	})
+}
+
+func karpenterBeside(f *Facts) {
+	f.Pods.Value = append(f.Pods.Value, Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue", "k"}})
 }
 
 func without(rule int) func(*Facts) {
@@ -256,7 +558,7 @@ func without(rule int) func(*Facts) {
 
 // ofTheQueue is what a queue that cannot be read leaves unknown.
 func ofTheQueue(itself Status) map[string]Status {
-	want := map[string]Status{"queue": itself}
+	want := map[string]Status{"queue": itself, "dead-letters": Unknown}
 	for _, id := range IDs() {
 		if strings.HasPrefix(id, "queue-") {
 			want[id] = Unknown
@@ -266,9 +568,9 @@ func ofTheQueue(itself Status) map[string]Status {
 }
 
 func withRules(s Status, more ...string) map[string]Status {
-	want := map[string]Status{}
+	want := map[string]Status{"dead-letters": s}
 	for _, id := range IDs() {
-		if strings.HasPrefix(id, "rule-") {
+		if strings.HasPrefix(id, "rule-") && !strings.HasPrefix(id, "rule-capacity-") { // no instance needs these
 			want[id] = s
 		}
 	}
@@ -278,9 +580,18 @@ func withRules(s Status, more ...string) map[string]Status {
 	return want
 }
 
+// withoutRules is what rules leave unknown that may be there and are not seen.
+func withoutRules(more ...string) map[string]Status {
+	want := withRules(Unknown, more...)
+	delete(want, "rule-targets") // of those that are seen
+	delete(want, "rule-dead-letters")
+	delete(want, "dead-letters")
+	return want
+}
+
 func ofTheNodes(itself Status) map[string]Status {
 	return map[string]Status{
-		"nodes": itself, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown,
+		"nodes": itself, "event-accounts": Unknown, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "graces": Unknown,
 		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}
 }
@@ -303,11 +614,11 @@ func TestEachAilmentIsFound(t *testing.T) {
 				got[finding.ID] = finding.Status
 				if finding.Status != Unknown {
 					red[finding.ID] = true
-					if finding.Hint == "" {
+					if finding.Hint == "" && len(finding.Commands) == 0 {
 						t.Errorf("%s says nothing to do", finding.ID)
 					}
 				}
-				if finding.Link != Page+"#"+finding.ID {
+				if finding.Link != repository+finding.ID {
 					t.Errorf("%s: link %q", finding.ID, finding.Link)
 				}
 			}
@@ -334,6 +645,17 @@ func TestEachAilmentIsFound(t *testing.T) {
 	}
 }
 
+func TestTheAccountsThatAreMissingCanBeCopiedFromTheHint(t *testing.T) {
+	f := healthy()
+	f.Options.Account, f.Options.EventAccounts = hubAccount, []string{hubAccount}
+	for _, want := range []string{"set event-accounts=123456789012", "set event-accounts=111122223333,123456789012"} {
+		if got := eventAccounts(f).hint; got != want {
+			t.Errorf("hint %q, want %q", got, want)
+		}
+		f.Instances.Value[1].Account = "111122223333"
+	}
+}
+
 func TestEveryCheckHasAnEntryInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("../../" + Page)
 	if err != nil {
@@ -346,51 +668,77 @@ func TestEveryCheckHasAnEntryInTheDocs(t *testing.T) {
 	}
 }
 
-func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
-	file, err := os.ReadFile("../../deploy/manifests/node-termination-handler.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	granted := map[string]bool{}
-	for document := range strings.SplitSeq(string(file), "\n---\n") {
-		var role rbacv1.Role // a ClusterRole has its rules in the same place
-		if err := yaml.Unmarshal([]byte(document), &role); err != nil || !strings.HasSuffix(role.Kind, "Role") {
-			continue
+func TestTheWorstDecides(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		all  []Finding
+		want Status
+	}{
+		{"nothing", nil, OK},
+		{"something that does not matter is unknown", []Finding{{Status: OK}, {Status: Unknown}}, OK},
+		{"a warning", []Finding{{Status: OK}, {Status: Warning}, {Status: Unknown}}, Warning},
+		{"something that matters is unknown", []Finding{{Status: Warning}, {Status: Unknown, Needed: true}}, Unknown},
+		{"a failure", []Finding{{Status: Warning}, {Status: Unknown, Needed: true}, {Status: Failed}, {Status: OK}}, Failed},
+		{"a warning that is accepted", []Finding{{Status: OK}, {Status: Warning, Accepted: true}}, OK},
+	} {
+		if got := Worst(tt.all); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
-		for _, rule := range role.Rules {
-			for _, resource := range rule.Resources {
-				name, subresource, _ := strings.Cut(resource, "/")
-				for _, verb := range rule.Verbs {
-					granted[Access{Group: rule.APIGroups[0], Resource: name, Subresource: subresource, Verb: verb}.String()] = true
-				}
-			}
-		}
-	}
-	checked := map[string]bool{}
-	for _, a := range Accesses(Options{LeaderElect: true, EmitEvents: true}) {
-		checked[a.String()] = true
-	}
-	if diff := cmp.Diff(granted, checked); diff != "" {
-		t.Errorf("rights (-granted +checked):\n%s", diff)
 	}
 }
 
-func TestTheWorstDecides(t *testing.T) {
-	for _, tt := range []struct {
-		all  []Status
-		want Status
-	}{
-		{nil, OK},
-		{[]Status{OK, Unknown}, OK},
-		{[]Status{OK, Warning, Unknown}, Warning},
-		{[]Status{Warning, Failed, OK}, Failed},
-	} {
-		var findings []Finding
-		for _, s := range tt.all {
-			findings = append(findings, Finding{Status: s})
+func TestEveryCheckThatIsNeededIsThere(t *testing.T) {
+	for id := range needed {
+		if !slices.Contains(IDs(), id) {
+			t.Errorf("there is no check %s", id)
 		}
-		if got := Worst(findings); got != tt.want {
-			t.Errorf("%v: %s, want %s", tt.all, got, tt.want)
+	}
+}
+
+func TestWarningsCanBeAcceptedAndFailuresCannot(t *testing.T) {
+	f := healthy()
+	without(1)(f) // rebalance recommendations
+	if got := Worst(Examine(f)); got != Warning {
+		t.Errorf("as it is: %s", got)
+	}
+	if got := Worst(Examine(f, "rule-rebalance")); got != OK {
+		t.Errorf("accepted: %s", got)
+	}
+	f.Rules.Value[0].Enabled = false // spot
+	if got := Worst(Examine(f, "rule-rebalance", "rule-spot")); got != Failed {
+		t.Errorf("a failure: %s", got)
+	}
+}
+
+func TestWhoRunsDoctorBeforeInstallingAcceptsThatThereIsNoHandler(t *testing.T) {
+	f := healthy()
+	f.User.Value.Name = "admin"
+	f.Pods.Value = f.Pods.Value[:1]
+	f.Lease = Answer[Lease]{Err: errAbsent}
+	f.Rights = Rights{Err: blocked("handler", errAbsent)}
+	f.Role = Role{Err: blocked("handler", errAbsent)}
+	got := map[string]Status{}
+	for _, finding := range Examine(f) {
+		if finding.Status != OK {
+			got[finding.ID] = finding.Status
+		}
+	}
+	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("not well (-want +got):\n%s", diff)
+	}
+	if worst := Worst(Examine(f)); worst != Unknown {
+		t.Errorf("as it is: %s", worst)
+	}
+	if worst := Worst(Examine(f, "handler")); worst != OK {
+		t.Errorf("accepted: %s", worst)
+	}
+}
+
+func TestLinksAreOfTheVersion(t *testing.T) {
+	for version, want := range map[string]string{"1.2.3": "blob/v1.2.3/docs/troubleshooting.md#x", "": "blob/main/", "0.0.0-gabc": "blob/main/", "v2.0.0": "blob/v2.0.0/"} {
+		if got := link(version, "x"); !strings.HasPrefix(got, "https://github.com/") || !strings.Contains(got, want) {
+			t.Errorf("link of %q: %s", version, got)
 		}
 	}
 }
@@ -398,45 +746,122 @@ func TestTheWorstDecides(t *testing.T) {
 func TestFindingsArePrintedForPeopleAndForPrograms(t *testing.T) {
 	findings := []Finding{
 		{ID: "a", Group: "one", Status: OK, What: "all is well"},
-		{ID: "b", Group: "one", Status: Failed, What: "it is broken", Hint: "mend it", Link: Page + "#b"},
-		{ID: "c", Group: "two", Status: Unknown, What: "nobody knows", Link: Page + "#c"},
+		{ID: "b", Group: "one", Status: Failed, What: "it is \x1b[31mbroken", Hint: "mend it", Commands: []string{"aws mend it"}, Link: repository + "b"},
+		{ID: "c", Group: "two", Status: Unknown, What: "nobody knows", Link: repository + "c"},
+		{ID: "d", Group: "two", Status: Warning, What: "that is wanted", Hint: "change it", Link: repository + "d", Accepted: true},
 	}
 	var people, programs strings.Builder
-	if err := errors.Join(Print(&people, findings), PrintJSON(&programs, findings[1:2])); err != nil {
+	if err := errors.Join(Print(&people, findings, Style{}), PrintJSON(&programs, findings[3:])); err != nil {
 		t.Fatal(err)
 	}
 	want := `one
 ---
-√ all is well
-× it is broken
+√ a: all is well
+× b: it is  [31mbroken
     mend it
-    see docs/troubleshooting.md#b
+    aws mend it
+    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#b
 
 two
 ---
-? nobody knows
-    see docs/troubleshooting.md#c
+? c: nobody knows
+    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#c
+‼ d, accepted: that is wanted
 
-× 1 of 3 checks are well, 1 failed, 1 unknown
+× 1 of 4 checks passed, 1 failed, 1 unknown, 1 accepted
 `
 	if diff := cmp.Diff(want, people.String()); diff != "" {
 		t.Errorf("for people (-want +got):\n%s", diff)
 	}
 	want = `{
-  "status": "failed",
+  "status": "ok",
   "checks": [
     {
-      "id": "b",
-      "group": "one",
-      "status": "failed",
-      "what": "it is broken",
-      "hint": "mend it",
-      "link": "docs/troubleshooting.md#b"
+      "id": "d",
+      "group": "two",
+      "status": "warning",
+      "what": "that is wanted",
+      "needed": false,
+      "accepted": true,
+      "hint": "change it",
+      "link": "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#d"
     }
   ]
 }
 `
 	if diff := cmp.Diff(want, programs.String()); diff != "" {
 		t.Errorf("for programs (-want +got):\n%s", diff)
+	}
+}
+
+func TestMarksHaveColoursWhereTheyAreWanted(t *testing.T) {
+	var out strings.Builder
+	if err := Print(&out, []Finding{{ID: "a", Status: OK, What: "well"}}, Style{Colour: true}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "\x1b[32m√\x1b[0m a: well\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in %q", want, out.String())
+	}
+}
+
+func TestWhatOneCauseLeavesUnknownIsOneLine(t *testing.T) {
+	f := healthy()
+	f.Rules = Answer[[]Rule]{Err: errDenied}
+	var brief, all strings.Builder
+	if err := errors.Join(Print(&brief, Examine(f), Style{}), Print(&all, Examine(f), Style{Verbose: true})); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(brief.String(), "x:Y"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, brief.String())
+	}
+	unknown := 0
+	for _, finding := range Examine(f) {
+		if finding.Status == Unknown {
+			unknown++
+		}
+	}
+	for _, want := range []string{
+		fmt.Sprintf("? permission x:Y is missing: %d checks are unknown: rule-spot, rule-asg-terminate, rule-targets, ", unknown),
+		fmt.Sprintf("and %d more (--verbose has them all)\n", unknown-5),
+		fmt.Sprintf("\n? %d of %d checks passed, %d unknown: it is unknown whether nodes are drained in time\n", len(IDs())-unknown, len(IDs()), unknown),
+	} {
+		if !strings.Contains(brief.String(), want) {
+			t.Errorf("no %q in\n%s", want, brief.String())
+		}
+	}
+	if n := strings.Count(all.String(), "permission x:Y is missing\n"); n != unknown {
+		t.Errorf("with --verbose it is said %d times:\n%s", n, all.String())
+	}
+}
+
+// What the rest works for is not known where a right that is needed has no answer: the
+// missing right to write Events makes a warning of it, which is one that people accept.
+func TestAUsefulRightThatIsMissingDoesNotHideANeededOneThatIsUnknown(t *testing.T) {
+	slow := errors.New("no answer within 10s")
+	for name, test := range map[string]struct {
+		id   string
+		edit func(*Facts)
+	}{
+		"in the cluster": {"rbac", func(f *Facts) {
+			f.Access[kube.Access{Resource: "events", Verb: "patch"}] = value(false)
+			f.Access[kube.Access{Resource: "nodes", Verb: "patch"}] = Answer[bool]{Err: slow}
+		}},
+		"in AWS": {"permissions", func(f *Facts) {
+			f.Permissions = []Permission{
+				{Action: "sqs:ChangeMessageVisibility", Err: &DeniedError{Permission: "sqs:ChangeMessageVisibility"}},
+				{Action: "sqs:DeleteMessage", Needed: true, Err: slow},
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := healthy()
+			test.edit(f)
+			findings := Examine(f, test.id)
+			for _, finding := range findings {
+				if finding.ID == test.id && finding.Status != Unknown {
+					t.Errorf("%s: %s; with --accept %s all is %v", finding.Status, finding.What, test.id, Worst(findings))
+				}
+			}
+		})
 	}
 }

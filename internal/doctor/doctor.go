@@ -1,16 +1,18 @@
-// Package doctor says what is wrong with an installation before the day on which
-// it matters: the queue, the rules, the roles, the groups behind the nodes. It is
-// in three parts: gathering asks AWS and the cluster, each check makes a Finding
-// of the Facts and asks nobody, and printing is for people or for programs.
+// Package doctor finds what is wrong with an installation before an interruption does: the queue,
+// the rules, the roles, the groups behind the nodes. It has three parts. Gathering asks AWS and
+// the cluster for Facts. Each check turns Facts into a Finding, and makes no request. Printing is
+// for people or for programs.
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// Status is how a check ended. The zero value says nothing.
+// Status is the result of a check. The zero value is Unknown.
 type Status uint8
 
 // The statuses.
@@ -29,82 +31,135 @@ func (s Status) String() string {
 // MarshalText makes a Status readable in JSON.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// A group is a heading.
+// A group is a heading over findings.
 type group string
 
 const (
 	groupIdentity group = "credentials"
 	groupQueue    group = "queue"
-	groupRules    group = "rules of EventBridge"
+	groupRules    group = "EventBridge rules"
 	groupCluster  group = "cluster"
-	groupNodes    group = "nodes and their groups"
+	groupNodes    group = "nodes and groups"
 )
 
-// A Finding is the line of one check.
+// A Finding is the result of one check, which is printed on a line.
 type Finding struct {
 	ID     string `json:"id"`
 	Group  string `json:"group"`
 	Status Status `json:"status"`
 	What   string `json:"what"`
-	// Hint says what to do; empty where all is well.
-	Hint string `json:"hint,omitempty"`
+	// Needed: a node may not be drained in time unless this check is well.
+	Needed bool `json:"needed"`
+	// Because says why the result is Unknown: the id of the check that failed, the missing
+	// permission, or the error. Findings with the same cause have the same text.
+	Because string `json:"because,omitempty"`
+	// Accepted: the user has decided that this warning may stay.
+	Accepted bool `json:"accepted,omitempty"`
+	// Hint says what to do, and Commands how; both are empty if all is well.
+	Hint     string   `json:"hint,omitempty"`
+	Commands []string `json:"commands,omitempty"`
 	// Link leads to more about the check.
 	Link string `json:"link,omitempty"`
 }
 
-// Page is where each check has an entry, by its ID.
+// Page has an entry for each check, under its ID.
 const Page = "docs/troubleshooting.md"
 
-// A verdict is what a check makes of the facts.
+var released = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
+
+// link is the address of a check's entry in the documentation of a version of the program; the
+// newest one if the version is no release.
+func link(version, id string) string {
+	at := "main"
+	if match := released.FindStringSubmatch(version); match != nil {
+		at = "v" + match[1]
+	}
+	return "https://github.com/node-termination-handler/node-termination-handler/blob/" + at + "/" + Page + "#" + id
+}
+
+// A verdict is what a check says about the facts.
 type verdict struct {
-	status Status
-	what   string
-	hint   string
+	status   Status
+	what     string
+	hint     string
+	commands []string
+	because  string // see Finding.Because
 }
 
 func ok(format string, args ...any) verdict {
 	return verdict{status: OK, what: fmt.Sprintf(format, args...)}
 }
 
-func warn(hint, format string, args ...any) verdict {
-	return verdict{Warning, fmt.Sprintf(format, args...), hint}
-}
+func warn(hint, format string, args ...any) verdict { return bad(Warning, hint, format, args...) }
 
-func fail(hint, format string, args ...any) verdict {
-	return verdict{Failed, fmt.Sprintf(format, args...), hint}
-}
+func fail(hint, format string, args ...any) verdict { return bad(Failed, hint, format, args...) }
 
-// unknown is the verdict where something could not be asked.
-func unknown(subject string, err error) verdict {
-	v := verdict{status: Unknown, what: fmt.Sprintf("%s: %v", subject, err)}
-	if denied(err) {
-		v.hint = "whoever runs doctor may not ask this; docs/troubleshooting.md lists what it takes"
+// commandIn finds the command in a hint: the whole of it, or what follows its last colon.
+var commandIn = regexp.MustCompile(`^(?:(.*): )?((?:aws|kubectl|helm) .*)$`)
+
+// bad is a verdict of a warning or failure. A command in the hint is printed on a line of its own.
+func bad(s Status, hint, format string, args ...any) verdict {
+	v := verdict{status: s, what: fmt.Sprintf(format, args...), hint: hint}
+	if match := commandIn.FindStringSubmatch(hint); match != nil {
+		v.hint = match[1]
+		return v.by(match[2])
 	}
 	return v
 }
 
-// A check is one line. run is pure.
+// unclear is the verdict if the answers do not tell.
+func unclear(hint, format string, args ...any) verdict {
+	return verdict{status: Unknown, what: fmt.Sprintf(format, args...), hint: hint}
+}
+
+// by adds commands that carry out the hint.
+func (v verdict) by(commands ...string) verdict {
+	v.commands = append(v.commands, commands...)
+	return v
+}
+
+// unknown is the verdict if something could not be asked.
+func unknown(subject string, err error) verdict {
+	v := verdict{status: Unknown, what: fmt.Sprintf("%s: %v", subject, err), because: err.Error()}
+	if denied, ok := errors.AsType[*DeniedError](err); ok {
+		v.because = denied.Error()
+		v.hint = "whoever runs doctor lacks the permission to check this; the page lists the permissions"
+	}
+	if blocked, ok := errors.AsType[*BlockedError](err); ok {
+		v.because, v.hint = blocked.By, ""
+	}
+	return v
+}
+
+// A check makes one finding. run is pure.
 type check struct {
 	id    string
 	group group
 	run   func(*Facts) verdict
 }
 
-// Examine runs all checks.
-func Examine(f *Facts) []Finding {
+// Examine runs all checks. Findings that are a warning or unknown are marked as accepted if their
+// check is accepted, and those that are unknown because of an accepted check too.
+func Examine(f *Facts, accepted ...string) []Finding {
 	var findings []Finding
 	for _, c := range checks {
 		v := c.run(f)
-		finding := Finding{ID: c.id, Group: string(c.group), Status: v.status, What: v.what, Hint: v.hint}
+		finding := Finding{
+			ID: c.id, Group: string(c.group), Status: v.status, What: v.what, Needed: needed[c.id],
+			Because: v.because, Hint: v.hint, Commands: v.commands,
+		}
 		if v.status != OK {
-			finding.Link = Page + "#" + c.id
+			finding.Link = link(f.Options.Version, c.id)
+		}
+		if v.status == Warning || v.status == Unknown {
+			finding.Accepted = slices.Contains(accepted, c.id) || slices.Contains(accepted, v.because)
 		}
 		findings = append(findings, finding)
 	}
 	return findings
 }
 
-// IDs are those of all checks, in their order.
+// IDs returns the ids of all checks, in their order.
 func IDs() []string {
 	var ids []string
 	for _, c := range checks {
@@ -113,16 +168,26 @@ func IDs() []string {
 	return ids
 }
 
-// Worst is the worst status of all: failed before warning before the rest.
+// Worst is the worst status of the findings that were not accepted: Failed, then Unknown of a
+// check that is needed, then Warning, then OK.
 func Worst(findings []Finding) Status {
-	worst := OK
+	order := []Status{Failed, Unknown, Warning}
+	worst := len(order)
 	for _, f := range findings {
-		worst = max(worst, f.Status)
+		if f.Accepted || f.Status == Unknown && !f.Needed {
+			continue
+		}
+		if at := slices.Index(order, f.Status); at >= 0 {
+			worst = min(worst, at)
+		}
 	}
-	return worst
+	if worst == len(order) {
+		return OK
+	}
+	return order[worst]
 }
 
-// list is names in their order, cut where they are many.
+// list joins sorted names, and cuts them if there are many.
 func list(names []string) string {
 	const most = 5
 	names = sorted(names)

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
-// Facts are what is known of an installation. They are gathered elsewhere: what
-// is made of them is pure.
+// Facts are what is known about an installation. Gather collects them; checks only read them.
 type Facts struct {
 	Options Options
 	Now     time.Time
@@ -17,18 +19,25 @@ type Facts struct {
 	Key         Answer[Key]    // of a queue that has one
 	Rules       Answer[[]Rule] // with the queue as a target
 	Permissions []Permission   // of AWS that were tried out
+	Role        Role           // whose they are
 
-	User   Answer[User]
-	Access map[Access]Answer[bool]
-	Lease  Answer[Lease]
+	User        Answer[User]
+	Access      map[kube.Access]Answer[bool]
+	Rights      Rights // whose Access it is
+	Lease       Answer[Lease]
+	Deployments Answer[[]Deployment]
 
 	Nodes     Answer[[]Node]
 	Pods      Answer[[]Pod]
 	Instances Answer[[]Instance]
 	Groups    Answer[[]Group] // those that have one of Instances
+	Budgets   Answer[[]Budget]
+
+	// DeadLetters are the queues for messages that cannot be read or delivered, by ARN.
+	DeadLetters deadLetterQueues
 }
 
-// partition is that of the account, such as aws or aws-cn.
+// partition is the partition of the account, such as aws or aws-cn.
 func (f *Facts) partition() string {
 	for _, arn := range []string{f.Queue.Value.ARN, f.Caller.Value.ARN} {
 		if parts := strings.Split(arn, ":"); len(parts) > 1 {
@@ -38,16 +47,16 @@ func (f *Facts) partition() string {
 	return "aws"
 }
 
-// An Answer is a value, or why there is none.
+// An Answer is a value, or the error that says why there is none.
 type Answer[T any] struct {
 	Value T
 	Err   error
 }
 
-// ErrAbsent is the error of something that is not there.
+// ErrAbsent is the error if something does not exist.
 var ErrAbsent = errors.New("there is none")
 
-// A DeniedError is the error of something that we may not ask.
+// A DeniedError is the error if the caller lacks the permission to ask.
 type DeniedError struct {
 	Permission string // such as events:DescribeRule
 	Err        error
@@ -57,14 +66,42 @@ func (e *DeniedError) Error() string { return "permission " + e.Permission + " i
 
 func (e *DeniedError) Unwrap() error { return e.Err }
 
+// An APIError is an error that AWS answered with.
+type APIError struct{ Code, Message string }
+
+func (e *APIError) Error() string { return e.Code + ": " + e.Message }
+
+// A BlockedError is the error of a question that was not asked, because something that it depends
+// on does not work.
+type BlockedError struct {
+	By  string // the id of the check that says what does not work
+	Err error
+}
+
+func (e *BlockedError) Error() string { return "not asked, see " + e.By }
+
+func (e *BlockedError) Unwrap() error { return e.Err }
+
+// blocked is the error of a question that depends on what the check by is about. A missing
+// permission stays a cause of its own, and so does another BlockedError.
+func blocked(by string, err error) error {
+	if _, already := errors.AsType[*BlockedError](err); err == nil || already || denied(err) {
+		return err
+	}
+	return &BlockedError{By: by, Err: err}
+}
+
 func denied(err error) bool {
 	_, ok := errors.AsType[*DeniedError](err)
 	return ok
 }
 
-// Options are what the handler is told, as far as checks need it.
+// Options are the options of the handler that checks need.
 type Options struct {
+	// Account is the account of the queue, Region the region of the queue and of the instances.
 	QueueURL, QueueName, Account, Region string
+	Partition                            string   // such as aws or aws-cn
+	EventAccounts                        []string // those whose notices are acted on; at least one
 
 	CheckTag          bool
 	ManagedTag        string
@@ -72,20 +109,34 @@ type Options struct {
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
+	Sweep             bool     // the handler looks for hooks whose notices were lost
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
-	Namespace         string // of the Lease, and of the handler's pods
-	Lease             string // name of what the replicas agree on
+	PodGrace          time.Duration // that every pod is given; 0 or less: each pod's own
+	Namespace         string        // of the Lease, and of the handler's pods
+	Lease             string        // name of what the replicas agree on
+
+	Version string // of this program
 }
 
-// A Caller is who calls AWS.
+// A Caller is the identity that calls AWS.
 type Caller struct {
 	ARN, Account string
 	Source       Source
-	// Shadowed: there is an EKS Pod Identity association as well, which a left-over
-	// annotation for IRSA keeps from being used.
+	// Unusable says why AWS cannot be asked with these credentials; nil: it can.
+	Unusable error
+	// Token is what the pod shows to STS for its role, with IRSA; nil: IRSA is not used.
+	Token *Token
+	// Shadowed: there is an EKS Pod Identity association as well, which is not used because of an
+	// annotation for IRSA that was left over.
 	Shadowed bool
+}
+
+// A Token is what STS exchanges for the credentials of a role.
+type Token struct {
+	Role                      string // ARN
+	Issuer, Subject, Audience string // empty: the token cannot be read
 }
 
 // A Source is where credentials come from.
@@ -99,14 +150,16 @@ const (
 	SourceStatic      Source = "static keys in the environment"
 )
 
-// A Queue is what SQS says of it.
+// A Queue is what SQS says about a queue.
 type Queue struct {
 	ARN        string
 	Delay      time.Duration
 	Retention  time.Duration
 	Visibility time.Duration
-	// MaxReceives is that of the redrive policy; 0: there is none.
+	// MaxReceives is the maxReceiveCount of the redrive policy; 0: there is none.
 	MaxReceives int
+	DeadLetters string // ARN, of the redrive policy
+	MaxSize     int    // of a message, in bytes
 	FIFO        bool
 	KeyID       string // empty: no key of KMS
 	Policy      string
@@ -139,38 +192,31 @@ type Target struct {
 // A Permission of AWS that was tried out.
 type Permission struct {
 	Action string
-	// Needed: nothing works without it; else the rest does.
+	// Needed: nothing works without it. If it is false, only a part does not work.
 	Needed bool
 	Err    error // nil: it is there; a *DeniedError: it is not; others say nothing
 }
 
-// A User is who calls the API server.
+// A Role is the role whose permissions were asked for.
+type Role struct {
+	ARN       string // of the handler's; empty: it is not known
+	Simulated bool   // IAM says what it has; else what the caller has was tried out
+	Err       error  // why nobody knows what the handler's role has
+}
+
+// Rights says whose rights in the cluster were asked for.
+type Rights struct {
+	Of  string // a user's name
+	Err error  // why nobody knows those of the handler
+}
+
+// A User is the identity that calls the API server.
 type User struct {
 	Name    string // such as system:serviceaccount:NAMESPACE:NAME
 	Version string // of the API server
 }
 
-// An Access is one right in the cluster.
-type Access struct {
-	Group, Resource, Subresource, Verb string
-	// Namespaced rights are those in the namespace of the Lease, of that name.
-	Namespaced bool
-	Name       string
-}
-
-// String is the right in the words of kubectl auth can-i.
-func (a Access) String() string {
-	text := a.Verb + " " + a.Resource
-	if a.Group != "" {
-		text += "." + a.Group
-	}
-	if a.Subresource != "" {
-		text += "/" + a.Subresource
-	}
-	return text
-}
-
-// A Lease is what the replicas agree on.
+// A Lease is the one by which the replicas elect a leader.
 type Lease struct {
 	Holder   string // empty: nobody
 	Renewed  time.Time
@@ -182,25 +228,70 @@ type Node struct {
 	Name       string
 	ProviderID string
 	InstanceID string // of the provider id; empty: it has none
+	Region     string // empty: the node does not say
 	Fargate    bool
+	Spot       bool // as the node says; its instance may know better
+	Karpenter  bool // it is one of Karpenter's
 }
 
-// A Pod of the cluster, as far as it matters.
+// A Pod of the cluster, with what checks need.
 type Pod struct {
 	Namespace, Name, Node, ServiceAccount string
+	Owner                                 string // its Deployment, or what else controls it; empty: nothing
 	Labels                                map[string]string
 	Images                                []string
 	Env                                   map[string]string // of all containers, where it is written in the pod
 	Args                                  []string
 	Grace                                 time.Duration
 	DaemonSet                             bool
+	State                                 State
+}
+
+// A State says whether a pod works.
+type State struct {
+	Ready            bool
+	Waiting, Message string // why a container does not run, or the pod is on no node
+	Restarts         int    // of that container
+	Exit             Exit   // its last one
+}
+
+// An Exit says how a container ended.
+type Exit struct {
+	Code            int
+	Reason, Message string // Message is the last line that it wrote, where that is known
+}
+
+// String is the exit as the end of a sentence.
+func (e Exit) String() string {
+	if e == (Exit{}) {
+		return ""
+	}
+	text := fmt.Sprintf(", with status %d", e.Code)
+	if e.Reason != "" && e.Reason != "Error" {
+		text += " (" + e.Reason + ")"
+	}
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	return text
+}
+
+// A Deployment of this program, or of another.
+type Deployment struct {
+	Replicas int
+	Template Pod // Owner is the Deployment
 }
 
 // An Instance of EC2.
 type Instance struct {
 	ID             string
+	Account        string // its owner
 	PrivateDNSName string
-	Tags           map[string]string
+	Spot           bool
+	Reservation    string // id of the Capacity Reservation that it runs in; can be empty
+	// Interruptible: it is in an interruptible Capacity Reservation. Block: it is in a Capacity Block.
+	Interruptible, Block bool
+	Tags                 map[string]string
 }
 
 // GroupTag is the tag that Auto Scaling puts on the instances of a group.
@@ -209,9 +300,16 @@ const GroupTag = "aws:autoscaling:groupName"
 // A Group is an Auto Scaling group with its lifecycle hooks.
 type Group struct {
 	Name string
-	// Tags that new instances get; the others are left out.
+	// Tags that new instances get from the group; its other tags are left out.
 	Tags  Answer[map[string]string]
 	Hooks Answer[[]Hook]
+	// AllTags are those that only the group has, too. They may be what allows the role to complete its hooks.
+	AllTags map[string]string
+	// Retains: an instance stays, if a termination hook ends with ABANDON. It is not known if
+	// Tags has an error.
+	Retains bool
+	// OtherHooks are the termination hooks that HookNames leaves to others.
+	OtherHooks []string
 }
 
 // A Hook is a lifecycle hook.
@@ -220,5 +318,6 @@ type Hook struct {
 	Terminating bool
 	Timeout     time.Duration
 	Global      time.Duration
+	Abandons    bool   // its default result
 	TargetARN   string // what it notifies without EventBridge
 }

@@ -1,10 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
 // A Gatherer asks AWS and the cluster for the facts.
@@ -12,57 +16,337 @@ type Gatherer struct {
 	Options Options
 	AWS     AWS
 	Cluster Cluster
-	// Patience bounds it all: what has no answer by then is unknown.
+	// Patience limits the whole Gather: what has no answer by then is unknown. A question that
+	// others wait for gets a third of it.
 	Patience time.Duration
+	// Progress is called every second with the questions that have no answer so far; nil: nobody
+	// wants to know.
+	Progress func(waitingFor []string)
 }
 
-// Gather asks all at once, as far as one question does not need the answer of
-// another, and returns when the last has been answered or Patience is over. It
-// changes nothing.
+// Gather asks everything at the same time, as far as no question needs the answer of another. It
+// returns when the last question has been answered, or Patience is over. It does not ask what
+// cannot be answered because something else does not work. It changes nothing.
 func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.Patience, fmt.Errorf("no answer within %s", g.Patience))
 	defer cancel()
-	f := &Facts{Options: g.Options}
-	var all sync.WaitGroup
-	var caller, groups sync.WaitGroup // what others wait for
-	caller.Go(func() { f.Caller = g.AWS.caller(ctx) })
-	groups.Go(func() {
-		f.Nodes = g.Cluster.nodes(ctx)
-		f.Instances = g.AWS.instances(ctx, f.Nodes)
-		f.Groups = g.AWS.groups(ctx, f.Instances, g.Options.HookNames)
+	i := &inquiry{Gatherer: g, questions: &questions{limit: g.Patience / 3}}
+	stop := g.report(ctx, i.questions)
+	defer stop()
+	i.askWho(ctx)
+	i.askQueue(ctx)
+	i.askCluster(ctx)
+	i.askHandler(ctx)
+	i.askInstances(ctx)
+	return i.facts()
+}
+
+// An inquiry is the questions of one Gather. Each field waits for the answer of its question. A
+// question may use the fields that were set before it was asked.
+type inquiry struct {
+	*Gatherer
+	*questions
+
+	caller func() Answer[Caller]
+	user   func() Answer[User]
+
+	queue       func() Answer[Queue]
+	key         func() Answer[Key]
+	queueTries  func() []Permission
+	rules       func() Answer[[]Rule]
+	deadLetters func() deadLetterQueues
+
+	nodes       func() Answer[[]Node]
+	pods        func() Answer[[]Pod]
+	budgets     func() Answer[[]Budget]
+	lease       func() Answer[Lease]
+	deployments func() Answer[[]Deployment]
+
+	release  func() release
+	access   func() reviewed
+	lastLine func() map[string]string // of the logs of pods that have exited, by pod
+
+	instances func() Answer[[]Instance]
+	groups    func() Answer[[]Group]
+	hookTries func() []Permission
+	role      func() simulation
+}
+
+// askWho asks AWS and the API server as whom doctor runs. The answers tell whether either of them
+// can be asked at all.
+func (i *inquiry) askWho(ctx context.Context) {
+	i.caller = ask(ctx, i.questions, "STS", func(ctx context.Context) Answer[Caller] {
+		ctx, cancel := i.soon(ctx)
+		defer cancel()
+		return i.AWS.caller(ctx)
 	})
-	all.Go(func() {
-		f.Queue = g.AWS.queue(ctx, g.Options.QueueURL)
-		if f.Queue.Err == nil && f.Queue.Value.KeyID != "" {
-			f.Key = g.AWS.key(ctx, f.Queue.Value.KeyID)
-		}
-		arn := f.Queue.Value.ARN
-		if arn == "" {
-			caller.Wait() // it knows the partition
-			arn = "arn:" + f.partition() + ":sqs:" + g.Options.Region + ":" + g.Options.Account + ":" + g.Options.QueueName
-		}
-		f.Rules = g.AWS.rules(ctx, arn)
+	i.user = ask(ctx, i.questions, "the API server", func(ctx context.Context) Answer[User] {
+		ctx, cancel := i.soon(ctx)
+		defer cancel()
+		return i.Cluster.user(ctx)
 	})
-	all.Go(func() { f.Pods = g.Cluster.pods(ctx) })
-	all.Go(func() { f.User = g.Cluster.user(ctx) })
-	all.Go(func() { f.Access = g.Cluster.access(ctx, g.Options) })
-	all.Go(func() { f.Lease = g.Cluster.lease(ctx, g.Options.Namespace, g.Options.Lease) })
-	var queueTries []Permission
-	all.Go(func() { queueTries = g.AWS.queuePermissions(ctx, g.Options.QueueURL) })
-	groups.Wait()
-	hookTries := g.AWS.hookPermissions(ctx, f.Groups, g.Options)
-	caller.Wait()
-	all.Wait()
-	f.Permissions = append(queueTries, hookTries...)
-	f.Permissions = append(f.Permissions, Permission{Action: "sqs:GetQueueAttributes", Err: onlyDenial(f.Queue.Err)})
-	if f.Nodes.Err == nil {
-		f.Permissions = append(f.Permissions, Permission{Action: "ec2:DescribeInstances", Needed: g.Options.CheckTag, Err: onlyDenial(f.Instances.Err)})
+}
+
+// noAWS is why AWS cannot be asked; nil if it can.
+func (i *inquiry) noAWS() error { return i.caller().Value.Unusable }
+
+// noCluster is why the API server cannot be asked; nil if it can.
+func (i *inquiry) noCluster() error {
+	if err := i.user().Err; !denied(err) {
+		return blocked("api-server", err)
 	}
+	return nil
+}
+
+func (i *inquiry) askQueue(ctx context.Context) {
+	i.queue = ask(ctx, i.questions, "SQS", func(ctx context.Context) Answer[Queue] {
+		if err := i.noAWS(); err != nil {
+			return Answer[Queue]{Err: err}
+		}
+		ctx, cancel := i.soon(ctx)
+		defer cancel()
+		return i.AWS.queue(ctx, i.Options.QueueURL)
+	})
+	i.key = ask(ctx, i.questions, "KMS", func(ctx context.Context) Answer[Key] {
+		if i.queue().Value.KeyID == "" {
+			return Answer[Key]{}
+		}
+		return i.AWS.key(ctx, i.queue().Value.KeyID)
+	})
+	i.queueTries = ask(ctx, i.questions, "permissions of SQS", func(ctx context.Context) []Permission {
+		if err := i.queue().Err; err != nil && !denied(err) {
+			return []Permission{{Err: blocked("queue", err)}}
+		}
+		ctx, cancel := i.soon(ctx)
+		defer cancel()
+		return i.AWS.queuePermissions(ctx, i.Options.QueueURL)
+	})
+	i.rules = ask(ctx, i.questions, "EventBridge", func(ctx context.Context) Answer[[]Rule] {
+		if err := i.noAWS(); err != nil {
+			return Answer[[]Rule]{Err: err}
+		}
+		if err := i.queue().Err; errors.Is(err, ErrAbsent) {
+			return Answer[[]Rule]{Err: blocked("queue", err)}
+		}
+		return i.AWS.rules(ctx, cmp.Or(i.queue().Value.ARN, i.Options.queueARN()))
+	})
+	i.deadLetters = ask(ctx, i.questions, "dead-letter queues", func(ctx context.Context) deadLetterQueues {
+		return i.AWS.deadLetters(ctx, i.Options.QueueURL, i.queue(), i.rules())
+	})
+}
+
+func (i *inquiry) askCluster(ctx context.Context) {
+	i.nodes = askServer(ctx, i, "nodes", i.Cluster.nodes)
+	i.pods = askServer(ctx, i, "pods", i.Cluster.pods)
+	i.budgets = askServer(ctx, i, "PodDisruptionBudgets", i.Cluster.budgets)
+	i.lease = askServer(ctx, i, "the Lease", func(ctx context.Context) Answer[Lease] {
+		return i.Cluster.lease(ctx, i.Options.Namespace, i.Options.Lease)
+	})
+	i.deployments = askServer(ctx, i, "Deployments", i.Cluster.deployments)
+}
+
+// askServer asks the API server, if it can be asked at all.
+func askServer[T any](
+	ctx context.Context, i *inquiry, what string, question func(context.Context) Answer[T],
+) func() Answer[T] {
+	return ask(ctx, i.questions, what, func(ctx context.Context) Answer[T] {
+		if err := i.noCluster(); err != nil {
+			return Answer[T]{Err: err}
+		}
+		return question(ctx)
+	})
+}
+
+// askHandler asks for the release that all of this is about: its rights and its role matter.
+func (i *inquiry) askHandler(ctx context.Context) {
+	i.release = ask(ctx, i.questions, "the handler", func(context.Context) release {
+		f := &Facts{Options: i.Options, User: i.user(), Pods: i.pods(), Deployments: i.deployments()}
+		r := release{cluster: i.noCluster()}
+		r.Handler, r.known = f.handler()
+		r.beside = beside(i.user().Value.Name, i.caller().Value, r)
+		return r
+	})
+	i.access = ask(ctx, i.questions, "rights in the cluster", func(ctx context.Context) reviewed {
+		return i.reviews(ctx, i.release(), i.user().Value.Name)
+	})
+	i.lastLine = ask(ctx, i.questions, "the handler's log", func(ctx context.Context) map[string]string {
+		lines := map[string]string{}
+		for _, p := range i.release().Pods {
+			if p.State.Exit != (Exit{}) && p.State.Exit.Message == "" {
+				lines[p.Name] = i.Cluster.lastLine(ctx, p.Namespace, p.Name)
+			}
+		}
+		return lines
+	})
+}
+
+func (i *inquiry) askInstances(ctx context.Context) {
+	i.instances = ask(ctx, i.questions, "EC2", func(ctx context.Context) Answer[[]Instance] {
+		if err := i.noAWS(); err != nil {
+			return Answer[[]Instance]{Err: err}
+		}
+		return i.AWS.instances(ctx, i.nodes())
+	})
+	i.groups = ask(ctx, i.questions, "Auto Scaling", func(ctx context.Context) Answer[[]Group] {
+		return i.AWS.groups(ctx, i.instances(), i.Options.HookNames)
+	})
+	i.hookTries = ask(ctx, i.questions, "permissions of Auto Scaling", func(ctx context.Context) []Permission {
+		return i.AWS.hookPermissions(ctx, i.groups(), i.Options)
+	})
+	i.role = ask(ctx, i.questions, "the handler's role", func(ctx context.Context) simulation {
+		if i.noAWS() != nil {
+			return simulation{}
+		}
+		return i.simulate(ctx, i.release(), i.caller().Value, i.groups().Value)
+	})
+}
+
+// facts waits for all answers.
+func (i *inquiry) facts() *Facts {
+	f := &Facts{
+		Options: i.Options,
+		Caller:  i.caller(), Queue: i.queue(), Key: i.key(), Rules: i.rules(), DeadLetters: i.deadLetters(),
+		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
+		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(),
+		Instances: i.instances(), Groups: i.groups(), Role: i.role().role,
+	}
+	lines := i.lastLine()
+	for k, p := range f.Pods.Value {
+		if text := lines[p.Name]; text != "" && p.Namespace == i.release().Namespace {
+			f.Pods.Value[k].State.Exit.Message = text
+		}
+	}
+	f.Permissions = i.permissions(f)
 	f.Now = time.Now()
 	return f
 }
 
-// onlyDenial leaves other errors to the checks that they belong to.
+// permissions are the permissions of the handler's role: as IAM says, or, if doctor runs with that
+// role, as calls that were tried say.
+func (i *inquiry) permissions(f *Facts) []Permission {
+	tries := append(i.queueTries(), i.hookTries()...)
+	if f.Role.Simulated {
+		return i.role().permissions
+	}
+	tries = append(tries, Permission{Action: "sqs:GetQueueAttributes", Err: onlyDenial(f.Queue.Err)})
+	if f.Nodes.Err == nil {
+		describe := Permission{Action: "ec2:DescribeInstances", Needed: i.Options.CheckTag, Err: onlyDenial(f.Instances.Err)}
+		tries = append(tries, describe)
+	}
+	return tries
+}
+
+// A release is the handler that was found, and how doctor is related to it.
+type release struct {
+	Handler
+	known   bool
+	cluster error // why it could not be looked for
+	beside  bool  // doctor runs as somebody else
+}
+
+// beside reports whether doctor runs with another identity than the handler: as a person, or in a
+// pod with another ServiceAccount. A role that only pods can get is taken for the handler's.
+func beside(user string, c Caller, r release) bool {
+	inPod := strings.HasPrefix(user, "system:serviceaccount:") || user == "" &&
+		(c.Source == SourceIRSA || c.Source == SourcePodIdentity)
+	return !inPod || r.known && user != "" && user != r.subject()
+}
+
+// reviewed are rights, and the user who has them.
+type reviewed struct {
+	answers map[kube.Access]Answer[bool]
+	rights  Rights
+}
+
+// reviews asks for the handler's rights.
+func (g *Gatherer) reviews(ctx context.Context, r release, user string) reviewed {
+	switch {
+	case r.cluster != nil:
+		return reviewed{rights: Rights{Err: r.cluster}}
+	case !r.beside:
+		return reviewed{g.Cluster.access(ctx, g.Options, ""), Rights{Of: user}}
+	case !r.known:
+		return reviewed{rights: Rights{Err: blocked("handler", ErrAbsent)}}
+	}
+	o := g.Options
+	o.Namespace = r.Namespace
+	return reviewed{g.Cluster.access(ctx, o, r.subject()), Rights{Of: r.subject()}}
+}
+
+// A simulation is what IAM says about the handler's role.
+type simulation struct {
+	role        Role
+	permissions []Permission
+}
+
+// simulate asks IAM for the permissions of the handler's role, if doctor does not run with that
+// role.
+func (g *Gatherer) simulate(ctx context.Context, r release, c Caller, groups []Group) (s simulation) {
+	if !r.beside {
+		return s
+	}
+	if r.cluster != nil {
+		s.role.Err = r.cluster
+		return s
+	}
+	if !r.known {
+		s.role.Err = blocked("handler", ErrAbsent)
+		return s
+	}
+	s.role.ARN, s.role.Err = g.Cluster.roleOf(ctx, r.Namespace, cmp.Or(r.ServiceAccount, "default"))
+	switch {
+	case s.role.Err != nil || hasRole(c.ARN, s.role.ARN):
+		return s
+	case s.role.ARN == "":
+		s.role.Err = errors.New("its ServiceAccount names no role: EKS Pod Identity may, which doctor does not ask")
+		return s
+	}
+	s.permissions, s.role.Err = g.AWS.simulated(ctx, s.role.ARN, groups, g.Options)
+	s.role.Simulated = s.role.Err == nil
+	return s
+}
+
+// hasRole reports whether a caller has assumed a role. The ARN of a session has the role's name
+// without its path.
+func hasRole(caller, role string) bool {
+	parts, session := strings.Split(role, ":"), strings.Split(caller, ":")
+	return len(parts) > 5 && len(session) > 5 && parts[4] == session[4] && roleName(role) == roleName(caller)
+}
+
+// report calls Progress every second until it is stopped.
+func (g *Gatherer) report(ctx context.Context, q *questions) (stop func()) {
+	if g.Progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				g.Progress(q.waiting())
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// queueARN is the ARN of the queue in the options. Rules can be looked up by it if the queue does
+// not answer.
+func (o Options) queueARN() string {
+	return "arn:" + o.Partition + ":sqs:" + o.Region + ":" + o.Account + ":" + o.QueueName
+}
+
+// onlyDenial returns an error about a missing permission; other errors are reported by the checks
+// that they belong to.
 func onlyDenial(err error) error {
 	if denied(err) {
 		return err

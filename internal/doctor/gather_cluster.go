@@ -2,45 +2,42 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authnv1 "k8s.io/api/authentication/v1"
-	authzv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedauthenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
-// Cluster is the cluster that is looked at.
+// Cluster is the cluster to examine.
 type Cluster struct {
-	Client Client
-	// Version asks the API server for its own.
+	Client kube.Client
+	// Version asks the API server for its version.
 	Version func(context.Context) (string, error)
-	// Err is why there is no Client; nil: there is one.
+	// Err says why there is no Client; nil: there is one.
 	Err error
 }
 
-// errNoCluster is said where the reason was told already.
-var errNoCluster = errors.New("the cluster cannot be asked")
-
-// A Client reads what the checks need; a clientset is one.
-type Client interface {
-	CoreV1() typedcorev1.CoreV1Interface
-	CoordinationV1() typedcoordinationv1.CoordinationV1Interface
-	AuthenticationV1() typedauthenticationv1.AuthenticationV1Interface
-	AuthorizationV1() typedauthorizationv1.AuthorizationV1Interface
+// accesses are the rights that a handler with these options needs.
+func accesses(o Options) []kube.Access {
+	lease := ""
+	if o.LeaderElect {
+		lease = o.Lease
+	}
+	return kube.Accesses(lease, o.EmitEvents)
 }
 
-// refused makes a *DeniedError or ErrAbsent of what the API server answered.
+// refused turns an error of the API server into a *DeniedError or ErrAbsent if it is one of these.
 func refused(ctx context.Context, permission string, err error) error {
 	switch {
 	case err == nil:
@@ -64,7 +61,8 @@ func (c *Cluster) user(ctx context.Context) Answer[User] {
 		return Answer[User]{Err: refused(ctx, "ask for its version", err)}
 	}
 	u := User{Version: version}
-	review, err := c.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authnv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := c.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authnv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil {
 		return Answer[User]{Value: u, Err: refused(ctx, "create selfsubjectreviews.authentication.k8s.io", err)}
 	}
@@ -72,49 +70,80 @@ func (c *Cluster) user(ctx context.Context) Answer[User] {
 	return Answer[User]{Value: u}
 }
 
-// access asks for each right that the handler needs.
-func (c *Cluster) access(ctx context.Context, o Options) map[Access]Answer[bool] {
-	if c.Err != nil {
-		return nil
-	}
+// access asks for each right that the handler needs: for the rights of a user, or, if user is
+// empty, for those of the caller.
+func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.Access]Answer[bool] {
 	var (
 		mu      sync.Mutex
 		all     sync.WaitGroup
-		answers = map[Access]Answer[bool]{}
+		answers = map[kube.Access]Answer[bool]{}
 	)
-	for _, a := range Accesses(o) {
+	for _, a := range accesses(o) {
 		all.Go(func() {
-			granted, err := a.Granted(ctx, c.Client.AuthorizationV1().SelfSubjectAccessReviews(), o.Namespace)
-			answer := Answer[bool]{Value: granted, Err: refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)}
+			var granted bool
+			var err error
+			if user == "" {
+				granted, err = a.Granted(ctx, c.Client.AuthorizationV1().SelfSubjectAccessReviews(), o.Namespace)
+				err = refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)
+			} else {
+				granted, err = a.GrantedTo(ctx, user, c.Client.AuthorizationV1().SubjectAccessReviews(), o.Namespace)
+				err = refused(ctx, "create subjectaccessreviews.authorization.k8s.io", err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			answers[a] = answer
+			answers[a] = Answer[bool]{Value: granted, Err: err}
 		})
 	}
 	all.Wait()
 	return answers
 }
 
-// Granted asks the API server whether whoever calls it has the right a. The
-// namespace matters to namespaced rights only.
-func (a Access) Granted(ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string) (bool, error) {
-	attributes := &authzv1.ResourceAttributes{Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Verb: a.Verb, Name: a.Name}
-	if a.Namespaced {
-		attributes.Namespace = namespace
-	}
-	review, err := reviews.Create(ctx, &authzv1.SelfSubjectAccessReview{
-		Spec: authzv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
-	}, metav1.CreateOptions{})
+// roleOf returns the role in the annotation of a ServiceAccount, for IRSA; empty: there is none.
+// https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
+func (c *Cluster) roleOf(ctx context.Context, namespace, name string) (string, error) {
+	account, err := c.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return false, err
+		return "", refused(ctx, "get serviceaccounts", err)
 	}
-	return review.Status.Allowed, nil
+	return account.Annotations["eks.amazonaws.com/role-arn"], nil
+}
+
+// deployments returns the Deployments of all namespaces.
+func (c *Cluster) deployments(ctx context.Context) Answer[[]Deployment] {
+	list, err := c.Client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Answer[[]Deployment]{Err: refused(ctx, "list deployments.apps", err)}
+	}
+	var deployments []Deployment
+	for k := range list.Items {
+		d := &list.Items[k]
+		template := podOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
+		template.Namespace, template.Name, template.Owner = d.Namespace, d.Name, d.Name
+		replicas := 1 // the default
+		if d.Spec.Replicas != nil {
+			replicas = int(*d.Spec.Replicas)
+		}
+		deployments = append(deployments, Deployment{Replicas: replicas, Template: template})
+	}
+	return Answer[[]Deployment]{Value: deployments}
+}
+
+// lastLine returns the last line of the log of a pod's previous container; empty: it is not known.
+func (c *Cluster) lastLine(ctx context.Context, namespace, pod string) string {
+	text, err := c.Client.CoreV1().Pods(namespace).GetLogs(pod,
+		&corev1.PodLogOptions{Previous: true, TailLines: new(int64(1))}).Do(ctx).Raw()
+	if err != nil {
+		return ""
+	}
+	return lastLine(string(text))
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
 func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Lease] {
-	if c.Err != nil {
-		return Answer[Lease]{Err: errNoCluster}
-	}
 	l, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return Answer[Lease]{Err: refused(ctx, "get leases.coordination.k8s.io", err)}
@@ -133,9 +162,6 @@ func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Leas
 }
 
 func (c *Cluster) nodes(ctx context.Context) Answer[[]Node] {
-	if c.Err != nil {
-		return Answer[[]Node]{Err: errNoCluster}
-	}
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return Answer[[]Node]{Err: refused(ctx, "list nodes", err)}
@@ -144,18 +170,32 @@ func (c *Cluster) nodes(ctx context.Context) Answer[[]Node] {
 	for k := range list.Items {
 		n := &list.Items[k]
 		nodes = append(nodes, Node{
-			Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n),
-			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate",
+			Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
+			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Spot: isSpot(n), Karpenter: isKarpenters(n),
 		})
 	}
 	return Answer[[]Node]{Value: nodes}
 }
 
-// pods are all pods that run, a page at a time.
-func (c *Cluster) pods(ctx context.Context) Answer[[]Pod] {
-	if c.Err != nil {
-		return Answer[[]Pod]{Err: errNoCluster}
+// region is the region in the name of a zone, such as us-east-1a or, of a local zone,
+// us-west-2-lax-1a.
+var region = regexp.MustCompile(`^[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}`)
+
+// RegionOf is the region of a node: the one in its label, else that of the zone in its provider id
+// (aws:///us-east-1a/i-…). It is empty if neither has it.
+func RegionOf(n *corev1.Node) string {
+	if label := n.Labels[corev1.LabelTopologyRegion]; label != "" {
+		return label
 	}
+	zone, isEC2 := strings.CutPrefix(n.Spec.ProviderID, "aws:///")
+	if !isEC2 {
+		return ""
+	}
+	return region.FindString(zone)
+}
+
+// pods returns all running pods. It lists a page at a time.
+func (c *Cluster) pods(ctx context.Context) Answer[[]Pod] {
 	var pods []Pod
 	opts := metav1.ListOptions{Limit: 500}
 	for {
@@ -182,8 +222,14 @@ func podOf(p *corev1.Pod) Pod {
 	if s := p.Spec.TerminationGracePeriodSeconds; s != nil {
 		pod.Grace = time.Duration(*s) * time.Second
 	}
-	owner := metav1.GetControllerOf(p)
-	pod.DaemonSet = owner != nil && owner.Kind == "DaemonSet"
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		pod.DaemonSet = owner.Kind == "DaemonSet"
+		pod.Owner = owner.Name
+		if owner.Kind == "ReplicaSet" { // named by its Deployment and this hash
+			pod.Owner = strings.TrimSuffix(owner.Name, "-"+p.Labels[appsv1.DefaultDeploymentUniqueLabelKey])
+		}
+	}
+	pod.State = stateOf(&p.Status)
 	for _, container := range p.Spec.Containers {
 		pod.Images = append(pod.Images, container.Image)
 		pod.Args = append(pod.Args, container.Command...)
@@ -195,4 +241,31 @@ func podOf(p *corev1.Pod) Pod {
 		}
 	}
 	return pod
+}
+
+// stateOf says whether a pod works. What its containers report comes before its conditions.
+func stateOf(s *corev1.PodStatus) State {
+	var state State
+	for _, condition := range s.Conditions {
+		switch {
+		case condition.Type == corev1.PodReady:
+			state.Ready = condition.Status == corev1.ConditionTrue
+		case condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse:
+			state.Waiting, state.Message = condition.Reason, condition.Message
+		}
+	}
+	for _, container := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+		if waiting := container.State.Waiting; waiting != nil {
+			state.Waiting, state.Message = waiting.Reason, waiting.Message
+		}
+		ended := container.LastTerminationState.Terminated
+		if container.State.Terminated != nil {
+			ended = container.State.Terminated
+		}
+		if ended != nil && !container.Ready && ended.ExitCode != 0 {
+			state.Restarts = max(1, int(container.RestartCount))
+			state.Exit = Exit{Code: int(ended.ExitCode), Reason: ended.Reason, Message: lastLine(ended.Message)}
+		}
+	}
+	return state
 }

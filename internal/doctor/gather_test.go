@@ -2,20 +2,29 @@ package doctor_test
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	authnv1 "k8s.io/api/authentication/v1"
 	authzv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -50,9 +59,9 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(s.aws.Close)
 	s.must(s.aws.Apply(awssim.State{
 		Queues: []awssim.Queue{{Name: "nth", Attributes: map[string]string{
-			"MessageRetentionPeriod": "300", "RedrivePolicy": `{"deadLetterTargetArn": "` + s.aws.QueueARN("dead") + `", "maxReceiveCount": "10"}`,
+			"MessageRetentionPeriod": "345600", "RedrivePolicy": `{"deadLetterTargetArn": "` + s.aws.QueueARN("dead") + `", "maxReceiveCount": "10"}`,
 			"Policy": allowRules, "KmsMasterKeyId": "alias/queues",
-		}}},
+		}}, {Name: "dead", Attributes: map[string]string{"MessageRetentionPeriod": "1209600", "Policy": allowRules}}},
 		Keys:      []awssim.Key{{ID: "k-1", Alias: "alias/queues", Policy: allowRules}},
 		Rules:     []awssim.Rule{{Name: "all", Pattern: `{"source": ["aws.ec2", "aws.health", "aws.autoscaling"]}`, Queue: "nth", DeadLetters: "dead"}},
 		Instances: []awssim.Instance{{ID: instance, Tags: map[string]string{tag: ""}}},
@@ -65,6 +74,9 @@ func newSite(t *testing.T) *site {
 			NodeName: "a", TerminationGracePeriodSeconds: new(int64(60)),
 			Containers: []corev1.Container{{Image: "nginx", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}},
 		}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: "nth-1"}, Spec: corev1.PodSpec{
+			NodeName: "a", ServiceAccountName: "nth", TerminationGracePeriodSeconds: new(int64(20)), Containers: []corev1.Container{{Image: "r/node-termination-handler:1"}},
+		}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: "a-lease"}, Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("pod_x"), LeaseDurationSeconds: new(int32(15)), RenewTime: &metav1.MicroTime{Time: time.Now()},
 		}},
@@ -88,7 +100,7 @@ func newSite(t *testing.T) *site {
 	s.Gatherer = doctor.Gatherer{
 		Patience: 10 * time.Second,
 		Options: doctor.Options{
-			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", CheckTag: true, ManagedTag: tag,
+			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", Partition: "aws", EventAccounts: []string{"123456789012"}, CheckTag: true, ManagedTag: tag,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "a-lease", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
 		},
 		AWS: doctor.AWS{
@@ -97,6 +109,7 @@ func newSite(t *testing.T) *site {
 			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
 			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy,
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
+			SimulatePrincipalPolicy:   iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups, DescribeLifecycleHooks: groups.DescribeLifecycleHooks,
 			CompleteLifecycleAction: groups.CompleteLifecycleAction, RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
@@ -126,6 +139,16 @@ func (s *site) sick() map[string]doctor.Finding {
 		}
 	}
 	return sick
+}
+
+// wantBecauseOf expects that all that is not well has the one cause.
+func wantBecauseOf(t *testing.T, cause string, sick map[string]doctor.Finding) {
+	t.Helper()
+	for id, f := range sick {
+		if id != cause && f.Because != cause {
+			t.Errorf("%s has a cause of its own: %+v", id, f)
+		}
+	}
 }
 
 func TestGatheringFindsAllWellAndTouchesNothing(t *testing.T) {
@@ -159,11 +182,11 @@ func TestMissingReadPermissionsLeaveChecksUnknown(t *testing.T) {
 		service, action, code string
 		want                  []string
 	}{
-		{"events", "*", "AccessDeniedException", []string{"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters"}},
+		{"events", "*", "AccessDeniedException", []string{"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters", "dead-letters"}},
 		{"kms", "*", "AccessDeniedException", []string{"queue-key"}},
 		{"kms", "GetKeyPolicy", "AccessDeniedException", []string{"queue-key"}},
 		{"sts", "*", "AccessDenied", []string{"credentials", "account"}},
-		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", []string{"group-tag"}},
+		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", []string{"group-tag", "group-retention"}},
 	} {
 		s := newSite(t)
 		s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: tt.service, Action: tt.action, Code: tt.code, Status: http.StatusForbidden}))
@@ -217,15 +240,103 @@ func TestWhatDoesNotAnswerIsUnknownWhenTheTimeIsOver(t *testing.T) {
 func TestAQueueThatIsNotThereIsSaidToBeMissing(t *testing.T) {
 	s := newSite(t)
 	s.Options.QueueURL = s.aws.QueueURL("other")
-	if f := s.sick()["queue"]; f.Status != doctor.Failed || !strings.Contains(f.What, "there is no queue") {
+	sick := s.sick()
+	if f := sick["queue"]; f.Status != doctor.Failed || !strings.Contains(f.What, "there is no queue") {
 		t.Errorf("queue: %+v", f)
 	}
+	wantBecauseOf(t, "queue", sick)
+}
+
+func TestAQueueThatHangsIsNotBlamedOnOthers(t *testing.T) {
+	s := newSite(t)
+	s.Patience = 3 * time.Second // the queue has a third of it
+	s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "sqs", Hang: true}))
+	sick := s.sick()
+	if f := sick["queue"]; f.Status != doctor.Failed || !strings.Contains(f.What, "sqs:GetQueueAttributes: no answer within 1s") {
+		t.Errorf("queue: %+v", f)
+	}
+	for id, f := range sick {
+		if id != "queue" && (f.Status != doctor.Unknown || f.Because != "queue") {
+			t.Errorf("%s: %+v", id, f)
+		}
+	}
+	if f, is := sick["rule-spot"]; is {
+		t.Errorf("rule-spot: %+v", f)
+	}
+}
+
+// printed is what people see of it.
+func (s *site) printed() string {
+	s.Helper()
+	var out strings.Builder
+	s.must(doctor.Print(&out, doctor.Examine(s.Gather(s.Context())), doctor.Style{}))
+	return out.String()
+}
+
+func TestWithoutCredentialsDoctorSaysSoInSixLines(t *testing.T) {
+	for name, err := range map[string]error{
+		"none anywhere": fmt.Errorf("failed to refresh cached credentials, %w", fmt.Errorf("no EC2 IMDS role found, %w", errors.New("access disabled to EC2 IMDS"))),
+		"refused by STS": &smithy.OperationError{ServiceID: "STS", OperationName: "AssumeRoleWithWebIdentity", Err: &smithy.GenericAPIError{
+			Code: "AccessDenied", Message: "Not authorized to perform sts:AssumeRoleWithWebIdentity",
+		}},
+	} {
+		s := newSite(t)
+		s.AWS.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return aws.Credentials{}, err })
+		out := s.printed()
+		if lines := strings.Count(out, "\n"); lines > 6 {
+			t.Errorf("%s: %d lines:\n%s", name, lines, out)
+		}
+		for _, want := range []string{"× credentials: there are no credentials of AWS: ", "checks are not asked because of this: ", " 1 failed, "} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, out)
+			}
+		}
+		if calls := s.aws.Calls(); len(calls) > 0 {
+			t.Errorf("%s: AWS was asked: %+v", name, calls)
+		}
+	}
+}
+
+func TestATokenThatSTSDoesNotTakeIsShownWithThePolicyThatItNeeds(t *testing.T) {
+	s := newSite(t)
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://oidc.eks.us-east-1.amazonaws.com/id/X","sub":"system:serviceaccount:nth:nth","aud":["sts.amazonaws.com"]}`))
+	path := filepath.Join(t.TempDir(), "token")
+	s.must(os.WriteFile(path, []byte("e30."+claims+".c2ln"), 0o600))
+	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path)
+	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/team/handler")
+	s.must(s.aws.SetFault(awssim.Fault{ID: "trust", Service: "sts", Action: "AssumeRoleWithWebIdentity", Status: http.StatusForbidden, Code: "AccessDenied", Message: "Not authorized to perform sts:AssumeRoleWithWebIdentity"}))
+	cfg := s.aws.Config()
+	cfg.Credentials, cfg.RetryMaxAttempts = nil, 1
+	s.AWS.Credentials = stscreds.NewWebIdentityRoleProvider(sts.NewFromConfig(cfg), os.Getenv("AWS_ROLE_ARN"), stscreds.IdentityTokenFile(path))
+	out := s.printed()
+	for _, want := range []string{
+		"× credentials: STS refuses the role arn:aws:iam::123456789012:role/team/handler to system:serviceaccount:nth:nth: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity\n",
+		"    aws iam update-assume-role-policy --role-name handler --policy-document '{",
+		`"oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:nth"`,
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "lacks") {
+		t.Errorf("it blames the role's policy:\n%s", out)
+	}
+}
+
+func TestARegionThatIsNotTheEndpointsIsNamed(t *testing.T) {
+	s := newSite(t)
+	s.must(s.aws.SetFault(awssim.Fault{ID: "region", Code: "SignatureDoesNotMatch", Status: http.StatusForbidden, Message: "Credential should be scoped to a valid region."}))
+	sick := s.sick()
+	if f := sick["credentials"]; f.Status != doctor.Failed || !strings.Contains(f.Hint, "aws-region") {
+		t.Errorf("credentials: %+v", f)
+	}
+	wantBecauseOf(t, "credentials", sick)
 }
 
 func TestAQueuesAttributesAreRead(t *testing.T) {
 	s := newSite(t)
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: "nth", Attributes: map[string]string{
-		"DelaySeconds": "90", "MessageRetentionPeriod": "60", "VisibilityTimeout": "43200", "FifoQueue": "true", "KmsMasterKeyId": "alias/aws/sqs",
+		"DelaySeconds": "90", "MessageRetentionPeriod": "60", "VisibilityTimeout": "43200", "KmsMasterKeyId": "alias/aws/sqs",
 		"RedrivePolicy": `{"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead", "maxReceiveCount": 1}`, "Policy": "",
 	}}))
 	got := map[string]string{}
@@ -233,8 +344,8 @@ func TestAQueuesAttributesAreRead(t *testing.T) {
 		got[id] = f.Status.String()
 	}
 	want := map[string]string{
-		"queue-delay": "failed", "queue-retention": "failed", "queue-visibility": "warning", "queue-type": "failed",
-		"queue-key": "failed", "queue-redrive": "warning", "queue-policy": "failed", "rule-targets": "failed",
+		"queue-delay": "failed", "queue-retention": "failed", "queue-visibility": "warning",
+		"queue-key": "failed", "queue-redrive": "warning", "queue-policy": "failed",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("not well (-want +got):\n%s", diff)
@@ -248,8 +359,8 @@ func TestAClusterThatCannotBeReachedDoesNotKeepTheRestFromBeingChecked(t *testin
 	if f := sick["api-server"]; f.Status != doctor.Failed || !strings.Contains(f.What, "no kubeconfig") {
 		t.Errorf("api-server: %+v", f)
 	}
-	for _, id := range []string{"nodes", "rbac", "lease", "other-handlers", "group-hook"} {
-		if sick[id].Status != doctor.Unknown {
+	for _, id := range []string{"handler", "nodes", "rbac", "lease", "other-handlers", "group-hook"} {
+		if sick[id].Status != doctor.Unknown || sick[id].Because != "api-server" {
 			t.Errorf("%s: %+v", id, sick[id])
 		}
 	}
@@ -278,6 +389,39 @@ func TestHooksOfOthersDoNotCount(t *testing.T) {
 	}
 }
 
+func TestInstancesOfAnAccountWhoseNoticesAreIgnoredAreFound(t *testing.T) {
+	s := newSite(t)
+	s.Options.EventAccounts = []string{"210987654321"}
+	sick := s.sick()
+	if f := sick["event-accounts"]; f.Status != doctor.Failed || !strings.HasSuffix(f.What, ": a (123456789012)") {
+		t.Errorf("event-accounts: %+v", f)
+	}
+	if account := s.CallerAccount(t.Context()); account != "123456789012" {
+		t.Errorf("the caller is of account %q", account)
+	}
+}
+
+func TestARegionIsReadFromTheNode(t *testing.T) {
+	for _, tt := range []struct{ label, providerID, want string }{
+		{"", "aws:///us-east-1a/" + instance, "us-east-1"},
+		{"", "aws:///us-west-2-lax-1a/" + instance, "us-west-2"},
+		{"", "aws:///us-east-1-wl1-bos-wlz-1/" + instance, "us-east-1"},
+		{"", "aws:///us-gov-west-1b/" + instance, "us-gov-west-1"},
+		{"eu-west-1", "aws:///us-east-1a/" + instance, "eu-west-1"},
+		{"", "aws:///" + instance, ""},
+		{"", "eks-hybrid:///us-west-2/cluster/mi-0", ""},
+		{"", "", ""},
+	} {
+		node := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: tt.providerID}}
+		if tt.label != "" {
+			node.Labels = map[string]string{corev1.LabelTopologyRegion: tt.label}
+		}
+		if got := doctor.RegionOf(node); got != tt.want {
+			t.Errorf("region of %+v is %q, want %q", tt, got, tt.want)
+		}
+	}
+}
+
 func TestForbiddenListsAreUnknown(t *testing.T) {
 	s := newSite(t)
 	s.kube.PrependReactor("*", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -286,4 +430,163 @@ func TestForbiddenListsAreUnknown(t *testing.T) {
 	if f := s.sick()["other-handlers"]; f.Status != doctor.Unknown || !strings.Contains(f.What, "permission list pods is missing") {
 		t.Errorf("other-handlers: %+v", f)
 	}
+}
+
+func TestACrashingHandlerIsFoundWithItsLastLine(t *testing.T) {
+	s := newSite(t)
+	pod, err := s.kube.CoreV1().Pods("nth").Get(s.Context(), "nth-1", metav1.GetOptions{})
+	s.must(err)
+	crash := func(message string) {
+		pod.Status = corev1.PodStatus{
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}},
+			ContainerStatuses: []corev1.ContainerStatus{{
+				RestartCount:         5,
+				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error", Message: message}},
+			}},
+		}
+		_, err := s.kube.CoreV1().Pods("nth").UpdateStatus(s.Context(), pod, metav1.UpdateOptions{})
+		s.must(err)
+	}
+	for message, want := range map[string]string{
+		"2 mistakes:\nqueue-url: is required\n": "pod nth-1 has ended 5 times, with status 2: queue-url: is required",
+		"":                                      "pod nth-1 has ended 5 times, with status 2: fake logs", // what the fake's log says
+	} {
+		crash(message)
+		if f := s.sick()["handler"]; f.Status != doctor.Failed || !strings.HasSuffix(f.What, want) {
+			t.Errorf("with the message %q: %+v", message, f)
+		}
+	}
+}
+
+func TestAHandlerIsFoundInAnyNamespaceByItsQueue(t *testing.T) {
+	s := newSite(t)
+	s.as("admin")
+	s.must(s.kube.CoreV1().Pods("nth").Delete(s.Context(), "nth-1", metav1.DeleteOptions{}))
+	_, err := s.kube.AppsV1().Deployments("elsewhere").Create(s.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "handler", Namespace: "elsewhere"},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Image: "r/node-termination-handler:1", Env: []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.Options.QueueURL}}}},
+		}}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	if f := s.sick()["handler"]; f.Status != doctor.Failed || !strings.Contains(f.What, "elsewhere/handler has no pod") {
+		t.Errorf("handler: %+v", f)
+	}
+}
+
+// as has the API server say that somebody calls it.
+func (s *site) as(user string) {
+	s.kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authnv1.SelfSubjectReview{Status: authnv1.SelfSubjectReviewStatus{UserInfo: authnv1.UserInfo{Username: user}}}, nil
+	})
+}
+
+func TestAPersonAsksForTheHandlersRightsAndNotForTheirOwn(t *testing.T) {
+	s := newSite(t)
+	s.as("admin")
+	_, err := s.kube.CoreV1().ServiceAccounts("nth").Create(s.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Name: "nth", Annotations: map[string]string{"eks.amazonaws.com/role-arn": s.aws.RoleARN("handler")},
+	}}, metav1.CreateOptions{})
+	s.must(err)
+	s.must(s.aws.PutRole(awssim.Role{Name: "handler", Policy: `{"Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`}))
+	var groups []string
+	s.kube.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authzv1.SubjectAccessReview)
+		groups = review.Spec.Groups
+		allowed := review.Spec.User == "system:serviceaccount:nth:nth" && review.Spec.ResourceAttributes.Subresource != "eviction"
+		return true, &authzv1.SubjectAccessReview{Status: authzv1.SubjectAccessReviewStatus{Allowed: allowed}}, nil
+	})
+	sick := s.sick()
+	if f := sick["rbac"]; f.Status != doctor.Failed || f.What != "system:serviceaccount:nth:nth has no permission to create pods/eviction" {
+		t.Errorf("rbac: %+v", f)
+	}
+	if diff := cmp.Diff([]string{"system:serviceaccounts", "system:authenticated", "system:serviceaccounts:nth"}, groups); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+	if f, is := sick["permissions"]; is {
+		t.Errorf("permissions: %+v", f)
+	}
+
+	// Who may not ask for others knows nothing of them.
+	s.kube.PrependReactor("create", "subjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}, "", nil)
+	})
+	s.must(s.aws.SetFault(awssim.Fault{ID: "iam", Service: "iam", Code: "AccessDenied", Status: http.StatusForbidden}))
+	sick = s.sick()
+	for id, permission := range map[string]string{"rbac": "create subjectaccessreviews.authorization.k8s.io", "permissions": "iam:SimulatePrincipalPolicy"} {
+		if f := sick[id]; f.Status != doctor.Unknown || !strings.Contains(f.What, "permission "+permission+" is missing") {
+			t.Errorf("%s: %+v", id, f)
+		}
+	}
+}
+
+// IAM does not look at the groups when it is asked what a role may do: whoever asks names their tags.
+func TestTheRightsOfTheRoleMayDependOnATagOfTheGroup(t *testing.T) {
+	s := newSite(t)
+	s.as("admin")
+	_, err := s.kube.CoreV1().ServiceAccounts("nth").Create(s.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Name: "nth", Annotations: map[string]string{"eks.amazonaws.com/role-arn": s.aws.RoleARN("handler")},
+	}}, metav1.CreateOptions{})
+	s.must(err)
+	s.must(s.aws.PutRole(awssim.Role{Name: "handler", Policy: `{"Statement": [
+		{"Effect": "Allow", "Action": ["sqs:*", "ec2:*", "autoscaling:Describe*"], "Resource": "*"},
+		{"Effect": "Allow", "Action": ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"], "Resource": "*",
+			"Condition": {"Null": {"aws:ResourceTag/kubernetes.io/cluster/prod": "false"}}}]}`}))
+	if f := s.sick()["permissions"]; f.Status != doctor.Failed || !strings.Contains(f.What, "autoscaling:CompleteLifecycleAction") {
+		t.Errorf("without the tag: %+v", f)
+	}
+	s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{instance}, Tags: map[string]string{tag: "", "kubernetes.io/cluster/prod": "owned"}}))
+	if f, is := s.sick()["permissions"]; is {
+		t.Errorf("with the tag: %+v", f)
+	}
+}
+
+func TestProgressIsToldAfterASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "slow", Service: "events", Latency: 2500 * time.Millisecond}))
+		start := time.Now()
+		var said []string
+		s.Progress = func(waitingFor []string) {
+			said = append(said, fmt.Sprintf("%s %s", time.Since(start), strings.Join(waitingFor, ", ")))
+		}
+		s.Gather(t.Context())
+		if len(said) == 0 || !strings.HasPrefix(said[0], "1s EventBridge") {
+			t.Errorf("said %q", said)
+		}
+	})
+}
+
+func TestAThousandNodesAreLookedAtInFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		const nodes, groups = 1000, 50
+		members := make([][]string, groups)
+		for k := range nodes {
+			id := fmt.Sprintf("i-%017x", k)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{tag: ""}}))
+			members[k%groups] = append(members[k%groups], id)
+			s.must(s.kube.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + id}}))
+		}
+		for k := range groups {
+			name := fmt.Sprintf("group-%d", k)
+			s.must(s.aws.PutGroup(awssim.Group{Name: name, Instances: members[k], Tags: map[string]string{tag: ""}}))
+			s.must(s.aws.PutHook(awssim.Hook{Group: name, Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}))
+		}
+		// An answer of AWS takes 100 ms and more from another continent.
+		s.must(s.aws.SetFault(awssim.Fault{ID: "far", Latency: 300 * time.Millisecond}))
+		before, start := len(s.aws.Calls()), time.Now()
+		if sick := s.sick(); len(sick) > 0 {
+			t.Errorf("not well: %+v", sick)
+		}
+		took, calls := time.Since(start), len(s.aws.Calls())-before
+		t.Logf("%s, %d calls", took, calls)
+		if took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if most := groups + nodes/200 + 20; calls > most { // one call a group for its hooks
+			t.Errorf("%d calls, want %d at most", calls, most)
+		}
+	})
 }

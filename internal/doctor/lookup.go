@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Instance is the one behind a node. ErrAbsent: EC2 knows none.
+// Instance returns the instance behind a node, or ErrAbsent if EC2 knows none.
 func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
 	found := g.AWS.instances(ctx, Answer[[]Node]{Value: []Node{n}})
 	switch {
@@ -18,7 +18,29 @@ func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
 	return found.Value[0], nil
 }
 
-// TerminationHook is the first of a group that is ours.
+// InstancesBehind returns the instances behind nodes that EC2 knows, by the name of the node.
+func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[string]Instance, error) {
+	found := g.AWS.instances(ctx, Answer[[]Node]{Value: nodes})
+	if found.Err != nil {
+		return nil, found.Err
+	}
+	return behind(&Facts{Nodes: Answer[[]Node]{Value: nodes}, Instances: found}), nil
+}
+
+// InReservation returns the instances of a Capacity Reservation that are not on their way to
+// terminate.
+func (g *Gatherer) InReservation(ctx context.Context, id string) ([]Instance, error) {
+	found, err := g.AWS.describeInstances(ctx, where("capacity-reservation-id", id),
+		where("instance-state-name", "pending", "running", "stopping", "stopped"))
+	return found, explain(ctx, "ec2:DescribeInstances", err)
+}
+
+// CallerAccount returns the account of the caller; empty if AWS does not say it.
+func (g *Gatherer) CallerAccount(ctx context.Context) string {
+	return g.AWS.caller(ctx).Value.Account
+}
+
+// TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks := g.AWS.hooks(ctx, group, g.Options.HookNames)
 	if hooks.Err != nil {
@@ -31,7 +53,7 @@ func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, err
 	return hooks.Value[k], nil
 }
 
-// RulesTaking are the names of the rules that would send an event to the queue.
+// RulesTaking returns the names of the rules that would send an event to the queue.
 func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, error) {
 	queue := g.AWS.queue(ctx, g.Options.QueueURL)
 	if queue.Err != nil {
@@ -45,5 +67,5 @@ func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, err
 	return enabled, nil
 }
 
-// IsDenied reports whether the error is that of a missing permission.
+// IsDenied reports whether an error says that a permission is missing.
 func IsDenied(err error) bool { return denied(err) }

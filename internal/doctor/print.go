@@ -1,47 +1,195 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode"
 )
 
-// marks are what stands before a line.
+// marks stand at the beginning of a line.
 var marks = [...]string{Unknown: "?", OK: "√", Warning: "‼", Failed: "×"}
 
-// Print writes the findings for people: a heading for each group, a line for
-// each check, and what to do about it.
-func Print(w io.Writer, findings []Finding) error {
-	var b strings.Builder
-	group := ""
-	var counts [len(marks)]int
+// colours are the SGR sequences of ECMA-48 for the marks.
+var colours = [...]string{Unknown: "\x1b[35m", OK: "\x1b[32m", Warning: "\x1b[33m", Failed: "\x1b[31m"}
+
+// A Style is how findings are printed for people.
+type Style struct {
+	Verbose bool // a line for each check, also for those that one cause keeps from being asked
+	Colour  bool
+}
+
+// Print writes the findings for people: a heading for each group, a line for each check, and what
+// to do about it. Findings that are unknown for one cause share a line. If a check failed and
+// others were not asked because of it, all checks that are well share a line too.
+func Print(w io.Writer, findings []Finding, style Style) error {
+	p := newPrinter(findings, style)
+	var well []string
+	heading := ""
 	for _, f := range findings {
-		if f.Group != group {
-			if group != "" {
-				b.WriteString("\n")
+		switch {
+		case p.short && f.Status == OK:
+			well = append(well, f.ID)
+			continue
+		case p.toldElsewhere(f):
+			continue
+		}
+		if !p.short && f.Group != heading {
+			if heading != "" {
+				p.print("\n")
 			}
-			group = f.Group
-			fmt.Fprintf(&b, "%s\n%s\n", group, strings.Repeat("-", len(group)))
+			heading = f.Group
+			p.print("%s\n%s\n", heading, strings.Repeat("-", len(heading)))
 		}
-		counts[f.Status]++
-		fmt.Fprintf(&b, "%s %s\n", marks[f.Status], f.What)
-		if f.Hint != "" {
-			fmt.Fprintf(&b, "    %s\n", f.Hint)
-		}
-		if f.Link != "" {
-			fmt.Fprintf(&b, "    see %s\n", f.Link)
+		p.finding(f)
+	}
+	if len(well) > 0 {
+		p.print("%s %s well: %s\n", p.mark(OK), number(len(well)), strings.Join(well, ", "))
+	}
+	if !p.short {
+		p.print("\n")
+	}
+	p.total(findings)
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+type printer struct {
+	strings.Builder
+	Style
+	checks map[string]bool      // the ids of the findings
+	causes map[string][]Finding // what is unknown, by its cause
+	brief  map[string]bool      // the causes whose findings are one line
+	short  bool                 // a failed check is such a cause: what is well is one line too
+}
+
+func newPrinter(findings []Finding, style Style) *printer {
+	p := &printer{Style: style, checks: map[string]bool{}, causes: map[string][]Finding{}, brief: map[string]bool{}}
+	failed := map[string]bool{}
+	for _, f := range findings {
+		p.checks[f.ID] = true
+		failed[f.ID] = f.Status == Failed
+		if f.Status == Unknown && f.Because != "" {
+			p.causes[f.Because] = append(p.causes[f.Because], f)
 		}
 	}
-	fmt.Fprintf(&b, "\n%s %d of %d checks are well", marks[Worst(findings)], counts[OK], len(findings))
+	for cause, members := range p.causes {
+		p.brief[cause] = !style.Verbose && (p.checks[cause] || len(members) > 1)
+		p.short = p.short || p.brief[cause] && failed[cause]
+	}
+	return p
+}
+
+// toldElsewhere reports whether another line stands for the finding: that of the check that is its
+// cause, or of the first finding with the same cause.
+func (p *printer) toldElsewhere(f Finding) bool {
+	return p.brief[f.Because] && (p.checks[f.Because] || p.causes[f.Because][0].ID != f.ID)
+}
+
+// total prints how many checks ended how.
+func (p *printer) total(findings []Finding) {
+	var counts [len(marks)]int
+	accepted := 0
+	for _, f := range findings {
+		if f.Accepted {
+			accepted++
+		} else {
+			counts[f.Status]++
+		}
+	}
+	worst := Worst(findings)
+	p.print("%s %d of %d checks passed", p.mark(worst), counts[OK], len(findings))
 	for _, s := range []Status{Failed, Warning, Unknown} {
 		if counts[s] > 0 {
-			fmt.Fprintf(&b, ", %d %s", counts[s], map[Status]string{Failed: "failed", Warning: "with a warning", Unknown: "unknown"}[s])
+			p.print(", %d %s", counts[s], map[Status]string{Failed: "failed", Warning: "with a warning", Unknown: "unknown"}[s])
 		}
 	}
-	b.WriteString("\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	if accepted > 0 {
+		p.print(", %d accepted", accepted)
+	}
+	if worst == Unknown {
+		p.print(": it is unknown whether nodes are drained in time")
+	}
+	p.print("\n")
+}
+
+func (p *printer) print(format string, args ...any) { fmt.Fprintf(p, format, args...) }
+
+func (p *printer) mark(s Status) string {
+	if p.Colour {
+		return colours[s] + marks[s] + "\x1b[0m"
+	}
+	return marks[s]
+}
+
+// finding prints the lines of a check, or the line of all findings with one cause.
+func (p *printer) finding(f Finding) {
+	same := p.causes[f.Because]
+	switch {
+	case p.brief[f.Because]:
+		p.print("%s %s: %s unknown: %s\n", p.mark(Unknown), clean(f.Because), number(len(same)), idsOf(same))
+	case f.Accepted:
+		p.print("%s %s, accepted: %s\n", p.mark(f.Status), f.ID, clean(f.What))
+		return
+	default:
+		p.print("%s %s: %s\n", p.mark(f.Status), f.ID, clean(f.What))
+	}
+	if f.Hint != "" {
+		p.print("    %s\n", clean(f.Hint))
+	}
+	for _, command := range f.Commands {
+		for line := range strings.Lines(command) {
+			p.print("    %s\n", clean(strings.TrimSuffix(line, "\n")))
+		}
+	}
+	if f.Link != "" {
+		p.print("    see %s\n", f.Link)
+	}
+	if blocked := p.causes[f.ID]; p.brief[f.ID] {
+		p.print("%s %s not asked because of this: %s\n", p.mark(Unknown), number(len(blocked)), idsOf(blocked))
+	}
+}
+
+func number(n int) string {
+	if n == 1 {
+		return "1 check is"
+	}
+	return fmt.Sprintf("%d checks are", n)
+}
+
+// idsOf joins the ids of findings, those of needed checks first, and cuts them if there are many.
+func idsOf(findings []Finding) string {
+	const most = 5
+	var ids []string
+	byNeed := func(a, b Finding) int { return cmp.Compare(order(a), order(b)) }
+	for _, f := range slices.SortedStableFunc(slices.Values(findings), byNeed) {
+		ids = append(ids, f.ID)
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("%s and %d more (--verbose has them all)", strings.Join(ids[:most], ", "), len(ids)-most)
+	}
+	return strings.Join(ids, ", ")
+}
+
+func order(f Finding) int {
+	if f.Needed {
+		return 0
+	}
+	return 1
+}
+
+// clean replaces the characters that could control a terminal: names and messages come from
+// others.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsGraphic(r) {
+			return r
+		}
+		return ' '
+	}, text)
 }
 
 // PrintJSON writes the findings for programs.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -61,23 +61,62 @@ type stage struct {
 	// that pod does.
 	behind time.Duration
 
+	// hangs is how long a webhook takes before an eviction is done; nil: no time.
+	hangs func(pod string) time.Duration
+	// swallows says of an eviction that it is accepted without being done; nil: of none.
+	swallows func(pod string) bool
+	// dead is true where no kubelet stops what is deleted.
+	dead bool
+	// stopped is called when a pod has gone; nil: nothing is.
+	stopped func(pod *corev1.Pod)
+
 	stopping map[string]bool // whatever the watch shows
 	over     chan struct{}   // closed at the end
 
 	mu     sync.Mutex
 	events []string
+	node   NodeState
+}
+
+// log returns a logger that writes to the test's output.
+func (s *stage) log() *slog.Logger { return slog.New(slog.NewTextHandler(s.Output(), nil)) }
+
+// look is what the drain knows of the node.
+func (s *stage) look() NodeState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
+}
+
+// after changes the node, after a time.
+func (s *stage) after(d time.Duration, change func(*NodeState)) {
+	go func() {
+		if s.passes(d - time.Since(s.begin)) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			change(&s.node)
+		}
+	}()
+}
+
+// loses returns, once, the error that comes in the place of the answer to a request.
+func (s *stage) loses() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err, s.lost = s.lost, nil
+	return err
 }
 
 func play(t *testing.T, run func(s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, stopping: map[string]bool{}, over: make(chan struct{})}
+		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, stopping: map[string]bool{}, over: make(chan struct{}), node: NodeState{Ready: true, Cordoned: true}}
 		defer close(s.over)
 		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			d := action.(clienttesting.DeleteActionImpl)
 			err := s.stop("deleted", d.GetName(), &d.DeleteOptions)
 			if err == nil {
-				err, s.lost = s.lost, nil
+				err = s.loses()
 			}
 			return true, nil, err
 		})
@@ -88,6 +127,22 @@ func play(t *testing.T, run func(s *stage)) {
 		}
 		run(s)
 	})
+}
+
+// watchVolumes makes the drainer wait for volumes, until the end of the play.
+func (s *stage) watchVolumes() {
+	s.Helper()
+	volumes, err := NewVolumes(s.drainer.Client)
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(s.Context())
+	s.Cleanup(func() {
+		stop()
+		synctest.Wait()
+	})
+	go volumes.Run(ctx)
+	s.drainer.Volumes = volumes
 }
 
 // selectFields makes the fake heed field selectors: it ignores them by itself.
@@ -199,15 +254,17 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 		late := max(10*time.Millisecond, min(s.behind, grace, s.stops[name]))
 		if s.passes(late) {
 			pod.DeletionTimestamp = &end
+			pod.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
 			if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil && !apierrors.IsNotFound(err) {
 				s.Error(err)
 			}
 		}
-		if len(pod.Finalizers) > 0 {
+		if len(pod.Finalizers) > 0 || s.dead || !s.passes(min(grace, s.stops[name])-late) {
 			return
 		}
-		s.passes(min(grace, s.stops[name]) - late)
-		_ = s.kube.Tracker().Delete(gvr, "ns", name) // it may have stopped sooner
+		if err := s.kube.Tracker().Delete(gvr, "ns", name); err == nil && s.stopped != nil { // it may have stopped sooner
+			s.stopped(pod)
+		}
 	}()
 	return nil
 }
@@ -253,12 +310,20 @@ func (e evictions) RESTClient() rest.Interface {
 					status = refusal
 				}
 			}
-			if status.Code == http.StatusCreated {
+			if e.stage.hangs != nil {
+				select {
+				case <-time.After(e.stage.hangs(eviction.Name)):
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+			}
+			if e.stage.swallows != nil && e.stage.swallows(eviction.Name) {
+				e.stage.happened("swallowed %s", eviction.Name)
+			} else if status.Code == http.StatusCreated {
 				var refused *apierrors.StatusError
 				if err := e.stage.stop("evicted", eviction.Name, eviction.DeleteOptions); errors.As(err, &refused) {
 					status = &refused.ErrStatus
-				} else if err := e.stage.lost; err != nil {
-					e.stage.lost = nil
+				} else if err := e.stage.loses(); err != nil {
 					return nil, err
 				}
 			} else {
@@ -279,7 +344,13 @@ func (e evictions) RESTClient() rest.Interface {
 }
 
 func (s *stage) drain(terms Terms, changed <-chan Terms) (Result, error) {
-	return s.drainer.Drain(s.Context(), Order{Node: "node", CordonedAt: s.begin, Terms: terms, Changed: changed, Log: testr.New(s.T)})
+	return s.drainIn(s.Context(), terms, changed)
+}
+
+// drainIn is drain in a context that may end.
+func (s *stage) drainIn(ctx context.Context, terms Terms, changed <-chan Terms) (Result, error) {
+	terms.CordonedAt = s.begin
+	return s.drainer.Drain(ctx, Request{Node: "node", Terms: terms, Changed: changed, NodeState: s.look, Log: s.log()})
 }
 
 // want checks what happened; refusals are counted, not listed.
@@ -333,7 +404,7 @@ func TestADrainEndsWithTheSecondLook(t *testing.T) {
 			s.pod("late")
 		}()
 		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 2, Stayed: []string{"ns/daemon"}}, secondLook)
+		s.wantEnd(result, err, Result{Evicted: 2, Stayed: []string{"ns/daemon"}}, lateBindTime)
 		s.want(0, "0s evicted a with 30s", "3s evicted late with 30s")
 	})
 }
@@ -374,8 +445,8 @@ func TestEachPodThatIsAskedToLeaveHasOneSpanHoweverOftenItIsAsked(t *testing.T) 
 			return budget(pod)
 		}
 		// As the controller calls it: within the span of a notice.
-		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), Order{
-			Node: "node", CordonedAt: s.begin, Terms: Terms{Deadline: s.begin.Add(120 * time.Second)}, Log: testr.New(s.T),
+		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), Request{
+			Node: "node", Terms: Terms{CordonedAt: s.begin, Deadline: s.begin.Add(120 * time.Second)}, Log: s.log(),
 		})
 		if err != nil {
 			t.Error(err)
@@ -430,7 +501,7 @@ func TestARefusalIsObservedWithItsReason(t *testing.T) {
 			s.pod("a")
 			s.refuse = refuse
 			seen := map[Refusal]int{}
-			s.drainer.Observe = func(step Step) { seen[step.Refusal]++ }
+			s.drainer.Observe = func(step Answer) { seen[step.Refusal]++ }
 			_, _ = s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 			if seen[want] == 0 || seen[""] != 1 || len(seen) != 2 {
 				t.Errorf("%v, want only %q, and the deletion", seen, want)
@@ -486,7 +557,7 @@ func TestAMachineThatIsGoingAlreadyAsksNoBudget(t *testing.T) {
 		s.pod("a")
 		s.refuse = budget
 		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
-		s.wantEnd(result, err, Result{Forced: 1}, secondLook)
+		s.wantEnd(result, err, Result{Forced: 1}, lateBindTime)
 		s.want(0, "0s deleted a with 30s")
 	})
 }
@@ -498,7 +569,7 @@ func TestWhatIsLeftAtTheDeadlineIsNamed(t *testing.T) {
 			p.Finalizers = []string{"somebody/else"}
 		})
 		result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Forced: 1, Missed: []string{"ns/stuck"}}, 60*time.Second)
+		s.wantEnd(result, err, Result{Missed: []string{"ns/stuck"}}, 60*time.Second)
 		s.want(0, "55s deleted stuck with 1s") // it may be the API server's clock that is an hour behind
 	})
 }
@@ -540,7 +611,7 @@ func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {
 					changed <- Terms{Deadline: s.begin.Add(130 * time.Second)}
 				}()
 				result, err := s.drain(Terms{}, changed)
-				s.wantEnd(result, err, Result{Evicted: 1, Forced: 1}, 126*time.Second)
+				s.wantEnd(result, err, Result{Forced: 1}, 126*time.Second)
 				s.want(0, "0s evicted slow with 8m20s", "2m5s deleted slow with 1s")
 			})
 		})
@@ -555,7 +626,28 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.pod("self")
 			s.pod("a")
 			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, secondLook)
+			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, lateBindTime)
+		})
+	})
+	t.Run("but evicted, as the last, where there is none", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.drainer.Self, s.drainer.EvictSelf = self, true
+			s.refuse = func(pod string) *metav1.Status {
+				if pod == "self" && time.Since(s.begin) < 50*time.Second {
+					return budget(pod)
+				}
+				return nil
+			}
+			s.pod("a", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
+			s.pod("self")
+			s.stops["a"] = 20 * time.Second
+			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			if result.Evicted != 2 || result.Self || err != nil {
+				t.Errorf("Drain = %+v, %v", result, err)
+			}
+			if requests := s.requests(); requests[0] != "a" || slices.Contains(requests[1:], "a") {
+				t.Errorf("requests for %v, want those for our own pod after the other", requests)
+			}
 		})
 	})
 	t.Run("or time runs out", func(t *testing.T) {
@@ -565,7 +657,7 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 			s.stops["slow"] = 500 * time.Second
 			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, 80*time.Second)
+			s.wantEnd(result, err, Result{Self: true}, 80*time.Second)
 		})
 	})
 }
@@ -579,7 +671,7 @@ func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
 	})
 	d := &Drainer{Client: kube, Grace: -1}
 	deadline := time.Now().Add(200 * time.Millisecond)
-	result, err := d.Drain(t.Context(), Order{Node: "node", CordonedAt: time.Now(), Terms: Terms{Deadline: deadline}, Log: testr.New(t)})
+	result, err := d.Drain(t.Context(), Request{Node: "node", Terms: Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if diff := cmp.Diff(Result{Missed: []string{"all, which could not be listed"}}, result); diff != "" || err != nil {
 		t.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
@@ -598,24 +690,24 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 			time.Sleep(7 * time.Second)
 			cancel(cause)
 		}()
-		result, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
+		result, err := s.drainer.Drain(ctx, Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
 		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
 			t.Errorf("Drain = %v after %s", err, took)
 		}
-		if diff := cmp.Diff(Result{Left: 1}, result); diff != "" {
+		if diff := cmp.Diff(Result{}, result); diff != "" {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // Nobody knows what a request did that is cut off in the middle.
-func TestARequestUnderWayIsHeardOutForASecond(t *testing.T) {
+func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers, want time.Duration
 		result        Result
 	}{
-		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, Result{Evicted: 1, Left: 1}},
-		"it is not answered": {time.Hour, 1200 * time.Millisecond, Result{Left: 1}},
+		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, Result{}},
+		"it is not answered": {time.Hour, 1200 * time.Millisecond, Result{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
@@ -625,7 +717,7 @@ func TestARequestUnderWayIsHeardOutForASecond(t *testing.T) {
 				cause := errors.New("the process stops")
 				ctx, cancel := context.WithCancelCause(s.Context())
 				time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
-				result, err := s.drainer.Drain(ctx, Order{Node: "node", CordonedAt: s.begin, Log: testr.New(s.T)})
+				result, err := s.drainer.Drain(ctx, Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
 				if took := time.Since(s.begin); !errors.Is(err, cause) || took != test.want {
 					t.Errorf("Drain = %v after %s, want %v after %s", err, took, cause, test.want)
 				}
@@ -651,7 +743,7 @@ func TestAnEvictionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
 				s.lost, s.behind = syscall.ECONNRESET, behind
 				result, err := s.drain(Terms{}, nil)
 				s.want(0, "0s evicted a with 30s")
-				s.wantEnd(result, err, Result{}, 10*time.Second)
+				s.wantEnd(result, err, Result{Evicted: 1}, 10*time.Second)
 			})
 		})
 	}
@@ -665,7 +757,7 @@ func TestADeletionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
 		s.lost, s.behind = syscall.ECONNRESET, time.Hour
 		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
 		s.want(0, "0s deleted a with 30s")
-		s.wantEnd(result, err, Result{}, 10*time.Second)
+		s.wantEnd(result, err, Result{Forced: 1}, 10*time.Second)
 	})
 }
 
@@ -697,7 +789,7 @@ func TestAnEvictionThatDidNotGetThroughIsMadeAgain(t *testing.T) {
 	})
 }
 
-func TestRequestsUnderWayAreBounded(t *testing.T) {
+func TestRequestsInFlightAreBounded(t *testing.T) {
 	play(t, func(s *stage) {
 		for k := range 100 {
 			s.pod(fmt.Sprintf("p%02d", k))
@@ -716,9 +808,9 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 			return nil
 		}
 		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Evicted: 100}, secondLook)
-		if most != parallel {
-			t.Errorf("%d at once, want %d", most, parallel)
+		s.wantEnd(result, err, Result{Evicted: 100}, lateBindTime)
+		if most != maxPending {
+			t.Errorf("%d at once, want %d", most, maxPending)
 		}
 	})
 }
@@ -749,7 +841,7 @@ func TestOfNodesWithOneDeadlineOneIsEmptiedAfterTheOther(t *testing.T) {
 				s.pod(fmt.Sprintf("%s-%d", node, k), func(p *corev1.Pod) { p.Spec.NodeName = node })
 			}
 			drains.Go(func() {
-				result, err := s.drainer.Drain(s.Context(), Order{Node: node, CordonedAt: s.begin, Terms: Terms{Deadline: deadline}, Log: testr.New(s.T)})
+				result, err := s.drainer.Drain(s.Context(), Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()})
 				if err != nil || result.Evicted != 2 {
 					t.Errorf("%s: %+v, %v", node, result, err)
 				}
@@ -789,7 +881,7 @@ func TestWhatWasRefusedGoesBehindWhatWasNotTried(t *testing.T) {
 		var drains sync.WaitGroup
 		begin := func(node string) {
 			drains.Go(func() {
-				if _, err := s.drainer.Drain(s.Context(), Order{Node: node, CordonedAt: s.begin, Terms: Terms{Deadline: deadline}, Log: testr.New(s.T)}); err != nil {
+				if _, err := s.drainer.Drain(s.Context(), Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -833,11 +925,11 @@ func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
 		s.pod("hurried", func(p *corev1.Pod) { p.Spec.NodeName = "hurried" })
 		changed := make(chan Terms)
 		var drains sync.WaitGroup
-		for _, o := range []Order{
+		for _, o := range []Request{
 			{Node: "calm", Terms: Terms{Deadline: s.begin.Add(100 * time.Second)}},
 			{Node: "hurried", Changed: changed},
 		} {
-			o.CordonedAt, o.Log = s.begin, testr.New(s.T)
+			o.Terms.CordonedAt, o.Log = s.begin, s.log()
 			drains.Go(func() {
 				if _, err := s.drainer.Drain(s.Context(), o); err != nil {
 					t.Error(err)

@@ -1,93 +1,102 @@
 package drain
 
 import (
-	"io"
 	"strings"
 	"testing"
+	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/kubectl/pkg/drain"
 )
 
-// The pods that leave are those that kubectl asks to leave: for every kind of pod
-// that one of its filters looks at, with every option.
-func TestThePodsThatLeaveAreThoseOfKubectlDrain(t *testing.T) {
-	none := metav1.OwnerReference{}
-	owners := []metav1.OwnerReference{
-		none,
-		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", Controller: new(true)},
-		{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "owner", Controller: new(true)},
-		{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "owner"},
-		{APIVersion: "apps.example.com/v1", Kind: "DaemonSet", Name: "owner", Controller: new(true)},
-	}
-	phases := []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
-	both := []bool{false, true}
-	for _, owner := range owners {
-		for _, phase := range phases {
-			for _, static := range both {
-				for _, emptyDir := range both {
-					pod := &corev1.Pod{
-						ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"},
-						Spec:       corev1.PodSpec{NodeName: "n"},
-						Status:     corev1.PodStatus{Phase: phase},
-					}
-					if owner != none {
-						pod.OwnerReferences = []metav1.OwnerReference{owner}
-					}
-					if static {
-						pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-					}
-					pod.Spec.Volumes = []corev1.Volume{{Name: "secret"}}
-					if emptyDir {
-						pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
-							Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-						})
-					}
-					for _, f := range []Filter{{}, {IgnoreDaemonSets: true}, {DeleteEmptyDir: true}, {IgnoreDaemonSets: true, DeleteEmptyDir: true}} {
-						want, refused := kubectlDrains(t, f, pod)
-						leaves, why := f.leaves(pod)
-						if leaves != want || (why != "") != refused {
-							t.Errorf("%+v, %s pod of %+v, static %t, emptyDir %t: leaves = %t, %q; kubectl: %t, refused %t",
-								f, phase, owner, static, emptyDir, leaves, why, want, refused)
-						}
-					}
-				}
+func TestThePodsThatLeaveAreThoseThatKubectlEvicts(t *testing.T) {
+	ownedBy := func(apiVersion, kind string, controller bool) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: apiVersion, Kind: kind, Name: "owner", Controller: &controller},
 			}
 		}
 	}
-}
-
-// kubectlDrains reports whether kubectl would drain the pod, or refuse the whole drain for it.
-func kubectlDrains(t *testing.T, f Filter, pod *corev1.Pod) (drains, refused bool) {
-	t.Helper()
-	daemons := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "ns"}}
-	helper := drain.Helper{
-		Ctx: t.Context(), Client: fake.NewClientset(pod, daemons), Force: true, Out: io.Discard, ErrOut: io.Discard,
-		IgnoreAllDaemonSets: f.IgnoreDaemonSets, DeleteEmptyDirData: f.DeleteEmptyDir,
-	}
-	list, errs := helper.GetPodsForDeletion("n")
-	if len(errs) > 0 {
-		return false, true
-	}
-	return len(list.Pods()) == 1, false
-}
-
-func TestAPodThatAnOptionKeepsSaysWhich(t *testing.T) {
-	for option, edit := range map[string]func(*corev1.Pod){
-		"ignore-daemon-sets": func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "owner", Controller: new(true)}}
-		},
-		"delete-local-data": func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		},
+	var (
+		replicated = ownedBy("apps/v1", "ReplicaSet", true)
+		daemon     = ownedBy("apps/v1", "DaemonSet", true)
+		static     = func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
+		emptyDir   = func(p *corev1.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
+				Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+			})
+		}
+		in = func(phase corev1.PodPhase) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.Status.Phase = phase }
+		}
+		stopping   = func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(-time.Hour))) }
+		ignore     = Filter{IgnoreDaemonSets: true}
+		deleteData = Filter{DeleteEmptyDir: true}
+		both       = Filter{IgnoreDaemonSets: true, DeleteEmptyDir: true}
+	)
+	const daemonSets, localData = "ignore-daemon-sets", "delete-local-data" // the options
+	type edits []func(*corev1.Pod)
+	for name, tt := range map[string]struct {
+		pod    edits
+		filter Filter
+		stays  bool
+		option string // that why names
+	}{
+		"a pod with a controller leaves":                          {pod: edits{replicated}},
+		"so does one without, though nothing makes it anew":       {},
+		"and one that has not started":                            {pod: edits{in(corev1.PodPending)}},
+		"and one whose node is unreachable":                       {pod: edits{in(corev1.PodUnknown)}},
+		"and one that has been stopping for long":                 {pod: edits{stopping}},
+		"the pod of a DaemonSet stays, and the option is named":   {pod: edits{daemon}, stays: true, option: daemonSets},
+		"without a word if DaemonSets are to be ignored":          {pod: edits{daemon}, filter: ignore, stays: true},
+		"it leaves when it has succeeded":                         {pod: edits{daemon, in(corev1.PodSucceeded)}},
+		"or failed":                                               {pod: edits{daemon, in(corev1.PodFailed)}, filter: ignore},
+		"a pod that a DaemonSet owns and does not control leaves": {pod: edits{ownedBy("apps/v1", "DaemonSet", false)}},
+		"so does one of what only has that name":                  {pod: edits{ownedBy("apps.example.com/v1", "DaemonSet", true)}},
+		"a static pod stays without a word":                       {pod: edits{static}, stays: true},
+		"also when it has ended":                                  {pod: edits{static, in(corev1.PodSucceeded)}, filter: both, stays: true},
+		"a pod with an emptyDir stays, and the option is named":   {pod: edits{replicated, emptyDir}, stays: true, option: localData},
+		"whatever is done with DaemonSets":                        {pod: edits{replicated, emptyDir}, filter: ignore, stays: true, option: localData},
+		"it leaves with the option":                               {pod: edits{replicated, emptyDir}, filter: deleteData},
+		"and when it has ended":                                   {pod: edits{replicated, emptyDir, in(corev1.PodFailed)}},
+		"a DaemonSet's pod with an emptyDir is first of all that": {pod: edits{daemon, emptyDir}, stays: true, option: daemonSets},
+		"also where data may be deleted":                          {pod: edits{daemon, emptyDir}, filter: deleteData, stays: true, option: daemonSets},
+		"and stays without a word if DaemonSets are ignored":      {pod: edits{daemon, emptyDir}, filter: ignore, stays: true},
+		"a static pod with an emptyDir is first of all static":    {pod: edits{static, emptyDir}, stays: true},
+		"other volumes do not matter": {pod: edits{func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{
+				{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
+			}
+		}}},
 	} {
-		pod := &corev1.Pod{}
-		edit(pod)
-		if leaves, why := (Filter{}).leaves(pod); leaves || !strings.Contains(why, option) {
-			t.Errorf("leaves = %t, %q, which does not name %s", leaves, why, option)
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{NodeName: "n"},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning},
+			}
+			for _, edit := range tt.pod {
+				edit(pod)
+			}
+			before := pod.DeepCopy()
+			leaves, why := tt.filter.mustLeave(pod)
+			if leaves == tt.stays || (why == "") != (tt.option == "") || !strings.Contains(why, tt.option) {
+				t.Errorf("leaves = %t, %q; want %t, naming %q", leaves, why, !tt.stays, tt.option)
+			}
+			if diff := cmp.Diff(before, pod); diff != "" {
+				t.Errorf("the pod, which others read, was changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+func BenchmarkFilterOf100Pods(b *testing.B) {
+	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", Controller: new(true)}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", OwnerReferences: owner}}
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 100 {
+			Filter{}.mustLeave(pod)
 		}
 	}
 }

@@ -12,126 +12,160 @@ var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 
 func at(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 
-func TestNext(t *testing.T) {
+func TestNextStep(t *testing.T) {
 	s := time.Second
 	for name, tt := range map[string]struct {
-		pod   state
+		pod   podState
 		front tier
 		terms Terms
-		want  move
+		want  step
 	}{
 		"with time to spare a pod gets its own grace": {
-			pod: state{grace: 30 * s, own: true}, terms: Terms{Deadline: at(120)},
-			want: move{verb: evict},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict},
 		},
 		"or the one of the option": {
-			pod: state{grace: 10 * s}, terms: Terms{Deadline: at(120)},
-			want: move{verb: evict, grace: 10 * s},
+			pod: podState{grace: 10 * s}, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict, grace: 10 * s},
 		},
 		"an option of zero is a second": {
-			pod: state{}, want: move{verb: evict, grace: s},
+			pod: podState{}, want: step{kind: stepEvict, grace: s},
 		},
 		"without a deadline nothing is forced": {
-			pod: state{grace: time.Hour, own: true, refused: 9}, want: move{verb: evict},
+			pod: podState{grace: time.Hour, ownGrace: true, refused: 9}, want: step{kind: stepEvict},
 		},
 		"a refused pod is tried again later": {
-			pod: state{grace: 30 * s, own: true, refused: 1, retry: at(3)}, terms: Terms{Deadline: at(120)},
-			want: move{until: at(3)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(3)}, terms: Terms{Deadline: at(120)},
+			want: step{until: at(3)},
 		},
 		"but no later than it is forced": {
-			pod: state{grace: 30 * s, own: true, refused: 1, retry: at(100)}, terms: Terms{Deadline: at(120)},
-			want: move{until: at(85)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(100)}, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
 		},
 		"at deadline - grace - margin a refused pod is deleted with its full grace": {
-			pod: state{grace: 30 * s, own: true, refused: 5, retry: at(3)}, terms: Terms{Deadline: at(35)},
-			want: move{verb: remove, grace: 30 * s},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"a second before it is not": {
-			pod: state{grace: 30 * s, own: true, refused: 5, retry: at(3)}, terms: Terms{Deadline: at(36)},
-			want: move{until: at(1)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(36)},
+			want: step{until: at(1)},
 		},
 		"later it gets what is left": {
-			pod: state{grace: 30 * s, own: true, refused: 5}, terms: Terms{Deadline: at(12)},
-			want: move{verb: remove, grace: 12 * s},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(12)},
+			want: step{kind: stepDelete, grace: 12 * s},
 		},
 		"and never zero": {
-			pod: state{grace: 30 * s, own: true, refused: 5}, terms: Terms{Deadline: at(-1)},
-			want: move{verb: remove, grace: s},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(-1)},
+			want: step{kind: stepDelete, grace: s},
 		},
 		"a grace longer than the notice is cut in the first eviction": {
-			pod: state{grace: 600 * s, own: true}, terms: Terms{Deadline: at(117)},
-			want: move{verb: evict, grace: 117 * s},
+			pod: podState{grace: 600 * s, ownGrace: true}, terms: Terms{Deadline: at(117)},
+			want: step{kind: stepEvict, grace: 117 * s},
 		},
 		"a late eviction names the grace only if it differs": {
-			pod: state{grace: 30 * s, own: true}, terms: Terms{Deadline: at(32)},
-			want: move{verb: evict},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(32)},
+			want: step{kind: stepEvict},
 		},
 		"a deletion that failed is tried again, not at once": {
-			pod: state{grace: 30 * s, refused: 1, failed: 1, retry: at(1)}, terms: Terms{Deadline: at(20)},
-			want: move{until: at(1)},
+			pod: podState{grace: 30 * s, refused: 1, failed: 1, retryAt: at(1)}, terms: Terms{Deadline: at(20)},
+			want: step{until: at(1)},
 		},
 		"where budgets are ignored the first request deletes": {
-			pod: state{grace: 30 * s, own: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
-			want: move{verb: remove, grace: 30 * s},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			want: step{kind: stepDelete, grace: 30 * s},
 		},
-		"a request under way is waited for": {
-			pod: state{grace: 30 * s, asked: true}, terms: Terms{Deadline: at(1)},
-			want: move{},
+		"without a deadline budgets are not ignored": {
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 9}, terms: Terms{IgnoreBudgets: true}, want: step{kind: stepEvict},
+		},
+		"a deletion under way is waited for": {
+			pod: podState{grace: 30 * s, deleting: true}, terms: Terms{Deadline: at(1)},
+			want: step{},
+		},
+		"an eviction under way is waited for": {
+			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
+		},
+		"for ever, if there is no deadline": {
+			pod: podState{grace: 30 * s, evictingSince: at(-20)}, want: step{},
+		},
+		"a pod that must be forced is deleted beside an eviction that is not answered": {
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-20)}, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
+		"which gets two seconds": {
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: Terms{Deadline: at(35)},
+			want: step{until: at(1)},
+		},
+		"also where budgets are ignored of a sudden": {
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			want: step{until: at(1)},
+		},
+		"what was accepted has to show in the watch": {
+			pod: podState{grace: 30 * s, acceptedAt: at(-29)}, terms: Terms{Deadline: at(10)},
+			want: step{until: at(1)},
+		},
+		"if it does not, the pod is asked again": {
+			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict},
+		},
+		"and deleted if it must be forced": {
+			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"a pod that is stopping in time is left alone": {
-			pod: state{grace: 30 * s, deletion: at(30), asked: true}, terms: Terms{Deadline: at(30)},
-			want: move{until: at(35)},
+			pod: podState{grace: 30 * s, deletion: at(30)}, terms: Terms{Deadline: at(30)},
+			want: step{until: at(35)},
 		},
 		"and needs no second look without a deadline": {
-			pod: state{grace: 30 * s, deletion: at(30), asked: true}, want: move{},
+			pod: podState{grace: 30 * s, deletion: at(30)}, want: step{},
 		},
 		"one whose end has passed, by a clock behind ours, is left alone for now too": {
-			pod: state{grace: 600 * s, deletion: at(-5), asked: true}, terms: Terms{Deadline: at(100)},
-			want: move{until: at(95)},
+			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: Terms{Deadline: at(100)},
+			want: step{until: at(95)},
 		},
 		"and also killed just before the deadline": {
-			pod: state{grace: 600 * s, deletion: at(-5), asked: true}, terms: Terms{Deadline: at(5)},
-			want: move{verb: remove, grace: s},
+			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: Terms{Deadline: at(5)},
+			want: step{kind: stepDelete, grace: s},
 		},
 		"one that would stop too late is left alone for now": {
-			pod: state{grace: 600 * s, deletion: at(500), asked: true}, terms: Terms{Deadline: at(100)},
-			want: move{until: at(95)},
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(100)},
+			want: step{until: at(95)},
 		},
 		"and killed just before the deadline": {
-			pod: state{grace: 600 * s, deletion: at(500), asked: true}, terms: Terms{Deadline: at(5)},
-			want: move{verb: remove, grace: s},
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(5)},
+			want: step{kind: stepDelete, grace: s},
 		},
 		"once": {
-			pod: state{grace: 600 * s, deletion: at(500), asked: true, cut: true}, terms: Terms{Deadline: at(5)},
-			want: move{},
+			pod: podState{grace: 600 * s, deletion: at(500), shortened: true}, terms: Terms{Deadline: at(5)},
+			want: step{},
 		},
 		"and again if that failed, not at once": {
-			pod: state{grace: 600 * s, deletion: at(500), failed: 1, retry: at(1)}, terms: Terms{Deadline: at(5)},
-			want: move{until: at(1)},
+			pod: podState{grace: 600 * s, deletion: at(500), failed: 1, retryAt: at(1)}, terms: Terms{Deadline: at(5)},
+			want: step{until: at(1)},
 		},
 		"critical pods wait for workloads": {
-			pod: state{tier: critical, grace: 30 * s, own: true}, terms: Terms{Deadline: at(120)},
-			want: move{until: at(85)},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
 		},
 		"for ever, without a deadline": {
-			pod: state{tier: critical, grace: 30 * s, own: true}, want: move{},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, want: step{},
 		},
 		"until the deadline is near": {
-			pod: state{tier: critical, grace: 30 * s, own: true}, terms: Terms{Deadline: at(35)},
-			want: move{verb: evict},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepEvict},
 		},
 		"or the workloads are gone": {
-			pod: state{tier: critical, grace: 30 * s, own: true}, front: critical, terms: Terms{Deadline: at(120)},
-			want: move{verb: evict},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: critical, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict},
 		},
 		"our own pod is never touched": {
-			pod: state{tier: self, grace: 30 * s, own: true}, front: self, terms: Terms{Deadline: at(1)},
-			want: move{},
+			pod: podState{tier: self, grace: 30 * s, ownGrace: true}, front: self, terms: Terms{Deadline: at(1)},
+			want: step{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := next(tt.pod, tt.front, tt.terms, now)
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(move{})); diff != "" {
+			got := nextStep(tt.pod, tt.front, tt.terms, now)
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(step{})); diff != "" {
 				t.Errorf("move (-want +got):\n%s", diff)
 			}
 		})
@@ -139,41 +173,45 @@ func TestNext(t *testing.T) {
 }
 
 // What must hold for every pod at every moment.
-func TestNextNeverBreaksItsPromises(t *testing.T) {
+func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := func(name string, low, high int) time.Duration {
 			return time.Duration(rapid.IntRange(low, high).Draw(t, name)) * time.Second
 		}
-		p := state{
-			tier:    tier(rapid.IntRange(int(workload), int(self)).Draw(t, "tier")),
-			grace:   seconds("grace", 0, 700),
-			own:     rapid.Bool().Draw(t, "own"),
-			refused: rapid.IntRange(0, 3).Draw(t, "refused"),
-			failed:  rapid.IntRange(0, 3).Draw(t, "failed"),
-			retry:   now.Add(seconds("retry", -10, 60)),
+		p := podState{
+			tier:     tier(rapid.IntRange(int(workload), int(self)).Draw(t, "tier")),
+			grace:    seconds("grace", 0, 700),
+			ownGrace: rapid.Bool().Draw(t, "own"),
+			refused:  rapid.IntRange(0, 3).Draw(t, "refused"),
+			failed:   rapid.IntRange(0, 3).Draw(t, "failed"),
+			retryAt:  now.Add(seconds("retry", -10, 60)),
+		}
+		if rapid.Bool().Draw(t, "evicting") {
+			p.evictingSince = now.Add(-seconds("evicting for", 2, 40))
 		}
 		if rapid.Bool().Draw(t, "stopping") {
 			p.deletion = now.Add(seconds("deletion", -10, 700))
 		}
-		var terms Terms
+		terms := Terms{IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets")}
 		if rapid.Bool().Draw(t, "hard") {
 			terms.Deadline = now.Add(seconds("deadline", -10, 700))
-			terms.IgnoreBudgets = rapid.Bool().Draw(t, "ignore budgets")
 		}
-		m := next(p, workload, terms, now)
+		m := nextStep(p, workload, terms, now)
 		left := terms.Deadline.Sub(now)
 		switch {
-		case p.tier == self && p.deletion.IsZero() && m.verb != wait:
+		case p.tier == self && p.deletion.IsZero() && m.kind != stepWait:
 			t.Fatalf("our own pod: %+v", m)
-		case m.verb == remove && m.grace < time.Second:
+		case m.kind == stepEvict && !p.evictingSince.IsZero():
+			t.Fatalf("a second eviction beside the first: %+v", m)
+		case m.kind == stepDelete && m.grace < time.Second:
 			t.Fatalf("a deletion with grace %s", m.grace)
-		case m.verb == remove && terms.Deadline.IsZero():
+		case m.kind == stepDelete && terms.Deadline.IsZero():
 			t.Fatalf("forced without a deadline: %+v", m)
-		case m.verb != wait && !terms.Deadline.IsZero() && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
+		case m.kind != stepWait && !terms.Deadline.IsZero() && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("grace %s with %s left", m.grace, left)
-		case m.verb == wait && !m.until.IsZero() && !m.until.After(now):
+		case m.kind == stepWait && !m.until.IsZero() && !m.until.After(now):
 			t.Fatalf("waits until %s, which has passed", m.until)
-		case m.verb == wait && !terms.Deadline.IsZero() && p.tier != self && p.deletion.IsZero() && p.failed == 0 &&
+		case m.kind == stepWait && !terms.Deadline.IsZero() && p.tier != self && p.deletion.IsZero() && p.failed == 0 &&
 			!now.Before(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("waits although it has to be forced")
 		}
@@ -189,14 +227,14 @@ func TestBackoffGrowsToItsBound(t *testing.T) {
 }
 
 func BenchmarkPlanOf100Pods(b *testing.B) {
-	pods := make([]state, 100)
+	pods := make([]podState, 100)
 	for k := range pods {
-		pods[k] = state{grace: 30 * time.Second, own: true, refused: k % 3}
+		pods[k] = podState{grace: 30 * time.Second, ownGrace: true, refused: k % 3}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, p := range pods {
-			next(p, workload, Terms{Deadline: at(120)}, now)
+			nextStep(p, workload, Terms{Deadline: at(120)}, now)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package drain
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -11,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
-// podStore holds the pods of one node as the API server tells of them: what a
-// reflector writes to. An informer in between would cost each node of a storm a
-// queue and two more goroutines. Its methods may be called concurrently.
+// podStore holds the pods of one node as the API server reports them. A reflector writes to it: an
+// informer would cost each node of a storm a queue and two more goroutines. Its methods may be called
+// concurrently.
 type podStore struct {
 	changed chan struct{} // has a value when the pods have changed
 
@@ -34,34 +33,39 @@ func newPodStore() *podStore {
 	return &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
 }
 
-// watch keeps the store as the node's pods are until ctx ends. It lists them first,
-// as of now, which the API server answers from an index of its cache. A watch that
-// also lists would go through all pods of the cluster, for each node of a storm.
-func (s *podStore) watch(ctx context.Context, client Client, node string) {
-	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	pods, watches := client.CoreV1().Pods(metav1.NamespaceAll), pace.NewWatches()
-	cache.NewReflectorWithOptions(listFirst{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			return pods.List(ctx, metav1.ListOptions{FieldSelector: selector})
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			opts.FieldSelector = selector
-			w, err := pace.BeginWatch(ctx, watches, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, opts) })
-			if err != nil && ctx.Err() != nil {
-				return nil, io.EOF // the drain is over, which is no error to log
-			}
-			return w, err
-		},
-	}}, &corev1.Pod{}, s, cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
+// watch keeps the store up to date with the pods of a node until ctx ends.
+func (s *podStore) watch(ctx context.Context, client kube.Client, node string) {
+	pods := podsOf{client.CoreV1().Pods(metav1.NamespaceAll), onNode(node)}
+	cache.NewReflectorWithOptions(kube.ListWatch(pods, pods), &corev1.Pod{}, s,
+		cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
 }
 
-// listFirst makes a reflector list before it watches.
-type listFirst struct{ *cache.ListWatch }
+// podsOf lists and watches the pods that a selector selects. It lists them first, as of
+// now, which the API server answers from an index of its cache. For a watch that also lists
+// it would go through all pods of the cluster, for each node of a storm.
+type podsOf struct {
+	pods     typedcorev1.PodInterface
+	selector string
+}
 
-// IsWatchListSemanticsUnSupported is how a reflector asks whether to.
-func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
+// List implements [kube.Objects].
+func (p podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return p.pods.List(ctx, metav1.ListOptions{FieldSelector: p.selector})
+}
+
+// Watch implements [kube.Objects].
+func (p podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.FieldSelector = p.selector
+	return p.pods.Watch(ctx, opts)
+}
+
+// IsWatchListSemanticsUnSupported makes a reflector list before it watches.
+func (podsOf) IsWatchListSemanticsUnSupported() bool { return true }
+
+// onNode selects the pods of a node.
+func onNode(name string) string { return fields.OneTermEqualSelector("spec.nodeName", name).String() }
 
 // synced reports whether all pods have been seen once.
 func (s *podStore) synced() bool {
@@ -70,8 +74,8 @@ func (s *podStore) synced() bool {
 	return s.listed
 }
 
-// list returns the pods in no order. They are shared: read them, and nothing
-// that trim drops.
+// list returns the pods, in no order. They are shared and must not be changed; they have the fields
+// that trimPod keeps.
 func (s *podStore) list() []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,6 +93,20 @@ func (s *podStore) Update(obj any) error {
 	}
 	s.change(func() { s.pods[pod.UID] = pod })
 	return nil
+}
+
+// updateKnown updates a pod that was read by itself. A pod that the watch has removed does not come
+// back.
+func (s *podStore) updateKnown(pod *corev1.Pod) {
+	small, err := trimPod(pod)
+	if err != nil {
+		return
+	}
+	s.change(func() {
+		if s.pods[pod.UID] != nil {
+			s.pods[pod.UID] = small
+		}
+	})
 }
 
 // Delete implements cache.ReflectorStore.
@@ -115,7 +133,7 @@ func (s *podStore) Replace(objs []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore. There is nobody to tell anew.
+// Resync implements cache.ReflectorStore. It does nothing: there are no handlers to call again.
 func (s *podStore) Resync() error { return nil }
 
 // Transformer implements cache.TransformingStore.
@@ -123,6 +141,7 @@ func (s *podStore) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return trimPod(obj) }
 }
 
+// change calls do, which changes the pods, and signals that.
 func (s *podStore) change(do func()) {
 	s.mu.Lock()
 	do()
@@ -144,13 +163,16 @@ func trimPod(obj any) (*corev1.Pod, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			OwnerReferences: pod.OwnerReferences,
+			OwnerReferences: pod.OwnerReferences, Finalizers: pod.Finalizers,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: pod.Spec.Volumes,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	if toleratesCordon(pod) {
+		small.Spec.Tolerations = cordonTolerated
 	}
 	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
 		small.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}

@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
+	"github.com/go-logr/logr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -54,9 +55,7 @@ func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, string) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), funcr.New(func(prefix, args string) {
-		log.WriteString(prefix + args + "\n")
-	}, funcr.Options{})), d)
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(&log, nil))), d)
 	defer cancel()
 	store := newPodStore()
 	store.watch(ctx, client, "a")

@@ -1,5 +1,8 @@
-// Package eventpattern says whether an EventBridge rule takes an event: it
-// matches events against event patterns by the service's documented rules.
+// Package eventpattern matches events against EventBridge event patterns, by the rules that
+// AWS documents, and rejects the patterns that the service would reject.
+//
+// The library quamina (quamina.net/go/quamina/v2) has no suffix, numeric, cidr and $or, and no prefix without
+// case. Its anything-but takes lists of strings only, and its exists no other value beside it.
 //
 // https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-event-patterns.html
 package eventpattern
@@ -9,13 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
 // Pattern is an event pattern that the service would accept.
 type Pattern struct{ root object }
 
-// Parse reads an event pattern, and says what the service would refuse in it.
+// Parse reads an event pattern. The error says what the service would reject in it.
 func Parse(pattern string) (Pattern, error) {
 	tree, err := decode(pattern)
 	if err != nil {
@@ -25,8 +29,8 @@ func Parse(pattern string) (Pattern, error) {
 	return Pattern{root}, err
 }
 
-// Match reports whether the pattern takes the event. An error means that the
-// event is not a JSON object.
+// Match reports whether the pattern matches the event. The error says that the event is not a JSON
+// object.
 func (p Pattern) Match(event string) (bool, error) {
 	fields, err := decode(event)
 	if err != nil {
@@ -53,10 +57,10 @@ func decode(text string) (map[string]any, error) {
 	return tree, nil
 }
 
-// null is the value of a field that is there and null.
+// null is the value of a field that is present and null.
 type null struct{}
 
-// markNull tells null from a field that is missing, in place.
+// markNull replaces nulls by null{} in place, so that they differ from missing fields.
 func markNull(tree any) any {
 	switch tree := tree.(type) {
 	case nil:
@@ -73,19 +77,18 @@ func markNull(tree any) any {
 	return tree
 }
 
-// object takes an object of which each named field is taken, and of each group
-// of alternatives at least one. Fields that it does not name do not count.
+// object matches an object if each named field matches, and at least one alternative of each
+// group. Other fields do not matter.
 type object struct {
 	objects map[string]object
 	leaves  map[string]leaf
 	groups  [][]object
 }
 
-// leaf takes a field if one of its tests takes one of the field's values.
+// leaf matches a field if one of its tests matches one of the values of the field.
 type leaf []test
 
-// test takes or refuses a value that is neither an object nor an array, or the
-// absence of any.
+// test matches a value that is neither an object nor an array, or the absence of a value.
 type test func(value any, present bool) bool
 
 func parseObject(tree map[string]any) (object, error) {
@@ -116,8 +119,8 @@ func parseObject(tree map[string]any) (object, error) {
 	return o, nil
 }
 
-// alternatives are the objects of an "$or". With fewer than two, or with other
-// things in it, it is a field like any other.
+// alternatives returns the objects of an "$or". With fewer than two of them, or with other values
+// among them, "$or" is a field like any other.
 func alternatives(name string, values []any) ([]map[string]any, bool) {
 	if name != "$or" || len(values) < 2 {
 		return nil, false
@@ -188,23 +191,17 @@ func (o object) match(fields map[string]any) bool {
 	return true
 }
 
-// matchAny takes an object, or an array with an object that is taken. What is
-// neither has no fields.
+// matchAny matches an object, or an array with an object that matches. Any other value is an
+// object without fields.
 func (o object) matchAny(value any) bool {
 	if elements, ok := value.([]any); ok && len(elements) > 0 {
-		for _, element := range elements {
-			if o.matchAny(element) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(elements, o.matchAny)
 	}
 	fields, _ := value.(map[string]any)
 	return o.match(fields)
 }
 
-// match takes an event's array if it and the pattern's array have something in
-// common.
+// match matches an event's array if it has an element that a test matches.
 func (l leaf) match(value any) bool {
 	found := values(value)
 	for _, t := range l {
@@ -220,8 +217,8 @@ func (l leaf) match(value any) bool {
 	return false
 }
 
-// values are those of a field that tests can look at. An object is none: the
-// service compares leaves alone.
+// values returns the values of a field that tests can see. An object is none of them: the service
+// compares leaves only.
 func values(value any) []any {
 	switch value := value.(type) {
 	case nil, map[string]any:

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// parseOperand reads what stands beside an operator's name.
+// parseOperand reads the operand of an operator.
 type parseOperand func(operand any) (test, error)
 
-// operator is what may stand in a pattern's array in place of a value, as the
-// one field of an object; nil for a name that is none.
+// operator returns the parser of the operator with this name; nil if there is no such operator. In
+// a pattern's array an operator stands in the place of a value, as an object with one field.
 //
 // https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html
 func operator(name string) parseOperand {
@@ -58,11 +58,11 @@ func parseTest(value any) (test, error) {
 	case []any:
 		return nil, errors.New("an array holds no other arrays")
 	}
-	// Numbers too are compared as they are written: 300 is not 3.0e2.
+	// Numbers are compared as they are written: 300 is not 3.0e2.
 	return func(v any, present bool) bool { return present && v == value }, nil
 }
 
-// single is the one field of an operator's object.
+// single returns the only field of an object.
 func single(object map[string]any) (name string, operand any, err error) {
 	if len(object) != 1 {
 		return "", nil, fmt.Errorf("an operator is an object with one field, not %d", len(object))
@@ -72,7 +72,7 @@ func single(object map[string]any) (name string, operand any, err error) {
 	return name, operand, nil
 }
 
-// compare takes strings that stand in a relation to the operand.
+// compare matches strings that are related to the operand.
 func compare(operand any, related func(value, operand string) bool) (test, error) {
 	text, ok := operand.(string)
 	if !ok {
@@ -84,7 +84,7 @@ func compare(operand any, related func(value, operand string) bool) (test, error
 	}, nil
 }
 
-// affix is compare for prefixes and suffixes, which can ignore the case.
+// affix is compare for prefixes and suffixes, which may ignore the case.
 func affix(operand any, has func(value, operand string) bool) (test, error) {
 	folded, ok := operand.(map[string]any)
 	if !ok {
@@ -102,8 +102,8 @@ func affix(operand any, has func(value, operand string) bool) (test, error) {
 	})
 }
 
-// wildcard takes strings in which * stands for any number of characters, and a
-// backslash for the * or backslash after it.
+// wildcard matches strings. * stands for any number of characters; a backslash quotes a * or a
+// backslash.
 func wildcard(operand any) (test, error) {
 	text, ok := operand.(string)
 	if !ok {
@@ -132,7 +132,7 @@ func wildcard(operand any) (test, error) {
 	}, nil
 }
 
-// inOrder reports whether s is made of the parts with anything between them.
+// inOrder reports whether s consists of the parts in this order, with any text between them.
 func inOrder(s string, parts []string) bool {
 	s, ok := strings.CutPrefix(s, parts[0])
 	if len(parts) == 1 {
@@ -147,8 +147,8 @@ func inOrder(s string, parts []string) bool {
 	return ok && strings.HasSuffix(s, parts[len(parts)-1])
 }
 
-// anythingBut takes a value that the operand does not: a string, a number, a
-// list of one of these, or an operator on strings with one or several operands.
+// anythingBut matches values that the operand does not: a string, a number, a list of either, or
+// an operator on strings with one or more operands.
 func anythingBut(operand any) (test, error) {
 	var refused leaf
 	var err error
@@ -171,7 +171,7 @@ func anythingBut(operand any) (test, error) {
 	return func(v any, present bool) bool { return present && !refused.match(v) }, nil
 }
 
-// literals are the tests for strings and numbers.
+// literals returns the tests for strings and numbers.
 func literals(values []any) (leaf, error) {
 	for _, value := range values {
 		switch value.(type) {
@@ -183,7 +183,7 @@ func literals(values []any) (leaf, error) {
 	return parseLeaf(values)
 }
 
-// anyOperand are the tests of one operator on strings, for each of its operands.
+// anyOperand returns the tests of one operator on strings, one for each operand.
 func anyOperand(object map[string]any) (leaf, error) {
 	name, operand, err := single(object)
 	if err != nil {
@@ -203,8 +203,8 @@ func anyOperand(object map[string]any) (leaf, error) {
 	return parseLeaf(tests)
 }
 
-// exists takes what is there, or what is not. An object is not: this looks at
-// leaves alone.
+// exists matches a field that is present, or one that is not. An object does not count as present,
+// because only leaves do.
 func exists(operand any) (test, error) {
 	wanted, ok := operand.(bool)
 	if !ok {
@@ -213,10 +213,10 @@ func exists(operand any) (test, error) {
 	return func(_ any, present bool) bool { return present == wanted }, nil
 }
 
-// numericLimit bounds the numbers that the service compares.
+// numericLimit is the largest number that the service compares.
 const numericLimit = 5e9
 
-// numeric takes numbers within bounds: [">", 0, "<=", 5].
+// numeric matches numbers within bounds: [">", 0, "<=", 5].
 func numeric(operand any) (test, error) {
 	list, _ := operand.([]any)
 	if len(list) != 2 && len(list) != 4 {
@@ -257,7 +257,7 @@ func numeric(operand any) (test, error) {
 	}, nil
 }
 
-// cidr takes the IP addresses of a network.
+// cidr matches the IP addresses of a network.
 func cidr(operand any) (test, error) {
 	text, _ := operand.(string)
 	network, err := netip.ParsePrefix(text)

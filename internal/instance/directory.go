@@ -14,53 +14,73 @@ import (
 	"github.com/aws/smithy-go"
 	"k8s.io/utils/lru"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const (
 	// EC2 allows 200 values in one filter.
 	batchSize = 200
-	// A batch is asked about when for batchPause no more ids have come, which is
-	// longer than receives of a crowd are apart, and after batchWindow whatever
-	// comes: a node waits for its cordon meanwhile.
+	// A batch is sent when no further id has come for batchPause, which is longer than the
+	// time between two receives in a storm, and at the latest after batchWindow: a node
+	// waits for its cordon meanwhile.
 	batchPause  = 25 * time.Millisecond
 	batchWindow = 200 * time.Millisecond
-	// The most EC2 allows, so that a batch is one page unless EC2 cuts it.
+	// The most that EC2 allows, so that a batch is one page unless EC2 makes it smaller.
 	pageSize = 1000
-	// Covers the three tries of the SDK at an API that answers within a second.
+	// Enough for the three tries of the SDK with an API that answers within a second.
 	callTimeout = 10 * time.Second
 
-	// EC2 gives an account 20 DescribeInstances with filters a second in a
-	// region, after a burst of 100. Autoscalers and cloud controllers live on
-	// these too; a quarter of them still finds 1,000 instances a second here.
+	// EC2 allows an account 20 calls of DescribeInstances with filters a second in a
+	// region, after a burst of 100. Autoscalers and cloud controllers use these too. A
+	// quarter of them is enough to look up 1,000 instances a second.
 	callsPerSecond = 5
 	callBurst      = 10
 
-	// Some 50 MB if each of them has twenty tags; what has left is asked again.
+	// Some 50 MB if each instance has twenty tags. Others are looked up again.
 	answersKept = 20_000
 )
 
 // API is the part of EC2 that a Directory uses.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
 type API interface {
-	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
+	DescribeInstances(
+		context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options),
+	) (*ec2.DescribeInstancesOutput, error)
 }
 
-// ErrDenied is wrapped by the error of a look-up that the role does not allow.
+// ErrDenied is wrapped by the error of a look-up for which the role lacks the permission.
 var ErrDenied = errors.New("permission ec2:DescribeInstances is missing on all resources")
 
-// A Directory looks instances up by id, in batches, and remembers the answers,
-// among them that there is no such instance. Its methods may be called
-// concurrently.
+// A Directory looks up instances by id, in batches. It remembers the answers, also that
+// there is no such instance. Its methods may be called concurrently.
 type Directory struct {
 	client  API
 	limiter *pace.Limiter
 	answers *lru.Cache // of answer, by id
+	// listing has room for one InReservation: a crowd of them delays other look-ups by
+	// one call at most.
+	listing      chan struct{}
+	reservations *lru.Cache // of members, by id of the reservation
 
 	mu    sync.Mutex
-	asked map[string]*batch // by id: the batch that will answer
-	open  *batch            // the one that takes more ids; may be nil
+	lanes [2]lane // ordinary and urgent
 }
+
+// A lane has the look-ups of one priority. Look-ups of different priorities do not share
+// a batch, because the batch has one priority.
+type lane struct {
+	asked map[string]*batch // the batch that will answer, by id
+	open  *batch            // the batch that takes further ids; may be nil
+}
+
+const (
+	ordinary = iota
+	urgent
+)
+
+// priorities are those of the lanes.
+var priorities = [2]pace.Priority{ordinary: {}, urgent: {Class: pace.Urgent}}
 
 // NewDirectory returns a Directory that has no answers yet.
 func NewDirectory(client API) *Directory {
@@ -68,7 +88,8 @@ func NewDirectory(client API) *Directory {
 		client:  client,
 		limiter: pace.New(callsPerSecond, callBurst),
 		answers: lru.New(answersKept),
-		asked:   map[string]*batch{},
+		listing: make(chan struct{}, 1), reservations: lru.New(reservationsKept),
+		lanes: [2]lane{ordinary: {asked: map[string]*batch{}}, urgent: {asked: map[string]*batch{}}},
 	}
 }
 
@@ -78,34 +99,57 @@ type answer struct {
 	asked    time.Time
 }
 
-// A batch is one look-up of many ids. It runs for as long as somebody waits for
-// it, on no one caller's context.
+// A batch is one look-up of many ids.
 type batch struct {
-	full    chan struct{} // closed when no further id fits
-	pause   *time.Timer   // fires when none has come for batchPause
-	done    chan struct{} // closed when answers and err are set
-	answers map[string]answer
-	err     error
-	nobody  context.CancelCauseFunc
-	ids     []string // guarded by Directory.mu, as is callers
-	callers int
+	call  *flight.Call[map[string]answer] // its waiters are the callers
+	full  chan struct{}                   // closed when no further id fits
+	pause *time.Timer                     // fires when no id has come for batchPause
+	lane  int                             // ordinary or urgent
+	ids   []string                        // guarded by Directory.mu, as is sent
+	sent  bool                            // EC2 is asked: no further id can come
 }
 
-var errNobodyWaits = errors.New("nobody waits for the answer any more")
-
-// idPattern keeps wildcards out of the filter: EC2 would take i-* for a
-// question about every instance of the region.
+// idPattern keeps wildcards out of the filter: EC2 would answer i-* with every instance
+// of the region.
 var idPattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
 
-// Get returns what EC2 says of the instance, and whether there is one of that
-// id in this account and region. EC2 shows an instance for about an hour after
-// it has terminated, and may not show one that was launched seconds ago.
+// Get returns what EC2 says about the instance, and whether there is one with that id in
+// this account and region. EC2 shows an instance for about an hour after it has
+// terminated, and may not show one that was launched seconds ago.
 //
-// An answer younger than maxAge is returned without a call; a look-up that is
-// under way is joined, whatever maxAge. A failed look-up is an error, never
-// "not found", and is not remembered. If ctx ends first, Get returns its cause,
-// and those who wait for the same look-up do not notice.
+// An answer younger than maxAge is returned without a call. A look-up in flight is
+// joined, whatever maxAge is. A failed look-up is an error, never "not found", and is
+// not remembered. If ctx ends first, the error wraps its cause, and others that wait
+// for the same look-up do not notice.
 func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (inst Instance, found bool, err error) {
+	return d.get(ctx, id, maxAge, ordinary)
+}
+
+// GetUrgent is Get for an instance that a Node of the cluster waits for. Its look-ups go
+// before those of Get, in batches of their own: a crowd of unknown instances delays them
+// by one call at most. It must not be used for ids that only a message has named, because
+// messages can name ids without end, and urgent look-ups at the full rate starve Get.
+func (d *Directory) GetUrgent(
+	ctx context.Context, id string, maxAge time.Duration,
+) (inst Instance, found bool, err error) {
+	return d.get(ctx, id, maxAge, urgent)
+}
+
+// Known returns the last answer about the instance, however old, without a call. found
+// is false if EC2 had no such instance. asked is when the question was sent, and zero if
+// there is no answer: the instance was never looked up, or the cache has dropped it.
+func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time) {
+	known, ok := d.answers.Get(id)
+	if !ok {
+		return Instance{}, false, time.Time{}
+	}
+	a := known.(answer)
+	return a.instance, a.found, a.asked
+}
+
+func (d *Directory) get(
+	ctx context.Context, id string, maxAge time.Duration, lane int,
+) (inst Instance, found bool, err error) {
 	if !idPattern.MatchString(id) {
 		return Instance{}, false, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
@@ -114,85 +158,78 @@ func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (i
 			return a.instance, a.found, nil
 		}
 	}
-	b := d.join(ctx, id)
-	defer d.leave(b)
-	select {
-	case <-b.done:
-	case <-ctx.Done():
-		return Instance{}, false, fmt.Errorf("look up instance %s: %w", id, context.Cause(ctx))
+	answers, err := d.join(ctx, id, lane).Wait(ctx)
+	if err != nil {
+		return Instance{}, false, fmt.Errorf("look up instance %s: %w", id, err)
 	}
-	if b.err != nil {
-		return Instance{}, false, fmt.Errorf("look up instance %s: %w", id, b.err)
-	}
-	a := b.answers[id]
-	return a.instance, a.found, nil
+	return answers[id].instance, answers[id].found, nil
 }
 
-// Allowed returns an error if the role may not look instances up. It makes a dry
-// run; what may heal is no error.
+// Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps
+// ErrDenied if the role lacks the permission.
 func (d *Directory) Allowed(ctx context.Context) error {
 	_, err := d.call(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
-	if errors.Is(err, ErrDenied) {
-		return err
+	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "DryRunOperation" {
+		return nil // the look-up would have succeeded
 	}
-	return nil
+	return err
 }
 
-// join returns the batch that will answer for id, with the caller counted in.
-func (d *Directory) join(ctx context.Context, id string) *batch {
+// join counts the caller as a waiter for a look-up of id. It is one that has the id
+// already, if that goes no later than the caller's own lane would, or else the next one
+// of that lane.
+func (d *Directory) join(ctx context.Context, id string, lane int) *flight.Call[map[string]answer] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b := d.asked[id]
-	if b == nil {
-		if d.open == nil {
-			d.open = d.start(ctx)
-		}
-		b = d.open
-		b.pause.Reset(batchPause)
-		b.ids = append(b.ids, id)
-		d.asked[id] = b
-		if len(b.ids) == batchSize {
-			close(b.full)
-			d.open = nil
-		}
+	b := d.lanes[urgent].asked[id]
+	if other := d.lanes[ordinary].asked[id]; b == nil && other != nil && (lane == ordinary || other.sent) {
+		b = other
 	}
-	b.callers++
+	if b != nil && b.call.Join() {
+		return b.call
+	}
+	l := &d.lanes[lane]
+	if l.open == nil || !l.open.call.Join() {
+		l.open = d.start(ctx, lane)
+	}
+	b = l.open
+	b.pause.Reset(batchPause)
+	b.ids = append(b.ids, id)
+	l.asked[id] = b
+	if len(b.ids) == batchSize {
+		close(b.full)
+		l.open = nil
+	}
+	return b.call
+}
+
+// start begins a batch, with the caller as its first waiter. The caller holds mu.
+func (d *Directory) start(ctx context.Context, lane int) *batch {
+	b := &batch{lane: lane, full: make(chan struct{}), pause: time.NewTimer(batchPause)}
+	b.call = flight.Start(ctx, func(ctx context.Context, _ func(error)) (map[string]answer, error) {
+		defer d.forget(b)
+		return d.run(ctx, b)
+	})
 	return b
 }
 
-// leave counts the caller out. A batch that has lost its last one is called
-// off, so that none outlives the work it is for.
-func (d *Directory) leave(b *batch) {
+// forget makes the next question about an id of b start anew. Another batch may have
+// taken the place of one that was cancelled.
+func (d *Directory) forget(b *batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b.callers--
-	if b.callers == 0 {
-		d.forget(b)
-		b.nobody(errNobodyWaits)
-	}
-}
-
-// forget makes the next question about an id of b start anew.
-func (d *Directory) forget(b *batch) {
-	if d.open == b {
-		d.open = nil
+	l := &d.lanes[b.lane]
+	if l.open == b {
+		l.open = nil
 	}
 	for _, id := range b.ids {
-		if d.asked[id] == b {
-			delete(d.asked, id)
+		if l.asked[id] == b {
+			delete(l.asked, id)
 		}
 	}
 }
 
-func (d *Directory) start(ctx context.Context) *batch {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	b := &batch{full: make(chan struct{}), pause: time.NewTimer(batchPause), done: make(chan struct{}), nobody: cancel}
-	go d.run(ctx, b)
-	return b
-}
-
-func (d *Directory) run(ctx context.Context, b *batch) {
-	defer close(b.done)
+func (d *Directory) run(ctx context.Context, b *batch) (map[string]answer, error) {
 	defer b.pause.Stop()
 
 	window := time.NewTimer(batchWindow)
@@ -203,61 +240,71 @@ func (d *Directory) run(ctx context.Context, b *batch) {
 	case <-b.pause.C:
 	case <-window.C:
 	}
-	// Whoever comes while the batch waits its turn still gets on it.
-	if b.err = d.limiter.Wait(ctx, pace.Priority{}); b.err != nil {
-		return
+	// While the batch waits for its turn, further ids can still join it.
+	if err := d.limiter.Wait(ctx, priorities[b.lane]); err != nil {
+		return nil, err
 	}
 	d.mu.Lock()
-	if d.open == b {
-		d.open = nil
+	if l := &d.lanes[b.lane]; l.open == b {
+		l.open = nil
 	}
+	b.sent = true
 	ids := b.ids
 	d.mu.Unlock()
 
-	// The age of an answer counts from the question: what happened since may or
-	// may not be in it.
+	// The age of an answer counts from the question: the answer may lack what happened
+	// after that.
 	asked := time.Now()
-	found, err := d.describe(ctx, ids)
+	found, err := d.describe(ctx, ids, priorities[b.lane])
 	if err != nil {
-		b.err = err
-	} else {
-		b.answers = make(map[string]answer, len(ids))
-		for _, id := range ids {
-			inst, ok := found[id]
-			b.answers[id] = answer{instance: inst, found: ok, asked: asked}
-			d.answers.Add(id, b.answers[id])
-		}
+		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.forget(b)
+	answers := make(map[string]answer, len(ids))
+	for _, id := range ids {
+		inst, ok := found[id]
+		answers[id] = answer{instance: inst, found: ok, asked: asked}
+		d.answers.Add(id, answers[id])
+	}
+	return answers, nil
 }
 
-// describe returns those of ids that EC2 knows. It asks by filter: asked by
-// InstanceIds, EC2 refuses the whole call for one unknown id.
-func (d *Directory) describe(ctx context.Context, ids []string) (map[string]Instance, error) {
+// describe returns the instances among ids that EC2 knows. It uses a filter, because EC2
+// refuses a whole call by InstanceIds if it does not know one of them.
+func (d *Directory) describe(ctx context.Context, ids []string, p pace.Priority) (map[string]Instance, error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters:    []types.Filter{{Name: aws.String("instance-id"), Values: ids}},
 		MaxResults: aws.Int32(pageSize),
 	}
 	found := make(map[string]Instance, len(ids))
+	err := d.pages(ctx, in, p, func(inst Instance, _ time.Time) { found[inst.ID] = inst })
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// pages calls visit for each instance of all pages of the answer, with the time when its page
+// was asked for. The caller has waited for the first page's turn. It changes in.
+func (d *Directory) pages(
+	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
+) error {
 	for {
+		asked := time.Now()
 		page, err := d.call(ctx, in)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, reservation := range page.Reservations {
 			for _, i := range reservation.Instances {
-				inst := fromEC2(i)
-				found[inst.ID] = inst
+				visit(fromEC2(i), asked)
 			}
 		}
 		if aws.ToString(page.NextToken) == "" {
-			return found, nil
+			return nil
 		}
 		in.NextToken = page.NextToken
-		if err := d.limiter.Wait(ctx, pace.Priority{}); err != nil {
-			return nil, err
+		if err := d.limiter.Wait(ctx, p); err != nil {
+			return err
 		}
 	}
 }
@@ -271,8 +318,8 @@ func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*
 	if err == nil {
 		return out, nil
 	}
-	// EC2 alone has this code; STS, which may be asked for credentials within the
-	// call, says AccessDenied.
+	// Only EC2 has this code. STS, which the SDK may ask for credentials within the call,
+	// says AccessDenied.
 	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "UnauthorizedOperation" {
 		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
 	}

@@ -148,7 +148,7 @@ func TestAnswersAreRememberedAndMissesToo(t *testing.T) {
 		d := NewDirectory(f)
 		for range 3 {
 			mustFind(t, d, known, time.Minute)
-			mustMiss(t, d, unknown, time.Minute)
+			mustMiss(t, d, unknown)
 		}
 		if diff := cmp.Diff([][]string{{known}, {unknown}}, idsOf(f.made())); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
@@ -160,10 +160,10 @@ func TestAnAnswerThatIsTooOldIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2()
 		d := NewDirectory(f)
-		mustMiss(t, d, known, time.Minute)
+		mustMiss(t, d, known)
 		f.launch(types.Instance{InstanceId: aws.String(known)})
 		time.Sleep(59 * time.Second)
-		mustMiss(t, d, known, time.Minute)
+		mustMiss(t, d, known)
 		time.Sleep(time.Second)
 		mustFind(t, d, known, time.Minute)
 		mustFind(t, d, known, time.Minute)
@@ -294,7 +294,7 @@ func TestTenThousandUnknownInstancesKeepToTheRate(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for _, id := range instanceIDs(10_000) {
-			wg.Go(func() { mustMiss(t, d, id, time.Minute) })
+			wg.Go(func() { mustMiss(t, d, id) })
 		}
 		wg.Wait()
 		calls := f.made()
@@ -303,6 +303,124 @@ func TestTenThousandUnknownInstancesKeepToTheRate(t *testing.T) {
 		}
 		if took, want := time.Since(start), time.Duration(50-callBurst)*time.Second/callsPerSecond; took != want {
 			t.Errorf("took %v, want %v", took, want)
+		}
+	})
+}
+
+// Somebody who may write to the queue can name instances without end; each of them
+// is looked up, but not before one that a Node waits for.
+func TestAnUrgentLookUpGoesBeforeACrowdOfOthers(t *testing.T) {
+	for name, among := range map[string]bool{"of others": false, "of others and itself": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeEC2(known, another)
+				d := NewDirectory(f)
+				ctx, stop := context.WithCancel(t.Context())
+				var crowd sync.WaitGroup
+				for _, id := range instanceIDs(20_000) {
+					crowd.Go(func() { _, _, _ = d.Get(ctx, id, time.Minute) })
+				}
+				time.Sleep(time.Second)
+				if among { // in the last of the batches that wait
+					crowd.Go(func() { _, _, _ = d.Get(ctx, known, time.Minute) })
+					time.Sleep(time.Second)
+				}
+				start := time.Now()
+				var pair sync.WaitGroup
+				for _, id := range []string{known, another} {
+					pair.Go(func() {
+						if inst, found, err := d.GetUrgent(t.Context(), id, time.Minute); err != nil || !found || inst.ID != id {
+							t.Errorf("GetUrgent(%s) = %+v, %v, %v; want the instance", id, inst, found, err)
+						}
+					})
+				}
+				pair.Wait()
+				// It may miss the call that is next when it comes, not one more.
+				if took, most := time.Since(start), batchPause+2*time.Second/callsPerSecond; took > most {
+					t.Errorf("it took %s, want %s at most", took, most)
+				}
+				calls := idsOf(f.made())
+				if diff := cmp.Diff([]string{known, another}, calls[len(calls)-1]); diff != "" {
+					t.Errorf("the last call (-want +got):\n%s", diff)
+				}
+				stop()
+				crowd.Wait()
+			})
+		})
+	}
+}
+
+func TestAnUrgentLookUpAndAnOrdinaryOneShareACallThatServesBoth(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second func(*Directory, context.Context, string, time.Duration) (Instance, bool, error)
+		after         time.Duration
+		calls         int
+	}{
+		"the urgent one first":                 {(*Directory).GetUrgent, (*Directory).Get, 0, 1},
+		"the ordinary one is under way":        {(*Directory).Get, (*Directory).GetUrgent, 2 * batchPause, 1},
+		"the ordinary one waits for its batch": {(*Directory).Get, (*Directory).GetUrgent, batchPause / 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeEC2(known)
+				f.latency = time.Second
+				d := NewDirectory(f)
+				var wg sync.WaitGroup
+				get := func(get func(*Directory, context.Context, string, time.Duration) (Instance, bool, error)) {
+					if _, found, err := get(d, t.Context(), known, 0); err != nil || !found {
+						t.Errorf("found %v, %v", found, err)
+					}
+				}
+				wg.Go(func() { get(tc.first) })
+				time.Sleep(tc.after)
+				synctest.Wait()
+				wg.Go(func() { get(tc.second) })
+				wg.Wait()
+				if calls := f.made(); len(calls) != tc.calls {
+					t.Errorf("%d calls, want %d", len(calls), tc.calls)
+				}
+			})
+		})
+	}
+}
+
+func TestAnAnswerOfTheOneLaneIsKnownToTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeEC2(known)
+		d := NewDirectory(f)
+		if _, found, err := d.GetUrgent(t.Context(), known, time.Minute); err != nil || !found {
+			t.Errorf("found %v, %v", found, err)
+		}
+		mustFind(t, d, known, time.Minute)
+		if calls := f.made(); len(calls) != 1 {
+			t.Errorf("%d calls, want 1", len(calls))
+		}
+	})
+}
+
+func TestWhatIsKnownIsToldHoweverOldAndWithoutACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeEC2(known)
+		d := NewDirectory(f)
+		if _, found, asked := d.Known(known); found || !asked.IsZero() {
+			t.Errorf("found %v, asked %s before there was an answer", found, asked)
+		}
+		start := time.Now().Add(batchPause)
+		mustFind(t, d, known, time.Minute)
+		mustMiss(t, d, unknown)
+		time.Sleep(24 * time.Hour)
+		f.failNext(errors.New("EC2 is away"))
+		if _, _, err := d.Get(t.Context(), known, time.Minute); err == nil {
+			t.Error("no error")
+		}
+		if inst, found, asked := d.Known(known); inst.ID != known || !found || !asked.Equal(start) {
+			t.Errorf("%+v, found %v, asked %s; want it as of %s", inst, found, asked, start)
+		}
+		if _, found, asked := d.Known(unknown); found || asked.IsZero() {
+			t.Errorf("found %v, asked %s; want a miss", found, asked)
+		}
+		if calls := f.made(); len(calls) != 3 {
+			t.Errorf("%d calls, want 3", len(calls))
 		}
 	})
 }
@@ -331,9 +449,9 @@ func mustFind(t *testing.T, d *Directory, id string, maxAge time.Duration) Insta
 	return inst
 }
 
-func mustMiss(t *testing.T, d *Directory, id string, maxAge time.Duration) {
+func mustMiss(t *testing.T, d *Directory, id string) {
 	t.Helper()
-	if inst, found, err := d.Get(t.Context(), id, maxAge); err != nil || found {
+	if inst, found, err := d.Get(t.Context(), id, time.Minute); err != nil || found {
 		t.Errorf("Get(%s) = %+v, %v, %v; want a miss", id, inst, found, err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package instance tells what EC2 knows of an instance.
+// Package instance looks up EC2 instances, in batches and with a cache.
 package instance
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// An Instance is what DescribeInstances said of one. It is plain data, shared
-// by all who asked: nobody may change its Tags.
+// An Instance is what DescribeInstances said about it. It is plain data, and shared by
+// all callers: nobody may change its Tags.
 type Instance struct {
 	ID    string
 	State string // as EC2 names it: pending, running, shutting-down, terminated, stopping, stopped

@@ -11,13 +11,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
-// aside is the priority of what no notice waits for: it takes its turn after all
-// look-ups.
-var aside = pace.Priority{Class: -1}
-
-// Tagged returns the ids of the running instances that have the tag, whatever its
-// value. It asks EC2 each time, a page of batchSize after the other, so that a
-// large account takes time, not memory.
+// Tagged returns the ids of the running instances that have the tag, whatever its value.
+// It asks EC2 at each call, in pages of 200 instances, so that a large account takes
+// time, not memory.
 func (d *Directory) Tagged(ctx context.Context, tag string) ([]string, error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters: []types.Filter{
@@ -28,7 +24,8 @@ func (d *Directory) Tagged(ctx context.Context, tag string) ([]string, error) {
 	}
 	var ids []string
 	for {
-		if err := d.limiter.Wait(ctx, aside); err != nil {
+		// No notice waits for this: it goes after all look-ups.
+		if err := d.limiter.Wait(ctx, pace.Priority{Class: pace.Aside}); err != nil {
 			return nil, err
 		}
 		page, err := d.call(ctx, in)

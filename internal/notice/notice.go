@@ -2,7 +2,9 @@
 // queue. It is pure and total: any body gives a Notice or an error, quickly.
 package notice
 
-import "time"
+import (
+	"time"
+)
 
 // Kind is what a notice announces. The zero value announces nothing.
 type Kind uint8
@@ -28,10 +30,20 @@ const (
 	ASGTerminate
 	// ASGLaunch is a launch held by an Auto Scaling lifecycle hook.
 	ASGLaunch
+	// CapacityReservationInterruption says that EC2 takes an instance back which runs in
+	// capacity that is only lent, or in a Capacity Block.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html
+	CapacityReservationInterruption
+	// CapacityBlockExpiration says that a Capacity Block ends, and all its instances with it.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
+	CapacityBlockExpiration
 )
 
 // Kinds are all kinds that are acted on, in the order of their constants.
-var Kinds = []Kind{SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, ASGTerminate, ASGLaunch}
+var Kinds = []Kind{
+	SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, ASGTerminate, ASGLaunch,
+	CapacityReservationInterruption, CapacityBlockExpiration,
+}
 
 // String is the kind's name in logs, metrics and the intent annotation.
 func (k Kind) String() string {
@@ -48,6 +60,10 @@ func (k Kind) String() string {
 		return "ASGTerminate"
 	case ASGLaunch:
 		return "ASGLaunch"
+	case CapacityReservationInterruption:
+		return "CapacityReservationInterruption"
+	case CapacityBlockExpiration:
+		return "CapacityBlockExpiration"
 	case Ignored:
 	}
 	return "Ignored"
@@ -62,6 +78,24 @@ func KindOf(name string) Kind {
 	}
 	return Ignored
 }
+
+// Urgent reports whether notices of the kind are about minutes.
+func (k Kind) Urgent() bool {
+	switch k {
+	case SpotInterruption, StateChange, CapacityReservationInterruption, CapacityBlockExpiration:
+		return true
+	case RebalanceRecommendation, ScheduledChange, ASGTerminate, ASGLaunch, Ignored:
+	}
+	return false
+}
+
+// EndsInstance reports whether notices of the kind say that the instance stops or is
+// interrupted. A recommendation does not.
+func (k Kind) EndsInstance() bool { return k.Urgent() || k == ScheduledChange || k == ASGTerminate }
+
+// SurvivesRestart reports whether notices of the kind still hold for an instance that was
+// started after them. A Capacity Block ends for whatever runs in it.
+func (k Kind) SurvivesRestart() bool { return k == CapacityBlockExpiration }
 
 // MarshalText makes a Kind readable in JSON.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
@@ -83,13 +117,17 @@ const (
 	NoInstance       Reason = "no-instance"       // a scheduled change of other things than instances
 	TestNotification Reason = "test-notification" // Auto Scaling tries out a hook's target
 	Confirmation     Reason = "sns-confirmation"  // SNS asks for a subscription to be confirmed
+	Replayed         Reason = "replayed"          // a custom event bus delivers an event of the past once more
+	OtherPublisher   Reason = "other-publisher"   // a custom event bus does not confirm that AWS has sent the event
 )
 
 // Reasons are all of them, for metrics that start at zero.
-var Reasons = []Reason{OtherService, OtherState, NotScheduled, NoInstance, TestNotification, Confirmation}
+var Reasons = []Reason{
+	OtherService, OtherState, NotScheduled, NoInstance, TestNotification, Confirmation, Replayed, OtherPublisher,
+}
 
 // Notice is one message from the queue in the terms of this program. It carries
-// no behaviour; == of the parts is equality.
+// almost no behaviour; == of the parts is equality.
 type Notice struct {
 	Kind Kind
 	// Ignored says why Kind is Ignored; empty otherwise.
@@ -102,17 +140,24 @@ type Notice struct {
 	Time time.Time
 	// Deadline is when the machine goes away, as far as the body knows; else zero.
 	Deadline time.Time
-	// Instances are the EC2 instance ids that the notice is about: at least one,
-	// each once, each well-formed. Only a ScheduledChange has more than one.
+	// Instances are the EC2 instance ids that the notice is about, each once, each
+	// well-formed. A CapacityBlockExpiration has none: EC2 has to say which instances
+	// its Reservation has. Only a ScheduledChange has more than one.
 	Instances []string
+	// Reservation is the id of the Capacity Reservation of a CapacityBlockExpiration.
+	Reservation string
 	// Change names a ScheduledChange across its updates: the ARN of the Health event.
 	Change string
 	// Ended is true for a ScheduledChange that is over or was called off.
 	Ended bool
+	// Resolved are those of Instances for which a ScheduledChange that goes on is over.
+	Resolved []string
 	// Gone is true for a StateChange after which nothing runs on the instance any more.
 	Gone bool
 	// Detail is the instance-action, state or event type code, for people.
 	Detail string
+	// Effect is what a ScheduledChange does to the machine, as far as its code says.
+	Effect Effect
 	// Hook is set for ASGTerminate and ASGLaunch.
 	Hook Hook
 }
@@ -122,4 +167,23 @@ type Hook struct {
 	Group string // AutoScalingGroupName
 	Name  string // LifecycleHookName
 	Token string // LifecycleActionToken; can be empty, then the instance id names the action
+	// Origin and Destination are where the instance comes from and goes to: EC2,
+	// AutoScalingGroup or WarmPool; empty where the body does not say.
+	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pools-eventbridge-events.html
+	Origin, Destination string
+}
+
+// HookLimits is how long a lifecycle hook can stay open, as its Auto Scaling group has it.
+type HookLimits struct {
+	Timeout time.Duration // from one heartbeat to the next
+	Global  time.Duration // in all, whatever the heartbeats
+}
+
+// HappenedAt is when the event happened; now where the body does not say, or where it
+// says a later time, because clocks differ.
+func (n Notice) HappenedAt(now time.Time) time.Time {
+	if n.Time.IsZero() || n.Time.After(now) {
+		return now
+	}
+	return n.Time
 }

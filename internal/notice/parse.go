@@ -1,33 +1,60 @@
 package notice
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // spotNotice is how long before the interruption EC2 sends its warning.
 const spotNotice = 2 * time.Minute
 
-// nameLimit bounds what goes from a body into logs and onto the node. Auto
-// Scaling's own limit for the names of groups and hooks is 255.
-const nameLimit = 256
+const (
+	// bodyLimit is twice what EventBridge takes, 256 KB, and AWS Health makes its
+	// pages for that limit. An event is larger than what the limit counts: names,
+	// quotes and commas come on top, and SNS escapes each quote. Nothing from AWS
+	// comes near; SQS itself takes 1 MiB.
+	// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevent-size.html
+	// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html
+	bodyLimit = 512 << 10
+
+	// instanceLimit bounds the instances of one body, which are all kept and all
+	// looked up. On a page of 256 KB there is no room for more: the shortest entity
+	// with its resource, {"entityValue":"i-0123456789abcdef0"} and
+	// "i-0123456789abcdef0", takes 64 bytes with its commas.
+	instanceLimit = 256 << 10 / 64
+
+	// identifierLimit bounds the ids, codes and ARNs that go from a body into logs
+	// and onto the node. The longest, the ARN of a Health event, has some 200.
+	identifierLimit = 256
+
+	// nameLimit is Auto Scaling's own limit for the names of groups and hooks, in
+	// characters.
+	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html
+	nameLimit = 255
+)
 
 // envelope is the union of the outer forms a body can have: an EventBridge
 // event, an SNS message around one, or what Auto Scaling sends by itself.
 type envelope struct {
 	// EventBridge
-	ID         string          `json:"id"`
-	Source     string          `json:"source"`
-	DetailType string          `json:"detail-type"`
-	Account    string          `json:"account"`
-	Region     string          `json:"region"`
-	Time       string          `json:"time"` // Auto Scaling writes Time
-	Detail     json.RawMessage `json:"detail"`
+	ID              string          `json:"id"`
+	Source          string          `json:"source"`
+	DetailType      string          `json:"detail-type"`
+	DetailTypeAlias string          `json:"detail_type"` // so in AWS's examples of events about Capacity Blocks
+	Account         string          `json:"account"`
+	Region          string          `json:"region"`
+	Time            string          `json:"time"` // Auto Scaling writes Time
+	Resources       json.RawMessage `json:"resources"`
+	Detail          json.RawMessage `json:"detail"`
+
+	// A custom event bus of EventBridge
+	Data           json.RawMessage
+	SystemMetadata json.RawMessage
 
 	// SNS
 	Type    string
@@ -41,29 +68,33 @@ type envelope struct {
 	lifecycle
 }
 
-// lifecycle is the detail of a lifecycle action, with or without EventBridge.
-type lifecycle struct {
-	LifecycleTransition  string
-	AutoScalingGroupName string
-	LifecycleHookName    string
-	LifecycleActionToken string
-	EC2InstanceID        string `json:"EC2InstanceId"`
-}
-
 // Parse reads the body of an SQS message. An error means that the body can
-// never be acted on: it is not JSON, or lacks what its type must have.
+// never be acted on: it is not JSON, is larger than any that AWS sends, or lacks
+// what its type must have.
+//
+// The notice shares no memory with the body: a notice may be kept for hours, and
+// a body can have a megabyte.
 func Parse(body string) (Notice, error) {
+	if len(body) > bodyLimit {
+		return Notice{}, fmt.Errorf("the body has %d bytes: no event of AWS has more than %d", len(body), bodyLimit)
+	}
 	e, err := open(body)
 	if err != nil {
 		return Notice{}, err
 	}
-	switch e.Type {
-	case "Notification":
+	switch {
+	case e.Type == "Notification", e.Type == "" && e.Message != "" && !e.isEvent():
 		if e, err = open(e.Message); err != nil {
 			return Notice{}, fmt.Errorf("the SNS notification's Message: %w", err)
 		}
-	case "SubscriptionConfirmation", "UnsubscribeConfirmation":
+	case e.Type == "SubscriptionConfirmation", e.Type == "UnsubscribeConfirmation":
 		return Notice{Ignored: Confirmation}, nil
+	}
+	if e.isFromBus() {
+		why := Reason("")
+		if e, why, err = openBus(e); err != nil || why != "" {
+			return Notice{Ignored: why}, err
+		}
 	}
 	if e.Source == "" {
 		return parseDirect(e)
@@ -75,6 +106,11 @@ func Parse(body string) (Notice, error) {
 	return n, nil
 }
 
+// isEvent reports whether e is an event itself, not a message around one.
+func (e envelope) isEvent() bool {
+	return e.Source != "" || e.LifecycleTransition != "" || e.Event != ""
+}
+
 func open(body string) (envelope, error) {
 	var e envelope
 	if strings.TrimSpace(body) == "" {
@@ -83,12 +119,13 @@ func open(body string) (envelope, error) {
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
 		return e, fmt.Errorf("the body is not the JSON of an event: %w", err)
 	}
+	e.DetailType = cmp.Or(e.DetailType, e.DetailTypeAlias)
 	return e, nil
 }
 
 // parseDirect reads what Auto Scaling sends to a queue or topic by itself.
 func parseDirect(e envelope) (Notice, error) {
-	n := Notice{ID: clip(e.RequestID), Account: clip(e.AccountID), Time: parseTime(time.RFC3339, e.Time)}
+	n := Notice{ID: identifier(e.RequestID), Account: identifier(e.AccountID), Time: parseTime(e.Time, time.RFC3339)}
 	switch e.LifecycleTransition {
 	case "autoscaling:EC2_INSTANCE_TERMINATING":
 		return parseHook(n, ASGTerminate, e.lifecycle)
@@ -96,7 +133,7 @@ func parseDirect(e envelope) (Notice, error) {
 		return parseHook(n, ASGLaunch, e.lifecycle)
 	}
 	switch {
-	case e.Event == "autoscaling:TEST_NOTIFICATION":
+	case e.Event == testNotification, e.LifecycleTransition == testNotification:
 		return Notice{Ignored: TestNotification}, nil
 	case strings.HasPrefix(e.Event, "autoscaling:"):
 		return Notice{Ignored: OtherService}, nil
@@ -117,13 +154,21 @@ var sources = map[string]string{
 	"AWS Health Event":                        "aws.health",
 	"EC2 Instance-terminate Lifecycle Action": "aws.autoscaling",
 	"EC2 Instance-launch Lifecycle Action":    "aws.autoscaling",
+
+	"EC2 Capacity Reservation Instance Interruption Warning":               "aws.ec2",
+	"EC2 Interruptible Capacity Reservation Instance Interruption Warning": "aws.ec2",
+	"Capacity Block Expiration Warning":                                    "aws.ec2",
+	"Capacity Block Reservation Expiration Warning":                        "aws.ec2",
 }
 
 func parseEvent(e envelope) (Notice, error) {
 	if e.Source == SimulatedSource {
 		e.Source = sources[e.DetailType]
 	}
-	n := Notice{ID: clip(e.ID), Account: clip(e.Account), Region: clip(e.Region), Time: parseTime(time.RFC3339, e.Time)}
+	n := Notice{
+		ID: identifier(e.ID), Account: identifier(e.Account), Region: identifier(e.Region),
+		Time: parseTime(e.Time, time.RFC3339),
+	}
 	switch e.Source + "/" + e.DetailType {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
 		return parseSpot(n, e.Detail)
@@ -138,8 +183,14 @@ func parseEvent(e envelope) (Notice, error) {
 		return withInstance(n, "detail.instance-id", d.InstanceID)
 	case "aws.ec2/EC2 Instance State-change Notification":
 		return parseState(n, e.Detail)
+	case "aws.ec2/EC2 Capacity Reservation Instance Interruption Warning",
+		"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": // its name until 2026
+		return parseReservationInterruption(n, e.Detail)
+	case "aws.ec2/Capacity Block Expiration Warning",
+		"aws.ec2/Capacity Block Reservation Expiration Warning": // its older name
+		return parseBlockExpiration(n, e.Detail, e.Resources)
 	case "aws.health/AWS Health Event":
-		return parseHealth(n, e.Detail)
+		return parseHealth(n, e.Detail, e.Resources)
 	case "aws.autoscaling/EC2 Instance-terminate Lifecycle Action":
 		return parseLifecycle(n, ASGTerminate, e.Detail)
 	case "aws.autoscaling/EC2 Instance-launch Lifecycle Action":
@@ -156,7 +207,7 @@ func parseSpot(n Notice, detail json.RawMessage) (Notice, error) {
 	if err := decode(detail, &d); err != nil {
 		return n, err
 	}
-	n.Kind, n.Detail = SpotInterruption, clip(d.Action)
+	n.Kind, n.Detail = SpotInterruption, identifier(d.Action)
 	if !n.Time.IsZero() {
 		n.Deadline = n.Time.Add(spotNotice)
 		if d.Action == "hibernate" { // hibernation begins with the warning
@@ -174,133 +225,22 @@ func parseState(n Notice, detail json.RawMessage) (Notice, error) {
 	if err := decode(detail, &d); err != nil {
 		return n, err
 	}
-	switch d.State {
+	state := strings.ToLower(identifier(d.State))
+	switch state {
 	case "stopping", "shutting-down":
 	case "stopped", "terminated":
 		n.Gone = true
 	default:
 		return Notice{Ignored: OtherState}, nil
 	}
-	n.Kind, n.Detail = StateChange, d.State
+	n.Kind, n.Detail = StateChange, state
 	return withInstance(n, "detail.instance-id", d.InstanceID)
 }
 
-func parseHealth(n Notice, detail json.RawMessage) (Notice, error) {
-	var d struct {
-		EventArn          string `json:"eventArn"`
-		Service           string `json:"service"`
-		EventTypeCode     string `json:"eventTypeCode"`
-		EventTypeCategory string `json:"eventTypeCategory"`
-		EventRegion       string `json:"eventRegion"`
-		StartTime         string `json:"startTime"`
-		StatusCode        string `json:"statusCode"`
-		AffectedAccount   string `json:"affectedAccount"`
-		AffectedEntities  []struct {
-			EntityValue string `json:"entityValue"`
-		} `json:"affectedEntities"`
-	}
-	if err := decode(detail, &d); err != nil {
-		return n, err
-	}
-	if d.Service != "EC2" || d.EventTypeCategory != "scheduledChange" {
-		return Notice{Ignored: NotScheduled}, nil
-	}
-	n.Kind, n.Detail, n.Change = ScheduledChange, clip(d.EventTypeCode), clip(d.EventArn)
-	n.Ended = d.StatusCode == "closed"
-	// Health repeats an event in a second region and through an organization's
-	// account: the detail says where it happens, the envelope where it was sent.
-	if d.EventRegion != "" {
-		n.Region = clip(d.EventRegion)
-	}
-	if d.AffectedAccount != "" {
-		n.Account = clip(d.AffectedAccount)
-	}
-	if !n.Ended {
-		n.Deadline = parseTime(time.RFC1123, d.StartTime)
-	}
-	seen := map[string]bool{}
-	for _, entity := range d.AffectedEntities {
-		if id := entity.EntityValue; isInstanceID(id) && !seen[id] {
-			seen[id] = true
-			n.Instances = append(n.Instances, id)
-		}
-	}
-	if len(n.Instances) == 0 {
-		return Notice{Ignored: NoInstance}, nil
-	}
-	return n, nil
-}
-
-func parseLifecycle(n Notice, kind Kind, detail json.RawMessage) (Notice, error) {
-	var d lifecycle
-	if err := decode(detail, &d); err != nil {
-		return n, err
-	}
-	return parseHook(n, kind, d)
-}
-
-func parseHook(n Notice, kind Kind, d lifecycle) (Notice, error) {
-	if d.AutoScalingGroupName == "" || d.LifecycleHookName == "" {
-		return n, errors.New("AutoScalingGroupName or LifecycleHookName is missing")
-	}
-	for _, name := range []string{d.AutoScalingGroupName, d.LifecycleHookName, d.LifecycleActionToken} {
-		switch {
-		case len(name) > nameLimit:
-			return n, fmt.Errorf("AutoScalingGroupName, LifecycleHookName or LifecycleActionToken is longer than %d bytes", nameLimit)
-		case strings.ContainsFunc(name, unicode.IsControl): // Auto Scaling has none of these
-			return n, errors.New("AutoScalingGroupName, LifecycleHookName or LifecycleActionToken has a control character")
-		}
-	}
-	n.Kind = kind
-	n.Hook = Hook{Group: d.AutoScalingGroupName, Name: d.LifecycleHookName, Token: d.LifecycleActionToken}
-	return withInstance(n, "EC2InstanceId", d.EC2InstanceID)
-}
-
-func decode(detail json.RawMessage, into any) error {
-	if len(detail) == 0 {
-		return errors.New("detail is missing")
-	}
-	if err := json.Unmarshal(detail, into); err != nil {
-		return fmt.Errorf("detail: %w", err)
-	}
-	return nil
-}
-
-func withInstance(n Notice, field, id string) (Notice, error) {
-	if !isInstanceID(id) {
-		return n, fmt.Errorf("%s is %q, not an instance id", field, clip(id))
-	}
-	n.Instances = []string{id}
-	return n, nil
-}
-
-// isInstanceID reports whether id is i- and 8 to 17 lower-case hex digits.
-func isInstanceID(id string) bool {
-	digits, ok := strings.CutPrefix(id, "i-")
-	return ok && len(digits) >= 8 && len(digits) <= 17 && strings.Trim(digits, "0123456789abcdef") == ""
-}
-
-// parseTime is zero for what it cannot read: a notice without a time is still a
-// notice. So is one near the ends of the years from 0 to 9999, which are all that
-// JSON can hold: a zone or a deadline moves it beyond.
-func parseTime(layout, value string) time.Time {
-	t, err := time.Parse(layout, value)
-	if t = t.UTC(); err != nil || t.Year() < 1 || t.Year() > 9998 {
-		return time.Time{}
-	}
-	return t
-}
-
-// clip cuts s to nameLimit and drops what cannot be printed: what people read in
-// logs and Events must not steer their terminals.
-func clip(s string) string {
-	if len(s) > nameLimit {
-		s = s[:nameLimit]
-	}
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-}
+// The names of hooks and the tokens of actions as Auto Scaling takes them.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
+var (
+	hookName  = regexp.MustCompile(`^[A-Za-z0-9_/-]{1,255}$`)
+	hookToken = regexp.MustCompile(`^[0-9A-Fa-f-]{36}$`)
+)

@@ -5,65 +5,89 @@ import (
 	"time"
 )
 
-// A Gate bounds how many calls are under way at once, and lets the most urgent
-// of those who wait in first. The bound follows the server: each answer that it
-// is too busy halves it, and calls that go well bring it back, one in about as
-// many calls as it is wide.
+// longestRest is how long one answer can close a gate. An API server asks for 1 to 32 s
+// (https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/util/flowcontrol/dropped_requests_tracker.go),
+// and a proxy in between may ask for any time. But a drain may have two minutes in all,
+// with 5 s in reserve. A server that is still busy then says so again, to half as many calls.
+const longestRest = 5 * time.Second
+
+// A Gate bounds how many calls are in flight at once. The most urgent caller that
+// waits enters first. The bound follows the server: an answer that the server is too
+// busy halves it, and calls that succeed widen it again, by one after about as many
+// calls as the bound.
 //
-// Of calls that nobody is in a hurry for it lets in an eighth of that: when the others
-// are done, kubelets still have to tell what became of the pods.
+// Low-priority calls get at most an eighth of the slots, so that kubelets can still
+// report the status of pods when the evictions are done.
 //
-// It runs no goroutine of its own. A nil Gate has no bound. Its methods may be
-// called concurrently.
+// A call of a higher class than all calls inside enters beyond the bound. Else, with a
+// bound of one, a call that nobody waits for could keep a cordon out until its timeout.
+// There are four classes, so at most three calls are beyond the bound.
+//
+// It runs no goroutine. A nil Gate has no bound. Its methods may be called concurrently.
 type Gate struct {
 	most float64
 
 	line
-	bound     float64 // what the server takes now
-	inside    int
-	unhurried int       // of those inside
-	closed    time.Time // nobody enters before
+	bound   float64     // how many calls the server takes at present
+	inside  int         // calls in flight
+	classes map[int]int // how many of them, by class
+	low     int         // how many of them have low priority
+	closed  time.Time   // nobody enters before
 }
 
-// NewGate returns a Gate that lets in most calls at once, at least one.
+// NewGate returns a Gate for at most most calls at once, and at least one.
 func NewGate(most int) *Gate {
 	bound := float64(max(most, 1))
-	return &Gate{most: bound, bound: bound}
+	return &Gate{most: bound, bound: bound, classes: map[int]int{}}
 }
 
-// Enter returns when the caller may make its call. The caller tells how that
-// went by calling leave, once: with zero, or with how long the server, being too
-// busy, wants to be left alone. If ctx ends first Enter returns its cause.
+// Enter returns when the caller may make its call. The caller must then call leave
+// once: with 0, or, if the server is too busy, with how long it asked to wait, of which
+// 5 s at most count. If ctx ends first, Enter returns the cause of ctx.
 func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Duration), err error) {
 	if g == nil {
 		return func(time.Duration) {}, nil
 	}
-	unhurried := 0
-	if p.unhurried() {
-		unhurried = 1
+	low := 0
+	if p.isLow() {
+		low = 1
 	}
 	err = g.wait(ctx, p, func(now time.Time) time.Duration {
 		switch {
 		case now.Before(g.closed):
 			return g.closed.Sub(now)
-		case g.inside >= int(g.bound), unhurried > 0 && g.unhurried >= max(1, int(g.bound/8)):
+		case g.inside >= int(g.bound) && !g.above(p.Class), low > 0 && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
 		}
 		g.inside++
-		g.unhurried += unhurried
+		g.classes[p.Class]++
+		g.low += low
 		return 0
 	})
 	if err != nil {
 		return nil, err
 	}
-	return func(busy time.Duration) { g.leave(busy, unhurried) }, nil
+	return func(busy time.Duration) { g.leave(busy, p.Class, low) }, nil
 }
 
-func (g *Gate) leave(busy time.Duration, unhurried int) {
+// above reports whether a class is higher than the classes of all calls inside.
+func (g *Gate) above(class int) bool {
+	for inside := range g.classes {
+		if inside >= class {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Gate) leave(busy time.Duration, class, low int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inside--
-	g.unhurried -= unhurried
+	if g.classes[class]--; g.classes[class] == 0 {
+		delete(g.classes, class)
+	}
+	g.low -= low
 	if busy > 0 {
 		g.slowDown(busy)
 	} else {
@@ -72,9 +96,9 @@ func (g *Gate) leave(busy time.Duration, unhurried int) {
 	g.wakeFirst()
 }
 
-// Busy tells what a server has answered to a call whose caller does not get to see
-// the answer, because a client in between tries again: for how long the server,
-// being too busy, wants to be left alone.
+// Busy tells the gate that the server is too busy, and how long it asked to wait. It is
+// for an answer that the caller in the gate does not see, because a client in between
+// tries again.
 func (g *Gate) Busy(busy time.Duration) {
 	if g == nil || busy <= 0 {
 		return
@@ -86,9 +110,9 @@ func (g *Gate) Busy(busy time.Duration) {
 }
 
 func (g *Gate) slowDown(busy time.Duration) {
-	// The answers of one crowd are one piece of news.
+	// Many calls get the same answer at once. It counts once.
 	if now := time.Now(); !now.Before(g.closed) {
 		g.bound = max(1, g.bound/2)
-		g.closed = now.Add(min(busy, forever))
+		g.closed = now.Add(min(busy, longestRest))
 	}
 }

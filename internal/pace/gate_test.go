@@ -61,7 +61,7 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 	})
 }
 
-func TestCallsThatNobodyIsInAHurryForAreFewAtOnce(t *testing.T) {
+func TestLowPriorityCallsGetAnEighthOfTheSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(16)
 		entered := func(p Priority) (leaves []func(time.Duration)) {
@@ -83,10 +83,10 @@ func TestCallsThatNobodyIsInAHurryForAreFewAtOnce(t *testing.T) {
 			all.Wait()
 			return leaves
 		}
-		for _, unhurried := range []Priority{{Rank: Conclude}, {Class: Aside}} {
-			few := entered(unhurried)
+		for _, low := range []Priority{{Rank: Conclude}, {Class: Aside}} {
+			few := entered(low)
 			if len(few) != 2 {
-				t.Errorf("%d of %+v at once, want an eighth of 16", len(few), unhurried)
+				t.Errorf("%d of %+v at once, want an eighth of 16", len(few), low)
 			}
 			others := entered(Priority{})
 			if len(others) != 14 {
@@ -102,7 +102,7 @@ func TestCallsThatNobodyIsInAHurryForAreFewAtOnce(t *testing.T) {
 	})
 }
 
-func TestABusyServerIsLeftAloneAndThenGetsHalf(t *testing.T) {
+func TestABusyServerGetsNoCallForAWhileAndThenHalfAsMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(4)
 		var leaves []func(time.Duration)
@@ -134,6 +134,70 @@ func TestABusyServerIsLeftAloneAndThenGetsHalf(t *testing.T) {
 	})
 }
 
+// Whatever stands between the API server and us can send Retry-After: 3600.
+func TestNoAnswerClosesAGateForLongerThanAFewSeconds(t *testing.T) {
+	for name, tell := range map[string]func(g *Gate, busy time.Duration){
+		"told by who leaves": func(g *Gate, busy time.Duration) {
+			leave, err := g.Enter(t.Context(), Priority{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave(busy)
+		},
+		"told by another": (*Gate).Busy,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewGate(4)
+				tell(g, time.Hour)
+				begin := time.Now()
+				leave, err := g.Enter(t.Context(), Priority{Class: Foremost})
+				if err != nil {
+					t.Fatal(err)
+				}
+				leave(0)
+				if waited := time.Since(begin); waited != longestRest {
+					t.Errorf("the next call waited %s, want %s", waited, longestRest)
+				}
+			})
+		})
+	}
+}
+
+func TestACallOfAHigherClassThanAllInsideNeedNotWaitForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(1)
+		enters := func(class int) (leave func(time.Duration), entered bool) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			leave, err := g.Enter(ctx, Priority{Class: class})
+			return leave, err == nil
+		}
+		var leaves []func(time.Duration)
+		for _, class := range []int{Aside, Normal, Urgent, Foremost} {
+			leave, entered := enters(class)
+			if !entered {
+				t.Fatalf("class %d waits for lower ones", class)
+			}
+			leaves = append(leaves, leave)
+			if _, entered := enters(class); entered {
+				t.Errorf("a second call of class %d has entered", class)
+			}
+		}
+		if _, entered := enters(Normal); entered {
+			t.Error("a call of a lower class than one inside has entered beside the bound")
+		}
+		for _, leave := range leaves {
+			leave(0)
+		}
+		if leave, entered := enters(Normal); !entered {
+			t.Error("the gate is taken though all have left")
+		} else {
+			leave(0)
+		}
+	})
+}
+
 func TestAGateOpensAgainAsCallsGoWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(8)
@@ -151,7 +215,7 @@ func TestAGateOpensAgainAsCallsGoWell(t *testing.T) {
 	})
 }
 
-func TestWhoStopsWaitingAtAGateLeavesItToOthers(t *testing.T) {
+func TestACallerThatStopsWaitingAtAGateTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(1)
 		leave, _ := g.Enter(t.Context(), Priority{})

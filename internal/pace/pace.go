@@ -1,5 +1,5 @@
-// Package pace spaces out calls to an API, by rate or by number, the most urgent
-// first.
+// Package pace limits calls to an API: a [Limiter] by rate, a [Gate] by number. Where
+// several callers wait, the most urgent one goes first.
 package pace
 
 import (
@@ -13,35 +13,38 @@ import (
 
 // Classes for callers that share a [Gate] without knowing each other.
 const (
-	Aside  = iota - 1 // nobody waits for it
+	Aside  = iota - 1 // nobody waits for the call
 	Normal            // the zero value
 	Urgent
 	Foremost
 )
 
-// Ranks for callers whose class and deadline are the same: what is begun is
-// brought forward before more is begun, so that a crowd is worked through one
-// after the other.
+// Ranks for callers with the same class and deadline. Work that has begun goes before
+// work that has not, so that a crowd is finished one after the other.
 const (
-	Advance = iota
-	Begin
-	Retry    // it was refused before, and may be again
-	Conclude // it only says that all is done
+	Advance  = iota // goes on with work that has begun
+	Begin           // begins work
+	Retry           // was refused before, and may be refused again
+	Conclude        // only records that all is done
 )
 
-// Priority says who goes first where several wait. The zero value is of class Normal, without a deadline.
+// Priority says who goes first where several wait. The zero value has class Normal and
+// no deadline.
 type Priority struct {
-	// Class comes first: the greater, the more urgent.
+	// Class decides first: the greater one goes first.
 	Class int
-	// Deadline decides within a class: the nearer goes first, none after all of
-	// them. It does not end a wait; the context does.
+	// Deadline decides within a class: the nearer one goes first, and no deadline goes
+	// last. It does not end a wait; the context does.
 	Deadline time.Time
-	// Rank decides where the deadlines are equal: the lower goes first.
+	// Rank decides where the deadlines are equal: the lower one goes first.
 	Rank int
 }
 
-// unhurried reports whether nothing but an account of what was done waits for the call.
-func (p Priority) unhurried() bool { return p.Class == Aside || p.Rank == Conclude }
+// isLow reports whether the call only records what has already happened.
+func (p Priority) isLow() bool { return p.Class == Aside || p.Rank == Conclude }
+
+// Same reports whether p and q are equally urgent.
+func (p Priority) Same(q Priority) bool { return p.compare(q) == 0 }
 
 // compare is negative where p goes before q.
 func (p Priority) compare(q Priority) int {
@@ -59,16 +62,15 @@ func (p Priority) compare(q Priority) int {
 	return p.Deadline.Compare(q.Deadline)
 }
 
-// A Limiter hands out tokens at a rate, the next one always to the most urgent
-// who waits, and to those of equal priority in the order they came. A stream
-// of urgent callers at the full rate therefore starves the others.
+// A Limiter is a token bucket. The next token goes to the most urgent caller that
+// waits, and among equal ones to the first. Urgent callers that come at the full rate
+// therefore starve the others.
 //
-// It runs no goroutine of its own. The zero value has no limit. Its methods may
-// be called concurrently.
+// It runs no goroutine. The zero value has no limit. Its methods may be called
+// concurrently.
 type Limiter struct {
-	// The bucket is kept as one instant, as the generic cell rate algorithm of
-	// ITU-T I.371 does, because durations add up exactly where fractions of
-	// tokens do not.
+	// The state of the bucket is one instant, as in the generic cell rate algorithm of
+	// ITU-T I.371: sums of durations are exact, sums of fractions of tokens are not.
 
 	interval time.Duration // from one token to the next; 0 is no limit
 	slack    time.Duration // how far ahead of the interval a burst may run
@@ -91,16 +93,16 @@ func New(perSecond float64, burst int) *Limiter {
 	}
 }
 
-// forever stands in for every longer duration: far beyond any process, and
-// still small enough to be added to an instant.
+// forever replaces every longer duration. It is far beyond the life of a process, and
+// small enough to be added to an instant.
 const forever = 100 * 365 * 24 * time.Hour
 
 func rounded(nanoseconds float64) time.Duration {
 	return time.Duration(min(nanoseconds, float64(forever)))
 }
 
-// Wait returns nil once the caller has a token. If ctx ends first it returns
-// the cause of ctx, and takes neither a token nor a place in the queue.
+// Wait returns nil when the caller has a token. If ctx ends first, it returns the cause
+// of ctx, and no token is spent.
 func (l *Limiter) Wait(ctx context.Context, p Priority) error {
 	return l.wait(ctx, p, func(now time.Time) time.Duration {
 		wait := l.next().Sub(now)
@@ -111,22 +113,7 @@ func (l *Limiter) Wait(ctx context.Context, p Priority) error {
 	})
 }
 
-// Hold gives no token to anyone for d, as an API demands by Retry-After. After
-// that the bucket is empty: a server that asked for a rest is not met by a
-// burst. Of several holds the one that ends last counts; a d that is not
-// positive is none.
-func (l *Limiter) Hold(d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if due := time.Now().Add(min(d, forever) + l.slack); due.After(l.due) {
-		l.due = due
-	}
-}
-
-// next returns when there is a token.
+// next returns when the next token is there.
 func (l *Limiter) next() time.Time { return l.due.Add(-l.slack) }
 
 func (l *Limiter) take(now time.Time) {
@@ -136,25 +123,24 @@ func (l *Limiter) take(now time.Time) {
 	l.due = l.due.Add(l.interval)
 }
 
-// line is where callers wait for their turn, in the order of their priorities.
+// line is where callers wait, in the order of their priorities.
 type line struct {
-	mu      sync.Mutex // guards what embeds it too
+	mu      sync.Mutex // also guards the type that embeds line
 	waiting queue
 	arrived uint64
 }
 
-// wait returns nil when it is the caller's turn, or the cause of ctx. turn is
-// asked, under the lock, by the first of the line alone: it takes what it is
-// about and returns no more than zero, or says how long to wait for it.
-func (l *line) wait(ctx context.Context, p Priority, turn func(now time.Time) time.Duration) error {
+// wait returns nil when the caller has what it waits for, or the cause of ctx. It calls
+// tryAcquire with mu held, and only for the first of the line. tryAcquire takes what the
+// caller waits for and returns 0 or less, or returns when to look again.
+func (l *line) wait(ctx context.Context, p Priority, tryAcquire func(now time.Time) time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	w := &waiter{priority: p, arrival: l.arrived, first: make(chan struct{}, 1)}
 	l.arrived++
 	heap.Push(&l.waiting, w)
-	// Whoever leaves, with what it came for or without, lets the next one look:
-	// only the first of the line sleeps by the clock.
+	// Only the first of the line sleeps until a time. Who leaves the line wakes the next.
 	defer func() {
 		heap.Remove(&l.waiting, w.place)
 		l.wakeFirst()
@@ -165,7 +151,7 @@ func (l *line) wait(ctx context.Context, p Priority, turn func(now time.Time) ti
 		}
 		wait := forever
 		if w.place == 0 {
-			if wait = turn(time.Now()); wait <= 0 {
+			if wait = tryAcquire(time.Now()); wait <= 0 {
 				return nil
 			}
 		}
@@ -181,7 +167,7 @@ func (l *line) wait(ctx context.Context, p Priority, turn func(now time.Time) ti
 	}
 }
 
-// wakeFirst lets the first of the line look again. mu is held.
+// wakeFirst lets the first of the line look again. The caller holds mu.
 func (l *line) wakeFirst() {
 	if len(l.waiting) > 0 {
 		l.waiting[0].wake()
@@ -191,11 +177,11 @@ func (l *line) wakeFirst() {
 type waiter struct {
 	priority Priority
 	arrival  uint64
-	place    int           // in the queue; kept by it
-	first    chan struct{} // has a value when place has become 0
+	place    int           // in the heap, which keeps it up to date
+	first    chan struct{} // has a value when the waiter has become the first
 }
 
-// wake never blocks: one value in the channel is as good as two.
+// wake never blocks: a waiter that was woken twice looks once.
 func (w *waiter) wake() {
 	select {
 	case w.first <- struct{}{}:
@@ -203,7 +189,7 @@ func (w *waiter) wake() {
 	}
 }
 
-// queue is a heap of those who wait, the most urgent first.
+// queue is a heap of waiters, the most urgent one first.
 type queue []*waiter
 
 func (q queue) Len() int { return len(q) }

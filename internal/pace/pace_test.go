@@ -103,46 +103,6 @@ func TestAnEndedContextTakesNoToken(t *testing.T) {
 	})
 }
 
-func TestAHoldStopsEveryoneAndEndsWithoutABurst(t *testing.T) {
-	for name, tc := range map[string]struct {
-		limiter *Limiter
-		want    []time.Duration
-	}{
-		"limited": {New(10, 3), []time.Duration{5 * time.Second, 5100 * time.Millisecond, 5200 * time.Millisecond}},
-		"no rate": {New(0, 0), []time.Duration{5 * time.Second, 5 * time.Second, 5 * time.Second}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				tc.limiter.Hold(5 * time.Second)
-				tc.limiter.Hold(time.Second)
-				tc.limiter.Hold(-time.Second)
-				var granted []time.Duration
-				for range 3 {
-					wait(t, tc.limiter, Priority{})
-					granted = append(granted, time.Since(start))
-				}
-				if diff := cmp.Diff(tc.want, granted); diff != "" {
-					t.Errorf("tokens (-want +got):\n%s", diff)
-				}
-			})
-		})
-	}
-}
-
-func TestAHoldReachesThoseWhoWaitAlready(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := New(1, 1)
-		wait(t, l, Priority{})
-		start := time.Now()
-		time.AfterFunc(500*time.Millisecond, func() { l.Hold(10 * time.Second) })
-		wait(t, l, Priority{})
-		if got, want := time.Since(start), 10500*time.Millisecond; got != want {
-			t.Errorf("a token after %v, want %v", got, want)
-		}
-	})
-}
-
 func TestRatesAtTheEdge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, l := range map[string]*Limiter{
@@ -158,11 +118,11 @@ func TestRatesAtTheEdge(t *testing.T) {
 		}
 		rare := New(1e-300, 1<<62)
 		wait(t, rare, Priority{})
-		rare.Hold(1 << 62)
+		wait(t, rare, Priority{})
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
 		if err := rare.Wait(ctx, Priority{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Wait under an endless hold = %v", err)
+			t.Errorf("Wait for a token in a hundred years = %v", err)
 		}
 	})
 }
@@ -175,10 +135,9 @@ func TestProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]float64{0.5, 1, 3, 7, 1000}).Draw(rt, "rate")
 		burst := rapid.IntRange(1, 5).Draw(rt, "burst")
-		holds := rapid.SliceOfN(rapid.Custom(drawHold), 0, 2).Draw(rt, "holds")
 		visits := rapid.SliceOfN(rapid.Custom(drawVisit), 1, 30).Draw(rt, "visits")
 
-		play(t, New(rate, burst), holds, visits)
+		play(t, New(rate, burst), visits)
 
 		var granted []visit
 		for _, v := range visits {
@@ -198,11 +157,6 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		for _, g := range granted {
-			for _, h := range holds {
-				if g.left > h.at && g.left < h.at+h.length {
-					rt.Errorf("a token at %v during the hold %v", g.left, h)
-				}
-			}
 			for _, v := range visits {
 				passed := v.come < g.left && v.left > g.left
 				if passed && v.before(g) {
@@ -211,15 +165,6 @@ func TestProperties(t *testing.T) {
 			}
 		}
 	})
-}
-
-type hold struct{ at, length time.Duration }
-
-func drawHold(rt *rapid.T) hold {
-	return hold{
-		at:     milliseconds(rt, "at", 0, 5000) + time.Microsecond,
-		length: milliseconds(rt, "length", 1, 3000),
-	}
 }
 
 // A visit is one caller of Wait; times count from the start of the history.
@@ -266,13 +211,10 @@ func (v visit) at(epoch time.Time) Priority {
 }
 
 // play lets the visits happen in virtual time and fills in how each ended.
-func play(t *testing.T, l *Limiter, holds []hold, visits []visit) {
+func play(t *testing.T, l *Limiter, visits []visit) {
 	synctest.Test(t, func(t *testing.T) {
 		epoch := time.Now()
 		var wg sync.WaitGroup
-		for _, h := range holds {
-			time.AfterFunc(h.at, func() { l.Hold(h.length) })
-		}
 		for i := range visits {
 			v := &visits[i]
 			wg.Go(func() {

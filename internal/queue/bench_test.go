@@ -13,18 +13,18 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// BenchmarkHoldLoop is one round of the hold loop: mostly nothing is due, and
+// BenchmarkExtendLoop is one round of extendLeases: mostly nothing is due, and
 // once in a while all is.
-func BenchmarkHoldLoop(b *testing.B) {
+func BenchmarkExtendLoop(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		s := &Server{Client: &endless{}}
 		s.begin()
 		now := time.Now()
 		for i := range n {
 			id := strconv.Itoa(i)
-			s.held[id] = &held{id: id, receipt: "receipt-" + id, lease: s.visibility(), renewAt: now.Add(time.Hour)}
+			s.inFlight[id] = &inFlight{id: id, receipt: "receipt-" + id, lease: s.visibility(), renewAt: now.Add(time.Hour)}
 		}
-		b.Run(fmt.Sprintf("held=%d/due=none", n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("inflight=%d/due=none", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if due, _ := s.due(now); len(due) != 0 {
@@ -32,7 +32,7 @@ func BenchmarkHoldLoop(b *testing.B) {
 				}
 			}
 		})
-		b.Run(fmt.Sprintf("held=%d/due=all", n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("inflight=%d/due=all", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				due, _ := s.due(now.Add(24 * time.Hour))
@@ -55,7 +55,7 @@ func BenchmarkMessage(b *testing.B) {
 			q := &endless{left: b.N, body: aws.String("body")}
 			var handled sync.WaitGroup
 			handled.Add(b.N)
-			s := &Server{Client: q, Handler: HandlerFunc(func(context.Context, Message) error {
+			s := &Server{Client: q, Handler: handlerFunc(func(context.Context, Message) error {
 				handled.Done()
 				return result
 			})}

@@ -1,21 +1,29 @@
 package queue
 
 import (
+	"log/slog"
+	"sync"
 	"time"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/smithy-go/middleware"
 )
 
-// clocksDiffer is by how much our clock has to be off to be told of. It is more
-// than an answer can be late, see pollGrace, and less than anything that goes by
-// the time of a notice can bear.
+// clocksDiffer is the least difference between our clock and that of AWS that is logged.
+// It is more than a response can be late, see pollGrace, and less than what deadlines
+// can bear.
 const clocksDiffer = 15 * time.Second
 
-// compareClocks looks at what SQS says the time is, and logs when our clock begins
-// or ceases to be wrong. The SDK signs by SQS's clock where ours is minutes off,
-// but deadlines come from the times of events, and are kept by ours.
-func (s *Server) compareClocks(answer middleware.Metadata) {
+// A clock is that of this node, beside SQS's. It may be used concurrently.
+type clock struct {
+	mu    sync.Mutex
+	wrong bool // at the last look
+}
+
+// compare compares our clock with the time in a response of SQS. It logs when our clock has
+// become wrong, or right again. The SDK corrects its signatures if our clock is minutes off.
+// But deadlines come from the times of events, and are kept by our clock.
+func (c *clock) compare(log *slog.Logger, answer middleware.Metadata) {
 	theirs, told := awsmiddleware.GetServerTime(answer)
 	ours, known := awsmiddleware.GetResponseAt(answer)
 	if !told || !known {
@@ -23,14 +31,15 @@ func (s *Server) compareClocks(answer middleware.Metadata) {
 	}
 	ahead := ours.Sub(theirs).Round(time.Second)
 	wrong := ahead.Abs() >= clocksDiffer
-	s.mu.Lock()
-	before := s.clockWrong
-	s.clockWrong = wrong
-	s.mu.Unlock()
+	c.mu.Lock()
+	before := c.wrong
+	c.wrong = wrong
+	c.mu.Unlock()
 	switch {
 	case wrong && !before:
-		s.Log.Info("the clock of this node is not that of AWS: deadlines of notices are kept as much too early or too late", "ahead", ahead.String())
+		log.Warn("the clock of this node differs from that of AWS: "+
+			"deadlines of notices are kept too early or too late by as much", "ahead", ahead.String())
 	case !wrong && before:
-		s.Log.Info("the clock of this node is that of AWS again")
+		log.Info("the clock of this node agrees with that of AWS again")
 	}
 }

@@ -1,39 +1,40 @@
 package queue
 
 import (
+	"log/slog"
 	"time"
-
-	"github.com/go-logr/logr"
 )
 
-// outageLogged is how often an outage that goes on is logged.
+// outageLogged is how often an outage is logged while it lasts.
 const outageLogged = time.Minute
 
-// outage logs something that fails again and again: the first failure, then a
-// line a minute, then its end. One goroutine uses it.
+// outage logs calls that fail again and again: the first failure as a warning, then one
+// error a minute, then the end. It is not safe for concurrent use.
 type outage struct {
-	name     string // of what fails
+	name     string // of the call that fails
 	since    time.Time
 	logged   time.Time
 	failures int
 }
 
-func (o *outage) failed(log logr.Logger, err error) {
+func (o *outage) failed(log *slog.Logger, err error) {
 	now := time.Now()
 	o.failures++
+	say := log.Error
 	if o.failures == 1 {
-		o.since = now
+		say, o.since = log.Warn, now
 	} else if now.Sub(o.logged) < outageLogged {
 		return
 	}
 	o.logged = now
-	log.Error(err, "SQS fails, trying again", "what", o.name, "failures", o.failures)
+	say("SQS fails, trying again", "error", err, "what", o.name, "failures", o.failures)
 }
 
-func (o *outage) ended(log logr.Logger) {
+func (o *outage) ended(log *slog.Logger) {
 	if o.failures == 0 {
 		return
 	}
-	log.Info("SQS works again", "what", o.name, "failures", o.failures, "after", time.Since(o.since).Round(time.Second).String())
+	log.Info("SQS works again",
+		"what", o.name, "failures", o.failures, "after", time.Since(o.since).Round(time.Second).String())
 	*o = outage{name: o.name}
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -10,85 +9,91 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 const (
 	// longPoll is the longest wait that SQS allows.
 	longPoll = 20 * time.Second
 	// shortPoll is the shortest wait that can be asked for. The SDK does not send
-	// a zero, and then the queue's own ReceiveMessageWaitTimeSeconds counts,
-	// which may be 20 s. It also asks all of SQS's servers, not a sample.
+	// a zero, and SQS would then use the queue's own ReceiveMessageWaitTimeSeconds,
+	// which may be 20 s. With a wait, SQS also asks all of its servers, not a sample.
 	shortPoll = time.Second
-	// pollGrace is what a receive may take beyond its wait. An endpoint that is
-	// still silent then is taken for dead.
+	// pollGrace is how much longer than its wait a receive may take. An endpoint that
+	// has not answered then is taken for dead.
 	pollGrace = 10 * time.Second
 
-	// receiveEnds is what a receive has to end by itself when the process stops.
-	// Messages of an answer that nobody reads stay invisible until their visibility
-	// has run out; where there are some, it is a matter of milliseconds.
+	// receiveEnds is how long a receive may still take when the process stops. Messages
+	// of a response that nobody reads stay hidden until their visibility has run out. If
+	// there are any, the response comes within milliseconds.
 	receiveEnds = 300 * time.Millisecond
-
-	// A failed receive is tried again soon, since a spot warning leaves two
-	// minutes, and not often, since it may be throttling that made it fail.
-	firstReceivePause = 500 * time.Millisecond
-	maxReceivePause   = 10 * time.Second
 )
 
-// receive is the receiver that is always there: a long poll at a time until ctx
-// ends. While messages come in numbers it starts further ones, one with each
-// receive, so that a storm has all of them in a fraction of a second and a
-// handful of messages costs no call too many.
+// receiveBackoff is the pause after a failed receive. It is short at first, because a
+// spot warning leaves two minutes, and longer then, because SQS may be throttling. With
+// its jitter it is bounded by Max as well.
+var receiveBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second, Factor: 2, Jitter: 0.5}
+
+// receive is the receiver that always runs: one long poll after another until ctx
+// ends. While many messages come in, it starts a further receiver with each receive.
+// In a storm all receivers run within a fraction of a second, and a handful of messages
+// costs no additional call.
 //
-// It also ends when it may not receive on probation, with the error in refused.
+// On probation it also ends when the role may not receive, with the error in refused.
 func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
-	defer s.ends(&s.receivers)
+	defer s.countDown(&s.receivers)
 	begin := time.Now()
 	failing := outage{name: "receiving"}
-	retry := firstReceivePause
 	for {
-		if !s.awaitRoom(ctx) {
+		asked, ok := s.reserve(ctx)
+		if !ok {
 			return
 		}
-		n, err := s.poll(ctx, settling, longPoll)
+		n, err := s.poll(ctx, settling, asked, longPoll)
 		if ctx.Err() != nil {
 			return
 		}
-		if denied(err) && s.LastReceive().IsZero() && time.Since(begin) < s.Probation {
+		if isDenied(err) && s.LastReceive().IsZero() && time.Since(begin) < s.Probation {
 			refused <- err
 			return
 		}
 		if err != nil {
-			failing.failed(s.Log, err)
-			pause(ctx, min(retry+rand.N(retry/2), maxReceivePause))
-			retry = min(2*retry, maxReceivePause)
+			failing.failed(s.log(), err)
+			if retry.Sleep(ctx, min(receiveBackoff.Pause(failing.failures), receiveBackoff.Max)) != nil {
+				return
+			}
 			continue
 		}
-		failing.ended(s.Log)
-		retry = firstReceivePause
-		if plenty(n) && s.receiverStarts() {
+		failing.ended(s.log())
+		if plenty(n, asked) && s.tryAddReceiver() {
 			go s.receiveMore(ctx, settling)
 		}
 	}
 }
 
-// receiveMore is a further receiver. It ends with the first receive that shows
-// that the queue runs dry, with the first error, which the first receiver then
-// meets too, and when there is no room.
+// receiveMore is a further receiver. It ends when the queue runs dry, when there is no
+// room, with ctx, and with the first error, which the first receiver then meets too.
 func (s *Server) receiveMore(ctx, settling context.Context) {
-	defer s.ends(&s.receivers)
-	for s.reserve() {
-		if n, err := s.poll(ctx, settling, shortPoll); err != nil || !plenty(n) {
+	defer s.countDown(&s.receivers)
+	for {
+		s.mu.Lock()
+		asked, ok := s.tryReserve()
+		s.mu.Unlock()
+		if !ok {
+			return
+		}
+		if n, err := s.poll(ctx, settling, asked, shortPoll); err != nil || !plenty(n, asked) || ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// plenty reports whether a receive of n messages tells of more to come. Often
-// SQS returns fewer than were asked for and has more, hence the half.
-func plenty(n int) bool { return n >= batchSize/2 }
+// plenty reports whether there are probably more messages after a receive of n. SQS often
+// returns fewer than were asked for and has more, hence the half.
+func plenty(n, asked int) bool { return n > 0 && n >= asked/2 }
 
-func (s *Server) receiverStarts() bool {
+// tryAddReceiver counts one more receiver, unless there are as many as allowed.
+func (s *Server) tryAddReceiver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	limit := s.Receivers
@@ -102,116 +107,150 @@ func (s *Server) receiverStarts() bool {
 	return true
 }
 
-// batch is how many messages a receive asks for.
-func (s *Server) batch() int { return min(batchSize, s.maxHeld()) }
+// receiveSize is how many messages a receive asks for: as many as SQS gives, unless the
+// last response was large. The caller holds mu.
+func (s *Server) receiveSize() int { return min(s.receiveMost, s.maxInFlight()) }
 
-func (s *Server) maxHeld() int {
-	if s.MaxHeld <= 0 {
-		return defaultMaxHeld
+// adaptReceiveSize goes by a response that had n messages with so many bytes of bodies.
+// After a large one, the next receive asks for as many messages as fit into a response
+// that is not large; after others, for twice as many each time. The caller holds mu.
+func (s *Server) adaptReceiveSize(n, bytes int) {
+	if bytes > largeAnswer {
+		s.receiveMost = max(1, n*largeAnswer/bytes)
+	} else {
+		s.receiveMost = min(2*s.receiveMost, batchSize)
 	}
-	return s.MaxHeld
 }
 
-// room reports whether all that a receive may bring can be held: at the bound,
-// receiving single messages would cost a call for each. The caller holds mu.
-func (s *Server) room() bool { return len(s.held)+s.reserved+s.batch() <= s.maxHeld() }
-
-// reserve keeps room for one receive, if there is any.
-func (s *Server) reserve() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.room() {
-		return false
+func (s *Server) maxInFlight() int {
+	if s.MaxInFlight <= 0 {
+		return defaultMaxInFlight
 	}
-	s.reserved += s.batch()
-	return true
+	return s.MaxInFlight
 }
 
-// awaitRoom keeps room for one receive, and reports false if ctx ended first.
-func (s *Server) awaitRoom(ctx context.Context) bool {
-	return s.await(ctx, func() bool {
-		room := s.room()
-		s.full = !room && ctx.Err() == nil
-		if !room || ctx.Err() != nil {
-			return false
-		}
-		s.reserved += s.batch()
-		return true
+// hasRoom reports whether there is room for all messages that a receive may bring. To
+// receive fewer at the bound would cost a call for each message. The caller holds mu.
+func (s *Server) hasRoom() bool {
+	return len(s.inFlight)+s.reserved+s.receiveSize() <= s.maxInFlight() && s.bodies < maxBodies
+}
+
+// tryReserve reserves room for one receive, if there is any, and returns for how many
+// messages. The caller holds mu.
+func (s *Server) tryReserve() (asked int, ok bool) {
+	if !s.hasRoom() {
+		return 0, false
+	}
+	asked = s.receiveSize()
+	s.reserved += asked
+	return asked, true
+}
+
+// reserve waits until it has reserved room for one receive, and returns for how many
+// messages. It returns false if ctx ends first.
+func (s *Server) reserve(ctx context.Context) (asked int, ok bool) {
+	ok = s.await(ctx, func() (reserved bool) {
+		asked, reserved = s.tryReserve()
+		s.full = !reserved && ctx.Err() == nil
+		return reserved
 	})
+	return asked, ok
 }
 
-// poll receives once, into room that was reserved, starts what came in and
-// returns how many messages that was.
-func (s *Server) poll(ctx, settling context.Context, wait time.Duration) (int, error) {
-	lingering, stop := pace.Linger(ctx, receiveEnds)
+// poll receives once, into room that is reserved for asked messages. It starts a handler
+// for each new message, and returns how many messages came in.
+func (s *Server) poll(ctx, settling context.Context, asked int, wait time.Duration) (int, error) {
+	delayed, stop := retry.WithDelayedCancel(ctx, receiveEnds)
 	defer stop()
-	polling, cancel := context.WithTimeout(lingering, wait+pollGrace)
+	polling, cancel := context.WithTimeout(delayed, wait+pollGrace)
 	defer cancel()
+	answer := &answer{large: s.large}
+	defer answer.release()
 	out, err := s.Client.ReceiveMessage(polling, &sqs.ReceiveMessageInput{
 		QueueUrl:            aws.String(s.URL),
-		MaxNumberOfMessages: int32(s.batch()),
+		MaxNumberOfMessages: int32(asked), //nolint:gosec // at most ten
 		VisibilityTimeout:   seconds(s.visibility()),
 		WaitTimeSeconds:     seconds(wait),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			types.MessageSystemAttributeNameSentTimestamp,
 			types.MessageSystemAttributeNameApproximateReceiveCount,
 		},
-	})
+	}, answer.bound)
 	if err != nil {
-		s.admit(ctx, settling, nil)
+		s.admit(ctx, settling, asked, nil)
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
 		s.metrics().ReceiveFailed()
 		return 0, s.explain("ReceiveMessage", ReceiveMessage, err)
 	}
-	s.compareClocks(out.ResultMetadata)
+	s.clock.compare(s.log(), out.ResultMetadata)
 	s.mu.Lock()
 	s.received = time.Now()
 	s.mu.Unlock()
 	if len(out.Messages) > 0 {
 		s.metrics().Received(len(out.Messages))
 	}
-	s.admit(ctx, settling, out.Messages)
+	s.admit(ctx, settling, asked, out.Messages)
 	return len(out.Messages), nil
 }
 
-// admit takes what one receive brought in place of the room it had reserved. A
-// message that is held already joins: the newest receipt is kept, and the
-// handler that runs goes on. A goroutine starts for each other one.
-func (s *Server) admit(ctx, settling context.Context, received []types.Message) {
+// admit replaces the room that one receive had reserved by what it has brought. For a
+// message that is in flight already it keeps the newest receipt, and the handler goes on.
+// For each other message it starts a goroutine.
+func (s *Server) admit(ctx, settling context.Context, asked int, received []types.Message) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reserved -= s.batch()
+	s.reserved -= asked
+	bytes := 0
 	for _, r := range received {
 		m := messageOf(r)
-		h, joins := s.held[m.ID]
+		bytes += len(m.Body)
+		f, joins := s.inFlight[m.ID]
 		if !joins {
-			h = &held{id: m.ID, since: now}
-			s.held[m.ID] = h
-			s.busy++
-			s.live++
-			go s.serveMessage(ctx, settling, h, m)
+			f = &inFlight{id: m.ID, since: now, body: len(m.Body)}
+			m.release = func() { s.releaseBody(f) }
+			s.inFlight[m.ID] = f
+			s.bodies += f.body
+			s.batcher.unsettled++
+			s.running++
+			go s.serveMessage(ctx, settling, f, m)
 		}
-		h.receipt, h.receives = aws.ToString(r.ReceiptHandle), m.ReceiveCount
-		h.gone = false
-		h.lease = s.visibility()
-		h.renewAt = now.Add(h.lease / 2)
+		f.receipt, f.receives = aws.ToString(r.ReceiptHandle), m.ReceiveCount
+		f.expired = false
+		f.lease = s.visibility()
+		f.renewAt = now.Add(f.lease / 2)
 	}
-	if len(s.held) > 0 && !s.extending {
+	if len(received) > 0 {
+		s.adaptReceiveSize(len(received), bytes)
+	}
+	if len(s.inFlight) > 0 && !s.extending {
 		s.extending = true
-		go s.hold(ctx)
+		go s.extendLeases(ctx)
 	}
-	s.changed.Broadcast() // not all of the room may have been needed
+	s.changed.Broadcast() // the receive may have brought fewer messages than reserved
+}
+
+// releaseBody counts the bytes of a message's body out. It may be called more than once.
+func (s *Server) releaseBody(f *inFlight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bodies -= f.body
+	f.body = 0
+	if s.full {
+		s.changed.Broadcast()
+	}
 }
 
 func messageOf(r types.Message) Message {
 	m := Message{ID: aws.ToString(r.MessageId), Body: aws.ToString(r.Body)}
-	if ms, err := strconv.ParseInt(r.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
+	sent := r.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)]
+	if ms, err := strconv.ParseInt(sent, 10, 64); err == nil {
 		m.Sent = time.UnixMilli(ms)
 	}
-	if n, err := strconv.Atoi(r.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]); err == nil {
+	receives := r.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]
+	if n, err := strconv.Atoi(receives); err == nil {
 		m.ReceiveCount = n
 	}
 	return m

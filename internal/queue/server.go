@@ -1,122 +1,135 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
-	"runtime/debug"
-	"strconv"
-	"strings"
+	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/go-logr/logr"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 const (
 	defaultVisibility = 20 * time.Second
 	defaultReceivers  = 8
 
-	// defaultMaxHeld is far below the 120,000 messages that SQS lets be in
-	// flight, because memory ends first: a held message takes 5 KB with the
-	// smallest of bodies and handlers, most of it stack, and 10 KB with usual
-	// ones, so this is 100 MB. It is three notices for each of 3,000 nodes at once.
-	defaultMaxHeld = 10_000
+	// defaultMaxInFlight is far below the 120,000 messages that SQS allows in flight,
+	// because memory ends first. A message takes 5 KB with the smallest body and handler,
+	// most of it stack, and 10 KB usually: 100 MB in all. It is three notices for each of
+	// 3,000 nodes at once. Bodies are limited apart from that, in bytes: see maxBodies.
+	defaultMaxInFlight = 10_000
 
 	// logged is how many bytes of a rejected message go into the log.
 	logged = 256
 
-	// handlersStop and settleStop bound what Serve still does once its context
-	// has ended. Their sum leaves room in the ten seconds that the process has
-	// for all of its end.
+	// handlersStop and settleStop bound what Serve still does when its context has ended.
+	// Together they leave room in the ten seconds that the process has to stop.
+	//
+	// That may be after the next leader has taken the lease, and is harmless: the server
+	// only deletes messages whose work is finished, and returns the others to the queue.
+	// Their visibility lasts until then. If it is set to less, the next leader may have
+	// received one already: a further delivery then joins its handler.
 	handlersStop = 5 * time.Second
 	settleStop   = 2500 * time.Millisecond
 )
 
 // Server hands the messages of one queue to a handler. Client, URL and Handler
-// are required; set the fields before the first call and leave them then.
+// are required; set the fields before the first call and do not change them then.
 // [Server.Serve] is called once; the other methods may be called at any time
 // from any goroutine.
+//
+// What a message counts as, from its receive to its end:
+//
+//	reserved   a receive is under way that may bring it
+//	inFlight   SQS has delivered it, and it is neither deleted nor returned nor left
+//	unsettled  … and its handler runs, or its settlement failed: it may still join a batch
+//	open       … it waits in a batch for others to share its call
+//	running    its goroutine has not ended: all of inFlight, and those that are being counted
+//
+// Receiving goes on while reserved and inFlight together leave room. Open batches are sent
+// when unsettled is zero, because nobody can join them any more. Serve returns when
+// running and receivers are zero and the leases are no longer extended.
 type Server struct {
 	Client  API
 	URL     string // of the queue
 	Handler Handler
 
-	// Visibility is how long a received message is hidden from others unless it
-	// is extended; 20 s if zero. SQS counts in seconds: a fraction is rounded up.
-	// After a crash it is how long messages that had just arrived stay away.
+	// Visibility is how long a received message is hidden from other receivers, unless
+	// it is extended; 20 s if zero. SQS counts in seconds: a fraction is rounded up.
+	// After a crash, messages that had just arrived come back after this time.
 	Visibility time.Duration
-	// MaxHeld bounds the messages that are held, or asked for and not yet here;
-	// 10,000 if zero. At the bound receiving waits.
-	MaxHeld int
+	// MaxInFlight bounds the messages that are in flight or that a receive may bring;
+	// 10,000 if zero. At the bound nothing is received.
+	MaxInFlight int
 	// Receivers bounds the receives that run at once in a storm; 8 if zero. At
 	// rest there is one.
 	Receivers int
 
-	// Probation is how long after its beginning Serve still ends when the role may
-	// not receive, as long as no receive has succeeded. Later than that the
-	// permission may have been taken away, and may be given back.
+	// Probation is how long after its start Serve still ends if the role may not receive
+	// and no receive has succeeded. After that the permission may have been taken away
+	// for a while, and Serve goes on.
 	Probation time.Duration
 
-	Log     logr.Logger // the zero Logger discards
-	Metrics Metrics     // nil is [Discard]
+	Log     *slog.Logger // nil discards
+	Metrics Metrics      // nil is [Discard]
 
-	mu sync.Mutex
-	// changed is signalled when a message or a receiver is no longer there.
-	changed *sync.Cond
-	// calls limits the batch calls that run at once.
-	calls chan struct{}
+	calls chan struct{} // a semaphore for the batch calls that run at once
+	large chan struct{} // a semaphore for the one response that may be large
+	clock clock
 
-	held      map[string]*held // by message id
-	busy      int              // how many of held may still ask for a settlement
-	live      int              // messages that are not quite done with: a goroutine is at each
-	reserved  int              // room kept for messages of the receives under way
-	receivers int
-	extending bool // the hold loop runs
-	full      bool // receiving waits for room
-	received  time.Time
-	open      map[Outcome]*batch // settlements that are being collected
+	mu      sync.Mutex // guards all that follows
+	changed *sync.Cond // signalled when a message or a receiver has ended, or there is more room
+
+	inFlight map[string]*inFlight // by message id
+	batcher  batcher
+	running  int // goroutines of messages
+	bodies   int // bytes of the bodies that handlers still use
+
+	receivers   int  // goroutines that receive
+	reserved    int  // messages that the receives under way may bring
+	receiveMost int  // messages to ask for in one receive, by the size of the last ones
+	full        bool // receiving waits for room
+	received    time.Time
+
+	extending bool // the loop runs that extends leases
 	redrive   redrive
 	denial    denial
-
-	clockWrong bool // at the last look; see compareClocks
 }
 
-// held is a message between its receive and its settlement. Server.mu guards
-// all but id.
-type held struct {
+// inFlight is a message from its receive to its settlement. Server.mu guards all
+// but id.
+type inFlight struct {
 	id       string
 	since    time.Time
 	receipt  string // of the newest delivery: an older one may do nothing
 	receives int
+	body     int // bytes of the body, until the handler has released it
 
-	lease     time.Duration // what SQS was last asked for
-	renewAt   time.Time     // when half of lease has gone
-	gone      bool          // SQS refused to extend receipt
+	lease     time.Duration // the visibility that SQS was last asked for
+	renewAt   time.Time     // when half of lease has passed
+	expired   bool          // SQS refused to extend receipt
 	extension chan struct{} // closed when the extension under way has ended; nil without one
 
-	settling bool  // the handler is done, or not waited for
-	err      error // of the last batch that held was part of
+	settling bool  // the handler has returned, or is not waited for
+	err      error // of the last batch with this message
 }
 
 // Serve receives and handles messages until ctx ends. It survives every failure
-// of SQS, but for a permission that is missing from the start, see Probation;
-// [Server.Check] is there to find before it what will not heal.
+// of SQS, except a permission that is missing from the start, see Probation. Call
+// [Client.Check] before it to find what is wrong with the queue.
 //
-// Then it stops receiving, cancels the handlers, waits five seconds for them,
-// and gives back what they did not finish, so that the next leader has it a
-// second later. It returns within eight seconds whatever handlers and SQS
-// do: nil if every message was settled, else an error that says how many were
+// When ctx ends, Serve stops receiving, cancels the handlers, waits five seconds for
+// them, and returns to the queue what they did not finish, so that the next leader
+// receives it a second later. Serve returns within eight seconds whatever handlers and
+// SQS do: nil if every message was settled, else an error that says how many were
 // not. Those come back when their visibility has run out.
 func (s *Server) Serve(ctx context.Context) error {
 	if !s.begin() {
 		return errors.New("serve: called a second time")
 	}
-	// Settling outlives ctx: a message that is finished must be deleted, and one
-	// that is not must be given back, also while the process stops.
+	// Settling outlives ctx: also while the process stops, a message that is finished must
+	// be deleted, and another must be returned to the queue.
 	settling, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 	working, stop := context.WithCancelCause(settling)
@@ -134,15 +147,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.awaitIdle(settling, handlersStop) {
 		return nil
 	}
-	s.giveBackUnfinished(working, settling)
+	s.nackUnfinished(working, settling)
 	if s.awaitIdle(settling, settleStop) {
 		return nil
 	}
-	n, _ := s.Held()
+	n, _ := s.InFlight()
 	return fmt.Errorf("stop serving %s: %d messages are not settled", s.URL, n)
 }
 
-// begin makes the server ready to serve, once.
+// begin prepares the server to serve. It returns false at the second call.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,15 +164,17 @@ func (s *Server) begin() bool {
 	}
 	s.changed = sync.NewCond(&s.mu)
 	s.calls = make(chan struct{}, callsAtOnce)
-	s.held = make(map[string]*held)
-	s.open = make(map[Outcome]*batch)
+	s.large = make(chan struct{}, 1)
+	s.receiveMost = batchSize
+	s.inFlight = make(map[string]*inFlight)
+	s.batcher.open = make(map[Outcome]*batch)
 	s.receivers = 1
 	return true
 }
 
-// LastReceive returns when SQS last answered a receive, with messages or
-// without; zero if it never did. While receiving waits for room it returns the
-// present: that is no failure of SQS, and a restart would make it worse.
+// LastReceive returns when SQS last answered a receive, with messages or without;
+// zero if it never did. While receiving waits for room it returns the present time:
+// that is no failure of SQS, and a restart would make it worse.
 func (s *Server) LastReceive() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,169 +184,39 @@ func (s *Server) LastReceive() time.Time {
 	return s.received
 }
 
-// Held returns how many messages are held, and since when the oldest of them
-// is; zero without any.
-func (s *Server) Held() (n int, oldest time.Time) {
+// InFlight returns how many messages are in flight, and since when the oldest of them
+// is; the zero time if there is none.
+func (s *Server) InFlight() (n int, oldest time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.held {
-		if oldest.IsZero() || h.since.Before(oldest) {
-			oldest = h.since
+	for _, f := range s.inFlight {
+		if oldest.IsZero() || f.since.Before(oldest) {
+			oldest = f.since
 		}
 	}
-	return len(s.held), oldest
+	return len(s.inFlight), oldest
 }
 
-// serveMessage is the life of a message, from its receive to its settlement. Whatever
-// waits for a message waits in here.
-func (s *Server) serveMessage(ctx, settling context.Context, h *held, m Message) {
-	// A body can have a megabyte, and its handler may run for hours: all that is
-	// kept of it here is what the log can get.
-	kept := m
-	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
-	ctx = trace.Receive(ctx, m.ID)
-	err := s.handle(ctx, m)
-	if !s.claim(h) { // the server stops and gives the message back
-		trace.Settled(ctx, time.Now(), GivenBack.String())
-		return
-	}
-	s.finish(ctx, settling, h, kept, err)
-}
+func (s *Server) log() *slog.Logger { return cmp.Or(s.Log, slog.New(slog.DiscardHandler)) }
 
-// finish does with a claimed message what its handler's error asks for.
-func (s *Server) finish(ctx, settling context.Context, h *held, m Message, err error) {
-	defer s.ends(&s.live)
-	begin := time.Now()
-	outcome, why := outcomeOf(err), err
-	switch outcome {
-	case Deleted:
-		err = s.settle(ctx, settling, h, Deleted)
-	case Left:
-		s.forget(h)
-		err = nil
-	case Rejected:
-		err = s.reject(ctx, settling, h, m, err)
-	case GivenBack, Unsettled:
-		s.awaitExtension(h)
-		err = s.settle(ctx, settling, h, GivenBack)
-	}
-	if err != nil {
-		s.Log.Error(err, "could not settle message, it comes back by itself", "message", m.ID, "outcome", outcome.String())
-		outcome, why = Unsettled, err
-	}
-	s.metrics().Settled(outcome, why)
-	trace.Settled(ctx, begin, outcome.String())
-}
-
-// handle calls the handler, and is the one place that recovers: a message that
-// brings the process down would do it again at every delivery.
-func (s *Server) handle(ctx context.Context, m Message) (err error) {
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // arrived while stopping
-	}
-	id := m.ID // m itself would be kept for as long as the handler runs
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("handler panicked: %v", p)
-			s.Log.Error(err, "handler panicked", "message", id, "stack", string(debug.Stack()))
-		}
-	}()
-	return s.Handler.Handle(ctx, m)
-}
-
-// reject gets a message out of the way that can never be handled.
-func (s *Server) reject(ctx, settling context.Context, h *held, m Message, why error) error {
-	s.mu.Lock()
-	redrive := s.redrive
-	s.mu.Unlock()
-
-	// What is left comes back every few seconds, for days where retention is
-	// long: a line for each doubling of its receives is enough.
-	log := s.Log
-	if m.ReceiveCount > 0 && bits.OnesCount(uint(m.ReceiveCount)) != 1 {
-		log = log.V(1)
-	}
-	log.Info("message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
-		"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
-
-	if redrive == redriveAbsent {
-		return s.settle(ctx, settling, h, Deleted)
-	}
-	s.forget(h)
-	return nil
-}
-
-// claim makes a message the caller's to settle; it succeeds once. From then on
-// the message is not extended any more.
-func (s *Server) claim(h *held) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.settling {
-		return false
-	}
-	h.settling = true
-	return true
-}
-
-// awaitExtension waits until no extension of a claimed message is under way:
-// reaching SQS after the message was given back, it would hide it again.
-func (s *Server) awaitExtension(h *held) {
-	s.mu.Lock()
-	extension := h.extension
-	s.mu.Unlock()
-	if extension != nil {
-		<-extension
-	}
-}
-
-// forget lets go of a message that needs no call to SQS any more.
-func (s *Server) forget(h *held) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.held, h.id)
-	s.idle()
-	s.changed.Broadcast()
-}
-
-// ends counts one less of what Serve waits for.
-func (s *Server) ends(count *int) {
+// countDown counts one less of what Serve waits for.
+func (s *Server) countDown(count *int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	*count--
 	s.changed.Broadcast()
 }
 
-// errUnfinished gives back a message whose handler ignored that its context ended.
-var errUnfinished = fmt.Errorf("%w: handler did not return in time", ErrStopping)
-
-// giveBackUnfinished takes the messages away from the handlers that still run
-// and starts to give them back. What those handlers return is ignored.
-func (s *Server) giveBackUnfinished(ctx, settling context.Context) {
-	var unfinished []*held
-	s.mu.Lock()
-	for _, h := range s.held {
-		if !h.settling {
-			h.settling = true
-			unfinished = append(unfinished, h)
-		}
-	}
-	s.mu.Unlock()
-	for _, h := range unfinished {
-		s.Log.Error(errUnfinished, "message given back while its handler runs", "message", h.id)
-		go s.finish(ctx, settling, h, Message{ID: h.id}, errUnfinished)
-	}
-}
-
-// awaitIdle waits until nothing is received, worked on or extended any more, and
-// reports whether that came to be in time.
+// awaitIdle waits until nothing is received, handled or extended any more. It returns
+// false if that takes longer than limit.
 func (s *Server) awaitIdle(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return s.await(ctx, func() bool { return s.receivers == 0 && s.live == 0 && !s.extending })
+	return s.await(ctx, func() bool { return s.receivers == 0 && s.running == 0 && !s.extending })
 }
 
-// await waits until ready, which is called with mu held and looks at what
-// s.changed tells of, and reports false if ctx ended first.
+// await waits until ready returns true, or returns false if ctx ends first. ready is
+// called with mu held, each time s.changed is signalled.
 func (s *Server) await(ctx context.Context, ready func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -357,7 +242,7 @@ func (s *Server) metrics() Metrics {
 	return s.Metrics
 }
 
-// visibility is the one to receive with, in whole seconds.
+// visibility is the visibility timeout to receive with, in whole seconds.
 func (s *Server) visibility() time.Duration {
 	if s.Visibility <= 0 {
 		return defaultVisibility
@@ -365,15 +250,7 @@ func (s *Server) visibility() time.Duration {
 	return time.Duration(seconds(s.Visibility)) * time.Second
 }
 
-// seconds rounds up to what SQS counts in.
-func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+// seconds rounds up to whole seconds, as SQS counts.
+func seconds(d time.Duration) int32 {
+	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // SQS knows no time beyond twelve hours
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,12 +19,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,9 +59,9 @@ func story(t *testing.T, s *Server, tell func(t *testing.T, s serving)) {
 		synctest.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.held) != 0 || s.busy != 0 || s.reserved != 0 || len(s.open) != 0 || s.receivers != 0 || s.extending {
-			t.Errorf("left behind: held %d, busy %d, reserved %d, open %d, receivers %d, extending %v",
-				len(s.held), s.busy, s.reserved, len(s.open), s.receivers, s.extending)
+		if len(s.inFlight) != 0 || s.batcher.unsettled != 0 || s.reserved != 0 || s.bodies != 0 || len(s.large) != 0 || len(s.batcher.open) != 0 || s.receivers != 0 || s.extending {
+			t.Errorf("left behind: bodies %d, large answers %d, in flight %d, unsettled %d, reserved %d, open %d, receivers %d, extending %v",
+				s.bodies, len(s.large), len(s.inFlight), s.batcher.unsettled, s.reserved, len(s.batcher.open), s.receivers, s.extending)
 		}
 	})
 }
@@ -116,11 +118,20 @@ func (r *recorder) note(change func()) {
 	change()
 }
 
-func (r *recorder) logger() logr.Logger {
-	return funcr.New(func(_, args string) { r.note(func() { r.lines = append(r.lines, args) }) }, funcr.Options{})
+// lineFunc is called with each line of a log.
+type lineFunc func(line string)
+
+// Write implements io.Writer.
+func (f lineFunc) Write(line []byte) (int, error) {
+	f(strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
 }
 
-// logged returns the V(0) lines that contain text.
+func (r *recorder) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(lineFunc(func(line string) { r.note(func() { r.lines = append(r.lines, line) }) }), nil))
+}
+
+// logged returns the lines, but those for debugging, that contain text.
 func (r *recorder) logged(text string) (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,11 +150,17 @@ func (r *recorder) wantSettled(t *testing.T, want map[Outcome]int) {
 	}
 }
 
+// handlerFunc is a function as a [Handler].
+type handlerFunc func(ctx context.Context, m Message) error
+
+// Handle calls f.
+func (f handlerFunc) Handle(ctx context.Context, m Message) error { return f(ctx, m) }
+
 // returning is a handler that returns err after a while, or at once when its
 // context ends.
 func returning(err error, after time.Duration) Handler {
-	return HandlerFunc(func(ctx context.Context, _ Message) error {
-		pause(ctx, after)
+	return handlerFunc(func(ctx context.Context, _ Message) error {
+		_ = retry.Sleep(ctx, after)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -179,13 +196,13 @@ func (d *deliveries) of(id string) []time.Time {
 
 func TestHandlerSeesTheMessage(t *testing.T) {
 	var got Message
-	s := &Server{Handler: HandlerFunc(func(_ context.Context, m Message) error { got = m; return nil })}
+	s := &Server{Handler: handlerFunc(func(_ context.Context, m Message) error { got = m; return nil })}
 	story(t, s, func(t *testing.T, s serving) {
 		sent := time.Now()
 		id := s.q.send("hello")[0]
 		synctest.Wait()
 		want := Message{ID: id, Body: "hello", Sent: sent, ReceiveCount: 1}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Message{})); diff != "" {
 			t.Errorf("message (-want +got):\n%s", diff)
 		}
 	})
@@ -285,7 +302,7 @@ func TestErrorGivesTheMessageBackWithAGrowingDelay(t *testing.T) {
 		elapse(3 * time.Minute)
 		seen := d.of(id)
 		for i := 1; i < len(seen); i++ {
-			longest := min(time.Second<<(i-1), maxGiveBack)
+			longest := min(time.Second<<(i-1), maxNackDelay)
 			if gap := seen[i].Sub(seen[i-1]); gap < longest/2 || gap > longest {
 				t.Errorf("delivery %d came %v after the one before, want %v to %v", i+1, gap, longest/2, longest)
 			}
@@ -312,7 +329,7 @@ func TestGiveBackDelayIsBounded(t *testing.T) {
 		t.Run(fmt.Sprint(test.receives), func(t *testing.T) {
 			seen := map[time.Duration]bool{}
 			for range 1000 {
-				seen[giveBack(test.receives)] = true
+				seen[nackDelay(test.receives)] = true
 			}
 			all := slices.Sorted(maps.Keys(seen))
 			if all[0] != test.least || all[len(all)-1] != test.longest {
@@ -330,8 +347,8 @@ func TestLeaveMakesNoCallAndTheMessageComesBackToOthers(t *testing.T) {
 		if hidden := s.q.hidden(id); hidden != defaultVisibility {
 			t.Errorf("hidden for %v, want the %v of the receive", hidden, defaultVisibility)
 		}
-		if n, _ := s.Held(); n != 0 {
-			t.Errorf("held = %d, want 0", n)
+		if n, _ := s.InFlight(); n != 0 {
+			t.Errorf("%d in flight, want 0", n)
 		}
 		elapse(30 * time.Second)
 		if n := len(d.of(id)); n != 2 {
@@ -401,7 +418,7 @@ func TestRejectBeforeCheckLeavesTheMessage(t *testing.T) {
 
 func TestPanickingHandlerGivesItsMessageBack(t *testing.T) {
 	calls := 0
-	handler := HandlerFunc(func(context.Context, Message) error {
+	handler := handlerFunc(func(context.Context, Message) error {
 		if calls++; calls == 1 {
 			panic("nil map")
 		}
@@ -421,7 +438,7 @@ func TestPanickingHandlerGivesItsMessageBack(t *testing.T) {
 func TestShutdownGivesBackAtOnceAndDeletesWhatIsDone(t *testing.T) {
 	var cause error
 	var once sync.Once
-	handler := HandlerFunc(func(ctx context.Context, m Message) error {
+	handler := handlerFunc(func(ctx context.Context, m Message) error {
 		<-ctx.Done()
 		once.Do(func() { cause = context.Cause(ctx) })
 		if m.Body == "done" {
@@ -445,7 +462,7 @@ func TestShutdownGivesBackAtOnceAndDeletesWhatIsDone(t *testing.T) {
 		}
 		s.seen.wantSettled(t, map[Outcome]int{GivenBack: 25, Deleted: 1})
 		for _, id := range s.q.left() {
-			if hidden := s.q.hidden(id); hidden > stopGiveBack {
+			if hidden := s.q.hidden(id); hidden > stopNackDelay {
 				t.Errorf("%s is hidden for another %v", id, hidden)
 			}
 		}
@@ -460,7 +477,7 @@ func TestShutdownTellsHandlersItsCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue()
 		var cause error
-		s := &Server{Client: q, URL: q.url(), Handler: HandlerFunc(func(ctx context.Context, _ Message) error {
+		s := &Server{Client: q, URL: q.url(), Handler: handlerFunc(func(ctx context.Context, _ Message) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			return cause
@@ -481,7 +498,7 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		q, r := newFakeQueue(), newRecorder()
-		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r, Handler: HandlerFunc(func(context.Context, Message) error {
+		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r, Handler: handlerFunc(func(context.Context, Message) error {
 			<-release
 			return nil
 		})}
@@ -495,7 +512,7 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 		if took := time.Since(start) - time.Minute; took > 8*time.Second {
 			t.Errorf("Serve returned %v after its context ended", took)
 		}
-		if hidden := q.hidden(id); hidden > stopGiveBack || len(q.left()) != 1 {
+		if hidden := q.hidden(id); hidden > stopNackDelay || len(q.left()) != 1 {
 			t.Errorf("hidden for %v, left %v", hidden, q.left())
 		}
 		close(release) // what the handler returns now deletes nothing
@@ -505,6 +522,13 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 		}
 		r.wantSettled(t, map[Outcome]int{GivenBack: 1})
 	})
+}
+
+func TestTheVisibilityOfMessagesLastsUntilAServerHasStopped(t *testing.T) {
+	// Leases are looked at eight times in a visibility timeout, and extended at their half.
+	if least := defaultVisibility/2 - defaultVisibility/8; least < handlersStop+settleStop {
+		t.Errorf("a message may be hidden for another %v, and the server takes %v to stop", least, handlersStop+settleStop)
+	}
 }
 
 func TestShutdownReturnsWithinEightSecondsWhileSQSHangs(t *testing.T) {
@@ -540,7 +564,7 @@ func TestMessageThatArrivesWhileStoppingGoesBackUnhandled(t *testing.T) {
 			t.Errorf("handled %d times", n)
 		}
 		r.wantSettled(t, map[Outcome]int{GivenBack: 1})
-		if hidden := q.hidden("message-1"); hidden > stopGiveBack {
+		if hidden := q.hidden("message-1"); hidden > stopNackDelay {
 			t.Errorf("hidden for another %v", hidden)
 		}
 	})
@@ -575,7 +599,7 @@ func TestShutdownGivesBackWhatAReceiveUnderWayBrings(t *testing.T) {
 			if n := len(d.of(id)); n != 0 {
 				t.Errorf("%s was handled %d times", id, n)
 			}
-			if hidden := q.hidden(id); hidden > stopGiveBack {
+			if hidden := q.hidden(id); hidden > stopNackDelay {
 				t.Errorf("%s is hidden for another %v", id, hidden)
 			}
 		}
@@ -587,9 +611,9 @@ func TestShutdownGivesBackWhatAReceiveUnderWayBrings(t *testing.T) {
 
 func TestStormOf500MessagesTakesThreeCallsForTen(t *testing.T) {
 	oneProcessor(t)
-	handler := HandlerFunc(func(ctx context.Context, m Message) error {
+	handler := handlerFunc(func(ctx context.Context, m Message) error {
 		took, err := time.ParseDuration(m.Body)
-		pause(ctx, took)
+		_ = retry.Sleep(ctx, took)
 		return err
 	})
 	story(t, &Server{Handler: handler}, func(t *testing.T, s serving) {
@@ -717,7 +741,7 @@ func TestWithoutThePermissionToExtendMessagesComeBackAndJoin(t *testing.T) {
 		s.q.set(func() { s.q.fail = nil })
 		s.q.send("after the permission was granted")
 		elapse(2 * time.Minute)
-		if lines := s.seen.logged("messages can be held again"); len(lines) != 1 {
+		if lines := s.seen.logged("the visibility of messages can be extended again"); len(lines) != 1 {
 			t.Errorf("logged %q", lines)
 		}
 	})
@@ -748,7 +772,7 @@ func TestReceiveErrorsBackOffAreLoggedSparselyAndRecover(t *testing.T) {
 		elapse(10 * time.Minute)
 		made := s.q.made("ReceiveMessage")
 		for i := 1; i < len(made); i++ {
-			if gap := made[i].at.Sub(made[i-1].at); gap < firstReceivePause || gap > maxReceivePause {
+			if gap := made[i].at.Sub(made[i-1].at); gap < receiveBackoff.First || gap > receiveBackoff.Max {
 				t.Errorf("%v between two tries", gap)
 			}
 		}
@@ -757,6 +781,8 @@ func TestReceiveErrorsBackOffAreLoggedSparselyAndRecover(t *testing.T) {
 		}
 		if lines := s.seen.logged("SQS fails"); len(lines) < 9 || len(lines) > 11 || !strings.Contains(lines[0], "retry quota exceeded") {
 			t.Errorf("%d lines in ten minutes, want one a minute: %q", len(lines), lines)
+		} else if !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[1], "level=ERROR") {
+			t.Errorf("%q, want a failure to be a warning, and an outage of a minute an error", lines[:2])
 		}
 		if age := time.Since(s.LastReceive()); age < 10*time.Minute {
 			t.Errorf("last receive %v ago", age)
@@ -764,7 +790,7 @@ func TestReceiveErrorsBackOffAreLoggedSparselyAndRecover(t *testing.T) {
 
 		s.q.set(func() { s.q.fail = nil })
 		id := s.q.send("body")[0]
-		elapse(maxReceivePause)
+		elapse(receiveBackoff.Max)
 		if len(d.of(id)) != 1 {
 			t.Error("not received after SQS was back")
 		}
@@ -839,7 +865,7 @@ func TestDeleteThatKeepsFailingLetsTheMessageComeBack(t *testing.T) {
 			t.Errorf("%d tries, want %d", n, settleTries)
 		}
 		s.seen.wantSettled(t, map[Outcome]int{Unsettled: 1})
-		if lines := s.seen.logged("could not settle"); len(lines) != 1 || !strings.Contains(lines[0], id) {
+		if lines := s.seen.logged("could not be deleted or returned"); len(lines) != 1 || !strings.Contains(lines[0], id) {
 			t.Errorf("logged %q", lines)
 		}
 		s.q.set(func() { s.q.fail = nil })
@@ -878,9 +904,9 @@ func TestMessagesThatEndTogetherShareACallWithoutWaiting(t *testing.T) {
 }
 
 func TestMessageWaitsASecondForOthersToShareItsCall(t *testing.T) {
-	handler := HandlerFunc(func(ctx context.Context, m Message) error {
+	handler := handlerFunc(func(ctx context.Context, m Message) error {
 		took, err := time.ParseDuration(m.Body)
-		pause(ctx, took)
+		_ = retry.Sleep(ctx, took)
 		return err
 	})
 	story(t, &Server{Handler: handler}, func(t *testing.T, s serving) {
@@ -899,23 +925,23 @@ func TestMessageWaitsASecondForOthersToShareItsCall(t *testing.T) {
 func TestNothingIsReceivedThatCannotBeHeld(t *testing.T) {
 	running, most := 0, 0
 	var mu sync.Mutex
-	handler := HandlerFunc(func(ctx context.Context, _ Message) error {
+	handler := handlerFunc(func(ctx context.Context, _ Message) error {
 		mu.Lock()
 		running++
 		most = max(most, running)
 		mu.Unlock()
-		pause(ctx, time.Minute)
+		_ = retry.Sleep(ctx, time.Minute)
 		mu.Lock()
 		running--
 		mu.Unlock()
 		return nil
 	})
-	story(t, &Server{Handler: handler, MaxHeld: 35}, func(t *testing.T, s serving) {
+	story(t, &Server{Handler: handler, MaxInFlight: 35}, func(t *testing.T, s serving) {
 		s.q.set(func() { s.q.latency = map[string]time.Duration{"": 15 * time.Millisecond} })
 		s.q.send(make([]string, 200)...)
 		elapse(50 * time.Second)
-		if n, oldest := s.Held(); n != 30 || time.Since(oldest) < 49*time.Second {
-			t.Errorf("held = %d since %v, want 30: three receives fit into 35", n, time.Since(oldest))
+		if n, oldest := s.InFlight(); n != 30 || time.Since(oldest) < 49*time.Second {
+			t.Errorf("%d in flight since %v, want 30: three receives fit into 35", n, time.Since(oldest))
 		}
 		if age := time.Since(s.LastReceive()); age > 0 {
 			t.Errorf("waiting for room counts as a receive %v ago", age)
@@ -926,7 +952,7 @@ func TestNothingIsReceivedThatCannotBeHeld(t *testing.T) {
 			t.Errorf("%d messages are left", left)
 		}
 		if most > 35 {
-			t.Errorf("%d messages held at once, want 35 at most", most)
+			t.Errorf("%d messages in flight at once, want 35 at most", most)
 		}
 		if receives > 5 {
 			t.Errorf("%d receives for three batches", receives)
@@ -958,10 +984,11 @@ func TestLargeBodiesAreNotKeptWhileTheirHandlersRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()
 		release := make(chan error)
-		s := &Server{Client: apart{q}, URL: q.url(), Metrics: r, Log: r.logger(), Handler: HandlerFunc(func(_ context.Context, m Message) error {
+		s := &Server{Client: apart{q}, URL: q.url(), Metrics: r, Log: r.logger(), Handler: handlerFunc(func(_ context.Context, m Message) error {
 			if len(m.Body) != size {
 				t.Errorf("a body of %d bytes", len(m.Body))
 			}
+			m.Release()
 			return <-release
 		})}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -973,8 +1000,8 @@ func TestLargeBodiesAreNotKeptWhileTheirHandlersRun(t *testing.T) {
 			q.send(body)
 		}
 		elapse(30 * time.Second)
-		if n, _ := s.Held(); n != messages {
-			t.Errorf("%d messages are held, want %d", n, messages)
+		if n, _ := s.InFlight(); n != messages {
+			t.Errorf("%d messages are in flight, want %d", n, messages)
 		}
 		if grown := heap() - before; grown > messages*size/4 {
 			t.Errorf("%d bytes for %d messages of %d", grown, messages, size)
@@ -993,28 +1020,117 @@ func TestLargeBodiesAreNotKeptWhileTheirHandlersRun(t *testing.T) {
 	})
 }
 
+func TestNoMoreIsReceivedThanBodiesFitInMemory(t *testing.T) {
+	const size, messages = 1 << 20, 100
+	var release chan error
+	var read atomic.Bool
+	handler := handlerFunc(func(_ context.Context, m Message) error {
+		if read.Load() {
+			m.Release()
+		}
+		return <-release
+	})
+	story(t, &Server{Handler: handler}, func(t *testing.T, s serving) {
+		release = make(chan error) // of the test's virtual time
+		body := strings.Repeat("x", size)
+		for range messages {
+			s.q.send(body)
+		}
+		elapse(time.Minute)
+		// Those of the receives that were under way when the last byte was taken are more.
+		if n, _ := s.InFlight(); n < maxBodies/size || n > maxBodies/size+batchSize {
+			t.Errorf("%d messages are in flight, want the %d that there is room for", n, maxBodies/size)
+		}
+		if age := time.Since(s.LastReceive()); age > 0 {
+			t.Errorf("the last receive is %s old: that it waits is no failure of SQS", age)
+		}
+		release <- nil
+		elapse(5 * time.Second)
+		if n, _ := s.InFlight(); n < maxBodies/size || len(s.q.left()) != messages-1 {
+			t.Errorf("%d messages are in flight and %d left after one was handled", n, len(s.q.left()))
+		}
+		read.Store(true)
+		for range messages - 1 {
+			release <- nil
+		}
+		elapse(5 * time.Second)
+		if left := len(s.q.left()); left != 0 {
+			t.Errorf("%d messages are left", left)
+		}
+	})
+}
+
+func TestReceivesAskForFewerMessagesWhereBodiesAreLarge(t *testing.T) {
+	oneProcessor(t)
+	const large, small = 1 << 20, 2 << 10
+	story(t, &Server{Handler: returning(nil, 0)}, func(t *testing.T, s serving) {
+		asked := func() (asked []int) {
+			for _, c := range s.q.made("ReceiveMessage") {
+				asked = append(asked, c.entries)
+			}
+			s.q.forget()
+			return asked
+		}
+		s.q.set(func() { s.q.latency = map[string]time.Duration{"": 15 * time.Millisecond} })
+		bodies := slices.Repeat([]string{strings.Repeat("x", large)}, 100)
+		s.q.send(bodies...)
+		elapse(19 * time.Second)
+		got := asked()
+		if tens := slices.Index(got, 1); tens < 1 || tens > 2 || slices.Max(got[tens:len(got)-defaultReceivers]) > 1 {
+			t.Errorf("asked for %v messages, want ten at a time once or twice, and then single ones", got)
+		}
+		s.q.send(slices.Repeat([]string{strings.Repeat("x", small)}, 500)...)
+		elapse(19 * time.Second)
+		if got := asked(); len(got) > 70 || len(s.q.left()) > 0 {
+			t.Errorf("%d receives for 500 small messages after that, %d are left; asked for %v", len(got), len(s.q.left()), got)
+		}
+	})
+}
+
+func TestAStopEndsTheReceiversOfAStorm(t *testing.T) {
+	oneProcessor(t)
+	story(t, &Server{Handler: returning(nil, 0)}, func(t *testing.T, s serving) {
+		s.q.set(func() { s.q.latency = map[string]time.Duration{"": 15 * time.Millisecond} })
+		s.q.send(slices.Repeat([]string{"x"}, 5000)...)
+		elapse(200 * time.Millisecond)
+		s.q.forget()
+		start := time.Now()
+		if err := s.stop(); err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %s", took)
+		}
+		for _, c := range s.q.made("ReceiveMessage") {
+			if c.at.After(start) {
+				t.Errorf("a receive %s after the stop", c.at.Sub(start))
+			}
+		}
+	})
+}
+
 func TestReceiversComeWithAStormAndGoWithIt(t *testing.T) {
 	oneProcessor(t)
 	story(t, &Server{Handler: returning(nil, 0), Receivers: 4}, func(t *testing.T, s serving) {
 		s.q.set(func() { s.q.latency = map[string]time.Duration{"": 15 * time.Millisecond} })
 		s.q.send(make([]string, 2000)...)
 		elapse(150 * time.Millisecond)
-		if n := s.running(); n != 4 {
+		if n := s.receiving(); n != 4 {
 			t.Errorf("%d receivers in the storm, want 4", n)
 		}
 		elapse(10 * time.Second)
-		if n := s.running(); n != 1 {
+		if n := s.receiving(); n != 1 {
 			t.Errorf("%d receivers after it, want 1", n)
 		}
 		s.q.send("a", "b", "c")
 		synctest.Wait()
-		if n := s.running(); n != 1 {
+		if n := s.receiving(); n != 1 {
 			t.Errorf("%d receivers for three messages, want 1", n)
 		}
 	})
 }
 
-func (s *Server) running() int {
+func (s *Server) receiving() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.receivers
@@ -1125,7 +1241,7 @@ func TestAPermissionThatIsTakenAwayDoesNotEndServing(t *testing.T) {
 	})
 }
 
-func TestAllowedNamesTheActionsThatAreMissing(t *testing.T) {
+func TestTheActionsThatAreMissingAreNamedBeforeTheFirstReceive(t *testing.T) {
 	for call, test := range map[string]struct {
 		code, lacks string
 		fatal       bool
@@ -1141,10 +1257,10 @@ func TestAllowedNamesTheActionsThatAreMissing(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRecorder()
-				s := &Server{Client: client, URL: q.url(), Log: r.logger()}
-				err := s.Allowed(t.Context())
+				c := Client{API: client, URL: q.url(), Log: r.logger()}
+				err := c.CheckPermissions(t.Context())
 				if (err != nil) != test.fatal {
-					t.Fatalf("Allowed = %v", err)
+					t.Fatalf("CheckPermissions = %v", err)
 				}
 				told := strings.Join(r.logged(""), "\n")
 				if err != nil {

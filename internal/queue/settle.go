@@ -6,136 +6,149 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 const (
-	// linger is how long a settlement waits for others to share its call. It
-	// costs nothing, since the message is held meanwhile, and while handlers end
-	// at ten a second or more it fills the batches. Where no other settlement
-	// can come there is no wait at all.
-	linger = time.Second
+	// batchWindow is how long a settlement waits for others to share its call. It
+	// costs nothing, because the message stays hidden meanwhile. Where handlers end
+	// at ten a second or more, it fills the batches. A settlement does not wait
+	// where no other one can come.
+	batchWindow = time.Second
 
-	// A settlement that failed is tried again for about four seconds; then the
-	// message comes back by itself and its handler will find little to do.
-	settleTries      = 5
-	firstSettlePause = 250 * time.Millisecond
+	// A settlement that failed is tried again for about four seconds. Then the
+	// message comes back by itself, and its handler will find little to do.
+	settleTries = 5
 
-	// stopGiveBack is how long the messages of a server that stops stay away. One
-	// that is visible at once can still go to the long poll that was cancelled
-	// just before, of which SQS need not know yet, and the next leader would not
+	// stopNackDelay is how long the messages of a server that stops stay hidden. One
+	// that is visible at once may still be given to the long poll that was cancelled
+	// just before, because SQS may not know of that yet. The next leader would then not
 	// see it until its visibility has run out.
-	stopGiveBack = time.Second
+	stopNackDelay = time.Second
 
-	// maxGiveBack is the longest that a message is given back for: a spot
-	// warning must get several more tries in its two minutes.
-	maxGiveBack = 30 * time.Second
+	// maxNackDelay is the longest delay of a message that is returned to the queue: a
+	// spot warning must get several more tries in its two minutes.
+	maxNackDelay = 30 * time.Second
 )
 
-// errDeliveredAgain is a settlement that used a receipt which is no longer the
-// newest. SQS says yes to such a one and may do nothing.
+// settleBackoff is the pause between the tries of one settlement.
+var settleBackoff = retry.Backoff{First: 250 * time.Millisecond, Factor: 2}
+
+// errDeliveredAgain is the error of a settlement with a receipt that is no longer the
+// newest. SQS accepts such a receipt and may do nothing.
 var errDeliveredAgain = errors.New("delivered again while being settled")
 
-// batch collects up to ten messages for one call. Its first message leads: that
-// goroutine waits until the batch is sealed and makes the call, and the others
-// wait for it. Server.mu guards held until then.
+// batch is up to ten messages that are settled in one call. Its first message leads: that
+// goroutine waits until the batch is sealed and makes the call, and the others wait for it.
+// Server.mu guards messages until the batch is sealed.
 type batch struct {
-	held   []*held
-	sealed chan struct{} // closed when no more can join
-	done   chan struct{} // closed when each held.err is set
+	messages []*inFlight
+	sealed   chan struct{} // closed when no more can join
+	done     chan struct{} // closed when inFlight.err is set for each message
 }
 
-// settle has SQS delete a message or take it back, as how says, in a call that
-// it shares with others, and forgets it in the same moment. A failed call is
-// tried again a few times, until settling ends; then the message is forgotten
-// and the error returned.
-func (s *Server) settle(ctx, settling context.Context, h *held, how Outcome) error {
-	wait := firstSettlePause
+// batcher collects settlements of the same kind into batches. Server.mu guards it.
+type batcher struct {
+	unsettled int                // messages that may still join a batch
+	open      map[Outcome]*batch // batches that can be joined
+}
+
+// add puts a message into the open batch of its kind, and reports whether it leads it.
+func (b *batcher) add(f *inFlight, how Outcome) (_ *batch, leads bool) {
+	joined := b.open[how]
+	leads = joined == nil
+	if leads {
+		joined = &batch{sealed: make(chan struct{}), done: make(chan struct{})}
+		b.open[how] = joined
+	}
+	joined.messages = append(joined.messages, f)
+	if len(joined.messages) == batchSize {
+		b.seal(how)
+	}
+	b.countOut()
+	return joined, leads
+}
+
+// countOut notes that a message will not join a batch any more. After the last one the
+// open batches have nothing to wait for.
+func (b *batcher) countOut() {
+	b.unsettled--
+	if b.unsettled > 0 {
+		return
+	}
+	for how := range b.open {
+		b.seal(how)
+	}
+}
+
+// seal closes an open batch to others.
+func (b *batcher) seal(how Outcome) {
+	close(b.open[how].sealed)
+	delete(b.open, how)
+}
+
+// settle has SQS delete a message or make it visible again, as how says, in a call that
+// it shares with others. It forgets the message in the same moment. A failed call is
+// tried again a few times, until settling ends; then the message is forgotten and the
+// error returned.
+func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	for try := 1; ; try++ {
-		err := s.join(ctx, settling, h, how)
+		err := s.settleOnce(ctx, settling, f, how)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, errDeliveredAgain):
 			continue
-		case how == GivenBack && (gone(err) || denied(err)):
-			// Nothing is there to give back; or it comes back later than it should,
-			// which the one warning about the missing permission has told.
-			s.forget(h)
+		case how == GivenBack && (isGone(err) || isDenied(err)):
+			// The message is not there any more; or it comes back later than it should,
+			// and the one warning about the missing permission has said so.
+			s.forget(f)
 			return nil
-		case try >= settleTries, gone(err), denied(err), settling.Err() != nil:
-			s.forget(h)
+		case try >= settleTries, isGone(err), isDenied(err), settling.Err() != nil:
+			s.forget(f)
 			return err
 		}
-		pause(settling, wait)
-		wait *= 2
+		_ = retry.Sleep(settling, settleBackoff.Pause(try)) // the next try sees an end of settling
 	}
 }
 
-// join adds a message to the open batch and waits for the result.
-func (s *Server) join(ctx, settling context.Context, h *held, how Outcome) error {
+// settleOnce adds a message to a batch and returns its result.
+func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	s.mu.Lock()
-	b := s.open[how]
-	leads := b == nil
-	if leads {
-		b = &batch{sealed: make(chan struct{}), done: make(chan struct{})}
-		s.open[how] = b
-	}
-	b.held = append(b.held, h)
-	if len(b.held) == batchSize {
-		s.seal(how)
-	}
-	s.idle()
+	b, leads := s.batcher.add(f, how)
 	s.mu.Unlock()
 	if !leads {
 		<-b.done
-		return h.err
+		return f.err
 	}
 
-	timer := time.NewTimer(linger)
+	timer := time.NewTimer(batchWindow)
 	defer timer.Stop()
 	select {
 	case <-b.sealed:
 	case <-timer.C:
 		s.mu.Lock()
-		if s.open[how] == b {
-			s.seal(how)
+		if s.batcher.open[how] == b {
+			s.batcher.seal(how)
 		}
 		s.mu.Unlock()
 	}
 	s.flush(ctx, settling, b, how)
-	return h.err
+	return f.err
 }
 
-// idle notes that a message has asked for its settlement or never will. When no
-// other might still ask, the open batches have nothing to wait for. The caller
-// holds mu.
-func (s *Server) idle() {
-	s.busy--
-	if s.busy > 0 {
-		return
-	}
-	for how := range s.open {
-		s.seal(how)
-	}
-}
-
-// seal closes the open batch to others. The caller holds mu.
-func (s *Server) seal(how Outcome) {
-	close(s.open[how].sealed)
-	delete(s.open, how)
-}
-
-// flush makes the call for a sealed batch. What succeeded is forgotten, in the
-// same moment in which it is seen that nothing has joined it meanwhile.
+// flush makes the call for a sealed batch. It forgets each message that is settled, under
+// the lock under which it sees that the message was not delivered again meanwhile.
 func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
-	receipts := make([]string, len(b.held))
-	backoff := make([]time.Duration, len(b.held))
+	receipts := make([]string, len(b.messages))
+	delays := make([]time.Duration, len(b.messages))
 	s.mu.Lock()
-	for i, h := range b.held {
-		receipts[i] = h.receipt
-		backoff[i] = giveBack(h.receives)
+	for i, f := range b.messages {
+		receipts[i] = f.receipt
+		delays[i] = nackDelay(f.receives)
 		if ctx.Err() != nil { // the server stops
-			backoff[i] = stopGiveBack
+			delays[i] = stopNackDelay
 		}
 	}
 	s.mu.Unlock()
@@ -144,32 +157,33 @@ func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
 	if how == Deleted {
 		errs = s.deleteMessages(settling, receipts)
 	} else {
-		errs = s.changeVisibility(settling, receipts, backoff)
+		errs = s.changeVisibility(settling, receipts, delays)
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, h := range b.held {
-		h.err = errs[i]
-		if h.receipt != receipts[i] {
-			h.err = errDeliveredAgain
+	for i, f := range b.messages {
+		f.err = errs[i]
+		if f.receipt != receipts[i] {
+			f.err = errDeliveredAgain
 		}
-		if h.err == nil {
-			delete(s.held, h.id)
+		if f.err == nil {
+			delete(s.inFlight, f.id)
 		} else {
-			s.busy++
+			s.batcher.unsettled++ // it may join another batch
 		}
 	}
 	s.changed.Broadcast()
 	close(b.done)
 }
 
-// giveBack is how long a message stays away that was received so many times: 1,
-// 2, 4 s and so on, less up to a half at random, so that what failed together
-// does not come back together. The first is short because most failures are:
-// the API server restarts, a call is throttled. SQS counts in whole seconds.
-func giveBack(receives int) time.Duration {
-	longest := int(maxGiveBack / time.Second)
+// nackDelay is how long a message stays hidden that is returned to the queue after so
+// many receives: 1, 2, 4 s and so on up to 30 s, less up to a half at random, so that
+// messages that failed together do not come back together. The first delay is short
+// because most failures are: the API server restarts, a call is throttled. SQS counts
+// in whole seconds.
+func nackDelay(receives int) time.Duration {
+	longest := int(maxNackDelay / time.Second)
 	if doublings := max(receives-1, 0); doublings < bits.Len(uint(longest)) {
 		longest = min(longest, 1<<doublings)
 	}

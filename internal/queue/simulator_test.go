@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // simulatedQueue is a queue of the simulator, behind the real SDK client.
@@ -123,7 +124,7 @@ func TestEveryMessageIsHandledAndDeletedThroughFaultsOfEveryKind(t *testing.T) {
 
 				var mu sync.Mutex
 				running, done := map[string]bool{}, map[string]int{}
-				handler := HandlerFunc(func(ctx context.Context, m Message) error {
+				handler := handlerFunc(func(ctx context.Context, m Message) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if running[m.ID] {
@@ -131,7 +132,7 @@ func TestEveryMessageIsHandledAndDeletedThroughFaultsOfEveryKind(t *testing.T) {
 					}
 					running[m.ID] = true
 					mu.Unlock()
-					pause(ctx, time.Duration(len(m.Body))*time.Second)
+					_ = retry.Sleep(ctx, time.Duration(len(m.Body))*time.Second)
 					mu.Lock()
 					running[m.ID] = false
 					if ctx.Err() != nil {
@@ -144,9 +145,12 @@ func TestEveryMessageIsHandledAndDeletedThroughFaultsOfEveryKind(t *testing.T) {
 					return nil
 				})
 				ctx, cancel := context.WithCancel(t.Context())
-				served := make(chan error, 1)
+				served := make(chan struct{})
 				s := &Server{Client: client, URL: q.url(), Handler: handler}
-				go func() { served <- s.Serve(ctx) }()
+				go func() {
+					defer close(served)
+					_ = s.Serve(ctx)
+				}()
 
 				var bodies []string
 				for n := range 100 {
@@ -211,7 +215,7 @@ func TestAClockThatIsWrongIsToldAndDoesNotHoldTheQueueUp(t *testing.T) {
 					t.Errorf("%d messages are left, and %d calls were refused, want %d", len(left), refused, test.refused)
 				}
 				lines := r.logged("clock")
-				if test.want == "" && len(lines) > 0 || test.want != "" && (len(lines) != 1 || !strings.Contains(lines[0], `"ahead"="`+test.want)) {
+				if test.want == "" && len(lines) > 0 || test.want != "" && (len(lines) != 1 || !strings.Contains(lines[0], "ahead="+test.want)) {
 					t.Errorf("logged %q, want one line with %q", lines, test.want)
 				}
 				q.sim.RemoveFault("clock")

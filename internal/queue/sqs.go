@@ -3,7 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -15,21 +15,20 @@ import (
 )
 
 const (
-	// batchSize is SQS's limit for a receive and for each of its batch calls.
+	// batchSize is the limit of SQS for the messages of a receive and of a batch call.
 	batchSize = 10
-	// callTimeout bounds a batch call with the SDK's own retries. SQS answers in
+	// callTimeout bounds a batch call, including the SDK's own retries. SQS answers in
 	// milliseconds.
 	callTimeout = 5 * time.Second
-	// callsAtOnce bounds the batch calls under way, so that a thousand of them
-	// share the connections there are: at 15 ms a call that is still 10,000
-	// messages a second.
+	// callsAtOnce bounds the batch calls in flight, so that a thousand of them share a
+	// few connections. At 15 ms a call that is still 10,000 messages a second.
 	callsAtOnce = 16
-	// denialPause is how long a denied action is not tried again. Permissions
-	// are granted by people.
+	// denialPause is how long a denied action is not tried again. People grant
+	// permissions, which takes them minutes.
 	denialPause = time.Minute
 )
 
-// denial is a missing permission that was met.
+// denial is a permission that SQS has said is missing.
 type denial struct {
 	err   error // nil: none
 	until time.Time
@@ -58,9 +57,9 @@ func (s *Server) deleteMessages(ctx context.Context, receipts []string) []error 
 	return errs
 }
 
-// changeVisibility hides each message for so long from now on, and returns an
-// error, or nil, for each. Without the permission it says so once, and then
-// fails without a call, but for one in a while.
+// changeVisibility hides each message for the given time from now on, and returns an
+// error, or nil, for each. Without the permission it logs that once, and then fails
+// without a call, except for one try a minute.
 func (s *Server) changeVisibility(ctx context.Context, receipts []string, visibility []time.Duration) []error {
 	errs := make([]error, len(receipts))
 	s.mu.Lock()
@@ -90,14 +89,14 @@ func (s *Server) changeVisibility(ctx context.Context, receipts []string, visibi
 		err = s.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err)
 		all(errs, err)
 	}
-	if err == nil || denied(err) {
+	if err == nil || isDenied(err) {
 		s.noteDenial(err)
 	}
 	return errs
 }
 
-// noteDenial remembers that changing visibility is denied, or with a nil error
-// that it is not, and logs when that changes.
+// noteDenial remembers whether changing visibility is denied (err) or allowed (nil), and
+// logs when that changes.
 func (s *Server) noteDenial(err error) {
 	s.mu.Lock()
 	before := s.denial.err
@@ -105,15 +104,18 @@ func (s *Server) noteDenial(err error) {
 	s.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		s.Log.Info("messages cannot be held: they come back while they are worked on, and that counts against maxReceiveCount",
-			"missing", string(ChangeMessageVisibility), "why", err.Error())
+		warnCannotExtend(s.log(), err)
 	case err == nil && before != nil:
-		s.Log.Info("messages can be held again", "allowed", string(ChangeMessageVisibility))
+		s.log().Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
 	}
 }
 
-// limited makes a call when fewer than callsAtOnce are under way, with a
-// deadline.
+func warnCannotExtend(log *slog.Logger, denial error) {
+	log.Warn("the visibility of messages cannot be extended: they come back while they are handled, "+
+		"and that counts against maxReceiveCount", "missing", string(ChangeMessageVisibility), "why", denial.Error())
+}
+
+// limited makes a call, with a deadline, when fewer than callsAtOnce are in flight.
 func (s *Server) limited(ctx context.Context, call func(context.Context) error) error {
 	select {
 	case s.calls <- struct{}{}:
@@ -129,10 +131,10 @@ func (s *Server) limited(ctx context.Context, call func(context.Context) error) 
 	return call(ctx)
 }
 
-// entryError is an entry of a batch that failed while others may not have.
+// entryError is the failure of one entry of a batch; others may have succeeded.
 type entryError struct{ *smithy.GenericAPIError }
 
-// fill puts the failed entries of a batch in their places.
+// fill puts the failed entries of a batch into their places in errs.
 func fill(errs []error, failed []types.BatchResultErrorEntry) {
 	for _, f := range failed {
 		i, err := strconv.Atoi(aws.ToString(f.Id))
@@ -143,7 +145,9 @@ func fill(errs []error, failed []types.BatchResultErrorEntry) {
 		if f.SenderFault {
 			fault = smithy.FaultClient
 		}
-		errs[i] = entryError{&smithy.GenericAPIError{Code: aws.ToString(f.Code), Message: aws.ToString(f.Message), Fault: fault}}
+		errs[i] = entryError{&smithy.GenericAPIError{
+			Code: aws.ToString(f.Code), Message: aws.ToString(f.Message), Fault: fault,
+		}}
 	}
 }
 
@@ -153,19 +157,19 @@ func all(errs []error, err error) {
 	}
 }
 
-// gone reports whether an entry failed for good: there is nothing any more, or
-// not yet again, that its receipt stands for. SQS has several codes for it
-// (MessageNotInflight, ReceiptHandleIsInvalid, and InvalidParameterValue for a
-// message that expired or was held for twelve hours), all of them the sender's
-// fault; so is throttling, which passes.
-func gone(err error) bool {
+// isGone reports whether an entry failed for good, because its receipt belongs to no
+// message in flight. SQS has several codes for that: MessageNotInflight,
+// ReceiptHandleIsInvalid, and InvalidParameterValue for a message that expired or was
+// in flight for twelve hours. All of them are the sender's fault. So is throttling, but
+// that passes.
+func isGone(err error) bool {
 	entry, ok := errors.AsType[entryError](err)
-	return ok && entry.Fault == smithy.FaultClient && !denied(err) && !strings.Contains(entry.Code, "Throttl")
+	return ok && entry.Fault == smithy.FaultClient && !isDenied(err) && !strings.Contains(entry.Code, "Throttl")
 }
 
-// denied reports whether the role lacks the permission for a call. A role that
-// STS does not give is AccessDenied too, and no reason to go on.
-func denied(err error) bool {
+// isDenied reports whether the role lacks the permission for a call. If STS refuses the
+// role itself, the code is AccessDenied too, but that is another problem.
+func isDenied(err error) bool {
 	switch code(err) {
 	case "AccessDenied", "AccessDeniedException":
 		return !withoutCredentials(err)
@@ -173,9 +177,9 @@ func denied(err error) bool {
 	return false
 }
 
-// withoutCredentials reports whether a call was not made because the SDK got no
-// credentials for it. It has no type for that: STS may have refused, or not have
-// answered, or there is nobody to ask.
+// withoutCredentials reports whether the SDK made no call because it got no credentials:
+// STS refused them or did not answer, or no source of credentials is configured. The SDK
+// has no type for that.
 func withoutCredentials(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "get identity: ")
 }
@@ -188,20 +192,8 @@ func code(err error) string {
 	return ""
 }
 
-// explain says what we called, and for the errors that an operator has to mend
-// what to mend. It counts a denied call.
 func (s *Server) explain(call string, action Action, err error) error {
-	hint := ""
-	switch code := code(err); {
-	case withoutCredentials(err):
-		hint = " (no AWS credentials: check the role, its trust policy and the way to STS)"
-	case denied(err):
-		s.metrics().Denied(action)
-		hint = fmt.Sprintf(" (the role lacks %s on the queue, or the queue's policy denies it)", action)
-	default:
-		hint = hints[code]
-	}
-	return fmt.Errorf("sqs %s on %s%s: %w", call, s.URL, hint, err)
+	return s.client().explain(call, action, err)
 }
 
 // hints say what an operator can do about an error, by its code.
@@ -212,10 +204,11 @@ var hints = map[string]string{
 	"AWS.SimpleQueueService.NonExistentQueue": noQueue,
 	"InvalidSignatureException":               wrongSignature,
 	"SignatureDoesNotMatch":                   wrongSignature,
-	"InvalidAddress":                          " (not an address of this endpoint: check queue-url, aws-region and aws-endpoint)",
+	"InvalidAddress":                          wrongEndpoint,
 }
 
 const (
 	noQueue        = " (no such queue in the region and account that were asked: check queue-url and aws-region)"
-	wrongSignature = " (signed for another region than the queue's, or with a wrong secret key: check aws-region and queue-url)"
+	wrongSignature = " (signed for another region than the queue's, or with a wrong key: check aws-region and queue-url)"
+	wrongEndpoint  = " (not an address of this endpoint: check queue-url, aws-region and aws-endpoint)"
 )

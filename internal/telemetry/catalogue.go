@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A catalogue makes the metrics of a registry and remembers what it made, for
-// docs/metrics.md. Every series that its labels allow is there from the start,
-// at zero: a counter that appears with its first event has no rate for it.
+// A catalogue creates the metrics of a registry and remembers them for
+// docs/metrics.md. Every series that the labels allow exists from the start,
+// at zero: if a counter appeared with its first event, rate() would miss that event.
 type catalogue struct {
 	registry *prometheus.Registry
 	sections []section
@@ -28,15 +28,15 @@ type described struct {
 	labels           []label
 }
 
-// A label and all values that it takes. Without values it is of a set that is
-// closed all the same, whose words say which; its series appear as they come.
+// A label and all its values. A label without values has a closed set of values too,
+// which words describe; its series appear when they are first used.
 type label struct {
 	name   string
 	values []string
 	words  string
 }
 
-// answers begins a section.
+// answers starts a section.
 func (c *catalogue) answers(question string) {
 	c.sections = append(c.sections, section{question: question})
 }
@@ -66,7 +66,7 @@ func (c *catalogue) histograms(name, help string, buckets []float64, labels ...l
 	return v
 }
 
-// gauges is one gauge that is not there before it is set.
+// gauges returns one gauge, which does not exist before it is set.
 func (c *catalogue) gauges(name, help string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, nil)
 	c.registry.MustRegister(v)
@@ -74,7 +74,7 @@ func (c *catalogue) gauges(name, help string) *prometheus.GaugeVec {
 	return v
 }
 
-// gaugeOf is a gauge whose value is asked for when it is read.
+// gaugeOf adds a gauge that calls value when it is read.
 func (c *catalogue) gaugeOf(name, help string, value func() float64) {
 	c.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	c.describe(described{name, "gauge", help, nil})
@@ -88,7 +88,7 @@ func names(labels []label) []string {
 	return all
 }
 
-// touch makes every series that the labels allow.
+// touch creates every series that the labels allow.
 func touch(labels []label, v *prometheus.MetricVec) {
 	combinations := [][]string{nil}
 	for _, l := range labels {
@@ -101,7 +101,7 @@ func touch(labels []label, v *prometheus.MetricVec) {
 		combinations = longer
 	}
 	for _, c := range combinations {
-		_, _ = v.GetMetricWithLabelValues(c...) // the number of values is that of the labels
+		_, _ = v.GetMetricWithLabelValues(c...) // it fails only for a wrong number of values
 	}
 }
 
@@ -111,11 +111,13 @@ func (c *catalogue) write(w io.Writer) {
 
 <!-- Generated from internal/telemetry by make generate -->
 
-Served at `+"`/metrics`"+` on port 9092. Times are in seconds. No label has a value that comes from a message
-or from the cluster, so that nothing grows with nodes or events; all but the answers of the API server
-are there, at zero, before anything happens. `+"`deploy/prometheus/rules.yaml`"+` has alerts on them,
-[alerts.md](alerts.md) says what to do about each, `+"`deploy/grafana/dashboard.json`"+` shows them. The
-metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) come on top.
+The metrics are served at `+"`/metrics`"+` on port 9092. Times are in seconds. Labels never have names of nodes, pods or
+instances as values, so the number of series does not grow with the cluster. All series start at zero, except those
+of requests to the API server. The metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) are
+served too.
+
+`+"`deploy/prometheus/rules.yaml`"+` has alerts on these metrics, and [alerts.md](alerts.md) says what to do about each
+alert. `+"`deploy/grafana/dashboard.json`"+` is a dashboard.
 `)
 	for _, s := range c.sections {
 		fmt.Fprintf(w, "\n## %s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", s.question)

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -16,15 +16,20 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
 )
 
-// The reasons of Events are those of AWS Node Termination Handler, where it has
-// one: people filter by them.
+// The reasons of Events are those of AWS Node Termination Handler if it has
+// one, because people filter by them.
 var noticeReasons = map[notice.Kind]string{
 	notice.SpotInterruption:        "SpotInterruption",
 	notice.RebalanceRecommendation: "RebalanceRecommendation",
@@ -32,123 +37,213 @@ var noticeReasons = map[notice.Kind]string{
 	notice.ScheduledChange:         "ScheduledEvent",
 	notice.ASGTerminate:            "ASGLifecycle",
 	notice.ASGLaunch:               "ASGLifecycle",
+
+	notice.CapacityReservationInterruption: "CapacityReservationInterruption",
+	notice.CapacityBlockExpiration:         "CapacityBlockExpiration",
 }
 
-// steps are what Events say about the controller's steps on a node. A step that
-// failed has the same reason with Error after it.
-var steps = map[string]struct{ reason, done, undone string }{
-	"cordon":    {"Cordon", "The node is cordoned", "The node could not be cordoned"},
-	"uncordon":  {"Uncordon", "The node is uncordoned", "The node could not be uncordoned"},
-	"hold-back": {"DrainHeldBack", "The drain waits until more nodes are in use", "The drain could not be held back"},
+// steps are the texts of the Events about the controller's steps on a node. The reason
+// of a failed step has the suffix Error.
+var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
+	report.Cordon:   {"Cordon", "The node is cordoned", "The node could not be cordoned", corev1.EventTypeNormal},
+	report.Uncordon: {"Uncordon", "The node is uncordoned", "The node could not be uncordoned", corev1.EventTypeNormal},
+	report.HoldBack: {
+		"DrainHeldBack", "The drain is held back: too many nodes are cordoned or not ready",
+		"The drain could not be held back",
+		corev1.EventTypeNormal,
+	},
+	report.CordonAgain: {
+		"CordonAgain", "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned " +
+			"again, once",
+		"The node could not be cordoned again", corev1.EventTypeWarning,
+	},
+	report.LeftUncordoned: {
+		"LeftUncordoned", "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and " +
+			"new pods on it will be lost",
+		"The node could not be left uncordoned", corev1.EventTypeWarning,
+	},
+	report.Ignore: {
+		"NoticeIgnored",
+		"A notice about this node's instance is ignored: the node is not drained before the instance goes away",
+		"The notice could not be ignored", corev1.EventTypeWarning,
+	},
+	report.Retain: {
+		"InstanceRetained",
+		"The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it",
+		"The instance could not be retained", corev1.EventTypeWarning,
+	},
+	report.CallOff: {
+		"DrainCalledOff", "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",
+		"The drain could not be called off", corev1.EventTypeWarning,
+	},
+}
+
+// drainReasons are the reasons of Events about the end of a drain. AWS Node Termination
+// Handler uses CordonAndDrainError for a drain that missed its deadline.
+var drainReasons = map[intent.Outcome]string{
+	intent.Drained:     "CordonAndDrain",
+	intent.Missed:      "CordonAndDrain" + reasonError,
+	intent.Gone:        "InstanceGone",
+	intent.Unconfirmed: "DrainUnconfirmed",
 }
 
 const (
-	reasonDrained = "CordonAndDrain"
 	reasonEvicted = "PodEviction"
-	reasonError   = "Error" // after another
+	reasonBlocked = "EvictionBlocked"
+	reasonError   = "Error" // a suffix
 )
 
-// EventOptions are what Events need to know.
+// EventOptions configure Events.
 type EventOptions struct {
-	// Client writes the Events. It has a rate limit of its own, or they take the
-	// requests of drains, and a time limit for requests: the recorder sets none.
+	// Client writes the Events. It must have a rate limit of its own, so that Events do
+	// not use up the requests of drains, and a time limit, because the recorder sets none.
 	Client typedcorev1.EventsGetter
-	// Node returns the node of that name as it was last seen, nil if there is none;
-	// it makes no request. The node has its labels and its intent.
+	// Node returns the node of that name from the watch, nil if there is none. It makes
+	// no request. The node has its labels and its intent.
 	Node func(name string) *corev1.Node
-	// Component is who reports, and Host the node it runs on; can be empty.
+	// Component is the reporter, and Host the node that it runs on; both can be empty.
 	Component, Host string
-	// Account and Region are those of all instances; empty: not known.
+	// Account and Region are those of all instances; empty: unknown.
 	Account, Region string
 	// Annotations are added to every Event.
 	Annotations map[string]string
 	Metrics     *Metrics
-	Log         logr.Logger
+	Log         *slog.Logger
 }
 
-// Events records as Kubernetes Events what happens to nodes and their pods. Its
-// methods may be called concurrently and do not block: Events wait in a buffer
-// that is bounded, and those that find it full are lost.
+// Events writes Kubernetes Events about nodes and their pods. Its methods may be called
+// concurrently and do not block: Events wait in a bounded buffer, and are dropped
+// if it is full.
 type Events struct {
 	options EventOptions
-	// Pods are many, and what is said of nodes must not be lost for them: each has
-	// a buffer of its own.
+	// Nodes have a buffer of their own, because many Events about pods must not displace
+	// those about nodes.
 	nodes, pods record.EventRecorder
+	blocked     flowcontrol.PassiveRateLimiter // for Events about blocked pods
 }
 
-// NewEvents returns Events that are written until ctx ends.
+// NewEvents returns an Events that writes until ctx ends.
 func NewEvents(ctx context.Context, o EventOptions) *Events {
-	sink := &eventSink{EventSink: &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}, metrics: o.Metrics, log: o.Log}
-	// The recorder logs every Event that fails, whole, at every try; the sink says
-	// once what is wrong.
-	quiet := klog.NewContext(ctx, logr.Discard())
-	// tools/record rather than tools/events: annotations are on both, but this one
-	// counts repetitions in the fields that kubectl and dashboards show, and has a
-	// bounded buffer, where the other starts a goroutine for each Event.
-	recorder := func() record.EventRecorder {
-		b := record.NewBroadcaster(record.WithContext(quiet), record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: correlated}))
-		b.StartRecordingToSink(sink)
-		return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: o.Component, Host: o.Host}).WithLogger(logr.Discard())
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	sink := &eventSink{
+		EventSink: &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}, metrics: o.Metrics,
+		log: o.Log,
 	}
-	return &Events{options: o, nodes: recorder(), pods: recorder()}
+	// The recorder logs every failed Event in full at every try; the sink logs the first
+	// failure only.
+	quiet := klog.NewContext(ctx, logr.Discard())
+	// tools/record rather than tools/events: both allow annotations, but this one counts
+	// repetitions in the fields that kubectl and dashboards show, and has a
+	// bounded buffer, while the other starts a goroutine for each Event.
+	recorder := func() record.EventRecorder {
+		b := record.NewBroadcaster(record.WithContext(quiet),
+			record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: correlated}))
+		b.StartRecordingToSink(sink)
+		return b.NewRecorder(scheme.Scheme,
+			corev1.EventSource{Component: o.Component, Host: o.Host}).WithLogger(logr.Discard())
+	}
+	return &Events{
+		options: o, nodes: recorder(), pods: recorder(),
+		blocked: flowcontrol.NewTokenBucketPassiveRateLimiter(blockedPerSecond, blockedBurst),
+	}
 }
 
-// correlated is how many Events are remembered to count their repetitions, which
-// come from redelivered messages, within a minute or two.
+// correlated is the number of Events that are remembered to count their repetitions.
+// Redelivered messages repeat Events within a minute or two.
 const correlated = 1024
 
-// Decided implements controller.Observer. What does not touch a node is no Event.
-func (e *Events) Decided(d Decision) {
+// In a storm a budget can block thousands of pods. The Events of their nodes say the same,
+// and nobody looks at more than a hundred pods.
+const blockedPerSecond, blockedBurst = 1, 100
+
+// Decided implements report.Observer. Only decisions that change a node have an Event.
+func (e *Events) Decided(d report.Decision) {
 	if d.DryRun || d.Repeated || d.Node.Name == "" {
 		return
 	}
 	switch d.Action {
-	case "cordon", "drain", "undo":
-		m := machineOf(e.options.Node(d.Node.Name)).about(d)
-		e.onNode(d.Node, m, corev1.EventTypeNormal, noticeReasons[d.Notice.Kind], describe(d))
+	case decision.Cordon, decision.Drain, decision.Undo:
+		m := describe.MachineOf(e.options.Node(d.Node.Name)).About(d)
+		e.onNode(d.Node, m, corev1.EventTypeNormal, noticeReasons[d.Notice.Kind], describe.Decision(d))
+	case decision.Leave, decision.Drop, decision.Hold, decision.Finish, decision.Complete, decision.Launch,
+		decision.Reject:
 	}
 }
 
-// Node implements controller.Observer.
-func (e *Events) Node(ref cluster.Ref, step, why string, err error) {
-	s, ok := steps[step]
-	if !ok || errors.Is(err, cluster.ErrNodeGone) || errors.Is(err, context.Canceled) { // nothing went wrong with the node
+// Stepped implements report.Observer.
+func (e *Events) Stepped(s report.Step) {
+	words, ok := steps[s.Kind]
+	// Neither of these errors is a failure of the step.
+	if !ok || errors.Is(s.Err, cluster.ErrNodeGone) || errors.Is(s.Err, context.Canceled) {
 		return
 	}
-	m := machineOf(e.options.Node(ref.Name))
-	if err != nil {
-		e.onNode(ref, m, corev1.EventTypeWarning, s.reason+reasonError, s.undone+": "+err.Error())
+	m := describe.MachineOf(e.options.Node(s.Node.Name))
+	if s.Err != nil {
+		e.onNode(s.Node, m, corev1.EventTypeWarning, words.reason+reasonError, words.undone+": "+s.Err.Error())
 		return
 	}
-	e.onNode(ref, m, corev1.EventTypeNormal, s.reason, s.done+": "+why)
+	e.onNode(s.Node, m, words.kind, words.reason, words.done+": "+s.Reason())
 }
 
-// Drained implements controller.Observer.
-func (e *Events) Drained(ref cluster.Ref, r drain.Result, took time.Duration, deadline time.Time) {
-	m := machineOf(e.options.Node(ref.Name))
-	if len(r.Missed) > 0 {
-		e.onNode(ref, m, corev1.EventTypeWarning, reasonDrained+reasonError, howDrained(r, took, deadline))
+// Recorded implements report.Observer. It does nothing: Decided has written the Event.
+func (e *Events) Recorded(intent.Entry) {}
+
+// Drained implements report.Observer.
+func (e *Events) Drained(d report.Drain) {
+	if d.Outcome == intent.CalledOff { // Stepped has written the Event
 		return
 	}
-	e.onNode(ref, m, corev1.EventTypeNormal, reasonDrained, howDrained(r, took, deadline))
+	kind := corev1.EventTypeWarning
+	if d.Outcome == intent.Drained {
+		kind = corev1.EventTypeNormal
+	}
+	e.onNode(d.Node, describe.MachineOf(e.options.Node(d.Node.Name)), kind, drainReasons[d.Outcome], describe.Drain(d))
 }
 
-// Pod tells about an answered request for a pod, as drain.Drainer.Observe. What
-// was refused is no Event: it is tried again.
-func (e *Events) Pod(s drain.Step) {
+// Pod writes an Event about an accepted request for a pod. It is a drain.Drainer.Observe.
+// Refused requests have no Event, because they are tried again.
+func (e *Events) Pod(s drain.Answer) {
 	if s.Err != nil {
 		return
 	}
 	node := e.options.Node(s.Pod.Spec.NodeName)
 	kind, what := corev1.EventTypeNormal, "Evicted from node "+s.Pod.Spec.NodeName
 	if s.Forced {
-		kind, what = corev1.EventTypeWarning, fmt.Sprintf("Deleted from node %s with a grace period of %s", s.Pod.Spec.NodeName, s.Grace)
+		kind, what = corev1.EventTypeWarning,
+			fmt.Sprintf("Deleted from node %s with a grace period of %s", s.Pod.Spec.NodeName, s.Grace)
 	}
-	pod := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID}
-	e.record(e.pods, pod, machineOf(node), kind, reasonEvicted, what+intended(node))
+	pod := &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name,
+		UID: s.Pod.UID,
+	}
+	e.record(e.pods, pod, describe.MachineOf(node), kind, reasonEvicted, what+intended(node))
 }
 
-// intended says why a node is drained, and until when; empty if it does not say so.
+// Blocked writes Events about what keeps a pod or volumes on a node. It is a
+// drain.Drainer.Blocked. The node gets an Event for each cause, each pod one too, up to
+// blockedPerSecond.
+func (e *Events) Blocked(b drain.Blocked) {
+	node := e.options.Node(b.Node)
+	m := describe.MachineOf(node)
+	what := ": " + b.Why
+	if b.Pod != nil {
+		if e.blocked.TryAccept() {
+			pod := &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "Pod", Namespace: b.Pod.Namespace, Name: b.Pod.Name,
+				UID: b.Pod.UID,
+			}
+			e.record(e.pods, pod, m, corev1.EventTypeWarning, reasonBlocked,
+				"Node "+b.Node+" is being drained"+intended(node)+". The drain waits for this pod: "+b.Why)
+		}
+		what = " for pod " + b.Pod.Namespace + "/" + b.Pod.Name + ": " + b.Why
+	}
+	if node != nil && b.First {
+		e.onNode(cluster.Ref{Name: node.Name, UID: node.UID}, m, corev1.EventTypeWarning, reasonBlocked,
+			"The drain waits"+what)
+	}
+}
+
+// intended says why a node is drained, and until when; empty if its intent cannot be read.
 func intended(node *corev1.Node) string {
 	if node == nil {
 		return ""
@@ -163,50 +258,52 @@ func intended(node *corev1.Node) string {
 			kinds = append(kinds, name)
 		}
 	}
-	return ": " + strings.Join(kinds, ", ") + at("; the instance goes away at ", i.Deadline())
+	return ": " + strings.Join(kinds, ", ") + describe.At("; the instance goes away at ", i.Deadline())
 }
 
-func (e *Events) onNode(ref cluster.Ref, m machine, kind, reason, message string) {
-	if m.instance == "" {
-		m.instance = ref.Instance
+func (e *Events) onNode(ref cluster.Ref, m describe.Machine, kind, reason, message string) {
+	if m.Instance == "" {
+		m.Instance = ref.Instance
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: ref.Name, UID: ref.UID}
 	e.record(e.nodes, node, m, kind, reason, message)
 }
 
-func (e *Events) record(to record.EventRecorder, about *corev1.ObjectReference, m machine, kind, reason, message string) {
-	const longest = 1024 // the API server's limit for newer Events; a sentence is shorter
+func (e *Events) record(
+	to record.EventRecorder, about *corev1.ObjectReference, m describe.Machine, kind, reason, message string,
+) {
+	const longest = 1024 // the API server's limit for newer Events
 	if len(message) > longest {
 		message = strings.ToValidUTF8(message[:longest], "")
 	}
 	to.AnnotatedEventf(about, e.annotations(m), kind, reason, "%s", message)
 }
 
-// annotations are those of AWS Node Termination Handler, as far as they are
+// annotations returns the annotations of AWS Node Termination Handler whose values are
 // known, and the extra ones.
-func (e *Events) annotations(m machine) map[string]string {
+func (e *Events) annotations(m describe.Machine) map[string]string {
 	all := map[string]string{
-		"account-id":          cmp.Or(m.account, e.options.Account),
-		"availability-zone":   m.zone,
-		"instance-id":         m.instance,
-		"instance-life-cycle": m.lifecycle,
-		"instance-type":       m.instanceType,
-		"local-hostname":      m.addresses[corev1.NodeInternalDNS],
-		"local-ipv4":          m.addresses[corev1.NodeInternalIP],
-		"public-hostname":     m.addresses[corev1.NodeExternalDNS],
-		"public-ipv4":         m.addresses[corev1.NodeExternalIP],
-		"region":              cmp.Or(m.region, e.options.Region),
+		"account-id":          cmp.Or(m.Account, e.options.Account),
+		"availability-zone":   m.Zone,
+		"instance-id":         m.Instance,
+		"instance-life-cycle": m.Lifecycle,
+		"instance-type":       m.Type,
+		"local-hostname":      m.Addresses[corev1.NodeInternalDNS],
+		"local-ipv4":          m.Addresses[corev1.NodeInternalIP],
+		"public-hostname":     m.Addresses[corev1.NodeExternalDNS],
+		"public-ipv4":         m.Addresses[corev1.NodeExternalIP],
+		"region":              cmp.Or(m.Region, e.options.Region),
 	}
 	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })
 	maps.Copy(all, e.options.Annotations)
 	return all
 }
 
-// eventSink counts what is written, and says when that begins to fail.
+// eventSink counts writes, and logs the first of a row of failures.
 type eventSink struct {
 	record.EventSink
 	metrics *Metrics
-	log     logr.Logger
+	log     *slog.Logger
 	failing atomic.Bool
 }
 
@@ -220,7 +317,7 @@ func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 // Patch implements record.EventSink.
 func (s *eventSink) Patch(old *corev1.Event, data []byte) (*corev1.Event, error) {
 	patched, err := s.EventSink.Patch(old, data)
-	if !apierrors.IsNotFound(err) { // it has expired, and is created again
+	if !apierrors.IsNotFound(err) { // the Event has expired, and the recorder creates it again
 		s.note(err)
 	}
 	return patched, err
@@ -231,12 +328,12 @@ func (s *eventSink) note(err error) {
 	switch {
 	case err == nil:
 		s.failing.Store(false)
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // as its pods
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // expected, as for the namespace's pods
 	case !s.failing.Swap(true):
 		hint := ""
 		if apierrors.IsForbidden(err) {
-			hint = "the ClusterRole has to allow create and patch of events; emit-kubernetes-events turns them off"
+			hint = "allow create and patch of events in the ClusterRole, or turn Events off by emit-kubernetes-events"
 		}
-		s.log.Error(err, "Kubernetes Events are not written; this is said once", "hint", hint)
+		s.log.Warn("Kubernetes Events cannot be written (logged once)", "error", err, "hint", hint)
 	}
 }

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,36 +20,13 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/report/reporttest"
 )
-
-// theNode is the node of the stories, as it is while it drains.
-func theNode(t *testing.T) *corev1.Node {
-	t.Helper()
-	intent, err := json.Marshal(cluster.Intent{Version: 1, Entries: []cluster.Entry{
-		{Kind: notice.RebalanceRecommendation},
-		{Kind: notice.SpotInterruption, Deadline: noon.Add(2 * time.Minute)},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "node-1", UID: "uid-1", Annotations: map[string]string{cluster.IntentAnnotation: string(intent)},
-			Labels: map[string]string{corev1.LabelInstanceTypeStable: "m7g.large", corev1.LabelTopologyZone: "us-east-1a"},
-		},
-		Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + testInstance},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
-			{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, // of another interface
-			{Type: corev1.NodeInternalDNS, Address: "ip-10-0-0-1.ec2.internal"},
-			{Type: corev1.NodeHostName, Address: "node-1"},
-			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
-			{Type: corev1.NodeExternalDNS, Address: "ec2-192-0-2-1.compute-1.amazonaws.com"},
-		}},
-	}
-}
 
 // An entry is what people see of an Event.
 type entry struct {
@@ -67,11 +43,11 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := &lines{}
-		node := theNode(t)
+		kept := &reporttest.Lines{}
+		node := reporttest.Node(t)
 		e := NewEvents(ctx, EventOptions{
 			Client: kube.CoreV1(), Component: "node-termination-handler", Host: "host-1", Account: "123456789012", Region: "us-east-1",
-			Annotations: map[string]string{"team": "blue"}, Metrics: New(), Log: kept.logger(),
+			Annotations: map[string]string{"team": "blue"}, Metrics: New(), Log: kept.Logger(),
 			Node: func(name string) *corev1.Node {
 				if name == node.Name {
 					return node
@@ -95,14 +71,14 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 		}
 		cancel()
 		synctest.Wait()
-		log = kept.all()
+		log = kept.All()
 	})
 	return found, log
 }
 
 // known are the annotations of all that is known of theNode.
 var known = map[string]string{
-	"account-id": "123456789012", "availability-zone": "us-east-1a", "instance-id": testInstance, "instance-life-cycle": "spot",
+	"account-id": "123456789012", "availability-zone": "us-east-1a", "instance-id": reporttest.Instance, "instance-life-cycle": "spot",
 	"instance-type": "m7g.large", "region": "us-east-1", "team": "blue",
 	"local-hostname": "ip-10-0-0-1.ec2.internal", "local-ipv4": "10.0.0.1",
 	"public-hostname": "ec2-192-0-2-1.compute-1.amazonaws.com", "public-ipv4": "192.0.2.1",
@@ -112,23 +88,25 @@ func TestANoticeIsAnEventOfItsNode(t *testing.T) {
 	hook := notice.Hook{Group: "group-1", Name: "hook-1"}
 	tests := []struct {
 		name            string
-		edit            func(*Decision)
+		edit            func(*report.Decision)
 		reason, message string
 	}{
-		{"spot", func(*Decision) {}, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be terminated at 2026-11-20T12:02:00Z"},
-		{"hibernate", func(d *Decision) { d.Notice.Detail, d.Deadline = "hibernate", noon }, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be hibernated at 2026-11-20T12:00:00Z"},
-		{"unheard-of", func(d *Decision) { d.Notice.Detail = "eat" }, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be taken back at 2026-11-20T12:02:00Z"},
-		{"rebalance", func(d *Decision) { d.Notice.Kind, d.Deadline = notice.RebalanceRecommendation, time.Time{} }, "RebalanceRecommendation", "Rebalance recommendation: instance i-0123456789abcdef0 is at an elevated risk of a spot interruption"},
-		{"state", func(d *Decision) { d.Notice.Kind, d.Notice.Detail = notice.StateChange, "stopping" }, "StateChange", "State change: instance i-0123456789abcdef0 is stopping"},
-		{"scheduled", func(d *Decision) { d.Notice.Kind, d.Notice.Detail = notice.ScheduledChange, "AWS_EC2_REBOOT" }, "ScheduledEvent", "Scheduled change AWS_EC2_REBOOT: instance i-0123456789abcdef0 is affected from 2026-11-20T12:02:00Z"},
-		{"called off", func(d *Decision) {
-			d.Notice.Kind, d.Notice.Detail, d.Notice.Ended, d.Action = notice.ScheduledChange, "AWS_EC2_REBOOT", true, "undo"
+		{"spot", func(*report.Decision) {}, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be terminated at 2026-11-20T12:02:00Z"},
+		{"hibernate", func(d *report.Decision) { d.Notice.Detail, d.Deadline = "hibernate", reporttest.Noon }, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be hibernated at 2026-11-20T12:00:00Z"},
+		{"unheard-of", func(d *report.Decision) { d.Notice.Detail = "eat" }, "SpotInterruption", "Spot interruption notice: instance i-0123456789abcdef0 will be taken back at 2026-11-20T12:02:00Z"},
+		{"rebalance", func(d *report.Decision) { d.Notice.Kind, d.Deadline = notice.RebalanceRecommendation, time.Time{} }, "RebalanceRecommendation", "Rebalance recommendation: instance i-0123456789abcdef0 is at an elevated risk of a spot interruption"},
+		{"state", func(d *report.Decision) { d.Notice.Kind, d.Notice.Detail = notice.StateChange, "stopping" }, "StateChange", "State change: instance i-0123456789abcdef0 is stopping"},
+		{"scheduled", func(d *report.Decision) { d.Notice.Kind, d.Notice.Detail = notice.ScheduledChange, "AWS_EC2_REBOOT" }, "ScheduledEvent", "Scheduled change AWS_EC2_REBOOT: instance i-0123456789abcdef0 is affected from 2026-11-20T12:02:00Z"},
+		{"called off", func(d *report.Decision) {
+			d.Notice.Kind, d.Notice.Detail, d.Notice.Ended, d.Action = notice.ScheduledChange, "AWS_EC2_REBOOT", true, decision.Undo
 		}, "ScheduledEvent", "Scheduled change AWS_EC2_REBOOT of instance i-0123456789abcdef0 is over or was called off"},
-		{"scale-in", func(d *Decision) { d.Notice.Kind, d.Notice.Hook, d.Action = notice.ASGTerminate, hook, "cordon" }, "ASGLifecycle", "Auto Scaling group group-1 terminates instance i-0123456789abcdef0: lifecycle hook hook-1 waits until 2026-11-20T12:02:00Z"},
+		{"scale-in", func(d *report.Decision) {
+			d.Notice.Kind, d.Notice.Hook, d.Action = notice.ASGTerminate, hook, decision.Cordon
+		}, "ASGLifecycle", "Auto Scaling group group-1 terminates instance i-0123456789abcdef0: lifecycle hook hook-1 waits until 2026-11-20T12:02:00Z"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			d := spot()
+			d := reporttest.Spot()
 			test.edit(&d)
 			got, log := recorded(t, fake.NewClientset(), func(e *Events) { e.Decided(d) })
 			want := []entry{{"default", "Node", "node-1", "uid-1", "Normal", test.reason, test.message, known, 1}}
@@ -144,22 +122,24 @@ func TestANoticeIsAnEventOfItsNode(t *testing.T) {
 
 func TestWhatTouchesNoNodeIsNoEvent(t *testing.T) {
 	got, _ := recorded(t, fake.NewClientset(), func(e *Events) {
-		for _, action := range []string{"leave", "drop", "hold", "finish", "complete", "launch", "reject"} {
-			d := spot()
+		for _, action := range []decision.Action{
+			decision.Leave, decision.Drop, decision.Hold, decision.Finish, decision.Complete, decision.Launch, decision.Reject,
+		} {
+			d := reporttest.Spot()
 			d.Action = action
 			e.Decided(d)
 		}
-		none := spot()
+		none := reporttest.Spot()
 		none.Node = cluster.Ref{}
 		e.Decided(none)
-		dry := spot()
+		dry := reporttest.Spot()
 		dry.DryRun = true
 		e.Decided(dry)
-		ref := spot().Node
-		e.Node(ref, "cordon", "spot-interruption", fmt.Errorf("patch: %w", cluster.ErrNodeGone))
-		e.Node(ref, "cordon", "spot-interruption", fmt.Errorf("patch: %w", context.Canceled))
-		e.Node(ref, "pre-drain", "unheard-of", nil)
-		e.Pod(drain.Step{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}}, Err: errors.New("a budget allows no disruption")})
+		ref := reporttest.Spot().Node
+		e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption", Err: fmt.Errorf("patch: %w", cluster.ErrNodeGone)})
+		e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption", Err: fmt.Errorf("patch: %w", context.Canceled)})
+		e.Stepped(report.Step{Node: ref, Kind: "pre-drain", Why: "unheard-of"})
+		e.Pod(drain.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}}, Err: errors.New("a budget allows no disruption")})
 	})
 	if len(got) > 0 {
 		t.Errorf("Events: %v", got)
@@ -167,14 +147,14 @@ func TestWhatTouchesNoNodeIsNoEvent(t *testing.T) {
 }
 
 func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
-	ref := cluster.Ref{Name: "node-1", UID: "uid-1", Instance: testInstance}
+	ref := cluster.Ref{Name: "node-1", UID: "uid-1", Instance: reporttest.Instance}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "pod-uid"},
 		Spec:       corev1.PodSpec{NodeName: "node-1"},
 	}
 	strange := pod.DeepCopy()
 	strange.Spec.NodeName = "node-2"
-	deadline := noon.Add(2 * time.Minute)
+	deadline := reporttest.Noon.Add(2 * time.Minute)
 	onNode := func(kind, reason, message string) entry {
 		return entry{"default", "Node", "node-1", "uid-1", kind, reason, message, known, 1}
 	}
@@ -194,48 +174,68 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 		want  entry
 	}{
 		{
-			"cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", nil) },
+			"cordoned", func(e *Events) { e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption"}) },
 			onNode("Normal", "Cordon", "The node is cordoned: spot-interruption"),
 		},
 		{
-			"not cordoned", func(e *Events) { e.Node(ref, "cordon", "spot-interruption", errors.New("no")) },
+			"not cordoned", func(e *Events) {
+				e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption", Err: errors.New("no")})
+			},
 			onNode("Warning", "CordonError", "The node could not be cordoned: no"),
 		},
 		{
-			"uncordoned", func(e *Events) { e.Node(ref, "uncordon", "scheduled-change-ended", nil) },
+			"uncordoned", func(e *Events) { e.Stepped(report.Step{Node: ref, Kind: "uncordon", Why: "scheduled-change-ended"}) },
 			onNode("Normal", "Uncordon", "The node is uncordoned: scheduled-change-ended"),
 		},
 		{
 			"not uncordoned", func(e *Events) {
-				e.Node(ref, "uncordon", "scheduled-change-ended", errors.New(strings.Repeat(long, 100)))
+				e.Stepped(report.Step{Node: ref, Kind: "uncordon", Why: "scheduled-change-ended", Err: errors.New(strings.Repeat(long, 100))})
 			},
 			onNode("Warning", "UncordonError", ("The node could not be uncordoned: " + strings.Repeat(long, 100))[:1024]),
 		},
 		{
-			"drained", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline) },
+			"drained", func(e *Events) {
+				e.Drained(ended(intent.Drained, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline))
+			},
 			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
-			"drained, without a deadline", func(e *Events) { e.Drained(ref, drain.Result{Evicted: 7}, 12*time.Second, time.Time{}) },
-			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s"),
+			"drained, without a deadline", func(e *Events) {
+				e.Drained(ended(intent.Drained, drain.Result{Evicted: 7, Ended: 2}, 12*time.Second, time.Time{}))
+			},
+			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, 2 ended, in 12s"),
 		},
 		{"not drained", func(e *Events) {
-			e.Drained(ref, drain.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline)
+			e.Drained(ended(intent.Missed, drain.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline))
 		}, onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/p0, shop/p1 (2 missed, 7 evicted, 0 deleted, in 2m0s)")},
 		{
-			"far from drained", func(e *Events) { e.Drained(ref, drain.Result{Missed: names}, 2*time.Minute, deadline) },
+			"far from drained", func(e *Events) {
+				e.Drained(ended(intent.Missed, drain.Result{Missed: names}, 2*time.Minute, deadline))
+			},
 			onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: "+
-				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9 and 2 more (12 missed, 0 evicted, 0 deleted, in 2m0s)"),
+				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9, and 2 more (12 missed, 0 evicted, 0 deleted, in 2m0s)"),
 		},
 		{
-			"a pod evicted", func(e *Events) { e.Pod(drain.Step{Pod: pod}) },
+			"the machine went", func(e *Events) {
+				e.Drained(ended(intent.Gone, drain.Result{Evicted: 2, Forced: 1, Lost: names[:1]}, 11*time.Second, deadline))
+			},
+			onNode("Warning", "InstanceGone", "The instance or its Node went away with pods on it: shop/p0 (1 lost, 2 evicted, 1 deleted, in 11s)"),
+		},
+		{
+			"no kubelet", func(e *Events) {
+				e.Drained(ended(intent.Unconfirmed, drain.Result{Evicted: 2, Unconfirmed: names[:1]}, 3*time.Minute, deadline))
+			},
+			onNode("Warning", "DrainUnconfirmed", "Pods should have ended, but no kubelet confirms it: shop/p0 (1 unconfirmed, 2 evicted, 0 deleted, in 3m0s)"),
+		},
+		{
+			"a pod evicted", func(e *Events) { e.Pod(drain.Answer{Pod: pod}) },
 			onPod("Normal", "Evicted from node node-1: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
-			"a pod deleted", func(e *Events) { e.Pod(drain.Step{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
+			"a pod deleted", func(e *Events) { e.Pod(drain.Answer{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
 			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
-		{"a pod of a node that is gone", func(e *Events) { e.Pod(drain.Step{Pod: strange}) }, elsewhere},
+		{"a pod of a node that is gone", func(e *Events) { e.Pod(drain.Answer{Pod: strange}) }, elsewhere},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -250,10 +250,66 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 	}
 }
 
+func TestWhatBlocksADrainIsAWarningOnThePodAndOnTheNode(t *testing.T) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "shop", UID: "pod-uid"},
+		Spec:       corev1.PodSpec{NodeName: "node-1"},
+	}
+	onNode := func(message string) entry {
+		return entry{"default", "Node", "node-1", "uid-1", "Warning", "EvictionBlocked", message, known, 1}
+	}
+	onPod := entry{
+		"shop", "Pod", "db-0", "pod-uid", "Warning", "EvictionBlocked",
+		"Node node-1 is being drained: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z. " +
+			"The drain waits for this pod: PodDisruptionBudget shop/db needs 2 healthy pods and has 2", known, 1,
+	}
+	const why = "PodDisruptionBudget shop/db needs 2 healthy pods and has 2"
+	for _, test := range []struct {
+		name    string
+		blocked drain.Blocked
+		want    []entry
+	}{
+		{"the first pod", drain.Blocked{Node: "node-1", Pod: pod, Why: why, First: true}, []entry{onNode("The drain waits for pod shop/db-0: " + why), onPod}},
+		{"another pod", drain.Blocked{Node: "node-1", Pod: pod, Why: why}, []entry{onPod}},
+		{
+			"volumes",
+			drain.Blocked{Node: "node-1", Why: "volumes are still attached to the node: pvc-1", First: true},
+			[]entry{onNode("The drain waits: volumes are still attached to the node: pvc-1")},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, log := recorded(t, fake.NewClientset(), func(e *Events) { e.Blocked(test.blocked) })
+			slices.SortFunc(got, func(a, b entry) int { return strings.Compare(a.Kind, b.Kind) })
+			if diff := cmp.Diff(test.want, got); diff != "" || log != "" {
+				t.Errorf("Events (-want +got):\n%s\nlog: %s", diff, log)
+			}
+		})
+	}
+}
+
+func TestAStormThatMeetsABudgetDoesNotWriteThousandsOfEvents(t *testing.T) {
+	kube := fake.NewClientset()
+	recorded(t, kube, func(e *Events) {
+		for k := range 5000 {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}
+			e.Blocked(drain.Blocked{Node: "node-1", Pod: pod, Why: "PodDisruptionBudget shop/web needs 2 healthy pods and has 2", First: k == 0})
+		}
+	})
+	count := map[string]int{}
+	for _, a := range kube.Actions() {
+		if create, ok := a.(clienttesting.CreateAction); ok {
+			count[create.GetObject().(*corev1.Event).InvolvedObject.Kind]++
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"Node": 1, "Pod": blockedBurst}, count); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
 func TestARepetitionIsCountedInTheEventThatIsThere(t *testing.T) {
 	got, _ := recorded(t, fake.NewClientset(), func(e *Events) {
 		for range 3 {
-			e.Decided(spot())
+			e.Decided(reporttest.Spot())
 			synctest.Wait()
 		}
 	})
@@ -277,10 +333,10 @@ func TestEventsNeverWaitForTheAPIServerAndPodsDoNotPushOutNodes(t *testing.T) {
 		open = make(chan struct{})
 		begin := time.Now()
 		for k := range pods {
-			e.Pod(drain.Step{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}})
+			e.Pod(drain.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}})
 		}
 		for k := range nodes {
-			e.Node(cluster.Ref{Name: fmt.Sprint("node-", k), UID: types.UID(fmt.Sprint(k))}, "cordon", "spot-interruption", nil)
+			e.Stepped(report.Step{Node: cluster.Ref{Name: fmt.Sprint("node-", k), UID: types.UID(fmt.Sprint(k))}, Kind: "cordon", Why: "spot-interruption"})
 		}
 		if took := time.Since(begin); took > 0 {
 			t.Errorf("telling took %s", took)
@@ -309,7 +365,7 @@ func TestEventsThatCannotBeWrittenAreOneLineOfTheLog(t *testing.T) {
 	_, log := recorded(t, kube, func(events *Events) {
 		e = events
 		tell := func(name string) {
-			e.Node(cluster.Ref{Name: name, UID: types.UID(name)}, "cordon", "spot-interruption", nil)
+			e.Stepped(report.Step{Node: cluster.Ref{Name: name, UID: types.UID(name)}, Kind: "cordon", Why: "spot-interruption"})
 			synctest.Wait()
 		}
 		for k := range 10 {
@@ -342,11 +398,18 @@ func TestAnEventIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	got, log := recorded(t, kube, func(e *Events) { e.Decided(spot()) })
+	got, log := recorded(t, kube, func(e *Events) { e.Decided(reporttest.Spot()) })
 	if len(got) != 1 {
 		t.Errorf("Events %v after %d tries, want one", got, tries)
 	}
 	if strings.Count(log, "\n") > 0 {
 		t.Errorf("the log repeats itself:\n%s", log)
+	}
+}
+
+// ended is the end of a drain of node-1.
+func ended(o intent.Outcome, r drain.Result, took time.Duration, deadline time.Time) report.Drain {
+	return report.Drain{
+		Node: cluster.Ref{Name: "node-1", UID: "uid-1", Instance: reporttest.Instance}, Intent: intent.Intent{Entries: []intent.Entry{{Kind: notice.SpotInterruption, Deadline: deadline}}}, Outcome: o, Result: r, Took: took,
 	}
 }

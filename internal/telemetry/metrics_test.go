@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,30 +21,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md")
-
 func TestMetricsDocIsWhatTheCodeSays(t *testing.T) {
-	const path = "../../docs/metrics.md"
 	var doc bytes.Buffer
 	New().WriteDoc(&doc)
-	if *update {
-		if err := os.WriteFile(path, doc.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	written, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(written), doc.String()); diff != "" {
-		t.Errorf("%s is stale, make generate writes it anew (-file +code):\n%s", path, diff)
-	}
+	golden.Compare(t, "../../docs/metrics.md", doc.String())
 }
 
 // series are all series but those of Go and the process, with their values. Of a
@@ -107,7 +94,7 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 	series := m.series(t)
 	for _, name := range []string{
 		"drains_total{SpotInterruption,missed}", "pods_total{lost,ASGTerminate}", "messages_settled_total{rejected,undecodable}",
-		"messages_settled_total{left,instance-not-in-cluster}", "aws_requests_total{ReceiveMessage,throttled,sqs}", "lifecycle_calls_total{heartbeat,denied}",
+		"messages_settled_total{left,instance-not-in-cluster}", "messages_settled_total{left,other-account-or-region}", "messages_settled_total{left,instance-unknown}", "aws_requests_total{ReceiveMessage,throttled,sqs}", "lifecycle_calls_total{heartbeat,denied}",
 		"permission_denied_total{sqs:ReceiveMessage}", "permission_denied_total{autoscaling:CompleteLifecycleAction}", "actions_total{cordon-and-drain,error}",
 		"actions_total{pre-drain,success}", "actions_total{post-drain,success}", "events_error_total{SQS_MONITOR}", "evictions_refused_total{two-budgets}",
 	} {
@@ -130,7 +117,7 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 			lines++
 		}
 	}
-	const most = 600
+	const most = 650 // eight kinds of notice
 	if lines > most {
 		t.Errorf("%d series at rest, want %d at most", lines, most)
 	}
@@ -140,70 +127,84 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 	// The time of the stories is start.
 	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	rebalance := cluster.Entry{Kind: notice.RebalanceRecommendation, Time: start.Add(-time.Hour)}
-	spot := cluster.Entry{Kind: notice.SpotInterruption, Time: start.Add(-30 * time.Second), Deadline: start.Add(90 * time.Second)}
-	over := cluster.Entry{Kind: notice.SpotInterruption, Time: start.Add(-130 * time.Second), Deadline: start.Add(-10 * time.Second)}
+	rebalance := intent.Entry{Kind: notice.RebalanceRecommendation, Time: start.Add(-time.Hour)}
+	spot := intent.Entry{Kind: notice.SpotInterruption, Time: start.Add(-30 * time.Second), Deadline: start.Add(90 * time.Second)}
+	over := intent.Entry{Kind: notice.SpotInterruption, Time: start.Add(-130 * time.Second), Deadline: start.Add(-10 * time.Second)}
 	tests := []struct {
 		name    string
-		entries []cluster.Entry
+		entries []intent.Entry
 		result  drain.Result
-		gone    bool
+		outcome intent.Outcome
 		want    map[string]string
 	}{
 		{
 			"in time",
-			[]cluster.Entry{rebalance, spot},
-			drain.Result{Evicted: 3, Forced: 1},
-			false,
+			[]intent.Entry{rebalance, spot},
+			drain.Result{Evicted: 3, Forced: 1, Ended: 1},
+			intent.Drained,
 			map[string]string{
-				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "3", "pods_total{forced,SpotInterruption}": "1",
+				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "3", "pods_total{forced,SpotInterruption}": "1", "pods_total{ended,SpotInterruption}": "1",
 				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+				"actions_total{cordon-and-drain,success}": "1",
 			},
 		},
 		{
 			"without a deadline",
-			[]cluster.Entry{rebalance},
+			[]intent.Entry{rebalance},
 			drain.Result{Evicted: 3},
-			false,
+			intent.Drained,
 			map[string]string{
 				"drains_total{RebalanceRecommendation,in-time}": "1", "pods_total{evicted,RebalanceRecommendation}": "3",
 				"notice_to_empty_seconds{RebalanceRecommendation}": "1/3600",
+				"actions_total{cordon-and-drain,success}":          "1",
 			},
 		},
 		{
 			"missed, seen late",
-			[]cluster.Entry{over},
+			[]intent.Entry{over},
 			drain.Result{Missed: []string{"a", "b"}, Volumes: 2},
-			false,
+			intent.Missed,
 			map[string]string{
 				"drains_total{SpotInterruption,missed}": "1", "pods_total{missed,SpotInterruption}": "2", "volumes_missed_total": "2",
 				"deadline_slack_seconds{SpotInterruption}": "1/-10", "notice_to_empty_seconds{SpotInterruption}": "1/130",
+				"actions_total{cordon-and-drain,error}": "1",
 			},
 		},
 		{
 			"the machine was gone",
-			[]cluster.Entry{spot},
-			drain.Result{Evicted: 1, Left: 2, Volumes: 1},
-			true,
+			[]intent.Entry{spot},
+			drain.Result{Evicted: 1, Lost: []string{"a", "b"}},
+			intent.Gone,
 			map[string]string{
 				"drains_total{SpotInterruption,gone}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{lost,SpotInterruption}": "2",
 				"notice_to_empty_seconds{SpotInterruption}": "1/30",
+				"actions_total{cordon-and-drain,error}":     "1",
 			},
 		},
 		{
-			"the machine was gone, and empty",
-			[]cluster.Entry{spot},
-			drain.Result{Evicted: 1},
-			true,
+			"no kubelet",
+			[]intent.Entry{spot},
+			drain.Result{Evicted: 1, Unconfirmed: []string{"a"}},
+			intent.Unconfirmed,
 			map[string]string{
-				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "1",
+				"drains_total{SpotInterruption,unconfirmed}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{unconfirmed,SpotInterruption}": "1",
 				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+				"actions_total{cordon-and-drain,error}": "1",
 			},
+		},
+		{
+			"called off",
+			[]intent.Entry{rebalance},
+			drain.Result{Evicted: 1},
+			intent.CalledOff,
+			map[string]string{"drains_total{RebalanceRecommendation,called-off}": "1", "pods_total{evicted,RebalanceRecommendation}": "1"},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := counted(t, func(_ *testing.T, m *Metrics) { m.Ended(cluster.Intent{Entries: test.entries}, test.result, test.gone) })
+			got := counted(t, func(_ *testing.T, m *Metrics) {
+				m.Drained(report.Drain{Intent: intent.Intent{Entries: test.entries}, Outcome: test.outcome, Result: test.result})
+			})
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -213,7 +214,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 
 func TestANoticeIsLateByItsFirstDecisionAlone(t *testing.T) {
 	got := counted(t, func(_ *testing.T, m *Metrics) {
-		d := Decision{Notice: notice.Notice{Kind: notice.SpotInterruption, Time: time.Now().Add(-7 * time.Second)}, Node: cluster.Ref{Name: "n"}, Action: "drain", Why: "w"}
+		d := report.Decision{Notice: notice.Notice{Kind: notice.SpotInterruption, Time: time.Now().Add(-7 * time.Second)}, Node: cluster.Ref{Name: "n"}, Action: decision.Drain, Why: "w"}
 		m.Decided(d)
 		d.Repeated = true
 		m.Decided(d)
@@ -221,7 +222,7 @@ func TestANoticeIsLateByItsFirstDecisionAlone(t *testing.T) {
 		m.Decided(d)
 		d.Waited, d.Node = false, cluster.Ref{} // not ours
 		m.Decided(d)
-		m.Cordoned(cluster.Entry{Kind: notice.SpotInterruption, Time: time.Now().Add(-8 * time.Second)})
+		m.Recorded(intent.Entry{Kind: notice.SpotInterruption, Time: time.Now().Add(-8 * time.Second)})
 	})
 	want := map[string]string{
 		"decisions_total{drain,SpotInterruption,w}": "4", "notice_delay_seconds{SpotInterruption}": "1/7", "notice_to_cordon_seconds{SpotInterruption}": "1/8",
@@ -283,16 +284,14 @@ func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
 
 func TestStepsCountUnderTheNamesOfNTH(t *testing.T) {
 	got := counted(t, func(_ *testing.T, m *Metrics) {
-		m.Node(cluster.Ref{}, "cordon", "", nil)
-		m.Node(cluster.Ref{}, "cordon", "", errors.New("no"))
-		m.Node(cluster.Ref{}, "uncordon", "", nil)
-		m.Drained(cluster.Ref{}, drain.Result{}, time.Second, time.Time{})
-		m.Drained(cluster.Ref{}, drain.Result{Missed: []string{"a"}}, time.Second, time.Time{})
+		m.Stepped(report.Step{Kind: report.Cordon})
+		m.Stepped(report.Step{Kind: report.Cordon, Err: errors.New("no")})
+		m.Stepped(report.Step{Kind: report.Uncordon})
 		m.ReceiveFailed()
 	})
 	want := map[string]string{
 		"actions_total{cordon,success}": "1", "actions_total{cordon,error}": "1", "actions_total{pre-drain,success}": "1", "actions_total{pre-drain,error}": "1",
-		"actions_total{uncordon,success}": "1", "actions_total{cordon-and-drain,success}": "1", "actions_total{cordon-and-drain,error}": "1",
+		"actions_total{uncordon,success}": "1",
 		"events_error_total{SQS_MONITOR}": "1", "receive_errors_total": "1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -305,8 +304,8 @@ func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
 		start := time.Now()
 		var received time.Time
 		end := m.Lead(Term{
-			Load: func() Load {
-				return Load{Drains: 2, Oldest: start.Add(-time.Minute), Deadline: start.Add(30 * time.Second), Hooks: 1}
+			Load: func() report.Load {
+				return report.Load{Drains: 2, Oldest: start.Add(-time.Minute), Deadline: start.Add(30 * time.Second), Hooks: 1}
 			},
 			Held:        func() (int, time.Time) { return 3, start.Add(-time.Hour) },
 			LastReceive: func() time.Time { return received },
@@ -315,7 +314,7 @@ func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
 			t.Errorf("before the first receive it was at %s, want the beginning of the term, %s", got, want)
 		}
 		received = start.Add(time.Second)
-		m.Tagged(2, 3)
+		m.Tagged(2, 3, 1)
 		want := map[string]string{
 			"leading": "1", "drains_under_way": "2", "oldest_drain_age_seconds": "60", "drain_deadline_left_seconds": "30", "messages_held": "3",
 			"oldest_message_age_seconds": "3600", "lifecycle_hooks_open": "1", "lifecycle_hook_left_seconds": fmt.Sprint(math.Inf(1)),
@@ -328,7 +327,7 @@ func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
 			}
 		}
 		end()
-		m.Tagged(2, 3) // it took too long
+		m.Tagged(2, 3, 1) // it took too long
 	})
 	if len(got) > 0 {
 		t.Errorf("after the term: %v", got)
@@ -430,5 +429,17 @@ func TestRequestsToTheAPIServerAreCountedByCode(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestMessagesOfTheWebhookAreCountedByWhatBecameOfThem(t *testing.T) {
+	m := New()
+	for n, d := range []report.Delivery{report.Sent, report.Failed, report.Dropped} {
+		for range n + 1 {
+			m.Delivered(d)
+		}
+		if got := m.value("node_termination_handler_webhook_messages_total", string(d)); got != n+1 {
+			t.Errorf("%s: %d messages, want %d", d, got, n+1)
+		}
 	}
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// requests counts those to AWS and to the API server, each try for itself.
+// requests counts the requests to AWS and to the API server, each try separately.
 type requests struct {
 	aws        *prometheus.CounterVec
 	kubernetes *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 }
 
-// The codes of answers from AWS. Its own are hundreds, and the status of most of
-// them is 400.
+// The codes of answers from AWS. AWS has hundreds of error codes, and most of them have
+// the status 400.
 const (
 	codeOK        = "ok"
 	codeThrottled = "throttled"
@@ -44,28 +44,35 @@ const (
 	apiKubernetes  = "kubernetes"
 )
 
-// calls are those to AWS that this program makes, but for those that bring credentials.
+// calls are the calls to AWS that this program makes, except those that get credentials.
 var calls = map[string][]string{
-	apiSQS:         {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
-	apiEC2:         {"DescribeInstances"},
-	apiAutoScaling: {"CompleteLifecycleAction", "DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"},
+	apiSQS: {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
+	apiEC2: {"DescribeInstances"},
+	apiAutoScaling: {
+		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeLifecycleHooks",
+		"RecordLifecycleActionHeartbeat",
+	},
 }
 
-// longPoll waits for messages: the time that it takes says nothing.
+// longPoll waits for messages, so its duration is not measured.
 const longPoll = "ReceiveMessage"
 
 func newRequests(c *catalogue) requests {
 	r := requests{
-		aws: c.counters(namespace+"aws_requests_total", "Requests to AWS, retries included, by their answer: "+
-			"`throttled` too many, `denied` a permission is missing, `refused` another 4xx, `fault` 5xx, `no-answer` none that can be read.",
+		aws: c.counters(namespace+"aws_requests_total", "Requests to AWS, including retries, by their answer. "+
+			"`throttled`: too many requests. `denied`: a permission is missing. `refused`: another 4xx. "+
+			"`fault`: 5xx. `no-answer`: none that can be read.",
 			label{name: "service", words: "`sqs`, `ec2`, `autoscaling`, `sts`, `other` (credentials)"},
 			label{name: "action", words: "the API action"},
 			label{name: "code", words: "`ok`, `throttled`, `denied`, `refused`, `fault`, `no-answer`"}),
-		kubernetes: c.counters(namespace+"kubernetes_requests_total", "Requests to the API server. 429 is a budget that refuses an eviction (resource `pods/eviction`), or a server that has too much to do.",
+		kubernetes: c.counters(namespace+"kubernetes_requests_total",
+			"Requests to the API server. 429 means that a PodDisruptionBudget refuses an eviction (resource "+
+				"`pods/eviction`), or that the server is overloaded.",
 			label{name: "verb", words: "as in RBAC"},
 			label{name: "resource", words: "as in RBAC"},
 			label{name: "code", words: "HTTP status, or `no-answer`"}),
-		seconds: c.histograms(namespace+"api_request_duration_seconds", "Time to the first byte of the answer, without long polls and watches.",
+		seconds: c.histograms(namespace+"api_request_duration_seconds",
+			"Time to the first byte of the answer, without long polls and watches.",
 			[]float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10},
 			label{name: "api", values: []string{apiAutoScaling, apiEC2, apiKubernetes, apiSQS}}),
 	}
@@ -79,15 +86,17 @@ func newRequests(c *catalogue) requests {
 	return r
 }
 
-// AWS makes a client of the SDK count its requests, as an option of its
-// middleware. It sees each try, and what the answer was taken to mean.
+// AWS adds a middleware to a client of the SDK that counts its requests. It counts each
+// try, by the error that the SDK reads from the answer.
 func (m *Metrics) AWS(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("CountRequests",
-		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+		func(
+			ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
+		) (middleware.DeserializeOutput, middleware.Metadata, error) {
 			start := time.Now()
 			out, meta, err := next.HandleDeserialize(ctx, in)
 			if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-				return out, meta, err // nobody waits for it any more: it tells nothing of AWS
+				return out, meta, err // we cancelled it: the error is not AWS's
 			}
 			service, action := serviceOf(ctx), awsmiddleware.GetOperationName(ctx)
 			m.requests.aws.WithLabelValues(service, action, awsCode(err)).Inc()
@@ -98,7 +107,7 @@ func (m *Metrics) AWS(stack *middleware.Stack) error {
 		}), middleware.Before)
 }
 
-// serviceOf is the service that is called, as a label.
+// serviceOf is the called service, as a value of a label.
 func serviceOf(ctx context.Context) string {
 	switch awsmiddleware.GetServiceID(ctx) {
 	case "SQS":
@@ -136,7 +145,7 @@ func awsCode(err error) string {
 	return codeFault
 }
 
-// Kubernetes returns a transport that counts the requests that next serves, for
+// Kubernetes returns a transport that counts the requests to next. It is for
 // rest.Config.Wrap.
 func (m *Metrics) Kubernetes(next http.RoundTripper) http.RoundTripper {
 	return countingTransport{next, &m.requests}
@@ -166,15 +175,15 @@ func (t countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets client-go find the transport beneath.
+// WrappedRoundTripper returns the wrapped transport, for client-go.
 func (t countingTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// resources are those that this program asks for; any other is no label.
+// resources are those that this program uses; any other is counted as other.
 var resources = []string{
 	"events", "leases", "nodes", "pods", "pods/eviction", "selfsubjectaccessreviews", "volumeattachments",
 }
 
-// kubernetesAction is what a request asks of the API server, in the words of RBAC.
+// kubernetesAction is the verb and the resource of a request, as in RBAC.
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
 func kubernetesAction(r *http.Request) (verb, resource string) {
 	// /api/v1 or /apis/GROUP/VERSION, [namespaces/NAMESPACE,] RESOURCE [, NAME [, SUBRESOURCE]]

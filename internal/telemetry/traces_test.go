@@ -17,6 +17,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/report/reporttest"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
@@ -58,7 +59,7 @@ func newCollector(t *testing.T, codes ...int) *collector {
 		if code == http.StatusOK {
 			c.got = append(c.got, request.GetResourceSpans()...)
 		}
-		w.Header().Set("X-Echo", secret)
+		w.Header().Set("X-Echo", reporttest.Secret)
 		w.WriteHeader(code)
 	}))
 	t.Cleanup(c.Close)
@@ -90,19 +91,19 @@ func (c *collector) names() []string {
 // traced follows a message about which something is done, to the end of the tracer.
 func traced(t *testing.T, env map[string]string) (log string) {
 	t.Helper()
-	kept := &lines{}
+	kept := &reporttest.Lines{}
 	o, err := ReadTraceOptions(env)
 	if err != nil || o == nil {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	tracer, stop := NewTracer(t.Context(), o, "handler", "v1", kept.logger())
+	tracer, stop := NewTracer(t.Context(), o, "handler", "v1", kept.Logger())
 	ctx := trace.Receive(trace.With(t.Context(), tracer), "message-1")
 	open := trace.Open(ctx, "SpotInterruption", "event", "event-1")
 	_, span := trace.Begin(open, "cordon", "node", "node-1")
 	span.End(errors.New("no"))
 	trace.Settled(ctx, time.Now(), "deleted")
 	stop()
-	return kept.all()
+	return kept.All()
 }
 
 func TestSpansReachACollector(t *testing.T) {
@@ -110,12 +111,12 @@ func TestSpansReachACollector(t *testing.T) {
 		t.Run(compression, func(t *testing.T) {
 			c := newCollector(t, 200)
 			log := traced(t, map[string]string{
-				"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_COMPRESSION": compression, "OTEL_EXPORTER_OTLP_HEADERS": "x-token=" + secret + "%20%2C, b=",
+				"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_COMPRESSION": compression, "OTEL_EXPORTER_OTLP_HEADERS": "x-token=" + reporttest.Secret + "%20%2C, b=",
 			})
 			if diff := cmp.Diff([]string{"handler SpotInterruption", "handler cordon", "handler settle"}, c.names()); diff != "" {
 				t.Errorf("spans (-want +got):\n%s", diff)
 			}
-			if got := c.header.Get("X-Token"); got != secret+" ," {
+			if got := c.header.Get("X-Token"); got != reporttest.Secret+" ," {
 				t.Errorf("header %q", got)
 			}
 			if log != "" {
@@ -157,18 +158,18 @@ func TestSpansAreSentAgainWhenTheCollectorIsBack(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t, code, 200)
-			kept := &lines{}
+			kept := &reporttest.Lines{}
 			o, err := ReadTraceOptions(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL})
 			if err != nil {
 				t.Fatal(err)
 			}
-			client := &otlp{TraceOptions: o, client: &http.Client{Timeout: o.Timeout}, log: kept.logger()}
+			client := &otlp{TraceOptions: o, client: &http.Client{Timeout: o.Timeout}, log: kept.Logger()}
 			span := []*tracepb.ResourceSpans{{ScopeSpans: []*tracepb.ScopeSpans{{Spans: []*tracepb.Span{{Name: "cordon"}}}}}}
 			if err := client.UploadTraces(t.Context(), span); err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff([]string{" cordon"}, c.names()); diff != "" || kept.all() != "" {
-				t.Errorf("spans (-want +got):\n%slog: %s", diff, kept.all())
+			if diff := cmp.Diff([]string{" cordon"}, c.names()); diff != "" || kept.All() != "" {
+				t.Errorf("spans (-want +got):\n%slog: %s", diff, kept.All())
 			}
 		})
 	}
@@ -185,9 +186,9 @@ func TestSpansThatNobodyTakesAreOneLineOfTheLogWithoutASecret(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			begin := time.Now()
 			log := traced(t, map[string]string{
-				"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": strings.Replace(test.endpoint, "//", "//me:"+secret+"@", 1) + "/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=" + secret,
+				"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": strings.Replace(test.endpoint, "//", "//me:"+reporttest.Secret+"@", 1) + "/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=" + reporttest.Secret,
 			})
-			if strings.Count(log, "\n") > 0 || !strings.Contains(log, test.want) || strings.Contains(log, secret) {
+			if strings.Count(log, "\n") > 0 || !strings.Contains(log, test.want) || strings.Contains(log, reporttest.Secret) {
 				t.Errorf("log: %s", log)
 			}
 			if took := time.Since(begin); took > 10*lastWords {
@@ -218,13 +219,13 @@ func TestTracesAreAsTheVariablesSay(t *testing.T) {
 			},
 			&TraceOptions{URL: "http://c/t", Timeout: 2 * time.Second, Headers: map[string]string{"a": "1", "b": "3"}, Gzip: true}, "",
 		},
-		{"an endpoint is a URL", map[string]string{base: "hush:4317"}, nil, "OTEL_EXPORTER_OTLP_ENDPOINT is no http or https URL"},
-		{"gRPC is not spoken", map[string]string{base: "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, nil, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc": there is http/protobuf alone`},
-		{"nor Zipkin", map[string]string{base: "http://c", "OTEL_TRACES_EXPORTER": "zipkin"}, nil, `OTEL_TRACES_EXPORTER is "zipkin": there is otlp and none`},
-		{"milliseconds", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, nil, `OTEL_EXPORTER_OTLP_TIMEOUT is "10s": give milliseconds`},
-		{"compression", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, nil, `OTEL_EXPORTER_OTLP_COMPRESSION is "zstd": there is gzip and none`},
+		{"an endpoint is a URL", map[string]string{base: "hush:4317"}, nil, "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL"},
+		{"gRPC is not spoken", map[string]string{base: "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, nil, `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; allowed: http/protobuf`},
+		{"nor Zipkin", map[string]string{base: "http://c", "OTEL_TRACES_EXPORTER": "zipkin"}, nil, `OTEL_TRACES_EXPORTER is "zipkin"; allowed: otlp, none`},
+		{"milliseconds", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, nil, `OTEL_EXPORTER_OTLP_TIMEOUT is "10s"; allowed: a number of milliseconds above 0`},
+		{"compression", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, nil, `OTEL_EXPORTER_OTLP_COMPRESSION is "zstd"; allowed: gzip, none`},
 		{"headers", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "hush"}, nil, "OTEL_EXPORTER_OTLP_HEADERS: is not key=value,key=value"},
-		{"a file that is not there", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_CERTIFICATE": "nowhere"}, nil, "OTEL_EXPORTER_OTLP_CERTIFICATE and its kin: open nowhere: no such file or directory"},
+		{"a file that is not there", map[string]string{base: "http://c", "OTEL_EXPORTER_OTLP_CERTIFICATE": "nowhere"}, nil, "OTEL_EXPORTER_OTLP_CERTIFICATE, CLIENT_CERTIFICATE or CLIENT_KEY: open nowhere: no such file or directory"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := ReadTraceOptions(test.env)

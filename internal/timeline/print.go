@@ -5,20 +5,16 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
-// Width is what no line of a Printer exceeds, in characters.
-const Width = 100
-
-// Printer writes rows as aligned columns for people.
+// Printer writes rows in aligned columns for people. It cuts nothing, because names are there to
+// be copied: a line with a long name is longer.
 type Printer struct {
 	Out    io.Writer
 	Colour bool // with the escape sequences of ECMA-48; see [ColourWanted]
 }
 
-// words are what a row says happened, and its colour: an SGR parameter of
-// ECMA-48, empty for none.
+// words are the text of each kind, and its colour: an SGR parameter of ECMA-48, empty for none.
 var words = map[Kind]struct{ text, colour string }{
 	NoticeSent:     {"notice sent", yellow},
 	NodeCordoned:   {"node cordoned", cyan},
@@ -31,6 +27,7 @@ var words = map[Kind]struct{ text, colour string }{
 	MessageDeleted: {"message deleted", yellow},
 	WorkFinished:   {"work finished", yellow},
 	NodeHeldBack:   {"node held back", yellow},
+	WorkMissed:     {"deadline missed", red},
 }
 
 const (
@@ -41,13 +38,12 @@ const (
 	cyan   = "36"
 )
 
-// Widths of the columns; a message id has 36 characters.
+// Minimum widths of the columns; a message id has 36 characters.
 const (
 	timeWidth  = 8
 	eventWidth = 15
 	whatWidth  = 36
 	gap        = "  "
-	whereWidth = Width - 2*timeWidth - eventWidth - whatWidth - 4*len(gap)
 )
 
 // Legend explains the columns.
@@ -59,7 +55,7 @@ func (p Printer) Legend() {
 // Heading introduces the rows of a notice.
 func (p Printer) Heading(text string) {
 	fmt.Fprintln(p.Out)
-	fmt.Fprintln(p.Out, p.paint(bold, clip(text, Width)))
+	fmt.Fprintln(p.Out, p.paint(bold, text))
 	p.columns("", "since", "left", "event", "", "")
 }
 
@@ -72,14 +68,14 @@ func (p Printer) Row(r Row) {
 // End writes the last line of a story that ended well.
 func (p Printer) End(text string) {
 	fmt.Fprintln(p.Out)
-	fmt.Fprintln(p.Out, p.paint(green, clip(text, Width)))
+	fmt.Fprintln(p.Out, p.paint(green, text))
 }
 
 func (p Printer) columns(colour, since, left, event, what, where string) {
 	// Padding comes before paint: escape sequences have a length and no width.
 	line := fmt.Sprintf("%*s%s%*s%s", timeWidth, since, gap, timeWidth, left, gap) +
 		p.paint(colour, fmt.Sprintf("%-*s", eventWidth, event)) +
-		fmt.Sprintf("%s%-*s%s%s", gap, whatWidth, clip(what, whatWidth), gap, clip(where, whereWidth))
+		fmt.Sprintf("%s%-*s%s%s", gap, whatWidth, what, gap, where)
 	fmt.Fprintln(p.Out, strings.TrimRight(line, " "))
 }
 
@@ -90,7 +86,7 @@ func (p Printer) paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// seconds has tenths where they matter: hooks can last 48 hours, and columns have an end.
+// seconds has tenths only where there is room: hooks can last 48 hours, and columns have a width.
 func seconds(d time.Duration) string {
 	if d == Never {
 		return ""
@@ -101,17 +97,8 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// clip shortens text to width characters.
-func clip(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:width-1]) + "…"
-}
-
-// ColourWanted says whether to colour what is written to a terminal, or to
-// something else. It goes by https://no-color.org and by TERM; getenv is
-// os.Getenv, or stands in for it.
+// ColourWanted reports whether to colour the output, to a terminal or to something else. It
+// follows TERM and https://no-color.org. getenv is os.Getenv, or a replacement for it.
 func ColourWanted(terminal bool, getenv func(string) string) bool {
 	return terminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }

@@ -1,7 +1,6 @@
-// Package timeline puts together what becomes of notices from what can be seen
-// from outside: nodes and pods of the API server, hooks and messages of AWS. It
-// says what is news while it happens, and afterwards what is missing and what
-// went wrong. It watches nothing itself and has no clock.
+// Package timeline tells the story of notices from what can be seen from outside: nodes and pods
+// in the API server, hooks and messages in AWS. It says what is new while it happens, and
+// afterwards what is missing and what went wrong. It watches nothing itself and has no clock.
 package timeline
 
 import (
@@ -12,25 +11,26 @@ import (
 	"time"
 )
 
-// Notice is one notice about one node, as it was sent.
+// Notice is a notice about one node, as it was sent.
 type Notice struct {
 	Name     string // as AWS calls it, such as EC2 Spot Instance Interruption Warning
 	Instance string
 	Node     string
-	// Message is the id of the message in the queue, whose deletion is the end of
-	// the story. Empty: that cannot be seen, and the end is that of the node's work.
+	// Message is the id of the message in the queue. The story ends when it is deleted. If it is
+	// empty, messages cannot be seen, and the story ends when the work on the node is finished.
 	Message  string
 	Hook     string   // lifecycle hook that waits for the instance; empty: none
 	Pods     []string // names of those that have to leave the node
+	Moves    int      // of these, how many have a controller that makes them anew elsewhere
 	Sent     time.Time
 	Deadline time.Time // when the instance goes away, ready or not; zero: not known
 }
 
-// Kind says what an event is.
+// Kind is the kind of an event.
 type Kind int
 
-// The kinds of events. NoticeSent and NodeEmpty are found out by the Timeline,
-// the others are for Observe.
+// The kinds of events. The Timeline itself finds NoticeSent, NodeEmpty and WorkMissed; the others
+// are for Observe.
 const (
 	None           Kind = iota
 	NoticeSent          // the story of a notice begins
@@ -45,9 +45,10 @@ const (
 	MessageDeleted      // a message left the queue for good
 	WorkFinished        // a Node says that all work on it is done
 	NodeHeldBack        // a Node carries the notice, and waits for its turn
+	WorkMissed          // as WorkFinished, with pods still there or after the deadline
 )
 
-// Event is one thing that was seen.
+// Event is something that was seen.
 type Event struct {
 	Time    time.Time
 	Kind    Kind
@@ -67,22 +68,22 @@ type Row struct {
 	Where string        // can be empty
 }
 
-// Never is the time that is left of a notice without a deadline.
+// Never is the time left of a notice without a deadline.
 const Never time.Duration = math.MaxInt64
 
-// Timeline is what became of any number of notices, each about another node.
-// The zero value has none. It is not safe for concurrent use.
+// Timeline is the story of any number of notices, each about another node. The zero value has
+// none. It is not safe for concurrent use.
 type Timeline struct {
-	// Alone: nobody else is at work in the cluster, and time is plenty. What no
-	// notice explains is a trouble, as is a pod that is deleted and not evicted, and
-	// every pod has to come up elsewhere.
+	// Alone: nothing else changes the cluster, and there is plenty of time. An event that no
+	// notice explains is a trouble, as is a pod that is deleted and not evicted, and every pod has
+	// to come up elsewhere.
 	Alone bool
 
 	stories  []*story
 	troubles []string
 }
 
-// story is what was seen about one notice; a zero time stands for not yet.
+// story is what was seen of one notice. A zero time means: not yet.
 type story struct {
 	Notice
 	cordoned, empty, completed, deleted, finished time.Time
@@ -92,7 +93,7 @@ type story struct {
 	replaced []string             // pods that came up elsewhere
 }
 
-// Begin adds a notice. Its events have to be observed after it was added.
+// Begin adds a notice. Its events have to be observed after that.
 func (t *Timeline) Begin(n Notice) Row {
 	s := &story{Notice: n, gone: map[string]time.Time{}}
 	for _, pod := range n.Pods {
@@ -102,10 +103,9 @@ func (t *Timeline) Begin(n Notice) Row {
 	return s.row(NoticeSent, n.Sent, n.Instance, "on "+n.Node)
 }
 
-// Observe takes an event in and returns the rows that are news, in order: none
-// for what was known or belongs to no notice. Events come in the order in which
-// they were seen, which may differ from the order of their times by what a watch
-// is late.
+// Observe adds an event and returns the rows that are new, in order: none if it was known or
+// belongs to no notice. Events come in the order in which they were seen. As a watch may be late,
+// their times may be in another order.
 func (t *Timeline) Observe(e Event) []Row {
 	switch e.Kind {
 	case NodeCordoned:
@@ -124,7 +124,7 @@ func (t *Timeline) Observe(e Event) []Row {
 		return t.workFinished(e)
 	case NodeHeldBack:
 		return t.heldBack(e)
-	case None, NoticeSent, NodeEmpty:
+	case None, NoticeSent, NodeEmpty, WorkMissed:
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (t *Timeline) cordoned(e Event) []Row {
 		return nil
 	}
 	s.cordoned = e.Time
-	return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.isEmpty(e.Time)...)
+	return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.noteEmpty(e.Time)...)
 }
 
 func (t *Timeline) stopping(e Event) []Row {
@@ -157,7 +157,7 @@ func (t *Timeline) stopping(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }
 
-// podGone is no news in itself, the last one is.
+// podGone returns a row only for the last pod.
 func (t *Timeline) podGone(e Event) []Row {
 	s := t.about(e.Node)
 	if s == nil {
@@ -167,11 +167,11 @@ func (t *Timeline) podGone(e Event) []Row {
 		return nil
 	}
 	s.gone[e.Pod] = e.Time
-	return s.isEmpty(e.Time)
+	return s.noteEmpty(e.Time)
 }
 
-// podReady counts a pod for the oldest notice that has more pods than came up
-// again: which one stands in for which is known to no ReplicaSet.
+// podReady counts a pod for the oldest notice that still waits for pods to come up elsewhere.
+// Nobody knows which pod replaces which: a ReplicaSet does not say.
 func (t *Timeline) podReady(e Event) []Row {
 	for _, s := range t.stories {
 		if s.Node != e.Node && len(s.replaced) < len(s.gone) && !slices.Contains(s.replaced, e.Pod) {
@@ -228,10 +228,26 @@ func (t *Timeline) workFinished(e Event) []Row {
 		return nil
 	}
 	s.finished = e.Time
+	switch left := len(s.left()); {
+	case left > 0:
+		return []Row{s.row(WorkMissed, e.Time, e.Node, count(left, "pod")+" still there")}
+	case s.late():
+		return []Row{s.row(WorkMissed, e.Time, e.Node, "pods left after the deadline")}
+	}
 	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
 }
 
-// about is the story of a node; nil when there is none.
+// late reports whether a pod was there after the deadline.
+func (s *story) late() bool {
+	for _, when := range s.gone {
+		if !s.Deadline.IsZero() && when.Sub(s.Deadline) > blur {
+			return true
+		}
+	}
+	return false
+}
+
+// about returns the story of a node; nil if there is none.
 func (t *Timeline) about(node string) *story {
 	for _, s := range t.stories {
 		if s.Node == node {
@@ -245,7 +261,7 @@ func (t *Timeline) trouble(format string, args ...any) {
 	t.troubles = append(t.troubles, fmt.Sprintf(format, args...))
 }
 
-// oddity is a trouble if nobody else is at work.
+// oddity is a trouble if nothing else changes the cluster.
 func (t *Timeline) oddity(format string, args ...any) {
 	if t.Alone {
 		t.trouble(format, args...)
@@ -260,8 +276,9 @@ func (s *story) row(kind Kind, at time.Time, what, where string) Row {
 	return Row{Kind: kind, Since: at.Sub(s.Sent), Left: left, What: what, Where: where}
 }
 
-// isEmpty notes when the node is cordoned and without the pods of the notice.
-func (s *story) isEmpty(at time.Time) []Row {
+// noteEmpty records that the node is cordoned and all pods of the notice are gone, and returns the
+// row for it.
+func (s *story) noteEmpty(at time.Time) []Row {
 	if s.cordoned.IsZero() || len(s.left()) > 0 || !s.empty.IsZero() {
 		return nil
 	}
@@ -269,7 +286,7 @@ func (s *story) isEmpty(at time.Time) []Row {
 	return []Row{s.row(NodeEmpty, at, s.Node, count(len(s.gone), "pod")+" gone")}
 }
 
-// left are the pods that are not gone, by name.
+// left returns the names of the pods that are not gone.
 func (s *story) left() []string {
 	var left []string
 	for _, pod := range slices.Sorted(maps.Keys(s.gone)) {
@@ -278,90 +295,4 @@ func (s *story) left() []string {
 		}
 	}
 	return left
-}
-
-// Missing says what has not happened yet; nil when all notices have come to their end.
-func (t *Timeline) Missing() []string {
-	var missing []string
-	note := func(is bool, format string, args ...any) {
-		if is {
-			missing = append(missing, fmt.Sprintf(format, args...))
-		}
-	}
-	for _, s := range t.stories {
-		note(s.cordoned.IsZero(), "%s is not cordoned", s.Node)
-		for _, pod := range s.left() {
-			note(true, "pod %s is still on %s", pod, s.Node)
-		}
-		lack := len(s.gone) - len(s.replaced)
-		note(t.Alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
-		note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
-		note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
-		note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
-	}
-	return missing
-}
-
-// blur is what a watch may be late compared with a record made on the spot: one
-// that is later than another by less was not necessarily later.
-const blur = 250 * time.Millisecond
-
-// Troubles says what happened and should not have, or not in this order.
-func (t *Timeline) Troubles() []string {
-	troubles := slices.Clone(t.troubles)
-	note := func(is bool, format string, args ...any) {
-		if is {
-			troubles = append(troubles, fmt.Sprintf(format, args...))
-		}
-	}
-	tooEarly := func(end, need time.Time, slack time.Duration) bool { return !end.IsZero() && need.Sub(end) > slack }
-	for _, s := range t.stories {
-		note(tooEarly(s.completed, s.empty, blur), "hook %s was completed before %s was empty", s.Hook, s.Node)
-		note(tooEarly(s.deleted, s.empty, blur), "message %s was deleted before %s was empty", s.Message, s.Node)
-		note(tooEarly(s.deleted, s.completed, 0), "message %s was deleted before hook %s was completed", s.Message, s.Hook)
-		if s.Deadline.IsZero() {
-			continue
-		}
-		note(tooEarly(s.Deadline, s.deleted, 0), "message %s was deleted after the deadline", s.Message)
-		note(s.Message == "" && tooEarly(s.Deadline, s.empty, blur), "%s was empty after the deadline", s.Node)
-	}
-	return troubles
-}
-
-// Summary is the whole of it in one line. A pod is missed when it was still there
-// at the deadline of its notice, or still is.
-func (t *Timeline) Summary() string {
-	var drained, moved, missed int
-	left := ""
-	for _, s := range t.stories {
-		if !s.empty.IsZero() {
-			drained++
-		}
-		moved += len(s.replaced)
-		for _, when := range s.gone {
-			if when.IsZero() || !s.Deadline.IsZero() && when.After(s.Deadline) {
-				missed++
-			}
-		}
-		end := s.deleted
-		if s.Message == "" {
-			end = s.finished
-		}
-		if !end.IsZero() && !s.Deadline.IsZero() {
-			left += fmt.Sprintf(", %.0f s of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
-		}
-	}
-	line := fmt.Sprintf("%s, %s drained, %s moved, %d missed",
-		count(len(t.stories), "notice"), count(drained, "node"), count(moved, "pod"), missed)
-	if left != "" {
-		line += "; left at the end: " + left[len(", "):]
-	}
-	return line
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -1,7 +1,6 @@
-// Package trace follows what becomes of a notice, as a trace of OpenTelemetry with
-// a span for each thing that is done about it. Spans travel with the context, and
-// so does what makes them: in a context that never saw With, nothing here does
-// anything. Retries have no spans of their own.
+// Package trace follows a notice as a trace of OpenTelemetry, with a span for each step
+// of the work. The context carries the spans and the tracer: without With, all functions
+// here do nothing. Retries have no spans of their own.
 package trace
 
 import (
@@ -21,7 +20,7 @@ type (
 	messageKey struct{}
 )
 
-// With returns a context in which tracer makes the spans.
+// With returns a context in which tracer creates the spans.
 func With(ctx context.Context, tracer otel.Tracer) context.Context {
 	return context.WithValue(ctx, tracerKey{}, tracer)
 }
@@ -31,18 +30,18 @@ func tracerOf(ctx context.Context) otel.Tracer {
 	return tracer
 }
 
-// A message is one that was received. Most of a shared queue are nobody's here
-// and leave no trace: the root span is made when it is known what it is about.
+// A message is a received message. In a shared queue most messages are foreign and have
+// no trace. So the root span is created only once the notice is known to be ours.
 type message struct {
 	id       string
 	received time.Time
 
 	mu   sync.Mutex
-	root otel.Span // nil: nothing was done about it so far
+	root otel.Span // nil before Open
 }
 
-// Receive begins to follow a message that was received just now. The caller ends
-// that with Settled.
+// Receive starts to follow a message that was received just now. The caller must
+// call Settled at the end.
 func Receive(ctx context.Context, id string) context.Context {
 	if tracerOf(ctx) == nil {
 		return ctx
@@ -50,8 +49,8 @@ func Receive(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, messageKey{}, &message{id: id, received: time.Now()})
 }
 
-// Open opens the trace of the message that ctx follows, as from its receive,
-// unless it is open. Attributes are names, each with its value.
+// Open opens the trace of the message that ctx follows, starting at its receive,
+// unless the trace is open. Attributes are pairs of a name and a value.
 func Open(ctx context.Context, name string, attributes ...any) context.Context {
 	m, ok := ctx.Value(messageKey{}).(*message)
 	if !ok {
@@ -60,7 +59,8 @@ func Open(ctx context.Context, name string, attributes ...any) context.Context {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.root == nil {
-		_, m.root = tracerOf(ctx).Start(ctx, name, otel.WithNewRoot(), otel.WithSpanKind(otel.SpanKindConsumer), otel.WithTimestamp(m.received),
+		_, m.root = tracerOf(ctx).Start(ctx, name, otel.WithNewRoot(),
+			otel.WithSpanKind(otel.SpanKindConsumer), otel.WithTimestamp(m.received),
 			otel.WithAttributes(attribute.String("message", m.id)), otel.WithAttributes(keyValues(attributes)...))
 	}
 	return otel.ContextWithSpan(ctx, m.root)
@@ -75,7 +75,7 @@ func SinceReceive(ctx context.Context, name string, attributes ...any) {
 }
 
 // Settled ends the trace of the message that ctx follows, if it was opened.
-// outcome is what became of the message, and since when that was under way.
+// since is when the call to SQS for the message began, and outcome is its result.
 func Settled(ctx context.Context, since time.Time, outcome string) {
 	m, ok := ctx.Value(messageKey{}).(*message)
 	if !ok {
@@ -86,17 +86,18 @@ func Settled(ctx context.Context, since time.Time, outcome string) {
 	if m.root == nil {
 		return
 	}
-	_, s := begin(otel.ContextWithSpan(ctx, m.root), "settle", otel.WithTimestamp(since), otel.WithAttributes(attribute.String("outcome", outcome)))
+	_, s := begin(otel.ContextWithSpan(ctx, m.root), "settle",
+		otel.WithTimestamp(since), otel.WithAttributes(attribute.String("outcome", outcome)))
 	s.End(nil)
 	m.root.End()
 }
 
-// A Span is one thing that is done about a notice. The zero value is none. Its
-// methods may be called concurrently.
+// A Span is one step of the work on a notice. The methods of the zero value do nothing.
+// Methods may be called concurrently.
 type Span struct{ span otel.Span }
 
-// Begin begins a span within that of ctx, and returns a context for what belongs
-// to it. Where ctx has no span there is none.
+// Begin starts a child of the span of ctx, and returns a context with the new span.
+// If ctx has no span, it returns the zero Span.
 func Begin(ctx context.Context, name string, attributes ...any) (context.Context, Span) {
 	if !otel.SpanContextFromContext(ctx).IsValid() {
 		return ctx, Span{}
@@ -120,7 +121,7 @@ func (s Span) Set(attributes ...any) {
 	}
 }
 
-// End ends the span; err is why what it is about did not work out, nil if it did.
+// End ends the span. err is the error of the step, nil if it succeeded.
 func (s Span) End(err error, attributes ...any) {
 	if s.span == nil {
 		return
@@ -132,7 +133,7 @@ func (s Span) End(err error, attributes ...any) {
 	s.span.End()
 }
 
-// In returns ctx for what belongs to the span, wherever that was begun.
+// In returns a context like ctx, with s as its span.
 func (s Span) In(ctx context.Context) context.Context {
 	if s.span == nil {
 		return ctx
@@ -140,29 +141,30 @@ func (s Span) In(ctx context.Context) context.Context {
 	return otel.ContextWithSpan(ctx, s.span)
 }
 
-// Join says that the span of ctx waits for s. Where they are of two traces, each
+// Join records that the span of ctx waits for s. If they are in two traces, each
 // gets a link to the other.
 func (s Span) Join(ctx context.Context) {
 	waiting := otel.SpanFromContext(ctx)
-	if s.span == nil || !waiting.SpanContext().IsValid() || waiting.SpanContext().TraceID() == s.span.SpanContext().TraceID() {
+	waits := waiting.SpanContext()
+	if s.span == nil || !waits.IsValid() || waits.TraceID() == s.span.SpanContext().TraceID() {
 		return
 	}
 	waiting.AddLink(otel.Link{SpanContext: s.span.SpanContext()})
-	s.span.AddLink(otel.Link{SpanContext: waiting.SpanContext()})
+	s.span.AddLink(otel.Link{SpanContext: waits})
 }
 
 const header = "traceparent"
 
-// Carry returns the span of ctx as a text, for another process to Resume; empty
-// where ctx has none. https://www.w3.org/TR/trace-context/#traceparent-header
+// Carry returns the span of ctx as a text, for Resume in another process; empty
+// if ctx has no span. https://www.w3.org/TR/trace-context/#traceparent-header
 func Carry(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[header]
 }
 
-// Resume begins a span that goes on with the first of what was carried here, and
-// has links to the others. Without any of them it begins a trace of its own.
+// Resume starts a span whose parent is the first carried span, with links to the others.
+// If none was carried, it starts a new trace.
 func Resume(ctx context.Context, carried []string, name string, attributes ...any) Span {
 	tracer := tracerOf(ctx)
 	if tracer == nil {
@@ -184,7 +186,7 @@ func Resume(ctx context.Context, carried []string, name string, attributes ...an
 	return Span{span}
 }
 
-// keyValues are the attributes of pairs of a name and a value.
+// keyValues converts pairs of a name and a value to attributes.
 func keyValues(pairs []any) []attribute.KeyValue {
 	var all []attribute.KeyValue
 	for k := 0; k+1 < len(pairs); k += 2 {

@@ -2,6 +2,8 @@ module github.com/node-termination-handler/node-termination-handler/hack/control
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/spf13/pflag v1.0.10
 	sigs.k8s.io/kwok v0.8.0

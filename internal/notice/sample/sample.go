@@ -23,10 +23,13 @@ const (
 	Health       Kind = "health"
 	ASGTerminate Kind = "asg-terminate"
 	ASGLaunch    Kind = "asg-launch"
+	// CapacityReservation is about an instance, CapacityBlock about all of a Capacity Block.
+	CapacityReservation Kind = "capacity-reservation"
+	CapacityBlock       Kind = "capacity-block"
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{Spot, Rebalance, StateChange, Health, ASGTerminate, ASGLaunch}
+var Kinds = []Kind{Spot, Rebalance, StateChange, Health, ASGTerminate, ASGLaunch, CapacityReservation, CapacityBlock}
 
 // Source is the service that sends the kind.
 func (k Kind) Source() string {
@@ -35,7 +38,7 @@ func (k Kind) Source() string {
 		return "aws.health"
 	case ASGTerminate, ASGLaunch:
 		return "aws.autoscaling"
-	case Spot, Rebalance, StateChange:
+	case Spot, Rebalance, StateChange, CapacityReservation, CapacityBlock:
 	}
 	return "aws.ec2"
 }
@@ -53,9 +56,20 @@ type Notice struct {
 
 	Group, Hook, Token string    // of a lifecycle action
 	Start              time.Time // of a scheduled change
+	Reservation        string    // the Capacity Block, by the id of its Capacity Reservation
 }
 
+// How long before it happens AWS tells of it.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
+const (
+	terminationNotice = 2 * time.Minute
+	blockEndNotice    = 40 * time.Minute
+)
+
 // Body is the notice in EventBridge's envelope; empty for a kind that does not exist.
+// That of Health has no communicationId, which would be the notice's id in place of
+// the one that a bus gives it.
 func (n Notice) Body() string {
 	file, err := files.ReadFile(string(n.Kind) + ".json")
 	if err != nil {
@@ -73,6 +87,9 @@ func (n Notice) Body() string {
 		"<TIME>", n.Time.UTC().Format(time.RFC3339),
 		"<UPDATED>", n.Time.UTC().Format(healthTime),
 		"<START>", n.Start.UTC().Format(healthTime),
+		"<TERMINATION>", n.Time.Add(terminationNotice).UTC().Format(time.RFC3339),
+		"<END>", n.Time.Add(blockEndNotice).UTC().Format(time.RFC3339),
+		"<RESERVATION>", escape(n.Reservation),
 		"<INSTANCE>", escape(n.Instance),
 		"<GROUP>", escape(n.Group),
 		"<HOOK>", escape(n.Hook),

@@ -11,10 +11,16 @@
 {{- end -}}
 
 {{- define "node-termination-handler.serviceAccount" -}}
-{{- default (.Values.serviceAccount.create | ternary (include "node-termination-handler.fullname" .) "default") .Values.serviceAccount.name -}}
+{{- $account := include "node-termination-handler.group" (dict "of" . "name" "serviceAccount") | fromYaml -}}
+{{- default (ternary (include "node-termination-handler.fullname" .) "default" (not (not $account.create))) $account.name -}}
 {{- end -}}
 
-{{/* Cannot be changed once a Deployment is there. */}}
+{{/* The name of objects without a namespace: releases of one name may be in several namespaces. */}}
+{{- define "node-termination-handler.clusterName" -}}
+{{- printf "%s.%s" (include "node-termination-handler.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* The selector of a Deployment cannot be changed. */}}
 {{- define "node-termination-handler.selector" -}}
 app.kubernetes.io/name: {{ include "node-termination-handler.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

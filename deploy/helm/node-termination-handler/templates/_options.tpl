@@ -1,8 +1,17 @@
-{{/* One option's value as text; nothing where it is not set. Numbers from values are float64, whose own text may be 1e+06. */}}
+{{/* The value of an option as text; empty if it is not set. Numbers in values are float64, which Go may print as 1e+06. */}}
 {{- define "node-termination-handler.text" -}}
 {{- if not (kindIs "invalid" .) -}}
 {{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+A group of values: dict "of" . "name" "image". With helm upgrade --reuse-values the values are those of the chart
+before, which may be another one or an older one, without the group. It then has its defaults.
+*/}}
+{{- define "node-termination-handler.group" -}}
+{{- $defaults := get (.of.Files.Get "files/groups.yaml" | fromYaml) .name -}}
+{{- default $defaults (get .of.Values .name) | toYaml -}}
 {{- end -}}
 
 {{/* The name of the Secret that the user made for an option, if any. */}}
@@ -10,7 +19,7 @@
 {{- get .values (printf "%sSecretName" .option) | default "" -}}
 {{- end -}}
 
-{{/* What belongs into the Secret of this release: a map of keys to texts. */}}
+{{/* The data of the Secret of this release: a map of keys to texts. */}}
 {{- define "node-termination-handler.secrets" -}}
 {{- $secrets := dict -}}
 {{- range .Files.Get "files/options.yaml" | fromYamlArray -}}
@@ -22,15 +31,16 @@
 {{- toYaml $secrets -}}
 {{- end -}}
 
-{{/* The container's environment. An entry of extraEnv takes the place of ours: two of one name are an error on the server. */}}
+{{/* The container's environment. An entry of extraEnv replaces ours: the API server refuses two entries of one name. */}}
 {{- define "node-termination-handler.env" -}}
+{{- $httpGet := include "node-termination-handler.httpGet" . | fromYaml -}}
 {{- $env := list
       (dict "name" "NODE_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "spec.nodeName")))
       (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name")))
       (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace")))
       (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (include "node-termination-handler.fullname" .))
-      (dict "name" "PROBES_SERVER_PORT" "value" (include "node-termination-handler.text" .Values.probes.httpGet.port))
-      (dict "name" "PROBES_SERVER_ENDPOINT" "value" .Values.probes.httpGet.path) -}}
+      (dict "name" "PROBES_SERVER_PORT" "value" (include "node-termination-handler.text" $httpGet.port))
+      (dict "name" "PROBES_SERVER_ENDPOINT" "value" $httpGet.path) -}}
 {{- range .Files.Get "files/options.yaml" | fromYamlArray -}}
 {{- $text := include "node-termination-handler.text" (get $.Values .value) -}}
 {{- $userSecret := "" -}}
@@ -60,27 +70,79 @@
 {{- concat $merged (default list .Values.extraEnv) | toYaml -}}
 {{- end -}}
 
-{{/* Not empty unless the option, true by default, is turned off: dict "values" .Values "option" "name" */}}
+{{/* Not empty if the option, true by default, is on: dict "values" .Values "option" "name" "env" "NAME" */}}
 {{- define "node-termination-handler.isOn" -}}
-{{- if ne (include "node-termination-handler.text" (get .values .option)) "false" }}true{{ end -}}
+{{- $text := include "node-termination-handler.text" (get .values .option) -}}
+{{- range .values.extraEnv -}}
+{{- if and (eq .name $.env) .value }}{{ $text = toString .value }}{{ end -}}
+{{- end -}}
+{{- if not (regexMatch "^(0|[fF]|[fF]alse|FALSE)$" $text) }}true{{ end -}}
+{{- end -}}
+
+{{- define "node-termination-handler.hasMetrics" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER") -}}
 {{- end -}}
 
 {{- define "node-termination-handler.metricsPort" -}}
 {{- default "9092" (include "node-termination-handler.text" .Values.prometheusServerPort) -}}
 {{- end -}}
 
-{{/* What is wrong with the values and no schema can say. */}}
+{{/* The value enableProbesServer has no effect: it is of the DaemonSets of NTH's chart. */}}
+{{- define "node-termination-handler.hasProbes" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "" "env" "ENABLE_PROBES_SERVER") -}}
+{{- end -}}
+
+{{- define "node-termination-handler.httpGet" -}}
+{{- $given := (include "node-termination-handler.group" (dict "of" . "name" "probes") | fromYaml).httpGet -}}
+{{- default (get (.Files.Get "files/groups.yaml" | fromYaml) "probes").httpGet $given | toYaml -}}
+{{- end -}}
+
+{{/* Mistakes in the values that the schema cannot find. */}}
 {{- define "node-termination-handler.check" -}}
-{{- if eq (include "node-termination-handler.text" .Values.enableSqsTerminationDraining) "false" -}}
-{{- fail "enableSqsTerminationDraining is false, which asks for the IMDS mode: this handler has the queue mode only. Remove the value and set queueURL, see docs/migrate-from-nth.md." -}}
+{{- include "node-termination-handler.checkQueue" . -}}
+{{- include "node-termination-handler.checkImage" . -}}
+{{- include "node-termination-handler.checkHeartbeats" . -}}
+{{- if and .Values.webhookTemplateConfigMapName (not .Values.webhookTemplateConfigMapKey) -}}
+{{- fail "webhookTemplateConfigMapName is set, but webhookTemplateConfigMapKey is not. It is the key of the template in the ConfigMap." -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "node-termination-handler.checkQueue" -}}
+{{- if has (include "node-termination-handler.text" .Values.enableSqsTerminationDraining | lower) (list "false" "0") -}}
+{{- fail "enableSqsTerminationDraining is false, which asks for IMDS mode, but this handler has the queue mode only. Remove the value and set queueURL, see docs/migrate-from-nth.md." -}}
 {{- end -}}
 {{- if not .Values.queueURL -}}
-{{- fail "queueURL is not set: it is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth." -}}
+{{- fail "queueURL is not set. It is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth. If you come from IMDS mode, which needs no queue: docs/migrate-from-nth.md says what takes its place." -}}
 {{- end -}}
-{{- if regexMatch "(amazon|aws-ec2)/aws-node-termination-handler$" (default "" .Values.image.repository) -}}
-{{- fail (printf "image.repository is %s, the image of AWS Node Termination Handler: remove image.repository and image.tag, or set them to where this handler's image is." .Values.image.repository) -}}
+{{- /* What Argo CD or Flux fills in after Helm has rendered it is not looked at. */ -}}
+{{- if not (regexMatch "[<$]|^ *https?://[^/?#]+/[0-9]{12}/[A-Za-z0-9_-]+(\\.fifo)? *$" .Values.queueURL) -}}
+{{- fail (printf "queueURL is %q, which is not the URL of a queue. It has the form https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits: aws sqs get-queue-url --queue-name NAME prints it." .Values.queueURL) -}}
 {{- end -}}
-{{- if and .Values.webhookTemplateConfigMapName (not .Values.webhookTemplateConfigMapKey) -}}
-{{- fail "webhookTemplateConfigMapName is set and webhookTemplateConfigMapKey is not: it is the key of the template in the ConfigMap." -}}
+{{- end -}}
+
+{{- define "node-termination-handler.checkImage" -}}
+{{- $image := include "node-termination-handler.group" (dict "of" . "name" "image") | fromYaml -}}
+{{- $repository := default "" $image.repository -}}
+{{- $tag := include "node-termination-handler.text" $image.tag -}}
+{{- $from := "If you did not set it, it comes from the release before: use --reset-then-reuse-values instead of --reuse-values." -}}
+{{- if regexMatch "(amazon|aws-ec2)/aws-node-termination-handler$" $repository -}}
+{{- fail (printf "image.repository is %s, the image of AWS Node Termination Handler: set image.repository to the image of this handler, and remove image.tag, see docs/install.md, step 2. %s" $repository $from) -}}
+{{- end -}}
+{{- if regexMatch "^v1\\.[0-9]+\\.[0-9]+$" $tag -}}
+{{- fail (printf "image.tag is %s, a tag of the image of AWS Node Termination Handler: remove it, or set it to the tag of your image of this handler. %s" $tag $from) -}}
+{{- end -}}
+{{- if not $repository -}}
+{{- fail (printf "image.repository is not set, and no image is published yet. Build one and push it to your registry, which is one command (docs/install.md, step 2: make image VERSION=%s PUSH=REGISTRY/NAME:%s), then set image.repository to REGISTRY/NAME." .Chart.AppVersion .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "node-termination-handler.checkHeartbeats" -}}
+{{- $interval := include "node-termination-handler.text" .Values.heartbeatInterval | int -}}
+{{- $until := include "node-termination-handler.text" .Values.heartbeatUntil | int -}}
+{{- if and (gt $until 0) (le $interval 0) -}}
+{{- fail (printf "heartbeatUntil is %d, but heartbeatInterval is not set, and without it there are no heartbeats: set heartbeatInterval, or remove heartbeatUntil." $until) -}}
+{{- end -}}
+{{- if and (gt $until 0) (gt $interval $until) -}}
+{{- fail (printf "heartbeatInterval is %d, longer than heartbeatUntil, %d: heartbeats would end before the first." $interval $until) -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+)
+
+const programName = options.ProgramName
+
+// The exit statuses of the program. Kubernetes shows them. 2 says that another try with
+// the same options is pointless.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitMistaken = 2
+	exitWarned   = 3 // doctor: it works, but not as well as it could; what-if: pods would be lost
+	exitUnknown  = 4 // doctor: something that matters could not be found out
+)
+
+// A statusError ends a command that has already printed all there is to say.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// run is the program. It does what args and environ, a list as from os.Environ, ask for,
+// until that is done or ctx ends, and returns the exit status. Results go to out, logs and
+// errors to errOut.
+func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
+	p := program{environ: environ, errOut: errOut, served: &options.Options{}}
+	root := p.rootCommand()
+	root.SetOut(out)
+	root.SetErr(errOut)
+	root.SetArgs(p.normalise(root, args))
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if status, ok := errors.AsType[statusError](err); ok {
+		return int(status)
+	}
+	if _, ok := errors.AsType[options.Problems](err); ok {
+		p.lastLine(err, fmt.Sprintf("%s --help tells about every option.", programName))
+		return exitMistaken
+	}
+	p.lastLine(err, "")
+	return exitFailed
+}
+
+// lastLine prints why the program exits: as an entry of the log where that is JSON.
+func (p *program) lastLine(err error, hint string) {
+	if p.served.JSONLogging {
+		slog.New(app.NewLogHandler(p.served, p.errOut)).Error("exit", "error", err)
+		return
+	}
+	fmt.Fprintf(p.errOut, "%s: %v\n", programName, err)
+	if hint != "" {
+		fmt.Fprintln(p.errOut, hint)
+	}
+}
+
+// A program is one run of the command line.
+type program struct {
+	environ []string
+	errOut  io.Writer
+	served  *options.Options // of the handler, not of the other commands
+	wrong   options.Problems // with the arguments
+}
+
+// rootCommand returns the command that is the handler itself, with the others below it.
+func (p *program) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   programName,
+		Short: "Drain Kubernetes nodes before AWS takes their instances away.",
+		Long: `Reads notices about EC2 instances from an SQS queue: spot interruption warnings, rebalance
+recommendations, scheduled changes, state changes, lifecycle hooks. For each it cordons and drains
+the node before the instance goes away, and completes the lifecycle hook. Only then does it delete
+the message.
+
+Every option is a flag and an environment variable. The flag takes precedence.`,
+		Args:                       cobra.ArbitraryArgs, // unexpectedArgs reports them with all other problems
+		Version:                    describeVersion(),
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetVersionTemplate("{{.Version}}")
+	root.SetHelpFunc(printHelp)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return options.Problems{{Name: "command line", Text: err.Error()}}
+	})
+	root.Flags().Bool("version", false, "Print the version and exit.")
+	options.Register(root.Flags())
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		opts, err := options.Parse(cmd.Flags(), p.environ)
+		p.served = opts
+		problems := slices.Concat(p.wrong, unexpectedArgs(cmd, args))
+		if more, ok := errors.AsType[options.Problems](err); ok {
+			problems = append(problems, more...)
+		}
+		if len(problems) > 0 {
+			return problems
+		}
+		return serve(cmd.Context(), opts, p.errOut)
+	}
+	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.versionCommand())
+	return root
+}
+
+// normalise rewrites args for the flags of the command that they name, and keeps what is
+// wrong with them for that command to report, so that --help works all the same.
+func (p *program) normalise(root *cobra.Command, args []string) []string {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Short = "Print a completion script for a shell."
+		}
+	}
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		return args // of a shell: the command line may be incomplete
+	}
+	cmd, _, err := root.Find(args)
+	if err != nil || !reports(cmd) {
+		return args // Execute reports what is wrong with them
+	}
+	cmd.InitDefaultHelpFlag()
+	args, p.wrong = options.NormaliseArgs(cmd.Flags(), args)
+	return args
+}
+
+// reports reports whether cmd is one of ours, which report program.wrong; cobra's own commands do not.
+func reports(cmd *cobra.Command) bool {
+	for ; cmd.HasParent(); cmd = cmd.Parent() {
+		if cmd.Name() == "help" || cmd.Name() == "completion" {
+			return false
+		}
+	}
+	return true
+}
+
+// unexpectedArgs returns the problems of arguments that cmd does not take.
+func unexpectedArgs(cmd *cobra.Command, args []string) options.Problems {
+	problems := options.UnexpectedArgs(args)
+	for k, arg := range args {
+		if similar := cmd.SuggestionsFor(arg); arg != "" && len(similar) > 0 {
+			problems[k].Text = "is not a command; did you mean " + similar[0] + "?"
+		}
+	}
+	return problems
+}

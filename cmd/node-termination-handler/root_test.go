@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/tool"
+)
+
+func TestMistakesEndWithStatusTwo(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--queue-url=" + testQueue, "--no-such"},
+		{"--queue-url=" + testQueue, "stray"},
+		{"--queue-url=" + testQueue, "--help=perhaps"},
+		{"version", "stray"},
+	} {
+		var out, errOut bytes.Buffer
+		if status := run(t.Context(), args, nil, &out, &errOut); status != exitMistaken {
+			t.Errorf("%q: status %d, want %d: %s", args, status, exitMistaken, &errOut)
+		}
+	}
+}
+
+func TestACommandGetsTheOptionsOfTheTable(t *testing.T) {
+	var got *options.Options
+	boom := errors.New("boom")
+	p := program{environ: []string{"QUEUE_URL=" + testQueue}}
+	root := &cobra.Command{Use: "root", SilenceErrors: true, SilenceUsage: true}
+	sub := &cobra.Command{Use: "sub"}
+	p.withTool(sub, tool.Loader{}, options.UnexpectedArgs, func(_ context.Context, c *options.Options, _ *tool.Origin) error {
+		got = c
+		return boom
+	})
+	root.AddCommand(sub)
+	root.SetArgs(p.normalise(root, []string{"sub", "-workers", "3", "-release", "none"}))
+	if err := root.ExecuteContext(t.Context()); !errors.Is(err, boom) {
+		t.Fatalf("error %v, want that of the command", err)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	options.Register(flags)
+	if err := flags.Parse([]string{"--workers=3"}); err != nil {
+		t.Fatal(err)
+	}
+	want, err := options.Parse(flags, p.environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(options.QueueURL{})); diff != "" || got.Workers != 3 {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheLastLineIsJSONWhereJSONWasAskedFor(t *testing.T) {
+	for _, args := range [][]string{{"--json-logging", "--workers=ten"}, {"--json-logging=true", "--no-such-option"}} {
+		var out, errOut bytes.Buffer
+		status := run(t.Context(), args, []string{"QUEUE_URL=" + testQueue}, &out, &errOut)
+		var entry map[string]any
+		if err := json.Unmarshal(errOut.Bytes(), &entry); err != nil || entry["level"] != "ERROR" || status != exitMistaken {
+			t.Errorf("%v: status %d, and the last line is %s", args, status, errOut.String())
+		}
+	}
+}

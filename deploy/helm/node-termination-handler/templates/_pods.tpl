@@ -1,0 +1,90 @@
+{{/*
+The tolerations of the pods: those of the values and ours.
+
+A pod on a node that does not answer leaves after 30 s and not after 300 s, which Kubernetes adds: until then there is no
+second replica. And the handler's own taints, with taintEffect NoExecute, would evict the leader in the middle of the
+drain, which keeps its own pod for the end. These tolerations are for the effect NoExecute alone, so that no pod is
+scheduled onto a node that is drained.
+*/}}
+{{- define "node-termination-handler.tolerations" -}}
+{{- $all := default list .Values.tolerations -}}
+{{- $keys := list -}}
+{{- range $all -}}
+{{- if or (not .effect) (eq .effect "NoExecute") }}{{ $keys = append $keys (default "" .key) }}{{ end -}}
+{{- end -}}
+{{- $taints := include "node-termination-handler.text" .Values.taintNode | lower -}}
+{{- $ours := list -}}
+{{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $ours = append $ours (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30) -}}
+{{- end -}}
+{{- if and (has $taints (list "true" "1")) (eq (lower (default "" .Values.taintEffect)) "noexecute") -}}
+{{- range list "spot-itn" "scheduled-maintenance" "asg-lifecycle-termination" "rebalance-recommendation" "capacity-reservation-interruption" "capacity-block-expiration" -}}
+{{- $ours = append $ours (dict "key" (printf "aws-node-termination-handler/%s" .) "operator" "Exists" "effect" "NoExecute") -}}
+{{- end -}}
+{{- end -}}
+{{- range $ours -}}
+{{- /* A toleration without a key is for all taints. */ -}}
+{{- if not (or (has .key $keys) (has "" $keys)) }}{{ $all = append $all . }}{{ end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* The ports of the URLs in the values that egress to AWS and the API server does not have: a list as YAML. */}}
+{{- define "node-termination-handler.otherPorts" -}}
+{{- $urls := list -}}
+{{- range list "webhookURL" "webhookProxy" "awsEndpoint" }}{{ $urls = append $urls (default "" (get $.Values .)) }}{{ end -}}
+{{- range .Values.extraEnv -}}
+{{- if regexMatch "(^OTEL_EXPORTER_OTLP_(TRACES_)?ENDPOINT|^AWS_ENDPOINT_URL(_[A-Z0-9_]+)?|^(HTTPS?|ALL)_PROXY|^(https?|all)_proxy|^WEBHOOK_(URL|PROXY))$" .name -}}
+{{- $urls = append $urls (default "" .value | toString) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports := list -}}
+{{- range $urls -}}
+{{- $form := "^ *([a-z0-9]+)://(?:[^/@]*@)?(?:[^/:@?#]+|\\[[^]]*\\])(?::([0-9]+))?(?:[/?#].*)? *$" -}}
+{{- if regexMatch $form . -}}
+{{- $port := regexReplaceAll $form . "${2}" -}}
+{{- if not $port }}{{ $port = eq (regexReplaceAll $form . "${1}") "https" | ternary "443" "80" }}{{ end -}}
+{{- if not (has $port (list "443" "6443")) }}{{ $ports = append $ports (int $port) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- uniq $ports | toYaml -}}
+{{- end -}}
+
+{{/* A quantity of CPU in thousandths of a core. */}}
+{{- define "node-termination-handler.millicores" -}}
+{{- $text := include "node-termination-handler.text" . -}}
+{{- if hasSuffix "m" $text }}{{ trimSuffix "m" $text | float64 }}{{ else }}{{ mulf (float64 $text) 1000 }}{{ end -}}
+{{- end -}}
+
+{{/* A quantity of memory in MiB. */}}
+{{- define "node-termination-handler.mebibytes" -}}
+{{- $text := include "node-termination-handler.text" . -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- $bytes := dict "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
+{{- divf (mulf (trimSuffix $unit $text | float64) (get $bytes $unit | default 1e12)) 1048576.0 -}}
+{{- end -}}
+
+{{/*
+How the values ask for nodes of spot instances: a list of texts as YAML. A DaemonSet that warns of spot interruptions
+belongs there; a controller does not, because both replicas may go away with the nodes that they should drain.
+*/}}
+{{- define "node-termination-handler.spotNodes" -}}
+{{- $keys := list "karpenter.sh/capacity-type" "eks.amazonaws.com/capacityType" "node.kubernetes.io/lifecycle" "lifecycle" -}}
+{{- $found := list -}}
+{{- range $key, $value := default dict .Values.nodeSelector -}}
+{{- if and (has $key $keys) (regexMatch "(?i)spot" (toString $value)) -}}
+{{- $found = append $found (printf "nodeSelector %s: %s" $key $value) -}}
+{{- end -}}
+{{- end -}}
+{{- $affinity := default dict (default dict .Values.affinity).nodeAffinity -}}
+{{- $terms := default list (default dict $affinity.requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms -}}
+{{- range $affinity.preferredDuringSchedulingIgnoredDuringExecution }}{{ $terms = append $terms (default dict .preference) }}{{ end -}}
+{{- range $terms -}}
+{{- range .matchExpressions -}}
+{{- if and (has .key $keys) (eq .operator "In") (regexMatch "(?i)^[^,]*spot[^,]*(,[^,]*spot[^,]*)*$" (join "," .values)) -}}
+{{- $found = append $found (printf "affinity %s: %s" .key (join ", " .values)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
+	"github.com/node-termination-handler/node-termination-handler/internal/webhook/delivery"
+)
+
+// observers are told what happens, beside the log: metrics, and Events and the webhook if
+// the options ask for them.
+type observers struct {
+	report.Observers
+	pod     func(drain.Answer)  // is told about the requests for pods
+	blocked func(drain.Blocked) // is told what keeps pods on their nodes; nil: nobody wants to know
+	webhook *delivery.Sender    // nil: none
+}
+
+// telling is what observers work with.
+type telling struct {
+	metrics  *telemetry.Metrics
+	template webhook.Template // of the webhook
+	client   kube.Client      // of low priority
+	node     func(name string) *corev1.Node
+}
+
+// newObservers makes the observers that the options ask for. Events are written until ctx ends.
+func newObservers(ctx context.Context, o *options.Options, log *slog.Logger, t telling) observers {
+	all := observers{Observers: report.Observers{t.metrics}, pod: t.metrics.Pod}
+	if o.EmitEvents {
+		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
+			Client: t.client.CoreV1(), Node: t.node, Component: options.ProgramName, Host: o.NodeName,
+			Account: o.InstanceAccount(), Region: o.Region, Annotations: o.EventAnnotations,
+			Metrics: t.metrics, Log: log.With("logger", "events"),
+		})
+		all.Observers = append(all.Observers, events)
+		all.blocked = events.Blocked
+		all.pod = func(s drain.Answer) {
+			t.metrics.Pod(s)
+			events.Pod(s)
+		}
+	}
+	if o.WebhookURL != "" {
+		all.webhook = delivery.New(delivery.Options{
+			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: t.template, Phases: o.WebhookPhases,
+			Node: t.node, Account: o.InstanceAccount(), Region: o.Region, Pods: podNames(t.client),
+			Delivered: t.metrics.Delivered, Log: log.With("logger", "webhook"),
+		})
+		all.Observers = append(all.Observers, all.webhook)
+	}
+	return all
+}
+
+// start lets the webhook send until stop is called, which returns when it has sent its last
+// messages.
+func (o observers) start(ctx context.Context) (stop func()) {
+	if o.webhook == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		o.webhook.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// podNames returns a function that lists the names of the pods on a node: none if that
+// fails, because a message without them is better than no message.
+func podNames(client kube.Client) func(ctx context.Context, node string) []string {
+	return func(ctx context.Context, node string) []string {
+		list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+			FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", node).String(),
+			ResourceVersion: "0", // from the API server's cache
+		})
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for k := range list.Items {
+			names = append(names, list.Items[k].Name)
+		}
+		return names
+	}
+}
+
+// withTraces returns the context of all that is traced, if the options ask for traces. stop
+// sends the last spans.
+func (a *App) withTraces(ctx context.Context) (_ context.Context, stop func()) {
+	if a.options.Traces == nil {
+		return ctx, func() {}
+	}
+	tracer, stop := telemetry.NewTracer(
+		ctx, a.options.Traces, options.ProgramName, cmp.Or(a.version, "unknown"), a.log.With("logger", "traces"))
+	return trace.With(ctx, tracer), stop
+}

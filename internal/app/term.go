@@ -1,0 +1,201 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/controller"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+// stand stands for election, and leads whenever this replica is elected.
+func (a *App) stand(ctx context.Context) error {
+	probation := time.Now().Add(probationTime)
+	lead := func(ctx context.Context) error { return a.term(ctx, probation) }
+	if a.options.LeaderElect {
+		elector, term := a.elector(), lead
+		lead = func(ctx context.Context) error { return elector.Run(ctx, term) }
+	}
+	return keepLeading(ctx, a.log, lead, func(ctx context.Context) {
+		evictSelf(ctx, a.log, a.kube.PolicyV1(), a.drainer.Self)
+		a.drainer.EvictSelf = true
+	})
+}
+
+func (a *App) elector() lease.Elector {
+	return lease.Elector{
+		Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName, Identity: identity(a.options),
+		Log: a.log.With("logger", "lease"), Observe: a.health.leaseAnswered,
+	}
+}
+
+// identity names this replica in the Lease: no two processes share a name.
+func identity(o *options.Options) string {
+	name := o.PodName
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name + "_" + rand.String(8)
+}
+
+// term is one term of leadership, until ctx ends. Its controller and its queue server share
+// no drains or messages with those of another term. It returns an error of [lead], before
+// probation ends also one that says that messages may not be received.
+func (a *App) term(ctx context.Context, probation time.Time) error {
+	ctrl := a.newController()
+	server := a.newServer(ctrl, probation)
+	defer a.health.lead(server.LastReceive, func() string {
+		_, why := ctrl.HeldBack()
+		return why
+	})()
+	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive})()
+	if a.options.CheckTag && a.options.PrometheusServer {
+		counting, stop := context.WithCancel(ctx)
+		defer stop()
+		go a.countTagged(counting)
+	}
+	sweeping := func(context.Context) {}
+	if a.options.SweepInterval > 0 && !a.options.DryRun {
+		sweeping = a.newSweep(ctrl).Run
+	}
+	return lead(ctx, a.log, ctrl, server, sweeping)
+}
+
+func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
+	return &sweep.Sweep{
+		Groups: a.hooks, Handler: ctrl, HookNames: a.options.HookNames,
+		Interval: a.options.SweepInterval, Log: a.log.With("logger", "sweep"), Metrics: a.metrics,
+	}
+}
+
+func (a *App) newController() *controller.Controller {
+	o := a.options
+	return controller.New(controller.Config{
+		Cluster:           a.nodes,
+		Instances:         a.instances,
+		Hooks:             a.hooks,
+		Drainer:           a.drainer,
+		Observer:          a.observers,
+		Log:               a.log,
+		Policy:            Policy(o),
+		MaxUnready:        o.MaxUnready,
+		ClusterName:       o.ClusterName,
+		DryRun:            o.DryRun,
+		CompletionDelay:   o.CompletionDelay,
+		OutOfServiceTaint: o.OutOfServiceTaint,
+		Workers:           o.Workers,
+	})
+}
+
+func (a *App) newServer(handler queue.Handler, probation time.Time) *queue.Server {
+	return &queue.Server{
+		Client: a.queue.API, URL: a.queue.URL, Log: a.queue.Log, Metrics: a.queue.Metrics,
+		Handler: handler, Visibility: a.options.VisibilityTimeout, Probation: time.Until(probation),
+	}
+}
+
+// lead runs the controller, and once it has resumed what nodes carry, the server and sweeping.
+// It returns when ctx ends, when this pod is the last on its node ([controller.ErrGiveWay]),
+// or when the server may not receive from the start.
+func lead(
+	ctx context.Context, log *slog.Logger, ctrl *controller.Controller, server *queue.Server,
+	sweeping func(context.Context),
+) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ran := make(chan error, 1)
+	go func() {
+		err := ctrl.Run(ctx)
+		stop(err)
+		ran <- err
+	}()
+	select {
+	case <-ctrl.Resumed():
+		var beside sync.WaitGroup
+		beside.Go(func() { sweeping(ctx) })
+		beside.Go(func() {
+			// What the queue allows may have changed since the start-up. That is no reason to
+			// stop, and the first receive does not wait for the answer.
+			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
+				log.Error("check the queue", "error", err)
+			}
+		})
+		if err := server.Serve(ctx); ctx.Err() == nil {
+			stop(err)
+		} else if err != nil {
+			log.Error("stop receiving", "error", err)
+		}
+		beside.Wait()
+	case <-ctx.Done():
+	}
+	return <-ran
+}
+
+const (
+	// evictTime is how long a replica that has given the lease away tries to evict itself
+	// before it stands for election again: five tries. If the other replica is ready, it
+	// takes the lease within two seconds. If it is not, nobody leads during that time, of the
+	// two minutes that a spot warning gives.
+	evictTime = 9 * time.Second
+	// stopTime is how long the kubelet may take to stop the pod after its eviction.
+	stopTime = time.Minute
+)
+
+// keepLeading calls lead until it returns for another reason than that this pod is the last
+// on its node. For that reason it calls leave, and then lead again if the process still
+// runs. That happens once: from then on the drain of the node treats this pod as any other.
+func keepLeading(
+	ctx context.Context, log *slog.Logger, lead func(context.Context) error, leave func(context.Context),
+) error {
+	for {
+		err := lead(ctx)
+		if !errors.Is(err, controller.ErrGiveWay) {
+			return err
+		}
+		if leave(ctx); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		log.Info("this pod is still on its node: standing for election again")
+	}
+}
+
+// evictSelf evicts the pod that this process runs in, which is the last on a node that is
+// being drained, and waits for its end. The lease is released by then: the next leader has to
+// finish the node, and evicts this pod if it cannot do so itself. evictSelf returns when ctx
+// ends, or when there seems to be no next leader: a budget that spares one of two replicas
+// refuses while the other is not ready.
+func evictSelf(ctx context.Context, log *slog.Logger, client typedpolicyv1.EvictionsGetter, self types.NamespacedName) {
+	const pause = 2 * time.Second
+	trying, stop := context.WithTimeout(ctx, evictTime)
+	defer stop()
+	for {
+		err := client.Evictions(self.Namespace).Evict(trying, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: self.Namespace, Name: self.Name},
+		})
+		if err == nil || apierrors.IsNotFound(err) {
+			log.Info("this pod is evicted from its node", "pod", self.String())
+			_ = retry.Sleep(ctx, stopTime) // an error is the end that it waits for
+			return
+		}
+		log.Error("evict this pod from its node", "error", err, "pod", self.String())
+		if retry.Sleep(trying, pause) != nil {
+			return
+		}
+	}
+}

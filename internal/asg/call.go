@@ -1,0 +1,73 @@
+package asg
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+)
+
+// call makes one call when it is its turn, and gives up after timeout.
+func (h *Hooks) call(ctx context.Context, p pace.Priority, timeout time.Duration, f func(context.Context) error) error {
+	h.pacing.Do(func() { h.limiter = pace.New(callsPerSecond, callBurst) })
+	if err := h.limiter.Wait(ctx, p); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errCallTimeout)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
+	return nil
+}
+
+var errCallTimeout = errors.New("no answer from Auto Scaling in time")
+
+// permitted turns a denial into a *PermissionError. It logs the first denial of a
+// permission on a group, and logs another one only after a call was allowed.
+func (h *Hooks) permitted(action, group string, err error) error {
+	key := permission{action, group}
+	if !isDenied(err) {
+		if err == nil {
+			h.bounded(&h.denied).Remove(key)
+		}
+		return err
+	}
+	refusal := denial(action, group, err)
+	if h.noteDenial(key) {
+		h.logger().Error("the role of this controller lacks a permission",
+			"error", refusal, "permission", action, "group", group)
+	}
+	return refusal
+}
+
+// denial turns a denial into a *PermissionError, and leaves other errors as they are.
+func denial(action, group string, err error) error {
+	if !isDenied(err) {
+		return err
+	}
+	return &PermissionError{Action: action, Group: group, Err: err}
+}
+
+// noteDenial remembers a denial and reports whether it is the first one. Two calls may be
+// denied at the same time, and one of them is to be logged.
+func (h *Hooks) noteDenial(key permission) (first bool) {
+	denials := h.bounded(&h.denied)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := denials.Get(key); known {
+		return false
+	}
+	denials.Add(key, nil)
+	return true
+}
+
+// wasDenied reports whether the latest answer about a permission was a denial.
+func (h *Hooks) wasDenied(key permission) bool {
+	_, denied := h.bounded(&h.denied).Get(key)
+	return denied
+}

@@ -1,0 +1,116 @@
+package asg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+// Hold keeps the hook open by heartbeats. It blocks until ctx ends, the action does not
+// exist any more, or HeartbeatUntil has passed since hook.Started. Without a positive
+// HeartbeatInterval it returns at once.
+//
+// The interval between heartbeats is HeartbeatInterval, but at most a third of the hook's
+// own timeout, if that can be read: with the shortest timeout, 30 s, that leaves the 20 s
+// that the next leader may need to take over. The first heartbeat is sent one interval
+// after hook.Started, or at once if that has passed. After a failure the next one is sent
+// sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
+// permission may be granted while the hook is still open.
+func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
+	if h.HeartbeatInterval <= 0 {
+		return
+	}
+	if h.HeartbeatUntil > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, hook.Started.Add(h.HeartbeatUntil))
+		defer cancel()
+	}
+	interval := h.interval(ctx, hook)
+	log := h.log(hook)
+	log.Debug("keeping the lifecycle hook open", "interval", interval)
+	// It does not matter whether ctx or the hook has ended.
+	_ = retry.Renew(ctx, interval-time.Since(hook.Started), interval, func(ctx context.Context) error {
+		err := h.heartbeat(ctx, hook, interval)
+		if errors.Is(err, retry.ErrNothingToRenew) {
+			log.Warn("the lifecycle hook is not open any more, no further heartbeats")
+		} else if err != nil {
+			log.Debug("heartbeat failed, trying again", "error", err.Error())
+		}
+		return err
+	})
+}
+
+// interval returns the time between two heartbeats of the hook.
+func (h *Hooks) interval(ctx context.Context, hook intent.Hook) time.Duration {
+	// The limits only improve the interval: the heartbeats must not wait for them for long.
+	ctx, cancel := context.WithTimeout(ctx, h.HeartbeatInterval/2)
+	defer cancel()
+	for try := 1; ; try++ {
+		limits, err := h.Limits(ctx, hook)
+		if err == nil {
+			return min(h.HeartbeatInterval, limits.Timeout/3)
+		}
+		// If there is no hook, Auto Scaling will say so to the heartbeat.
+		if lacksPermission(err) || isInvalid(err) || errors.Is(err, ErrNoHook) {
+			return h.HeartbeatInterval
+		}
+		if retry.Sleep(ctx, failures.Pause(try)) != nil {
+			return h.HeartbeatInterval
+		}
+	}
+}
+
+// heartbeat sends one heartbeat. It returns retry.ErrNothingToRenew if the action does
+// not exist any more.
+func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.Duration) error {
+	// The hook with the shorter interval is lost sooner, so it goes first. A call that
+	// hangs must leave time for another one.
+	urgency := pace.Priority{Class: heartbeating, Deadline: time.Now().Add(interval)}
+	if h.wasDenied(permission{heartbeatPermission, hook.Group}) {
+		urgency.Class = refused
+	}
+	err := h.call(ctx, urgency, min(callTimeout, interval/2), func(ctx context.Context) error {
+		_, err := h.Client.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+			AutoScalingGroupName: aws.String(hook.Group),
+			LifecycleHookName:    aws.String(hook.Name),
+			InstanceId:           optional(hook.Instance),
+			LifecycleActionToken: optional(hook.Token),
+		})
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ended := isGone(err)
+	if ended {
+		err = nil
+	}
+	err = h.permitted(heartbeatPermission, hook.Group, err)
+	h.metrics().Heartbeat(err)
+	if ended {
+		return retry.ErrNothingToRenew
+	}
+	return err
+}
+
+// Waits reports whether Auto Scaling waits for the hook at present. It sends a heartbeat,
+// the only call that tells and needs no further permission. Without the permission for
+// heartbeats the answer is no. An error may pass: ask again.
+func (h *Hooks) Waits(ctx context.Context, hook intent.Hook) (bool, error) {
+	err := h.heartbeat(ctx, hook, callTimeout)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, retry.ErrNothingToRenew) || lacksPermission(err) || isInvalid(err):
+		return false, nil
+	}
+	return false, fmt.Errorf("ask for lifecycle hook %s of group %s: %w", hook.Name, hook.Group, err)
+}

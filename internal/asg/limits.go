@@ -1,0 +1,116 @@
+package asg
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+)
+
+// Limits returns how long the hook may stay open, as its group says. The error wraps
+// ErrNoHook if there is no such hook, and is a *PermissionError without
+// autoscaling:DescribeLifecycleHooks. Limits are remembered for five minutes, these two
+// errors for ten, and other errors are not. Concurrent callers share a call.
+func (h *Hooks) Limits(ctx context.Context, hook intent.Hook) (notice.HookLimits, error) {
+	name := hookName{hook.Group, hook.Name}
+	known, ok := h.recall(name)
+	if !ok {
+		describe := func(ctx context.Context, _ func(error)) (notice.HookLimits, error) { return h.describe(ctx, name) }
+		known.limits, known.err = h.descriptions.Do(ctx, name, describe)
+	}
+	if known.err != nil {
+		return notice.HookLimits{}, fmt.Errorf("read the limits of lifecycle hook %s of group %s: %w",
+			hook.Name, hook.Group, known.err)
+	}
+	return known.limits, nil
+}
+
+// describe asks Auto Scaling for the limits of a hook, and remembers the answer.
+func (h *Hooks) describe(ctx context.Context, name hookName) (notice.HookLimits, error) {
+	hooks, err := h.describeHooks(ctx, name.group, name.name)
+	// This permission cannot be limited to groups: denied for one is denied for all.
+	err = h.permitted(describePermission, "", err)
+	h.metrics().Described(err)
+	if err != nil {
+		if lacksPermission(err) {
+			h.remember(hookName{}, knowledge{err: err, until: time.Now().Add(refusalKept)})
+		}
+		return notice.HookLimits{}, err
+	}
+	for _, found := range hooks {
+		if aws.ToString(found.LifecycleHookName) == name.name {
+			limits := limitsOf(found)
+			h.remember(name, knowledge{limits: limits, until: time.Now().Add(limitsKept)})
+			return limits, nil
+		}
+	}
+	h.remember(name, knowledge{err: ErrNoHook, until: time.Now().Add(refusalKept)})
+	return notice.HookLimits{}, ErrNoHook
+}
+
+// describeHooks returns the hooks of the group that have one of the names, all hooks without
+// names, and none if there is no such group.
+func (h *Hooks) describeHooks(ctx context.Context, group string, names ...string) ([]types.LifecycleHook, error) {
+	var out *autoscaling.DescribeLifecycleHooksOutput
+	err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
+		out, err = h.Client.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{
+			AutoScalingGroupName: aws.String(group), LifecycleHookNames: names,
+		})
+		return err
+	})
+	switch {
+	case isGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return out.LifecycleHooks, nil
+}
+
+func limitsOf(hook types.LifecycleHook) notice.HookLimits {
+	limits := notice.HookLimits{
+		Timeout: time.Duration(aws.ToInt32(hook.HeartbeatTimeout)) * time.Second,
+		Global:  time.Duration(aws.ToInt32(hook.GlobalTimeout)) * time.Second,
+	}
+	if limits.Timeout <= 0 {
+		limits.Timeout = defaultTimeout
+	}
+	if limits.Global <= 0 {
+		limits.Global = min(maxTimeouts*limits.Timeout, maxGlobal)
+	}
+	return limits
+}
+
+// recall returns what is known about a hook, and whether anything is.
+func (h *Hooks) recall(name hookName) (knowledge, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range []hookName{{}, name} {
+		if k, ok := h.known[key]; ok && time.Now().Before(k.until) {
+			return k, true
+		}
+	}
+	return knowledge{}, false
+}
+
+func (h *Hooks) remember(name hookName, k knowledge) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == nil {
+		h.known = map[hookName]knowledge{}
+	}
+	const size = 4096 // a bound, because the names come from messages
+	maps.DeleteFunc(h.known, func(_ hookName, k knowledge) bool { return !time.Now().Before(k.until) })
+	if len(h.known) >= size {
+		clear(h.known)
+	}
+	h.known[name] = k
+}

@@ -1,0 +1,69 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// Names of what this controller writes on a node.
+const (
+	// IntentAnnotation holds an intent.Intent as JSON.
+	IntentAnnotation = "node-termination-handler/intent"
+	// StateLabel is one of the states below or, when the work is finished, an
+	// intent.Outcome. It is for people and for selectors.
+	StateLabel = "node-termination-handler/state"
+
+	StateWaiting  = "waiting"  // the intent is held back
+	StateDraining = "draining" // the intent has unfinished work
+	StateDrained  = string(intent.Drained)
+)
+
+// stateOf is the value of StateLabel for finished work. Others can write the annotation,
+// and the API server would reject the whole patch for an invalid label value.
+func stateOf(o intent.Outcome) string {
+	switch o {
+	case intent.Missed, intent.Gone, intent.Unconfirmed, intent.Cordoned:
+		return string(o)
+	case intent.Drained, intent.CalledOff:
+	}
+	return StateDrained // also for intents of older versions, which had no outcomes
+}
+
+// ReadIntent returns the intent of a node. ok is false when there is none. It returns an
+// error for an annotation that cannot be read; treat the node as one without an intent.
+func ReadIntent(node *corev1.Node) (i intent.Intent, ok bool, err error) {
+	i, ok, err = readAnnotation(node)
+	return forInstance(i, InstanceID(node)), ok, err
+}
+
+// readAnnotation returns the intent exactly as in the annotation.
+func readAnnotation(node *corev1.Node) (i intent.Intent, ok bool, err error) {
+	text, ok := node.Annotations[IntentAnnotation]
+	if !ok {
+		return intent.Intent{}, false, nil
+	}
+	if i, err = intent.Decode(text); err != nil {
+		return intent.Intent{}, false, fmt.Errorf("annotation %s of node %s: %w; remove the annotation to start again",
+			IntentAnnotation, node.Name, err)
+	}
+	return i, true, nil
+}
+
+// forInstance drops what a node of this instance cannot carry: hooks of other instances,
+// and taints that this controller does not set.
+func forInstance(i intent.Intent, instance string) intent.Intent {
+	return i.ForInstance(instance, taintPrefix)
+}
+
+// holding compares the intent with the node, and drops what is no longer true at that time.
+func holding(i intent.Intent, node *corev1.Node, now time.Time) intent.Intent {
+	if i.UncordonedAfter(node.Spec.Unschedulable) {
+		i.Cordoned = false // a later cordon is somebody else's
+		i = i.Forget(func(intent.Entry) bool { return true })
+	}
+	return i.Current(now)
+}

@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// noteDeleted remembers a deleted Node. If it carried no intent, because it was deleted too
+// early, the Node before it is remembered instead.
+func (c *Cluster) noteDeleted(node *corev1.Node) {
+	uid := node.UID
+	if id := c.instanceOf(node); id != "" {
+		if InstanceID(node) == "" { // what is read of it later is that instance's
+			node = node.DeepCopy()
+			node.Spec.ProviderID = "aws:///" + id
+		}
+		last, ok := c.lastDeleted.Get(id)
+		if ok && node.Annotations[IntentAnnotation] == "" {
+			node = last.(*corev1.Node)
+		}
+		c.lastDeleted.Add(id, node, memoryTTL)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.toInform, uid)
+}
+
+// instanceOf is the instance of a node, from its provider id, or from EC2 where the node had
+// none when we wrote to it. It must not come from the node itself: a kubelet could claim any.
+func (c *Cluster) instanceOf(node *corev1.Node) string {
+	if id := InstanceID(node); id != "" {
+		return id
+	}
+	id, _ := c.identified.Get(node.UID)
+	text, _ := id.(string)
+	return text
+}
+
+// noteNewNode remembers a Node that follows or joins another Node of its instance, together
+// with those other Nodes: the new Node may carry an intent from before it had a provider id.
+func (c *Cluster) noteNewNode(node *corev1.Node) {
+	id := InstanceID(node)
+	if id == "" {
+		return
+	}
+	_, after := c.lastDeleted.Get(id)
+	nodes := c.ByInstance(id)
+	if !after && len(nodes) < 2 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, heir := range append(nodes, node) {
+		if len(c.toInform) < memorySize {
+			c.toInform[heir.UID] = RefOf(heir)
+		}
+	}
+}
+
+// NodesToInform returns the Nodes that, since the last call, followed or joined another
+// Node of their instance. Each is returned once.
+func (c *Cluster) NodesToInform() []Ref {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refs := slices.Collect(maps.Values(c.toInform))
+	clear(c.toInform)
+	return refs
+}
+
+// Intents returns the intents of the other Nodes of the same instance: those that exist,
+// and the one that was deleted last, within leftTTL. Only the deleted one's intent keeps its
+// hooks, and only if ref is the only Node of the instance.
+func (c *Cluster) Intents(ref Ref) []intent.Intent {
+	var intents []intent.Intent
+	add := func(node *corev1.Node, hooks bool) {
+		i, ok, err := ReadIntent(node)
+		if node.UID == ref.UID || !ok || err != nil || !i.Serves(c.queue) {
+			return
+		}
+		if !hooks {
+			i.Hooks = nil
+		}
+		intents = append(intents, i)
+	}
+	there := c.ByInstance(ref.Instance)
+	for _, node := range there {
+		add(node, false)
+	}
+	if last, ok := c.lastDeleted.Get(ref.Instance); ok {
+		add(last.(*corev1.Node), len(there) == 1)
+	}
+	return intents
+}
+
+// Remember stores the intent of a recently deleted Node, for the Nodes that follow it.
+func (c *Cluster) Remember(ref Ref, i intent.Intent) {
+	last, ok := c.lastDeleted.Get(ref.Instance)
+	if !ok || last.(*corev1.Node).UID != ref.UID {
+		return
+	}
+	text, err := i.Encode()
+	if err != nil {
+		return // impossible: it was encoded before
+	}
+	node := last.(*corev1.Node).DeepCopy()
+	node.Annotations = map[string]string{IntentAnnotation: text}
+	c.lastDeleted.Add(ref.Instance, node, memoryTTL)
+}
+
+// ChangeRemembered changes the stored intent of the Node that was deleted last of an instance.
+func (c *Cluster) ChangeRemembered(id string, change func(intent.Intent) intent.Intent) {
+	last, ok := c.lastDeleted.Get(id)
+	if !ok {
+		return
+	}
+	if i, ok, err := ReadIntent(last.(*corev1.Node)); ok && err == nil {
+		c.Remember(RefOf(last.(*corev1.Node)), change(i))
+	}
+}
+
+// RecentlyDeleted reports whether a Node of that instance existed here and was deleted
+// within leftTTL. Then the instance is this cluster's; only EC2 knows whether it still runs.
+func (c *Cluster) RecentlyDeleted(id string) bool {
+	_, ok := c.lastDeleted.Get(id)
+	return ok
+}

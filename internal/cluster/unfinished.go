@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// An Unfinished is a node whose intent has work left.
+type Unfinished struct {
+	Ref    Ref
+	Intent intent.Intent
+	// Claimed are the instances of hooks that were dropped from the intent, because the
+	// node has no provider id to prove that they are its own.
+	Claimed []string
+}
+
+// Unfinished returns the nodes whose intent has work left. It asks the API server,
+// because the watch may lack the last writes of the previous leader. The error names each
+// node whose intent cannot be read; these are not returned.
+func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
+	const unfinished = StateLabel + " in (" + StateDraining + "," + StateWaiting + ")"
+	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: unfinished})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
+	}
+	var found []Unfinished
+	var errs []error
+	for k := range list.Items {
+		node := &list.Items[k]
+		raw, ok, err := readAnnotation(node)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case ok && !raw.Finished() && raw.Serves(c.queue):
+			u := Unfinished{Ref: RefOf(node), Intent: forInstance(raw, InstanceID(node)).Current(time.Now())}
+			if u.Ref.Instance == "" {
+				for _, h := range raw.Hooks {
+					u.Claimed = append(u.Claimed, h.Instance)
+				}
+			}
+			found = append(found, u)
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// Uncordoned returns the nodes that somebody else has uncordoned after their drain: the
+// intent still says that we cordoned them.
+func (c *Cluster) Uncordoned() []Ref {
+	var refs []Ref
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		if node.Spec.Unschedulable || node.Annotations[IntentAnnotation] == "" {
+			continue
+		}
+		i, ok, err := ReadIntent(node)
+		if ok && err == nil && i.UncordonedAfter(node.Spec.Unschedulable) && i.Serves(c.queue) {
+			refs = append(refs, RefOf(node))
+		}
+	}
+	return refs
+}
+
+// OutOfService returns the nodes with our out-of-service taint that are ready.
+// Right after its instance has stopped, a node still seems to be ready.
+func (c *Cluster) OutOfService() []Ref {
+	var refs []Ref
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		if slices.ContainsFunc(node.Spec.Taints, isOurOutOfService) && Ready(node) {
+			refs = append(refs, RefOf(node))
+		}
+	}
+	return refs
+}
+
+// ReadyAgain reports whether the node became ready after we had tainted it out of
+// service. It compares the times of two clocks.
+func (c *Cluster) ReadyAgain(ref Ref) bool {
+	node, there := c.Look(ref)
+	if !there || !Ready(node) {
+		return false
+	}
+	i, ok, err := ReadIntent(node)
+	return ok && err == nil && !i.OutOfServiceAt.IsZero() &&
+		node.Status.Conditions[0].LastTransitionTime.After(i.OutOfServiceAt)
+}

@@ -1,0 +1,174 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// Record changes the node's intent, and cordons, marks and annotates the node in one
+// patch. It returns the intent that the node now carries. change gets the current intent,
+// zero if there is none. It must have no side effect, because it is called again
+// if somebody else wrote the node meanwhile. An unchanged intent writes nothing.
+// Record returns ErrNodeGone if the node was deleted before the patch.
+func (c *Cluster) Record(
+	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
+) (intent.Intent, error) {
+	var written intent.Intent
+	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
+		next := change(old.CountUncordon(node.Spec.Unschedulable)).From(c.queue)
+		next.Version = intent.Version // also if somebody has removed the annotation
+		if found && same(carried, next) {
+			written = next
+			return nil, nil
+		}
+		var p *nodePatch
+		var err error
+		if next.Finished() { // do not cordon again: somebody may have uncordoned it on purpose
+			p = newPatch(node)
+			written, err = next, p.write(next)
+		} else {
+			written, p, err = cordon(node, next, c.options)
+		}
+		return p, err
+	})
+	return written, err
+}
+
+// Undo changes the node's intent. If no notice remains in the intent, Undo reverts what
+// the intent says that we did, and returns true. The intent keeps its past notices.
+// change follows the rules of Record.
+func (c *Cluster) Undo(
+	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
+) (undone bool, err error) {
+	err = c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
+		undone = false
+		next := change(old).From(c.queue)
+		next.Version = intent.Version
+		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
+		if done && len(next.Entries) == 0 {
+			undone = true
+			return uncordon(node, next)
+		}
+		if found && same(carried, next) || !found && len(next.Past) == 0 {
+			return nil, nil
+		}
+		if !found { // nothing was done, and there is nothing to do
+			next.FinishedAt = time.Now().UTC()
+		}
+		p := newPatch(node)
+		if key := taintKey(notice.ScheduledChange); !next.Has(notice.ScheduledChange) && slices.Contains(next.Taints, key) {
+			p.Spec.Taints = new(slices.DeleteFunc(slices.Clone(node.Spec.Taints), hasKey(key)))
+			next.Taints = slices.DeleteFunc(slices.Clone(next.Taints), func(k string) bool { return k == key })
+		}
+		return p, p.write(next)
+	})
+	return undone, err
+}
+
+// SetOutOfService adds the out-of-service taint, or removes ours. The taint's value proves
+// that it is ours. An annotation would prove nothing, because a kubelet may write it.
+func (c *Cluster) SetOutOfService(ctx context.Context, ref Ref, on bool) error {
+	return c.update(ctx, ref, func(node *corev1.Node, _, old intent.Intent, _ bool) (*nodePatch, error) {
+		if on && slices.ContainsFunc(node.Spec.Taints, hasKey(outOfService)) ||
+			!on && !slices.ContainsFunc(node.Spec.Taints, isOurOutOfService) {
+			return nil, nil
+		}
+		now := time.Now().UTC()
+		if old.Version == 0 { // a node without an intent gets a finished one: there is nothing to drain
+			old = intent.Intent{Version: intent.Version, Queue: c.queue, CordonedAt: now, FinishedAt: now}
+		}
+		return outOfServiceTaint(node, old, on, now)
+	})
+}
+
+// update patches a node with the patch that build returns. A nil patch writes nothing.
+// The first try uses the node from the watch. If that was behind, or there seems to be
+// nothing to write, update reads the node and tries again.
+// After three conflicts update returns the error: try again later.
+//
+// build gets the intent as the node carries it, then what of it is still true (see
+// holding), and whether the node carries one.
+func (c *Cluster) update(
+	ctx context.Context, ref Ref,
+	build func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error),
+) error {
+	node := c.ByName(ref.Name)
+	if node != nil && node.UID == ref.UID && InstanceID(node) == "" && ref.Instance != "" {
+		c.identified.Add(ref.UID, ref.Instance)
+	}
+	for try, fresh := 1, false; ; try++ {
+		if fresh = fresh || node == nil || node.UID != ref.UID; fresh {
+			var err error
+			if node, err = c.Read(ctx, ref); err != nil {
+				return err
+			}
+		}
+		// An annotation that cannot be read is replaced: the notice at hand counts more.
+		carried, found, err := readAnnotation(node)
+		if err != nil {
+			carried, found = intent.Intent{}, false
+		}
+		old := holding(forInstance(carried, cmp.Or(InstanceID(node), ref.Instance)), node, time.Now())
+		patch, err := build(node, carried, old, found)
+		if err != nil || patch == nil && fresh {
+			return err
+		}
+		if patch == nil {
+			fresh = true
+			continue
+		}
+		body, err := json.Marshal(patch)
+		if err != nil {
+			return fmt.Errorf("patch node %s: %w", ref.Name, err)
+		}
+		leave, err := c.gate.Enter(ctx, patch.priority())
+		if err != nil {
+			return fmt.Errorf("patch node %s: %w", ref.Name, err)
+		}
+		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		leave(0)
+		switch {
+		case err == nil:
+			return nil
+		case apierrors.IsNotFound(err):
+			return ErrNodeGone
+		case apierrors.IsConflict(err) && try < tries:
+			fresh = true
+		default:
+			return fmt.Errorf("patch node %s: %w", ref.Name, err)
+		}
+	}
+}
+
+// Read gets a node from the API server, because the watch may be behind. It returns
+// ErrNodeGone if the node does not exist.
+func (c *Cluster) Read(ctx context.Context, ref Ref) (*corev1.Node, error) {
+	node, err := c.client.CoreV1().Nodes().Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, ErrNodeGone
+	case err != nil:
+		return nil, fmt.Errorf("get node %s: %w", ref.Name, err)
+	case node.UID != ref.UID:
+		return nil, ErrNodeGone
+	}
+	return node, nil
+}
+
+func same(a, b intent.Intent) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}

@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+)
+
+// pause waits for a change, for answerKeptShort, or for until, whichever comes first. It
+// returns the cause of ctx if ctx ends.
+func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error {
+	timer := time.NewTimer(min(answerKeptShort, max(0, time.Until(until))))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-changed:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// awaitNode waits until an instance of ours has its Node, or is gone, or d.HoldUntil has
+// passed, and returns what to do then. The hook of the notice is held open meanwhile.
+func (c *Controller) awaitNode(
+	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d decision.Decision,
+) (found resolution, next decision.Decision, err error) {
+	ctx, span := trace.Begin(ctx, "await node", "instance", id)
+	defer func() { span.End(err, "node", found.ref().Name, "action", next.Action, "why", next.Why) }()
+	defer c.count(n, d.Deadline)()
+	defer c.holdOpen(ctx, hookOf(n, id, d), n)()
+	for {
+		changed := c.Cluster.Changed()
+		found, next, err = c.resolveAndDecide(ctx, log, n, id, answerKeptShort)
+		if err != nil || next.Action != decision.Hold {
+			return found, next, err
+		}
+		if !time.Now().Before(d.HoldUntil) {
+			next.Action = c.WithoutNode(n)
+			return found, next, nil
+		}
+		if err := pause(ctx, changed, d.HoldUntil); err != nil {
+			return found, next, err
+		}
+	}
+}
+
+// awaitReady completes a launch hook once the Node of the instance is ready, or the instance
+// is gone. If the node is not ready by the deadline of the hook, the default result of the
+// hook decides. An instance in a warm pool is an exception: it may join no cluster from
+// there, and so its hook is completed.
+func (c *Controller) awaitReady(
+	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d decision.Decision,
+) error {
+	const warmPool = "WarmPool"
+	defer c.count(n, d.Deadline)()
+	for {
+		changed := c.Cluster.Changed()
+		found, next, err := c.resolveAndDecide(ctx, log, n, id, answerKeptShort)
+		if err != nil {
+			return err
+		}
+		if next.Action == decision.Launch {
+			d.Deadline = next.Deadline // the limits of the hook may have been read by now
+		}
+		late := !time.Now().Before(d.Deadline)
+		switch {
+		case next.Action == decision.Launch && found.ready:
+			if err := c.backInService(ctx, log, n, found); err != nil {
+				return err
+			}
+			fallthrough
+		case next.Action == decision.Complete, late && n.Hook.Destination == warmPool:
+			return c.complete(ctx, log.With("node", found.ref().Name, "ready", found.ready), hookOf(n, id, d))
+		case late:
+			log.Warn("the node is not ready at the hook's deadline: its default result decides", "node", found.ref().Name)
+			return nil
+		}
+		if err := pause(ctx, changed, d.Deadline); err != nil {
+			return err
+		}
+	}
+}
+
+// backInService reverts what was done to the nodes in earlier lives of the instance,
+// because its Auto Scaling group wants it again. Notices after the last launch stay, except
+// for a termination that ended in a warm pool whose instances keep running. Where the role
+// has no permission to ask EC2, the open launch hook counts as the launch.
+func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n notice.Notice, f resolution) error {
+	intents := append(c.intents(f.ref()), f.intent) // also of a Node that was deleted: its next Node would get it
+	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
+		return nil
+	}
+	id := f.ref().Instance
+	launched, err := c.launchOf(ctx, log, id)
+	if err != nil {
+		return err
+	}
+	fromPool := func(e intent.Entry) bool {
+		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange // EC2 may not be asked
+		return e.Before(n.Time) && (e.Kind == notice.ASGTerminate || unknown)
+	}
+	waits := false
+	if slices.ContainsFunc(intents, func(i intent.Intent) bool {
+		left := i.SinceLaunch(launched)
+		return len(left.Hooks) == 0 && slices.ContainsFunc(left.Entries, fromPool)
+	}) {
+		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
+		err := c.retry(ctx, log, "ask for the launch hook", func(ctx context.Context) (err error) {
+			waits, err = c.Hooks.Waits(ctx, hookOf(n, id, decision.Decision{}))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	since := func(i intent.Intent) intent.Intent {
+		if i = i.SinceLaunch(launched); waits && len(i.Hooks) == 0 {
+			i = i.Forget(fromPool)
+		}
+		return i
+	}
+	c.Cluster.ChangeRemembered(id, since)
+	for _, ref := range f.refs {
+		if err := c.revert(ctx, log, ref, decision.WhyBackInService, since); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// isAsDrained reports whether all Nodes of the instance are as a drain for its end has left
+// them: cordoned, and without a pod that would have to leave. The instance has not been
+// started since. It is false if that cannot be found out soon: one more drain does no harm.
+func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolution) bool {
+	if !decision.CanFollow(n) || f.ownership != decision.Ours || c.CordonOnly ||
+		n.Kind == notice.ASGTerminate && c.CompletionDelay > 0 {
+		return false
+	}
+	for _, ref := range f.refs {
+		if node, there := c.Cluster.Look(ref); !there || c.get(ref) != nil || !leftDrained(node, f) {
+			return false
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
+	defer cancel()
+	for _, ref := range f.refs {
+		node, err := c.Cluster.Read(ctx, ref) // somebody may have uncordoned it a moment ago
+		if err != nil || !leftDrained(node, f) {
+			return false
+		}
+		pods, err := c.Drainer.Remaining(ctx, ref.Name)
+		if err != nil || len(pods) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// leftDrained reports whether a node carries the intent of a drain that ended well, in
+// this life of its instance, and is cordoned still.
+func leftDrained(node *corev1.Node, f resolution) bool {
+	i, ok, err := cluster.ReadIntent(node)
+	return ok && err == nil && node.Spec.Unschedulable && i.SinceLaunch(f.launched).DrainedForEnd()
+}
+
+// noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
+// It holds even if the notice of the drain is cancelled, and the next Node of the instance is
+// told. cluster.ErrNodeGone, errOutdated: a Node has changed meanwhile.
+func (c *Controller) noteConsequence(
+	ctx context.Context, log *slog.Logger, n notice.Notice, f resolution, d decision.Decision,
+) error {
+	if d.Deadline.IsZero() {
+		d.Deadline = decision.DeadlineOf(n, time.Now(), c.Policy)
+	}
+	entry := d.Entry(n, time.Now())
+	for _, ref := range f.refs {
+		noted := false
+		err := c.retry(ctx, log, "note what follows from the drain", func(ctx context.Context) error {
+			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
+				noted = i.DrainedForEnd()
+				return i.Noting(entry)
+			})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !noted {
+			return errOutdated
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+// One set of rules can serve many clusters: its topic hands each notice to the queue of each.
+func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
+	for name, metadata := range map[string]bool{"of a rule": false, "of a custom event bus": true} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				const topic, other = "arn:aws:sns:us-east-1:123456789012:interruptions", "other-cluster"
+				s.must(s.aws.CreateQueue(awssim.Queue{Name: other}))
+				s.aws.Subscribe(topic, queueName)
+				s.aws.Subscribe(topic, other)
+				s.must(s.aws.PutRule(awssim.Rule{Name: "all", Topic: topic, WithMetadata: metadata}))
+				s.edit = func(c *Config) { c.DeleteForeign = true }
+				s.lead()
+				s.must(s.aws.PutInstance(awssim.Instance{ID: "i-0fedcba9876543210"})) // of the other cluster
+				s.must(s.aws.SetInstanceState("i-0fedcba9876543210", "shutting-down"))
+				s.after(5 * time.Second)
+				if s.left() != 0 || !asBefore(s.node()) || len(s.aws.Messages(other)) != 1 {
+					t.Errorf("%d messages left, %d in the other queue", s.left(), len(s.aws.Messages(other)))
+				}
+				s.must(s.aws.SetInstanceState(theID, "shutting-down"))
+				s.after(40 * time.Second)
+				if i := s.intent(); s.left() != 0 || !i.Finished() || len(s.drain.all()) != 1 {
+					t.Errorf("%d messages left, %d drains, intent %+v", s.left(), len(s.drain.all()), i)
+				}
+				if n := len(s.aws.Messages(other)); n != 2 {
+					t.Errorf("%d messages in the other queue, want both", n)
+				}
+			})
+		})
+	}
+}

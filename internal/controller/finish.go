@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// finish ends the drains of the nodes of an instance on which nothing runs any more.
+func (c *Controller) finish(ctx context.Context, log *slog.Logger, f resolution) error {
+	for _, ref := range f.refs {
+		if !c.OutOfServiceTaint || f.state != decision.Stopping && f.state != decision.Gone { // only the message says so
+			break
+		}
+		err := c.retry(ctx, log, "taint the node out of service", func(ctx context.Context) error {
+			return c.Cluster.SetOutOfService(ctx, ref, true)
+		})
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+	}
+	for _, ref := range f.refs {
+		if nd := c.get(ref); nd != nil {
+			nd.instanceGone.close()
+			if err := nd.await(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		node, there := c.Cluster.Look(ref)
+		if !there || f.state == decision.NotKnown {
+			continue
+		}
+		if i, _, err := cluster.ReadIntent(node); err != nil || !i.Finished() || len(i.Pending(time.Now())) == 0 {
+			continue
+		}
+		// A deadline that is ahead would bind the next life of the instance.
+		err := c.retry(ctx, log, "note that the machine has gone", func(ctx context.Context) error {
+			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
+				if i.Finished() {
+					i = i.Gone(time.Now().UTC())
+				}
+				return i
+			})
+			return err
+		})
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOutOfServiceTaints removes the out-of-service taint, where we have added it, from nodes
+// whose instance runs again.
+func (c *Controller) removeOutOfServiceTaints(ctx context.Context) {
+	for {
+		changed := c.Cluster.Changed()
+		waiting := c.Cluster.OutOfService()
+		for _, ref := range waiting {
+			inst, known, err := c.lookUp(ctx, ref.Instance, answerFresh, true)
+			runs := err == nil && known && alive(inst)
+			if errors.Is(err, instance.ErrDenied) {
+				runs = c.Cluster.ReadyAgain(ref)
+			}
+			if !runs {
+				continue
+			}
+			err = c.retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+				return c.Cluster.SetOutOfService(ctx, ref, false)
+			})
+			if err == nil {
+				c.Log.Info("the node is back in service", "node", ref.Name)
+			}
+		}
+		var again <-chan time.Time
+		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
+			again = time.After(answerKeptShort)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// mostIgnored bounds the instances that ignored remembers: there are more of them than
+// nodes in the largest cluster.
+const mostIgnored = 8192
+
+// warnOfOtherAccount warns, once for each account and region, that their notices are not acted on.
+func (c *Controller) warnOfOtherAccount(n notice.Notice) {
+	const most = 100 // a sender can make up any name
+	from := n.Account + " " + n.Region
+	c.mu.Lock()
+	told := c.otherAccounts[from] || len(c.otherAccounts) >= most
+	if !told {
+		c.otherAccounts[from] = true
+	}
+	c.mu.Unlock()
+	if !told {
+		c.Log.Warn("notices of another account or region are ignored (logged once for each account and region)",
+			"account", n.Account, "region", n.Region, "actsOn", c.Accounts, "in", c.Region,
+			"hint", "if this cluster's instances are in that account, name it in event-accounts")
+	}
+}
+
+// reportIgnored tells, once for each instance and cause, that a notice about a node of this
+// cluster is not acted on, and how to change that.
+func (c *Controller) reportIgnored(n notice.Notice, id string, nodes []*corev1.Node, why, hint string) {
+	if len(nodes) == 0 || n.Ended || n.Gone || n.Kind == notice.ASGLaunch {
+		return
+	}
+	c.mu.Lock()
+	_, told := c.ignored.Get(id + why)
+	c.ignored.Add(id+why, nil)
+	c.mu.Unlock()
+	if told {
+		return
+	}
+	ref := cluster.RefOf(nodes[0])
+	c.Log.Warn("a notice about a node of this cluster is ignored (logged once for each instance)",
+		"node", ref.Name, "instance", id, "kind", n.Kind, "event", n.ID, "why", why, "hint", hint)
+	if !c.DryRun {
+		c.Observer.Stepped(report.Step{
+			Node: ref, Kind: report.Ignore,
+			Detail: n.Kind.String() + " of instance " + id + ", " + why + " (" + hint + ")",
+		})
+	}
+}

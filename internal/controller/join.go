@@ -1,0 +1,304 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+)
+
+// join makes all Nodes of the instance carry the notice, and waits for the end of their
+// drains. The first of them that has something left to do carries the hook; the end of its
+// drain completes it. Where none has, the hook is completed here: the Node that carried it
+// may be gone, and the process that remembered it too.
+func (c *Controller) join(
+	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
+) error {
+	joined, hook, err := c.recordOnAll(ctx, log, n, id, f, d)
+	switch {
+	case err != nil:
+		return err
+	case hook == hookPending && len(joined) == 0:
+		return c.complete(ctx, log, hookOf(n, id, d))
+	case hook == hookLeftOut:
+		log.Warn("the node carries too many lifecycle hooks: this one is completed when its message is done",
+			"hook", n.Hook.Name, "group", n.Hook.Group)
+		release := c.holdOpen(ctx, hookOf(n, id, d), n)
+		defer release()
+		defer c.count(n, d.Deadline)()
+		if ended, err := c.awaitAll(ctx, log, joined, d.HoldUntil); err != nil || !ended {
+			return err
+		}
+		release()
+		return c.complete(ctx, log, hookOf(n, id, d))
+	}
+	_, err = c.awaitAll(ctx, log, joined, d.HoldUntil)
+	return err
+}
+
+// hookPlace says where the hook of a notice is.
+type hookPlace uint8
+
+const (
+	hookRecorded hookPlace = iota // on a Node, or there is none of ours
+	hookPending                   // on no Node
+	hookLeftOut                   // on no Node, because the Node carries too many, nearly all forged
+)
+
+// recordOnAll records a notice on all Nodes of its instance. It returns their drains, but
+// for those that have nothing left to do.
+func (c *Controller) recordOnAll(
+	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
+) (joined []*nodeDrain, place hookPlace, err error) {
+	entry := d.Entry(n, time.Now())
+	entry.Trace = trace.Carry(ctx)
+	var hook *intent.Hook // to be recorded; nil: there is none of ours, or it is recorded
+	if c.Owns(n.Hook) {
+		hook, place = new(hookOf(n, id, d)), hookPending
+	}
+	for k := 0; k < len(f.refs); k++ {
+		ref := f.refs[k]
+		nd, err := c.recordOn(ctx, log, ref, entry, hook, d.Why, func() bool { return c.cancelled.has(n, id) })
+		switch {
+		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
+		case err != nil:
+			return nil, place, err
+		case nd == nil:
+			log.Debug("nothing is left to do for this event", "node", ref.Name)
+		default:
+			joined = append(joined, nd)
+			if hook != nil {
+				place = hookLeftOut
+				if carried, _ := nd.current(); carried.HasHook(*hook) {
+					place = hookRecorded
+				}
+				hook = nil
+			}
+		}
+		if k == len(f.refs)-1 { // a Node may have come that did not find the notice on the others
+			f = c.andNew(f, id)
+		}
+	}
+	return joined, place, nil
+}
+
+// awaitAll waits for the end of all drains, but no longer than until; zero: as long as it
+// takes. ended is false where that was too long: the Nodes carry the rest.
+func (c *Controller) awaitAll(
+	ctx context.Context, log *slog.Logger, drains []*nodeDrain, until time.Time,
+) (ended bool, err error) {
+	var late <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		late = timer.C
+	}
+	var names []string
+	for _, nd := range drains {
+		names = append(names, nd.ref.Name)
+	}
+	// A goroutine dump tells which nodes a message waits for.
+	pprof.Do(ctx, pprof.Labels("node", strings.Join(names, " ")), func(ctx context.Context) {
+		for _, nd := range drains {
+			select {
+			case <-nd.done:
+				if err = nd.err; err != nil {
+					return
+				}
+			case <-late:
+				log.Info("the message is deleted, and the drain continues: the node carries the intent", "node", nd.ref.Name)
+				return
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				return
+			}
+		}
+		ended = true
+	})
+	return ended, err
+}
+
+// andNew adds the Nodes that the instance has got since.
+func (c *Controller) andNew(f resolution, id string) resolution {
+	for _, node := range c.Cluster.ByInstance(id) {
+		if !slices.ContainsFunc(f.refs, func(ref cluster.Ref) bool { return ref.UID == node.UID }) {
+			f.refs = append(f.refs, cluster.RefOf(node))
+		}
+	}
+	return f
+}
+
+// recordOn records a notice on a node; see record. It returns errOutdated if that does not
+// succeed within answerKeptShort: the decision may not hold any more.
+func (c *Controller) recordOn(
+	ctx context.Context, log *slog.Logger, ref cluster.Ref,
+	entry intent.Entry, hook *intent.Hook, why decision.Why, void func() bool,
+) (nd *nodeDrain, err error) {
+	_, span := trace.Begin(ctx, "cordon", "node", ref.Name)
+	trying, cancel := context.WithTimeoutCause(ctx, answerKeptShort, errOutdated)
+	defer cancel()
+	begins := false
+	err = c.retry(trying, log, "cordon the node", func(ctx context.Context) error {
+		with, first, err := c.record(ctx, ref, entry, hook, void)
+		nd, begins = with, begins || first // also where the answer to the write was lost
+		if err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			c.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: why, Err: err})
+		}
+		return err
+	})
+	if err == nil && begins && nd != nil && !nd.heldBack() {
+		log.Info("cordoned", "node", ref.Name, "why", why)
+		c.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: why})
+	}
+	span.End(err)
+	return nd, err
+}
+
+// record writes a notice to the node and begins its drain, unless that has begun. It returns
+// nil if the drain is finished already, or if the notice is void. It asks for the latter
+// while it holds the lock of the node: who makes the notice void later has to wait for the
+// lock, and then finds the notice recorded. begins: the node was in no drain before.
+func (c *Controller) record(
+	ctx context.Context, ref cluster.Ref, entry intent.Entry, hook *intent.Hook, void func() bool,
+) (nd *nodeDrain, begins bool, err error) {
+	for {
+		nd := c.getOrCreate(ref)
+		if err := nd.lock(ctx); err != nil {
+			return nil, false, err
+		}
+		if c.hasEnded(nd) { // it ended while we waited for the lock
+			nd.unlock()
+			continue
+		}
+		if isClosed(nd.quit.done) { // it is being called off, and this notice is to begin another drain
+			nd.unlock()
+			if err := nd.awaitEnd(ctx); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		defer nd.unlock()
+		if void() {
+			if !nd.started {
+				c.abandon(nd, nil)
+			}
+			return nil, false, nil
+		}
+		now := time.Now().UTC()
+		holdBack := c.mustHoldBack(nd, entry, now)
+		repeated, over := false, false
+		carried, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
+			repeated, over, begins = i.Covers(entry), i.Over(entry), !inWork(i)
+			if over {
+				return i
+			}
+			next := i.With(entry, hook, now)
+			switch {
+			case inWork(i) || next.Finished():
+				return next
+			case holdBack && decision.CanWait(next, now, c.Policy):
+				next.HeldBack = true
+				return next
+			}
+			return next.Released(now)
+		})
+		if err != nil || over || carried.Finished() {
+			if !nd.started {
+				c.abandon(nd, nil)
+			}
+			return nil, begins, err
+		}
+		if !repeated && !carried.HeldBack {
+			c.Observer.Recorded(entry)
+		}
+		c.applyIntent(nd, carried)
+		if nd.started {
+			nd.span.Join(ctx)
+			return nd, begins, nil
+		}
+		_, span := trace.Begin(ctx, "drain", "node", ref.Name, "instance", ref.Instance)
+		return nd, begins, c.start(ctx, nd, span)
+	}
+}
+
+// start hands the drain to Run. span is its span. The caller holds the lock.
+func (c *Controller) start(ctx context.Context, nd *nodeDrain, span trace.Span) error {
+	nd.span = span
+	if !nd.heldBack() {
+		c.unready.acquire(nd.ref.UID)
+	}
+	select {
+	case c.toRun <- nd:
+		nd.started = true
+		return nil
+	case <-ctx.Done():
+		c.abandon(nd, context.Cause(ctx))
+		return context.Cause(ctx)
+	}
+}
+
+// abandon ends a drain that never started: somebody may wait for its end already. The caller
+// holds the lock.
+func (c *Controller) abandon(nd *nodeDrain, err error) {
+	c.remove(nd)
+	nd.span.End(err)
+	nd.err = err
+	close(nd.done)
+}
+
+// applyIntent notes the intent that the node carries now, and tells if somebody has
+// uncordoned the node during the drain.
+func (c *Controller) applyIntent(nd *nodeDrain, i intent.Intent) {
+	before, _ := nd.current()
+	nd.setIntent(i)
+	if i.Uncordoned <= before.Uncordoned || i.Finished() {
+		return
+	}
+	log := c.Log.With("node", nd.ref.Name, "instance", nd.ref.Instance)
+	if i.Uncordoned > 1 {
+		log.Warn("somebody has uncordoned the node again: it stays uncordoned, although its machine goes away; " +
+			"new pods on it are not drained")
+		c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.LeftUncordoned, Why: decision.WhyUncordonedAgain})
+		return
+	}
+	log.Warn("somebody has uncordoned the node during its drain: it is cordoned again, once, " +
+		"because its machine goes away")
+	c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.CordonAgain, Why: decision.WhyUncordoned})
+}
+
+// rewrite changes the intent of a node that is being drained. If the Node was deleted it
+// changes what is remembered of it.
+func (c *Controller) rewrite(ctx context.Context, nd *nodeDrain, change func(intent.Intent) intent.Intent) error {
+	if err := nd.lock(ctx); err != nil {
+		return err
+	}
+	defer nd.unlock()
+	err := c.retry(ctx, c.Log.With("node", nd.ref.Name), "write the intent", func(ctx context.Context) error {
+		carried, err := c.Cluster.Record(ctx, nd.ref, change)
+		if err == nil {
+			c.applyIntent(nd, carried)
+			if carried.Finished() { // the next notice begins another drain
+				c.remove(nd)
+			}
+		}
+		return err
+	})
+	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
+		carried, _ := nd.current()
+		carried = change(carried)
+		nd.setIntent(carried)
+		c.Cluster.Remember(nd.ref, carried)
+		return nil
+	}
+	return err
+}

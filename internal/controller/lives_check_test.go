@@ -1,0 +1,862 @@
+package controller
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+)
+
+// An invariant is what must hold in every history, as a sentence.
+type invariant string
+
+const (
+	noForce       invariant = "no pod gets less than its grace without a deadline, of this life of its machine, that is near or just past"
+	noBudget      invariant = "no budget is ignored but for a machine that stops or a deadline that is near"
+	noOpenNode    invariant = "no drain ends, and no machine goes, while the machine has a schedulable Node after a notice that could be acted on"
+	noEarlyEnd    invariant = "no drain ends before its pods have left, the deadline has come or the machine is gone"
+	hookInTime    invariant = "each real hook is completed once, and before its timeout where that was possible"
+	noFalseHook   invariant = "no hook is completed for a machine that runs on, nor for one that is not ready to serve"
+	othersStay    invariant = "nobody else's cordon, taint, label or hook is touched"
+	serveAgain    invariant = "a Node that is back in service is schedulable unless somebody else cordoned it"
+	boundedStops  invariant = "evictions and deletions are bounded by the pods that were there"
+	boundedMemory invariant = "what is held goes back to nothing, and no drain goes on for ever"
+	noMessageLeft invariant = "no message stays in the queue but those that nobody can act on"
+	noFight       invariant = "a person who uncordons is fought once at most"
+	noFalseTaint  invariant = "no machine that runs is out of service"
+	noHotLoop     invariant = "nothing is tried again and again without a pause"
+)
+
+var invariants = []invariant{
+	noForce, noBudget, noOpenNode, noEarlyEnd, hookInTime, noFalseHook, othersStay, serveAgain,
+	boundedStops, boundedMemory, noMessageLeft, noFight, noFalseTaint, noHotLoop,
+}
+
+// The judgements in what follows: how long something may take before it counts.
+const (
+	// Pods are forced 5 s before their grace begins to be too long, hooks are
+	// completed 5 s before their end, and a request takes its time.
+	nearly = 15 * time.Second
+	// A machine that is there this long after its deadline is no longer about to go.
+	justPast = 15 * time.Minute
+	// What has been told for this long, with a leader there and nothing failing, is known.
+	heard = 2 * time.Minute
+	// A notice is acted on within this time, likewise.
+	acted = time.Minute
+	// A throttled call is made again within this time after the throttling.
+	recovered = 90 * time.Second
+	// A denied description of hooks is asked for again after 10 minutes.
+	remembered = 11 * time.Minute
+)
+
+// A post is a notice as the world knows it.
+type post struct {
+	m       *machine
+	kind    string // spot, reservation, block, rebalance, change, stopping, state, hook, launch, forged …
+	text    string
+	life    int // of the machine, that it is about
+	at      time.Time
+	visible time.Time // when it can first be received
+	step    int
+	// deadline is when the machine goes, as far as the notice tells; zero: it does not.
+	deadline time.Time
+	token    string
+	done     time.Time // when its hook was completed
+	change   string
+	over     bool // the change is over for the machine
+	forged   bool
+}
+
+// A nodeRecord is what happened to a Node.
+type nodeRecord struct {
+	uid              types.UID
+	name             string
+	m                *machine
+	created, deleted time.Time
+	provided         bool
+	since            time.Time // it has had its provider id
+	ready            bool
+	readySince       time.Time
+
+	cordonedBy string    // "us", "a person"; empty: schedulable
+	cordoned   time.Time // the last time
+	cordons    []cordonChange
+	uncordoned time.Time // by a person, the last time
+	midDrain   bool      // the node was then in work, or done with
+	finished   time.Time // a drain of it, the last time
+	fights     int       // cordons of ours on top of that, since the last notice
+	foughtAt   time.Time // the last of them
+	ourTaints  map[string]bool
+	ourLabels  map[string]bool
+	ourCordons int
+}
+
+// A cordonChange is when a Node was cordoned by somebody, or by nobody any more.
+type cordonChange struct {
+	at time.Time
+	by string
+}
+
+func (r *nodeRecord) cordon(by string) {
+	r.cordonedBy = by
+	r.cordons = append(r.cordons, cordonChange{time.Now(), by})
+	if by != "" {
+		r.cordoned = time.Now()
+	}
+}
+
+// openAt reports whether the Node took pods at a moment.
+func (r *nodeRecord) openAt(at time.Time) bool {
+	by := ""
+	for _, c := range r.cordons {
+		if c.at.Before(at) {
+			by = c.by
+		}
+	}
+	return by == "" && r.created.Before(at)
+}
+
+// An ask is a request of ours for a pod to leave, that was accepted.
+type ask struct {
+	uid, owner string
+	tolerates  bool
+	node       types.UID
+	at         time.Time
+	late       bool // the pod came while the node was cordoned, or after a person opened it
+}
+
+// violate writes a violation down, the first few of each invariant. w.mu is held.
+func (w *world) violate(check invariant, format string, args ...any) {
+	const few = 3
+	n := 0
+	for _, v := range w.failures {
+		if v.check == check {
+			n++
+		}
+	}
+	if check == w.until {
+		w.stop()
+	}
+	if n < few {
+		w.failures = append(w.failures, violation{check, w.step, time.Since(w.begin) - 5*time.Second, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (w *world) found() []violation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.SortStableFunc(w.failures, func(a, b violation) int { return cmp.Compare(a.at, b.at) })
+	return w.failures
+}
+
+// recordOf is the Node of a name that is there, or was the last. w.mu is held.
+func (w *world) recordOf(name string) *nodeRecord {
+	var last *nodeRecord
+	for _, r := range w.nodes {
+		if r.name == name && (last == nil || r.created.After(last.created) || r.created.Equal(last.created) && r.deleted.IsZero()) {
+			last = r
+		}
+	}
+	return last
+}
+
+// troubled reports whether something failed for some time before now. w.mu is held.
+func (w *world) troubled(what string, within time.Duration) bool {
+	return slices.ContainsFunc(w.troubles, func(t trouble) bool {
+		return strings.HasPrefix(t.what, what) && time.Since(t.to) < within
+	})
+}
+
+// blind reports whether EC2 may not have told of which life of a machine a notice
+// was: it did not answer. w.mu is held.
+func (w *world) blind() bool {
+	return w.troubled("EC2 denied", remembered) || w.troubled("EC2", recovered)
+}
+
+// led reports whether the leader has changed in between: what no Node carried went with
+// its memory. w.mu is held.
+func (w *world) led(from, to time.Time) bool {
+	return slices.ContainsFunc(w.leaders, func(at time.Time) bool { return !at.Before(from) && !at.After(to) })
+}
+
+// holds reports whether the deadline of a notice, about this life of its machine,
+// still counts. What replaces it has to be known for that. w.mu is held.
+func (w *world) holds(p *post, now time.Time) bool {
+	// A hook waits for the instance, whether that was stopped or not. A block ends for what runs in it.
+	another := p.life != p.m.life && p.kind != "hook" && p.kind != "block"
+	if another && !w.blind() || p.deadline.IsZero() || p.visible.After(now) {
+		return false
+	}
+	if !p.done.IsZero() && now.Sub(p.done) > acted {
+		return false
+	}
+	return p.change == "" || !slices.ContainsFunc(w.posts, func(next *post) bool {
+		return next.m == p.m && next.change == p.change && next.at.After(p.at) && w.calm(next.visible, now) >= heard &&
+			(!next.visible.Before(p.visible) || !w.led(next.visible, now)) // no Node may have been there to carry it
+	})
+}
+
+// near is a notice whose deadline lets a pod of that grace be forced; nil if there is
+// none. w.mu is held.
+func (w *world) near(m *machine, grace time.Duration, now time.Time) *post {
+	for _, p := range w.posts {
+		if p.m != m || !w.holds(p, now) {
+			continue
+		}
+		due := p.deadline
+		// Where the hook cannot be read a deadline is assumed.
+		assumed := w.troubled("Auto Scaling throttled", recovered) || w.troubled("Auto Scaling denied", remembered) || w.troubled("API", recovered)
+		if p.token != "" && assumed {
+			if guess := p.at.Add(gracePeriod); guess.Before(due) {
+				due = guess
+			}
+		}
+		if !now.Before(due.Add(-grace-nearly)) && now.Sub(p.deadline) <= justPast+nearly {
+			return p
+		}
+	}
+	return nil
+}
+
+// stopping reports whether nothing keeps the pods of a machine running: it stops, as
+// EC2 or a notice that cannot be told from a true one says. w.mu is held.
+func (w *world) stopping(m *machine, now time.Time) bool {
+	return !m.runs() || slices.ContainsFunc(w.posts, func(p *post) bool {
+		return p.m == m && (p.kind == "stopping" || p.text == "stopping") && w.holds(p, now) && now.Sub(p.deadline) <= justPast+nearly
+	})
+}
+
+// asked sees each answered request to stop a pod. The API server's mu is held.
+func (w *world) asked(pod *unstructured.Unstructured, how string, grace time.Duration, status int) {
+	if status != http.StatusOK {
+		return
+	}
+	o, now := w.ownerOf(pod), time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.recordOf(nodeNameOf(pod))
+	if r == nil {
+		return
+	}
+	owner, _, _ := strings.Cut(pod.GetName(), "-")
+	came := pod.GetCreationTimestamp().Time
+	w.asks = append(w.asks, ask{
+		uid: string(pod.GetUID()), owner: owner, tolerates: o.tolerates, node: r.uid, at: now,
+		late: r.cordonedBy != "" && came.After(r.cordoned.Add(10*time.Second)) || r.cordonedBy == "" && !r.uncordoned.IsZero() && came.After(r.uncordoned),
+	})
+	if w.stops++; w.stops == mostStops {
+		w.violate(boundedStops, "%d evictions and deletions, the last is of %s on %s", w.stops, pod.GetName(), r.name)
+		w.stop()
+	}
+	m := r.m
+	if at := pod.GetDeletionTimestamp(); at != nil && at.Time.Add(-o.grace).Before(m.began) {
+		return // it died with the machine's life before
+	}
+	if m.life > 0 && now.Sub(m.began) < startTakes+bootTakes && came.Before(m.began) {
+		return // the same: no kubelet has started anything in this life so far
+	}
+	where := fmt.Sprintf("pod %s (grace %s) on %s of %s, which is %s: %s with %s", pod.GetName(), o.grace, r.name, m.id, m.state, how, grace)
+	if m.state == "pending" || m.state == "stopped" || m.state == "terminated" { // nothing runs there
+		return
+	}
+	if grace < o.grace && w.near(m, o.grace, now) == nil {
+		w.violate(noForce, "%s; notices: %s", where, w.noticesOf(m))
+	}
+	if how == "deleted" && w.near(m, o.grace, now) == nil && !w.stopping(m, now) {
+		w.violate(noBudget, "%s, refused before: %t; notices: %s", where, w.refused[string(pod.GetUID())], w.noticesOf(m))
+	}
+	if o.kind == "DaemonSet" {
+		w.violate(othersStay, "%s: it is of a DaemonSet", where)
+	}
+}
+
+// noticesOf are the notices about a machine, for people. w.mu is held.
+func (w *world) noticesOf(m *machine) string {
+	var all []string
+	for _, p := range w.posts {
+		if p.m == m && p.kind != "state" {
+			text := fmt.Sprintf("%s %s of life %d at %s", p.kind, p.text, p.life, w.since(p.at))
+			if !p.deadline.IsZero() {
+				text += ", deadline " + w.since(p.deadline)
+			}
+			all = append(all, text)
+		}
+	}
+	return fmt.Sprintf("(life %d) %s", m.life, strings.Join(all[max(0, len(all)-4):], "; "))
+}
+
+func (w *world) since(at time.Time) string {
+	return (at.Sub(w.begin) - 5*time.Second).Round(time.Second).String()
+}
+
+// patched sees each patch of a Node by the program. The API server's mu is held.
+func (w *world) patched(before, after *unstructured.Unstructured) {
+	b, a := asNode(before), asNode(after)
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.nodes[a.UID]
+	if r == nil {
+		return
+	}
+	w.patchedCordon(r, b, a, now)
+	for _, t := range b.Spec.Taints {
+		if slices.Contains(a.Spec.Taints, t) {
+			continue
+		}
+		if !r.ourTaints[t.Key] {
+			w.violate(othersStay, "taint %s of node %s was removed or changed", t.Key, r.name)
+		}
+		delete(r.ourTaints, t.Key)
+	}
+	for _, t := range a.Spec.Taints {
+		if !slices.Contains(b.Spec.Taints, t) {
+			r.ourTaints[t.Key] = true
+			// Whoever had to wait for the API server does not ask EC2 once more; see atRest.
+			if t.Key == corev1.TaintNodeOutOfService && r.m.runs() && !w.troubled("API", recovered) {
+				w.violate(noFalseTaint, "node %s was tainted out of service, and %s is %s; notices: %s", r.name, r.m.id, r.m.state, w.noticesOf(r.m))
+			}
+		}
+	}
+	for key, value := range b.Labels {
+		if now, there := a.Labels[key]; (!there || now != value) && !r.ourLabels[key] {
+			w.violate(othersStay, "label %s of node %s was removed or changed", key, r.name)
+		}
+	}
+	for key, value := range a.Labels {
+		if old, there := b.Labels[key]; !there || old != value {
+			r.ourLabels[key] = true
+		}
+	}
+	for key, value := range b.Annotations {
+		if a.Annotations[key] != value && !strings.HasPrefix(key, "node-termination-handler/") {
+			w.violate(othersStay, "annotation %s of node %s was removed or changed", key, r.name)
+		}
+	}
+	if !isEnd(b.Labels[cluster.StateLabel]) && isEnd(a.Labels[cluster.StateLabel]) {
+		w.drained(r, a, now)
+	}
+}
+
+// isEnd reports whether a node with that state was drained, in whatever way that ended.
+func isEnd(state string) bool {
+	return state != "" && state != cluster.StateWaiting && state != cluster.StateDraining
+}
+
+func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
+	switch {
+	case b.Spec.Unschedulable && !a.Spec.Unschedulable:
+		if r.cordonedBy == person {
+			w.violate(othersStay, "node %s was uncordoned, which %s had cordoned", r.name, r.cordonedBy)
+		}
+		r.cordon("")
+	case !b.Spec.Unschedulable && a.Spec.Unschedulable:
+		r.ourCordons++
+		r.cordon("us")
+		if r.uncordoned.IsZero() || !r.midDrain {
+			return
+		}
+		// A notice, a repeated one too, and a new leader may be reason enough.
+		reason := func(at time.Time) bool {
+			return !at.After(now) && (at.After(r.uncordoned) || w.calm(at, r.uncordoned) < nearly)
+		}
+		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && reason(p.visible) }) || slices.ContainsFunc(w.leaders, reason) {
+			r.fights = 0
+			return
+		}
+		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && p.visible.After(r.foughtAt) && !p.visible.After(now) }) {
+			r.fights = 0 // a notice since may have begun a new episode
+		}
+		r.foughtAt = now
+		if r.fights++; r.fights > 1 {
+			w.violate(noFight, "node %s was cordoned again %s after a person uncordoned it, not for the first time; notices: %s", r.name, now.Sub(r.uncordoned), w.noticesOf(r.m))
+		}
+	}
+}
+
+// drained looks at the world when a drain has ended. Both mu are held.
+func (w *world) drained(r *nodeRecord, n *corev1.Node, now time.Time) {
+	m := r.m
+	r.finished = now
+	for _, p := range w.posts {
+		if p.m == m && going(p, now) && w.calm(p.visible, now) >= acted/2 {
+			w.openNodes(p, now, "the drain of "+r.name+" ends", func(name string) *corev1.Node {
+				if u := w.api.objects["nodes/"+name]; u != nil {
+					return asNode(u)
+				}
+				return nil
+			})
+		}
+	}
+	// What comes while the node is open again, or after its deadline, is not waited
+	// for, nor what a kubelet cannot stop.
+	stopped := func(p *post) bool {
+		return p.m == m && (p.text == "stopped" || p.text == "terminated") && !p.visible.After(now)
+	}
+	if w.blind() && slices.ContainsFunc(w.posts, stopped) { // it has to be believed
+		return
+	}
+	// "Drained" is said of no node that its deadline has come for.
+	late := w.near(m, 0, now) != nil && n.Labels[cluster.StateLabel] != cluster.StateDrained
+	if !m.runs() || !r.ready || !r.uncordoned.Before(r.cordoned) || !n.Spec.Unschedulable || late {
+		return
+	}
+	for _, u := range w.podsOf(r.name) {
+		o := w.ownerOf(u)
+		if o.tolerates || u.GetDeletionTimestamp() != nil || now.Sub(u.GetCreationTimestamp().Time) < 30*time.Second {
+			continue
+		}
+		w.violate(noEarlyEnd, "the drain of node %s of %s, which is %s, ends, and pod %s is there; notices: %s", r.name, m.id, m.state, u.GetName(), w.noticesOf(m))
+	}
+}
+
+// believed reports whether a notice that the machine has stopped has to be believed,
+// as EC2 could not be asked. w.mu is held.
+func (w *world) believed(m *machine, now time.Time) bool {
+	return w.blind() && slices.ContainsFunc(w.posts, func(p *post) bool {
+		return p.m == m && (p.text == "stopped" || p.text == "terminated") && !p.visible.After(now)
+	})
+}
+
+// going reports whether a true notice says that this life of its machine is about to end.
+func going(p *post, now time.Time) bool {
+	if p.forged || p.life != p.m.life || p.m.state != "running" || p.visible.After(now) || p.deadline.IsZero() || now.After(p.deadline) {
+		return false
+	}
+	return p.kind == "spot" || p.kind == "reservation" || p.kind == "block" || p.kind == "hook" && p.done.IsZero()
+}
+
+func (w *world) isGoing(p *post) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return going(p, time.Now())
+}
+
+// openNodes looks for Nodes that take pods on a machine that goes away: those that
+// have been ready, with their provider id, for long enough, and that no person has
+// opened. w.mu is held.
+func (w *world) openNodes(p *post, now time.Time, when string, node func(name string) *corev1.Node) {
+	if p.kind == "block" && (w.blind() || p.life != p.m.life) { // only EC2 knows its instances; who comes later, comes too late
+		return
+	}
+	for _, r := range w.nodes {
+		if r.m != p.m || !r.deleted.IsZero() || !r.provided || !r.ready || w.opened(p) || w.forgotten(p, r) {
+			continue
+		}
+		if w.calm(later(p.visible, later(r.since, r.readySince)), now) < acted {
+			continue
+		}
+		if n := node(r.name); n != nil && n.UID == r.uid && !n.Spec.Unschedulable {
+			w.violate(noOpenNode, "%s, and node %s of %s is schedulable %s after the notice (%s) could be received; notices: %s",
+				when, r.name, p.m.id, now.Sub(p.visible), p.kind, w.noticesOf(p.m))
+		}
+	}
+}
+
+// opened reports whether a person has uncordoned a Node of the machine after a notice of
+// this life: he wants it so. w.mu is held.
+func (w *world) opened(p *post) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
+		return r.m == p.m && slices.ContainsFunc(w.posts, func(before *post) bool {
+			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(before.visible)
+		})
+	})
+}
+
+// forgotten reports whether a new leader has begun between the deletion of a Node that
+// was done with and the coming of the next one: what the first carried went with it, and
+// with the memory of the replicas that saw it go. w.mu is held.
+func (w *world) forgotten(p *post, next *nodeRecord) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
+		// A new leader does not know that the instance had a Node, and may delete its notice as foreign.
+		foreign := w.h.options.deleteForeign && r.deleted.Before(p.visible)
+		done := foreign || !p.done.IsZero() || r.finished.After(p.visible)
+		return done && r.m == p.m && !r.deleted.IsZero() && slices.ContainsFunc(w.began, func(at time.Time) bool {
+			return !at.Before(r.deleted) && !at.After(next.since.Add(followIn))
+		})
+	})
+}
+
+// goes looks at the Nodes of a machine when it goes away by a notice.
+func (w *world) goes(p *post) {
+	nodes := map[string]*corev1.Node{}
+	for _, name := range w.nodesOf(p.m) {
+		n := &corev1.Node{}
+		if w.api.get("nodes", "", name, n) {
+			nodes[name] = n
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calm(p.visible, time.Now()) >= acted {
+		w.openNodes(p, time.Now(), p.m.id+" goes", func(name string) *corev1.Node { return nodes[name] })
+	}
+}
+
+// sees looks at a request to AWS before it is made; what it returns is called when
+// that has succeeded.
+func (w *world) sees(req *http.Request) (done func()) {
+	if req.Body == nil || req.Header.Get("X-Amz-Target") != "" || !strings.Contains(req.Header.Get("Content-Type"), "urlencoded") {
+		return nil
+	}
+	body, err := io.ReadAll(req.Body)
+	_ = req.Body.Close()
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	form, err2 := url.ParseQuery(string(body))
+	if err != nil || err2 != nil || form.Get("Action") != "CompleteLifecycleAction" {
+		return nil
+	}
+	token := form.Get("LifecycleActionToken")
+	w.mu.Lock()
+	w.tried[token] = append(w.tried[token], time.Now())
+	at := slices.IndexFunc(w.posts, func(p *post) bool { return p.token == token && token != "" })
+	w.mu.Unlock()
+	if at < 0 {
+		return nil
+	}
+	p := w.posts[at]
+	wrong := w.notYet(p)
+	if w.isGoing(p) {
+		w.goes(p)
+	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		p.done = time.Now()
+		if p.text == "others" {
+			w.violate(othersStay, "the hook %s of %s was completed, which is somebody else's", p.text, p.m.id)
+		}
+		if wrong != "" {
+			w.violate(noFalseHook, "the %s hook %q of %s was completed %s after it began: %s; notices: %s", p.kind, p.text, p.m.id, time.Since(p.at), wrong, w.noticesOf(p.m))
+		}
+		if p.kind == "launch" && wrong == "" && p.m.runs() {
+			w.after(0, func() { w.mayServeAgain(p.m, "its launch hook was completed", p) })
+		}
+	}
+}
+
+// notYet says why a hook must not be completed now; empty: it may.
+func (w *world) notYet(p *post) string {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, m := time.Now(), p.m
+	if !m.runs() || p.life != m.life {
+		return ""
+	}
+	if p.kind == "launch" {
+		for _, r := range w.nodes {
+			if r.m == m && r.deleted.IsZero() && (r.ready || now.Sub(r.readySince) < nearly) {
+				return ""
+			}
+		}
+		return "it has no Node that is ready"
+	}
+	if w.near(m, 0, now) != nil || w.believed(m, now) {
+		return ""
+	}
+	for _, r := range w.nodes {
+		if r.m != m || !r.deleted.IsZero() || !r.provided || !r.ready || now.Sub(r.readySince) < acted || r.uncordoned.After(r.cordoned) {
+			continue
+		}
+		for _, u := range w.podsOf(r.name) {
+			came := u.GetCreationTimestamp().Time
+			asked := !r.uncordoned.IsZero() && !came.Before(r.uncordoned.Truncate(time.Second)) // onto a node that a person opened, maybe when it was empty
+			if !w.ownerOf(u).tolerates && u.GetDeletionTimestamp() == nil && now.Sub(came) > nearly && !asked {
+				return fmt.Sprintf("pod %s is on %s, and there is time", u.GetName(), r.name)
+			}
+		}
+	}
+	return ""
+}
+
+// mayServeAgain looks, when that must have been done, whether the Nodes of a machine
+// take pods again: nothing else is known of it that would keep them from it.
+func (w *world) mayServeAgain(m *machine, why string, p *post) {
+	life := w.now(m).life
+	tries := 0
+	var told *post
+	if p.change != "" { // what was not announced in time changed nothing that could be taken back
+		w.mu.Lock()
+		at := slices.IndexFunc(w.posts, func(first *post) bool {
+			return first.m == m && first.change == p.change && !first.over && w.calm(first.visible, p.visible) >= acted
+		})
+		if at >= 0 {
+			told = w.posts[at]
+		}
+		w.mu.Unlock()
+		if told == nil {
+			return
+		}
+	}
+	var look func()
+	look = func() {
+		w.api.mu.Lock()
+		defer w.api.mu.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		now := time.Now()
+		since := later(p.visible, p.done)
+		if m.life != life || m.state != "running" || m.pool {
+			return
+		}
+		if w.calm(since, now) < heard {
+			if tries++; tries < 20 {
+				w.after(heard, look)
+			}
+			return
+		}
+		for _, other := range w.posts {
+			// A termination hook that is completed ends the life, or takes the machine to a warm
+			// pool: from there a launch hook brings it back, or nobody says that it is.
+			reason := other.kind != "state" && other.kind != "launch" && !other.over && (other.done.IsZero() || other.kind == "hook" && told != nil)
+			if other.m == m && other.change != "" && !other.over && slices.ContainsFunc(w.posts, func(end *post) bool {
+				return end.m == m && end.over && end.change == other.change && other.visible.After(end.visible) && w.led(end.visible, now)
+			}) {
+				return // no Node may have been there to carry that it is over
+			}
+			if other.change != "" { // over by now?
+				reason = !slices.ContainsFunc(w.posts, func(end *post) bool {
+					return end.over && end.m == m && end.change == other.change && !end.at.Before(other.at) && w.calm(end.visible, now) >= heard
+				})
+			}
+			// Which termination belongs to the past of an instance that never stopped, its launch hook
+			// says; whether that is real is asked by a heartbeat.
+			if told == nil && w.troubled("Auto Scaling denied", time.Hour) {
+				return
+			}
+			// A forged termination hook that is open at the launch is believed: whoever can forge one can
+			// as well forge a warning after the launch.
+			if other.m == m && other.forged && strings.HasPrefix(other.kind, "forged hook") && (other.done.IsZero() || other.done.After(p.at)) {
+				return
+			}
+			// Also one of an earlier life, if it came so late that it may be believed for want of an answer,
+			// or if EC2 could not be asked for the launch since, which ends what concerns a scheduled change.
+			late := other.visible.After(p.at.Add(-heard)) && w.troubled("EC2", time.Hour)
+			if other.m == m && reason && (other.life == m.life || other.kind == "block" || late || (told != nil || other.change != "") && w.troubled("EC2 denied", time.Hour)) {
+				return
+			}
+		}
+		for _, r := range w.nodes {
+			u := w.api.objects["nodes/"+r.name]
+			if r.m != m || !r.deleted.IsZero() || u == nil || !r.ready || now.Sub(r.readySince) < acted || !r.provided {
+				continue
+			}
+			// What an earlier notice has left, and what came after a person had undone the
+			// change, a change that is over does not take back.
+			if told != nil && (!r.openAt(told.visible) || r.uncordoned.After(told.visible)) {
+				continue
+			}
+			n := asNode(u)
+			if n.Spec.Unschedulable && r.cordonedBy == "us" {
+				w.violate(serveAgain, "%s of %s: %s %s ago, and it is cordoned by us; notices: %s", r.name, m.id, why, now.Sub(since), w.noticesOf(m))
+			}
+			for _, t := range n.Spec.Taints {
+				if r.ourTaints[t.Key] && (told == nil || strings.HasSuffix(t.Key, "scheduled-maintenance")) {
+					w.violate(serveAgain, "%s of %s: %s %s ago, and it has our taint %s; notices: %s", r.name, m.id, why, now.Sub(since), t.Key, w.noticesOf(m))
+				}
+			}
+		}
+	}
+	w.mu.Lock()
+	w.looks = append(w.looks, look) // at the end too
+	w.mu.Unlock()
+	w.after(max(0, time.Until(p.visible))+heard+nearly, look)
+}
+
+// ahead reports whether the deadline of what a node carries is to come.
+func ahead(node *corev1.Node) bool {
+	i, _, err := cluster.ReadIntent(node)
+	return err == nil && i.Deadline().After(time.Now())
+}
+
+// atRest looks at what is still held when all is over, and a leader is there.
+func (w *world) atRest() {
+	w.leading <- struct{}{}
+	defer func() { <-w.leading }()
+	r := w.replica
+	if r == nil {
+		return
+	}
+	load := r.c.Load()
+	held, _ := r.s.InFlight()
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.nodes {
+		u := w.api.objects["nodes/"+n.name]
+		if !n.deleted.IsZero() || u == nil {
+			continue
+		}
+		node := asNode(u)
+		switch state := node.Labels[cluster.StateLabel]; {
+		case (state == cluster.StateWaiting || state == cluster.StateDraining && ahead(node)) && w.h.options.maxUnready > 0:
+			w.waits = true // other nodes may be out of use for good
+		case state == cluster.StateDraining || state == cluster.StateWaiting:
+			w.violate(boundedMemory, "node %s of %s, which is %s, is still %s; notices: %s", n.name, n.m.id, n.m.state, state, w.noticesOf(n.m))
+		}
+		if n.ourTaints[corev1.TaintNodeOutOfService] && hasTaint(node, corev1.TaintNodeOutOfService) && n.m.state == "running" && n.ready {
+			w.violate(noFalseTaint, "node %s is still tainted out of service, and %s runs", n.name, n.m.id)
+		}
+	}
+	if w.waits {
+		return
+	}
+	if load.Drains+load.Hooks+load.HeldBack > 0 {
+		w.violate(boundedMemory, "at the end %d drains, %d hooks and %d nodes that are held back", load.Drains, load.Hooks, load.HeldBack)
+	}
+	if held > 0 && w.h.options.deleteForeign {
+		w.violate(boundedMemory, "at the end %d messages are held", held)
+	}
+}
+
+// checkAll looks at the records.
+func (w *world) checkAll() {
+	actions := w.aws.LifecycleActions()
+	messages := w.aws.Messages(queueName)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checkHooks(actions)
+	w.checkStops()
+	if !w.cutShort && !w.waits {
+		w.checkMessages(messages)
+	}
+}
+
+func (w *world) checkHooks(actions []awssim.LifecycleAction) {
+	for _, a := range actions {
+		at := slices.IndexFunc(w.posts, func(p *post) bool { return p.token == a.Token })
+		if at < 0 || a.Hook == "others" {
+			continue
+		}
+		p := w.posts[at]
+		// A leader that follows, a message that comes again and a call that fails are reasons to try once more.
+		most := 10 + 10*len(w.leaders)
+		if len(w.leaders)+len(w.troubles) == 0 && w.h.options.duplicates == 0 && !slices.ContainsFunc(w.h.steps, func(s step) bool { return s.text == "twice" }) {
+			most = 1
+		}
+		if n := len(w.tried[a.Token]); n > most && len(w.troubles) == 0 {
+			w.violate(hookInTime, "the %s hook of %s was completed in %d tries", p.kind, p.m.id, n)
+		}
+		tried, late := w.tried[a.Token], 0
+		for _, at := range tried {
+			if at.Sub(a.GlobalDeadline) > acted {
+				late++
+			}
+		}
+		// Who hears of it late tries once. Where the hook could not be read its limit is that of all, 48 hours.
+		if most := 3 * (1 + len(w.leaders)); late > most && !slices.ContainsFunc(w.troubles, func(t trouble) bool { return strings.HasPrefix(t.what, "Auto Scaling") && t.to.After(a.Started) }) {
+			w.violate(hookInTime, "the %s hook of %s was tried %d times after its global limit, the last time %s after it",
+				p.kind, p.m.id, late, tried[len(tried)-1].Sub(a.GlobalDeadline))
+		}
+		if end := a.Started.Add(w.h.options.launchTimeout); a.Transition == awssim.Launching && (a.Ended.After(end) || a.Ended.IsZero() && a.Deadline.After(end)) {
+			w.violate(hookInTime, "the launch hook of %s, open for %s, was held open by %d heartbeats", p.m.id, w.h.options.launchTimeout, a.Heartbeats)
+		}
+		if a.Outcome != awssim.TimedOut || w.calm(a.Ended.Add(-2*nearly), a.Ended) < 2*nearly {
+			continue
+		}
+		trouble := slices.ContainsFunc(w.troubles, func(t trouble) bool { return t.to.After(a.Started) && t.from.Before(a.Ended) })
+		killed := slices.ContainsFunc(w.killed, func(k time.Time) bool { return k.After(a.Started) && k.Before(a.Ended) })
+		possible := false
+		for _, r := range w.nodes {
+			there := r.m == p.m && r.provided && (r.deleted.IsZero() || r.deleted.After(a.Ended))
+			if !w.h.options.tagCheck && r.since.After(p.visible) {
+				there = false // nothing tells that an instance without a Node is this cluster's
+			}
+			begin := later(p.visible, r.since)
+			if p.kind == "launch" {
+				there = there && r.ready && !killed
+				begin = later(begin, r.readySince)
+			}
+			possible = possible || there && w.calm(begin, a.Ended) >= heard
+		}
+		if possible && !trouble {
+			w.violate(hookInTime, "the %s hook of %s, open from %s to %s, timed out, and it could have been completed; notices: %s",
+				p.kind, p.m.id, w.since(a.Started), w.since(a.Ended), w.noticesOf(p.m))
+		}
+	}
+}
+
+// checkStops compares what was asked of pods with the pods that were there. In a drain a
+// pod may be evicted, deleted, and told to hurry, once more by a new leader and where an
+// answer was lost. Those
+// that came under the cordon, or where a person has opened the node, may be asked to
+// leave once for each reason to drain.
+func (w *world) checkStops() {
+	perPod := map[string]int{}
+	late := map[string]int{}
+	reasons := map[types.UID]int{}
+	for uid, r := range w.nodes {
+		reasons[uid] = 2 + len(w.leaders) + r.ourCordons
+		for _, p := range w.posts {
+			if p.m == r.m {
+				reasons[uid]++
+			}
+		}
+	}
+	for _, a := range w.asks {
+		perPod[a.uid]++
+		if n := perPod[a.uid]; n == 4+2*(len(w.leaders)+len(w.troubles)+w.nodes[a.node].ourCordons) {
+			w.violate(boundedStops, "a pod of %s on %s was asked to leave %d times", a.owner, w.nodes[a.node].name, n)
+		}
+		if a.late && perPod[a.uid] == 1 {
+			key := a.owner + " on " + w.nodes[a.node].name
+			late[key]++
+			var k int
+			_, _ = fmt.Sscanf(a.owner, "app%d", &k)
+			if n := late[key]; n == 1+w.h.owners[k].replicas*reasons[a.node] {
+				w.violate(boundedStops, "%d pods of %s were asked to leave that had come after the cordon, or after a person uncordoned the node", n, key)
+			}
+		}
+	}
+}
+
+func (w *world) checkMessages(messages []awssim.Message) {
+	for _, message := range messages {
+		var e struct {
+			Account string
+			Detail  struct {
+				ID            string `json:"instance-id"`
+				EC2InstanceID string `json:"EC2InstanceId"`
+			}
+			Resources []string
+		}
+		_ = json.Unmarshal([]byte(message.Body), &e)
+		if !w.h.options.deleteForeign {
+			if strings.Contains(message.Body, strangerID) { // others may know it
+				continue
+			}
+			at := slices.IndexFunc(w.machines, func(m *machine) bool {
+				return (m.id == e.Detail.ID || m.id == e.Detail.EC2InstanceID || slices.Contains(e.Resources, m.id)) && m.state == "running"
+			})
+			if at < 0 || e.Account != account || !slices.ContainsFunc(w.records(), func(r *nodeRecord) bool { return r.m == w.machines[at] && r.deleted.IsZero() }) {
+				continue
+			}
+		}
+		w.violate(noMessageLeft, "after %d deliveries: %.300s", message.ReceiveCount, message.Body)
+	}
+}
+
+func (w *world) records() []*nodeRecord {
+	var all []*nodeRecord
+	for _, r := range w.nodes {
+		all = append(all, r)
+	}
+	return all
+}

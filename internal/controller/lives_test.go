@@ -1,0 +1,352 @@
+package controller
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	lives       = flag.Int("lives", 200, "how many histories of nodes to play")
+	livesShrink = flag.Int("lives-shrink", 2, "how many histories to shrink of those that violate the same")
+	livesSeed   = flag.Uint64("lives-seed", 1, "seed of the first history, the same each time so that no gate fails by chance; 0: one of its own; it is printed")
+)
+
+// A history is what happens to a few machines: nothing in it is left to chance but
+// the order in which goroutines run.
+type history struct {
+	seed     uint64
+	options  livesOptions
+	machines []bool // in service from the beginning; the others may be launched
+	owners   []owner
+	steps    []step
+}
+
+// livesOptions are those of the program, the group and the queue.
+type livesOptions struct {
+	tagCheck, deleteForeign, heartbeats, marks, outOfService bool
+	othersHook, launchHook                                   bool
+	maxUnready, workers                                      int
+	block                                                    int // the machines of a Capacity Block, the first ones
+	completionDelay                                          time.Duration
+	hookTimeout, launchTimeout                               time.Duration
+	shutdown                                                 time.Duration // of an instance
+	duplicates                                               float64
+	disorder                                                 bool
+}
+
+// An owner keeps pods running.
+type owner struct {
+	kind      string // ReplicaSet, StatefulSet, DaemonSet; empty: nobody makes them anew
+	replicas  int
+	grace     time.Duration
+	stops     time.Duration // what a pod takes to stop
+	budget    time.Duration // for which evictions of a pod are refused; negative: until the end of the history
+	tolerates bool          // the cordon, and every taint: the pods come back to the node that they left
+	finalizer bool
+}
+
+func (o livesOptions) String() string {
+	on := []string{fmt.Sprintf("hooks time out after %s and %s, instances stop in %s", o.hookTimeout, o.launchTimeout, o.shutdown)}
+	for name, set := range map[string]bool{
+		"tag check": o.tagCheck, "delete foreign messages": o.deleteForeign, "heartbeats": o.heartbeats, "taints and labels": o.marks,
+		"out-of-service taint": o.outOfService, "a hook of others": o.othersHook, "a launch hook": o.launchHook, "disorder": o.disorder,
+		fmt.Sprintf("the first %d machines in a block", o.block): o.block > 0,
+		fmt.Sprint("max unready ", o.maxUnready):                 o.maxUnready > 0, fmt.Sprint("workers ", o.workers): o.workers > 0,
+		fmt.Sprint("completion delay ", o.completionDelay): o.completionDelay > 0, fmt.Sprint("duplicates ", o.duplicates): o.duplicates > 0,
+	} {
+		if set {
+			on = append(on, name)
+		}
+	}
+	slices.Sort(on[1:])
+	return strings.Join(on, ", ")
+}
+
+func (o owner) String() string {
+	s := fmt.Sprintf("%s, grace %s, stop in %s", cmp.Or(o.kind, "no owner"), o.grace, o.stops)
+	switch {
+	case o.budget < 0:
+		s += ", a budget refuses"
+	case o.budget > 0:
+		s += fmt.Sprintf(", a budget refuses for %s", o.budget)
+	}
+	if o.tolerates {
+		s += ", tolerate everything"
+	}
+	if o.finalizer {
+		s += ", have a finalizer"
+	}
+	return s
+}
+
+// A step is one thing that happens. What it cannot happen to is not affected.
+type step struct {
+	at   time.Duration
+	what string
+	m    int           // the machine
+	d    time.Duration // of whatever the step is about
+	late time.Duration // by which its notice comes late
+	text string
+}
+
+func (s step) String() string {
+	line := fmt.Sprintf("%12s  %s", s.at.Round(time.Second), s.what)
+	if s.m >= 0 {
+		line += " " + machineName(s.m)
+	}
+	if s.text != "" {
+		line += " " + s.text
+	}
+	if s.d != 0 {
+		line += " " + s.d.String()
+	}
+	if s.late != 0 {
+		line += fmt.Sprintf(", the notice %s late", s.late)
+	}
+	return line
+}
+
+// A violation is an invariant that did not hold.
+type violation struct {
+	check invariant
+	step  int // the last one before it; -1: none
+	at    time.Duration
+	text  string
+}
+
+func (v violation) String() string {
+	return fmt.Sprintf("%s [%s, after step %d]: %s", v.check, v.at.Round(time.Millisecond), v.step, v.text)
+}
+
+// String is a history to read, and to play with pencil and paper.
+func (h *history) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "options: %s\n", h.options)
+	for k, inService := range h.machines {
+		fmt.Fprintf(&b, "machine %s, in service: %t\n", machineName(k), inService)
+	}
+	for k, o := range h.owners {
+		fmt.Fprintf(&b, "%d pods of %s: %s\n", o.replicas, ownerName(k), o)
+	}
+	for k, s := range h.steps {
+		fmt.Fprintf(&b, "%3d %s\n", k, s)
+	}
+	return b.String()
+}
+
+// knownLives are seeds that have found something.
+var knownLives = []uint64{
+	31, 206, 537, 568, 612, 749, 777, 921, 5275, 5305, 5453, 5498, 20179, 20333, 20390, 20965, 60093, 80225, 80327, 301672, 400201,
+	1001688, 1001840, 447619462649, 447619462765, 447619462931, 447619462939, 172761720324,
+	239615719952, 239615729517, 239615728333, 239615727954, 239615725616, 239615725488, 239615721962, 239615726823, 239615724753, 239615720183,
+	942780663031, 942780662126, 76570306184, 453659213444, 202993839611, 202993839000, 202993835946,
+	741654302152, 741654298156, 741654295387, 264257743815, 264257736869,
+}
+
+// Whatever lives the machines of a cluster have, and whatever AWS and people tell
+// of them, the invariants hold; see their list.
+func TestLives(t *testing.T) {
+	first := *livesSeed
+	if first == 0 {
+		first = 1 + rand.Uint64N(1e12)
+	}
+	t.Logf("lives-seed=%d", first)
+	var seeds []uint64
+	if *lives > 1 {
+		seeds = slices.Clone(knownLives)
+	}
+	for k := range *lives {
+		seeds = append(seeds, first+uint64(k))
+	}
+	record := &livesRecord{shrunk: map[invariant]int{}, failed: map[invariant][]uint64{}}
+	t.Cleanup(func() { record.log(t) })
+	for _, seed := range seeds {
+		t.Run(fmt.Sprintf("lives-seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			h := drawHistory(seed)
+			found := play(t, h, "", *lives == 1 && testing.Verbose())
+			if len(found) == 0 {
+				return
+			}
+			if record.add(seed, found) {
+				h, found = shrink(t, h, found)
+			}
+			lines := make([]string, len(found))
+			for k, v := range found {
+				lines[k] = v.String()
+			}
+			t.Errorf("%s\n%s\nagain: go test ./internal/controller -run TestLives -lives 1 -lives-seed %d -v", strings.Join(lines, "\n"), h, seed)
+		})
+	}
+}
+
+// livesRecord is what many histories have found.
+type livesRecord struct {
+	mu     sync.Mutex
+	shrunk map[invariant]int
+	failed map[invariant][]uint64
+}
+
+// add reports whether the history is worth to be shrunk: the first few of each kind are.
+func (r *livesRecord) add(seed uint64, found []violation) (worth bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range found {
+		if r.shrunk[v.check] < *livesShrink {
+			r.shrunk[v.check]++
+			worth = true
+		}
+		if !slices.Contains(r.failed[v.check], seed) {
+			r.failed[v.check] = append(r.failed[v.check], seed)
+		}
+	}
+	return worth
+}
+
+func (r *livesRecord) log(t *testing.T) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, check := range invariants {
+		if seeds := r.failed[check]; len(seeds) > 0 {
+			t.Logf("%d histories violate %q, such as those of %v", len(seeds), check, seeds[:min(len(seeds), 5)])
+		}
+	}
+}
+
+// A history of days takes a fraction of a second. One that takes this long does not
+// go on: something is tried again and again without a pause.
+const (
+	longestHistory = 5 * time.Minute
+	longestEnd     = time.Minute
+)
+
+// play lets a history happen in a bubble of its own. It ends when the invariant
+// until, if there is one, is violated.
+func play(t *testing.T, h *history, until invariant, verbose bool) (found []violation) {
+	t.Helper()
+	var stuck atomic.Bool
+	var last *time.Timer
+	var mu sync.Mutex
+	guard := time.AfterFunc(longestHistory, func() {
+		stuck.Store(true) // the next request ends it
+		mu.Lock()
+		defer mu.Unlock()
+		last = time.AfterFunc(longestEnd, func() {
+			debug.SetTraceback("all")
+			panic(fmt.Sprintf("the history of seed %d does not go on, without any request\n%s", h.seed, h))
+		})
+	})
+	defer func() {
+		guard.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if last != nil {
+			last.Stop()
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, h, &stuck, verbose)
+		w.until = until
+		w.play()
+		found = w.found()
+	})
+	return found
+}
+
+// shrink looks for a shorter history that violates the same: without steps, without
+// machines, without pods, in less time.
+func shrink(t *testing.T, h *history, found []violation) (*history, []violation) {
+	t.Helper()
+	const patience = 20 * time.Second
+	begin := time.Now()
+	want := found[0].check
+	fails := func(candidate *history) bool {
+		if time.Since(begin) > patience {
+			return false
+		}
+		now := play(t, candidate, want, false)
+		if !slices.ContainsFunc(now, func(v violation) bool { return v.check == want }) {
+			return false
+		}
+		h, found = candidate, now
+		return true
+	}
+	if last := found[0].step + 1; last < len(h.steps) { // what came later did not cause it
+		candidate := *h
+		candidate.steps = h.steps[:last]
+		fails(&candidate)
+	}
+	for size := (len(h.steps) + 1) / 2; size > 0; size /= 2 {
+		for at := 0; at < len(h.steps); {
+			candidate := *h
+			candidate.steps = slices.Delete(slices.Clone(h.steps), at, min(at+size, len(h.steps)))
+			if !fails(&candidate) {
+				at += size
+			}
+		}
+	}
+	for m := len(h.machines) - 1; m > 0; m-- {
+		candidate := *h
+		candidate.machines = slices.Clone(h.machines)
+		candidate.machines[m] = false
+		candidate.steps = slices.DeleteFunc(slices.Clone(h.steps), func(s step) bool { return s.m == m })
+		if h.machines[m] {
+			fails(&candidate)
+		}
+	}
+	for k := len(h.owners) - 1; k >= 0; k-- {
+		candidate := *h
+		candidate.owners = slices.Clone(h.owners)
+		candidate.owners[k].replicas = 0
+		if h.owners[k].replicas > 0 && h.owners[k].kind != "DaemonSet" {
+			fails(&candidate)
+		}
+	}
+	for _, simpler := range []func(o *livesOptions){
+		func(o *livesOptions) { o.duplicates, o.disorder = 0, false },
+		func(o *livesOptions) { o.maxUnready, o.workers, o.completionDelay = 0, 0, 0 },
+		func(o *livesOptions) { o.marks, o.outOfService = false, false },
+		func(o *livesOptions) { o.othersHook = false },
+		func(o *livesOptions) { o.launchHook = false },
+		func(o *livesOptions) { o.heartbeats = false },
+		func(o *livesOptions) { o.deleteForeign = true },
+		func(o *livesOptions) { o.tagCheck = false },
+	} {
+		candidate := *h
+		if simpler(&candidate.options); candidate.options != h.options {
+			fails(&candidate)
+		}
+	}
+	for again := true; again; {
+		again = false
+		for k := range h.steps {
+			before := time.Duration(0)
+			if k > 0 {
+				before = h.steps[k-1].at
+			}
+			gap := h.steps[k].at - before
+			if gap < 2*time.Minute {
+				continue
+			}
+			candidate := *h
+			candidate.steps = slices.Clone(h.steps)
+			for j := k; j < len(candidate.steps); j++ {
+				candidate.steps[j].at -= gap / 2
+			}
+			again = fails(&candidate) || again
+		}
+	}
+	slices.SortStableFunc(found, func(a, b violation) int { return cmp.Compare(a.at, b.at) })
+	return h, found
+}

@@ -1,0 +1,179 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// A resolution says whose an instance is, and which Nodes it has.
+type resolution struct {
+	ownership decision.Ownership
+	refs      []cluster.Ref // the one that is ready comes first
+	ready     bool          // the first is
+	intent    intent.Intent // of the first; zero if it has none that can be read
+	state     decision.InstanceState
+	launched  time.Time
+}
+
+// ref is the first of the Nodes; zero if there is none.
+func (f resolution) ref() cluster.Ref {
+	if len(f.refs) == 0 {
+		return cluster.Ref{}
+	}
+	return f.refs[0]
+}
+
+// ofNodes is the resolution of an instance that has Nodes.
+func ofNodes(id string, nodes []*corev1.Node) resolution {
+	f := resolution{ownership: decision.Ours, ready: cluster.Ready(nodes[0])}
+	for _, node := range nodes {
+		ref := cluster.RefOf(node)
+		ref.Instance = id // also where the node has no provider id
+		f.refs = append(f.refs, ref)
+	}
+	if i, ok, err := cluster.ReadIntent(nodes[0]); ok && err == nil {
+		f.intent = i
+	}
+	return f
+}
+
+// asked adds what EC2 says of the instance.
+func (f resolution) asked(inst instance.Instance, known bool) resolution {
+	f.launched = lastLaunch(inst)
+	switch {
+	case known && alive(inst):
+		f.state = decision.Running
+	case inst.State == "stopping" || inst.State == "shutting-down":
+		f.state = decision.Stopping
+	default:
+		f.state = decision.Gone
+	}
+	return f
+}
+
+// lastLaunch is when the instance was started last. It is in whole seconds, as events are.
+func lastLaunch(inst instance.Instance) time.Time { return inst.Launched.Truncate(time.Second) }
+
+func alive(inst instance.Instance) bool { return inst.State == "pending" || inst.State == "running" }
+
+// resolve finds out whose an instance is. EC2 is not asked about a new spot warning or
+// recommendation for a known node, unless the tag check is on. A notice about the past, and
+// one that ends a drain or takes a change back, is compared with what EC2 says now.
+func (c *Controller) resolve(
+	ctx context.Context, n notice.Notice, id string, maxAge time.Duration,
+) (resolution, error) {
+	if c.Elsewhere(n) {
+		c.warnOfOtherAccount(n)
+		c.reportIgnored(n, id, c.Cluster.ByInstance(id),
+			"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
+		return resolution{ownership: decision.Elsewhere}, nil
+	}
+	nodes := c.Cluster.ByInstance(id)
+	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange ||
+		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
+	doubtful := doubt && len(nodes) > 0
+	switch {
+	case doubtful:
+		maxAge = min(maxAge, answerFresh)
+	case len(nodes) > 0 && c.ManagedTag == "":
+		return ofNodes(id, nodes), nil
+	}
+	asking, cancel := ctx, func() {}
+	if doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
+		asking, cancel = context.WithTimeout(ctx, doubtTimeout)
+	}
+	defer cancel()
+	inst, known, err := c.lookUp(asking, id, maxAge, len(nodes) > 0)
+	if err != nil {
+		return c.withoutAnswer(n, id, nodes, err)
+	}
+	if len(nodes) == 0 && known {
+		nodes = c.nodesNamedLike(inst)
+		if doubtful = doubt && len(nodes) > 0; doubtful && maxAge > answerFresh {
+			return c.resolve(ctx, n, id, answerFresh)
+		}
+	}
+	_, tagged := inst.Tags[c.ManagedTag]
+	switch {
+	case known && c.LacksTag(inst.Tags):
+		c.reportIgnored(n, id, nodes, "it has no tag "+c.ManagedTag,
+			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, c.ManagedTag))
+		return resolution{ownership: decision.Unmanaged}, nil
+	case doubtful:
+		return ofNodes(id, nodes).asked(inst, known), nil
+	case len(nodes) > 0:
+		f := ofNodes(id, nodes)
+		f.launched = lastLaunch(inst) // the answer may be old: a later launch is possible
+		return f, nil
+	}
+	mine := c.Cluster.RecentlyDeleted(id) || known && c.expected(inst, tagged)
+	switch {
+	// EC2 shows a new instance a little later than Auto Scaling announces it.
+	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
+		return resolution{ownership: decision.Pending}, nil
+	case !mine:
+		return resolution{ownership: decision.Foreign}, nil
+	case known && alive(inst):
+		return resolution{ownership: decision.Pending, launched: lastLaunch(inst)}, nil
+	case maxAge > answerKeptShort: // it may have been started since
+		return c.resolve(ctx, n, id, answerKeptShort)
+	}
+	return resolution{ownership: decision.Departed}, nil
+}
+
+// withoutAnswer is the resolution of an instance that EC2 has said nothing about.
+func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (resolution, error) {
+	refused := errors.Is(err, instance.ErrDenied) && c.ManagedTag == ""
+	switch {
+	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended):
+		return ofNodes(id, nodes), nil // there is nothing but the message to go by
+	case refused && c.Cluster.RecentlyDeleted(id) && n.Kind == notice.ASGLaunch: // it is started again
+		return resolution{ownership: decision.Pending}, nil
+	case refused && c.Cluster.RecentlyDeleted(id):
+		return resolution{ownership: decision.Departed}, nil
+	case refused:
+		return resolution{ownership: decision.Unknown}, nil
+	case len(nodes) > 0 && !n.Gone && !n.Ended:
+		// A tag hardly ever changes: an old answer is good enough.
+		if inst, known, asked := c.Instances.Known(id); known && time.Since(asked) < tagKept {
+			if !c.LacksTag(inst.Tags) {
+				return ofNodes(id, nodes), nil
+			}
+		}
+	}
+	return resolution{}, err
+}
+
+// expected reports whether an instance without a Node belongs to this cluster.
+func (c *Controller) expected(inst instance.Instance, tagged bool) bool {
+	switch {
+	case c.ManagedTag != "" && tagged:
+		return true
+	case c.ClusterName != "":
+		_, owned := inst.Tags["kubernetes.io/cluster/"+c.ClusterName]
+		return owned || inst.Tags["aws:eks:cluster-name"] == c.ClusterName || inst.Tags["eks:cluster-name"] == c.ClusterName
+	}
+	return c.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
+}
+
+// nodesNamedLike returns the node without a provider id that has the name of the instance.
+func (c *Controller) nodesNamedLike(inst instance.Instance) []*corev1.Node {
+	if inst.PrivateDNSName == "" {
+		return nil
+	}
+	node := c.Cluster.ByName(inst.PrivateDNSName)
+	if node == nil || node.Spec.ProviderID != "" {
+		return nil
+	}
+	return []*corev1.Node{node}
+}

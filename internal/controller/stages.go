@@ -1,0 +1,156 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// nodeState is what a drain has to know of its node. A deleted Node is not ready.
+func (c *Controller) nodeState(nd *nodeDrain) drain.NodeState {
+	node, there := c.Cluster.Look(nd.ref)
+	if !there {
+		return drain.NodeState{}
+	}
+	uncordoned, times, goes := c.uncordoned(node)
+	return drain.NodeState{
+		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
+		CordonPending: uncordoned && times == 0 && goes, // watchNode is about to do that
+	}
+}
+
+// tighten sends the terms of the drain each time its intent has changed.
+func (nd *nodeDrain) tighten(ctx context.Context, changed <-chan struct{}, terms chan<- drain.Terms) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		var carried intent.Intent
+		carried, changed = nd.current()
+		select {
+		case <-ctx.Done():
+			return
+		case terms <- TermsOf(carried):
+		}
+	}
+}
+
+// TermsOf is what an intent asks of a drain.
+func TermsOf(i intent.Intent) drain.Terms {
+	return drain.Terms{Deadline: i.Deadline(), IgnoreBudgets: i.HasDated(notice.StateChange), CordonedAt: i.CordonedAt}
+}
+
+// acquireWorker waits for a worker, if their number is bounded and the drain is not urgent.
+// free gives the worker back. A drain that takes longer than the grace period of a node loses
+// its worker before its end. It mostly waits for PodDisruptionBudgets then, and a budget that
+// never allows a disruption must not stop all other drains.
+func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free func(), err error) {
+	for c.workers != nil {
+		carried, changed := nd.current()
+		if carried.Urgent() {
+			break
+		}
+		var hurry <-chan time.Time // a near deadline matters more than the bound
+		if d := carried.Deadline(); !d.IsZero() {
+			hurry = time.After(time.Until(d.Add(-c.NodeGracePeriod)))
+		}
+		select {
+		case c.workers <- struct{}{}:
+			release := sync.OnceFunc(func() { <-c.workers })
+			patience := time.AfterFunc(c.NodeGracePeriod, release)
+			return func() {
+				patience.Stop()
+				release()
+			}, nil
+		case <-changed:
+		case <-hurry:
+			return func() {}, nil
+		case <-nd.instanceGone.done:
+			return func() {}, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() {}, nil
+}
+
+// watchGone stops the evictions when there is nothing left to evict from.
+func (c *Controller) watchGone(ctx context.Context, nd *nodeDrain, stop context.CancelCauseFunc) {
+	for {
+		changed := c.Cluster.Changed()
+		if !c.Cluster.Exists(nd.ref) || isClosed(nd.instanceGone.done) {
+			stop(drain.ErrMachineGone)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-nd.instanceGone.done:
+		case <-changed:
+		}
+	}
+}
+
+// awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
+// from a moment that the node carries, so that a failover does not begin it anew.
+func (c *Controller) awaitCompletionDelay(ctx context.Context, _ *slog.Logger, nd *nodeDrain) error {
+	carried, _ := nd.current()
+	if c.CompletionDelay <= 0 || len(carried.Hooks) == 0 {
+		return nil
+	}
+	if carried.DrainedAt.IsZero() {
+		now := time.Now().UTC()
+		if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent {
+			i.DrainedAt = now
+			return i
+		}); err != nil {
+			return err
+		}
+		carried.DrainedAt = now
+	}
+	timer := time.NewTimer(time.Until(intent.Earlier(carried.DrainedAt.Add(c.CompletionDelay), carried.Deadline())))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// completeAndFinish completes the node's hooks, each once, and marks the intent finished.
+// A hook that comes meanwhile is completed too.
+func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
+	completed := map[intent.Hook]bool{}
+	for {
+		if err := c.completeHooks(ctx, log, nd, completed); err != nil {
+			return err
+		}
+		more := false
+		finished := time.Now().UTC()
+		err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent {
+			more = false
+			for _, h := range i.Hooks {
+				more = more || !completed[h.Action()]
+			}
+			if !more {
+				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, nd.outcome
+			}
+			if isClosed(nd.instanceGone.done) {
+				i = i.Gone(finished)
+			}
+			return i
+		})
+		if err != nil || !more {
+			return err
+		}
+	}
+}

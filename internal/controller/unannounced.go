@@ -1,0 +1,69 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"runtime/pprof"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// HandleNotice does what a notice about one instance asks for, of which no message has told.
+// It calls acts when it begins to do something. It returns nil when that is done, or when the
+// instance is not this cluster's to drain. It may be called again for the same notice, by
+// another process too.
+func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
+	defer pprof.SetGoroutineLabels(ctx)
+	ctx = pprof.WithLabels(ctx, pprof.Labels("event", n.ID))
+	pprof.SetGoroutineLabels(ctx)
+	log := c.Log.With("kind", n.Kind, "event", n.ID)
+	acts = sync.OnceFunc(acts)
+	err := c.recoverPanic(func() error {
+		return c.handle(ctx, log, n, func(a decision.Action) {
+			if !c.DryRun && a != decision.Leave && a != decision.Drop {
+				acts()
+			}
+		})
+	})
+	if isLeave(err) || errors.Is(err, ErrGiveWay) { // the next leader goes on with what the node carries
+		return nil
+	}
+	return err
+}
+
+// HasNode reports whether the cluster has a Node of the instance.
+func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
+
+// Told reports whether a notice has told that the instance is terminated, as its Nodes carry
+// it. A finished drain counts: the instance may wait for the hook of another program.
+func (c *Controller) Told(id string) bool {
+	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
+		i, ok, err := cluster.ReadIntent(node)
+		return ok && err == nil && i.Has(notice.ASGTerminate)
+	})
+}
+
+// Retained tells people of an instance that its group keeps after an abandoned termination.
+func (c *Controller) Retained(id, group string) {
+	for _, node := range c.Cluster.ByInstance(id) {
+		ref := cluster.RefOf(node)
+		c.Log.Warn("an instance is retained by its group: its termination was abandoned, and a person has to end it",
+			"node", ref.Name, "instance", id, "group", group,
+			"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
+				"--no-should-decrement-desired-capacity --instance-id "+id)
+		if !c.DryRun {
+			c.Observer.Stepped(report.Step{
+				Node: ref, Kind: report.Retain,
+				Detail: "Auto Scaling group " + group + " keeps instance " + id + ", because its termination was abandoned: " +
+					"end it with aws autoscaling terminate-instance-in-auto-scaling-group",
+			})
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// watchNode watches the node during its drain.
+//
+// Somebody who uncordons the node means it, or has made a mistake; nobody is to fight with
+// the controller over a cordon. If the machine goes away the node is cordoned again, once.
+// A drain that can wait is called off.
+//
+// A node that turns ready again may have been stopped and started: notices of before that
+// are void.
+func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
+	wasReady := true
+	c.atEachChange(ctx, func() error {
+		node, there := c.Cluster.Look(nd.ref)
+		if !there {
+			return nil
+		}
+		isReady := cluster.Ready(node)
+		if isReady && !wasReady {
+			if err := c.forgetEarlierLife(ctx, nd); err != nil {
+				return err
+			}
+		}
+		wasReady = isReady
+		if node.Spec.Unschedulable {
+			return nil
+		}
+		return c.onUncordon(ctx, nd, node)
+	})
+}
+
+// atEachChange calls look now and after each change of the nodes, until look returns an
+// error or ctx ends.
+func (c *Controller) atEachChange(ctx context.Context, look func() error) {
+	for {
+		changed := c.Cluster.Changed()
+		if look() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// onUncordon reacts if somebody has uncordoned the node. An error means that the drain ends.
+func (c *Controller) onUncordon(ctx context.Context, nd *nodeDrain, node *corev1.Node) error {
+	uncordoned, times, goes := c.uncordoned(node)
+	switch {
+	case !uncordoned || times > 1:
+		return nil
+	case goes:
+		// The write itself cordons the node; see cluster.Cluster.Record.
+		return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i })
+	}
+	nd.quit.closeFor(errUncordoned)
+	return errUncordoned
+}
+
+// uncordoned reports whether somebody has uncordoned the node during its drain, how many times
+// they had done so before, and whether the machine goes away anyway. It goes by the intent on the
+// node: a node that has lost its intent is not cordoned again.
+func (c *Controller) uncordoned(node *corev1.Node) (uncordoned bool, times int, goes bool) {
+	i, _, err := cluster.ReadIntent(node)
+	if err != nil || !i.UncordonedWithin(node.Spec.Unschedulable) {
+		return false, 0, false
+	}
+	now := time.Now()
+	return true, i.Uncordoned, decision.MachineGoes(i.Current(now), now, c.Policy)
+}
+
+// forgetEarlierLife forgets notices about an earlier life of the instance. An error means
+// that the drain ends.
+func (c *Controller) forgetEarlierLife(ctx context.Context, nd *nodeDrain) error {
+	if nd.ref.Instance == "" {
+		return nil
+	}
+	log := c.Log.With("node", nd.ref.Name, "instance", nd.ref.Instance)
+	launched, err := c.launchOf(ctx, log, nd.ref.Instance)
+	if err != nil {
+		return err
+	}
+	return c.forgetBefore(ctx, log, nd, launched)
+}
+
+// forgetWhatPassed does so for a drain of an earlier leader: nobody knows how long there was
+// no leader. Without a quick answer of EC2 the drain goes on as it was.
+func (c *Controller) forgetWhatPassed(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
+	carried, _ := nd.current()
+	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
+	if !nd.resumed || nd.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, doubtTimeout)
+	defer cancel()
+	launched, err := c.launchOf(asking, log, nd.ref.Instance)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	return c.forgetBefore(ctx, log, nd, launched)
+}
+
+// forgetEarlierLives does so for the drains of all nodes of an instance.
+func (c *Controller) forgetEarlierLives(ctx context.Context, f resolution) error {
+	for _, ref := range f.refs {
+		nd := c.get(ref)
+		if nd == nil {
+			continue
+		}
+		if err := c.forgetEarlierLife(ctx, nd); err != nil && !errors.Is(err, errRestarted) {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetBefore forgets notices that are older than a launch. An error means that the drain
+// ends.
+func (c *Controller) forgetBefore(ctx context.Context, log *slog.Logger, nd *nodeDrain, launched time.Time) error {
+	carried, _ := nd.current()
+	switch now := carried.SinceLaunch(launched); {
+	case len(now.Entries) == len(carried.Entries):
+		return nil
+	case len(now.Entries) > 0:
+		log.Info("the instance was started again: older notices are void")
+		return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) })
+	}
+	nd.quit.closeFor(errRestarted)
+	return errRestarted
+}

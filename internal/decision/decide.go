@@ -1,0 +1,246 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+const (
+	// Young is how old an instance or a notice may be for a Node to be still expected.
+	Young = 15 * time.Minute
+	// LateAfter is how old a notice is when EC2 is asked what has become of the
+	// instance since: EventBridge and SQS deliver within seconds.
+	LateAfter = time.Minute
+
+	// Before what a notice about a Capacity Reservation or a Capacity Block announces it is
+	// sent so much earlier. It counts where the notice does not say when that happens.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
+	reservationNotice = 2 * time.Minute
+	blockNotice       = 10 * time.Minute
+)
+
+// Decide says what a notice means for one of its instances. It is pure: the
+// tables of TestDecide are its specification.
+//
+//	             ours            no Node yet   Node or instance gone   foreign, elsewhere, unmanaged (unknown: leave)
+//	spot …       drain           hold          drop                    leave (drop, by option)
+//	closed       undo            hold          drop                    leave
+//	stopped …    finish          drop          drop                    leave
+//	terminating  drain, hook     hold, hook    complete the hook       leave
+//	launching    launch hook     launch hook   complete the hook       leave
+//
+// A notice may be older than the present state. It is dropped if the instance was started
+// again after it, unless it is about a Capacity Block, which ends for that instance too. It is
+// dropped if it says that the instance stops, and EC2 says that the instance runs. Nothing is
+// drained that EC2 says is gone.
+//
+// The end of an instance is often announced before: a spot warning comes before the stop.
+// If all Nodes of the instance were drained for the first notice, the second one asks for
+// no second drain. A hook that waits for such an instance is completed.
+//
+// A hook that is not this program's is neither held open nor completed. Its instance
+// terminates nevertheless, so its node is drained, for as long as that takes.
+func Decide(n notice.Notice, f Facts, p Policy) Decision {
+	switch f.Ownership {
+	case Foreign, Elsewhere, Unmanaged:
+		return notOurs(f.Ownership, p)
+	case Unknown: // the message comes back, and by then the Node may be there
+		return Decision{Action: Leave, Why: WhyUnknown}
+	case Departed:
+		if p.Owns(n.Hook) {
+			return Decision{Action: Complete, Why: WhyGone}
+		}
+		return Decision{Action: Drop, Why: WhyGone}
+	case Pending, Ours:
+	}
+	d := terms(n, f.Limits, f.Now, p)
+	switch {
+	case f.CalledOff:
+		d = Decision{Action: Drop, Why: WhyChangeEnded}
+	case n.Kind == notice.ASGLaunch && !p.Owns(n.Hook):
+		d = Decision{Action: Drop, Why: WhyOthersHook}
+	case n.Kind == notice.ASGLaunch:
+		d.Action = Launch
+	case !n.Ended && f.EarlierLife(n):
+		d = Decision{Action: Drop, Why: WhyEarlierLife}
+	case n.Kind == notice.StateChange && f.State == Running && (n.Gone || Late(n, f.Now)):
+		d = Decision{Action: Drop, Why: WhyStillRuns}
+	case Late(n, f.Now) && f.State == Gone && n.Kind.Urgent():
+		d = Decision{Action: Finish, Why: WhyNothingRuns}
+	case n.Ended && f.Ownership == Pending: // its Node has to learn that the change is over
+		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, n.HappenedAt(f.Now).Add(Young)
+	case n.Ended || n.Gone:
+		d.Action = Drop
+		if f.Ownership == Ours && n.Ended {
+			d.Action = Undo
+		} else if f.Ownership == Ours {
+			d.Action = Finish
+		}
+	case f.Ownership == Ours && f.Drained && p.Owns(n.Hook):
+		d.Action, d.Why = Complete, WhyConsequence
+	case f.Ownership == Ours && f.Drained:
+		d = Decision{Action: Drop, Why: WhyConsequence}
+	case f.Ownership == Pending:
+		d.Action, d.Why = Hold, WhyNoNodeYet
+		d.HoldUntil = n.HappenedAt(f.Now).Add(Young)
+		if n.Kind == notice.ASGTerminate { // a node that never joined must not keep its group from scaling in
+			d.HoldUntil = n.HappenedAt(f.Now).Add(p.NodeGracePeriod)
+		}
+		d.HoldUntil = intent.Earlier(d.HoldUntil, d.Deadline)
+	case p.CordonOnly:
+		d.Action = Cordon
+	default:
+		d.Action = Drain
+	}
+	return d
+}
+
+// notOurs is the decision about an instance that is not this cluster's to drain.
+func notOurs(o Ownership, p Policy) Decision {
+	d := Decision{Action: Leave, Why: WhyForeign}
+	switch o {
+	case Elsewhere:
+		d.Why = WhyElsewhere
+	case Unmanaged:
+		d.Why = WhyUnmanaged
+	case Foreign, Unknown, Pending, Departed, Ours:
+	}
+	if p.DeleteForeign {
+		d.Action = Drop
+	}
+	return d
+}
+
+// DeadlineOf is the deadline that a notice without readable hook limits gives; zero: none.
+func DeadlineOf(n notice.Notice, now time.Time, p Policy) time.Time {
+	return terms(n, notice.HookLimits{}, now, p).Deadline
+}
+
+// terms returns the reason and the deadline of the work, and how long its message is held.
+func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) Decision {
+	var d Decision
+	switch n.Kind {
+	case notice.SpotInterruption:
+		d = Decision{Why: WhySpotInterruption, Deadline: n.Deadline}
+		if latest := now.Add(2 * time.Minute); n.Deadline.IsZero() || n.Deadline.After(latest) {
+			d.Deadline = latest // no time, or one of the future
+		}
+	case notice.CapacityReservationInterruption:
+		d = Decision{Why: WhyReservation, Deadline: n.Deadline}
+		if n.Deadline.IsZero() {
+			d.Deadline = n.HappenedAt(now).Add(reservationNotice)
+		}
+	case notice.CapacityBlockExpiration:
+		d = Decision{Why: WhyBlockExpires, Deadline: n.Deadline}
+		if n.Deadline.IsZero() {
+			d.Deadline = n.HappenedAt(now).Add(blockNotice)
+		}
+	case notice.RebalanceRecommendation:
+		d = Decision{Why: WhyRebalance}
+	case notice.StateChange:
+		if n.Gone {
+			return Decision{Why: WhyNothingRuns}
+		}
+		d = Decision{Why: WhyStopping, Deadline: n.HappenedAt(now).Add(p.NodeGracePeriod)}
+	case notice.ScheduledChange:
+		if n.Ended {
+			return Decision{Why: WhyChangeEnded}
+		}
+		d = Decision{Why: whyScheduled(n.Effect)}
+		if n.Deadline.After(now) {
+			d.Deadline = n.Deadline
+		}
+	case notice.ASGTerminate:
+		d = Decision{Why: WhyScaleIn}
+		if p.Owns(n.Hook) { // another one does not end the instance: ours holds it open
+			d.Deadline, d.Assumed = n.HappenedAt(now).Add(HookTime(limits, p)), limits.Timeout <= 0
+		}
+	case notice.ASGLaunch:
+		return Decision{Why: WhyLaunch, Deadline: n.HappenedAt(now).Add(launchTime(limits))}
+	case notice.Ignored:
+		return d
+	}
+	if d.Deadline = intent.InForce(d.Deadline, now); d.Deadline.IsZero() {
+		d.HoldUntil = now.Add(p.NodeGracePeriod)
+	}
+	return d
+}
+
+// whyScheduled names what a scheduled change does to the machine.
+func whyScheduled(e notice.Effect) Why {
+	switch e {
+	case notice.EndsMachine:
+		return WhyScheduledStop
+	case notice.RebootsMachine:
+		return WhyScheduledReboot
+	case notice.CutsNetwork:
+		return WhyScheduledNetwork
+	case notice.Unclear:
+	}
+	return WhyScheduledChange
+}
+
+// HookTime is how long a termination hook stays open, less a margin to complete it
+// before it times out.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+func HookTime(limits notice.HookLimits, p Policy) time.Duration {
+	open := limits.Timeout
+	switch {
+	case limits.Timeout <= 0:
+		return p.NodeGracePeriod
+	case p.HeartbeatUntil > 0:
+		open = max(limits.Timeout, min(p.HeartbeatUntil, limits.Global))
+	}
+	return inTime(open)
+}
+
+// launchTime is the same for a launch hook. It gets no heartbeats: an instance that does
+// not join the cluster is to be replaced after the hook's own timeout. Where that cannot
+// be read, Auto Scaling's default is assumed, which does no harm: it forces nothing.
+func launchTime(limits notice.HookLimits) time.Duration {
+	if limits.Timeout <= 0 {
+		return time.Hour
+	}
+	return inTime(limits.Timeout)
+}
+
+func inTime(open time.Duration) time.Duration {
+	const margin = 5 * time.Second
+	return open - min(margin, open/4)
+}
+
+// CanWait reports whether the drain of a node can be put off: it is not urgent, and more
+// time is left than the grace period of a node.
+func CanWait(i intent.Intent, now time.Time, p Policy) bool {
+	d := i.Deadline()
+	return !i.Urgent() && (d.IsZero() || now.Before(d.Add(-p.NodeGracePeriod)))
+}
+
+// MachineGoes reports whether the machine goes away even if somebody uncordons its node.
+// Otherwise the drain is called off by that.
+func MachineGoes(i intent.Intent, now time.Time, p Policy) bool {
+	return i.Has(notice.ASGTerminate) || !CanWait(i, now, p)
+}
+
+// Late reports whether a notice is so old that it may not hold any more.
+func Late(n notice.Notice, now time.Time) bool {
+	return !n.Time.IsZero() && now.Sub(n.Time) > LateAfter
+}
+
+// CanFollow reports whether a notice can be the consequence of an earlier one. An instance
+// that is interrupted, scaled in or maintained stops in the end, and its Auto Scaling group
+// may hold that end open by a hook.
+func CanFollow(n notice.Notice) bool {
+	return n.Kind == notice.StateChange && !n.Gone || n.Kind == notice.ASGTerminate
+}
+
+// WithoutNode is what to do about a notice whose instance has got no Node in time.
+func (p Policy) WithoutNode(n notice.Notice) Action {
+	if p.Owns(n.Hook) {
+		return Complete
+	}
+	return Drop
+}

@@ -1,0 +1,65 @@
+package decision
+
+import (
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// A Preview is what a notice would mean for a node.
+type Preview struct {
+	Why Why
+	// Ignored: the notice is left alone, for the reason Why, and the node with it.
+	Ignored bool
+	// Follows: the node was drained for the end of its instance, and the notice only
+	// tells of that: if no pods have come since, nothing is done.
+	Follows bool
+	// Intent is what the node would carry.
+	Intent intent.Intent
+	// HoldUntil is when the message is let go if the drain has not ended by then, and
+	// goes on without it; zero: it is held to the end.
+	HoldUntil time.Time
+}
+
+// A Subject is what is known of the node that a notice is about.
+type Subject struct {
+	// Tags are those of its instance; nil: not known, and then they are taken to be right.
+	Tags map[string]string
+	// Limits are those of the notice's hook; zero where it has none, or they are not known.
+	Limits notice.HookLimits
+	// Carried is the node's intent, or the zero one.
+	Carried intent.Intent
+	// Cordoned: the node is, by whomever.
+	Cordoned bool
+}
+
+// Preview decides about a notice for a node of this cluster as the controller would.
+func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
+	f := Facts{Ownership: Ours, Limits: of.Limits, Now: now}
+	switch {
+	case p.Elsewhere(n):
+		f.Ownership = Elsewhere
+	case of.Tags != nil && p.LacksTag(of.Tags):
+		f.Ownership = Unmanaged
+	}
+	d := Decide(n, f, p)
+	if f.Ownership != Ours {
+		return Preview{Why: d.Why, Ignored: true}
+	}
+	return Preview{
+		Why:       d.Why,
+		Follows:   CanFollow(n) && of.Cordoned && of.Carried.DrainedForEnd(),
+		Intent:    of.Carried.With(d.Entry(n, now), nil, now),
+		HoldUntil: d.HoldUntil,
+	}
+}
+
+// Entry is the notice as a node carries it, with what was decided about it.
+func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
+	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline}
+	if n.ID != "" {
+		e.IDs = []string{n.ID}
+	}
+	return e
+}

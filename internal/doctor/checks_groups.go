@@ -1,0 +1,248 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+func unseenGroups(f *Facts, subject string) verdict {
+	return unclear("", "%s: EC2 does not know the instances of %s, and so their Auto Scaling groups", subject,
+		count(unseenInstances(f), "node"))
+}
+
+// ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
+// check is well and says none.
+func ofGroups(subject, none string, run func(*Facts, []Group) verdict) func(*Facts) verdict {
+	return func(f *Facts) verdict {
+		switch {
+		case f.Groups.Err != nil:
+			return unknown(subject, f.Groups.Err)
+		case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
+			return unseenGroups(f, subject)
+		case len(f.Groups.Value) == 0:
+			return ok("%s", none)
+		}
+		for _, g := range f.Groups.Value {
+			if g.Hooks.Err != nil {
+				return unknown(subject, g.Hooks.Err)
+			}
+		}
+		return run(f, f.Groups.Value)
+	}
+}
+
+func groupTag(f *Facts) verdict {
+	const subject = "whether new instances get the tag"
+	switch {
+	case !f.Options.CheckTag:
+		return ok("the tag check is off")
+	case f.Groups.Err != nil:
+		return unknown(subject, f.Groups.Err)
+	case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
+		return unseenGroups(f, subject)
+	case len(f.Groups.Value) == 0:
+		return unclear("let the launch template, or Karpenter's EC2NodeClass in spec.tags, have it",
+			"%s %s: no node belongs to an Auto Scaling group that would tag them", subject, f.Options.ManagedTag)
+	}
+	var without []string
+	for _, g := range f.Groups.Value {
+		if g.Tags.Err != nil {
+			return unknown(subject, g.Tags.Err)
+		}
+		if _, tagged := g.Tags.Value[f.Options.ManagedTag]; !tagged {
+			without = append(without, g.Name)
+		}
+	}
+	if len(without) > 0 {
+		return warn("nothing is to be done if the launch template has the tag, which doctor cannot see; otherwise: "+
+			"aws autoscaling create-or-update-tags --tags ResourceId="+sorted(without)[0]+
+			",ResourceType=auto-scaling-group,Key="+f.Options.ManagedTag+",Value=,PropagateAtLaunch=true",
+			"new instances do not get the tag %s from the Auto Scaling group %s: their notices are ignored",
+			f.Options.ManagedTag, list(without))
+	}
+	return ok("new instances get the tag %s", f.Options.ManagedTag)
+}
+
+var groupHook = ofGroups("whether the groups have a termination hook",
+	"no Auto Scaling group is behind a node", hooksExist)
+
+func hooksExist(f *Facts, groups []Group) verdict {
+	var without, others []string
+	names := map[string]bool{}
+	for _, g := range groups {
+		switch {
+		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
+		case len(g.OtherHooks) > 0:
+			others = append(others, g.Name+" ("+list(g.OtherHooks)+")")
+			for _, name := range g.OtherHooks {
+				names[name] = true
+			}
+		default:
+			without = append(without, g.Name)
+		}
+	}
+	left := fmt.Sprintf("lifecycle-hook-names=%s leaves out the termination hooks of the Auto Scaling group %s",
+		strings.Join(f.Options.HookNames, ","), list(others))
+	switch {
+	case len(without) > 0:
+		what := "a scale-in terminates instances without a drain: no termination hook on the Auto Scaling group " +
+			list(without)
+		if len(others) > 0 {
+			what += "; " + left
+		}
+		name := "drain"
+		if len(f.Options.HookNames) > 0 {
+			name = f.Options.HookNames[0]
+		}
+		return warn("aws autoscaling put-lifecycle-hook --auto-scaling-group-name "+sorted(without)[0]+
+			" --lifecycle-hook-name "+name+
+			" --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 --default-result CONTINUE",
+			"%s", what)
+	case len(others) > 0:
+		all := slices.Concat(f.Options.HookNames, slices.Sorted(maps.Keys(names)))
+		return warn("if these hooks are for this handler, set lifecycle-hook-names="+strings.Join(all, ","),
+			"a scale-in is not drained by this handler: %s", left)
+	}
+	return ok("%s behind the nodes, each with a termination hook", count(len(groups), "Auto Scaling group"))
+}
+
+// raiseHook is the command that raises the timeout of a hook. Auto Scaling accepts two hours at
+// most.
+func raiseHook(g Group, h Hook, timeout time.Duration) string {
+	return fmt.Sprintf("aws autoscaling put-lifecycle-hook --auto-scaling-group-name %s --lifecycle-hook-name %s "+
+		"--heartbeat-timeout %d",
+		g.Name, h.Name, min(timeout, 2*time.Hour)/time.Second)
+}
+
+var hookTimeout = ofGroups("whether the hooks leave pods their time",
+	"no Auto Scaling group is behind a node whose termination hook could end too early", hooksLastLongEnough)
+
+func hooksLastLongEnough(f *Facts, groups []Group) verdict {
+	if f.Pods.Err != nil {
+		return unknown("whether the hooks leave pods their time", f.Pods.Err)
+	}
+	longest := longestGrace(f)
+	const (
+		margin = 10 * time.Second // to cordon, evict and complete
+		// A leader that is killed costs some 20 s until another replica leads and has received the
+		// message. Then the pods need their grace, 30 s by default.
+		failover = time.Minute
+	)
+	var short, fragile []string
+	fix := "" // of the first
+	for _, g := range groups {
+		for _, h := range g.Hooks.Value {
+			open := h.Timeout
+			if f.Options.HeartbeatInterval > 0 {
+				open = max(open, min(f.Options.HeartbeatUntil, h.Global))
+			}
+			pod, ok := longest[g.Name]
+			switch {
+			case !h.Terminating:
+				continue
+			case ok && open < pod.Grace+margin:
+				short = append(short, fmt.Sprintf("%s of %s (%s, pod %s/%s may take %s)", h.Name, g.Name, open, pod.Namespace,
+					pod.Name, pod.Grace))
+			case open < failover:
+				fragile = append(fragile, fmt.Sprintf("%s of %s (%s)", h.Name, g.Name, open))
+			default:
+				continue
+			}
+			if fix == "" {
+				fix = "set heartbeat-interval=30, or raise the timeout: " + raiseHook(g, h, max(5*time.Minute, pod.Grace+failover))
+			}
+		}
+	}
+	switch {
+	case len(short) > 0:
+		return warn(fix, "hooks time out before the grace periods of the pods on their nodes end: %s",
+			list(append(short, fragile...)))
+	case len(fragile) > 0:
+		return warn(fix, "hooks are over before another replica has taken over from a leader that dies, and drained the "+
+			"node: %s", list(fragile))
+	}
+	return ok("every termination hook stays open for longer than the pods of its nodes may take to stop")
+}
+
+// hookLaunch finds launch hooks that end an instance before its node can be ready. The handler
+// sends no heartbeats for them.
+var hookLaunch = ofGroups("whether the launch hooks leave instances their time",
+	"no Auto Scaling group is behind a node whose launch hook could end too early", launchHooksLastLongEnough)
+
+func launchHooksLastLongEnough(_ *Facts, groups []Group) verdict {
+	// An instance is Ready one to three minutes after its launch, depending on its image and on
+	// what it has to pull.
+	const joining = 3 * time.Minute
+	var short []string
+	launching, fix := 0, ""
+	for _, g := range groups {
+		for _, h := range g.Hooks.Value {
+			if h.Terminating {
+				continue
+			}
+			launching++
+			if h.Abandons && h.Timeout < joining {
+				short = append(short, fmt.Sprintf("%s of %s (%s)", h.Name, g.Name, h.Timeout))
+				fix = cmp.Or(fix, raiseHook(g, h, 10*time.Minute))
+			}
+		}
+	}
+	switch {
+	case len(short) > 0:
+		return warn(fix, "launch hooks terminate an instance (ABANDON) whose node is not ready in time, and the next one is "+
+			"launched into the same: %s", list(short))
+	case launching == 0:
+		return ok("no Auto Scaling group behind a node has a launch hook")
+	}
+	return ok("every launch hook leaves an instance enough time to become a node")
+}
+
+// groupRetention finds groups that keep an instance for good if one of its termination hooks
+// ends with ABANDON. The handler completes its hooks with CONTINUE. But a hook that times out
+// ends with its default result, and others may abandon it.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/configure-instance-retention.html
+var groupRetention = ofGroups("whether groups retain instances",
+	"no Auto Scaling group is behind a node that could retain instances", hooksDoNotRetain)
+
+func hooksDoNotRetain(_ *Facts, groups []Group) verdict {
+	var kept []string
+	fix := ""
+	for _, g := range groups {
+		if g.Tags.Err != nil {
+			return unknown("whether groups retain instances", g.Tags.Err)
+		}
+		for _, h := range g.Hooks.Value {
+			if g.Retains && h.Terminating && h.Abandons {
+				kept = append(kept, fmt.Sprintf("%s of %s", h.Name, g.Name))
+				fix = cmp.Or(fix, "aws autoscaling put-lifecycle-hook --auto-scaling-group-name "+g.Name+
+					" --lifecycle-hook-name "+h.Name+" --default-result CONTINUE")
+			}
+		}
+	}
+	if len(kept) > 0 {
+		return warn(fix, "a termination hook that times out keeps its instance, paid for, outside of the group's capacity "+
+			"until somebody terminates it (state Terminating:Retained): the group retains instances on ABANDON, the default "+
+			"result of %s", list(kept))
+	}
+	return ok("no termination hook that times out keeps its instance")
+}
+
+// longestGrace returns, for each group, the pod on its nodes that may take longest to stop.
+func longestGrace(f *Facts) map[string]Pod {
+	instances := behind(f)
+	longest := map[string]Pod{}
+	for _, p := range f.Pods.Value {
+		group := instances[p.Node].Tags[GroupTag]
+		if p.DaemonSet || group == "" {
+			continue
+		}
+		if p.Grace >= longest[group].Grace {
+			longest[group] = p
+		}
+	}
+	return longest
+}

@@ -1,0 +1,266 @@
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+func apiServer(f *Facts) verdict {
+	if f.User.Err != nil {
+		if denied(f.User.Err) {
+			return unknown("who calls the API server", f.User.Err)
+		}
+		return fail("check --kubeconfig, or in the cluster the pod's ServiceAccount and its network",
+			"the API server does not answer: %v", f.User.Err)
+	}
+	return ok("the API server, %s, is called as %s", f.User.Value.Version, f.User.Value.Name)
+}
+
+// A Handler is a release of this program in the cluster.
+type Handler struct {
+	Namespace, Name string // of its Deployment, or of what else its pods are of
+	ServiceAccount  string
+	Deployment      bool // there is one of that name, as far as it may be seen
+	Wanted          int  // replicas of the Deployment; -1: nobody says
+	QueueURL, Lease string
+	Pods            []Pod
+}
+
+// subject is the name that the handler has for the API server.
+func (h Handler) subject() string { return serviceAccount(h.Namespace, h.ServiceAccount) }
+
+// exec is the argument by which kubectl exec finds one of its pods.
+func (h Handler) exec() string {
+	if !h.Deployment && len(h.Pods) > 0 && h.Pods[0].Owner == "" {
+		return h.Pods[0].Name
+	}
+	return "deploy/" + h.Name
+}
+
+func serviceAccount(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + cmp.Or(name, "default")
+}
+
+const (
+	ownName = "node-termination-handler"
+	nthName = "aws-node-termination-handler"
+)
+
+// runs reports whether a pod runs an image of the repository's name.
+func (p Pod) runs(repository string) bool {
+	return slices.ContainsFunc(p.Images, func(image string) bool {
+		image = image[strings.LastIndexByte(image, '/')+1:]
+		base, _, _ := strings.Cut(image, ":")
+		base, _, _ = strings.Cut(base, "@")
+		return base == repository
+	})
+}
+
+// handlers returns all releases of this program, whatever their names. The release that the caller
+// belongs to is one of them.
+func (f *Facts) handlers() []Handler {
+	found := map[string]*Handler{}
+	meet := func(p Pod) *Handler {
+		ours := p.runs(ownName) || p.Labels["app.kubernetes.io/name"] == ownName
+		if !ours && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
+			return nil
+		}
+		name := cmp.Or(p.Owner, p.Name)
+		key := p.Namespace + "/" + name
+		if found[key] == nil {
+			found[key] = &Handler{
+				Namespace: p.Namespace, Name: name, ServiceAccount: p.ServiceAccount, Wanted: -1,
+				QueueURL: p.Env["QUEUE_URL"], Lease: cmp.Or(p.Env["LEADER_ELECT_RESOURCE_NAME"], ownName),
+			}
+		}
+		return found[key]
+	}
+	for _, d := range f.Deployments.Value {
+		if h := meet(d.Template); h != nil {
+			h.Deployment, h.Wanted = true, d.Replicas
+		}
+	}
+	for _, p := range f.Pods.Value {
+		if h := meet(p); h != nil {
+			h.Pods = append(h.Pods, p)
+		}
+	}
+	var all []Handler
+	for _, h := range found {
+		all = append(all, *h)
+	}
+	slices.SortFunc(all, func(a, b Handler) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// handler returns the release that the options are for: the caller's own, else one that reads the
+// queue, and of several the one in the namespace of the options. If QUEUE_URL is not known,
+// because it is in a Secret, the namespace decides.
+func (f *Facts) handler() (Handler, bool) {
+	var best Handler
+	most := 0
+	for _, h := range f.handlers() {
+		own, here, reads := h.subject() == f.User.Value.Name, h.Namespace == f.Options.Namespace,
+			h.QueueURL == f.Options.QueueURL
+		rank := 0
+		for k, yes := range []bool{h.Lease == f.Options.Lease, h.Deployment || len(h.Pods) > 0, here, reads, own} {
+			if yes {
+				rank += 1 << k
+			}
+		}
+		if (own || reads || here && h.QueueURL == "") && rank > most {
+			best, most = h, rank
+		}
+	}
+	return best, most > 0
+}
+
+// handlerRuns checks that there is a handler and that it works.
+func handlerRuns(f *Facts) verdict {
+	if f.Pods.Err != nil {
+		return unknown("whether the handler runs", f.Pods.Err)
+	}
+	h, installed := f.handler()
+	if !installed {
+		return warn("install it, or accept this line until it is: helm upgrade --install node-termination-handler "+
+			"deploy/helm/node-termination-handler --namespace "+
+			cmp.Or(f.Options.Namespace, ownName)+" --create-namespace --set queueURL="+f.Options.QueueURL+
+			" --set image.repository=REGISTRY/NAME",
+			"no handler for this queue is installed")
+	}
+	name := h.Namespace + "/" + h.Name
+	ready := 0
+	var crashing, stuck, starting []Pod
+	for _, p := range h.Pods {
+		switch {
+		case p.State.Ready:
+			ready++
+		case p.State.Waiting == "CrashLoopBackOff" || p.State.Restarts > 0:
+			crashing = append(crashing, p)
+		case p.State.Waiting != "" && p.State.Waiting != "ContainerCreating" && p.State.Waiting != "PodInitializing":
+			stuck = append(stuck, p)
+		default:
+			starting = append(starting, p)
+		}
+	}
+	severity := Warning // another replica does its work
+	if ready == 0 {
+		severity = Failed
+	}
+	switch {
+	case len(crashing) > 0:
+		p := crashing[0]
+		return bad(severity, "its last line says why; more lines: kubectl -n "+p.Namespace+" logs "+p.Name+" --previous",
+			"%s: %s: pod %s has ended %s%s", name, howMany(len(crashing), len(h.Pods), "crashes", "crash"), p.Name,
+			times(p.State.Restarts), p.State.Exit)
+	case len(stuck) > 0:
+		p := stuck[0]
+		return bad(severity, "find out why the pod does not run: kubectl -n "+p.Namespace+" describe pod "+p.Name,
+			"%s: %s: pod %s: %s", name, howMany(len(stuck), len(h.Pods), "does not run", "do not run"), p.Name,
+			strings.TrimSuffix(p.State.Waiting+": "+p.State.Message, ": "))
+	case len(h.Pods) == 0 && h.Wanted == 0:
+		return fail("start it: kubectl -n "+h.Namespace+" scale deployment "+h.Name+" --replicas=2",
+			"%s is scaled to 0 replicas: nobody drains nodes", name)
+	case len(h.Pods) == 0:
+		return fail("find out why its pods are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
+			"%s has no pod: nobody drains nodes", name)
+	case ready == 0:
+		return warn("wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
+			"no replica of %s is ready", name)
+	}
+	return ok("%s runs, and %d of %s ready", name, ready, areOf(len(h.Pods)))
+}
+
+func areOf(n int) string {
+	if n == 1 {
+		return "1 replica is"
+	}
+	return fmt.Sprintf("%d replicas are", n)
+}
+
+// howMany is a number of replicas with its verb.
+func howMany(n, all int, one, many string) string {
+	switch {
+	case n == all && n == 1:
+		return "the replica " + one
+	case n == all:
+		return "every replica " + one
+	case n == 1:
+		return fmt.Sprintf("1 of %d replicas %s", all, one)
+	}
+	return fmt.Sprintf("%d of %d replicas %s", n, all, many)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func rbac(f *Facts) verdict {
+	const subject = "whether the handler has its rights in the cluster"
+	if f.Rights.Err != nil {
+		return unknown(subject, f.Rights.Err)
+	}
+	var missing, useful []string
+	var unsure error // whether a right is there that is needed
+	for a, answer := range f.Access {
+		switch {
+		case answer.Err != nil && (unsure == nil || a.Resource != "events"):
+			unsure = answer.Err
+		case answer.Err != nil:
+		case answer.Value:
+		case a.Resource == "events":
+			useful = append(useful, a.String())
+		default:
+			missing = append(missing, a.String())
+		}
+	}
+	who := cmp.Or(f.Rights.Of, f.User.Value.Name)
+	const hint = "apply the ClusterRole and the Role of deploy/manifests, which are the chart's too: kubectl auth " +
+		"reconcile -f deploy/manifests/node-termination-handler.yaml"
+	switch {
+	case len(missing) > 0:
+		return fail(hint, "%s has no permission to %s", who, list(append(missing, useful...)))
+	case unsure != nil:
+		return unknown(subject, unsure)
+	case len(useful) > 0:
+		return warn(hint, "%s has no permission to %s: the rest works", who, list(useful))
+	case len(f.Access) == 0:
+		return unclear("", "%s was not asked", subject)
+	}
+	return ok("%s has the %s that the handler needs", who, count(len(f.Access), "right"))
+}
+
+func lease(f *Facts) verdict {
+	l := f.Lease.Value
+	logs := "see the replicas' logs, if there are any"
+	h, installed := f.handler()
+	if installed {
+		logs = "see the replicas' logs: kubectl -n " + h.Namespace + " logs deploy/" + h.Name + " --all-pods --tail=5"
+	}
+	switch {
+	case !f.Options.LeaderElect:
+		return warn("leave leader-elect on: with two replicas every node would be drained by both", "leader election is off")
+	case errors.Is(f.Lease.Err, ErrAbsent) && f.Pods.Err == nil && !installed:
+		return unknown("which replica leads", blocked("handler", f.Lease.Err))
+	case errors.Is(f.Lease.Err, ErrAbsent):
+		return warn(logs, "no replica has led in namespace %s so far: there is no Lease %s", f.Options.Namespace,
+			f.Options.Lease)
+	case f.Lease.Err != nil:
+		return unknown("the Lease", f.Lease.Err)
+	case l.Holder == "":
+		return warn(logs, "nobody leads in namespace %s: the last leader has released the Lease", f.Options.Namespace)
+	case f.Now.Sub(l.Renewed) > 2*l.Duration:
+		return warn(logs, "nobody leads in namespace %s: %s has not renewed the Lease for %s", f.Options.Namespace, l.Holder,
+			f.Now.Sub(l.Renewed).Round(time.Second))
+	}
+	return ok("%s leads", l.Holder)
+}

@@ -1,0 +1,222 @@
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+func credentials(f *Facts) verdict {
+	c, err := f.Caller.Value, f.Caller.Err
+	answer, answered := errors.AsType[*APIError](err)
+	switch {
+	case err == nil:
+		return ok("AWS is called as %s", c.ARN)
+	case denied(err):
+		return unknown("who calls AWS", err)
+	case answered && c.Source == "" && c.Token != nil:
+		return refusedRole(c.Token, answer)
+	case answered && strings.Contains(answer.Message, "valid region"):
+		return fail("set aws-region to the region of the queue, or remove it: queue-url names the region",
+			"region %s is not the region of the endpoint: %v", f.Options.Region, err)
+	case answered && c.Source == "":
+		return fail("check that the role exists, and that its trust policy names the caller",
+			"there are no credentials of AWS: %v", err)
+	case answered && c.Unusable != nil:
+		return fail("renew the credentials, and check that the clock is right",
+			"AWS does not accept the credentials (from %s): %v", c.Source, err)
+	case c.Unusable != nil:
+		return fail("give the ServiceAccount a role, by EKS Pod Identity or by the annotation of IRSA, and restart the "+
+			"pods; beside the cluster set AWS_PROFILE",
+			"there are no credentials of AWS: %v", err)
+	}
+	return fail("allow the traffic to STS: a VPC without internet access needs an endpoint for it",
+		"AWS does not say who calls it: %v",
+		err)
+}
+
+// refusedRole is the verdict if STS refuses the credentials of a role for the token of a
+// ServiceAccount.
+// https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
+func refusedRole(t *Token, answer *APIError) verdict {
+	who := "the pod's ServiceAccount"
+	if t.Subject != "" {
+		who = t.Subject
+	}
+	issuer := strings.TrimPrefix(t.Issuer, "https://")
+	switch answer.Code {
+	case "InvalidIdentityToken":
+		return fail("make the cluster's issuer an identity provider of the role's account: eksctl utils "+
+			"associate-iam-oidc-provider --cluster CLUSTER --approve",
+			"STS does not know the issuer %s, or not for the audience %s: %v", issuer, t.Audience, answer)
+	case "AccessDenied":
+		parts := strings.SplitN(t.Role, ":", 6) // arn:PARTITION:iam::ACCOUNT:role/NAME
+		if len(parts) < 6 || issuer == "" {
+			return fail("see that the role is there, and that its trust policy names the ServiceAccount and the cluster's "+
+				"issuer", "STS refuses the role %s to %s: %v", t.Role, who, answer)
+		}
+		policy := fmt.Sprintf(`{"Version":"2012-10-17","Statement":[`+
+			`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",`+
+			`"Principal":{"Federated":"arn:%[1]s:iam::%[2]s:oidc-provider/%[3]s"},`+
+			`"Condition":{"StringEquals":{"%[3]s:aud":%[4]q,"%[3]s:sub":%[5]q}}}]}`,
+			parts[1], parts[4], issuer, t.Audience, t.Subject)
+		return fail("the role's trust policy has to be", "STS refuses the role %s to %s: %v", t.Role, who, answer).
+			by("aws iam update-assume-role-policy --role-name " + t.Role[strings.LastIndexByte(t.Role, '/')+1:] +
+				" --policy-document '" + policy + "'")
+	}
+	return fail("check that the annotation eks.amazonaws.com/role-arn is right, and that the pods were restarted since",
+		"STS does not give the role %s to %s: %v", t.Role, who, answer)
+}
+
+func credentialsSource(f *Facts) verdict {
+	c := f.Caller.Value
+	switch {
+	case f.Caller.Err != nil && c.Source == "":
+		return unknown("where the credentials come from", blocked("credentials", f.Caller.Err))
+	case f.Role.ARN != "" || f.Role.Err != nil:
+		return ok("doctor's own credentials come from %s; it does not run as the handler", c.Source)
+	case c.Shadowed:
+		v := warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
+			"the credentials come from IRSA, and the EKS Pod Identity association of the ServiceAccount is not used")
+		if h, known := f.handler(); known {
+			v = v.by("kubectl -n "+h.Namespace+" annotate serviceaccount "+cmp.Or(h.ServiceAccount, "default")+
+				" eks.amazonaws.com/role-arn-",
+				"kubectl -n "+h.Namespace+" rollout restart deployment "+h.Name)
+		}
+		return v
+	case c.Source == SourceInstance:
+		return warn("give the ServiceAccount a role of its own",
+			"the credentials are those of the node's role, which every pod on the node can use")
+	case c.Source == SourceStatic:
+		return warn("give the ServiceAccount a role: static keys never expire, and are easily copied",
+			"the credentials are %s", SourceStatic)
+	}
+	return ok("the credentials come from %s", c.Source)
+}
+
+// account checks that the handler can look up the instances of its notices: EC2 and Auto Scaling
+// answer for the account of its role only.
+func account(f *Facts) verdict {
+	if f.Caller.Err != nil {
+		return unknown("whether instances are looked up where notices come from", blocked("credentials", f.Caller.Err))
+	}
+	whose, own, accounts := "the caller", f.Caller.Value.Account, f.Options.EventAccounts
+	if role := strings.Split(f.Role.ARN, ":"); len(role) > 4 {
+		whose, own = "the handler's role", role[4]
+	}
+	others := slices.DeleteFunc(slices.Clone(accounts), func(id string) bool { return id == own })
+	switch {
+	case len(others) == len(accounts) && f.Role.ARN == "" && f.Role.Err != nil:
+		return unknown("whether instances are looked up where notices come from", f.Role.Err)
+	case len(others) == len(accounts) && f.Options.CheckTag:
+		return fail("check the account in queue-url; if the queue is rightly in another account than the instances, set "+
+			"event-accounts="+own,
+			"only notices of account %s are acted on, and %s is of account %s, which has none of their instances: every "+
+				"notice would be ignored", list(accounts), whose, own)
+	case len(others) == len(accounts):
+		return warn("run the handler with a role of the instances' account, and name that account in event-accounts if it "+
+			"is not the queue's",
+			"%s is of account %s, and notices of account %s are acted on: instances and hooks are looked up in the first", whose,
+			own, list(accounts))
+	case len(others) > 0 && f.Options.CheckTag:
+		return warn("set check-tag-before-draining=false, or take them out of event-accounts",
+			"%s is of account %s and finds no instance of account %s: notices of these are left alone, because the tag is not "+
+				"found", whose, own, list(others))
+	}
+	return ok("%s is of account %s, whose notices are acted on", whose, own)
+}
+
+func permissions(f *Facts) verdict {
+	const subject = "what the handler's role has permission for"
+	who := "the role"
+	switch {
+	case f.Role.Simulated:
+		who = "the handler's role " + f.Role.ARN
+	case f.Role.Err != nil:
+		v := unknown(subject, f.Role.Err)
+		if h, known := f.handler(); known {
+			v.hint = "run doctor with that role"
+			v = v.by("kubectl -n " + h.Namespace + " exec " + h.exec() + " -- /node-termination-handler doctor")
+		}
+		return v
+	}
+	var missing, useful, unsure []string
+	neededUnsure := false
+	for _, p := range f.Permissions {
+		_, notAsked := errors.AsType[*BlockedError](p.Err)
+		switch {
+		case p.Err == nil:
+		case notAsked:
+			return unknown(subject, p.Err)
+		case denied(p.Err) && p.Needed:
+			missing = append(missing, p.Action)
+		case denied(p.Err):
+			useful = append(useful, p.Action)
+		default:
+			unsure = append(unsure, fmt.Sprintf("%s (%v)", p.Action, p.Err))
+			neededUnsure = neededUnsure || p.Needed
+		}
+	}
+	hint := "add what is missing to the role's policy; deploy/iam/policy.json is all of it, with your names in the " +
+		"place of those in capitals"
+	if name := roleName(cmp.Or(f.Role.ARN, f.Caller.Value.ARN)); name != "" {
+		hint += ": aws iam put-role-policy --role-name " + name +
+			" --policy-name node-termination-handler --policy-document file://policy.json"
+	}
+	switch {
+	case len(missing) > 0:
+		return fail(hint, "%s lacks %s", who, list(append(missing, useful...)))
+	case neededUnsure:
+		return unclear("", "whether %s has %s", who, list(unsure))
+	case len(useful) > 0:
+		return warn(hint, "%s lacks %s: the rest works", who, list(useful))
+	case len(unsure) > 0:
+		return unclear("", "whether %s has %s", who, list(unsure))
+	case len(f.Permissions) == 0:
+		return unclear("", "%s was not tried", subject)
+	case f.Role.Simulated:
+		return ok("%s has the %s that the handler needs, as IAM says", who, count(len(f.Permissions), "permission"))
+	}
+	return ok("the role has the %s that could be tried", count(len(f.Permissions), "permission"))
+}
+
+// roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is
+// of neither.
+func roleName(arn string) string {
+	parts := strings.SplitN(arn, ":", 6)
+	if len(parts) < 6 {
+		return ""
+	}
+	kind, path, _ := strings.Cut(parts[5], "/")
+	switch kind {
+	case "assumed-role":
+		name, _, _ := strings.Cut(path, "/")
+		return name
+	case "role":
+		return path[strings.LastIndexByte(path, '/')+1:]
+	}
+	return ""
+}
+
+func queue(f *Facts) verdict {
+	err := f.Queue.Err
+	_, notAsked := errors.AsType[*BlockedError](err)
+	switch {
+	case err == nil:
+		return ok("the queue is %s", f.Queue.Value.ARN)
+	case notAsked:
+		return unknown("the queue", err)
+	case errors.Is(err, ErrAbsent):
+		return fail("check queue-url and aws-region, or make the queue; these are there: aws sqs list-queues --region "+
+			f.Options.Region, "there is no queue %s in account %s and region %s", f.Options.QueueName, f.Options.Account,
+			f.Options.Region)
+	case denied(err):
+		v := unknown("the queue's attributes", err)
+		v.hint = "allow it: without it the handler leaves messages that it cannot read, and cannot find a wrong attribute"
+		return v
+	}
+	return fail("see that SQS can be reached from here: a VPC without internet needs an endpoint for SQS; check "+
+		"aws-endpoint where it is set", "the queue does not answer: %v", err)
+}

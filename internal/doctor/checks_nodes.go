@@ -1,0 +1,218 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// nodes checks which nodes the notices find, and says what keeps them from the others.
+func nodes(f *Facts) verdict {
+	if f.Nodes.Err != nil {
+		return unknown("which nodes there are", f.Nodes.Err)
+	}
+	needsEC2 := f.Options.CheckTag || slices.ContainsFunc(f.Nodes.Value,
+		func(n Node) bool { return n.InstanceID == "" && !n.Fargate })
+	if needsEC2 && f.Instances.Err != nil {
+		if denied(f.Instances.Err) {
+			return fail("add ec2:DescribeInstances to the role, or set check-tag-before-draining=false where all nodes have a "+
+				"provider id",
+				"no node is covered: %v", f.Instances.Err)
+		}
+		return unknown("which instances are behind the nodes", f.Instances.Err)
+	}
+	instances := behind(f)
+	covered, fargate, karpenters := 0, 0, 0
+	var not []string
+	var gaps [lastGap]bool
+	var untagged []string // ids of instances
+	for _, n := range f.Nodes.Value {
+		switch why, gap := uncovered(f, n, instances); {
+		case n.Fargate:
+			fargate++
+		case gap == covers:
+			covered++
+		case gap == noTag && n.Karpenter && karpenterListens(f):
+			karpenters++
+		default:
+			not = append(not, n.Name+" ("+why+")")
+			gaps[gap] = true
+			if gap == noTag {
+				untagged = append(untagged, instances[n.Name].ID)
+			}
+		}
+	}
+	all := covered + len(not)
+	what := fmt.Sprintf("%d of %s are covered", covered, count(all, "node"))
+	if fargate > 0 {
+		what += fmt.Sprintf("; %d on Fargate do not count", fargate)
+	}
+	if karpenters > 0 {
+		what += fmt.Sprintf("; %s without the tag are left to Karpenter", count(karpenters, "node"))
+	}
+	switch {
+	case all == 0 && karpenters > 0:
+		return warn("tag the instances of the nodes that this handler is for", "no node is covered%s",
+			strings.TrimPrefix(what, "0 of 0 nodes are covered"))
+	case all == 0:
+		return warn("see that this is the right cluster", "there are no nodes on EC2%s",
+			strings.TrimPrefix(what, "0 of 0 nodes are covered"))
+	case covered == 0:
+		return fail(remedies(f, gaps, untagged), "%s: %s", what, list(not))
+	case len(not) > 0:
+		return warn(remedies(f, gaps, untagged), "%s, not: %s", what, list(not))
+	}
+	return ok("%s", what)
+}
+
+// A gap is the reason why notices do not find a node.
+type gap uint8
+
+const (
+	covers gap = iota
+	notEC2
+	noInstance // that has the node's name
+	noProviderMatch
+	noTag
+	lastGap
+)
+
+// remedies says what to do about each gap. The command comes last.
+func remedies(f *Facts, gaps [lastGap]bool, untagged []string) string {
+	var all []string
+	if gaps[noInstance] {
+		all = append(all, "no provider id: run the kubelet with --cloud-provider=external and the AWS cloud controller "+
+			"manager, or name the node like its instance's private DNS name")
+	}
+	if gaps[noProviderMatch] {
+		all = append(all, "unknown to EC2: run the handler with a role of the account, and a queue in the region, of these "+
+			"instances")
+	}
+	if gaps[notEC2] {
+		all = append(all, "not of EC2: AWS sends no notice for such nodes, and no handler can drain them in time")
+	}
+	if gaps[noTag] {
+		// AWS accepts 1,000 ids; this many can still be read before the command is run.
+		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html
+		const most = 50
+		ids, some := sorted(untagged), "no tag"
+		if len(ids) > most {
+			some = fmt.Sprintf("no tag, for the first %d of %d and then doctor again", most, len(ids))
+			ids = ids[:most]
+		}
+		all = append(all, some+": aws ec2 create-tags --resources "+strings.Join(ids, " ")+
+			" --tags Key="+f.Options.ManagedTag+",Value=")
+	}
+	return strings.Join(all, "; ")
+}
+
+// behind returns the instances that EC2 knows, by the names of their nodes.
+func behind(f *Facts) map[string]Instance {
+	byID, byName := map[string]Instance{}, map[string]Instance{}
+	for _, i := range f.Instances.Value {
+		byID[i.ID] = i
+		if i.PrivateDNSName != "" {
+			byName[i.PrivateDNSName] = i
+		}
+	}
+	found := map[string]Instance{}
+	for _, n := range f.Nodes.Value {
+		instance, known := byID[n.InstanceID]
+		if n.ProviderID == "" {
+			instance, known = byName[n.Name]
+		}
+		if known {
+			found[n.Name] = instance
+		}
+	}
+	return found
+}
+
+// uncovered says why notices would not find a node, in words and as a gap; covers if they would.
+func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
+	instance, known := instances[n.Name]
+	switch {
+	case n.InstanceID == "" && n.ProviderID != "":
+		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
+	case n.InstanceID == "" && !known:
+		return "no provider id, and no instance has its name", noInstance
+	case !known && f.Options.CheckTag:
+		return "EC2 does not know " + n.InstanceID + " in " + f.Options.Region, noProviderMatch
+	case !known:
+		return "", covers
+	}
+	if _, tagged := instance.Tags[f.Options.ManagedTag]; f.Options.CheckTag && !tagged {
+		return "no tag " + f.Options.ManagedTag, noTag
+	}
+	return "", covers
+}
+
+// eventAccounts checks that the handler acts on notices of the nodes' instances. It ignores those
+// of accounts that are not in event-accounts, and those of other regions than the queue's.
+func eventAccounts(f *Facts) verdict {
+	const subject = "whether notices of the nodes' instances are acted on"
+	if f.Nodes.Err != nil {
+		return unknown(subject, f.Nodes.Err)
+	}
+	accounts, instances := f.Options.EventAccounts, behind(f)
+	var heard, unseen, strange, far []string // names of nodes
+	var owners []string                      // of the instances
+	for _, n := range f.Nodes.Value {
+		instance, known := instances[n.Name]
+		owner := cmp.Or(instance.Account, accounts[0]) // endpoints that are not AWS leave it out
+		switch {
+		case n.Fargate, n.InstanceID == "" && n.ProviderID != "":
+		case n.Region != "" && n.Region != f.Options.Region:
+			far = append(far, n.Name+" ("+n.Region+")")
+		case !known:
+			unseen = append(unseen, n.Name)
+		case !slices.Contains(accounts, owner):
+			strange = append(strange, n.Name+" ("+owner+")")
+			owners = append(owners, owner)
+		default:
+			heard = append(heard, n.Name)
+			owners = append(owners, owner)
+		}
+	}
+	status := Warning
+	if len(heard) == 0 && (len(strange) > 0 || len(unseen) == 0) {
+		status = Failed
+	}
+	caller := f.Caller.Value.Account
+	switch {
+	case len(strange) > 0:
+		return bad(status, "set event-accounts="+strings.Join(slices.Compact(sorted(owners)), ","),
+			"only notices of account %s are acted on, and the instances of these nodes are of others: %s", list(accounts),
+			list(strange))
+	case len(far) > 0:
+		return bad(status, "run a second handler for the nodes of another region, with a queue there",
+			"only notices of region %s are acted on, and these nodes are in others: %s", f.Options.Region, list(far))
+	case len(unseen) == 0:
+		return ok("notices of account %s and region %s are acted on", list(accounts), f.Options.Region)
+	case f.Caller.Err == nil && !slices.Contains(accounts, caller):
+		return warn("if the instances are in the caller's account set event-accounts="+caller,
+			"only notices of account %s are acted on, the caller is of %s, and EC2 does not say whose the instances are",
+			list(accounts), caller)
+	case f.Instances.Err != nil:
+		return unknown(subject, f.Instances.Err)
+	case len(heard) == 0 || !f.Options.CheckTag: // with the tag check, the line nodes has those that EC2 does not know
+		return warn("name the account of these instances in event-accounts",
+			"EC2 does not know the instances of these nodes in the caller's account: %s; if they are of another, their notices "+
+				"are ignored", list(unseen))
+	}
+	return ok("notices of account %s and region %s are acted on", list(accounts), f.Options.Region)
+}
+
+// unseenInstances returns the number of nodes whose instance EC2 does not describe, so that its
+// group is not known.
+func unseenInstances(f *Facts) int {
+	instances, unseen := behind(f), 0
+	for _, n := range f.Nodes.Value {
+		_, known := instances[n.Name]
+		if !known && !n.Fargate && (n.InstanceID != "" || n.ProviderID == "") {
+			unseen++
+		}
+	}
+	return unseen
+}

@@ -1,0 +1,106 @@
+package doctor
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+)
+
+func (a *AWS) caller(ctx context.Context) Answer[Caller] {
+	c := Caller{Token: webIdentity()}
+	given, err := a.Credentials.Retrieve(ctx)
+	if err != nil {
+		err = fmt.Errorf("find credentials: %w", plain(ctx, err))
+		c.Unusable = blocked("credentials", err)
+		return Answer[Caller]{Value: c, Err: err}
+	}
+	c.Source = sourceOf(given.Source)
+	// The SDK looks for IRSA first.
+	c.Shadowed = c.Source == SourceIRSA && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
+	out, err := a.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	if err != nil {
+		if unaccepted(err) {
+			err = plain(ctx, err)
+			c.Unusable = blocked("credentials", err)
+			return Answer[Caller]{Value: c, Err: err}
+		}
+		return Answer[Caller]{Value: c, Err: explain(ctx, "sts:GetCallerIdentity", err)}
+	}
+	c.ARN, c.Account = aws.ToString(out.Arn), aws.ToString(out.Account)
+	return Answer[Caller]{Value: c}
+}
+
+// unaccepted reports whether AWS rejects the credentials themselves.
+// https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
+func unaccepted(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && slices.Contains([]string{
+		"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException",
+		"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure", "RequestExpired", "IncompleteSignature",
+		"MissingAuthenticationToken",
+	}, api.ErrorCode())
+}
+
+// webIdentity reads the token that the SDK shows to STS if IRSA is set up. Its signature is not
+// checked here; STS does that.
+func webIdentity() *Token {
+	path := os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE")
+	if path == "" {
+		return nil
+	}
+	t := &Token{Role: os.Getenv("AWS_ROLE_ARN")}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return t
+	}
+	parts := strings.Split(strings.TrimSpace(string(text)), ".")
+	if len(parts) != 3 {
+		return t
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return t
+	}
+	var said struct {
+		Issuer   string          `json:"iss"`
+		Subject  string          `json:"sub"`
+		Audience json.RawMessage `json:"aud"` // one, or a list
+	}
+	if json.Unmarshal(claims, &said) != nil {
+		return t
+	}
+	var audiences []string
+	if json.Unmarshal(said.Audience, &audiences) != nil {
+		audiences = make([]string, 1)
+		_ = json.Unmarshal(said.Audience, &audiences[0]) // empty: not known
+	}
+	t.Issuer, t.Subject = said.Issuer, said.Subject
+	if len(audiences) > 0 {
+		t.Audience = audiences[0]
+	}
+	return t
+}
+
+// sourceOf translates the SDK's names of credential sources.
+func sourceOf(provider string) Source {
+	switch {
+	case strings.HasPrefix(provider, "WebIdentityCredentials"):
+		return SourceIRSA
+	case strings.HasPrefix(provider, "CredentialsEndpointProvider"):
+		return SourcePodIdentity
+	case strings.HasPrefix(provider, "EC2RoleProvider"):
+		return SourceInstance
+	case strings.HasPrefix(provider, "EnvConfigCredentials"):
+		return SourceStatic
+	}
+	return Source(provider)
+}

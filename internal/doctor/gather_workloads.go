@@ -1,0 +1,126 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// budgets returns all PodDisruptionBudgets. It lists a page at a time.
+func (c *Cluster) budgets(ctx context.Context) Answer[[]Budget] {
+	var budgets []Budget
+	opts := metav1.ListOptions{Limit: 500}
+	for {
+		list, err := c.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, opts)
+		if err != nil {
+			return Answer[[]Budget]{Err: refused(ctx, "list poddisruptionbudgets.policy", err)}
+		}
+		for k := range list.Items {
+			budgets = append(budgets, budgetOf(&list.Items[k]))
+		}
+		if opts.Continue = list.Continue; opts.Continue == "" {
+			return Answer[[]Budget]{Value: budgets}
+		}
+	}
+}
+
+func budgetOf(b *policyv1.PodDisruptionBudget) Budget {
+	budget := Budget{
+		Namespace: b.Namespace, Name: b.Name, Expected: int(b.Status.ExpectedPods),
+		Desired: int(b.Status.DesiredHealthy),
+	}
+	if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil {
+		budget.Selector = selector
+	}
+	c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	if c != nil && c.Reason == policyv1.SyncFailedReason {
+		budget.Uncounted = c.Message
+	}
+	return budget
+}
+
+// isSpot reports whether the node's labels say that its instance is a spot instance. Karpenter,
+// EKS and the bootstrap scripts of many clusters have a label each.
+func isSpot(n *corev1.Node) bool {
+	for _, label := range []string{
+		"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "node.kubernetes.io/lifecycle",
+	} {
+		if strings.EqualFold(n.Labels[label], string(ec2types.InstanceLifecycleTypeSpot)) { // EKS writes SPOT
+			return true
+		}
+	}
+	return false
+}
+
+// isKarpenters reports whether Karpenter made the node. Its releases before 0.32 had another
+// label.
+func isKarpenters(n *corev1.Node) bool {
+	return n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["karpenter.sh/provisioner-name"] != ""
+}
+
+// deadLetters returns the dead-letter queues of the queue and of the rules' targets, by ARN.
+func (a *AWS) deadLetters(ctx context.Context, url string, q Answer[Queue], rules Answer[[]Rule]) deadLetterQueues {
+	if q.Err != nil && !denied(q.Err) {
+		return nil // they would not answer either
+	}
+	arns := []string{q.Value.DeadLetters}
+	for _, r := range rules.Value {
+		for _, t := range r.Targets {
+			arns = append(arns, t.DeadLetters)
+		}
+	}
+	found := deadLetterQueues{}
+	for _, arn := range slices.Compact(sorted(arns)) {
+		if arn != "" {
+			found[arn] = a.deadLetterQueue(ctx, sibling(url, arn))
+		}
+	}
+	return found
+}
+
+func (a *AWS) deadLetterQueue(ctx context.Context, url string) Answer[DeadLetterQueue] {
+	q := a.queue(ctx, url)
+	if q.Err != nil {
+		return Answer[DeadLetterQueue]{Err: q.Err}
+	}
+	d := DeadLetterQueue{Queue: q.Value}
+	if d.KeyID != "" {
+		d.Key = a.key(ctx, d.KeyID)
+	}
+	return Answer[DeadLetterQueue]{Value: d}
+}
+
+// sibling is the URL of the queue with an ARN, made from the URL of another queue. A dead-letter
+// queue is in the same region.
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-rule-event-delivery.html#eb-rule-dlq
+func sibling(url, arn string) string {
+	parts := strings.Split(arn, ":")
+	if len(parts) != 6 {
+		return arn // SQS will say that there is none
+	}
+	for range 2 { // the account and the name
+		url = url[:max(0, strings.LastIndexByte(url, '/'))]
+	}
+	return url + "/" + parts[4] + "/" + parts[5]
+}
+
+// sortHooks separates the hooks with one of the names from the others. Of the others it returns
+// the names of termination hooks.
+func sortHooks(all Answer[[]Hook], names []string) (ours Answer[[]Hook], others []string) {
+	ours.Err = all.Err
+	for _, h := range all.Value {
+		switch {
+		case len(names) == 0 || slices.Contains(names, h.Name):
+			ours.Value = append(ours.Value, h)
+		case h.Terminating:
+			others = append(others, h.Name)
+		}
+	}
+	return ours, others
+}

@@ -1,0 +1,215 @@
+package drain
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// blockedTime is how long something has to keep a pod before Blocked is called. A budget mostly
+	// allows the eviction within seconds, when a replacement is ready; and the finalizer of a Job's
+	// pod is removed as soon as the Job has counted the pod.
+	blockedTime = 10 * time.Second
+	// progressInterval is how often a drain that waits says what for.
+	progressInterval = time.Minute
+	// maxNames bounds the pods or volumes that a log line names: a node has a hundred pods.
+	maxNames = 10
+	// maxWhy bounds the text of somebody else in a log line, in bytes.
+	maxWhy = 300
+	// maxCauses bounds the causes that are reported of one pod.
+	maxCauses = 4
+)
+
+// Blocked says what has kept a pod, or the last volumes, on a node for blockedTime.
+type Blocked struct {
+	Node string
+	Pod  *corev1.Pod // nil: it is about volumes
+	Why  string
+	// First is true for the first pod of the drain that this cause keeps.
+	First bool
+}
+
+// A block is what keeps a pod on its node.
+type block struct {
+	cause    string // identifies it, as the text of why changes
+	why      string
+	since    time.Time
+	reported bool
+}
+
+// setBlock notes what keeps a pod now, and returns whether it is a new cause.
+func (p *podState) setBlock(cause, why string, now time.Time) (isNew bool) {
+	k := slices.IndexFunc(p.blocks, func(b block) bool { return b.cause == cause })
+	b := block{cause: cause, since: now}
+	switch {
+	case k >= 0:
+		b = p.blocks[k]
+		p.blocks = slices.Delete(p.blocks, k, k+1)
+	case len(p.blocks) == maxCauses:
+		p.blocks = slices.Delete(p.blocks, 0, 1)
+	}
+	b.why = why
+	p.blocks = append(p.blocks, b)
+	return k < 0
+}
+
+// reportAt returns when to report what keeps the pod; zero: it was reported, or nothing does.
+func (p podState) reportAt() time.Time {
+	if len(p.blocks) == 0 || p.blocks[len(p.blocks)-1].reported {
+		return time.Time{}
+	}
+	return p.blocks[len(p.blocks)-1].since.Add(blockedTime)
+}
+
+// logRefusal logs that an eviction was refused, once for each cause.
+func logRefusal(c *call, log *slog.Logger, now time.Time) {
+	cause, why := causeOf(c.pod, c.err)
+	if cause == "" && len(c.state.blocks) > 0 { // that one request fails is not what keeps the pod
+		return
+	}
+	if !c.state.setBlock(cause, why, now) {
+		return
+	}
+	logIt := log.Info
+	if refusalOf(c.err) == TwoBudgets {
+		logIt = log.Warn // it does not clear by itself
+	}
+	logIt("an eviction was refused", "why", why)
+}
+
+// truncate shortens a text to what a log line has room for.
+func truncate(text string) string {
+	if len(text) <= maxWhy {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxWhy], "") + "…"
+}
+
+// finalizersPrefix begins the causes that are finalizers.
+const finalizersPrefix = "finalizers "
+
+// noteFinalizers notes that a pod has ended and its finalizers keep it. ready says whether the node
+// is ready: if it is not, the pod may be there because no kubelet confirms its end.
+func (p *podState) noteFinalizers(pod *corev1.Pod, ready bool, now time.Time) {
+	if len(pod.Finalizers) == 0 || !p.stopping() {
+		return
+	}
+	// The API server sets the grace to zero when the kubelet has said that nothing runs any more.
+	grace := pod.DeletionGracePeriodSeconds
+	ended := grace != nil && *grace == 0 || finished(pod)
+	if ended || ready && !now.Before(p.stopsAt()) {
+		names := joinFirst(pod.Finalizers, ", ")
+		p.setBlock(finalizersPrefix+names, "it should have ended, and is kept by its finalizers: "+names, now)
+	}
+}
+
+// reportBlocked reports what has kept a pod for blockedTime, once for each cause.
+func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
+	if at := p.reportAt(); at.IsZero() || now.Before(at) {
+		return
+	}
+	b := &p.blocks[len(p.blocks)-1]
+	b.reported = true
+	if strings.HasPrefix(b.cause, finalizersPrefix) {
+		r.request.Log.Warn("a pod is held by its finalizers", "pod", nameOf(pod), "why", b.why)
+	}
+	if b.cause != "" { // without a cause a request has failed, and is tried again
+		r.reportCause(pod, b.cause, b.why)
+	}
+}
+
+// reportCause calls Blocked with what keeps a pod, or the volumes if pod is nil.
+func (r *run) reportCause(pod *corev1.Pod, cause, why string) {
+	if r.drainer.Blocked == nil {
+		return
+	}
+	first := !r.reportedCauses[cause]
+	if r.reportedCauses == nil {
+		r.reportedCauses = map[string]bool{}
+	}
+	r.reportedCauses[cause] = true
+	r.drainer.Blocked(Blocked{Node: r.request.Node, Pod: pod, Why: why, First: first})
+}
+
+// logProgress calls write when the drain has waited for another minute, with the time to the
+// deadline. It returns when to call it again.
+func (r *run) logProgress(now time.Time, write func(untilDeadline string)) time.Time {
+	switch {
+	case r.nextProgress.IsZero():
+		r.nextProgress = now.Add(progressInterval)
+	case !now.Before(r.nextProgress):
+		untilDeadline := "no deadline"
+		if d := r.request.Terms.Deadline; !d.IsZero() {
+			untilDeadline = max(0, d.Sub(now)).Round(time.Second).String()
+		}
+		write(untilDeadline)
+		r.nextProgress = now.Add(progressInterval)
+	}
+	return r.nextProgress
+}
+
+// logWaiting logs which pods are waited for, and why they are still there.
+func (r *run) logWaiting(now time.Time, untilDeadline string) {
+	if !r.store.synced() {
+		r.request.Log.Info("waiting for the list of the node's pods", "untilDeadline", untilDeadline)
+		return
+	}
+	var waiting []string
+	for _, pod := range r.sortedPods() {
+		if p := r.pods[pod.UID]; !p.unconfirmed {
+			waiting = append(waiting, nameOf(pod)+": "+r.whyWaiting(*p, now))
+		}
+	}
+	if len(waiting) > 0 {
+		r.request.Log.Info("waiting for pods to leave",
+			"pods", len(waiting), "why", joinFirst(waiting, "; "), "untilDeadline", untilDeadline)
+	}
+}
+
+// whyWaiting says why a pod is still there.
+func (r *run) whyWaiting(p podState, now time.Time) string {
+	var blocked string
+	if len(p.blocks) > 0 {
+		blocked = p.blocks[len(p.blocks)-1].why
+	}
+	switch end := p.stopsAt(); {
+	case !end.IsZero() && blocked != "":
+		return blocked
+	case !end.IsZero() && now.Before(end):
+		return "grace until " + timeOfDay(end)
+	case !end.IsZero():
+		return "it should have ended at " + timeOfDay(end) + ", but its kubelet has not confirmed it"
+	case p.failed > 0:
+		return "its deletion fails"
+	case blocked != "":
+		if force := p.forceAt(r.request.Terms); !force.IsZero() {
+			blocked += ", deleted at " + timeOfDay(force)
+		}
+		return blocked
+	case p.deleting, !p.evictingSince.IsZero():
+		return "the API server has not answered the request to evict or delete it"
+	case !p.acceptedAt.IsZero():
+		return "its eviction or deletion was accepted, but it is not stopping yet"
+	case p.tier == self:
+		return "this program's own pod goes last"
+	case p.tier == critical:
+		return "it is critical to the system, and goes after the others"
+	}
+	return "it waits for its turn"
+}
+
+// timeOfDay formats a time for the log.
+func timeOfDay(t time.Time) string { return t.UTC().Format("15:04:05Z") }
+
+// joinFirst joins the first maxNames texts, and says how many more there are.
+func joinFirst(texts []string, separator string) string {
+	if rest := len(texts) - maxNames; rest > 0 {
+		return strings.Join(texts[:maxNames], separator) + fmt.Sprintf("%sand %d more", separator, rest)
+	}
+	return strings.Join(texts, separator)
+}

@@ -1,0 +1,281 @@
+package drain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// refusedBy refuses as an API server does for a budget, in its words.
+func refusedBy(words string) *metav1.Status {
+	status := budget("")
+	status.Details.Causes[0].Message = words
+	return status
+}
+
+// deniedBy refuses as an API server does for a webhook.
+func deniedBy(name string) *metav1.Status {
+	return &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+		Message: fmt.Sprintf("admission webhook %q denied the request: not on a Friday", name),
+	}
+}
+
+func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0"}}
+	long := deniedBy("long.example.com")
+	long.Message += "." + strings.Repeat("é", 1000)
+	for _, test := range []struct {
+		name       string
+		err        error
+		cause, why string
+	}{
+		{
+			"a budget", &apierrors.StatusError{ErrStatus: *refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")},
+			"budget default/db", "PodDisruptionBudget default/db needs 2 healthy pods and has 2",
+		},
+		{
+			"a budget that was just made", &apierrors.StatusError{ErrStatus: *refusedBy("The disruption budget db is still being processed by the server.")},
+			"budget default/db", "PodDisruptionBudget default/db is still being processed by the server.",
+		},
+		{
+			"a budget without its name", &apierrors.StatusError{ErrStatus: *budget("")},
+			"budget", "a PodDisruptionBudget allows no disruption now: Cannot evict pod as it would violate the pod's disruption budget.",
+		},
+		{
+			"two budgets", &apierrors.StatusError{ErrStatus: *twice("")},
+			"two budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline",
+		},
+		{
+			"a webhook", &apierrors.StatusError{ErrStatus: *deniedBy("pods.example.com")},
+			"webhook pods.example.com", `admission webhook "pods.example.com" denied the request: not on a Friday`,
+		},
+		{
+			"a webhook that is away",
+			apierrors.NewInternalError(errors.New(`failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`)),
+			"webhook pods.example.com", `Internal error occurred: failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`,
+		},
+		{"nobody", errors.New("connection refused"), "", "connection refused"},
+		{"a webhook that talks", &apierrors.StatusError{ErrStatus: *long}, "webhook long.example.com", long.Message[:maxWhy-1] + "…"},
+	} {
+		cause, why := causeOf(pod, test.err)
+		if diff := cmp.Diff([]string{test.cause, test.why}, []string{cause, why}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// said are the messages of a log that begin so, with their values.
+func said(log *bytes.Buffer, message string) []string {
+	var lines []string
+	for line := range strings.Lines(log.String()) {
+		if _, after, ok := strings.Cut(line, "msg="+fmt.Sprintf("%q", message)); ok {
+			lines = append(lines, strings.TrimSpace(after))
+		}
+	}
+	return lines
+}
+
+// drainLogged drains and returns the log.
+func (s *stage) drainLogged(terms Terms) *bytes.Buffer {
+	s.Helper()
+	log := &bytes.Buffer{}
+	terms.CordonedAt = s.begin
+	handler := slog.NewTextHandler(log, nil)
+	_, err := s.drainer.Drain(s.Context(), Request{Node: "node", Terms: terms, NodeState: s.look, Log: slog.New(handler)})
+	if err != nil {
+		s.Error(err)
+	}
+	return log
+}
+
+// A drain of three and a half minutes, and one of 50 s.
+func TestADrainThatWaitsSaysOnceAMinuteWhatFor(t *testing.T) {
+	for waits, want := range map[time.Duration][]string{
+		210 * time.Second: {
+			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:05:00Z; ` +
+				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=4m0s`,
+			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:05:00Z; ` +
+				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=3m0s`,
+			`pods=2 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ` +
+				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=2m0s`,
+		},
+		50 * time.Second: nil,
+	} {
+		play(t, func(s *stage) {
+			s.pod("db-0")
+			s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
+			s.pod("critical", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
+			s.stops["slow"] = min(150*time.Second, waits-10*time.Second)
+			s.refuse = func(pod string) *metav1.Status {
+				if pod == "db-0" && time.Since(s.begin) < waits-10*time.Second {
+					return refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")
+				}
+				return nil
+			}
+			log := s.drainLogged(Terms{Deadline: s.begin.Add(5 * time.Minute)})
+			// The last refusal is up to 10 s before the end, and the pause after it 12 s at most.
+			if took := time.Since(s.begin); took > waits+3*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if diff := cmp.Diff(want, said(log, "waiting for pods to leave")); diff != "" {
+				t.Errorf("a drain of %s says (-want +got):\n%s", waits, diff)
+			}
+			if diff := cmp.Diff([]string{`pod=ns/db-0 why="PodDisruptionBudget ns/db needs 2 healthy pods and has 2"`}, said(log, "an eviction was refused")); diff != "" {
+				t.Errorf("refusals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestALineAboutAHundredPodsNamesTen(t *testing.T) {
+	play(t, func(s *stage) {
+		for k := range 100 {
+			s.pod(fmt.Sprintf("p-%02d", k), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(90)) })
+			s.stops[fmt.Sprintf("p-%02d", k)] = 80 * time.Second
+		}
+		log := s.drainLogged(Terms{})
+		lines := said(log, "waiting for pods to leave")
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], `pods=100 why="ns/p-00: grace until 00:01:30Z; `) ||
+			!strings.HasSuffix(lines[0], `; ns/p-09: grace until 00:01:30Z; and 90 more" untilDeadline="no deadline"`) {
+			t.Errorf("it says %q", lines)
+		}
+	})
+}
+
+// told notes what Blocked is called for.
+func (s *stage) told() *[]string {
+	var told []string
+	s.drainer.Blocked = func(b Blocked) {
+		about := "volumes"
+		if b.Pod != nil {
+			about = b.Pod.Name
+		}
+		told = append(told, fmt.Sprintf("%s %s %s %s first=%t", time.Since(s.begin).Round(time.Second), b.Node, about, b.Why, b.First))
+	}
+	return &told
+}
+
+func TestWhatKeepsAPodIsToldOnceForEachCauseWhenItHasLasted(t *testing.T) {
+	play(t, func(s *stage) {
+		for _, name := range []string{"a", "b", "short"} {
+			s.pod(name)
+		}
+		s.refuse = func(pod string) *metav1.Status {
+			since := time.Since(s.begin)
+			switch {
+			case pod == "short" && since > 5*time.Second, since > 80*time.Second:
+				return nil
+			case pod == "b" && since > 60*time.Second: // and back again
+				return refusedBy("The disruption budget db needs 2 healthy pods and has 1 currently")
+			case pod == "b" && since > 30*time.Second:
+				return deniedBy("friday.example.com")
+			}
+			return refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")
+		}
+		told := s.told()
+		log := s.drainLogged(Terms{})
+		const budget = " PodDisruptionBudget ns/db needs 2 healthy pods and has 2"
+		got := slices.Clone(*told)
+		slices.Sort(got)
+		// Which of the two pods is the first does not matter.
+		either := [][]string{
+			{"10s node a" + budget + " first=true", "10s node b" + budget + " first=false"},
+			{"10s node a" + budget + " first=false", "10s node b" + budget + " first=true"},
+		}
+		if len(got) != 3 || !slices.Equal(got[:2], either[0]) && !slices.Equal(got[:2], either[1]) ||
+			!strings.HasSuffix(got[2], `node b admission webhook "friday.example.com" denied the request: not on a Friday first=true`) {
+			t.Errorf("told %q", got)
+		}
+		if lines := said(log, "an eviction was refused"); len(lines) != 4 {
+			t.Errorf("%d lines, want one for each pod and cause: %q", len(lines), lines)
+		}
+	})
+}
+
+func TestAPodThatItsFinalizersKeepIsNamedWithThem(t *testing.T) {
+	keep := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/backup", "example.com/audit"} }
+	play(t, func(s *stage) {
+		s.pod("held", keep)
+		s.pod("stopping", keep, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
+		told := s.told()
+		log := s.drainLogged(Terms{Deadline: s.begin.Add(90 * time.Second)})
+		const why = "it should have ended, and is kept by its finalizers: example.com/backup, example.com/audit"
+		if diff := cmp.Diff([]string{"40s node held " + why + " first=true"}, *told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{`pod=ns/held why="` + why + `"`}, said(log, "a pod is held by its finalizers")); diff != "" {
+			t.Errorf("warnings (-want +got):\n%s", diff)
+		}
+		lines := said(log, "waiting for pods to leave")
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], `pods=2 why="ns/held: `+why+`; ns/stopping: grace until `) {
+			t.Errorf("it says %q", lines)
+		}
+	})
+}
+
+// The finalizer of a Job's pod is there until the Job has counted it.
+func TestAFinalizerThatIsTakenOffInSecondsIsNoNews(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("counted", func(p *corev1.Pod) { p.Finalizers = []string{"batch.kubernetes.io/job-tracking"} })
+		go func() {
+			if s.passes(35 * time.Second) {
+				if err := s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "counted"); err != nil {
+					s.Error(err)
+				}
+			}
+		}()
+		told := s.told()
+		log := s.drainLogged(Terms{})
+		if lines := said(log, "a pod is held by its finalizers"); len(lines)+len(*told) > 0 {
+			t.Errorf("%q, %q", lines, *told)
+		}
+	})
+}
+
+func TestVolumesThatAreWaitedForAreNamedWithTheirClaims(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("db-0", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"},
+			}}}
+		})
+		_, err := s.kube.CoreV1().PersistentVolumeClaims("ns").Create(s.Context(), &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "data-db-0", Namespace: "ns"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-1"},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"pvc-1", "pvc-2"} {
+			_, err := s.kube.StorageV1().VolumeAttachments().Create(s.Context(), &storagev1.VolumeAttachment{
+				ObjectMeta: metav1.ObjectMeta{Name: "csi-" + name},
+				Spec:       storagev1.VolumeAttachmentSpec{NodeName: "node", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new(name)}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.watchVolumes()
+		told := s.told()
+		log := s.drainLogged(Terms{Deadline: s.begin.Add(2 * time.Minute)})
+		want := []string{`volumes=2 which="pvc-1, pvc-2"`, `volumes=2 which="pvc-1 (claim ns/data-db-0), pvc-2" untilDeadline=1m0s`}
+		if diff := cmp.Diff(want, said(log, "waiting for volumes to be detached")); diff != "" {
+			t.Errorf("it says (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"15s node volumes volumes are still attached to the node: pvc-1 (claim ns/data-db-0), pvc-2 first=true"}, *told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,285 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+)
+
+// Drain asks the pods that have to leave to do so. It returns
+//
+//   - when they are gone (their UIDs, not only their deletion accepted) and their volumes are
+//     detached. A pod that should have ended counts as gone if no kubelet is there to confirm it;
+//   - at the deadline;
+//   - when only our own pod is left;
+//   - when ctx ends. Requests in flight then get requestLinger to end.
+//
+// The error is the cause of ctx, or nil: whatever else fails is tried again. ErrMachineGone is no
+// error: it ends the drain.
+func (d *Drainer) Drain(ctx context.Context, request Request) (Result, error) {
+	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
+	defer cut()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	request.Log = cmp.Or(request.Log, slog.New(slog.DiscardHandler))
+	r := newRun(d, request)
+	defer r.close()
+	err := r.drain(ctx, calls)
+	if errors.Is(err, ErrMachineGone) {
+		err, r.result.Volumes = nil, 0
+		if !r.listed {
+			r.result.Lost = d.unlistedPods(calls, request.Node)
+		}
+	}
+	return r.result, err
+}
+
+// run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines
+// hand it functions through posted, and it calls them there.
+//
+// Two contexts are passed through its methods: ctx is the drain's, and calls is the one of its
+// requests, which ends requestLinger later; see Drain.
+type run struct {
+	drainer *Drainer
+	request Request
+	started time.Time
+	store   *podStore
+	result  Result
+
+	// The pods of the node, by UID. Each is in one of these at most.
+	pods      map[types.UID]*podState // have to leave
+	departed  map[types.UID]*podState // had to leave, and are gone; a watch that is behind may show them again
+	staying   map[types.UID]bool      // do not have to leave
+	newcomers newcomers               // came during the drain, and stay
+	listed    bool                    // the pods of the first list are in these maps
+
+	notReadySince time.Time // since when the node has not been ready; zero: it is
+	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
+
+	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
+	inFlight  int                      // requests in flight
+	posted    chan func()              // functions that the goroutine of Drain is to call
+	ended     chan struct{}            // closed when Drain returns: nobody receives from posted any more
+	startSlot func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
+
+	nextProgress   time.Time                // when the log says next what the drain waits for; zero: not set yet
+	reportedCauses map[string]bool          // causes that Blocked was called for; nil: none
+	claims         map[claim]bool           // of the pods that have to leave; nil: none
+	spans          map[types.UID]trace.Span // of pods that were asked to leave; nil: none
+}
+
+func newRun(d *Drainer, request Request) *run {
+	return &run{
+		drainer:   d,
+		request:   request,
+		started:   time.Now(),
+		store:     newPodStore(),
+		pods:      map[types.UID]*podState{},
+		departed:  map[types.UID]*podState{},
+		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
+		pending:   map[bool]int{},
+		posted:    make(chan func()),
+		ended:     make(chan struct{}),
+	}
+}
+
+// drain does what Drain says, except that it returns ErrMachineGone.
+func (r *run) drain(ctx, calls context.Context) error {
+	if err := r.startWatch(ctx); err != nil {
+		return err
+	}
+	defer r.endSpans(ctx)
+	inTime, err := r.awaitPods(ctx, calls)
+	r.result.Returned = r.newcomers.names()
+	if volumes := r.drainer.Volumes; inTime && volumes != nil && !r.result.Self {
+		ctx, span := trace.Begin(ctx, "await volumes")
+		r.result.Volumes, err = volumes.await(ctx, r)
+		span.End(err, "left", r.result.Volumes)
+	}
+	return err
+}
+
+// awaitPods asks the pods to leave until none is waited for any more, or, which is not in time,
+// until the deadline. It returns the cause of ctx when that ends first.
+func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
+	for {
+		now := time.Now()
+		if end := r.end(); !end.IsZero() && !now.Before(end) {
+			r.countMissed(now)
+			return false, nil
+		}
+		wake := r.end()
+		if r.store.synced() {
+			var done bool
+			wake, done = r.startDueRequests(ctx, calls, now)
+			r.releaseStartSlot()
+			if done {
+				r.countPods(nil)
+				return true, nil
+			}
+		}
+		wake = earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))
+		if err := r.sleep(ctx, wake); err != nil {
+			r.awaitInFlight()
+			if errors.Is(err, ErrMachineGone) {
+				r.countPods(&r.result.Lost)
+			} else {
+				r.countPods(nil)
+			}
+			return false, err
+		}
+	}
+}
+
+// startDueRequests starts the requests that are due. It returns when to look again (zero: when
+// something changes), and whether the drain is done with its pods.
+func (r *run) startDueRequests(ctx, calls context.Context, now time.Time) (wake time.Time, done bool) {
+	front := r.refresh(now)
+	if front >= self { // no pod is waited for, or our own alone
+		if !r.idle() {
+			return r.end(), false
+		}
+		r.result.Self = front == self
+		if look := r.request.Terms.CordonedAt.Add(lateBindTime); now.Before(look) {
+			return look, false
+		}
+		if r.nodeState().CordonPending {
+			r.cordonPending = now
+		}
+		// The terms say it a moment after the cordon.
+		look := r.cordonPending.Add(recheckInterval + lateBindTime)
+		if front > self && r.cordonPending.After(r.request.Terms.CordonedAt) && now.Before(look) {
+			return earlier(earlier(r.end(), look), now.Add(recheckInterval)), false
+		}
+		return time.Time{}, true
+	}
+	wake = r.end()
+	for _, pod := range r.sortedPods() {
+		p := r.pods[pod.UID]
+		if deadline := r.request.Terms.Deadline; p.tier == self && !deadline.IsZero() {
+			// The next leader needs the time before the deadline more than we do.
+			if giveWay := deadline.Add(-p.grace - 2*margin); now.Before(giveWay) {
+				wake = earlier(wake, giveWay)
+			} else if r.idle() {
+				r.result.Self = true
+				return time.Time{}, true
+			}
+		}
+		wake = earlier(wake, r.advance(ctx, calls, pod, p, front, now))
+	}
+	return wake, false
+}
+
+// advance takes the next step with a pod: it starts a request, or waits at the gate for its
+// turn, or waits. It returns when to look again; zero: when something changes.
+func (r *run) advance(ctx, calls context.Context, pod *corev1.Pod, p *podState, front tier, now time.Time) time.Time {
+	wake := p.reportAt()
+	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
+		wake = earlier(wake, later(end, now.Add(recheckInterval)))
+		wake = earlier(wake, p.unconfirmedAt(r.notReadySince))
+	}
+	terms := r.request.Terms
+	s := nextStep(*p, front, terms, now)
+	if s.kind == stepWait {
+		p.dequeue()
+		return earlier(wake, s.until)
+	}
+	priority := r.priority(*p, s, now)
+	if release := r.takeSlot(p); release != nil {
+		r.startRequest(calls, pod, p, s, priority, release)
+		return earlier(wake, nextStep(*p, front, terms, now).until)
+	}
+	switch {
+	case p.ticket == nil && r.pending[urgent(priority)] < maxPending:
+		r.enqueue(ctx, p, priority)
+	case p.ticket != nil && !p.ticket.priority.Same(priority):
+		p.dequeue() // and enters again with the new priority
+	}
+	if !p.mustForce(terms, now) { // once it must, its priority is another
+		wake = earlier(wake, p.forceAt(terms))
+	}
+	return wake
+}
+
+// end is when the drain ends at the latest: at the deadline. If that had passed at the start, as
+// for a hibernation, it is when each pod has had its second of grace. Zero: no deadline.
+func (r *run) end() time.Time {
+	end := r.request.Terms.Deadline
+	if least := r.started.Add(margin); !end.IsZero() && end.Before(least) {
+		return least
+	}
+	return end
+}
+
+// nodeState returns the present state of the node.
+func (r *run) nodeState() NodeState {
+	if r.request.NodeState == nil {
+		return NodeState{Ready: true, Cordoned: true}
+	}
+	return r.request.NodeState()
+}
+
+// sleep waits until wake (zero: no limit) or until something changes, and applies the change. It
+// returns the cause of ctx when that ends.
+func (r *run) sleep(ctx context.Context, wake time.Time) error {
+	var alarm <-chan time.Time
+	if !wake.IsZero() {
+		timer := time.NewTimer(time.Until(wake))
+		defer timer.Stop()
+		alarm = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-alarm:
+	case <-r.store.changed:
+	case terms := <-r.request.Changed:
+		r.request.Terms = terms
+	case f := <-r.posted:
+		f()
+	}
+	return nil
+}
+
+// post has the goroutine of Drain call f. It returns false if Drain has returned.
+func (r *run) post(f func()) bool {
+	select {
+	case r.posted <- f:
+		return true
+	case <-r.ended:
+		return false
+	}
+}
+
+// close releases what the drain holds at the gate.
+func (r *run) close() {
+	close(r.ended)
+	r.releaseStartSlot()
+	for _, p := range r.pods {
+		p.dequeue()
+	}
+}
+
+// earlier returns the earlier of two times. A zero time means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,116 @@
+package drain
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A tier of pods is evicted when the tiers before it are gone, or earlier if the deadline asks
+// for it.
+type tier uint8
+
+const (
+	workload tier = iota
+	critical      // system-cluster-critical and above: the others may need them to stop well
+	last          // the pod that this program runs in, if there is no other leader
+	self          // the same, if there is one; Drain never evicts it
+)
+
+// tierOf returns the tier of a pod that is not our own.
+func tierOf(p *corev1.Pod) tier {
+	// The lower one of the two built-in critical classes.
+	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+	const systemCritical = 2_000_000_000
+	if p.Spec.Priority != nil && *p.Spec.Priority >= systemCritical {
+		return critical
+	}
+	return workload
+}
+
+// podState is what is known of a pod that has to leave, and what was tried with it.
+type podState struct {
+	tier     tier
+	grace    time.Duration // what the pod gets if there is time: its own, or the option's
+	ownGrace bool          // grace is the pod's own, so that requests need not name it
+
+	// What the watch says.
+	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
+	localEnd time.Time // when its grace has passed by our clock; zero: it was stopping when first seen
+	departed bool      // it is gone
+
+	// Requests.
+	requested     bool      // it was asked to leave
+	evictingSince time.Time // since when an eviction is in flight; zero: none is
+	deleting      bool      // a deletion is in flight
+	acceptedAt    time.Time // when the last request was accepted; zero: it was not
+	refused       int       // evictions refused
+	failed        int       // deletions failed since the last refusal
+	retryAt       time.Time // no eviction before this time; nor a deletion, if one has failed
+	unanswered    bool      // a request failed in a way that does not rule out that it was accepted
+	staleVersion  string    // resourceVersion that the API server has rejected as outdated; empty: none
+	evicted       bool      // an eviction was accepted
+	forced        bool      // a deletion was accepted
+	shortened     bool      // it was asked to stop sooner, while it was stopping
+	ticket        *ticket   // at the gate; nil: none
+
+	unconfirmed bool    // it should have ended, and no kubelet is there to confirm it
+	replaces    bool    // it replaces a pod that was asked to leave
+	blocks      []block // what keeps it or has kept it on the node; the last one does so now
+}
+
+// newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,
+// negative for the pod's own; own is the pod that this program runs in.
+func newPodState(pod *corev1.Pod, grace time.Duration, own types.NamespacedName) *podState {
+	p := &podState{tier: tierOf(pod), grace: grace, ownGrace: grace < 0}
+	if p.ownGrace {
+		p.grace = 0
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+			p.grace = time.Duration(*s) * time.Second
+		}
+	}
+	if own.Name != "" && pod.Name == own.Name && pod.Namespace == own.Namespace {
+		p.tier = self
+	}
+	if pod.DeletionTimestamp != nil {
+		p.deletion = pod.DeletionTimestamp.Time
+	}
+	return p
+}
+
+// update brings p up to date with what the watch says of its pod.
+func (p *podState) update(pod *corev1.Pod, now time.Time) {
+	if pod.DeletionTimestamp != nil {
+		// We see the deletion begin, so all of its grace has passed that long from now at the
+		// latest, whatever the API server's clock says.
+		if grace := pod.DeletionGracePeriodSeconds; p.deletion.IsZero() && grace != nil {
+			p.localEnd = now.Add(time.Duration(*grace) * time.Second)
+		}
+		p.deletion = pod.DeletionTimestamp.Time
+	}
+	if p.staleVersion != pod.ResourceVersion {
+		p.staleVersion = ""
+	}
+}
+
+// stopping reports whether the deletion of a pod has begun.
+func (p podState) stopping() bool { return !p.deletion.IsZero() }
+
+// stopsAt returns when a stopping pod should have ended; zero: it is not stopping.
+func (p podState) stopsAt() time.Time { return later(p.deletion, p.localEnd) }
+
+// unconfirmedAt returns from when on a stopping pod is not waited for any more, if its node has
+// not been ready since notReadySince. Zero: the node is ready, or the pod is not stopping.
+func (p podState) unconfirmedAt(notReadySince time.Time) time.Time {
+	if !p.stopping() || notReadySince.IsZero() {
+		return time.Time{}
+	}
+	return later(p.stopsAt(), notReadySince).Add(confirmTime)
+}
+
+// isUnconfirmed reports whether a pod is not waited for any more; see unconfirmedAt.
+func (p podState) isUnconfirmed(notReadySince, now time.Time) bool {
+	at := p.unconfirmedAt(notReadySince)
+	return !at.IsZero() && !now.Before(at)
+}

@@ -1,0 +1,152 @@
+package drain
+
+import (
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+)
+
+// An Answer is the API server's to a request for a pod.
+type Answer struct {
+	Pod    *corev1.Pod
+	Forced bool          // the request was to delete the pod, not to evict it
+	Grace  time.Duration // the grace of the request; zero: the pod's own
+	Err    error         // nil: the pod is on its way out, or was gone already
+	// Refusal says why an eviction was refused; empty for any other answer.
+	Refusal Refusal
+}
+
+// A Refusal is why an eviction was refused.
+type Refusal string
+
+// The refusals. All but TwoBudgets end by themselves.
+const (
+	Budget     Refusal = "budget"      // a PodDisruptionBudget allows no disruption now
+	TwoBudgets Refusal = "two-budgets" // two budgets cover the pod, which the eviction API does not support
+	Busy       Refusal = "busy"        // the API server is overloaded
+	Failed     Refusal = "error"       // anything else
+)
+
+// Refusals are all refusals, for metrics that start at zero.
+var Refusals = []Refusal{Budget, TwoBudgets, Busy, Failed}
+
+// refusalOf returns why an eviction was refused.
+func refusalOf(err error) Refusal {
+	switch {
+	case twoBudgets(err):
+		return TwoBudgets
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		return Budget
+	case apierrors.IsTooManyRequests(err) && !denied(err):
+		return Busy
+	}
+	return Failed
+}
+
+// twoBudgets reports whether an eviction was refused because more than one budget covers the pod. The
+// API server gives that no reason of its own, so it is recognised by its text.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+func twoBudgets(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
+		strings.Contains(status.Status().Message, "more than one PodDisruptionBudget")
+}
+
+// denied reports whether an admission webhook has denied a request.
+func denied(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && kube.DeniedByWebhook(status.Status().Message)
+}
+
+// busyFor returns how long an overloaded API server asks to be left alone; zero: it is not overloaded.
+// The refusal of a budget has the same status code.
+func busyFor(err error) time.Duration {
+	if refusalOf(err) != Busy {
+		return 0
+	}
+	return max(time.Second, retryAfter(err))
+}
+
+// retryAfter returns the pause that an answer asks for; zero: it asks for none.
+func retryAfter(err error) time.Duration {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		return time.Duration(seconds) * time.Second
+	}
+	return 0
+}
+
+// causeOf returns who has refused an eviction, and why. cause is empty if the request has failed and
+// nobody has refused it.
+func causeOf(pod *corev1.Pod, err error) (cause, why string) {
+	switch refusalOf(err) {
+	case TwoBudgets:
+		return "two budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
+			"it stays until the deadline"
+	case Budget:
+		if name, says := budgetOf(err); name != "" {
+			name = pod.Namespace + "/" + name
+			return "budget " + name, "PodDisruptionBudget " + name + " " + says
+		}
+		return "budget", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
+	case Busy, Failed:
+	}
+	if name := webhookOf(err); name != "" {
+		return "webhook " + name, truncate(err.Error())
+	}
+	return "", truncate(err.Error())
+}
+
+// The API server's text about a budget, in the cause of its answer. After the budget's name there may
+// be others: that it is still being processed, or why its state is not known.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/registry/core/pod/storage/eviction.go
+var (
+	budgetWords = regexp.MustCompile(`^The disruption budget (\S+) (.*)$`)
+	countWords  = regexp.MustCompile(`^(needs \d+ healthy pods and has \d+) currently$`)
+)
+
+// budgetOf returns the name of the budget that has refused an eviction, and what is said of it. The name
+// is empty if the API server does not give it.
+func budgetOf(err error) (name, says string) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return "", ""
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Type != policyv1.DisruptionBudgetCause {
+			continue
+		}
+		if words := budgetWords.FindStringSubmatch(cause.Message); words != nil {
+			if count := countWords.FindStringSubmatch(words[2]); count != nil {
+				return words[1], count[1]
+			}
+			return words[1], truncate(words[2])
+		}
+	}
+	return "", ""
+}
+
+// webhookWords is the API server's text about an admission webhook that denies a request, or does not
+// answer.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go
+var webhookWords = regexp.MustCompile(`(?:admission|failed calling) webhook "([^"]+)"`)
+
+// webhookOf returns the name of the admission webhook that a request has failed for; empty: for none.
+func webhookOf(err error) string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return ""
+	}
+	if words := webhookWords.FindStringSubmatch(status.Status().Message); words != nil {
+		return words[1]
+	}
+	return ""
+}

@@ -1,0 +1,277 @@
+package drain
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+const (
+	// A refused eviction is tried again after firstRetry, then after half as long again each time,
+	// up to lastRetry. A budget mostly frees up when a replacement is ready, which takes seconds;
+	// and a hundred blocked pods that ask every few seconds are no load for an API server.
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 10 * time.Second
+	// twoBudgetsRetry is the pause where waiting does not help: two budgets cover the pod.
+	twoBudgetsRetry = 30 * time.Second
+	// requestTimeout bounds one request, so that an API server that hangs costs one try.
+	requestTimeout = 10 * time.Second
+	// evictionTimeout bounds an eviction. An admission webhook may take 30 s for it, and one that
+	// does is not to be cut off each time. After requestTimeout the eviction gives its slot at the
+	// gate back.
+	// https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#timeouts
+	evictionTimeout = 35 * time.Second
+	// requestLinger is how long a request in flight may take when the drain's context ends. Nobody
+	// knows what a request did that was cut off, and a budget may count a pod as disrupted that
+	// nobody deletes, for minutes.
+	requestLinger = time.Second
+)
+
+// A call is a request in flight.
+type call struct {
+	pod      *corev1.Pod
+	state    *podState
+	step     step
+	shortens bool // the pod is stopping already
+	urgent   bool
+	slow     bool // requestTimeout has passed: it is not counted as pending any more
+	answered bool
+
+	err      error
+	noAnswer bool    // the drain ended before there was an answer
+	current  current // the pod after a conflict
+}
+
+// current is what the API server knows of a pod.
+type current struct {
+	known    bool // the API server has answered
+	exists   bool
+	stopping bool
+	version  string
+}
+
+// startRequest starts one request for a pod. It takes over a slot at the gate, which release
+// releases.
+func (r *run) startRequest(
+	ctx context.Context, pod *corev1.Pod, p *podState, s step, priority pace.Priority, release func(time.Duration),
+) {
+	// An earlier request may have been accepted: this one must not be, too.
+	if !p.stopping() && p.staleVersion == "" && (p.unanswered || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()) {
+		s.version = pod.ResourceVersion
+	}
+	c := &call{pod: pod, state: p, step: s, shortens: p.stopping(), urgent: urgent(priority)}
+	p.acceptedAt = time.Time{}
+	if s.kind == stepEvict {
+		p.evictingSince = time.Now()
+	} else {
+		p.deleting, p.shortened = true, c.shortens
+	}
+	if !p.requested {
+		p.requested = true
+		r.newcomers.noteRequest(pod, p.replaces)
+	}
+	r.pending[c.urgent]++
+	r.inFlight++
+	r.beginSpan(ctx, pod)
+	go r.makeRequest(ctx, c, release)
+}
+
+// makeRequest makes a request and posts its answer.
+func (r *run) makeRequest(ctx context.Context, c *call, release func(busy time.Duration)) {
+	timeout := requestTimeout
+	if c.step.kind == stepEvict {
+		timeout = evictionTimeout
+	}
+	requestCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	slow := time.AfterFunc(requestTimeout, func() {
+		release(0)
+		r.post(func() { r.setSlow(c) })
+	})
+	if c.step.kind == stepEvict {
+		c.err = r.evict(requestCtx, c.pod, c.step)
+	} else {
+		c.err = r.delete(requestCtx, c.pod, c.step)
+	}
+	if apierrors.IsConflict(c.err) {
+		c.current = r.readPod(requestCtx, c.pod)
+	}
+	if busy := busyFor(c.err); slow.Stop() {
+		release(busy)
+	} else {
+		r.drainer.Gate.Busy(busy)
+	}
+	c.noAnswer = c.err != nil && ctx.Err() != nil
+	r.post(func() { r.apply(c, time.Now()) })
+}
+
+// setSlow stops counting a request as pending that has no answer for long.
+func (r *run) setSlow(c *call) {
+	if !c.answered && !c.slow {
+		c.slow = true
+		r.pending[c.urgent]--
+	}
+}
+
+// awaitInFlight applies the answers to the requests that are in flight when the context ends.
+func (r *run) awaitInFlight() {
+	for r.inFlight > 0 {
+		(<-r.posted)()
+	}
+}
+
+// readPod reads a pod that is not as the watch has said, and updates the store. If that fails the
+// watch brings the news.
+func (r *run) readPod(ctx context.Context, pod *corev1.Pod) current {
+	// A list, as a get would need one more right.
+	list, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(),
+	})
+	if err != nil {
+		return current{}
+	}
+	for k := range list.Items {
+		if now := &list.Items[k]; now.UID == pod.UID {
+			r.store.updateKnown(now)
+			return current{known: true, exists: true, stopping: now.DeletionTimestamp != nil, version: now.ResourceVersion}
+		}
+	}
+	_ = r.store.Delete(pod) // it fails only for what is no pod
+	return current{known: true}
+}
+
+// evict asks the eviction API. The UID protects a pod that has got the same name since, as those
+// of a StatefulSet do; the version, if there is one, protects a pod from being evicted twice. The
+// client must not retry what is refused, whatever the server asks for: the deadline does not wait.
+func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
+	return r.drainer.Client.PolicyV1().RESTClient().Post().
+		AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
+		MaxRetries(0).
+		Body(&policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
+			DeleteOptions: deleteOptions(pod, s),
+		}).Do(ctx).Error()
+}
+
+func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) error {
+	return r.drainer.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, s))
+}
+
+func deleteOptions(pod *corev1.Pod, s step) *metav1.DeleteOptions {
+	opts := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+	if s.version != "" {
+		opts.Preconditions.ResourceVersion = &s.version
+	}
+	if s.grace > 0 {
+		opts.GracePeriodSeconds = new(int64(s.grace / time.Second))
+	}
+	return opts
+}
+
+// apply applies the answer to a request.
+func (r *run) apply(c *call, now time.Time) {
+	r.setSlow(c)
+	c.answered = true
+	r.inFlight--
+	p := c.state
+	if c.step.kind == stepEvict {
+		p.evictingSince = time.Time{}
+	} else {
+		p.deleting = false
+	}
+	if c.noAnswer {
+		return
+	}
+	err := c.err
+	if apierrors.IsConflict(err) {
+		switch {
+		case c.step.version != "" && (!c.current.exists || c.current.stopping || c.current.version != c.step.version):
+			p.staleVersion = c.step.version // the watch is behind the API server, and will catch up
+			return
+		case c.current.known && !c.current.exists, c.current.stopping && !c.shortens:
+			err = nil
+		}
+	}
+	// A pod that is gone, or whose name is another pod's by now, needs nothing more.
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	r.observe(c, err)
+	log := r.request.Log.With("pod", nameOf(c.pod))
+	if err == nil {
+		r.accepted(c, log, now)
+	} else {
+		r.failed(c, log, err, now)
+	}
+}
+
+// observe tells the observer of the answer to a request; err is nil if it was accepted.
+func (r *run) observe(c *call, err error) {
+	if r.drainer.Observe == nil {
+		return
+	}
+	a := Answer{Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err}
+	if err != nil && c.step.kind == stepEvict {
+		a.Refusal = refusalOf(err)
+	}
+	r.drainer.Observe(a)
+}
+
+// accepted notes that a pod is on its way out. It is logged once for an eviction and once for a
+// deletion, however often the pod was asked.
+func (r *run) accepted(c *call, log *slog.Logger, now time.Time) {
+	p := c.state
+	p.acceptedAt, p.blocks = now, nil
+	switch {
+	case c.step.kind == stepDelete && !p.forced:
+		p.forced = true
+		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", forcedWhy(r.request.Terms))
+	case c.step.kind == stepEvict && !p.evicted && !p.forced:
+		p.evicted = true
+		log.Debug("evicted a pod")
+	}
+}
+
+// failed notes that an eviction was refused, or a deletion has failed, and when to try again.
+func (r *run) failed(c *call, log *slog.Logger, err error, now time.Time) {
+	p, refusal := c.state, refusalOf(err)
+	// What is neither the API server's refusal nor a webhook's may hide that the request was accepted.
+	p.unanswered = p.unanswered || refusal == Failed && !denied(err)
+	switch {
+	case c.step.kind == stepDelete:
+		p.shortened = false
+		p.failed++
+		p.retryAt = now.Add(backoff(p.failed))
+		log.Error("a pod could not be deleted", "error", err)
+	case !p.forced: // once it was deleted, the eviction beside it no longer matters
+		p.refused++
+		p.failed = 0
+		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
+		if refusal == TwoBudgets {
+			p.retryAt = now.Add(twoBudgetsRetry)
+		}
+		logRefusal(c, log, now)
+	}
+}
+
+// forcedWhy says why a pod was deleted, for the log.
+func forcedWhy(t Terms) string {
+	if t.mode() == immediate {
+		return "the machine is going away already: PodDisruptionBudgets are ignored"
+	}
+	return "the deadline is near"
+}
+
+// backoff returns the pause after the n-th failure, with a fifth of jitter.
+func backoff(n int) time.Duration {
+	return retry.Jitter(pauseAfter(n), 0.2)
+}

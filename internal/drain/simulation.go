@@ -1,0 +1,171 @@
+package drain
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A Simulation plays the plan of a Drainer through at once, without a cluster. It is the worst
+// case: each pod takes all of its grace to stop, and a budget that allows no disruption now never
+// does.
+type Simulation struct {
+	Pods []*corev1.Pod
+	// Filter, Grace and Self are those of the Drainer.
+	Filter Filter
+	Grace  time.Duration
+	Self   types.NamespacedName
+	Terms  Terms
+	// Start is when the node is cordoned. End is when the simulation ends at the latest: mostly at
+	// the deadline.
+	Start, End time.Time
+	// Budgets returns the names of the budgets that cover a pod. Allowed are the disruptions that
+	// each budget allows now.
+	Budgets func(*corev1.Pod) []string
+	Allowed map[string]int
+}
+
+// A PodOutcome is what becomes of a pod in a simulation.
+type PodOutcome struct {
+	Pod *corev1.Pod
+	// Stays is true for a pod that does not have to leave. Why says which option keeps it; it is
+	// empty for pods that nobody expects to leave.
+	Stays bool
+	Why   string
+	Self  bool // our own pod: it leaves last, by itself
+	Last  bool // it leaves after the workloads, as system-critical pods do
+
+	Asked  time.Time // when its deletion begins; zero: never
+	Forced bool      // deleted, not evicted
+	// Grace is what the pod gets, Own is what it would get if there were time.
+	Grace, Own time.Duration
+	// Blocked are the budgets that refuse its eviction.
+	Blocked []string
+	Gone    time.Time // zero: it is still there at the end
+}
+
+// Cut reports whether the pod gets less than its grace.
+func (o PodOutcome) Cut() bool { return !o.Asked.IsZero() && o.Grace < o.Own }
+
+// Run returns the outcome of each pod, in the order in which the pods are asked to leave. Those
+// that are never asked come last.
+func (s Simulation) Run() []PodOutcome {
+	outcomes, states := s.begin()
+	allowed := maps.Clone(s.Allowed)
+	for now := s.Start; ; {
+		front := self
+		for k, p := range states {
+			if p.stopping() && !p.deletion.After(now) {
+				outcomes[k].Gone = p.deletion
+				delete(states, k)
+				continue
+			}
+			front = min(front, p.tier)
+		}
+		if front == self || !now.Before(s.End) {
+			break
+		}
+		wake, acted := s.End, false
+		for k := range outcomes {
+			p := states[k]
+			if p == nil {
+				continue
+			}
+			next := nextStep(*p, front, s.Terms, now)
+			if next.kind == stepWait {
+				wake = earlier(earlier(wake, next.until), p.deletion)
+				continue
+			}
+			acted = true
+			s.answer(p, &outcomes[k], next, allowed, now)
+		}
+		if !acted {
+			now = wake
+		}
+	}
+	slices.SortStableFunc(outcomes, byAsked)
+	return outcomes
+}
+
+// begin returns the pods at the start. The states are those of the pods that have to leave, by their
+// index in outcomes.
+func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
+	states = map[int]*podState{}
+	for k, pod := range s.Pods {
+		p := newPodState(pod, s.Grace, s.Self)
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Last: p.tier == critical}
+		if !o.Self {
+			leaves, why := s.Filter.mustLeave(pod)
+			o.Stays, o.Why = !leaves, why
+		}
+		if p.stopping() { // somebody else has deleted it
+			o.Asked, o.Grace = s.Start, max(0, p.deletion.Sub(s.Start))
+		}
+		if !o.Stays {
+			states[k] = p
+		}
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, states
+}
+
+// answer does what the API server would do with a request.
+func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[string]int, now time.Time) {
+	budgets := s.Budgets(o.Pod)
+	if next.kind == stepEvict && !Unprotected(o.Pod) {
+		switch {
+		case len(budgets) == 1 && allowed[budgets[0]] > 0:
+			allowed[budgets[0]]--
+		case len(budgets) > 0:
+			o.Blocked = budgets
+			p.refused++
+			p.retryAt = now.Add(pauseAfter(p.refused))
+			if len(budgets) > 1 { // the eviction API does not support that
+				p.retryAt = now.Add(twoBudgetsRetry)
+			}
+			return
+		}
+	}
+	grace := next.grace
+	if grace == 0 {
+		grace = p.grace
+	}
+	if finished(o.Pod) {
+		grace, o.Own = 0, 0 // nothing runs any more: the kubelet does not wait
+	}
+	if !p.stopping() {
+		o.Asked, o.Forced, o.Grace = now, next.kind == stepDelete, grace
+	} else { // it is to stop sooner
+		p.shortened = true
+		o.Grace = now.Add(grace).Sub(o.Asked)
+	}
+	p.deletion = now.Add(grace)
+}
+
+// byAsked orders outcomes by when the pods are asked to leave, then by their names.
+func byAsked(a, b PodOutcome) int {
+	switch {
+	case a.Asked.Equal(b.Asked):
+		return strings.Compare(nameOf(a.Pod), nameOf(b.Pod))
+	case a.Asked.IsZero():
+		return 1
+	case b.Asked.IsZero():
+		return -1
+	}
+	return a.Asked.Compare(b.Asked)
+}
+
+// Unprotected reports whether the eviction API evicts the pod without asking its budgets.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+func Unprotected(pod *corev1.Pod) bool {
+	return finished(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
+}
+
+// finished reports whether all containers of a pod have ended for good.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,33 @@
+// Package golden compares what code generates with the files that hold it. Only tests use it:
+// go test -update writes the files anew.
+package golden
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Update is set by the flag -update of the test program.
+var Update = flag.Bool("update", false, "write the files that the tests compare with")
+
+// Compare fails the test if the file at path does not hold got. With [Update] it writes the
+// file instead.
+func Compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *Update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is stale, make generate writes it anew (-file +code):\n%s", path, diff)
+	}
+}

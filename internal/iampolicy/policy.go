@@ -1,0 +1,268 @@
+// Package iampolicy evaluates IAM policy documents of queues, keys and roles: whether one
+// allows an AWS service, or the role, to do something. It makes no requests, and answers
+// Unclear where it cannot tell. IAM's own evaluation, iam:SimulateCustomPolicy, would need
+// a call and a permission; doctor gives an answer without either.
+//
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+package iampolicy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Request is what a service, or an identity, wants to do.
+type Request struct {
+	Service  string // the principal, such as events.amazonaws.com; empty: the identity that the policy is attached to
+	Action   string // such as sqs:SendMessage
+	Resource string // ARN
+	// Context has the condition keys of the request, in lower case, such as aws:sourcearn.
+	Context map[string]string
+}
+
+// Verdict is the result of an evaluation. The zero value is a refusal.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Refused Verdict = iota // no statement lets it through
+	Denied                 // a statement forbids it
+	Unclear                // it depends on something that is not read here
+	Allowed
+)
+
+// String is the verdict in a word.
+func (v Verdict) String() string {
+	return [...]string{"refused", "denied", "unclear", "allowed"}[v]
+}
+
+// A Policy is the policy document of a resource or of an identity.
+type Policy struct{ statements []statement }
+
+// Parse reads a document. An empty one has no statements.
+func Parse(document string) (Policy, error) {
+	if strings.TrimSpace(document) == "" {
+		return Policy{}, nil
+	}
+	var d struct{ Statement oneOrMore[statement] }
+	if err := json.Unmarshal([]byte(document), &d); err != nil {
+		return Policy{}, fmt.Errorf("read the policy: %w", err)
+	}
+	return Policy{d.Statement}, nil
+}
+
+// Evaluate says whether the policy allows the request. A statement that denies it wins. What is
+// unclear never counts as allowed.
+func (p Policy) Evaluate(r Request) Verdict {
+	allowed, denied := no, no
+	for _, s := range p.statements {
+		switch s.Effect {
+		case "Allow":
+			allowed = max(allowed, s.applies(r))
+		case "Deny":
+			denied = max(denied, s.applies(r))
+		}
+	}
+	switch {
+	case denied == yes:
+		return Denied
+	case allowed == no:
+		return Refused
+	case denied == maybe || allowed == maybe:
+		return Unclear
+	}
+	return Allowed
+}
+
+// Names reports whether a statement allows anything to the service by its name: a hint that the
+// policy is about that service, whatever the conditions.
+func (p Policy) Names(service string) bool {
+	for _, s := range p.statements {
+		for _, principal := range s.Principal.Service {
+			if s.Effect == "Allow" && strings.EqualFold(principal, service) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+type statement struct {
+	Effect       string
+	Principal    principal
+	NotPrincipal json.RawMessage
+	Action       oneOrMore[string]
+	NotAction    oneOrMore[string]
+	Resource     oneOrMore[string]
+	NotResource  oneOrMore[string]
+	Condition    map[string]map[string]oneOrMore[any]
+}
+
+// answer is no, maybe or yes, in this order. maybe means that it depends on something unknown.
+type answer uint8
+
+const (
+	no answer = iota
+	maybe
+	yes
+)
+
+func is(b bool) answer {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// applies says whether the statement is about the request.
+func (s statement) applies(r Request) answer {
+	who := is(s.Principal.Any || r.Service == "") // an identity's policy names no principal
+	for _, name := range s.Principal.Service {
+		who = max(who, is(strings.EqualFold(name, r.Service)))
+	}
+	if len(s.NotPrincipal) > 0 {
+		who = maybe
+	}
+	result := min(who, about(s.Action, s.NotAction, strings.ToLower(r.Action), strings.ToLower),
+		about(s.Resource, s.NotResource, r.Resource, nil))
+	for operator, keys := range s.Condition {
+		for key, values := range keys {
+			result = min(result, holds(operator, strings.ToLower(key), values, r.Context))
+		}
+	}
+	return result
+}
+
+// about says whether a value matches one of the patterns in, or none of notIn. If both are empty
+// the answer is yes, because the policy of a key need not name its resource.
+func about(in, notIn []string, value string, fold func(string) string) answer {
+	matches := func(patterns []string) bool {
+		for _, p := range patterns {
+			if fold != nil {
+				p = fold(p)
+			}
+			if like(p, value) {
+				return true
+			}
+		}
+		return false
+	}
+	if len(notIn) > 0 {
+		return is(!matches(notIn))
+	}
+	return is(len(in) == 0 || matches(in))
+}
+
+// holds says whether a condition is met.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
+func holds(operator, key string, values []any, context map[string]string) answer {
+	name, optional := strings.CutSuffix(operator, "IfExists")
+	value, given := context[key]
+	var matches func(pattern string) bool
+	negated := false
+	switch name {
+	case "Null":
+		return is(len(values) == 1 && fmt.Sprint(values[0]) == fmt.Sprint(!given))
+	case "StringNotEquals", "StringNotEqualsIgnoreCase", "StringNotLike", "ArnNotEquals", "ArnNotLike":
+		negated = true
+		name = strings.Replace(name, "Not", "", 1)
+	}
+	switch name {
+	case "StringEquals":
+		matches = func(p string) bool { return p == value }
+	case "StringEqualsIgnoreCase", "Bool":
+		matches = func(p string) bool { return strings.EqualFold(p, value) }
+	case "StringLike", "ArnEquals", "ArnLike":
+		matches = func(p string) bool { return like(p, value) }
+	default:
+		return maybe
+	}
+	// A request without the key meets only negated and optional conditions. For keys that are not
+	// in known nobody can say whether the request has them.
+	if !given {
+		if !known[key] {
+			return maybe
+		}
+		return is(optional || negated)
+	}
+	one := slices.ContainsFunc(values, func(v any) bool { return matches(fmt.Sprint(v)) })
+	return is(one != negated)
+}
+
+// known are the keys that Context has if the request has them. If one of them is missing in
+// Context, the request does not have it.
+var known = map[string]bool{
+	"aws:sourcearn": true, "aws:sourceaccount": true, "aws:securetransport": true,
+	"aws:sourcevpc": true, "aws:sourcevpce": true, "aws:sourceip": true,
+	"aws:principalarn": true, "aws:principalaccount": true, "aws:principalorgid": true, "aws:principaltype": true,
+}
+
+// like matches with * and ?, as policies do. Its time is quadratic at worst.
+func like(pattern, value string) bool {
+	star, resume := -1, 0 // where the last * stands, and up to where it has eaten
+	at := 0
+	for k := 0; k < len(value); {
+		switch {
+		case at < len(pattern) && pattern[at] == '*':
+			star, resume = at, k
+			at++
+		case at < len(pattern) && (pattern[at] == '?' || pattern[at] == value[k]):
+			at++
+			k++
+		case star >= 0:
+			resume++
+			at, k = star+1, resume
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[at:], "*") == ""
+}
+
+// principal is "*", or an object of lists by type.
+type principal struct {
+	Any     bool
+	Service []string
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *principal) UnmarshalJSON(text []byte) error {
+	var word string
+	if json.Unmarshal(text, &word) == nil {
+		if word != "*" {
+			return errors.New("a principal that is neither * nor an object")
+		}
+		p.Any = true
+		return nil
+	}
+	var object map[string]oneOrMore[string]
+	if err := json.Unmarshal(text, &object); err != nil {
+		return err
+	}
+	p.Service = object["Service"]
+	for _, who := range object["AWS"] {
+		p.Any = p.Any || who == "*"
+	}
+	return nil
+}
+
+// oneOrMore is a list that may be written as its only element.
+type oneOrMore[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *oneOrMore[T]) UnmarshalJSON(text []byte) error {
+	var list []T
+	if json.Unmarshal(text, &list) == nil {
+		*l = list
+		return nil
+	}
+	var one T
+	if err := json.Unmarshal(text, &one); err != nil {
+		return err
+	}
+	*l = oneOrMore[T]{one}
+	return nil
+}

@@ -1,0 +1,73 @@
+package intent
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// An Entry is what notices of one kind, or of one scheduled change, ask for.
+type Entry struct {
+	Kind   notice.Kind `json:"kind"`
+	Change string      `json:"change,omitempty"`
+	// IDs are the ids of the events, the latest few.
+	IDs []string `json:"ids,omitempty"`
+	// Time is that of the first event; of a scheduled change that of the newest.
+	Time time.Time `json:"time"`
+	// Newest is the time of the newest event, if that is another one.
+	Newest time.Time `json:"newest,omitzero"`
+	// Deadline is when the machine goes away; zero: not known, nothing is forced.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Trace is the span of the first of the events, as package trace carries it;
+	// empty where there are no traces.
+	Trace string `json:"trace,omitempty"`
+}
+
+func (e Entry) with(more Entry) Entry {
+	switch {
+	case more.Kind != notice.ScheduledChange || more.Time.Equal(e.Time):
+		e.Deadline = Earlier(e.Deadline, more.Deadline)
+	case more.Time.After(e.Time):
+		e.Deadline, e.Time = more.Deadline, more.Time
+	}
+	if more.Time.After(e.newest()) {
+		e.Newest = more.Time
+	}
+	e.Trace = cmp.Or(e.Trace, more.Trace)
+	e.IDs = merged(e.IDs, more.IDs)
+	return e
+}
+
+func (e Entry) newest() time.Time {
+	if e.Newest.After(e.Time) {
+		return e.Newest
+	}
+	return e.Time
+}
+
+// Before reports whether all events of the entry are older than a moment.
+func (e Entry) Before(t time.Time) bool { return e.newest().Before(t) }
+
+func hasID(ids []string, e Entry) bool { return len(e.IDs) > 0 && slices.Contains(ids, e.IDs[0]) }
+
+// merged are the latest of the ids of both, each once.
+func merged(ids, more []string) []string {
+	ids = slices.Clone(ids)
+	for _, id := range more {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids[max(0, len(ids)-maxIDs):]
+}
+
+// Past is what remains of an Entry for which nothing is left to do.
+type Past struct {
+	Kind   notice.Kind `json:"kind"`
+	Change string      `json:"change,omitempty"`
+	IDs    []string    `json:"ids,omitempty"`
+	// CalledOff is when a scheduled change was over: an announcement that is no newer is void.
+	CalledOff time.Time `json:"calledOff,omitzero"`
+}

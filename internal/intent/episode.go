@@ -1,0 +1,166 @@
+package intent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// With adds a notice and, where it has one, its hook. One that the intent does not
+// cover begins a new episode where the work was finished.
+//
+// The deadline of an entry only ever tightens, with two exceptions: the newest
+// event about a scheduled change says when it takes place, and the deadline of a
+// hook that was assumed gives way to one that is known.
+func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
+	if i.hadBefore(e) || i.Finished() && i.Covers(e) {
+		return i
+	}
+	if i = i.Current(now); i.Finished() {
+		i = i.reopened(now)
+	}
+	i.Version = Version
+	if i.CordonedAt.IsZero() {
+		i.CordonedAt = now
+	}
+	if at := i.find(e); at >= 0 {
+		i.Entries[at] = i.Entries[at].with(e)
+	} else {
+		i.Entries = append(i.Entries, e)
+	}
+	for len(i.Entries) > MaxEntries {
+		i.Entries = slices.Delete(i.Entries, i.latest(), i.latest()+1)
+	}
+	if hook != nil {
+		i = i.withHook(*hook)
+	}
+	return i
+}
+
+// Noting adds a notice to finished work, which it does not open again: what it tells of
+// outlives what the node was drained for. Other work stays as it is.
+func (i Intent) Noting(e Entry) Intent {
+	if !i.Finished() || i.Covers(e) {
+		return i
+	}
+	i.Entries = slices.Clone(i.Entries)
+	if at := i.find(e); at >= 0 {
+		i.Entries[at] = i.Entries[at].with(e)
+	} else if len(i.Entries) < MaxEntries {
+		i.Entries = append(i.Entries, e)
+	}
+	return i
+}
+
+// reopened begins a new episode. Of the one before remain the ids, what may have to
+// be undone, and what is still in force.
+func (i Intent) reopened(now time.Time) Intent {
+	pending := i.Pending(now)
+	i = i.Forget(func(e Entry) bool {
+		return !slices.ContainsFunc(pending, func(p Entry) bool { return p.Kind == e.Kind && p.Change == e.Change })
+	})
+	i.Entries = pending
+	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned = "", nil, nil, false, 0
+	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
+	return i
+}
+
+// Pending are the notices that somebody has to know of who comes to the machine
+// now: all of unfinished work; of finished work those whose deadline is ahead, the one of
+// a hook that is completed without it.
+func (i Intent) Pending(now time.Time) []Entry {
+	if !i.Finished() {
+		return i.Current(now).Entries
+	}
+	var entries []Entry
+	for _, e := range i.Entries {
+		if !e.Deadline.After(now) {
+			continue
+		}
+		if e.Trace = ""; e.Kind == notice.ASGTerminate {
+			e.Deadline = time.Time{}
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// HasPending reports whether a notice of the entry's kind, about the same change, is pending.
+func (i Intent) HasPending(e Entry, now time.Time) bool {
+	return slices.ContainsFunc(i.Pending(now), func(p Entry) bool { return p.Kind == e.Kind && p.Change == e.Change })
+}
+
+// Gone says that the machine has gone by now: no deadline is ahead any more.
+func (i Intent) Gone(now time.Time) Intent {
+	i.Entries = slices.Clone(i.Entries)
+	for k := range i.Entries {
+		if i.Entries[k].Deadline.After(now) {
+			i.Entries[k].Deadline = now
+		}
+	}
+	return i
+}
+
+// Forget makes those of the entries past for which over returns true.
+func (i Intent) Forget(over func(Entry) bool) Intent {
+	var stay []Entry
+	for _, e := range i.Entries {
+		if over(e) {
+			i = i.past(Past{Kind: e.Kind, Change: e.Change, IDs: e.IDs})
+		} else {
+			stay = append(stay, e)
+		}
+	}
+	i.Entries = stay
+	return i
+}
+
+// SinceLaunch forgets the notices of before the instance was started last: they are
+// about an earlier life. While a termination hook is open its notice is not, nor is one
+// that holds whatever the instance does.
+func (i Intent) SinceLaunch(launched time.Time) Intent {
+	return i.Forget(func(e Entry) bool {
+		return e.Before(launched) && (e.Kind != notice.ASGTerminate || len(i.Hooks) == 0) && !e.Kind.SurvivesRestart()
+	})
+}
+
+// past adds to what is past; the oldest beyond MaxEntries is forgotten.
+func (i Intent) past(p Past) Intent {
+	i.Past = slices.Clone(i.Past)
+	same := func(have Past) bool { return have.Kind == p.Kind && have.Change == p.Change }
+	if at := slices.IndexFunc(i.Past, same); at >= 0 {
+		p.IDs = merged(i.Past[at].IDs, p.IDs)
+		if p.CalledOff.Before(i.Past[at].CalledOff) {
+			p.CalledOff = i.Past[at].CalledOff
+		}
+		i.Past = slices.Delete(i.Past, at, at+1)
+	}
+	i.Past = append(i.Past, p)
+	i.Past = i.Past[max(0, len(i.Past)-MaxEntries):]
+	return i
+}
+
+// Released lets a node that was held back go the way of the others.
+func (i Intent) Released(now time.Time) Intent {
+	if i.HeldBack {
+		i.HeldBack, i.CordonedAt = false, now
+	}
+	return i
+}
+
+// Without takes back a scheduled change that was over at the time.
+func (i Intent) Without(change string, at time.Time) Intent {
+	i = i.Forget(func(e Entry) bool { return e.Kind == notice.ScheduledChange && e.Change == change })
+	return i.past(Past{Kind: notice.ScheduledChange, Change: change, CalledOff: at})
+}
+
+// CalledOff takes back all notices, because somebody wants the node as it was.
+func (i Intent) CalledOff(at time.Time) Intent {
+	for _, e := range i.Entries {
+		if e.Kind == notice.ScheduledChange {
+			i = i.Without(e.Change, at)
+		}
+	}
+	return i.Forget(func(Entry) bool { return true })
+}

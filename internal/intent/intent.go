@@ -1,0 +1,209 @@
+// Package intent is what a node carries from the first notice on: all that is needed to
+// finish its drain without the messages, and to undo it. It is pure.
+package intent
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// An Intent is what a node carries from the first notice on: all that is needed
+// to finish the work without the messages, and to undo it. Its methods return
+// changed copies.
+//
+// The work goes in episodes. A notice for a node whose work is finished begins a
+// new one. What the earlier one was about binds nobody any more, but for a machine
+// that still goes: a deadline that is ahead. Who uncordons the node ends that too.
+type Intent struct {
+	Version int `json:"v"`
+	// Queue is the URL of the queue that the first notice of the episode came from.
+	// Who serves another queue, with other options, leaves the node's work to its owner.
+	Queue string `json:"queue"`
+	// AlsoQueues are those of others whose notices have joined.
+	AlsoQueues []string `json:"alsoQueues,omitempty"`
+	// Entries are the notices of the episode.
+	Entries []Entry `json:"notices"`
+	// Past are those of earlier episodes: a repeated message is known by them.
+	Past []Past `json:"past,omitempty"`
+	// Hooks are the lifecycle actions that wait for this node.
+	Hooks []Hook `json:"hooks,omitempty"`
+	// Cordoned, Taints, Excluded and OutOfServiceAt (when; zero: never) are what this
+	// controller changed and nobody had done before it: undoing touches nothing else.
+	// They outlive the episode.
+	Cordoned       bool      `json:"cordoned,omitempty"`
+	Taints         []string  `json:"taints,omitempty"`
+	Excluded       bool      `json:"excluded,omitempty"`
+	OutOfServiceAt time.Time `json:"outOfServiceAt,omitzero"`
+	// HeldBack is set while the node is not to be touched: too many others are out
+	// of use. The intent does not cordon it then.
+	HeldBack bool `json:"heldBack,omitempty"`
+	// Uncordoned is how often somebody else has uncordoned the node in the middle of
+	// the episode. It is cordoned again after the first time, and never after the second.
+	Uncordoned int `json:"uncordoned,omitempty"`
+	// CordonedAt is when the node was cordoned last, or was found cordoned.
+	CordonedAt time.Time `json:"cordonedAt"`
+	// DrainedAt is when the pods were gone; zero before.
+	DrainedAt time.Time `json:"drainedAt,omitzero"`
+	// FinishedAt is when the hooks were completed too; zero before.
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+	// Outcome is how the drain ended; empty before FinishedAt.
+	Outcome Outcome `json:"outcome,omitempty"`
+}
+
+const (
+	// Version is that of the format.
+	Version = 1
+
+	// MaxEntries and the bounds below keep a flood of notices from growing the annotation beyond
+	// what the API server takes: an instance has a handful of notices in its life.
+	MaxEntries = 16
+	// MaxHooks bounds the lifecycle hooks.
+	MaxHooks  = 16
+	maxIDs    = 8
+	maxQueues = 4
+)
+
+// Decode reads an intent as Encode has written it.
+func Decode(text string) (i Intent, err error) {
+	if err := json.Unmarshal([]byte(text), &i); err != nil {
+		return Intent{}, err
+	}
+	if i.Version != Version {
+		return Intent{}, fmt.Errorf("it has version %d, and this program writes %d", i.Version, Version)
+	}
+	return i, nil
+}
+
+// Encode writes the intent as JSON.
+func (i Intent) Encode() (string, error) {
+	text, err := json.Marshal(i)
+	return string(text), err
+}
+
+// ForInstance is the part of the intent that a node with this instance can carry: the
+// hooks of the instance, and taints whose keys have the prefix. A kubelet can write the
+// annotations of its node, and must not gain rights by that. Otherwise it could complete
+// the hooks of other instances, or remove taints that others have put on its node. Where
+// the instance is not known (empty), no hook is the node's.
+func (i Intent) ForInstance(instance, taintPrefix string) Intent {
+	i.Hooks = slices.DeleteFunc(slices.Clone(i.Hooks), func(h Hook) bool {
+		return instance == "" || h.Instance != instance
+	})
+	i.Taints = slices.DeleteFunc(slices.Clone(i.Taints), func(key string) bool {
+		return !strings.HasPrefix(key, taintPrefix)
+	})
+	return i
+}
+
+// UncordonedAfter reports whether somebody else has uncordoned the node after its work
+// was finished.
+func (i Intent) UncordonedAfter(cordoned bool) bool {
+	return i.Finished() && !cordoned && (i.Cordoned || len(i.Entries) > 0)
+}
+
+// CountUncordon counts it when somebody else has uncordoned the node during the
+// episode. That can be told, because one write has both cordoned the node and recorded
+// the intent.
+func (i Intent) CountUncordon(cordoned bool) Intent {
+	if i.UncordonedWithin(cordoned) {
+		i.Uncordoned, i.Cordoned = min(i.Uncordoned+1, 2), false
+	}
+	return i
+}
+
+// UncordonedWithin reports whether somebody else has uncordoned the node during the
+// episode.
+func (i Intent) UncordonedWithin(cordoned bool) bool {
+	return i.Version > 0 && !i.Finished() && !i.HeldBack && !cordoned
+}
+
+// Traces are those of all notices, in their order.
+func (i Intent) Traces() []string {
+	var all []string
+	for _, e := range i.Entries {
+		if e.Trace != "" {
+			all = append(all, e.Trace)
+		}
+	}
+	return all
+}
+
+// Has reports whether the intent has a notice of the kind.
+func (i Intent) Has(kind notice.Kind) bool {
+	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind })
+}
+
+// HasDated reports whether the intent has a notice of the kind that has a deadline.
+func (i Intent) HasDated(kind notice.Kind) bool {
+	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind && !e.Deadline.IsZero() })
+}
+
+// EndsInstance reports whether a notice says that the instance will end.
+func (i Intent) EndsInstance() bool {
+	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind.EndsInstance() })
+}
+
+// Urgent reports whether the machine goes away within minutes.
+func (i Intent) Urgent() bool {
+	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind.Urgent() && !e.Deadline.IsZero() })
+}
+
+// DrainedForEnd reports whether this is the intent of a finished drain for the end of the
+// instance, which all pods had left.
+func (i Intent) DrainedForEnd() bool {
+	return i.Finished() && i.Outcome == Drained && i.EndsInstance()
+}
+
+// Finished reports whether nothing is left to do.
+func (i Intent) Finished() bool { return !i.FinishedAt.IsZero() }
+
+// Serves reports whether a notice of the episode came from the queue.
+func (i Intent) Serves(queue string) bool {
+	return i.Queue == queue || slices.Contains(i.AlsoQueues, queue)
+}
+
+// From notes that a notice has come from the queue.
+func (i Intent) From(queue string) Intent {
+	switch {
+	case i.Queue == "":
+		i.Queue = queue
+	case !i.Serves(queue) && len(i.AlsoQueues) < maxQueues:
+		i.AlsoQueues = append(slices.Clone(i.AlsoQueues), queue)
+	}
+	return i
+}
+
+// Covers reports whether the intent already holds this event of e, in this
+// episode or an earlier one, so that a redelivery of its message adds nothing.
+func (i Intent) Covers(e Entry) bool {
+	at := i.find(e)
+	return at >= 0 && hasID(i.Entries[at].IDs, e) || i.hadBefore(e)
+}
+
+// hadBefore reports whether the event belongs to an earlier episode.
+func (i Intent) hadBefore(e Entry) bool {
+	return slices.ContainsFunc(i.Past, func(p Past) bool {
+		return p.Kind == e.Kind && p.Change == e.Change && hasID(p.IDs, e)
+	})
+}
+
+// void reports whether e announces a scheduled change that was over at the time
+// of the announcement or later.
+func (i Intent) void(e Entry) bool {
+	return e.Kind == notice.ScheduledChange && slices.ContainsFunc(i.Past, func(p Past) bool {
+		return p.Kind == e.Kind && p.Change == e.Change && !p.CalledOff.IsZero() && !e.Time.After(p.CalledOff)
+	})
+}
+
+// Over reports whether nothing is left to do for e: its event belongs to an earlier
+// episode, or it announces a change that is over.
+func (i Intent) Over(e Entry) bool { return i.hadBefore(e) || i.void(e) }
+
+func (i Intent) find(e Entry) int {
+	return slices.IndexFunc(i.Entries, func(have Entry) bool { return have.Kind == e.Kind && have.Change == e.Change })
+}

@@ -1,0 +1,151 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// An Access is one right in the cluster.
+type Access struct {
+	Group, Resource, Subresource, Verb string
+	// Namespaced rights are those in the namespace of the Lease.
+	Namespaced bool
+	Name       string // of the only object that the right is about; empty: all objects
+}
+
+// String is the right in the words of kubectl auth can-i.
+func (a Access) String() string {
+	text := a.Verb + " " + a.Resource
+	if a.Group != "" {
+		text += "." + a.Group
+	}
+	if a.Subresource != "" {
+		text += "/" + a.Subresource
+	}
+	return text
+}
+
+// Accesses are the rights that the handler needs in the cluster: those that deploy/ grants.
+// lease is the name of its Lease; empty: it stands for no election. events: it writes Events.
+func Accesses(lease string, events bool) []Access {
+	const coordination, storage = "coordination.k8s.io", "storage.k8s.io"
+	all := []Access{
+		{Resource: "nodes", Verb: "get"},
+		{Resource: "nodes", Verb: "list"},
+		{Resource: "nodes", Verb: "watch"},
+		{Resource: "nodes", Verb: "patch"},
+		{Resource: "pods", Verb: "list"},
+		{Resource: "pods", Verb: "watch"},
+		{Resource: "pods", Verb: "delete"},
+		{Resource: "pods", Subresource: "eviction", Verb: "create"},
+		{Resource: "persistentvolumeclaims", Verb: "get"},
+		{Group: storage, Resource: "volumeattachments", Verb: "list"},
+		{Group: storage, Resource: "volumeattachments", Verb: "watch"},
+	}
+	if events {
+		all = append(all, Access{Resource: "events", Verb: "create"}, Access{Resource: "events", Verb: "patch"})
+	}
+	if lease != "" {
+		all = append(all,
+			Access{Group: coordination, Resource: "leases", Verb: "create", Namespaced: true},
+			Access{Group: coordination, Resource: "leases", Verb: "get", Namespaced: true, Name: lease},
+			Access{Group: coordination, Resource: "leases", Verb: "update", Namespaced: true, Name: lease})
+	}
+	return all
+}
+
+// Granted asks the API server whether its caller has the right. The namespace matters to
+// namespaced rights only.
+func (a Access) Granted(
+	ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string,
+) (bool, error) {
+	review, err := reviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a.attributes(namespace)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
+
+// GrantedTo asks the same for a ServiceAccount, by its name as a user. Its groups are those
+// that its token gives it.
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
+func (a Access) GrantedTo(
+	ctx context.Context, user string, reviews typedauthorizationv1.SubjectAccessReviewInterface, namespace string,
+) (bool, error) {
+	groups := []string{"system:serviceaccounts", "system:authenticated"}
+	if parts := strings.Split(user, ":"); len(parts) == 4 {
+		groups = append(groups, "system:serviceaccounts:"+parts[2])
+	}
+	review, err := reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, Groups: groups, ResourceAttributes: a.attributes(namespace),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
+
+// attributes are those of a review.
+func (a Access) attributes(namespace string) *authorizationv1.ResourceAttributes {
+	attributes := &authorizationv1.ResourceAttributes{
+		Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Verb: a.Verb, Name: a.Name,
+	}
+	if a.Namespaced {
+		attributes.Namespace = namespace
+	}
+	return attributes
+}
+
+// MissingAccess is the error of [CheckAccess] that names the rights that are missing.
+type MissingAccess []string
+
+func (m MissingAccess) Error() string {
+	return fmt.Sprintf("this ServiceAccount may not %s; the ClusterRole and the Role in deploy/manifests allow it",
+		strings.Join(m, ", "))
+}
+
+// CheckAccess asks the API server for each right at once, and returns all that are denied as
+// one error of type [MissingAccess]. Any other error says that a question failed, and may
+// heal. The namespace is that of the Lease.
+func CheckAccess(
+	ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string, needed []Access,
+) error {
+	granted := make([]bool, len(needed))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, access := range needed {
+		group.Go(func() (err error) {
+			if granted[i], err = access.Granted(ctx, reviews, namespace); err != nil {
+				return fmt.Errorf("ask whether this ServiceAccount may %s: %w", access, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var missing MissingAccess
+	for i, access := range needed {
+		if granted[i] {
+			continue
+		}
+		text := access.String()
+		if access.Namespaced {
+			text += " in " + namespace
+		}
+		missing = append(missing, text)
+	}
+	if len(missing) > 0 {
+		return missing
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package kube
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
+	file, err := os.ReadFile("../../deploy/manifests/node-termination-handler.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := map[string]bool{}
+	for document := range strings.SplitSeq(string(file), "\n---\n") {
+		var role rbacv1.Role // a ClusterRole has its rules in the same place
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil || !strings.HasSuffix(role.Kind, "Role") {
+			continue
+		}
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				name, subresource, _ := strings.Cut(resource, "/")
+				for _, verb := range rule.Verbs {
+					granted[Access{Group: rule.APIGroups[0], Resource: name, Subresource: subresource, Verb: verb}.String()] = true
+				}
+			}
+		}
+	}
+	checked := map[string]bool{"list poddisruptionbudgets.policy": true} // for doctor and what-if: the handler works without
+	for _, a := range Accesses("node-termination-handler", true) {
+		checked[a.String()] = true
+	}
+	if diff := cmp.Diff(granted, checked); diff != "" {
+		t.Errorf("rights (-granted +checked):\n%s", diff)
+	}
+}

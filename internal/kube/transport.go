@@ -1,0 +1,92 @@
+package kube
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+)
+
+// Backpressure returns a wrapper of transports, for [k8s.io/client-go/rest.Config.Wrap], that
+// narrows the gate for all requests when the API server answers 429; client-go delays only
+// the one request. It leaves evictions to their caller, because a disruption budget answers
+// 429 too, and refusals of admission webhooks, which choose their status themselves.
+func Backpressure(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper { return backpressure{next, gate} }
+}
+
+type backpressure struct {
+	next http.RoundTripper
+	gate *pace.Gate
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b backpressure) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := b.next.RoundTrip(request)
+	if err == nil && tooManyRequests(response) && !strings.HasSuffix(request.URL.Path, "/eviction") {
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // client-go reads it the same way
+		b.gate.Busy(max(time.Second, time.Duration(seconds)*time.Second))
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets client-go find the transport beneath.
+func (b backpressure) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+// LowPriority returns a wrapper of transports whose requests wait until no other waits at
+// the gate: those are about nodes, and nothing waits for these.
+func LowPriority(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper { return lowPriority{next, gate} }
+}
+
+type lowPriority struct {
+	next http.RoundTripper
+	gate *pace.Gate
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l lowPriority) RoundTrip(request *http.Request) (*http.Response, error) {
+	leave, err := l.gate.Enter(request.Context(), pace.Priority{Class: pace.Aside})
+	if err != nil {
+		return nil, err
+	}
+	response, err := l.next.RoundTrip(request)
+	if err == nil && tooManyRequests(response) {
+		leave(time.Second)
+	} else {
+		leave(0)
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets client-go find the transport beneath.
+func (l lowPriority) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+// tooManyRequests reports whether the API server itself answers that it has too much to
+// do: a 429 that is no refusal of an admission webhook. It reads the beginning of the body,
+// which may be protobuf, and puts it back.
+func tooManyRequests(response *http.Response) bool {
+	const longest = 64 << 10 // the API server's refusals are some hundred bytes long
+	if response.StatusCode != http.StatusTooManyRequests {
+		return false
+	}
+	body := response.Body
+	text, _ := io.ReadAll(io.LimitReader(body, longest)) // whoever reads on gets the error again
+	response.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(text), body), body}
+	return !DeniedByWebhook(string(text))
+}
+
+// DeniedByWebhook reports whether an answer with this text is that of an admission webhook
+// that refuses the request. The webhook chooses the status as well, which can be 429 and then
+// says nothing about the API server. The text is the API server's.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go
+func DeniedByWebhook(text string) bool {
+	return strings.Contains(text, "admission webhook ") && strings.Contains(text, "denied the request")
+}

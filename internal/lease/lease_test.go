@@ -1,0 +1,77 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// Only that a lease's times change counts, not what they say.
+func TestALeaseIsTakenByOurClockWhateverThatOfItsHolderSays(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{
+		"right":            0,
+		"5 minutes ahead":  5 * time.Minute,
+		"5 minutes behind": -5 * time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				leases := fake.NewClientset().CoordinationV1()
+				renew := func() {
+					lease := &coordinationv1.Lease{
+						ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"},
+						Spec: coordinationv1.LeaseSpec{
+							HolderIdentity: new("another"), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+							AcquireTime: new(metav1.NowMicro()), RenewTime: new(metav1.NewMicroTime(time.Now().Add(ahead))),
+						},
+					}
+					_, err := leases.Leases("ns").Update(t.Context(), lease, metav1.UpdateOptions{})
+					if apierrors.IsNotFound(err) {
+						_, err = leases.Leases("ns").Create(t.Context(), lease, metav1.CreateOptions{})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				renew()
+				led := make(chan time.Time, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					elector := Elector{Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Log: slog.New(slog.DiscardHandler)}
+					_ = elector.Run(ctx, func(ctx context.Context) error {
+						led <- time.Now()
+						<-ctx.Done()
+						return ctx.Err()
+					})
+				}()
+				for range 30 {
+					time.Sleep(2 * time.Second)
+					renew()
+				}
+				last := time.Now()
+				synctest.Wait()
+				if len(led) > 0 {
+					t.Fatalf("the lease was taken %s before its last renewal", last.Sub(<-led))
+				}
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				if len(led) == 0 {
+					t.Fatal("the lease was not taken within 20 s of its last renewal")
+				}
+				if after := (<-led).Sub(last); after < leaseDuration {
+					t.Errorf("the lease was taken %s after its last renewal, want %s at least", after, leaseDuration)
+				}
+				cancel()
+				<-ended
+			})
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package notice
+
+// Effect is what a scheduled change does to the machine. The zero value is not known.
+type Effect uint8
+
+// The effects.
+const (
+	Unclear        Effect = iota
+	EndsMachine           // it stops or terminates, and is not started by AWS
+	RebootsMachine        // it reboots, and comes back
+	CutsNetwork           // its network is away for a moment
+)
+
+// effects are the codes of AWS Health for scheduled changes of EC2 that name instances or
+// their hosts. AWS publishes no list of its codes. These are the ones that public rules and
+// monitors have: the defaults of Terraform modules for Health events, and
+// https://github.com/NVIDIA/NVSentinel (health-monitors/csp-health-monitor). What happens in
+// an event of each sort is in
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
+var effects = map[string]Effect{
+	"AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED":                     EndsMachine,
+	"AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED":                     EndsMachine,
+	"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED":          EndsMachine,
+	"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_EXPEDITED":          EndsMachine,
+	"AWS_EC2_INSTANCE_STOP_SCHEDULED":                           EndsMachine,
+	"AWS_EC2_INSTANCE_TERMINATION_SCHEDULED":                    EndsMachine,
+	"AWS_EC2_DEDICATED_HOST_RETIREMENT_SCHEDULED":               EndsMachine,
+	"AWS_EC2_DEDICATED_HOST_ACCESSREVOKED_RETIREMENT_SCHEDULED": EndsMachine,
+
+	"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED":           RebootsMachine,
+	"AWS_EC2_INSTANCE_REBOOT_FLEXIBLE_MAINTENANCE_SCHEDULED":  RebootsMachine,
+	"AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED":             RebootsMachine,
+	"AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED":            RebootsMachine,
+	"AWS_EC2_PERSISTENT_INSTANCE_POWER_MAINTENANCE_SCHEDULED": RebootsMachine,
+	"AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED":      RebootsMachine,
+
+	"AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED":       CutsNetwork,
+	"AWS_EC2_DEDICATED_HOST_NETWORK_MAINTENANCE_SCHEDULED": CutsNetwork,
+
+	// These do not say what they do.
+	"AWS_EC2_MAINTENANCE_SCHEDULED":                Unclear,
+	"AWS_EC2_DEDICATED_HOST_MAINTENANCE_SCHEDULED": Unclear,
+	"AWS_EC2_ULTRASERVER_MAINTENANCE_INITIATED":    Unclear,
+	"AWS_EC2_ULTRASERVER_CAPACITY_REDUCED":         Unclear,
+	"AWS_EC2_ULTRASERVER_MAINTENANCE_COMPLETED":    Unclear,
+}
+
+// effectOf is the effect of a scheduled change with this code.
+func effectOf(code string) Effect { return effects[code] }
+
+// String is the effect's name where notices are written down.
+func (e Effect) String() string {
+	switch e {
+	case EndsMachine:
+		return "EndsMachine"
+	case RebootsMachine:
+		return "RebootsMachine"
+	case CutsNetwork:
+		return "CutsNetwork"
+	case Unclear:
+	}
+	return "Unclear"
+}
+
+// MarshalText makes an Effect readable in JSON.
+func (e Effect) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (e *Effect) UnmarshalText(text []byte) error {
+	*e = Unclear
+	for _, known := range []Effect{EndsMachine, RebootsMachine, CutsNetwork} {
+		if known.String() == string(text) {
+			*e = known
+		}
+	}
+	return nil
+}

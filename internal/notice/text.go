@@ -1,0 +1,79 @@
+package notice
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+func decode(detail json.RawMessage, into any) error {
+	if len(detail) == 0 {
+		return errors.New("detail is missing")
+	}
+	if err := json.Unmarshal(detail, into); err != nil {
+		return fmt.Errorf("detail: %w", err)
+	}
+	return nil
+}
+
+func withInstance(n Notice, field, id string) (Notice, error) {
+	if !isInstanceID(id) {
+		return n, fmt.Errorf("%s is %q, not an instance id", field, clip(id))
+	}
+	n.Instances = []string{strings.Clone(id)}
+	return n, nil
+}
+
+// isInstanceID reports whether id is i- and 8 to 17 lower-case hex digits.
+func isInstanceID(id string) bool {
+	digits, ok := strings.CutPrefix(id, "i-")
+	return ok && len(digits) >= 8 && len(digits) <= 17 && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
+// parseTime is zero for what none of the layouts reads: a notice without a time is
+// still a notice. So is one near the ends of the years from 0 to 9999, which are all
+// that JSON can hold: a zone or a deadline moves it beyond.
+func parseTime(value string, layouts ...string) time.Time {
+	for _, layout := range layouts {
+		if t, err := time.Parse(layout, value); err == nil {
+			if t = t.UTC(); t.Year() >= 1 && t.Year() <= 9998 {
+				return t
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// identifier keeps of s what AWS's ids, codes, ARNs, accounts and regions are made
+// of, up to identifierLimit of it. So none of them needs quoting where it goes: into
+// logs, Events, labels, and the webhook's templates, which may put it between quotes.
+func identifier(s string) string {
+	return clean(s, func(r rune) bool {
+		switch {
+		case '0' <= r && r <= '9', 'A' <= r && r <= 'Z', 'a' <= r && r <= 'z', strings.ContainsRune(":._/-", r):
+			return true
+		}
+		return false
+	})
+}
+
+// clip makes s fit for an error: what people read in logs and Events must not steer
+// their terminals.
+func clip(s string) string { return clean(s, func(r rune) bool { return !isUnprintable(r) }) }
+
+// clean cuts s to identifierLimit and keeps the runes that may stay. It returns
+// memory of its own: a body must not stay for the sake of a few bytes of it.
+func clean(s string, keep func(rune) bool) string {
+	return strings.Clone(strings.Map(func(r rune) rune {
+		if keep(r) {
+			return r
+		}
+		return -1
+	}, s[:min(len(s), identifierLimit)]))
+}
+
+func isUnprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }

@@ -1,0 +1,283 @@
+package options
+
+// A chartValue is a value of the Helm chart that is not an option of the program.
+// values.yaml, its schema and the README of the chart are generated from the table
+// below and the table of options.
+type chartValue struct {
+	path    string // such as image.tag
+	schema  schema
+	def     string // YAML, on one line
+	words   string // a sentence or two
+	heading string // of the group that begins here
+}
+
+var (
+	anyText = schema{"type": []string{"string", "null"}}
+	// Not as text: NTH's chart takes the text "false" for true.
+	anyBool    = schema{"anyOf": []schema{{"type": "boolean"}, {"enum": []int{0, 1}}}}
+	anyList    = schema{"type": []string{"array", "null"}}
+	anyObject  = schema{"type": []string{"object", "null"}}
+	anyInteger = orText(schema{"type": "integer", "minimum": 0})
+)
+
+// orText is s, or a whole number as text, or nothing.
+func orText(s schema) schema {
+	return schema{"anyOf": []schema{s, {"type": "string", "pattern": "^[0-9]*$"}, {"type": "null"}}}
+}
+
+func chartValues() []chartValue {
+	texts := schema{"type": []string{"object", "null"}, "additionalProperties": schema{"type": "string"}}
+	return []chartValue{
+		{
+			heading: "Image", path: "image.repository", schema: anyText, def: `""`,
+			words: "Name of the image, without its tag. Required until an image is published: docs/install.md, " +
+				"step 2, builds one and pushes it to your registry.",
+		},
+		{
+			path: "image.tag", schema: anyText, def: `""`,
+			words: "Its tag, or sha256:… for a digest. Default: the version of the chart.",
+		},
+		{
+			path: "image.pullPolicy", schema: schema{"enum": []any{"", "Always", "IfNotPresent", "Never", nil}},
+			def:   "IfNotPresent",
+			words: "Pull policy of the image.",
+		},
+		{
+			path: "image.pullSecrets", schema: anyList, def: "[]",
+			words: "Names of the Secrets to pull the image with.",
+		},
+
+		{
+			heading: "Names", path: "nameOverride", schema: anyText, def: `""`,
+			words: "Name in labels and selectors, and in the names of objects. To upgrade a release of the chart " +
+				"aws-node-termination-handler in place, set it to that name.",
+		},
+		{
+			path: "fullnameOverride", schema: anyText, def: `""`,
+			words: "Name of the objects. Default: the name of the release, followed by that of the chart unless " +
+				"it contains it.",
+		},
+		{path: "customLabels", schema: texts, def: "{}", words: "Labels for all objects."},
+
+		{
+			heading: "Rights", path: "serviceAccount.create", schema: anyBool, def: "true",
+			words: "Create the ServiceAccount.",
+		},
+		{
+			path: "serviceAccount.name", schema: anyText, def: `""`,
+			words: "Its name. Default: that of the objects; without create: default.",
+		},
+		{
+			path: "serviceAccount.annotations", schema: texts, def: "{}",
+			words: "Its annotations: eks.amazonaws.com/role-arn for IRSA. EKS Pod Identity needs none: associate " +
+				"the role with the ServiceAccount.",
+		},
+		{
+			path: "rbac.create", schema: anyBool, def: "true",
+			words: "Create the ClusterRole, the Role and their bindings. Without them the start fails and lists " +
+				"what is missing.",
+		},
+
+		{
+			heading: "Pods", path: "replicas", schema: anyInteger, def: "2",
+			words: "Number of pods. One of them is the leader and acts, the others stand by.",
+		},
+		{
+			path: "podDisruptionBudget", schema: anyObject, def: "{}",
+			words: "Spec of the PodDisruptionBudget, without its selector. There is one only with several " +
+				"replicas. Default: maxUnavailable 1, and pods that are not ready may be evicted.",
+		},
+		{path: "strategy", schema: anyObject, def: "{}", words: "Strategy of the Deployment."},
+		{
+			path: "priorityClassName", schema: anyText, def: "system-cluster-critical",
+			words: "PriorityClass of the pods. EKS admits the default in every namespace; GKE and others admit " +
+				"it outside of kube-system only where a ResourceQuota names it.",
+		},
+		{
+			path: "terminationGracePeriodSeconds", schema: anyInteger, def: "20",
+			words: "Seconds that the pod may take to stop. The program exits at most ten seconds after SIGTERM.",
+		},
+		{
+			path: "resources", schema: anyObject, def: "{requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 256Mi}}",
+			words: "Resources of the container.",
+		},
+		{
+			path: "nodeSelector", schema: texts, def: "{}",
+			words: "Labels of the nodes that the pods may run on, in addition to kubernetes.io/os: linux.",
+		},
+		{path: "affinity", schema: anyObject, def: "{}", words: "Affinity of the pods."},
+		{
+			path: "tolerations", schema: anyList, def: "[]",
+			words: "Tolerations of the pods. The chart adds some, unless yours say otherwise. A pod leaves a node that is " +
+				"not ready or unreachable after 30 s, not after 300 s. With taintEffect NoExecute the pods tolerate " +
+				"the handler's own taints, so that it does not evict itself in the middle of a drain.",
+		},
+		{
+			path: "topologySpreadConstraints", schema: anyList, def: "[]",
+			words: "Topology spread constraints of the pods. Default: spread over hosts and zones if possible. A " +
+				"constraint without a labelSelector selects the pods of the same revision.",
+		},
+		{
+			path: "podSecurityContext", schema: anyObject,
+			def: "{runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, " +
+				"seccompProfile: {type: RuntimeDefault}}",
+			words: "Security context of the pods. The default meets the restricted Pod Security Standard.",
+		},
+		{
+			path: "securityContext", schema: anyObject,
+			def:   "{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}",
+			words: "Security context of the container.",
+		},
+		{path: "podLabels", schema: texts, def: "{}", words: "Labels for the pods."},
+		{path: "podAnnotations", schema: texts, def: "{}", words: "Annotations for the pods."},
+		{
+			path: "extraEnv", def: "[]",
+			schema: schema{
+				"type":  []string{"array", "null"},
+				"items": schema{"type": "object", "required": []string{"name"}},
+			},
+			words: "Additional environment variables of the container. They replace variables of the chart that " +
+				"have the same name.",
+		},
+		{
+			path: "probes.httpGet.path", schema: anyText, def: "/healthz",
+			words: "Path of the liveness probe. The path of the readiness probe is always /readyz.",
+		},
+		{path: "probes.httpGet.port", schema: anyInteger, def: "8080", words: "Port of both probes."},
+		{
+			path: "probes.initialDelaySeconds", schema: anyInteger, def: "5",
+			words: "Delay before the first liveness probe. The other fields of the probe can be set too.",
+		},
+		{path: "probes.periodSeconds", schema: anyInteger, def: "10", words: "Interval of the liveness probe."},
+		{
+			path: "hostNetwork", schema: anyBool, def: "false",
+			words: "Use the network of the node. The baseline and restricted Pod Security Standards forbid it, and " +
+				"two replicas cannot share a node then.",
+		},
+		{path: "dnsPolicy", schema: anyText, def: `""`, words: "DNS policy of the pods."},
+		{path: "dnsConfig", schema: anyObject, def: "{}", words: "DNS configuration of the pods."},
+		{
+			path: "awsAccessKeyID", schema: anyText, def: `""`,
+			words: "Access key for tests against a simulated AWS account. Elsewhere use a role, which gives " +
+				"short-lived credentials.",
+		},
+		{path: "awsSecretAccessKey", schema: anyText, def: `""`, words: "Secret of that access key."},
+
+		{
+			heading: "Secrets and templates from elsewhere", path: "webhookURLSecretName", schema: anyText, def: `""`,
+			words: "Secret whose key webhookurl holds the URL of the webhook, instead of webhookURL.",
+		},
+		{
+			path: "webhookHeadersSecretName", schema: anyText, def: `""`,
+			words: "Secret whose key webhookheaders holds the headers of the webhook, instead of webhookHeaders.",
+		},
+		{
+			path: "webhookTemplateConfigMapName", schema: anyText, def: `""`,
+			words: "ConfigMap that holds the template of the webhook, instead of webhookTemplate.",
+		},
+		{
+			path: "webhookTemplateConfigMapKey", schema: anyText, def: `""`,
+			words: "Key of the template in that ConfigMap.",
+		},
+
+		{
+			heading: "Monitoring", path: "podMonitor.create", schema: anyBool, def: "false",
+			words: "Create a PodMonitor. PodMonitor, ServiceMonitor and PrometheusRule need the CRDs of the " +
+				"Prometheus operator.",
+		},
+		{path: "podMonitor.namespace", schema: anyText, def: `""`, words: "Its namespace. Default: the release's."},
+		{path: "podMonitor.labels", schema: texts, def: "{}", words: "Labels by which your Prometheus selects it."},
+		{path: "podMonitor.interval", schema: anyText, def: "30s", words: "Interval of the scrapes."},
+		{
+			path: "podMonitor.sampleLimit", schema: anyInteger, def: "5000",
+			words: "Maximum number of samples in a scrape.",
+		},
+		{
+			path: "serviceMonitor.create", schema: anyBool, def: "false",
+			words: "Create a ServiceMonitor. A PodMonitor or a ServiceMonitor is enough. Neither is created without " +
+				"enablePrometheusServer.",
+		},
+		{
+			path: "serviceMonitor.namespace", schema: anyText, def: `""`,
+			words: "Its namespace. Default: the release's.",
+		},
+		{
+			path: "serviceMonitor.labels", schema: texts, def: "{}",
+			words: "Labels by which your Prometheus selects it.",
+		},
+		{path: "serviceMonitor.interval", schema: anyText, def: "30s", words: "Interval of the scrapes."},
+		{
+			path: "serviceMonitor.sampleLimit", schema: anyInteger, def: "5000",
+			words: "Maximum number of samples in a scrape.",
+		},
+		{
+			path: "prometheusRule.create", schema: anyBool, def: "false",
+			words: "Create a PrometheusRule with the alerts.",
+		},
+		{
+			path: "prometheusRule.namespace", schema: anyText, def: `""`,
+			words: "Its namespace. Default: the release's.",
+		},
+		{
+			path: "prometheusRule.labels", schema: texts, def: "{}",
+			words: "Labels by which your Prometheus selects it.",
+		},
+		{
+			path: "dashboard.create", schema: anyBool, def: "false",
+			words: "Create a ConfigMap with the dashboard, for Grafana's sidecar.",
+		},
+		{path: "dashboard.namespace", schema: anyText, def: `""`, words: "Its namespace. Default: the release's."},
+		{
+			path: "dashboard.labels", schema: texts, def: `{grafana_dashboard: "1"}`,
+			words: "Labels by which the sidecar selects it.",
+		},
+		{
+			path: "dashboard.annotations", schema: texts, def: "{}",
+			words: "Its annotations, for example the folder in Grafana.",
+		},
+
+		{
+			heading: "Cluster", path: "networkPolicy.create", schema: anyBool, def: "false",
+			words: "Create a NetworkPolicy. It allows ingress to probes and metrics, and egress to DNS, HTTPS, " +
+				"the API server, the sources of AWS credentials, and the ports of the webhook, the proxy and the " +
+				"OTLP endpoint that the values name.",
+		},
+		{
+			path: "networkPolicy.ingressFrom", schema: anyList, def: "[]",
+			words: "Peers that may reach probes and metrics, such as the namespace of Prometheus. Default: all. Most " +
+				"network plugins let the kubelet's probes through in any case.",
+		},
+		{
+			path: "networkPolicy.egressTo", schema: anyList, def: "[]",
+			words: "Peers on the ports 443 and 6443, such as the addresses of your VPC if it has interface " +
+				"endpoints for SQS, EC2, Auto Scaling and STS. Default: all. The webhook may need a rule in egress " +
+				"then.",
+		},
+		{
+			path: "networkPolicy.dnsTo", schema: anyList, def: "[]",
+			words: "Peers on port 53, such as the namespace kube-system. Default: all.",
+		},
+		{
+			path: "networkPolicy.egress", schema: anyList, def: "[]",
+			words: "Additional egress rules, for example to a webhook whose URL is in a Secret.",
+		},
+		{
+			path: "flowSchema.create", schema: anyBool, def: "false",
+			words: "Create a FlowSchema and a PriorityLevelConfiguration, which reserve a share of the API " +
+				"server for this release. Then load from other clients does not slow it down, and its own load " +
+				"does not slow them down.",
+		},
+	}
+}
+
+// chartOnlyIdle are values of NTH's chart that its DaemonSets alone read, although their names do
+// not say so. Its Deployment, which runs the queue mode, never has the network of the node, and
+// always has its probes.
+func chartOnlyIdle() []Option {
+	return []Option{
+		idle(kindBool, "", "", "useHostNetwork",
+			"as in the queue mode of NTH's chart; hostNetwork is for those who want the network of the node"),
+		idle(kindBool, "", "", "enableProbesServer",
+			"as in the queue mode of NTH's chart, the pods always have their probes"),
+	}
+}

@@ -1,0 +1,14 @@
+package options
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+)
+
+func TestOptionsDocIsWhatTheTableSays(t *testing.T) {
+	var doc bytes.Buffer
+	writeOptionsDoc(&doc)
+	golden.Compare(t, "../../docs/options.md", doc.String())
+}

@@ -1,0 +1,104 @@
+package options
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// An Option is one row of the table. Flags, environment variables, --help and docs/options.md
+// are made from it.
+type Option struct {
+	Names
+	Older   []Names // former names, used if only they are set
+	Group   group
+	value   value
+	Default string // as one would write it
+	// DefaultText says what the default means, where Default does not.
+	DefaultText string
+	Help        string // sentences that say what the option does, with its unit
+	// NoEffect says why the option is accepted but does nothing, in words that follow
+	// "has no effect: ". Its value is not checked then. Empty: it has an effect.
+	NoEffect string
+	Required bool
+	Secret   bool // never printed, neither in errors nor in logs
+	Owner    Owner
+}
+
+// An Owner says where a tool, which speaks of a handler that runs elsewhere, takes an option
+// from. The zero value is the safe one: a tool does not decide by what happens to be set where
+// it runs.
+type Owner uint8
+
+const (
+	// OfRelease is for options that change what the handler does. The tool takes them from the
+	// handler's Deployment.
+	OfRelease Owner = iota
+	// OfProcess is for options about how a process reaches AWS and the cluster, and for those of
+	// logs and ports. The tool uses its own.
+	OfProcess
+	// OfReleaseFirst is for options that come from the Deployment, and from the tool's own if the
+	// Deployment does not say.
+	OfReleaseFirst
+)
+
+// Names are the ways to give one option; each may be empty.
+type Names struct {
+	Flag string // without dashes
+	Env  string
+	Helm string // paths of the values in the chart, separated by ", "
+}
+
+// A group is a heading in --help and docs/options.md.
+type group string
+
+const (
+	groupQueue     group = "Queue and AWS"
+	groupInstances group = "Which instances"
+	groupNode      group = "What happens to a node"
+	groupPods      group = "Pods"
+	groupHooks     group = "Lifecycle hooks"
+	groupKube      group = "Kubernetes"
+	groupLogs      group = "Logs and probes"
+	groupEvents    group = "Kubernetes events and webhooks"
+	groupNoEffect  group = "Accepted, without effect"
+)
+
+var groups = []group{
+	groupQueue, groupInstances, groupNode, groupPods, groupHooks, groupKube, groupLogs, groupEvents, groupNoEffect,
+}
+
+// A Setting is the text that was given for an option.
+type Setting struct {
+	Text string
+	From string // "--workers", "WORKERS", or "default"
+}
+
+// FromDefault is where a Setting comes from if nothing was given.
+const FromDefault = "default"
+
+// refuse returns the problem of a setting that o does not take.
+func (o *Option) refuse(g Setting, why error) Problem {
+	words := fmt.Sprintf("%s (from %s) %v", o.Show(g.Text), g.From, why)
+	if o.value.allowed != "" {
+		words += "; allowed: " + o.value.allowed
+	}
+	return Problem{Name: o.Flag, Text: words}
+}
+
+// userInfo is a user name and password in a URL, well-formed or not.
+var userInfo = regexp.MustCompile(`//[^/?#]*@`)
+
+// Show returns text as it may be printed: quoted and cut, without secrets. A user and password in
+// a URL count as a secret.
+func (o *Option) Show(text string) string {
+	const most = 200 // a line of a log, and enough to recognise what was given
+	if o.Secret {
+		return fmt.Sprintf("(secret, %d characters)", len(text))
+	}
+	text = userInfo.ReplaceAllLiteralString(text, "//(secret)@")
+	if len(text) > most {
+		return fmt.Sprintf("%q and %d characters more", text[:most], len(text)-most)
+	}
+	return strconv.Quote(text)
+}

@@ -1,0 +1,245 @@
+package options
+
+import (
+	"errors"
+	"slices"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// Nothing waits longer than a week on purpose; milliseconds given for
+	// seconds do.
+	week = 7 * 24 * 60 * 60
+
+	// 500 nodes of 10 pods ask for some 6,000 writes at once: 10 seconds at this
+	// rate, of the 120 that a spot warning leaves. It is there to stop a loop gone
+	// wild, not to protect the API server, which has priority and fairness.
+	defaultQPS   = "500"
+	defaultBurst = "1000"
+
+	queueModeOnly = "this handler has the queue mode only"
+)
+
+// Table returns all options, to be looked at: their values go nowhere.
+func Table() []Option { return new(Options).table() }
+
+// table has all options, each bound to its field of c. Flags,
+// environment variables, --help and docs/options.md come from here. The names
+// are those of AWS Node Termination Handler, where it has them.
+func (c *Options) table() []Option {
+	return slices.Concat(c.drainOptions(), c.processOptions(), idleOptions())
+}
+
+// drainOptions say which nodes are drained, when and how.
+func (c *Options) drainOptions() []Option {
+	return []Option{
+		{
+			Names: Names{"queue-url", "QUEUE_URL", "queueURL"},
+			Group: groupQueue, Required: true,
+			value: parsed(&c.Queue, kindURL, queueURLForm, ParseQueueURL),
+			Help:  "URL of the SQS queue that EventBridge sends the notices to.",
+		},
+		{
+			Names: Names{"aws-region", "AWS_REGION", "awsRegion"},
+			Group: groupQueue, DefaultText: "the region in queue-url", Owner: OfReleaseFirst,
+			value: text(&c.Region, "a region, such as us-east-1", matching(`^[a-z][a-z0-9-]{0,62}$`, "is not a region")),
+			Help:  "Region of the queue and of the instances.",
+		},
+		{
+			Names: Names{"event-accounts", "EVENT_ACCOUNTS", "eventAccounts"},
+			Group: groupQueue, DefaultText: "the account in queue-url",
+			value: accounts(&c.EventAccounts),
+			Help: "AWS accounts whose notices are acted on. Set it if the instances are in another account than " +
+				"the queue. Notices from all other accounts are ignored.",
+		},
+		{
+			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"},
+			Group: groupQueue, DefaultText: "the endpoints of the region", Owner: OfProcess,
+			value: address(&c.AWSEndpoint),
+			Help: "Endpoint for all AWS services, for tests and proxies. The variables of the AWS SDK, such as " +
+				"AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_SQS, work too.",
+		},
+		{
+			Names: Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
+			Group: groupQueue, Default: "true",
+			value: queueMode(),
+			Help: "Read notices from an SQS queue. There is no other mode, so only true is accepted: the option " +
+				"exists for compatibility with AWS Node Termination Handler.",
+		},
+		{
+			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},
+			Group: groupQueue, Default: "20",
+			value: seconds(&c.VisibilityTimeout, 1, 119),
+			Help: "Visibility timeout of received messages, in seconds. It is extended for as long as a message " +
+				"is being processed.",
+		},
+		{
+			Names: Names{"delete-sqs-msg-if-node-not-found", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", "deleteSqsMsgIfNodeNotFound"},
+			Group: groupQueue, Default: "false",
+			value: boolean(&c.DeleteIfNodeNotFound),
+			Help: "Delete messages about instances that are not in this cluster, instead of returning them to " +
+				"the queue for its other readers. A message is kept while the look-up of its instance fails.",
+		},
+		{
+			Names: Names{"workers", "WORKERS", "workers"},
+			Group: groupQueue, Default: "0", DefaultText: "no limit",
+			value: integer(&c.Workers, 0, 10000),
+			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. " +
+				"Spot interruptions and stopping instances never wait.",
+		},
+
+		{
+			Names: Names{"check-tag-before-draining", "CHECK_TAG_BEFORE_DRAINING", "checkTagBeforeDraining"},
+			Older: []Names{{"check-asg-tag-before-draining", "CHECK_ASG_TAG_BEFORE_DRAINING", "checkASGTagBeforeDraining"}},
+			Group: groupInstances, Default: "true",
+			value: boolean(&c.CheckTag),
+			Help:  "Act only on instances that have the tag named by managed-tag.",
+		},
+		{
+			Names: Names{"managed-tag", "MANAGED_TAG", "managedTag"},
+			Older: []Names{{"managed-asg-tag", "MANAGED_ASG_TAG", "managedAsgTag"}},
+			Group: groupInstances, Default: "aws-node-termination-handler/managed",
+			value: text(&c.ManagedTag, "the key of a tag, at most 128 characters", func(text string) error {
+				if utf8.RuneCountInString(text) > 128 {
+					return errors.New("is too long for a tag")
+				}
+				return nil
+			}),
+			Help: "Key of the tag that marks the instances to act on. The value of the tag does not matter.",
+		},
+		{
+			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"},
+			Group: groupInstances,
+			value: text(&c.ClusterName, "at most 100 letters, digits, - and _",
+				matching(`^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$`, "is not the name of a cluster")),
+			Help: "Name of the EKS cluster, as in the tag kubernetes.io/cluster/NAME. The tag identifies " +
+				"instances of this cluster that have no Node yet.",
+		},
+
+		{
+			Names: Names{"dry-run", "DRY_RUN", "dryRun"},
+			Group: groupNode, Default: "false",
+			value: boolean(&c.DryRun),
+			Help: "Decide and log, but change nothing: neither the node, nor its pods, the lifecycle hook or " +
+				"the message.",
+		},
+		{
+			Names: Names{"cordon-only", "CORDON_ONLY", "cordonOnly"},
+			Group: groupNode, Default: "false",
+			value: boolean(&c.CordonOnly),
+			Help:  "Cordon the node, but do not evict its pods.",
+		},
+		{
+			Names: Names{"taint-node", "TAINT_NODE", "taintNode"},
+			Group: groupNode, Default: "false",
+			value: boolean(&c.TaintNode),
+			Help:  "Taint the node as well, with a key that names the kind of the notice.",
+		},
+		{
+			Names: Names{"taint-effect", "TAINT_EFFECT", "taintEffect"},
+			Group: groupNode, Default: string(corev1.TaintEffectNoSchedule),
+			value: oneOf(&c.TaintEffect,
+				choice[corev1.TaintEffect]{"NoSchedule", corev1.TaintEffectNoSchedule},
+				choice[corev1.TaintEffect]{"PreferNoSchedule", corev1.TaintEffectPreferNoSchedule},
+				choice[corev1.TaintEffect]{"NoExecute", corev1.TaintEffectNoExecute}),
+			Help: "Effect of the taint that taint-node adds. With NoExecute Kubernetes evicts all pods that do not " +
+				"tolerate it, at once and without asking PodDisruptionBudgets; the chart lets the handler's own pods " +
+				"tolerate it.",
+		},
+		{
+			Names: Names{"enable-out-of-service-taint", "ENABLE_OUT_OF_SERVICE_TAINT", "enableOutOfServiceTaint"},
+			Group: groupNode, Default: "false",
+			value: boolean(&c.OutOfServiceTaint),
+			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or " +
+				"terminated, so that its volumes are detached at once.",
+		},
+		{
+			Names: Names{"exclude-from-load-balancers", "EXCLUDE_FROM_LOAD_BALANCERS", "excludeFromLoadBalancers"},
+			Group: groupNode, Default: "false",
+			value: boolean(&c.ExcludeFromLoadBalancers),
+			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers to the node, so that " +
+				"load balancers stop sending it traffic.",
+		},
+		{
+			Names: Names{"node-termination-grace-period", "NODE_TERMINATION_GRACE_PERIOD", "nodeTerminationGracePeriod"},
+			Group: groupNode, Default: "120",
+			value: seconds(&c.NodeGracePeriod, 1, week),
+			Help: "Deadline of a drain, in seconds after the event, where AWS names none. It counts for an instance " +
+				"state change, and for a lifecycle hook whose timeout cannot be read.",
+		},
+		{
+			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"},
+			Group: groupNode, DefaultText: "no limit",
+			value: parsed(&c.MaxUnready, kindText, "1 to 100000, or 1% to 100%", parseMaxUnready),
+			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. " +
+				"While it is reached, drains that can wait are held back and their nodes are not touched. Spot " +
+				"interruptions, stopping instances and deadlines within node-termination-grace-period never wait.",
+		},
+
+		{
+			Names: Names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"},
+			Group: groupPods, Default: "true",
+			value: boolean(&c.DeleteLocalData),
+			Help:  "Also evict pods with emptyDir volumes. The data in these volumes is lost.",
+		},
+		{
+			Names: Names{"ignore-daemon-sets", "IGNORE_DAEMON_SETS", "ignoreDaemonSets"},
+			Group: groupPods, Default: "true",
+			value: boolean(&c.IgnoreDaemonSets),
+			Help:  "DaemonSet pods are never evicted. Set to false to log each one that stays on the node.",
+		},
+		{
+			Names: Names{"pod-termination-grace-period", "POD_TERMINATION_GRACE_PERIOD", "podTerminationGracePeriod"},
+			Older: []Names{{"grace-period", "GRACE_PERIOD", ""}},
+			Group: groupPods, Default: "-1", DefaultText: "the pod's own",
+			value: secondsOr(&c.PodGracePeriod, -1, 0, week),
+			Help: "Grace period of an evicted pod, in seconds. Negative: the pod's own. A deadline can shorten " +
+				"either.",
+		},
+
+		{
+			Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"},
+			Group: groupHooks, Default: "-1", DefaultText: "off",
+			value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
+			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out. It must be less " +
+				"than the timeout of the hook. Negative: no heartbeats.",
+		},
+		{
+			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"},
+			Group: groupHooks, Default: "-1", DefaultText: "172800 if heartbeat-interval is set",
+			value: secondsOr(&c.HeartbeatUntil, 0, 60, hookLimit),
+			Help: "Seconds after the start of a lifecycle hook at which its heartbeats end. Needs " +
+				"heartbeat-interval.",
+		},
+		{
+			Names: Names{
+				"complete-lifecycle-action-delay-seconds", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS",
+				"completeLifecycleActionDelaySeconds",
+			},
+			Group: groupHooks, Default: "-1", DefaultText: "none",
+			value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
+			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for " +
+				"example until logs are shipped.",
+		},
+
+		{
+			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"},
+			Group: groupHooks, Default: "-1", DefaultText: "off",
+			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
+			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: nodes that wait for a " +
+				"termination hook without a notice are drained too. Needs " +
+				"autoscaling:DescribeAutoScalingGroups and autoscaling:RecordLifecycleActionHeartbeat. Without " +
+				"lifecycle-hook-names, hooks of EKS managed node groups and hooks with a notification target are left " +
+				"to their owners. Negative: no sweeps.",
+		},
+		{
+			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"},
+			Group: groupHooks, DefaultText: "all",
+			value: parsed(&c.HookNames, kindText, "names of hooks, separated by commas", parseHookNames),
+			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their " +
+				"owners: the node is drained, but nothing is forced, and the hook is not completed.",
+		},
+	}
+}

@@ -1,0 +1,224 @@
+package options
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
+)
+
+// processOptions are about the cluster, leader election, logs, probes, Kubernetes Events and webhooks.
+func (c *Options) processOptions() []Option {
+	return []Option{
+		{
+			Names: Names{"kubeconfig", "KUBECONFIG", ""},
+			Group: groupKube, DefaultText: "the pod's ServiceAccount; outside of a cluster ~/.kube/config", Owner: OfProcess,
+			value: text(&c.Kubeconfig, "paths", nil),
+			Help:  "Paths of kubeconfig files, to run outside of the cluster.",
+		},
+		{
+			Names: Names{"leader-elect", "LEADER_ELECT", ""},
+			Group: groupKube, Default: "true",
+			value: boolean(&c.LeaderElect),
+			Help:  "Use leader election, so that only one of several replicas acts.",
+		},
+		{
+			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""},
+			Group: groupKube, Default: ProgramName,
+			value: notEmpty(text(&c.LeaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
+			Help: "Name of the Lease for leader election. Each release needs a name of its own where several " +
+				"are in one namespace.",
+		},
+		{
+			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"},
+			Group: groupKube, Default: defaultQPS, Owner: OfProcess,
+			value: rate(&c.KubeQPS),
+			Help:  "Maximum rate of requests to the API server, per second. Negative: no limit.",
+		},
+		{
+			Names: Names{"kube-api-burst", "KUBE_API_BURST", "kubeApiBurst"},
+			Group: groupKube, Default: defaultBurst, Owner: OfProcess,
+			value: burst(&c.KubeBurst),
+			Help: "Number of requests to the API server that may exceed kube-api-qps in a burst. Negative: no " +
+				"limit.",
+		},
+		{
+			Names: Names{"node-name", "NODE_NAME", ""},
+			Group: groupKube,
+			value: text(&c.NodeName, "the name of a node", valid(validation.IsDNS1123Subdomain)),
+			Help: "Name of the node that this pod runs on, from the downward API. On this node the handler " +
+				"evicts its own pod last.",
+		},
+		{
+			Names: Names{"pod-name", "POD_NAME", ""},
+			Group: groupKube,
+			value: text(&c.PodName, "the name of a pod", valid(validation.IsDNS1123Subdomain)),
+			Help:  "Name of this pod, from the downward API.",
+		},
+		{
+			Names: Names{"pod-namespace", "NAMESPACE", ""},
+			Group: groupKube,
+			value: text(&c.PodNamespace, "the name of a namespace", valid(validation.IsDNS1123Label)),
+			Help:  "Namespace of this pod, from the downward API. It is also the namespace of the Lease.",
+		},
+		{
+			Names: Names{"kubernetes-service-host", "KUBERNETES_SERVICE_HOST", ""},
+			Group: groupKube, DefaultText: "set by Kubernetes", Owner: OfProcess,
+			value: text(&c.KubernetesServiceHost, "a host", matching(`^[0-9A-Za-z._:-]+$`, "is not a host")),
+			Help:  "Host of the API server, for use within the cluster.",
+		},
+		{
+			Names: Names{"kubernetes-service-port", "KUBERNETES_SERVICE_PORT", ""},
+			Group: groupKube, DefaultText: "set by Kubernetes", Owner: OfProcess,
+			value: text(&c.KubernetesServicePort, "1 to 65535", func(text string) error {
+				return integer(new(int), 1, 65535).set(text)
+			}),
+			Help: "Port of the API server, for use within the cluster.",
+		},
+
+		{
+			Names: Names{"log-level", "LOG_LEVEL", "logLevel"},
+			Group: groupLogs, Default: "info", Owner: OfProcess,
+			value: oneOf(&c.LogLevel,
+				choice[slog.Level]{"debug", slog.LevelDebug},
+				choice[slog.Level]{"info", slog.LevelInfo},
+				choice[slog.Level]{"warn", slog.LevelWarn},
+				choice[slog.Level]{"error", slog.LevelError}),
+			Help: "Minimum level to log.",
+		},
+		{
+			Names: Names{"json-logging", "JSON_LOGGING", "jsonLogging"},
+			Group: groupLogs, Default: "false", Owner: OfProcess,
+			value: boolean(&c.JSONLogging),
+			Help:  "Write logs as JSON, one object per line.",
+		},
+		{
+			Names: Names{"enable-prometheus-server", "ENABLE_PROMETHEUS_SERVER", "enablePrometheusServer"},
+			Group: groupLogs, Default: "true", Owner: OfProcess,
+			value: boolean(&c.PrometheusServer),
+			Help:  "Serve metrics at /metrics.",
+		},
+		{
+			Names: Names{"prometheus-server-port", "PROMETHEUS_SERVER_PORT", "prometheusServerPort"},
+			Group: groupLogs, Default: "9092", Owner: OfProcess,
+			value: integer(&c.PrometheusPort, 0, 65535),
+			Help:  "Port of the metrics. 0: any free port.",
+		},
+		{
+			Names: Names{"enable-probes-server", "ENABLE_PROBES_SERVER", ""},
+			Group: groupLogs, Default: "true", Owner: OfProcess,
+			value: boolean(&c.ProbesServer),
+			Help:  "Serve the liveness and readiness probes.",
+		},
+		{
+			Names: Names{"probes-server-port", "PROBES_SERVER_PORT", "probes.httpGet.port"},
+			Group: groupLogs, Default: "8080", Owner: OfProcess,
+			value: integer(&c.ProbesPort, 0, 65535),
+			Help:  "Port of the probes. 0: any free port.",
+		},
+		{
+			Names: Names{"probes-server-endpoint", "PROBES_SERVER_ENDPOINT", "probes.httpGet.path"},
+			Group: groupLogs, Default: "/healthz", Owner: OfProcess,
+			value: probesPath(&c.ProbesPath),
+			Help:  "Path of the liveness probe. The path of the readiness probe is always /readyz.",
+		},
+
+		{
+			Names: Names{"emit-kubernetes-events", "EMIT_KUBERNETES_EVENTS", "emitKubernetesEvents"},
+			Group: groupEvents, Default: "true",
+			value: boolean(&c.EmitEvents),
+			Help:  "Record what happens to a node as Kubernetes Events.",
+		},
+		{
+			Names: Names{
+				"kubernetes-events-extra-annotations", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS",
+				"kubernetesEventsExtraAnnotations",
+			},
+			Group: groupEvents,
+			value: pairs(&c.EventAnnotations, "key=value,key=value", func(k, _ string) error {
+				if len(validation.IsQualifiedName(strings.ToLower(k))) > 0 {
+					return fmt.Errorf("has %q, which is not the key of an annotation", k)
+				}
+				return nil
+			}),
+			Help: "Annotations to add to these Events.",
+		},
+		{
+			Names: Names{"webhook-url", "WEBHOOK_URL", "webhookURL, webhookURLSecretName"},
+			Group: groupEvents, Secret: true,
+			value: address(&c.WebhookURL),
+			Help:  "URL to which a message about each interruption is posted. It is a secret and is never logged.",
+		},
+		{
+			Names: Names{"webhook-proxy", "WEBHOOK_PROXY", "webhookProxy"},
+			Group: groupEvents, Secret: true, DefaultText: "HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+			value: parsed(&c.WebhookProxy, kindURL, "an http, https, socks5 or socks5h URL", parseProxy),
+			Help:  "Proxy for the webhook.",
+		},
+		{
+			Names: Names{"webhook-headers", "WEBHOOK_HEADERS", "webhookHeaders"},
+			Group: groupEvents, Secret: true, Default: `{"Content-type":"application/json"}`,
+			value: parsed(&c.WebhookHeaders, kindText,
+				`a JSON object of strings, such as {"Content-type":"application/json"}`, parseHeaders),
+			Help: "HTTP headers of the webhook's request.",
+		},
+		{
+			Names: Names{"webhook-template", "WEBHOOK_TEMPLATE", "webhookTemplate"},
+			Group: groupEvents, Default: webhook.DefaultTemplate,
+			value: text(&c.WebhookTemplate, "a Go template", checkTemplate),
+			Help: "Body of the webhook's request: a Go template with sprig's functions for text. toJson quotes " +
+				"a value for JSON.",
+		},
+		{
+			Names: Names{
+				"webhook-template-file", "WEBHOOK_TEMPLATE_FILE",
+				"webhookTemplateConfigMapName, webhookTemplateConfigMapKey",
+			},
+			Group: groupEvents,
+			value: text(&c.WebhookTemplateFile, "a path", nil),
+			Help:  "File that contains the template. It takes precedence over webhook-template.",
+		},
+		{
+			Names: Names{"webhook-phases", "WEBHOOK_PHASES", "webhookPhases"},
+			Group: groupEvents, Default: string(webhook.PhaseReceived),
+			value: listOf(&c.WebhookPhases, webhook.Phases...),
+			Help: "Phases at which the webhook is called, separated by commas. At received a notice has arrived. " +
+				"At the others a drain has ended: drained, missed (pods were left at the deadline), gone (pods were " +
+				"left when the instance was gone), unconfirmed (no kubelet confirmed that pods have ended).",
+		},
+	}
+}
+
+// idleOptions are accepted for compatibility with AWS Node Termination Handler.
+func idleOptions() []Option {
+	return []Option{
+		idle(kindBool, "use-provider-id", "USE_PROVIDER_ID", "useProviderId",
+			"nodes are always found by their provider id first"),
+		idle(kindBool, "assume-asg-tag-propagation", "ASSUME_ASG_TAG_PROPAGATION", "assumeAsgTagPropagation",
+			"the tag is always read from the instance"),
+		idle(kindBool, "use-apiserver-cache", "USE_APISERVER_CACHE", "", "nodes are watched"),
+		idle(kindInteger, "log-format-version", "LOG_FORMAT_VERSION", "logFormatVersion",
+			"there is only one log format"),
+		idle(kindText, "metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL", queueModeOnly),
+		idle(kindInteger, "metadata-tries", "METADATA_TRIES", "metadataTries", queueModeOnly),
+		idle(kindText, "uptime-from-file", "UPTIME_FROM_FILE", "procUptimeFile", queueModeOnly),
+		idle(kindBool, "enable-spot-interruption-draining", "ENABLE_SPOT_INTERRUPTION_DRAINING",
+			"enableSpotInterruptionDraining", queueModeOnly),
+		idle(kindBool, "enable-asg-lifecycle-draining", "ENABLE_ASG_LIFECYCLE_DRAINING", "enableASGLifecycleDraining",
+			queueModeOnly),
+		idle(kindBool, "enable-scheduled-event-draining", "ENABLE_SCHEDULED_EVENT_DRAINING", "enableScheduledEventDraining",
+			queueModeOnly),
+		idle(kindBool, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING", "enableRebalanceMonitoring",
+			queueModeOnly),
+		idle(kindBool, "enable-rebalance-draining", "ENABLE_REBALANCE_DRAINING", "enableRebalanceDraining",
+			queueModeOnly),
+	}
+}
+
+// idle is an option that changes nothing, for the reason why.
+func idle(k kind, flag, env, helm, why string) Option {
+	return Option{Names: Names{flag, env, helm}, Group: groupNoEffect, value: noValue(k), NoEffect: why}
+}

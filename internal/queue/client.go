@@ -1,0 +1,116 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+)
+
+// A Client asks SQS about one queue, as long as no [Server] serves it. API and URL are
+// required. Its methods may be called concurrently.
+type Client struct {
+	API     API
+	URL     string       // of the queue
+	Log     *slog.Logger // nil discards
+	Metrics Metrics      // nil is [Discard]
+}
+
+// Check reads the attributes of the queue. It returns an error if SQS gives no answer: there
+// is no such queue, the region is wrong, credentials are missing, or SQS cannot be reached. It
+// may then be called again. It logs a warning for settings that work, but at a cost.
+//
+// A role without sqs:GetQueueAttributes gets a warning only, because the queue can be served
+// without it. The role that AWS Node Termination Handler documents lacks it.
+func (c Client) Check(ctx context.Context) error {
+	_, err := c.check(ctx, new(clock))
+	return err
+}
+
+// check is Check. It returns whether the queue has a redrive policy, too.
+func (c Client) check(ctx context.Context, clock *clock) (redrive, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	out, err := c.API.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: aws.String(c.URL),
+		// Naming an attribute that a queue of this type does not have is an error.
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
+	})
+	if err != nil && !isDenied(err) { // Check may be called again, so no warning yet
+		return redriveUnknown, c.explain("GetQueueAttributes", GetQueueAttributes, err)
+	}
+	if strings.HasSuffix(c.URL, ".fifo") { // every FIFO queue's name does, and no other's
+		c.log().Warn("the queue is a FIFO queue: it delivers no message of a group while another one is in flight, "+
+			"so nodes are drained one after another", "queue", c.URL)
+	}
+	if err != nil {
+		err = c.explain("GetQueueAttributes", GetQueueAttributes, err)
+		c.log().Warn("the queue's attributes cannot be read: rejected messages are left in the queue, "+
+			"and a delivery delay goes unnoticed", "missing", string(GetQueueAttributes), "why", err.Error())
+		return redriveUnknown, nil
+	}
+
+	clock.compare(c.log(), out.ResultMetadata)
+	if delay, err := strconv.Atoi(out.Attributes[string(types.QueueAttributeNameDelaySeconds)]); err == nil && delay > 0 {
+		c.log().Warn("the queue has a delivery delay, which takes time from the two minutes of a spot warning",
+			"queue", c.URL, "delay", (time.Duration(delay) * time.Second).String())
+	}
+	if out.Attributes[string(types.QueueAttributeNameRedrivePolicy)] == "" {
+		return redriveAbsent, nil
+	}
+	return redrivePresent, nil
+}
+
+// CheckPermissions returns an error if the role may not delete messages, and logs a warning if
+// it may not extend their visibility. It makes both calls with a receipt that belongs to no
+// message: SQS refuses the receipt as invalid, or denies the call. Other failures may pass and
+// are ignored.
+func (c Client) CheckPermissions(ctx context.Context) error {
+	nothing := aws.String("no-receipt")
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	_, err := c.API.ChangeMessageVisibilityBatch(ctx, &sqs.ChangeMessageVisibilityBatchInput{
+		QueueUrl: aws.String(c.URL),
+		Entries: []types.ChangeMessageVisibilityBatchRequestEntry{
+			{Id: aws.String("0"), ReceiptHandle: nothing, VisibilityTimeout: 1},
+		},
+	})
+	if isDenied(err) {
+		warnCannotExtend(c.log(), c.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err))
+	}
+	_, err = c.API.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{
+		QueueUrl: aws.String(c.URL),
+		Entries:  []types.DeleteMessageBatchRequestEntry{{Id: aws.String("0"), ReceiptHandle: nothing}},
+	})
+	if isDenied(err) {
+		return c.explain("DeleteMessageBatch", DeleteMessage, err)
+	}
+	return nil
+}
+
+// explain adds to an error which call has failed and, if an operator has to act, a hint what
+// to do. It counts a denied call.
+func (c Client) explain(call string, action Action, err error) error {
+	hint := ""
+	switch code := code(err); {
+	case withoutCredentials(err):
+		hint = " (no AWS credentials: check the role, its trust policy and the way to STS)"
+	case isDenied(err):
+		if c.Metrics != nil {
+			c.Metrics.Denied(action)
+		}
+		hint = fmt.Sprintf(" (the role lacks %s on the queue, or the queue's policy denies it)", action)
+	default:
+		hint = hints[code]
+	}
+	return fmt.Errorf("sqs %s on %s%s: %w", call, c.URL, hint, err)
+}
+
+func (c Client) log() *slog.Logger { return cmp.Or(c.Log, slog.New(slog.DiscardHandler)) }

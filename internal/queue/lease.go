@@ -1,0 +1,134 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+// maxLease bounds the visibility that one extension asks for. Each extension asks for
+// twice the one before: a message in flight for an hour then costs few calls more than
+// one for a minute, and one in flight for a minute does not stay hidden for an hour after
+// a crash. A spot warning leaves two minutes.
+const maxLease = 2 * time.Minute
+
+// extendLeases extends the visibility of all messages in flight, until none is left. The
+// server starts it again with the next one.
+//
+// It looks eight times in a visibility timeout, and extends each message of which half
+// the lease has passed. That leaves time for a few more tries, and messages that came in
+// one after another share a batch.
+func (s *Server) extendLeases(ctx context.Context) {
+	failing := outage{name: "extending visibility"}
+	step := s.visibility() / 8
+	err := retry.Renew(ctx, step, step, func(ctx context.Context) error {
+		due, some := s.due(time.Now())
+		if !some {
+			return retry.ErrNothingToRenew
+		}
+		err := s.extend(ctx, due)
+		if err != nil && ctx.Err() == nil {
+			failing.failed(s.log(), err)
+			return err
+		}
+		failing.ended(s.log())
+		return nil
+	})
+	if err != nil { // else due has cleared extending
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.extending = false
+		s.changed.Broadcast()
+	}
+}
+
+// extension is one batch of messages to extend, with copies of their receipts and leases:
+// a redelivery may change those of the messages meanwhile.
+type extension struct {
+	messages []*inFlight
+	receipts []string
+	leases   []time.Duration
+	ended    chan struct{}
+}
+
+// due returns the messages of which half the lease has passed, the most overdue first,
+// and whether any message is in flight at all.
+func (s *Server) due(now time.Time) (batches []extension, some bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.inFlight) == 0 {
+		s.extending = false
+		s.changed.Broadcast()
+		return nil, false
+	}
+	var due []*inFlight
+	for _, f := range s.inFlight {
+		if !f.settling && !f.expired && !now.Before(f.renewAt) {
+			due = append(due, f)
+		}
+	}
+	slices.SortFunc(due, func(a, b *inFlight) int { return a.renewAt.Compare(b.renewAt) })
+	longest := max(maxLease, s.visibility())
+	for chunk := range slices.Chunk(due, batchSize) {
+		b := extension{messages: chunk, ended: make(chan struct{})}
+		for _, f := range chunk {
+			f.extension = b.ended
+			b.receipts = append(b.receipts, f.receipt)
+			b.leases = append(b.leases, min(2*f.lease, longest))
+		}
+		batches = append(batches, b)
+	}
+	return batches, true
+}
+
+// extend makes the calls for the batches. It returns an error if another try may help,
+// which it does not for a message that is gone, nor without the permission.
+func (s *Server) extend(ctx context.Context, batches []extension) error {
+	var calls errgroup.Group
+	calls.SetLimit(callsAtOnce)
+	for _, b := range batches {
+		calls.Go(func() error {
+			asked := time.Now()
+			return s.recordExtension(b, asked, s.changeVisibility(ctx, b.receipts, b.leases))
+		})
+	}
+	return calls.Wait()
+}
+
+// recordExtension records the results of a batch, and returns an error as extend does.
+func (s *Server) recordExtension(b extension, asked time.Time, errs []error) error {
+	var failed error
+	var done, refused int
+	s.mu.Lock()
+	for i, f := range b.messages {
+		f.extension = nil
+		switch err := errs[i]; {
+		case err == nil:
+			done++
+			if f.receipt == b.receipts[i] { // else it was delivered again meanwhile
+				f.lease = b.leases[i]
+				f.renewAt = asked.Add(f.lease / 2)
+			}
+		case isGone(err):
+			refused++
+			f.expired = f.receipt == b.receipts[i]
+		case !isDenied(err):
+			failed = err
+		}
+	}
+	close(b.ended)
+	s.mu.Unlock()
+
+	if done > 0 {
+		s.metrics().Extended(done)
+	}
+	if refused > 0 {
+		s.metrics().ExtendRefused(refused)
+		s.log().Debug("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
+	}
+	return failed
+}

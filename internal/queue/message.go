@@ -1,0 +1,151 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+)
+
+// serveMessage is the life of a message, from its receive to its settlement. All that
+// waits for a message waits in here.
+func (s *Server) serveMessage(ctx, settling context.Context, f *inFlight, m Message) {
+	// A body can have a megabyte, and its handler may run for hours. Only the part
+	// that may be logged is kept here.
+	kept := m
+	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
+	ctx = trace.Receive(ctx, m.ID)
+	err := s.handle(ctx, m)
+	s.releaseBody(f)
+	if !s.claim(f) { // the server stops, and nackUnfinished has returned it to the queue
+		trace.Settled(ctx, time.Now(), GivenBack.String())
+		return
+	}
+	s.finish(ctx, settling, f, kept, err)
+}
+
+// finish does with a claimed message what the handler's return asks for. It is the only
+// place that deletes messages.
+func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, err error) {
+	defer s.countDown(&s.running)
+	begin := time.Now()
+	outcome, why := outcomeOf(err), err
+	switch outcome {
+	case Deleted:
+		err = s.settle(ctx, settling, f, Deleted)
+	case Left:
+		s.forget(f)
+		err = nil
+	case Rejected:
+		err = s.reject(ctx, settling, f, m, err)
+	case GivenBack, Unsettled:
+		s.awaitExtension(f)
+		err = s.settle(ctx, settling, f, GivenBack)
+	}
+	if err != nil {
+		s.log().Error("the message could not be deleted or returned: SQS delivers it again",
+			"error", err, "message", m.ID, "outcome", outcome.String())
+		outcome, why = Unsettled, err
+	}
+	s.metrics().Settled(outcome, why)
+	trace.Settled(ctx, begin, outcome.String())
+}
+
+// handle calls the handler and recovers from a panic: a message that ends the process
+// would do so again at every delivery.
+func (s *Server) handle(ctx context.Context, m Message) (err error) {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // arrived while stopping
+	}
+	id := m.ID // m itself would be kept for as long as the handler runs
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("handler panicked: %v", p)
+			s.log().Error("handler panicked", "error", err, "message", id, "stack", string(debug.Stack()))
+		}
+	}()
+	return s.Handler.Handle(ctx, m)
+}
+
+// reject deletes a message that can never be handled where the queue has no redrive
+// policy. With one, the message is left until SQS parks it.
+func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, why error) error {
+	s.mu.Lock()
+	redrive := s.redrive
+	s.mu.Unlock()
+
+	// A message that is left comes back every few seconds, for days if the retention is
+	// long. One line for each doubling of its receives is enough.
+	level := slog.LevelWarn
+	if m.ReceiveCount > 0 && bits.OnesCount(uint(m.ReceiveCount)) != 1 {
+		level = slog.LevelDebug
+	}
+	s.log().Log(ctx, level, "message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
+		"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
+
+	if redrive == redriveAbsent {
+		return s.settle(ctx, settling, f, Deleted)
+	}
+	s.forget(f)
+	return nil
+}
+
+// claim gives the caller the right to settle a message. It returns true once for each
+// message, which is not extended any more from then on.
+func (s *Server) claim(f *inFlight) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.settling {
+		return false
+	}
+	f.settling = true
+	return true
+}
+
+// awaitExtension waits until no extension of a claimed message is under way. One that
+// reached SQS after the message was returned to the queue would hide it again.
+func (s *Server) awaitExtension(f *inFlight) {
+	s.mu.Lock()
+	extension := f.extension
+	s.mu.Unlock()
+	if extension != nil {
+		<-extension
+	}
+}
+
+// forget drops a message that needs no call to SQS any more.
+func (s *Server) forget(f *inFlight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inFlight, f.id)
+	s.batcher.countOut()
+	s.changed.Broadcast()
+}
+
+// errUnfinished is why a message is returned to the queue whose handler did not end with
+// its context.
+var errUnfinished = fmt.Errorf("%w: handler did not return in time", ErrStopping)
+
+// nackUnfinished starts to return to the queue the messages whose handlers still run.
+// What those handlers return is ignored.
+func (s *Server) nackUnfinished(ctx, settling context.Context) {
+	var unfinished []*inFlight
+	s.mu.Lock()
+	for _, f := range s.inFlight {
+		if !f.settling {
+			f.settling = true
+			unfinished = append(unfinished, f)
+		}
+	}
+	s.mu.Unlock()
+	for _, f := range unfinished {
+		s.log().Error("message returned to the queue while its handler runs", "error", errUnfinished, "message", f.id)
+		go s.finish(ctx, settling, f, Message{ID: f.id}, errUnfinished)
+	}
+}

@@ -1,0 +1,214 @@
+package rehearsal_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
+)
+
+var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
+
+func pod(namespace, name, app string, grace int64, edit ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Labels: map[string]string{"app": app},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app, Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{NodeName: "a", TerminationGracePeriodSeconds: &grace},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	for _, e := range edit {
+		e(p)
+	}
+	return p
+}
+
+func bare(p *corev1.Pod) { p.OwnerReferences = nil }
+func ofDaemonSet(p *corev1.Pod) {
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", Controller: new(true)}}
+}
+
+func notReady(p *corev1.Pod) { p.Status.Conditions = nil }
+
+func budget(name, app string, allowed int32, edit ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, DesiredHealthy: 1},
+	}
+	for _, e := range edit {
+		e(b)
+	}
+	return b
+}
+
+func rehearse(t *testing.T, client *fake.Clientset, terms drain.Terms) *rehearsal.Report {
+	t.Helper()
+	view, err := rehearsal.Read(t.Context(), client, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return view.Run(rehearsal.Request{
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, Terms: terms, Start: now, End: now.Add(2 * time.Minute), Grace: -1,
+		Filter: drain.Filter{IgnoreDaemonSets: true, DeleteEmptyDir: true},
+	})
+}
+
+func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
+	client := fake.NewClientset(
+		pod("default", "web-1", "web", 30), pod("default", "web-2", "web", 30), pod("default", "lone", "lone", 600, bare),
+		pod("kube-system", "agent", "agent", 30, ofDaemonSet), pod("default", "two", "two", 10),
+		budget("web", "web", 1), budget("one", "two", 5), budget("other", "two", 5),
+	)
+	a := rehearse(t, client, drain.Terms{Deadline: now.Add(2 * time.Minute)})
+	var out strings.Builder
+	if err := a.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `     after  event            pod
+       0 s  evicted          lone                                      gets 120 s of its 600 s; no controller
+       0 s  evicted          web-1                                     grace 30 s
+      85 s  deleted          web-2                                     grace 30 s; budget default/web allows 1
+     105 s  deleted          two                                       grace 10 s; budget default/one allows 5; budget default/other allows 5; two budgets on one pod never clear
+            stays            kube-system/agent                         of a DaemonSet, or static
+
+4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted; 1 with less than its grace
+default/two has 1 replica: down during the drain
+would be lost: lone
+nothing is left at the deadline, after 120 s
+This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, want := a.Summary().String(), "4 pods, 1 without a controller, longest grace 600 s"; got != want {
+		t.Errorf("in short %q, want %q", got, want)
+	}
+	for _, action := range client.Actions() {
+		if action.GetVerb() != "list" {
+			t.Errorf("it does %s %s", action.GetVerb(), action.GetResource().Resource)
+		}
+	}
+}
+
+func TestWithoutADeadlineWhatABudgetBlocksIsLeft(t *testing.T) {
+	a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30), budget("web", "web", 0)), drain.Terms{})
+	if got := a.Summary().Left; len(got) != 1 || got[0] != "web-1" {
+		t.Errorf("left: %q", got)
+	}
+}
+
+func TestABudgetLetsPodsGoThatAreNotReadyIfItsPolicySaysSo(t *testing.T) {
+	always := policyv1.AlwaysAllow
+	for name, tt := range map[string]struct {
+		edit    func(*policyv1.PodDisruptionBudget)
+		blocked int
+	}{
+		"not by default, with too few that are healthy": {func(*policyv1.PodDisruptionBudget) {}, 1},
+		"by default, with enough":                       {func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 1 }, 0},
+		"always":                                        {func(b *policyv1.PodDisruptionBudget) { b.Spec.UnhealthyPodEvictionPolicy = &always }, 0},
+	} {
+		a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30, notReady), budget("web", "web", 0, tt.edit)), drain.Terms{})
+		if got := a.Summary().Blocked; got != tt.blocked {
+			t.Errorf("%s: %d blocked, want %d", name, got, tt.blocked)
+		}
+	}
+}
+
+func TestBudgetsThatMayNotBeReadAreSaidToBeUnread(t *testing.T) {
+	client := fake.NewClientset(pod("default", "web-1", "web", 30))
+	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", nil)
+	})
+	a := rehearse(t, client, drain.Terms{})
+	var out strings.Builder
+	if err := a.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"         ?  ?                web-1 ", "PodDisruptionBudgets could not be read: permission list poddisruptionbudgets.policy is missing",
+		"nothing is left after 120 s, unless a PodDisruptionBudget blocks it",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "evicted  ") {
+		t.Errorf("an eviction that a budget may block is told as a fact:\n%s", &out)
+	}
+	if r := a.PodReports(); len(r) != 1 || r[0].Event != "?" || r[0].After != nil {
+		t.Errorf("for programs: %+v", r)
+	}
+}
+
+func TestAPodIsLostThatNothingMakesAnewOrThatGetsTooLittleTime(t *testing.T) {
+	client := fake.NewClientset(
+		pod("default", "well", "well", 30), pod("default", "bare", "bare", 30, bare), pod("default", "slow", "slow", 600),
+		pod("default", "blocked", "blocked", 30), budget("b", "blocked", 0),
+	)
+	for name, tt := range map[string]struct {
+		terms drain.Terms
+		want  []string
+	}{
+		"with a deadline": {drain.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"bare", "slow"}},
+		// Nothing takes the instance away: what a budget keeps there is not lost.
+		"without one": {drain.Terms{}, []string{"bare"}},
+	} {
+		if diff := cmp.Diff(tt.want, rehearse(t, client, tt.terms).Summary().Lost); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestAWorkloadWithOnePodIsDownWhileItMoves(t *testing.T) {
+	ofDeployment := func(p *corev1.Pod) {
+		p.Labels["pod-template-hash"] = "6d4"
+		p.OwnerReferences[0].Name += "-6d4"
+	}
+	elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "b" }
+	ofJob := func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }
+	client := fake.NewClientset(
+		pod("default", "one", "one", 30, ofDeployment), pod("default", "two-a", "two", 30), pod("default", "two-b", "two", 30, elsewhere),
+		pod("default", "job", "job", 30, ofJob), pod("default", "agent", "agent", 30, ofDaemonSet), pod("default", "bare", "bare", 30, bare),
+		pod("default", "far", "far", 30, elsewhere),
+	)
+	// The fake client does not select by field.
+	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		list, err := client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
+		if err != nil {
+			return true, nil, err
+		}
+		selected := list.(*corev1.PodList)
+		fields := action.(clienttesting.ListAction).GetListRestrictions().Fields
+		selected.Items = slices.DeleteFunc(selected.Items, func(p corev1.Pod) bool { return !fields.Matches(labels.Set{"spec.nodeName": p.Spec.NodeName}) })
+		return true, selected, nil
+	})
+	if diff := cmp.Diff([]string{"default/one"}, rehearse(t, client, drain.Terms{}).SingleReplica); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	all, err := rehearsal.ReadAll(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := all.Run(rehearsal.Request{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, Start: now, End: now.Add(time.Minute), Grace: -1})
+	if diff := cmp.Diff([]string{"default/far"}, b.SingleReplica); diff != "" {
+		t.Errorf("of another node (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,270 @@
+package rehearsal
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+)
+
+// A Report says what would happen.
+type Report struct {
+	Request
+	Fates []drain.PodOutcome
+	// Allowed is how many disruptions the budgets of these pods allow now, by namespace/name.
+	Allowed map[string]int
+	// BudgetsUnread is why the budgets could not be read; nil if they were.
+	BudgetsUnread error
+	// SingleReplica are the workloads whose only pod has to leave: they are down until the
+	// next one is ready. By namespace/name, sorted.
+	SingleReplica []string
+}
+
+// A Summary counts the pods of a report that would have to leave.
+type Summary struct {
+	Pods         int
+	Names        []string
+	Uncontrolled int           // without a controller: nothing recreates them
+	Longest      time.Duration // the longest grace that a pod asks for
+	Blocked      int           // by budgets
+	Forced       int           // deleted, not evicted
+	Cut          int           // with less than their own grace
+	Left         []string      // still there at the end
+	// Lost are the pods that nothing recreates, that are killed before their grace is
+	// over, or that are there when the instance goes away.
+	Lost []string
+}
+
+// Summary counts.
+func (r *Report) Summary() Summary {
+	var s Summary
+	for _, f := range r.Fates {
+		if f.Stays && f.Why != "" && !ofDaemonSet(f.Pod) && !r.Terms.Deadline.IsZero() {
+			s.Lost = append(s.Lost, nameOf(f.Pod)) // an option keeps it there to the end
+		}
+		if f.Stays || f.Self {
+			continue
+		}
+		s.Pods++
+		s.Names = append(s.Names, nameOf(f.Pod))
+		bare := metav1.GetControllerOf(f.Pod) == nil
+		if bare {
+			s.Uncontrolled++
+		}
+		s.Longest = max(s.Longest, f.Own)
+		if len(f.Blocked) > 0 {
+			s.Blocked++
+		}
+		if f.Forced {
+			s.Forced++
+		}
+		if f.Cut() {
+			s.Cut++
+		}
+		if f.Gone.IsZero() {
+			s.Left = append(s.Left, nameOf(f.Pod))
+		}
+		if bare || f.Cut() || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
+			s.Lost = append(s.Lost, nameOf(f.Pod))
+		}
+	}
+	return s
+}
+
+func ofDaemonSet(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(p)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// String is the summary in a line, such as "12 pods, 2 without a controller, longest grace 60 s".
+func (s Summary) String() string {
+	line := count(s.Pods, "pod")
+	if s.Uncontrolled > 0 {
+		line += fmt.Sprintf(", %d without a controller", s.Uncontrolled)
+	}
+	if s.Pods > 0 {
+		line += ", longest grace " + seconds(s.Longest)
+	}
+	return line
+}
+
+// event says in a word what happens to a pod, and when. It is unknown if a budget that could
+// not be read may block the eviction.
+func (r *Report) event(f drain.PodOutcome) (what string, at time.Time) {
+	switch {
+	case f.Stays:
+		return "stays", time.Time{}
+	case f.Self:
+		return "leaves last", time.Time{}
+	case f.Asked.IsZero():
+		return "not asked", time.Time{}
+	case f.Pod.DeletionTimestamp != nil:
+		return "stopping", f.Asked
+	case f.Forced:
+		return "deleted", f.Asked
+	case r.maybeBlocked(f):
+		return unknown, f.Asked
+	}
+	return "evicted", f.Asked
+}
+
+const unknown = "?"
+
+// maybeBlocked reports whether a budget that could not be read may block the eviction of the pod.
+func (r *Report) maybeBlocked(f drain.PodOutcome) bool {
+	return r.BudgetsUnread != nil && !f.Stays && !f.Self && !f.Forced && !f.Asked.IsZero() && !drain.Unprotected(f.Pod)
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %8s  %-15s  %s\n", "after", "event", "pod")
+	for _, f := range r.Fates {
+		b.WriteString(r.line(f) + "\n")
+	}
+	b.WriteString(r.conclusion())
+	if slices.ContainsFunc(r.Fates, r.maybeBlocked) {
+		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v. "+
+			"A pod marked ? is evicted at once, unless one of them blocks it.\n", r.BudgetsUnread)
+	}
+	b.WriteString("This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows " +
+		"more evictions later.\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// line is a row of the table of pods.
+func (r *Report) line(f drain.PodOutcome) string {
+	what, at := r.event(f)
+	after := ""
+	if !at.IsZero() {
+		after = seconds(at.Sub(r.Start))
+	}
+	if what == unknown {
+		after = unknown
+	}
+	return strings.TrimRight(fmt.Sprintf("  %8s  %-15s  %-40s  %s", after, what, nameOf(f.Pod), r.remarks(f)), " ")
+}
+
+// conclusion says in sentences how many pods would have to leave, and what would become of them.
+func (r *Report) conclusion() string {
+	var b strings.Builder
+	s := r.Summary()
+	fmt.Fprintf(&b, "\n%s would have to leave", count(s.Pods, "pod"))
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{s.Uncontrolled, "without a controller: nothing creates it again"},
+		{s.Blocked, "blocked by a PodDisruptionBudget"},
+		{s.Forced, "deleted, not evicted"},
+		{s.Cut, "with less than its grace"},
+	} {
+		if part.n > 0 {
+			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
+		}
+	}
+	b.WriteString("\n")
+	for _, name := range r.SingleReplica {
+		fmt.Fprintf(&b, "%s has 1 replica: down during the drain\n", name)
+	}
+	if len(s.Lost) > 0 {
+		fmt.Fprintf(&b, "would be lost: %s\n", strings.Join(s.Lost, ", "))
+	}
+	switch {
+	case len(s.Left) > 0:
+		fmt.Fprintf(&b, "left after %s: %s\n", seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
+	case r.Terms.Deadline.IsZero():
+		fmt.Fprintf(&b, "nothing is left after %s", seconds(r.End.Sub(r.Start)))
+		if slices.ContainsFunc(r.Fates, r.maybeBlocked) {
+			b.WriteString(", unless a PodDisruptionBudget blocks it")
+		}
+		b.WriteString("\n")
+	default:
+		fmt.Fprintf(&b, "nothing is left at the deadline, after %s\n", seconds(r.Terms.Deadline.Sub(r.Start)))
+	}
+	return b.String()
+}
+
+// remarks are what is special about what happens to a pod.
+func (r *Report) remarks(f drain.PodOutcome) string {
+	var parts []string
+	switch {
+	case f.Stays && f.Why == "":
+		parts = append(parts, "of a DaemonSet, or static")
+	case f.Stays:
+		parts = append(parts, f.Why)
+	case f.Cut():
+		parts = append(parts, fmt.Sprintf("gets %s of its %s", seconds(f.Grace), seconds(f.Own)))
+	case !f.Asked.IsZero():
+		parts = append(parts, "grace "+seconds(f.Grace))
+	}
+	for _, budget := range f.Blocked {
+		parts = append(parts, fmt.Sprintf("budget %s allows %d", budget, r.Allowed[budget]))
+	}
+	if len(f.Blocked) > 1 {
+		parts = append(parts, "two budgets on one pod never clear")
+	}
+	if f.Last && !f.Stays {
+		parts = append(parts, "after the workloads")
+	}
+	if !f.Stays && !f.Self && metav1.GetControllerOf(f.Pod) == nil {
+		parts = append(parts, "no controller")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// A PodReport says what happens to a pod, for programs.
+type PodReport struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Event is evicted, deleted, stopping, not asked, leaves last or stays; ? if it is not known.
+	Event string `json:"event"`
+	// After is when that happens, in seconds since the notice.
+	After *float64 `json:"afterSeconds,omitempty"`
+	// Grace is the time that the pod gets to stop, and OwnGrace the time that it asks for.
+	Grace    float64  `json:"graceSeconds"`
+	OwnGrace float64  `json:"ownGraceSeconds"`
+	Budgets  []string `json:"blockedBy,omitempty"`
+	Remarks  string   `json:"remarks,omitempty"`
+}
+
+// PodReports is the report for programs.
+func (r *Report) PodReports() []PodReport {
+	reports := []PodReport{}
+	for _, f := range r.Fates {
+		what, at := r.event(f)
+		pod := PodReport{
+			Namespace: f.Pod.Namespace, Name: f.Pod.Name, Event: what,
+			Grace: f.Grace.Seconds(), OwnGrace: f.Own.Seconds(), Budgets: f.Blocked, Remarks: r.remarks(f),
+		}
+		if !at.IsZero() && what != unknown {
+			pod.After = new(at.Sub(r.Start).Seconds())
+		}
+		reports = append(reports, pod)
+	}
+	return reports
+}
+
+// nameOf is the pod's name, with its namespace unless that is the default one.
+func nameOf(p *corev1.Pod) string {
+	if p.Namespace == metav1.NamespaceDefault {
+		return p.Name
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.0f s", d.Seconds()) }
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,142 @@
+// Package report defines what the controller reports about its work to metrics, Kubernetes
+// Events and the webhook. Receivers of reports implement [Observer].
+package report
+
+import (
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// An Observer receives reports. Its methods are called concurrently, and must not
+// block.
+type Observer interface {
+	// Decided is called for each decision about an instance, and for each message that names none.
+	Decided(Decision)
+	// Recorded is called when a cordoned node begins to carry a notice.
+	Recorded(intent.Entry)
+	// Stepped is called when a step of the work on a node is done, and each time it fails.
+	Stepped(Step)
+	// Drained is called at the end of a drain. It is not called if the drain is interrupted
+	// and the next leader continues it.
+	Drained(Drain)
+}
+
+// A Decision is the controller's decision about a notice for one instance, or about a
+// message that names no instance.
+type Decision struct {
+	Notice   notice.Notice
+	Instance string
+	Node     cluster.Ref // zero: none
+	Action   decision.Action
+	Why      decision.Why
+	Deadline time.Time // zero: none
+	DryRun   bool      // the decision is not carried out
+	Repeated bool      // the node carries the notice already: its message was redelivered
+	Waited   bool      // a second decision, after waiting for the instance's Node
+}
+
+// A Step is one step of the work on a node.
+type Step struct {
+	Node cluster.Ref
+	Kind StepKind
+	Why  decision.Why
+	// Detail explains Why to people; it can be empty.
+	Detail string
+	Err    error // nil: the step is done
+}
+
+// Reason is the reason for the step, for people.
+func (s Step) Reason() string {
+	if s.Detail != "" {
+		return s.Detail
+	}
+	return string(s.Why)
+}
+
+// A StepKind names a step: a metric label, so a closed set. Cordon and Uncordon have the
+// values that the label node_action has in the metrics of AWS Node Termination Handler.
+type StepKind string
+
+// The steps.
+const (
+	Cordon         StepKind = "cordon"
+	Uncordon       StepKind = "uncordon"
+	HoldBack       StepKind = "hold-back"
+	CordonAgain    StepKind = "cordon-again"    // after somebody uncordoned the node during its drain
+	LeftUncordoned StepKind = "left-uncordoned" // after somebody uncordoned it once more
+	CallOff        StepKind = "call-off"        // after somebody uncordoned it, and the drain can wait
+	Ignore         StepKind = "ignore"          // a notice about a node that the controller does not manage
+	Retain         StepKind = "retain"          // by the Auto Scaling group, after an abandoned termination
+)
+
+// A Drain is a drain that has ended.
+type Drain struct {
+	Node    cluster.Ref
+	Intent  intent.Intent // as the node carried it then
+	Outcome intent.Outcome
+	Result  drain.Result
+	Took    time.Duration
+}
+
+// Deadline is when the machine goes away; zero: not known.
+func (d Drain) Deadline() time.Time { return d.Intent.Deadline() }
+
+// Remaining are the pods that are the reason for the drain's outcome.
+func (d Drain) Remaining() []string {
+	switch d.Outcome {
+	case intent.Missed:
+		return d.Result.Missed
+	case intent.Gone:
+		return d.Result.Lost
+	case intent.Unconfirmed:
+		return d.Result.Unconfirmed
+	case intent.Drained, intent.Cordoned, intent.CalledOff:
+	}
+	return nil
+}
+
+// Load is what a controller has in progress.
+type Load struct {
+	Drains       int
+	HeldBack     int       // drains that wait, because too many nodes are cordoned or not ready
+	Oldest       time.Time // when the oldest drain began in this process; zero: none
+	Deadline     time.Time // the nearest one of a drain that still waits for pods; zero: none
+	Hooks        int       // open lifecycle hooks
+	HookDeadline time.Time // the nearest timeout of a hook; zero: none, or unknown
+}
+
+// Observers pass each report to all, one after another.
+type Observers []Observer
+
+// Decided implements [Observer].
+func (all Observers) Decided(d Decision) {
+	for _, o := range all {
+		o.Decided(d)
+	}
+}
+
+// Recorded implements [Observer].
+func (all Observers) Recorded(e intent.Entry) {
+	for _, o := range all {
+		o.Recorded(e)
+	}
+}
+
+// Stepped implements [Observer].
+func (all Observers) Stepped(s Step) {
+	for _, o := range all {
+		o.Stepped(s)
+	}
+}
+
+// Drained implements [Observer].
+func (all Observers) Drained(d Drain) {
+	for _, o := range all {
+		o.Drained(d)
+	}
+}

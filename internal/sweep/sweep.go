@@ -1,0 +1,237 @@
+// Package sweep finds the lifecycle hooks that wait without a notice. EventBridge delivers
+// the events of AWS services with best effort, and a rule can be missing or wrong. An
+// instance whose event was lost waits until its hook times out, and loses its pods then.
+//
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-service-event-delivery-level.html
+package sweep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+const (
+	// deniedPause is how long a missing permission is not asked for again: a person grants it.
+	deniedPause = 10 * time.Minute
+	// jitter spreads the sweeps of many clusters in one account, which share its rate limits.
+	jitter = 0.1
+)
+
+// Groups tells which instances wait; see [asg.Hooks].
+type Groups interface {
+	// Waiting calls visit for each instance of each group that a termination hook may hold,
+	// or that is retained. The error is an *asg.PermissionError without the permission.
+	Waiting(ctx context.Context, visit func(asg.Waiting)) error
+	// TerminationHooks are the group's termination hooks.
+	TerminationHooks(ctx context.Context, group string) ([]asg.TerminationHook, error)
+	// Waits reports whether Auto Scaling waits for the hook now. If so, the hook's timeout
+	// begins anew.
+	Waits(ctx context.Context, hook intent.Hook) (bool, error)
+}
+
+// Handler does what a notice asks for; see package controller.
+type Handler interface {
+	// HandleNotice returns when that is done, or with an error. It may be called again. It
+	// calls acts when it begins to do something.
+	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
+	// HasNode reports whether the cluster has a Node of the instance.
+	HasNode(instance string) bool
+	// Told reports whether a notice has told that the instance is terminated.
+	Told(instance string) bool
+	// Retained is told of an instance that its group keeps after an abandoned termination.
+	// It is told once for each time that the instance is found so anew.
+	Retained(instance, group string)
+}
+
+// Metrics counts what is found. Its methods are called concurrently and must not block.
+type Metrics interface {
+	// Swept is told the result of each sweep, and how many of the cluster's instances are retained.
+	Swept(retained int, err error)
+	// Unannounced is called for each hook that waits without a notice.
+	Unannounced()
+}
+
+// A Sweep asks Auto Scaling, again and again, which instances wait for a termination hook.
+// Those of the cluster's nodes that no notice has told of are handled as if one had. Set
+// the fields before Run.
+type Sweep struct {
+	Groups  Groups
+	Handler Handler
+	// HookNames are the hooks to complete. Without names these are all, but for those that
+	// are surely another program's: the hooks of EKS managed node groups, and hooks with a
+	// notification target.
+	HookNames []string
+	Interval  time.Duration
+	Log       *slog.Logger
+	Metrics   Metrics
+
+	waiting  map[string]time.Time // since when each of the cluster's instances is known to wait
+	retained map[string]string    // the groups of those that are retained
+	denied   bool                 // the last sweep lacked a permission
+
+	mu      sync.Mutex
+	handled map[action]bool // began, and did not fail
+}
+
+// An action is a lifecycle action that nobody has told of.
+type action struct{ instance, group, hook string }
+
+// Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
+func (s *Sweep) Run(ctx context.Context) {
+	s.waiting, s.retained, s.handled = map[string]time.Time{}, map[string]string{}, map[action]bool{}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		pause := retry.Jitter(s.Interval, jitter)
+		if s.denied {
+			pause = max(pause, deniedPause)
+		}
+		if retry.Sleep(ctx, pause) != nil {
+			return
+		}
+		err := s.sweep(ctx, &all)
+		if ctx.Err() != nil {
+			return
+		}
+		s.Metrics.Swept(len(s.retained), err)
+		s.report(err)
+	}
+}
+
+// report logs a failure. A missing permission is logged once: the sweep is a safety net.
+func (s *Sweep) report(err error) {
+	_, denied := errors.AsType[*asg.PermissionError](err)
+	switch {
+	case denied && !s.denied:
+		s.Log.Info("lifecycle hooks whose notices are lost cannot be found; asking again every "+deniedPause.String(),
+			"error", err, "hint", "add the permission to the role, or set sweep-interval to -1")
+	case err != nil && !denied:
+		s.Log.Warn("lifecycle hooks whose notices are lost cannot be looked for; trying again",
+			"error", err, "in", s.Interval.String())
+	}
+	s.denied = denied
+}
+
+// sweep looks once. An instance that was waiting at the sweep before too is handled: by now
+// its notice should have come.
+func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
+	now := time.Now().UTC()
+	waiting, retained := map[string]time.Time{}, map[string]string{}
+	overdue := map[string][]string{} // instances by group
+	err := s.Groups.Waiting(ctx, func(w asg.Waiting) {
+		if !s.Handler.HasNode(w.Instance) {
+			return
+		}
+		if w.Retained {
+			retained[w.Instance] = w.Group
+			return
+		}
+		if w.EKS && len(s.HookNames) == 0 {
+			return
+		}
+		since, before := s.waiting[w.Instance]
+		if !before {
+			waiting[w.Instance] = now
+			return
+		}
+		waiting[w.Instance] = since
+		if !s.Handler.Told(w.Instance) {
+			overdue[w.Group] = append(overdue[w.Group], w.Instance)
+		}
+	})
+	if err != nil {
+		return err // what was found before stays: it is found again
+	}
+	for id, group := range retained {
+		if _, known := s.retained[id]; !known {
+			s.Handler.Retained(id, group)
+		}
+	}
+	s.waiting, s.retained = waiting, retained
+	s.forget()
+	var errs []error
+	for group, instances := range overdue {
+		hooks, err := s.Groups.TerminationHooks(ctx, group)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, hook := range hooks {
+			if !s.owns(hook) {
+				continue
+			}
+			for _, id := range instances {
+				s.handle(ctx, all, action{id, group, hook.Name}, waiting[id])
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget drops the actions of instances that do not wait any more: another action of the
+// same name may come, of an instance that returns from a warm pool.
+func (s *Sweep) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.handled, func(a action, _ bool) bool {
+		_, waits := s.waiting[a.instance]
+		return !waits
+	})
+}
+
+func (s *Sweep) owns(hook asg.TerminationHook) bool {
+	if len(s.HookNames) > 0 {
+		return slices.Contains(s.HookNames, hook.Name)
+	}
+	return hook.Target == ""
+}
+
+// handle begins what the notice of the action would have asked for, unless it has.
+func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handled[a] {
+		return
+	}
+	s.handled[a] = true
+	all.Go(func() {
+		if err := s.carryOut(ctx, a, since); err != nil && ctx.Err() == nil {
+			s.Log.Warn("what a lost notice asked for was not done: trying again",
+				"error", err, "instance", a.instance, "group", a.group, "hook", a.hook)
+			s.mu.Lock()
+			delete(s.handled, a) // the next sweep tries again
+			s.mu.Unlock()
+		}
+	})
+}
+
+// carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
+// action. Asking that begins its timeout anew, so that the deadline is known.
+func (s *Sweep) carryOut(ctx context.Context, a action, since time.Time) error {
+	asked := time.Now().UTC()
+	waits, err := s.Groups.Waits(ctx, intent.Hook{Group: a.group, Name: a.hook, Instance: a.instance})
+	if err != nil || !waits {
+		return err
+	}
+	n := notice.Notice{
+		Kind: notice.ASGTerminate, Time: asked, Instances: []string{a.instance},
+		ID:   "sweep-" + a.hook + "-" + since.Format(time.RFC3339), // the same as long as the instance waits
+		Hook: notice.Hook{Group: a.group, Name: a.hook},
+	}
+	return s.Handler.HandleNotice(ctx, n, func() {
+		s.Metrics.Unannounced()
+		s.Log.Warn("a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
+			"instance", a.instance, "group", a.group, "hook", a.hook, "event", n.ID,
+			"hint", "run doctor: a rule of EventBridge may be missing")
+	})
+}

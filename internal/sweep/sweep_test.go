@@ -1,0 +1,302 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+const interval = 30 * time.Second
+
+var oneHook = map[string][]asg.TerminationHook{"workers": {{Name: "drain"}}}
+
+// world is Auto Scaling and the cluster.
+type world struct {
+	mu       sync.Mutex
+	waiting  []asg.Waiting
+	hooks    map[string][]asg.TerminationHook // by group
+	err      error                            // of each call
+	nodes    []string                         // instances
+	told     bool                             // by a notice
+	over     bool                             // the hook was completed already
+	idle     bool                             // the notice asks for nothing
+	names    []string                         // of the hooks to complete
+	fails    int                              // how many of the next notices fail
+	hangs    bool                             // notices take as long as the term
+	handled  []notice.Notice
+	retained []string
+	swept    []error
+	kept     int
+	lost     int
+	asked    []time.Duration // when, since the start
+	start    time.Time
+}
+
+func (w *world) Waiting(_ context.Context, visit func(asg.Waiting)) error {
+	w.mu.Lock()
+	waiting, err := slices.Clone(w.waiting), w.err
+	w.asked = append(w.asked, time.Since(w.start))
+	w.mu.Unlock()
+	for _, i := range waiting {
+		visit(i)
+	}
+	return err
+}
+
+func (w *world) TerminationHooks(_ context.Context, group string) ([]asg.TerminationHook, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hooks[group], w.err
+}
+
+func (w *world) Waits(context.Context, intent.Hook) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.over, nil
+}
+
+func (w *world) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
+	w.mu.Lock()
+	idle := w.idle
+	w.mu.Unlock()
+	if !idle {
+		acts()
+	}
+	w.mu.Lock()
+	w.handled = append(w.handled, n)
+	fails := w.fails > 0
+	if fails {
+		w.fails--
+	}
+	hangs := w.hangs
+	w.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+	}
+	if fails {
+		return errors.New("not now")
+	}
+	return context.Cause(ctx)
+}
+
+func (w *world) HasNode(id string) bool { return slices.Contains(w.nodes, id) }
+
+func (w *world) Told(string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told
+}
+
+func (w *world) Retained(id, _ string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.retained = append(w.retained, id)
+}
+
+func (w *world) Swept(retained int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept, w.swept = retained, append(w.swept, err)
+}
+
+func (w *world) Unannounced() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost++
+}
+
+// has reports whether there were so many sweeps. What the story has read and written before
+// is in order with what the sweep does after.
+func (w *world) has(sweeps int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.asked) >= sweeps
+}
+
+// play runs a sweep until the end of the test's story, in virtual time.
+func play(t *testing.T, w *world, story func(after func(sweeps int))) {
+	synctest.Test(t, func(t *testing.T) {
+		w.start = time.Now()
+		s := &Sweep{
+			Groups: w, Handler: w, HookNames: w.names,
+			Interval: interval, Log: slog.New(slog.DiscardHandler), Metrics: w,
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Run(ctx)
+		}()
+		story(func(sweeps int) {
+			for want := len(w.asked) + sweeps; !w.has(want); {
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+		})
+		stop()
+		<-ended
+	})
+}
+
+func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: map[string][]asg.TerminationHook{"workers": {{Name: "drain"}, {Name: "others", Target: "arn:aws:sns:::others"}}},
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}, {Instance: "i-foreign", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) {
+		if after(1); len(w.handled) > 0 {
+			t.Fatalf("its notice had no time to come: %+v", w.handled)
+		}
+		if after(3); len(w.handled) != 1 || w.lost != 1 {
+			t.Fatalf("handled %+v, counted %d", w.handled, w.lost)
+		}
+		first, second := w.start.Add(w.asked[0]).UTC(), w.start.Add(w.asked[1]).UTC()
+		want := notice.Notice{
+			Kind: notice.ASGTerminate, ID: "sweep-drain-" + first.Format(time.RFC3339), Time: second,
+			Instances: []string{"i-1"}, Hook: notice.Hook{Group: "workers", Name: "drain"},
+		}
+		if diff := cmp.Diff(want, w.handled[0]); diff != "" || w.asked[1] > 2*interval*11/10 {
+			t.Errorf("%s after the start, notice (-want +got):\n%s", w.asked[1], diff)
+		}
+
+		// It leaves, comes back and is terminated again.
+		w.waiting = nil
+		after(1)
+		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		if after(2); len(w.handled) != 2 || w.handled[0].ID == w.handled[1].ID {
+			t.Errorf("the next action: handled %+v", w.handled)
+		}
+	})
+	for k := 1; k < len(w.asked); k++ {
+		if pause := w.asked[k] - w.asked[k-1]; pause < interval || pause > interval*11/10+time.Second {
+			t.Errorf("%s between two sweeps", pause)
+		}
+	}
+}
+
+func TestWhatIsNotLostIsLeftAlone(t *testing.T) {
+	for name, w := range map[string]*world{
+		"a notice has told of the termination":       {told: true},
+		"Auto Scaling does not wait for the hook":    {over: true},
+		"the hook is another program's, by its name": {names: []string{"ours"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.nodes, w.hooks = []string{"i-1"}, oneHook
+			w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+			play(t, w, func(after func(int)) { after(4) })
+			if len(w.handled) > 0 || w.lost > 0 {
+				t.Errorf("handled %+v, counted %d", w.handled, w.lost)
+			}
+		})
+	}
+}
+
+func TestANoticeThatAsksForNothingIsNotCountedAsLost(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, idle: true,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) { after(4) })
+	if len(w.handled) != 1 || w.lost > 0 {
+		t.Errorf("handled %+v, counted %d", w.handled, w.lost)
+	}
+}
+
+// EKS drains the nodes of its groups, and completes their hooks.
+func TestHooksOfEKSAreLeftToItUnlessTheyAreNamed(t *testing.T) {
+	for want, names := range map[int][]string{0: nil, 1: {"drain"}} {
+		w := &world{
+			nodes: []string{"i-1"}, hooks: oneHook, names: names,
+			waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", EKS: true}},
+		}
+		play(t, w, func(after func(int)) { after(4) })
+		if len(w.handled) != want {
+			t.Errorf("with the names %v: handled %+v", names, w.handled)
+		}
+	}
+}
+
+func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, fails: 2,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) { after(6) })
+	if len(w.handled) != 3 || w.handled[0].ID != w.handled[2].ID {
+		t.Errorf("handled %+v, want the same three times", w.handled)
+	}
+}
+
+func TestWhatASweepHasBegunEndsWithIt(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, hangs: true,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) { after(5) }) // play returns when Run has returned
+	if len(w.handled) != 1 {
+		t.Errorf("handled %+v", w.handled)
+	}
+}
+
+func TestAnInstanceThatIsRetainedIsToldOnce(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", Retained: true}, {Instance: "i-2", Group: "workers", Retained: true}}}
+	play(t, w, func(after func(int)) {
+		if after(3); w.kept != 1 {
+			t.Errorf("%d are retained, want 1", w.kept)
+		}
+		w.waiting = nil
+		after(1)
+	})
+	if diff := cmp.Diff([]string{"i-1"}, w.retained); diff != "" || len(w.handled) > 0 || w.kept != 0 {
+		t.Errorf("handled %+v, %d are retained at the end; told (-want +got):\n%s", w.handled, w.kept, diff)
+	}
+}
+
+func TestASweepThatMayNotAskPausesForLonger(t *testing.T) {
+	denied := &asg.PermissionError{Action: "autoscaling:DescribeAutoScalingGroups", Err: errors.New("no")}
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, err: denied,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) {
+		after(2)
+		if pause := w.asked[1] - w.asked[0]; pause < deniedPause || !errors.Is(w.swept[0], denied) {
+			t.Errorf("asked again after %s; told %v", pause, w.swept)
+		}
+		w.err = nil
+		after(3)
+		if pause := w.asked[4] - w.asked[3]; pause > 2*interval || len(w.handled) != 1 {
+			t.Errorf("asked again after %s, handled %+v", pause, w.handled)
+		}
+	})
+}
+
+func TestAFailedSweepForgetsNothing(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) {
+		after(1)
+		w.err = errors.New("lost")
+		after(2)
+		if len(w.handled) > 0 {
+			t.Errorf("handled %+v without an answer", w.handled)
+		}
+		w.err = nil
+		if after(1); len(w.handled) != 1 {
+			t.Errorf("handled %+v", w.handled)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package telemetry
+
+import (
+	"errors"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// Received implements queue.Metrics.
+func (m *Metrics) Received(n int) { m.received.Add(float64(n)) }
+
+// ReceiveFailed implements queue.Metrics.
+func (m *Metrics) ReceiveFailed() {
+	m.receiveErrors.Inc()
+	m.eventErrors.WithLabelValues(sqsMonitor).Inc()
+}
+
+// Settled implements queue.Metrics.
+func (m *Metrics) Settled(o queue.Outcome, why error) {
+	m.settled.WithLabelValues(o.String(), reason(o, why)).Inc()
+	if o == queue.Rejected {
+		m.eventErrors.WithLabelValues(sqsMonitor).Inc()
+	}
+}
+
+// Extended implements queue.Metrics.
+func (m *Metrics) Extended(n int) { m.extended.Add(float64(n)) }
+
+// ExtendRefused implements queue.Metrics.
+func (m *Metrics) ExtendRefused(n int) { m.extendRefused.Add(float64(n)) }
+
+// Denied implements queue.Metrics.
+func (m *Metrics) Denied(a queue.Action) { m.denied.WithLabelValues(string(a)).Inc() }
+
+// Completed implements asg.Metrics.
+func (m *Metrics) Completed(deadline time.Time, err error) {
+	m.lifecycle("complete", err)
+	m.actions.WithLabelValues("post-drain", status(err)).Inc()
+	if err == nil && !deadline.IsZero() {
+		m.hookSlack.Observe(time.Until(deadline).Seconds())
+	}
+}
+
+// Heartbeat implements asg.Metrics.
+func (m *Metrics) Heartbeat(err error) { m.lifecycle("heartbeat", err) }
+
+// Described implements asg.Metrics.
+func (m *Metrics) Described(err error) { m.lifecycle("describe", err) }
+
+// Swept implements sweep.Metrics.
+func (m *Metrics) Swept(retained int, err error) {
+	m.retained.Set(float64(retained))
+	m.sweeps.WithLabelValues(resultOf(err)).Inc()
+}
+
+// Unannounced implements sweep.Metrics.
+func (m *Metrics) Unannounced() { m.unannounced.Inc() }
+
+// resultOf is the result of a call to Auto Scaling as the value of a label.
+func resultOf(err error) string {
+	if _, denied := errors.AsType[*asg.PermissionError](err); denied {
+		return "denied"
+	} else if err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+func (m *Metrics) lifecycle(call string, err error) {
+	if denied, ok := errors.AsType[*asg.PermissionError](err); ok {
+		m.denied.WithLabelValues(denied.Action).Inc()
+	}
+	m.lifecycleCalls.WithLabelValues(call, resultOf(err)).Inc()
+}
+
+// Decided implements report.Observer.
+func (m *Metrics) Decided(d report.Decision) {
+	m.decisions.WithLabelValues(d.Notice.Kind.String(), d.Action.String(), string(d.Why)).Inc()
+	if d.Node != (cluster.Ref{}) && !d.Repeated && !d.Waited && !d.Notice.Time.IsZero() {
+		m.delay.WithLabelValues(d.Notice.Kind.String()).Observe(time.Since(d.Notice.Time).Seconds())
+	}
+}
+
+// Stepped implements report.Observer.
+func (m *Metrics) Stepped(s report.Step) {
+	m.actions.WithLabelValues(string(s.Kind), status(s.Err)).Inc()
+	if s.Kind == report.Cordon {
+		m.actions.WithLabelValues("pre-drain", status(s.Err)).Inc()
+	}
+}
+
+// Recorded implements report.Observer.
+func (m *Metrics) Recorded(e intent.Entry) {
+	m.cordoned.WithLabelValues(e.Kind.String()).Observe(time.Since(e.Time).Seconds())
+}
+
+// Drained implements report.Observer.
+func (m *Metrics) Drained(d report.Drain) {
+	cause, r := d.Intent.Cause(), d.Result
+	kind := cause.Kind.String()
+	for how, n := range map[string]int{
+		leftEvicted: r.Evicted, leftForced: r.Forced, leftEnded: r.Ended, leftMissed: len(r.Missed), leftLost: len(r.Lost),
+		leftUnconfirmed: len(r.Unconfirmed),
+	} {
+		m.pods.WithLabelValues(kind, how).Add(float64(n))
+	}
+	m.volumes.Add(float64(r.Volumes))
+	m.drains.WithLabelValues(kind, endings[d.Outcome]).Inc()
+	if d.Outcome == intent.CalledOff {
+		return
+	}
+	var err error
+	if d.Outcome != intent.Drained {
+		err = errMissed
+	}
+	m.actions.WithLabelValues("cordon-and-drain", status(err)).Inc()
+	m.emptied.WithLabelValues(kind).Observe(time.Since(cause.Time).Seconds())
+	if !cause.Deadline.IsZero() && d.Outcome != intent.Gone {
+		m.slack.WithLabelValues(kind).Observe(time.Until(cause.Deadline).Seconds())
+	}
+}
+
+// Delivered counts messages of the webhook by their delivery.
+func (m *Metrics) Delivered(d report.Delivery) { m.webhooks.WithLabelValues(string(d)).Inc() }
+
+// Pod counts refused requests. It is a drain.Drainer.Observe.
+func (m *Metrics) Pod(s drain.Answer) {
+	if s.Refusal != "" {
+		m.refused.WithLabelValues(string(s.Refusal)).Inc()
+	}
+}
+
+// Tagged sets how many instances have the managed tag, how many of them are nodes,
+// and how many ready nodes have an instance without it. Outside of a term it does nothing.
+func (m *Metrics) Tagged(nodes, instances, unmanaged int) {
+	if m.term.Load() == nil {
+		return
+	}
+	m.unmanagedNodes.WithLabelValues().Set(float64(unmanaged))
+	m.taggedNodes.WithLabelValues().Set(float64(nodes))
+	m.taggedInstances.WithLabelValues().Set(float64(instances))
+}

@@ -1,0 +1,189 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+)
+
+// A Watch is the part of a cluster that a story is about.
+type Watch struct {
+	Client     typedcorev1.CoreV1Interface
+	Namespaces []string // of the pods
+	// Replaces reports whether a pod can replace one that has to leave; nil: every pod can.
+	Replaces func(*corev1.Pod) bool
+	// Event returns the id of the notice to follow; empty while it is not known. nil: the work on
+	// nodes is not followed.
+	Event func() string
+}
+
+// Run sends what happens to nodes and pods after it has returned. It stops when ctx ends; the
+// group that it returns is done then. Events have to be received until that.
+func (w Watch) Run(ctx context.Context, events chan<- timeline.Event) (*sync.WaitGroup, error) {
+	send := func(happened []timeline.Event) {
+		for _, e := range happened {
+			select {
+			case events <- e:
+			case <-ctx.Done():
+			}
+		}
+	}
+	onNodes := cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, now any) { send(w.nodeEvents(before.(*corev1.Node), now.(*corev1.Node), time.Now())) },
+	}
+	onPods := cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(now any, isInInitialList bool) {
+			if !isInInitialList {
+				send(w.podEvents(&corev1.Pod{}, now.(*corev1.Pod), time.Now()))
+			}
+		},
+		UpdateFunc: func(before, now any) { send(w.podChanges(before.(*corev1.Pod), now.(*corev1.Pod), time.Now())) },
+		DeleteFunc: func(last any) {
+			if unseen, ok := last.(cache.DeletedFinalStateUnknown); ok {
+				last = unseen.Obj
+			}
+			send([]timeline.Event{podGone(last.(*corev1.Pod), time.Now())})
+		},
+	}
+	informers := []cache.Controller{informer(kube.ListWatch(w.Client, w.Client.Nodes()), &corev1.Node{}, onNodes)}
+	for _, namespace := range w.Namespaces {
+		informers = append(informers, informer(kube.ListWatch(w.Client, w.Client.Pods(namespace)), &corev1.Pod{}, onPods))
+	}
+	var all sync.WaitGroup
+	for _, informer := range informers {
+		all.Go(func() { informer.RunWithContext(ctx) })
+	}
+	for _, informer := range informers {
+		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			return nil, fmt.Errorf("list the nodes and pods: %w", context.Cause(ctx))
+		}
+	}
+	return &all, nil
+}
+
+// informer calls handler with what happens to objects.
+func informer(objects cache.ListerWatcher, kind runtime.Object, handler cache.ResourceEventHandler) cache.Controller {
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: objects, ObjectType: kind, Handler: handler,
+	})
+	return informer
+}
+
+// PodName is a pod's name in a story, with its namespace unless that is the default one.
+func PodName(pod *corev1.Pod) string {
+	if pod.Namespace == metav1.NamespaceDefault {
+		return pod.Name
+	}
+	return pod.Namespace + "/" + pod.Name
+}
+
+func (w Watch) nodeEvents(before, now *corev1.Node, at time.Time) []timeline.Event {
+	var events []timeline.Event
+	carried, took := w.carried(now)
+	// A node that was cordoned before the notice counts as cordoned by it.
+	if now.Spec.Unschedulable && (!before.Spec.Unschedulable || took) {
+		events = append(events, timeline.Event{Time: at, Kind: timeline.NodeCordoned, Node: now.Name})
+	}
+	if took && carried.HeldBack {
+		events = append(events, timeline.Event{Time: at, Kind: timeline.NodeHeldBack, Node: now.Name})
+	}
+	if took && carried.Finished() {
+		events = append(events, timeline.Event{Time: at, Kind: timeline.WorkFinished, Node: now.Name})
+	}
+	return events
+}
+
+// carried returns the intent of the node, if the notice that is followed is part of it.
+func (w Watch) carried(node *corev1.Node) (intent.Intent, bool) {
+	if w.Event == nil {
+		return intent.Intent{}, false
+	}
+	event := w.Event()
+	i, _, err := cluster.ReadIntent(node)
+	if err != nil || event == "" {
+		return intent.Intent{}, false
+	}
+	return i, slices.ContainsFunc(i.Entries, func(e intent.Entry) bool { return slices.Contains(e.IDs, event) })
+}
+
+// podChanges returns the events of a change. The next pod of a StatefulSet has the same name as
+// the last; after an interruption a watch shows it as a change of that one.
+func (w Watch) podChanges(before, now *corev1.Pod, at time.Time) []timeline.Event {
+	if before.UID == now.UID {
+		return w.podEvents(before, now, at)
+	}
+	return append([]timeline.Event{podGone(before, at)}, w.podEvents(&corev1.Pod{}, now, at)...)
+}
+
+func podGone(pod *corev1.Pod, at time.Time) timeline.Event {
+	return timeline.Event{Time: at, Kind: timeline.PodGone, Node: pod.Spec.NodeName, Pod: PodName(pod)}
+}
+
+func (w Watch) podEvents(before, now *corev1.Pod, at time.Time) []timeline.Event {
+	e := timeline.Event{Time: at, Node: now.Spec.NodeName, Pod: PodName(now)}
+	switch {
+	case before.DeletionTimestamp == nil && now.DeletionTimestamp != nil:
+		e.Kind = timeline.PodDeleted
+		// The eviction API leaves this behind:
+		// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+		if c := condition(now, corev1.DisruptionTarget); c != nil && c.Reason == "EvictionByEvictionAPI" {
+			e.Kind = timeline.PodEvicted
+		}
+	case !isReady(before) && isReady(now) && (w.Replaces == nil || w.Replaces(now)):
+		e.Kind = timeline.PodReady
+	default:
+		return nil
+	}
+	return []timeline.Event{e}
+}
+
+func isReady(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for k := range pod.Status.Conditions {
+		if pod.Status.Conditions[k].Type == kind {
+			return &pod.Status.Conditions[k]
+		}
+	}
+	return nil
+}
+
+// Controllers returns the UIDs of the controllers of pods: these make replacements.
+func Controllers(pods []*corev1.Pod) map[types.UID]bool {
+	all := map[types.UID]bool{}
+	for _, pod := range pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			all[owner.UID] = true
+		}
+	}
+	return all
+}
+
+// Moves returns how many of the pods a controller will recreate.
+func Moves(pods []*corev1.Pod) int {
+	n := 0
+	for _, pod := range pods {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if metav1.GetControllerOf(pod) != nil && !ended {
+			n++
+		}
+	}
+	return n
+}

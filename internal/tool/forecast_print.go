@@ -1,0 +1,155 @@
+package tool
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
+)
+
+// write writes the forecast of one node.
+func (f forecast) write(out io.Writer) error {
+	if err := f.origin.writeWith(out, f.identity); err != nil {
+		return err
+	}
+	if idle := f.whyNotDrained(); idle != "" {
+		text := fmt.Sprintf("%s, %s: %s\n", f.node.Name, f.kind, idle)
+		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
+			text += "    " + remedy + "\n"
+		}
+		if lost := f.lost(); len(lost) > 0 {
+			text += "would be lost with the instance: " + strings.Join(lost, ", ") + "\n"
+		}
+		_, err := io.WriteString(out, text)
+		return err
+	}
+	budgets := ""
+	if f.Terms.IgnoreBudgets {
+		budgets = "; PodDisruptionBudgets do not count: the instance is stopping already"
+	}
+	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n", f.node.Name, f.kind, deadlineText(f.Terms.Deadline, f.at), budgets)
+	if err != nil {
+		return err
+	}
+	return f.Print(out)
+}
+
+// printForecasts writes a line for each node, and a summary.
+func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast) error {
+	if err := s.origin.writeWith(out, s.identity); err != nil {
+		return err
+	}
+	width := len("node")
+	for _, f := range all {
+		width = max(width, len(f.node.Name))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind)
+	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "blocked", "deleted")
+	nodes, pods := 0, 0
+	single := map[string]bool{}
+	for _, f := range all {
+		sum, lost := f.Summary(), f.lost()
+		if len(lost) > 0 {
+			nodes++
+			pods += len(lost)
+		}
+		blocked := fmt.Sprint(sum.Blocked)
+		if f.BudgetsUnread != nil {
+			blocked = "?"
+		}
+		remark := f.whyNotDrained()
+		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
+			remark += "; " + remedy
+		}
+		if remark == "" && len(lost) > 0 {
+			remark = "lost: " + strings.Join(lost, ", ")
+		}
+		line := fmt.Sprintf("  %-*s  %4d  %4d  %7s  %7d  %s",
+			width, f.node.Name, sum.Pods, len(lost), blocked, sum.Forced, remark)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		for _, name := range f.SingleReplica {
+			single[name] = true
+		}
+	}
+	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s with 1 replica would be down during the drain\n",
+		fmt.Sprint(nodes), plural(len(all), "node"), pods, plural(len(single), "workload"))
+	if all[0].BudgetsUnread != nil {
+		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v\n", all[0].BudgetsUnread)
+	}
+	b.WriteString("what-if --node NAME shows one node pod by pod. This is the worst case: every pod uses its whole " +
+		"grace period.\n")
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// A nodeReport is a forecast for programs.
+type nodeReport struct {
+	Node     string `json:"node"`
+	Instance string `json:"instance,omitempty"`
+	// Ignored says why the handler would not drain the node; absent if it would.
+	Ignored string `json:"ignored,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	Why     string `json:"why"`
+	// Deadline is in seconds after the notice; absent if nothing is forced.
+	Deadline *float64              `json:"deadlineSeconds,omitempty"`
+	Pods     []rehearsal.PodReport `json:"pods"`
+	Lost     []string              `json:"lost"`
+	Left     []string              `json:"left"`
+	Single   []string              `json:"singleReplica"`
+	// BudgetsUnread says why PodDisruptionBudgets could not be read.
+	BudgetsUnread string `json:"budgetsUnread,omitempty"`
+}
+
+func (f forecast) report() nodeReport {
+	_, remedy := f.whyIgnored(f.outcome)
+	r := nodeReport{
+		Node: f.node.Name, Instance: f.notice.Instance,
+		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Pods: []rehearsal.PodReport{},
+		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Single: orEmpty(f.SingleReplica),
+	}
+	if r.Ignored == "" {
+		r.Pods = f.PodReports()
+	}
+	if !f.Terms.Deadline.IsZero() {
+		r.Deadline = new(f.Terms.Deadline.Sub(f.at).Seconds())
+	}
+	if f.BudgetsUnread != nil {
+		r.BudgetsUnread = f.BudgetsUnread.Error()
+	}
+	return r
+}
+
+// orEmpty returns a list that is never null in JSON.
+func orEmpty(list []string) []string { return append([]string{}, list...) }
+
+// writeForecasts writes them for programs.
+func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast) error {
+	report := struct {
+		originReport
+		Kind  string       `json:"kind"`
+		Lost  int          `json:"lost"`
+		Nodes []nodeReport `json:"nodes"`
+	}{originReport: s.originReport(), Kind: kind.String(), Nodes: []nodeReport{}}
+	for _, f := range all {
+		report.Lost += len(f.lost())
+		report.Nodes = append(report.Nodes, f.report())
+	}
+	return writeJSON(out, report)
+}
+
+func writeJSON(out io.Writer, report any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(report)
+}

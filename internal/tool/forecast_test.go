@@ -1,0 +1,202 @@
+package tool
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
+)
+
+// forecasts are those of a cluster of four nodes: one is ready for it, one has a pod
+// that is slow, the instance of one lacks the tag, one is empty.
+func forecasts(t *testing.T, kind notice.Kind, environ ...string) (*Session, []forecast) {
+	t.Helper()
+	c, err := parseOptions(nil, append(environ, "QUEUE_URL="+testQueue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Session{Options: c, origin: &Origin{why: "as --release none says"}, identity: identity{aws: "me", kubernetes: "admin"}}
+	pod := func(name, node string, grace int64) *corev1.Pod {
+		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name, Controller: new(true)}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+	}
+	view, err := rehearsal.ReadAll(t.Context(), fake.NewClientset(pod("web", "well", 30), pod("db", "slow", 600), pod("a", "untagged", 1), pod("b", "untagged", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Truncate(time.Second)
+	var all []forecast
+	for k, name := range []string{"empty", "well", "slow", "untagged"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-0000000000000000" + string(rune('0'+k))}}
+		sc := s.target(kind, node)
+		sc.tags = map[string]string{c.ManagedTag: ""}
+		if name == "untagged" {
+			sc.tags = map[string]string{}
+		}
+		p, err := sc.forecast(view, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	slices.SortStableFunc(all, worstFirst)
+	return s, all
+}
+
+func TestEveryNodeHasALineTheWorstFirst(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption)
+	var out strings.Builder
+	if err := printForecasts(&out, s, notice.SpotInterruption, all); err != nil {
+		t.Fatal(err)
+	}
+	want := `With the options of the command line and the environment (as --release none says); in AWS as me; in Kubernetes with the rights of admin.
+SpotInterruption for each node separately, the worst first:
+
+  node      pods  lost  blocked  deleted
+  untagged     2     2        0        0  the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed; aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
+  slow         1     1        0        0  lost: db
+  well         1     0        0        0
+  empty        0     0        0        0
+
+2 of 4 nodes would lose pods, 3 in all; 4 workloads with 1 replica would be down during the drain
+what-if --node NAME shows one node pod by pod. This is the worst case: every pod uses its whole grace period.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestANodeWhoseNoticeIsIgnoredIsToldHowToPutThatRight(t *testing.T) {
+	_, all := forecasts(t, notice.SpotInterruption)
+	var out strings.Builder
+	if err := all[0].write(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `untagged, SpotInterruption: the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed
+    aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
+would be lost with the instance: a, b
+`
+	if _, got, _ := strings.Cut(out.String(), "\n"); got != want {
+		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+func TestWhatIfTellsProgramsTheSame(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption)
+	var out strings.Builder
+	if err := writeForecasts(&out, s, notice.SpotInterruption, all); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Options, AWS, Kubernetes, Kind string
+		Notes                          []string
+		Lost                           int
+		Nodes                          []struct {
+			Node, Instance, Ignored, Remedy, Why string
+			DeadlineSeconds                      float64
+			Pods                                 []struct{ Namespace, Name, Event string }
+			Lost, Left, SingleReplica            []string
+		}
+	}
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Kind != "SpotInterruption" || got.Lost != 3 || got.AWS != "me" || got.Kubernetes != "admin" || got.Notes == nil || len(got.Nodes) != 4 {
+		t.Errorf("all in all: %+v", got)
+	}
+	if n := got.Nodes[0]; n.Node != "untagged" || n.Why != "instance-not-managed" || n.Ignored == "" || n.Remedy == "" || len(n.Pods) != 0 {
+		t.Errorf("of the one that is ignored: %+v", n)
+	}
+	n := got.Nodes[1]
+	if n.Node != "slow" || n.DeadlineSeconds != 120 || len(n.Pods) != 1 || n.Pods[0].Event != "evicted" || !slices.Equal(n.Lost, []string{"db"}) || !slices.Equal(n.SingleReplica, []string{"default/db"}) {
+		t.Errorf("of the one that is slow: %+v", n)
+	}
+	if strings.Contains(out.String(), "null") {
+		t.Errorf("a list that is null:\n%s", &out)
+	}
+}
+
+func TestPodsThatNobodyMovesAreLostWithTheInstance(t *testing.T) {
+	for name, tt := range map[string]struct {
+		kind    notice.Kind
+		environ []string
+		want    map[string]int
+	}{
+		"cordon-only":          {notice.SpotInterruption, []string{"CORDON_ONLY=true"}, map[string]int{"untagged": 2, "slow": 1, "well": 1, "empty": 0}},
+		"dry-run":              {notice.SpotInterruption, []string{"DRY_RUN=true"}, map[string]int{"untagged": 2, "slow": 1, "well": 1, "empty": 0}},
+		"nothing goes away":    {notice.RebalanceRecommendation, nil, map[string]int{"untagged": 0, "slow": 0, "well": 0, "empty": 0}},
+		"the tag is not asked": {notice.SpotInterruption, []string{"CHECK_TAG_BEFORE_DRAINING=false"}, map[string]int{"untagged": 0, "slow": 1, "well": 0, "empty": 0}},
+	} {
+		_, all := forecasts(t, tt.kind, tt.environ...)
+		got := map[string]int{}
+		for _, p := range all {
+			got[p.node.Name] = len(p.lost())
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption)
+	s.identity.aws = "arn:aws:iam::1:user/me"
+	want := "EC2 in us-east-1, asked as arn:aws:iam::1:user/me, does not know instance i-00000000000000003 of node untagged: is it in another account or region?"
+	if got := all[0].absentError().Error(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	all[0].notice.Instance = ""
+	if got := all[0].absentError().Error(); !strings.Contains(got, "an instance with the private DNS name untagged") {
+		t.Errorf("without a provider id: %q", got)
+	}
+}
+
+func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption)
+	s.origin.notes = []string{"a note"}
+	result := follow.Result{Tally: timeline.Tally{Notices: 1, Moved: 2, Moves: 3, Missed: 1}, Missing: []string{"pod p is still on slow"}}
+	var out strings.Builder
+	if err := all[1].writeResult(&out, "e-1", result, errors.New("boom")); err != nil {
+		t.Fatal(err)
+	}
+	want := `{
+  "options": "options of the command line and the environment (as --release none says)",
+  "aws": "me",
+  "kubernetes": "admin",
+  "notes": [
+    "a note"
+  ],
+  "kind": "SpotInterruption",
+  "event": "e-1",
+  "node": "slow",
+  "notices": 1,
+  "drained": 0,
+  "moved": 2,
+  "moves": 3,
+  "missed": 1,
+  "missing": [
+    "pod p is still on slow"
+  ],
+  "error": "boom",
+  "undo": "kubectl uncordon slow"
+}
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,122 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
+)
+
+// The ways to send a simulated notice.
+const (
+	ViaQueue       = "queue"
+	ViaEventBridge = "eventbridge"
+)
+
+// A Simulation sends a notice for a node and follows its drain.
+type Simulation struct {
+	Kind notice.Kind // one that is Sendable
+	Node string
+	Via  string // ViaQueue or ViaEventBridge
+	Yes  bool   // do not ask
+	// Print the notice and send nothing.
+	PrintOnly bool
+	// JSON is the form of the result; it leaves no room for a question.
+	JSON bool
+}
+
+// Run simulates the notice. An error says why nothing was sent, or why the drain did
+// not end as it should.
+func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) error {
+	t, err := session.targetNamed(ctx, sim.Kind, sim.Node)
+	if err != nil {
+		return err
+	}
+	if err := t.connectAWS(ctx); err != nil {
+		return err
+	}
+	text := term.Out
+	if sim.PrintOnly || sim.JSON {
+		text = term.ErrOut
+	}
+	if err := t.origin.writeWith(text, t.identity); err != nil {
+		return err
+	}
+	if err := t.lookUp(ctx); err != nil {
+		return err
+	}
+	if sim.Via == ViaEventBridge {
+		t.notice.Source = notice.SimulatedSource
+		// EventBridge writes the caller's account into the event.
+		t.notice.Account = cmp.Or(t.gatherer.CallerAccount(ctx), t.notice.Account)
+		if err := t.checkRules(ctx); err != nil {
+			return err
+		}
+	}
+	if sim.PrintOnly {
+		_, err := io.WriteString(term.Out, t.noticeAt(time.Now()).Body())
+		return err
+	}
+	view, err := rehearsal.Read(ctx, t.client, t.node.Name)
+	if err != nil {
+		return err
+	}
+	if err := sim.confirm(ctx, t, view, term); err != nil {
+		return err
+	}
+	return t.sendAndFollow(ctx, sim, view, term)
+}
+
+// confirm says what would happen now and asks whether to go on. It returns an error if
+// the handler would not act on the notice, or if the answer is no.
+func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Snapshot, term Terminal) error {
+	now, err := t.rehearse(view, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := t.whyRefused(now.outcome); err != nil {
+		return err
+	}
+	if sim.Yes {
+		return nil
+	}
+	question := fmt.Sprintf("this will drain %s: %s; continue?", sim.Node, now.Summary())
+	if t.CordonOnly {
+		question = fmt.Sprintf("this will cordon %s, and its pods stay there (cordon-only); continue?", sim.Node)
+	}
+	yes, err := term.ask(ctx, question)
+	switch {
+	case err != nil:
+		return fmt.Errorf("nothing was sent: %w", err)
+	case !yes:
+		return errNotConfirmed
+	}
+	return nil
+}
+
+var errNotConfirmed = errors.New("nothing was sent: answer y, or set --yes")
+
+// whyRefused returns an error if the handler would not act on the notice, so that there
+// would be nothing to follow.
+func (t *target) whyRefused(o outcome) error {
+	why, remedy := t.whyIgnored(o)
+	switch {
+	case why != "":
+		return fmt.Errorf("the handler would ignore the notice: %s\n    %s", why, remedy)
+	case o.Follows:
+		return fmt.Errorf("node %s was drained already, and this notice would only be a consequence of that: "+
+			"the handler starts no second drain\n    kubectl uncordon %[1]s", t.node.Name)
+	case len(t.others) > 0:
+		return fmt.Errorf("the notice is about all instances of %s: the handler would drain the nodes of %d others too\n"+
+			"    simulate %s, which is about one instance",
+			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption)
+	case t.DryRun:
+		return errors.New("the handler would only log the notice, because dry-run is on")
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/controller"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
+)
+
+// sendable are the notices that simulate sends and what-if asks about, as samples have them.
+var sendable = map[notice.Kind]sample.Kind{
+	notice.SpotInterruption:        sample.Spot,
+	notice.RebalanceRecommendation: sample.Rebalance,
+	notice.StateChange:             sample.StateChange,
+	notice.ScheduledChange:         sample.Health,
+	notice.ASGTerminate:            sample.ASGTerminate,
+
+	notice.CapacityReservationInterruption: sample.CapacityReservation,
+	notice.CapacityBlockExpiration:         sample.CapacityBlock,
+}
+
+// Sendable reports whether there is a sample of such a notice.
+func Sendable(kind notice.Kind) bool {
+	_, ok := sendable[kind]
+	return ok
+}
+
+// A target is a node, and a notice for it that nobody has sent so far.
+type target struct {
+	*Session
+	node   *corev1.Node
+	kind   notice.Kind
+	notice sample.Notice
+	tags   map[string]string // of the instance; nil: not known
+	limits notice.HookLimits // of the hook; zero: not known
+	others []string          // instances that the notice is about too
+}
+
+// target returns the target without asking AWS; lookUp does that.
+func (s *Session) target(kind notice.Kind, node *corev1.Node) *target {
+	region := cmp.Or(doctor.RegionOf(node), s.Region)
+	return &target{Session: s, node: node, kind: kind, notice: sample.Notice{
+		Kind: sendable[kind], ID: string(uuid.NewUUID()), Instance: cluster.InstanceID(node),
+		Partition: partitionOf(region), Account: s.account(), Region: region,
+		Zone: cmp.Or(node.Labels[corev1.LabelTopologyZone], region+"a"), Token: string(uuid.NewUUID()),
+	}}
+}
+
+// account returns the account of the instances, or one of them; empty if it is not known.
+func (s *Session) account() string {
+	if len(s.EventAccounts) == 0 {
+		return ""
+	}
+	return s.EventAccounts[0]
+}
+
+// targetNamed returns the target for the node with the name.
+func (s *Session) targetNamed(ctx context.Context, kind notice.Kind, name string) (*target, error) {
+	node, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	return s.target(kind, node), nil
+}
+
+// asksAWS reports whether the handler would ask AWS about the node.
+func (t *target) asksAWS() bool {
+	return t.notice.Instance == "" || t.CheckTag ||
+		t.kind == notice.ASGTerminate || t.kind == notice.CapacityBlockExpiration
+}
+
+// lookUp asks EC2 about the node's instance, and Auto Scaling about its hook.
+func (t *target) lookUp(ctx context.Context) error {
+	ctx, cancel := withAWSTimeout(ctx)
+	defer cancel()
+	if !t.asksAWS() {
+		return nil
+	}
+	instance, err := t.gatherer.Instance(ctx, doctorNode(t.node))
+	if errors.Is(err, doctor.ErrAbsent) {
+		return t.absentError()
+	}
+	if err != nil {
+		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
+	}
+	t.setInstance(instance)
+	switch t.kind {
+	case notice.ASGTerminate:
+		return t.lookUpHook(ctx)
+	case notice.CapacityBlockExpiration:
+		return t.lookUpBlock(ctx)
+	case notice.SpotInterruption, notice.RebalanceRecommendation, notice.StateChange, notice.ScheduledChange,
+		notice.ASGLaunch, notice.CapacityReservationInterruption, notice.Ignored:
+	}
+	return nil
+}
+
+// lookUpBlock asks EC2 which instances are in the Capacity Reservation of the instance.
+func (t *target) lookUpBlock(ctx context.Context) error {
+	if t.notice.Reservation == "" {
+		return fmt.Errorf("instance %s of node %s is in no Capacity Reservation: the handler would find no instance\n"+
+			"    simulate %s, which is about one instance",
+			t.notice.Instance, t.node.Name, notice.CapacityReservationInterruption)
+	}
+	all, err := t.gatherer.InReservation(ctx, t.notice.Reservation)
+	if err != nil {
+		return fmt.Errorf("find the instances of %s: %w", t.notice.Reservation, err)
+	}
+	for _, i := range all {
+		if i.ID != t.notice.Instance {
+			t.others = append(t.others, i.ID)
+		}
+	}
+	return nil
+}
+
+// lookUpHook asks Auto Scaling about the hook of the instance, whose tags are known.
+func (t *target) lookUpHook(ctx context.Context) error {
+	if t.tags == nil {
+		return errors.New("its instance is unknown")
+	}
+	if t.notice.Group = t.tags[doctor.GroupTag]; t.notice.Group == "" {
+		return fmt.Errorf("instance %s of node %s is in no Auto Scaling group", t.notice.Instance, t.node.Name)
+	}
+	hook, err := t.gatherer.TerminationHook(ctx, t.notice.Group)
+	if err != nil {
+		return fmt.Errorf("find the hook: %w", err)
+	}
+	t.notice.Hook, t.limits = hook.Name, notice.HookLimits{Timeout: hook.Timeout, Global: hook.Global}
+	return nil
+}
+
+// setInstance records what EC2 says about the instance.
+func (t *target) setInstance(instance doctor.Instance) {
+	t.notice.Instance, t.tags, t.notice.Reservation = instance.ID, instance.Tags, instance.Reservation
+	t.notice.Account = cmp.Or(instance.Account, t.notice.Account)
+}
+
+// absentError says who looked for the instance, and where.
+func (t *target) absentError() error {
+	what := "an instance with the private DNS name " + t.node.Name
+	if t.notice.Instance != "" {
+		what = "instance " + t.notice.Instance
+	}
+	return fmt.Errorf("EC2 in %s, asked as %s, does not know %s of node %s: is it in another account or region?",
+		t.Region, t.identity.aws, what, t.node.Name)
+}
+
+func doctorNode(n *corev1.Node) doctor.Node {
+	return doctor.Node{Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n)}
+}
+
+// noticeAt returns the notice as if it were sent at a time.
+func (t *target) noticeAt(when time.Time) sample.Notice {
+	const retirement = 10 * time.Minute // a real one is days ahead; this is enough to see that the handler waits
+	n := t.notice
+	n.Time, n.Start = when, when.Add(retirement)
+	return n
+}
+
+// preview returns what the notice would mean for the node if it were sent at a time.
+func (t *target) preview(when time.Time) (outcome, error) {
+	n := t.noticeAt(when)
+	if n.Instance == "" {
+		n.Instance = "i-00000000000000000" // any id will do
+	}
+	if n.Hook == "" {
+		n.Group, n.Hook = "unknown", "unknown"
+	}
+	if n.Reservation == "" {
+		n.Reservation = "cr-00000000000000000" // likewise
+	}
+	parsed, err := notice.Parse(n.Body())
+	if err != nil {
+		return outcome{}, fmt.Errorf("write the notice: %w", err)
+	}
+	parsed = parsed.OnType(t.node.Labels[corev1.LabelInstanceTypeStable])
+	carried, _, err := cluster.ReadIntent(t.node)
+	if err != nil {
+		carried = intent.Intent{} // the handler replaces what cannot be read
+	}
+	subject := decision.Subject{
+		Tags: t.tags, Limits: t.limits, Carried: carried, Cordoned: t.node.Spec.Unschedulable,
+	}
+	p := app.Policy(t.Options).Preview(parsed, subject, when)
+	return outcome{p, controller.TermsOf(p.Intent)}, nil
+}
+
+// An outcome is what a notice would mean for a node, and for its drain.
+type outcome struct {
+	decision.Preview
+	Terms drain.Terms
+}
+
+// A plan is what a notice would do.
+type plan struct {
+	outcome
+	*rehearsal.Report // nil if the notice is ignored
+}
+
+// rehearse plays the drain that the notice would start if it were sent at a time.
+func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error) {
+	o, err := t.preview(when)
+	if err != nil {
+		return plan{}, err
+	}
+	end := o.Terms.Deadline
+	if end.IsZero() {
+		end = when.Add(t.NodeGracePeriod)
+	}
+	return plan{o, view.Run(rehearsal.Request{
+		Node: t.node, Terms: o.Terms, Start: when, End: end,
+		Filter: app.Filter(t.Options), Grace: t.PodGracePeriod,
+		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
+	})}, nil
+}
+
+// whyIgnored says why the handler would ignore the notice, and what would change that;
+// empty if it would not ignore it.
+func (t *target) whyIgnored(o outcome) (why, remedy string) {
+	n := t.notice
+	switch {
+	case !o.Ignored:
+	case o.Why == decision.WhyUnmanaged:
+		return fmt.Sprintf("instance %s has no tag %s", n.Instance, t.ManagedTag),
+			fmt.Sprintf("aws ec2 create-tags --region %s --resources %s --tags 'Key=%s,Value='",
+				n.Region, n.Instance, t.ManagedTag)
+	case n.Region != t.Region:
+		return fmt.Sprintf("node %s is in %s and the queue in %s", t.node.Name, n.Region, t.Region),
+			"install a handler with a queue in " + n.Region
+	default:
+		accounts := strings.Join(t.EventAccounts, ",")
+		return fmt.Sprintf("it would be of account %s, which is not in event-accounts (%s)", n.Account, accounts),
+			"set event-accounts to " + strings.Join(append(slices.Clone(t.EventAccounts), n.Account), ",")
+	}
+	return "", ""
+}

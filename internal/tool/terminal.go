@@ -1,0 +1,56 @@
+package tool
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// A Terminal is where questions are asked and answers are written.
+type Terminal struct {
+	In          *bufio.Reader
+	Out, ErrOut io.Writer
+}
+
+// ask asks a question and reports whether the answer is yes. It does not wait for the answer
+// longer than ctx.
+func (t Terminal) ask(ctx context.Context, question string) (bool, error) {
+	if _, err := fmt.Fprintf(t.Out, "%s [y/N] ", question); err != nil {
+		return false, err
+	}
+	type answer struct {
+		line string
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() { // a read cannot be cancelled: this goroutine may outlive the call
+		line, err := t.In.ReadString('\n')
+		answers <- answer{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(t.Out)
+		return false, context.Cause(ctx)
+	case a := <-answers:
+		if a.err != nil && !errors.Is(a.err, io.EOF) {
+			return false, fmt.Errorf("read the answer: %w", a.err)
+		}
+		word := strings.ToLower(strings.TrimSpace(a.line))
+		return word == "y" || word == "yes", nil
+	}
+}
+
+// IsTerminal reports whether out is a terminal. Other character devices count as terminals
+// too: colours do no harm there.
+func IsTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

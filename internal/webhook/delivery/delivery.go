@@ -1,0 +1,293 @@
+// Package delivery sends the messages of the webhook: one about each notice that is acted on, and
+// one about the end of each drain.
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/redact"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
+)
+
+const (
+	// queueLength is how many messages can wait: more interruptions than any reader of a
+	// channel takes in.
+	queueLength = 1000
+	// workers is how many messages are sent at the same time. Chat services accept about one a
+	// second, and one that hangs must not hold up the rest.
+	workers = 4
+	// A message that was not accepted is sent again until it is resendFor old: by then people know
+	// from elsewhere.
+	resendFor = 5 * time.Minute
+	// postTimeout limits one request.
+	postTimeout = 10 * time.Second
+	// stopTime is how long messages are still sent after the process was told to stop.
+	stopTime = time.Second
+	// remembered is how many notices are remembered as sent: SQS may deliver them again.
+	remembered = 4096
+)
+
+// backoff is the pause before a message that was not accepted is sent again.
+var backoff = retry.Backoff{First: time.Second, Max: 30 * time.Second, Factor: 2, Jitter: 0.2}
+
+// Options are what a Sender needs to know.
+type Options struct {
+	// URL is where messages are posted to; a secret, as are the headers and the proxy.
+	URL string
+	// Proxy of the requests; nil: the one of the environment (HTTPS_PROXY, HTTP_PROXY, NO_PROXY).
+	Proxy    *url.URL
+	Headers  map[string]string
+	Template webhook.Template
+	// Phases are those that messages are posted about.
+	Phases []webhook.Phase
+	// Node returns the node of that name as it was last seen, nil if there is none.
+	// It makes no request.
+	Node func(name string) *corev1.Node
+	// Account and Region are those of instances whose notice does not say; can be empty.
+	Account, Region string
+	// Pods lists the names of the pods on a node, for templates that ask for them;
+	// can be nil.
+	Pods func(ctx context.Context, node string) []string
+	// Delivered is told what became of each message. It may be called concurrently; can be nil.
+	Delivered func(report.Delivery)
+	Log       *slog.Logger
+}
+
+// A Sender posts a message about each notice that a node is cordoned or drained for, and
+// about the end of each drain. It sends a message once in the life of the process; another
+// leader may repeat it. Its methods may be called concurrently. Only Run blocks.
+type Sender struct {
+	options Options
+	client  *http.Client
+	queue   chan message
+
+	// latest has the latest decision about each node, a report.Decision by UID: the reason for its
+	// drain. It is empty if no message is sent about the end of a drain.
+	latest *lru.Cache
+
+	dropping atomic.Bool // the last message found the queue full
+
+	mu   sync.Mutex
+	sent *lru.Cache // the occasions that messages were sent for
+	// quietUntil is when the server accepts messages again, by its Retry-After.
+	quietUntil time.Time
+}
+
+// A message is one that waits to be sent.
+type message struct {
+	webhook.Interruption
+	queued time.Time
+}
+
+// An occasion is what one message is sent for: a notice about a node.
+type occasion struct {
+	kind notice.Kind
+	id   string
+	time time.Time // if there is no id; copies of an event have the same id and another time
+	node types.UID
+}
+
+// New returns a Sender that sends nothing before Run.
+func New(o Options) *Sender {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Delivered == nil {
+		o.Delivered = func(report.Delivery) {}
+	}
+	proxy := http.ProxyFromEnvironment
+	if o.Proxy != nil {
+		proxy = http.ProxyURL(o.Proxy)
+	}
+	const connectTime = 5 * time.Second
+	return &Sender{
+		options: o,
+		client: &http.Client{
+			Transport: &http.Transport{
+				Proxy:                  proxy,
+				OnProxyConnectResponse: redact.CheckProxy,
+				DialContext:            (&net.Dialer{Timeout: connectTime}).DialContext,
+				TLSHandshakeTimeout:    connectTime,
+				ForceAttemptHTTP2:      true,
+				MaxIdleConnsPerHost:    workers,
+				IdleConnTimeout:        time.Minute,
+			},
+			CheckRedirect: stayAtHost,
+			Timeout:       postTimeout,
+		},
+		queue:  make(chan message, queueLength),
+		latest: lru.New(remembered),
+		sent:   lru.New(remembered),
+	}
+}
+
+// Decided implements report.Observer.
+func (s *Sender) Decided(d report.Decision) {
+	if d.DryRun || d.Action != decision.Cordon && d.Action != decision.Drain {
+		return
+	}
+	if slices.ContainsFunc(s.options.Phases, func(p webhook.Phase) bool { return p != webhook.PhaseReceived }) {
+		s.latest.Add(d.Node.UID, d)
+	}
+	if !d.Repeated && s.markSent(d) {
+		s.send(interruptionOf(d, describe.MachineOf(s.options.Node(d.Node.Name))))
+	}
+}
+
+// Drained implements report.Observer.
+func (s *Sender) Drained(d report.Drain) {
+	if d.Outcome == intent.CalledOff {
+		return
+	}
+	node := s.options.Node(d.Node.Name)
+	s.send(ended(interruptionOf(s.latestAbout(d.Node, node), describe.MachineOf(node)), d))
+}
+
+// latestAbout is the latest decision about a node. If another leader made it, it is what the
+// intent of the node says of it. node can be nil.
+func (s *Sender) latestAbout(ref cluster.Ref, node *corev1.Node) report.Decision {
+	if d, ok := s.latest.Get(ref.UID); ok {
+		return d.(report.Decision)
+	}
+	d := report.Decision{Node: ref, Instance: ref.Instance}
+	if node == nil {
+		return d
+	}
+	if i, ok, err := cluster.ReadIntent(node); ok && err == nil && len(i.Entries) > 0 {
+		last := i.Entries[len(i.Entries)-1]
+		d.Notice.Kind, d.Notice.Time, d.Deadline = last.Kind, last.Time, last.Deadline
+		if len(last.IDs) > 0 {
+			d.Notice.ID = last.IDs[len(last.IDs)-1]
+		}
+		if last.Kind == notice.ASGTerminate && len(i.Hooks) > 0 {
+			d.Notice.Hook.Group = i.Hooks[len(i.Hooks)-1].Group
+		}
+	}
+	return d
+}
+
+// send puts a message into the queue if its phase is wanted. It drops the message if the queue is full.
+func (s *Sender) send(i webhook.Interruption) {
+	if !s.wants(i.Phase) {
+		return
+	}
+	i.AccountId, i.Region = cmp.Or(i.AccountId, s.options.Account), cmp.Or(i.Region, s.options.Region)
+	select {
+	case s.queue <- message{i, time.Now()}:
+		s.dropping.Store(false)
+	default:
+		s.options.Delivered(report.Dropped)
+		say := s.options.Log.Debug
+		if !s.dropping.Swap(true) { // once until there is room again
+			say = s.options.Log.Warn
+		}
+		say("too many messages wait for the webhook: one is dropped", "event", i.EventID, "node", i.NodeName)
+	}
+}
+
+func (s *Sender) wants(p webhook.Phase) bool { return slices.Contains(s.options.Phases, p) }
+
+// markSent records that a message is sent for the notice and the node. It reports whether it is the first.
+func (s *Sender) markSent(d report.Decision) bool {
+	o := occasion{kind: d.Notice.Kind, id: d.Notice.ID, node: d.Node.UID}
+	if o.id == "" {
+		o.time = d.Notice.Time
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.sent.Get(o)
+	s.sent.Add(o, nil)
+	return !known
+}
+
+// Stepped implements report.Observer; there is no message about it.
+func (s *Sender) Stepped(report.Step) {}
+
+// Recorded implements report.Observer; there is no message about it.
+func (s *Sender) Recorded(intent.Entry) {}
+
+// Run sends messages until ctx ends, and then those that still wait for stopTime at most.
+func (s *Sender) Run(ctx context.Context) {
+	sending, stop := retry.WithDelayedCancel(ctx, stopTime)
+	defer stop()
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() { s.work(ctx, sending) })
+	}
+	all.Wait()
+	s.client.CloseIdleConnections()
+}
+
+// work delivers messages until ctx has ended and none waits. Requests are made
+// under sending.
+func (s *Sender) work(ctx, sending context.Context) {
+	for {
+		select {
+		case m := <-s.queue:
+			s.deliver(ctx, sending, m)
+			continue
+		default:
+		}
+		select {
+		case m := <-s.queue:
+			s.deliver(ctx, sending, m)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errTooOld is the error of a message that has waited too long for others.
+var errTooOld = errors.New("too many messages were before it")
+
+// deliver sends one message, and sends it again until it is accepted, is refused for good, or is
+// too old. After ctx has ended it sends it once.
+func (s *Sender) deliver(ctx, sending context.Context, m message) {
+	log := s.options.Log.With("event", m.EventID, "node", m.NodeName, "phase", m.Phase)
+	body, err := s.options.Template.Render(sending, m.Interruption, s.options.Pods)
+	if err != nil {
+		s.options.Delivered(report.Failed)
+		log.Warn("execute the webhook's template", "error", err)
+		return
+	}
+	err = errTooOld
+	for try := 1; ; try++ {
+		s.awaitQuiet(ctx)
+		last := ctx.Err() != nil
+		final := time.Since(m.queued) > resendFor
+		if !final {
+			final, err = s.post(sending, body)
+		}
+		if err == nil {
+			s.options.Delivered(report.Sent)
+			return
+		}
+		if final || last {
+			s.options.Delivered(report.Failed)
+			log.Warn("the webhook has not taken a message", "error", err)
+			return
+		}
+		wait := backoff.Pause(try)
+		log.Debug("the webhook has not taken a message yet, trying again", "why", err.Error(), "in", wait.String())
+		_ = retry.Sleep(ctx, wait) // the last try is made after the end of ctx
+	}
+}
