@@ -230,6 +230,7 @@ func (r *reader) after(b block) {
 // and the group that the reader has.
 func (r *reader) openAccount() {
 	r.Helper()
+	otherRights.Store(r.name, true) // simulate sends as its caller may
 	instance := func(k int, lifecycle string, labels map[string]string) node {
 		n := node{fmt.Sprintf("%s-%d", r.name, k), r.id(k)}
 		r.must(r.aws.PutInstance(awssim.Instance{
