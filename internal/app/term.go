@@ -95,6 +95,7 @@ func (a *App) newController() *controller.Controller {
 		Log:               a.log,
 		Policy:            Policy(o),
 		MaxUnready:        o.MaxUnready,
+		StartupTaints:     o.StartupTaints,
 		ClusterName:       o.ClusterName,
 		DryRun:            o.DryRun,
 		CompletionDelay:   o.CompletionDelay,

@@ -140,6 +140,7 @@ type lifecycleDetail struct {
 	NotificationMetadata string `json:",omitempty"`
 	Origin               string
 	Destination          string
+	Action               string `json:",omitempty"`
 }
 
 // lifecycleNotification is what Auto Scaling sends to a hook's own target.
@@ -181,6 +182,7 @@ func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 		LifecycleTransition:  action.Transition,
 		NotificationMetadata: hook.Metadata,
 		Origin:               action.outside(),
+		Action:               action.action(),
 		Destination:          "AutoScalingGroup",
 	}
 	if action.Transition == Terminating {

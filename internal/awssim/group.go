@@ -189,5 +189,5 @@ func (s *Server) groupARN(name string) string {
 
 func (s *Server) leaveGroup(i *instance, at time.Time) {
 	s.dropActions(i, at)
-	i.group, i.lifecycleState, i.pool = nil, "", ""
+	i.group, i.lifecycleState, i.pool, i.replacing = nil, "", "", false
 }

@@ -59,6 +59,7 @@ func (s *Server) PutInstance(config Instance) error {
 		added := &instance{Instance: config}
 		if before, ok := s.instances[config.ID]; ok {
 			added.group, added.lifecycleState, added.pool = before.group, before.lifecycleState, before.pool
+			added.replacing = before.replacing
 		}
 		s.instances[config.ID] = added
 		s.schedule(added, now)
@@ -115,6 +116,7 @@ type instance struct {
 
 	group          *group // that it belongs to, if any
 	lifecycleState string // within the group
+	replacing      bool   // its root volume
 	pool           string // of the group's warm pool: the state that it has there, or is on its way to
 }
 

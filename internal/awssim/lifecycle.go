@@ -68,7 +68,7 @@ func (s *Server) StartTransition(instanceID string, transition Transition) (star
 	err = fmt.Errorf("start transition of %s: no such instance in a group", instanceID)
 	s.locked(func(now time.Time) {
 		if i, ok := s.instances[instanceID]; ok && i.group != nil {
-			err, i.pool = nil, ""
+			err, i.pool, i.replacing = nil, "", false
 			for _, action := range s.startTransition(i, transition, now) {
 				started = append(started, action.LifecycleAction)
 			}
@@ -127,6 +127,45 @@ func (s *Server) LaunchFromWarmPool(instanceID string) (started []LifecycleActio
 	return started, err
 }
 
+// The lifecycle states of an instance that gets another root volume.
+const (
+	replacingRootVolume = "ReplacingRootVolume"
+	// ReplacingRootVolumeProceed is that of an instance whose hooks wait no more, and which reboots.
+	ReplacingRootVolumeProceed = replacingRootVolume + ":Proceed"
+)
+
+// ReplaceRootVolume begins to give an instance another root volume, as an instance refresh with
+// this strategy does: the termination hooks wait. Abandoned, it stays as it was.
+// RootVolumeReplaced is to be called when its machine has rebooted.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html
+func (s *Server) ReplaceRootVolume(instanceID string) (started []LifecycleAction, err error) {
+	err = fmt.Errorf("replace the root volume of %s: no such instance in service", instanceID)
+	s.locked(func(now time.Time) {
+		if i, ok := s.instances[instanceID]; ok && i.group != nil && i.lifecycleState == "InService" {
+			err, i.replacing = nil, true
+			for _, action := range s.startTransition(i, Terminating, now) {
+				started = append(started, action.LifecycleAction)
+			}
+		}
+	})
+	return started, err
+}
+
+// RootVolumeReplaced puts an instance with another root volume back into service: the launch hooks
+// wait.
+func (s *Server) RootVolumeReplaced(instanceID string) (started []LifecycleAction, err error) {
+	err = fmt.Errorf("put %s back into service: it is not about to get another root volume", instanceID)
+	s.locked(func(now time.Time) {
+		if i, ok := s.instances[instanceID]; ok && i.lifecycleState == ReplacingRootVolumeProceed {
+			err = nil
+			for _, action := range s.startTransition(i, Launching, now) {
+				started = append(started, action.LifecycleAction)
+			}
+		}
+	})
+	return started, err
+}
+
 // LifecycleActions returns the last 10,000 actions that ended, then the active ones.
 func (s *Server) LifecycleActions() []LifecycleAction {
 	actions := []LifecycleAction{}
@@ -156,14 +195,26 @@ type lifecycleAction struct {
 	timeout       time.Duration
 	defaultResult string
 	warm          bool // the instance goes to the warm pool, or comes from there
+	replacing     bool // it gets another root volume
 }
 
 // outside is where the instance comes from, or goes to, by the name in events.
 func (a *lifecycleAction) outside() string {
-	if a.warm {
+	switch {
+	case a.warm:
 		return "WarmPool"
+	case a.replacing:
+		return "AutoScalingGroup"
 	}
 	return "EC2"
+}
+
+// action is what is done to the instance, by the name in events; empty for most.
+func (a *lifecycleAction) action() string {
+	if a.replacing {
+		return "ReplaceRootVolume"
+	}
+	return ""
 }
 
 // due is when the action times out.
@@ -177,7 +228,10 @@ func (a *lifecycleAction) due() time.Time {
 func (s *Server) startTransition(i *instance, transition Transition, now time.Time) []*lifecycleAction {
 	state := strings.TrimSuffix(i.lifecycleState, ":Wait")
 	i.lifecycleState = "Pending"
-	if transition == Terminating {
+	switch {
+	case transition == Terminating && i.replacing:
+		i.lifecycleState = replacingRootVolume
+	case transition == Terminating:
 		i.lifecycleState = "Terminating"
 	}
 	// A transition that starts anew, or turns a launch into a termination, ends
@@ -199,6 +253,7 @@ func (s *Server) startTransition(i *instance, transition Transition, now time.Ti
 			timeout:       hook.HeartbeatTimeout,
 			defaultResult: hook.DefaultResult,
 			warm:          i.pool != "",
+			replacing:     i.replacing,
 		}
 		s.actions = append(s.actions, action)
 		s.effects.add(action.effect(now, ActionStarted, ""))
@@ -253,7 +308,14 @@ func (s *Server) proceed(i *instance, transition Transition, result string, at t
 	pool := i.pool
 	i.pool = ""
 	switch {
+	case transition == Terminating && i.replacing && result == Continue:
+		i.lifecycleState = ReplacingRootVolumeProceed
+		return
+	case transition == Terminating && i.replacing:
+		i.lifecycleState, i.replacing = "InService", false
+		return
 	case transition == Launching && result == Continue:
+		i.replacing = false
 		i.lifecycleState = "InService"
 		s.setState(i, "running", at)
 		return

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/lru"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -39,6 +40,7 @@ type Cluster struct {
 	changed     chan struct{}             // closed and replaced, see Changed
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
 	toInform    map[types.UID]Ref         // see NodesToInform
+	restarted   map[types.UID]Ref         // see Restarted
 	// identified are the instances of nodes without a provider id that were written to, by UID.
 	identified *lru.Cache
 }
@@ -60,6 +62,8 @@ const (
 	// of an instance arrive within minutes after its Node is deleted.
 	memorySize = 10_000
 	memoryTTL  = time.Hour
+
+	readinessPrefix = "readiness.k8s.io/"
 )
 
 // New returns a Cluster that marks nodes as marks says. queue is the URL of the queue:
@@ -76,6 +80,7 @@ func New(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions)
 		changed:     make(chan struct{}),
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize),
 		toInform:    map[types.UID]Ref{},
+		restarted:   map[types.UID]Ref{},
 
 		identified: lru.New(memorySize),
 	}
@@ -85,6 +90,7 @@ func New(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions)
 	_, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			c.noteNewNode(obj.(*corev1.Node))
+			c.noteRestart(nil, obj.(*corev1.Node))
 			c.broadcast()
 		},
 		UpdateFunc: func(before, after any) {
@@ -98,7 +104,9 @@ func New(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions)
 			uncordoned := b.Spec.Unschedulable && !a.Spec.Unschedulable
 			tainted := slices.ContainsFunc(a.Spec.Taints, isOurOutOfService) &&
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
-			if uncordoned || tainted || Ready(b) != Ready(a) || b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
+			restarted := c.noteRestart(b, a)
+			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) ||
+				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
 				c.broadcast()
 			}
 		},
@@ -118,6 +126,9 @@ func New(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions)
 	return c, nil
 }
 
+// Serves reports whether the intent is of this queue.
+func (c *Cluster) Serves(i intent.Intent) bool { return i.Serves(c.queue) }
+
 // Run watches the nodes until ctx ends.
 func (c *Cluster) Run(ctx context.Context) { c.nodes.RunWithContext(ctx) }
 
@@ -129,9 +140,9 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
-// Changed returns a channel that is closed when a node is next created, deleted,
-// uncordoned or tainted out of service, or when its readiness changes. Call Changed,
-// then look at the nodes, then wait.
+// Changed returns a channel that is closed when a node is next created, deleted, restarted,
+// uncordoned or tainted out of service, when its readiness changes, or when it loses a taint.
+// Call Changed, then look at the nodes, then wait.
 func (c *Cluster) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,6 +246,37 @@ func InstanceID(node *corev1.Node) string {
 	return id
 }
 
+// BootID is the boot id of a node's machine, as its kubelet says; empty if it has not said so.
+// It changes with each boot. A machine that hibernates keeps it.
+// https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
+func BootID(node *corev1.Node) string { return node.Status.NodeInfo.BootID }
+
+// ReadySince is when the node turned ready; zero if it is not ready.
+func ReadySince(node *corev1.Node) time.Time {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// untainted reports whether a taint of the node is gone.
+func untainted(before, after *corev1.Node) bool {
+	return slices.ContainsFunc(before.Spec.Taints, func(t corev1.Taint) bool {
+		return !slices.ContainsFunc(after.Spec.Taints, hasKey(t.Key))
+	})
+}
+
+// AwaitsStartup reports whether the node carries a taint that it loses at the end of its startup:
+// one of a NodeReadinessRule, or one with a key of startup.
+// https://kubernetes.io/blog/2026/02/03/introducing-node-readiness-controller/
+func AwaitsStartup(node *corev1.Node, startup []string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return strings.HasPrefix(t.Key, readinessPrefix) || slices.Contains(startup, t.Key)
+	})
+}
+
 // Ready reports whether the kubelet says that the node is ready.
 func Ready(node *corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
@@ -272,6 +314,7 @@ func trim(obj any) (any, error) {
 		small.Annotations = map[string]string{IntentAnnotation: text}
 	}
 	small.Status.Addresses = node.Status.Addresses
+	small.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			small.Status.Conditions = []corev1.NodeCondition{

@@ -27,6 +27,7 @@ func (c *Cluster) noteDeleted(node *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.toInform, uid)
+	delete(c.restarted, uid)
 }
 
 // instanceOf is the instance of a node, from its provider id, or from EC2 where the node had
@@ -68,6 +69,35 @@ func (c *Cluster) NodesToInform() []Ref {
 	defer c.mu.Unlock()
 	refs := slices.Collect(maps.Values(c.toInform))
 	clear(c.toInform)
+	return refs
+}
+
+// noteRestart remembers a node whose machine may have been restarted since its drain, and reports
+// whether it does. before is the node as it was; nil: not known.
+func (c *Cluster) noteRestart(before, node *corev1.Node) bool {
+	if node.Annotations[IntentAnnotation] == "" || !Ready(node) {
+		return false
+	}
+	may := before == nil || before.UID != node.UID || BootID(before) != BootID(node) || !Ready(before)
+	if !may && before.Labels[StateLabel] != node.Labels[StateLabel] { // it was restarted during the drain, maybe
+		i, _, err := ReadIntent(node)
+		may = err == nil && i.BootID != "" && i.BootID != BootID(node)
+	}
+	if may {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.restarted[node.UID] = RefOf(node)
+	}
+	return may
+}
+
+// Restarted returns the nodes that carry an intent, and turned ready or got another boot id since the
+// last call: their machines may have been restarted. Each is returned once.
+func (c *Cluster) Restarted() []Ref {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refs := slices.Collect(maps.Values(c.restarted))
+	clear(c.restarted)
 	return refs
 }
 

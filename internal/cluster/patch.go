@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,6 +101,7 @@ func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Int
 		i.Cordoned, i.CordonedAt = true, time.Now().UTC()
 		p.Spec.Unschedulable = new(true)
 	}
+	i.BootID = cmp.Or(i.BootID, node.Status.NodeInfo.BootID)
 	if marks.TaintEffect != "" {
 		taints := slices.Clone(node.Spec.Taints)
 		for _, e := range i.Entries {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -58,7 +59,6 @@ func (c *Controller) awaitNode(
 func (c *Controller) awaitReady(
 	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d decision.Decision,
 ) error {
-	const warmPool = "WarmPool"
 	defer c.count(n, d.Deadline)()
 	for {
 		changed := c.Cluster.Changed()
@@ -71,12 +71,12 @@ func (c *Controller) awaitReady(
 		}
 		late := !time.Now().Before(d.Deadline)
 		switch {
-		case next.Action == decision.Launch && found.ready:
+		case next.Action == decision.Launch && found.ready && c.hasRestarted(n, found):
 			if err := c.backInService(ctx, log, n, found); err != nil {
 				return err
 			}
 			fallthrough
-		case next.Action == decision.Complete, late && n.Hook.Destination == warmPool:
+		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
 			return c.complete(ctx, log.With("node", found.ref().Name, "ready", found.ready), hookOf(n, id, d))
 		case late:
 			log.Warn("the node is not ready at the hook's deadline: its default result decides", "node", found.ref().Name)
@@ -86,6 +86,18 @@ func (c *Controller) awaitReady(
 			return err
 		}
 	}
+}
+
+// hasRestarted reports whether what a Node says is of after the launch that the notice tells of. A
+// machine that gets another root volume reboots, in less time maybe than a kubelet can be silent
+// before its node is not ready.
+func (c *Controller) hasRestarted(n notice.Notice, f resolution) bool {
+	const silence = time.Minute // a kubelet that was silent for so long is not ready
+	node, there := c.Cluster.Look(f.ref())
+	waits := slices.ContainsFunc(f.intent.Entries, func(e intent.Entry) bool { return e.Returns })
+	return n.Hook.Action != notice.ReplaceRootVolume || !there || !waits ||
+		f.intent.BootID != "" && cluster.BootID(node) != f.intent.BootID ||
+		cluster.ReadySince(node).After(n.Time) || time.Since(n.Time) > silence
 }
 
 // backInService reverts what was done to the nodes in earlier lives of the instance,

@@ -36,6 +36,7 @@ type Hooks interface {
 	Limits(ctx context.Context, h intent.Hook) (notice.HookLimits, error)
 	Hold(ctx context.Context, h intent.Hook)
 	Waits(ctx context.Context, h intent.Hook) (bool, error)
+	Ended(ctx context.Context, h intent.Hook) (bool, error)
 	Complete(ctx context.Context, h intent.Hook) error
 }
 
@@ -59,6 +60,10 @@ type Config struct {
 	// MaxUnready is how many nodes may be not ready or cordoned for drains that can
 	// wait: a number, or a percentage of all nodes. Zero: no bound.
 	MaxUnready intstr.IntOrString
+	// StartupTaints are the keys of taints that a node loses at the end of its startup: with one of
+	// them it is not ready for a launch hook to be completed. Taints whose keys begin with
+	// readiness.k8s.io/ are of this sort too.
+	StartupTaints []string
 	// ClusterName is this cluster's name in the tags of its instances; can be empty.
 	ClusterName string
 	// DryRun decides and logs, and writes nothing.

@@ -211,7 +211,10 @@ func (c *Controller) act(
 	case decision.Leave:
 		return leaveError{d.Why}
 	case decision.Drop:
-		if d.Why == decision.WhyEarlierLife || d.Why == decision.WhyStillRuns { // so may the present drain be
+		switch {
+		case n.Runs:
+			return c.runsAgain(ctx, log, n, f)
+		case d.Why == decision.WhyEarlierLife, d.Why == decision.WhyStillRuns: // so may the present drain be
 			return c.forgetEarlierLives(ctx, f)
 		}
 		return nil
@@ -269,6 +272,16 @@ func (c *Controller) resolveAndDecide(
 			if waits {
 				f.Launched = time.Time{}
 			}
+			return err
+		})
+		if err != nil {
+			return found, decision.Decision{}, err
+		}
+	}
+	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && c.Owns(n.Hook) &&
+		found.ownership == decision.Ours && decision.Late(n, time.Now()) {
+		err := c.retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
+			f.HookEnded, err = c.Hooks.Ended(ctx, hookOf(n, id, decision.Decision{}))
 			return err
 		})
 		if err != nil {

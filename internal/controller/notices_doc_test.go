@@ -131,6 +131,7 @@ var docKinds = []docKind{
 			{words: "state `stopped` or `terminated`, and EC2 says for a minute that the instance runs", replace: []string{`"stopping"`, `"stopped"`}, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
 			{words: "state `stopped`", replace: []string{`"stopping"`, `"stopped"`}, facts: known},
 			{words: "state `terminated`", replace: []string{`"stopping"`, `"terminated"`}, facts: known},
+			{words: "state `running`", replace: []string{`"stopping"`, `"running"`}, facts: known},
 			{words: "state `stopped` or `terminated`; no Node yet", replace: []string{`"stopping"`, `"terminated"`}, facts: decision.Facts{Ownership: decision.Pending}},
 		},
 	},
@@ -155,6 +156,7 @@ var docKinds = []docKind{
 			{words: "with `heartbeat-interval`", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: docHeartbeat}},
 			{words: "with `heartbeat-interval`, and `heartbeat-until` beyond the hook's global limit", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: 48 * time.Hour}},
 			{words: "the limits of the hook cannot be read", facts: known},
+			{words: "the instance goes to a warm pool, or gets another root volume (`Destination`, `Action`): see [below](#machines-that-come-back)", replace: []string{`"Destination": "EC2"`, `"Destination": "WarmPool"`}, limits: true, facts: known},
 			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, limits: true, facts: known},
 			following,
 			restarted,
@@ -194,7 +196,7 @@ var strangers = []situation{
 
 var ignoredWords = map[notice.Reason]string{
 	notice.OtherService:     "an event of another service, or one after which no instance goes away, such as a successful launch or termination",
-	notice.OtherState:       "the instance is `pending`, `running` or in another state that is not named above",
+	notice.OtherState:       "the instance is `pending` or in another state that is not named above",
 	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
 	notice.NoInstance:       "a scheduled change that names no instance",
 	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
@@ -321,6 +323,28 @@ notification target. There are no sweeps in a dry run. If the role lacks autosca
 once, and there are none either. Without autoscaling:RecordLifecycleActionHeartbeat nothing is found.
 
 An instance that its group retains after an abandoned termination needs a person: its node gets the Event InstanceRetained.
+
+## Machines that come back
+
+Some machines go and come back, with their Node: after a reboot or a stop for a scheduled change, after another root volume in an
+instance refresh (` + "`ReplaceRootVolume`" + `), from a warm pool, from hibernation. Then the cordon, the taints and the labels of
+this handler are removed. It never removes what somebody else has added.
+
+When a node is ready again, or its kubelet tells another boot id than at the cordon, the handler compares:
+
+| What the node was drained for | It is over when |
+|---|---|
+| any notice but the expiration of a Capacity Block | EC2 says that the instance was started after it |
+| a scheduled change | the node has another boot id, and the start of the change has passed |
+| a termination hook after which the machine returns (` + "`Action`" + ` or ` + "`Destination`" + `) | the node has another boot id, and the hook is not open any more |
+| any notice with a deadline, if the role lacks the permission to ask EC2 | the node has another boot id, and the deadline has passed |
+
+A launch hook does the same for what came before it, and is completed after that. Its node is ready only if it has none of
+` + "`startup-taints`" + `, and no taint whose key begins with ` + "`readiness.k8s.io/`" + `. After another root volume, what
+its kubelet said before the reboot does not count.
+
+The rules of the templates do not send the state ` + "`running`" + `: the node itself tells it. If your rules do, a node that is
+drained for an earlier life of its instance is reverted when the notice comes, also without the permission to ask EC2.
 
 ## Outdated messages
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,7 @@ import (
 type resolution struct {
 	ownership decision.Ownership
 	refs      []cluster.Ref // the one that is ready comes first
-	ready     bool          // the first is
+	ready     bool          // the first is, and its startup is over
 	intent    intent.Intent // of the first; zero if it has none that can be read
 	state     decision.InstanceState
 	launched  time.Time
@@ -34,8 +35,9 @@ func (f resolution) ref() cluster.Ref {
 }
 
 // ofNodes is the resolution of an instance that has Nodes.
-func ofNodes(id string, nodes []*corev1.Node) resolution {
-	f := resolution{ownership: decision.Ours, ready: cluster.Ready(nodes[0])}
+func (c *Controller) ofNodes(id string, nodes []*corev1.Node) resolution {
+	ready := cluster.Ready(nodes[0]) && !cluster.AwaitsStartup(nodes[0], c.StartupTaints)
+	f := resolution{ownership: decision.Ours, ready: ready}
 	for _, node := range nodes {
 		ref := cluster.RefOf(node)
 		ref.Instance = id // also where the node has no provider id
@@ -79,6 +81,9 @@ func (c *Controller) resolve(
 		return resolution{ownership: decision.Elsewhere}, nil
 	}
 	nodes := c.Cluster.ByInstance(id)
+	if n.Runs && !slices.ContainsFunc(nodes, carriesNotice) { // each launch tells so
+		return resolution{}, nil
+	}
 	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange ||
 		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
 	doubtful := doubt && len(nodes) > 0
@@ -86,7 +91,7 @@ func (c *Controller) resolve(
 	case doubtful:
 		maxAge = min(maxAge, answerFresh)
 	case len(nodes) > 0 && c.ManagedTag == "":
-		return ofNodes(id, nodes), nil
+		return c.ofNodes(id, nodes), nil
 	}
 	asking, cancel := ctx, func() {}
 	if doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
@@ -110,9 +115,9 @@ func (c *Controller) resolve(
 			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, c.ManagedTag))
 		return resolution{ownership: decision.Unmanaged}, nil
 	case doubtful:
-		return ofNodes(id, nodes).asked(inst, known), nil
+		return c.ofNodes(id, nodes).asked(inst, known), nil
 	case len(nodes) > 0:
-		f := ofNodes(id, nodes)
+		f := c.ofNodes(id, nodes)
 		f.launched = lastLaunch(inst) // the answer may be old: a later launch is possible
 		return f, nil
 	}
@@ -131,12 +136,17 @@ func (c *Controller) resolve(
 	return resolution{ownership: decision.Departed}, nil
 }
 
+func carriesNotice(node *corev1.Node) bool {
+	i, ok, err := cluster.ReadIntent(node)
+	return ok && err == nil && len(i.Entries) > 0
+}
+
 // withoutAnswer is the resolution of an instance that EC2 has said nothing about.
 func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (resolution, error) {
 	refused := errors.Is(err, instance.ErrDenied) && c.ManagedTag == ""
 	switch {
 	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended):
-		return ofNodes(id, nodes), nil // there is nothing but the message to go by
+		return c.ofNodes(id, nodes), nil // there is nothing but the message to go by
 	case refused && c.Cluster.RecentlyDeleted(id) && n.Kind == notice.ASGLaunch: // it is started again
 		return resolution{ownership: decision.Pending}, nil
 	case refused && c.Cluster.RecentlyDeleted(id):
@@ -147,7 +157,7 @@ func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.N
 		// A tag hardly ever changes: an old answer is good enough.
 		if inst, known, asked := c.Instances.Known(id); known && time.Since(asked) < tagKept {
 			if !c.LacksTag(inst.Tags) {
-				return ofNodes(id, nodes), nil
+				return c.ofNodes(id, nodes), nil
 			}
 		}
 	}

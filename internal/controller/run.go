@@ -35,6 +35,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	if !c.DryRun {
 		all.Go(func() { c.releaseUncordoned(ctx) })
+		all.Go(func() { c.revertRestarted(ctx) })
 		all.Go(func() { c.informNewNodes(ctx) })
 	}
 	for {

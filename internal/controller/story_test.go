@@ -59,6 +59,7 @@ type story struct {
 	interval time.Duration
 	// sweeps: leaders look for hooks that wait without a notice.
 	sweeps bool
+	stop   func() // the leader, where a story needs that
 }
 
 const (

@@ -20,8 +20,8 @@ import (
 // the controller over a cordon. If the machine goes away the node is cordoned again, once.
 // A drain that can wait is called off.
 //
-// A node that turns ready again may have been stopped and started: notices of before that
-// are void.
+// A node that turns ready again, or has another boot id, may have been restarted: notices of
+// before that may be void.
 func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 	wasReady := true
 	c.atEachChange(ctx, func() error {
@@ -30,7 +30,9 @@ func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 			return nil
 		}
 		isReady := cluster.Ready(node)
-		if isReady && !wasReady {
+		carried, _ := nd.current()
+		restarted := carried.BootID != "" && cluster.BootID(node) != carried.BootID
+		if isReady && (!wasReady || restarted) {
 			if err := c.forgetEarlierLife(ctx, nd); err != nil {
 				return err
 			}
@@ -130,16 +132,19 @@ func (c *Controller) forgetEarlierLives(ctx context.Context, f resolution) error
 	return nil
 }
 
-// forgetBefore forgets notices that are older than a launch. An error means that the drain
-// ends.
+// forgetBefore forgets notices that are older than a launch, and those that the last restart has
+// ended. An error means that the drain ends.
 func (c *Controller) forgetBefore(ctx context.Context, log *slog.Logger, nd *nodeDrain, launched time.Time) error {
+	since := c.sinceRestart(nd.ref, launched)
 	carried, _ := nd.current()
-	switch now := carried.SinceLaunch(launched); {
-	case len(now.Entries) == len(carried.Entries):
+	switch now := since(carried); {
+	case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:
 		return nil
 	case len(now.Entries) > 0:
-		log.Info("the instance was started again: older notices are void")
-		return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) })
+		if len(now.Entries) < len(carried.Entries) {
+			log.Info("the machine was restarted: older notices are void")
+		}
+		return c.rewrite(ctx, nd, since)
 	}
 	nd.quit.closeFor(errRestarted)
 	return errRestarted

@@ -29,13 +29,18 @@ const (
 //	spot …       drain           hold          drop                    leave (drop, by option)
 //	closed       undo            hold          drop                    leave
 //	stopped …    finish          drop          drop                    leave
+//	running      drop            drop          drop                    drop
 //	terminating  drain, hook     hold, hook    complete the hook       leave
 //	launching    launch hook     launch hook   complete the hook       leave
 //
 // A notice may be older than the present state. It is dropped if the instance was started
 // again after it, unless it is about a Capacity Block, which ends for that instance too. It is
-// dropped if it says that the instance stops, and EC2 says that the instance runs. Nothing is
+// dropped if it says that the instance stops, and EC2 says that the instance runs, or if it tells of
+// a hook from which the machine returns, and nobody waits for that any more. Nothing is
 // drained that EC2 says is gone.
+//
+// That an instance runs is no reason to do anything to its node. It says that notices of before are
+// about an earlier life: they are forgotten, and what was done for them is reverted.
 //
 // The end of an instance is often announced before: a spot warning comes before the stop.
 // If all Nodes of the instance were drained for the first notice, the second one asks for
@@ -44,6 +49,9 @@ const (
 // A hook that is not this program's is neither held open nor completed. Its instance
 // terminates nevertheless, so its node is drained, for as long as that takes.
 func Decide(n notice.Notice, f Facts, p Policy) Decision {
+	if n.Runs {
+		return Decision{Action: Drop, Why: WhyStillRuns}
+	}
 	switch f.Ownership {
 	case Foreign, Elsewhere, Unmanaged:
 		return notOurs(f.Ownership, p)
@@ -64,6 +72,8 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		d = Decision{Action: Drop, Why: WhyOthersHook}
 	case n.Kind == notice.ASGLaunch:
 		d.Action = Launch
+	case f.HookEnded:
+		d = Decision{Action: Drop, Why: WhyHookEnded}
 	case !n.Ended && f.EarlierLife(n):
 		d = Decision{Action: Drop, Why: WhyEarlierLife}
 	case n.Kind == notice.StateChange && f.State == Running && (n.Gone || Late(n, f.Now)):
@@ -234,7 +244,7 @@ func Late(n notice.Notice, now time.Time) bool {
 // that is interrupted, scaled in or maintained stops in the end, and its Auto Scaling group
 // may hold that end open by a hook.
 func CanFollow(n notice.Notice) bool {
-	return n.Kind == notice.StateChange && !n.Gone || n.Kind == notice.ASGTerminate
+	return n.Kind == notice.StateChange && !n.Gone && !n.Runs || n.Kind == notice.ASGTerminate
 }
 
 // WithoutNode is what to do about a notice whose instance has got no Node in time.

@@ -68,6 +68,9 @@ type Facts struct {
 	// CalledOff: the scheduled change that the notice announces is over, as a later notice
 	// has said.
 	CalledOff bool
+	// HookEnded: Auto Scaling does not wait for the notice's hook any more, and the machine
+	// was to come back from it.
+	HookEnded bool
 	// Drained: the end of the instance was announced before, and all its Nodes are as the
 	// drain for that has left them: cordoned, and without a pod that would have to leave.
 	Drained bool
@@ -155,12 +158,14 @@ const (
 	WhyScaleIn          Why = "lifecycle-hook-terminating"
 	WhyLaunch           Why = "lifecycle-hook-launching"
 	WhyOthersHook       Why = "lifecycle-hook-of-others"
+	WhyHookEnded        Why = "lifecycle-hook-ended"
 	WhyMaxUnready       Why = "max-unready-nodes"
 	WhyEnoughReady      Why = "enough-nodes-ready"
 	WhyDeadlineNear     Why = "deadline-near"
 	WhyUncordoned       Why = "uncordoned-by-somebody"
 	WhyUncordonedAgain  Why = "uncordoned-by-somebody-again"
 	WhyBackInService    Why = "back-in-service"
+	WhyRestarted        Why = "machine-restarted"
 	WhyNextNode         Why = "another-node-of-the-instance"
 	WhyUndecodable      Why = "undecodable"
 	WhyDryRun           Why = "dry-run"

@@ -20,6 +20,8 @@ type Entry struct {
 	Newest time.Time `json:"newest,omitzero"`
 	// Deadline is when the machine goes away; zero: not known, nothing is forced.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Returns: the machine comes back after its termination hook.
+	Returns bool `json:"returns,omitempty"`
 	// Trace is the span of the first of the events, as package trace carries it;
 	// empty where there are no traces.
 	Trace string `json:"trace,omitempty"`
@@ -35,6 +37,7 @@ func (e Entry) with(more Entry) Entry {
 	if more.Time.After(e.newest()) {
 		e.Newest = more.Time
 	}
+	e.Returns = e.Returns && more.Returns
 	e.Trace = cmp.Or(e.Trace, more.Trace)
 	e.IDs = merged(e.IDs, more.IDs)
 	return e

@@ -61,7 +61,7 @@ func (i Intent) reopened(now time.Time) Intent {
 		return !slices.ContainsFunc(pending, func(p Entry) bool { return p.Kind == e.Kind && p.Change == e.Change })
 	})
 	i.Entries = pending
-	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned = "", nil, nil, false, 0
+	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
 	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
 	return i
 }
@@ -122,6 +122,29 @@ func (i Intent) Forget(over func(Entry) bool) Intent {
 func (i Intent) SinceLaunch(launched time.Time) Intent {
 	return i.Forget(func(e Entry) bool {
 		return e.Before(launched) && (e.Kind != notice.ASGTerminate || len(i.Hooks) == 0) && !e.Kind.SurvivesRestart()
+	})
+}
+
+// SinceBoot is the intent of a node that is ready with a boot id. If that is another one than at
+// the cordon, the machine was restarted since, and what was to happen by then has happened: a
+// scheduled change whose time has come, and a termination from which the machine returns. Of
+// a restart without another launch nothing else is over: a machine that is about to be
+// interrupted may reboot. Only where EC2 may not be asked for the launch, all notices count as
+// over whose deadline has come. While a termination hook is open its notice is not over.
+func (i Intent) SinceBoot(bootID string, launchKnown bool, now time.Time) Intent {
+	if i.BootID == "" || bootID == "" || i.BootID == bootID {
+		return i
+	}
+	i.BootID = bootID
+	for _, e := range slices.Clone(i.Entries) {
+		if e.Kind == notice.ScheduledChange && !e.Deadline.After(now) {
+			i = i.Without(e.Change, now)
+		}
+	}
+	open := len(i.Hooks) > 0 && (i.HookDeadline().IsZero() || i.HookDeadline().After(now))
+	return i.Forget(func(e Entry) bool {
+		past := !launchKnown && e.Kind != notice.RebalanceRecommendation && !e.Deadline.After(now)
+		return (e.Returns || past) && (e.Kind != notice.ASGTerminate || !open) && !e.Kind.SurvivesRestart()
 	})
 }
 

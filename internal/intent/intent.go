@@ -47,6 +47,9 @@ type Intent struct {
 	Uncordoned int `json:"uncordoned,omitempty"`
 	// CordonedAt is when the node was cordoned last, or was found cordoned.
 	CordonedAt time.Time `json:"cordonedAt"`
+	// BootID is the node's boot id then: another one means that the machine was restarted since.
+	// Empty: not known, or the node is held back.
+	BootID string `json:"bootID,omitempty"`
 	// DrainedAt is when the pods were gone; zero before.
 	DrainedAt time.Time `json:"drainedAt,omitzero"`
 	// FinishedAt is when the hooks were completed too; zero before.

@@ -16,6 +16,7 @@ type lifecycle struct {
 	LifecycleActionToken string
 	EC2InstanceID        string `json:"EC2InstanceId"`
 	Origin, Destination  string
+	Action               string
 }
 
 func parseLifecycle(n Notice, kind Kind, detail json.RawMessage) (Notice, error) {
@@ -56,6 +57,7 @@ func parseHook(n Notice, kind Kind, d lifecycle) (Notice, error) {
 		Token:       strings.Clone(d.LifecycleActionToken),
 		Origin:      identifier(d.Origin),
 		Destination: identifier(d.Destination),
+		Action:      identifier(d.Action),
 	}
 	return withInstance(n, "EC2InstanceId", d.EC2InstanceID)
 }

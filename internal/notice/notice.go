@@ -19,7 +19,7 @@ const (
 	// RebalanceRecommendation says that a spot instance is at elevated risk.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
 	RebalanceRecommendation
-	// StateChange says that an instance is stopping, shutting down or gone.
+	// StateChange says that an instance is stopping, shutting down or gone, or that it runs.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
 	StateChange
 	// ScheduledChange is maintenance that AWS Health announces, or its end.
@@ -154,6 +154,8 @@ type Notice struct {
 	Resolved []string
 	// Gone is true for a StateChange after which nothing runs on the instance any more.
 	Gone bool
+	// Runs is true for a StateChange that says that the instance runs, for the first time or again.
+	Runs bool
 	// Detail is the instance-action, state or event type code, for people.
 	Detail string
 	// Effect is what a ScheduledChange does to the machine, as far as its code says.
@@ -171,7 +173,21 @@ type Hook struct {
 	// AutoScalingGroup or WarmPool; empty where the body does not say.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pools-eventbridge-events.html
 	Origin, Destination string
+	// Action is what an instance refresh does to the instance, such as ReplaceRootVolume; empty
+	// where the body does not say.
+	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html
+	Action string
 }
+
+// Names in the events of lifecycle actions.
+const (
+	WarmPool          = "WarmPool"          // an Origin, a Destination
+	ReplaceRootVolume = "ReplaceRootVolume" // an Action
+)
+
+// Returns reports whether the instance comes back after its termination hook: it gets another
+// root volume, or goes to a warm pool.
+func (h Hook) Returns() bool { return h.Action == ReplaceRootVolume || h.Destination == WarmPool }
 
 // HookLimits is how long a lifecycle hook can stay open, as its Auto Scaling group has it.
 type HookLimits struct {

@@ -230,6 +230,8 @@ func parseState(n Notice, detail json.RawMessage) (Notice, error) {
 	case "stopping", "shutting-down":
 	case "stopped", "terminated":
 		n.Gone = true
+	case "running":
+		n.Runs = true
 	default:
 		return Notice{Ignored: OtherState}, nil
 	}

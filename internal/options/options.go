@@ -61,6 +61,7 @@ type Options struct {
 	CompletionDelay   time.Duration // 0: none
 	SweepInterval     time.Duration // 0: no sweeps
 	HookNames         []string      // empty: all
+	StartupTaints     []string      // keys
 
 	Kubeconfig            string // paths, separated as in PATH; empty: see app.RESTConfig
 	KubernetesServiceHost string // empty: as the cluster says

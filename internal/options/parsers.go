@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
@@ -121,6 +122,19 @@ func parseHookNames(text string) ([]string, error) {
 			return nil, fmt.Errorf("has %q, which is not the name of a lifecycle hook", name)
 		}
 		all = append(all, name)
+	}
+	return all, nil
+}
+
+// parseTaintKeys parses keys of taints separated by commas.
+func parseTaintKeys(text string) ([]string, error) {
+	var all []string
+	for key := range strings.SplitSeq(text, ",") {
+		key = strings.TrimSpace(key)
+		if len(validation.IsQualifiedName(key)) > 0 {
+			return nil, fmt.Errorf("has %q, which is not the key of a taint", key)
+		}
+		all = append(all, key)
 	}
 	return all, nil
 }

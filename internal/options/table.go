@@ -241,5 +241,12 @@ func (c *Options) drainOptions() []Option {
 			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their " +
 				"owners: the node is drained, but nothing is forced, and the hook is not completed.",
 		},
+		{
+			Names: Names{"startup-taints", "STARTUP_TAINTS", "startupTaints"},
+			Group: groupHooks, DefaultText: "none",
+			value: parsed(&c.StartupTaints, kindText, "keys of taints, separated by commas", parseTaintKeys),
+			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the " +
+				"node is ready and has none of them, nor one that begins with readiness.k8s.io/.",
+		},
 	}
 }

@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// revertRestarted reverts what was done to nodes whose machines have come back since: they were
+// rebooted for a scheduled change, stopped and started, or have got another root volume. Nodes
+// whose drains have not ended are watched by their drains; see watchNode.
+func (c *Controller) revertRestarted(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	c.atEachChange(ctx, func() error {
+		for _, ref := range c.Cluster.Restarted() {
+			all.Go(func() { // each waits for EC2
+				_ = c.recoverPanic(func() error { return c.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
+			})
+		}
+		return nil
+	})
+}
+
+// revertIfRestarted does so for one node. The error is the cause of ctx.
+func (c *Controller) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
+	node, there := c.Cluster.Look(ref)
+	if !there || ref.Instance == "" || !cluster.Ready(node) || c.get(ref) != nil {
+		return nil
+	}
+	i, ok, err := cluster.ReadIntent(node)
+	restarted := i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
+	if !ok || err != nil || !i.Finished() || len(i.Entries) == 0 || !restarted || !c.Cluster.Serves(i) {
+		return nil
+	}
+	log := c.Log.With("node", ref.Name, "instance", ref.Instance)
+	launched, err := c.launchOf(ctx, log, ref.Instance)
+	if err != nil {
+		return err
+	}
+	return c.revert(ctx, log, ref, decision.WhyRestarted, c.sinceRestart(ref, launched))
+}
+
+// sinceRestart forgets what the last restart of a node's machine has ended. launched is when
+// EC2 has started the machine last; zero: not known.
+func (c *Controller) sinceRestart(ref cluster.Ref, launched time.Time) func(intent.Intent) intent.Intent {
+	now, bootID := time.Now(), ""
+	if node, there := c.Cluster.Look(ref); there && cluster.Ready(node) {
+		bootID = cluster.BootID(node)
+	}
+	return func(i intent.Intent) intent.Intent {
+		return i.SinceLaunch(launched).SinceBoot(bootID, !launched.IsZero(), now)
+	}
+}
+
+// runsAgain reverts what was done to the nodes of an instance in its earlier lives, because EC2
+// says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
+func (c *Controller) runsAgain(ctx context.Context, log *slog.Logger, n notice.Notice, f resolution) error {
+	launched := f.launched
+	if launched.IsZero() {
+		launched = n.Time
+	}
+	since := func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) }
+	for _, ref := range f.refs {
+		if err := c.revert(ctx, log, ref, decision.WhyRestarted, since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
