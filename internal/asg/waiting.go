@@ -27,6 +27,8 @@ type Waiting struct {
 	Instance, Group string
 	// EKS: the group is one of an EKS managed node group, whose hooks EKS completes.
 	EKS bool
+	// ReplacesRoot: the instance does not go. It gets another root volume, and comes back.
+	ReplacesRoot bool
 	// Retained: the termination was abandoned, and the group keeps the instance until a
 	// person ends it.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
@@ -63,6 +65,7 @@ func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 					visit(Waiting{
 						Instance: aws.ToString(i.InstanceId), Group: aws.ToString(group.AutoScalingGroupName),
 						EKS: slices.ContainsFunc(group.Tags, ofEKS), Retained: retained,
+						ReplacesRoot: i.LifecycleState == types.LifecycleStateReplacingRootVolumeWait,
 					})
 				}
 			}

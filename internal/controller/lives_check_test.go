@@ -70,8 +70,11 @@ type post struct {
 	text    string
 	life    int // of the machine, that it is about
 	at      time.Time
-	visible time.Time // when it can first be received
-	step    int
+	visible time.Time // when it can first be received, or a sweep has found what it would tell
+	// earliest is when it can first be known of, where that is earlier: a sweep may find its hook.
+	earliest time.Time
+	lost     bool
+	step     int
 	// deadline is when the machine goes, as far as the notice tells; zero: it does not.
 	deadline time.Time
 	token    string
@@ -198,7 +201,11 @@ func (w *world) led(from, to time.Time) bool {
 func (w *world) holds(p *post, now time.Time) bool {
 	// A hook waits for the instance, whether that was stopped or not. A block ends for what runs in it.
 	another := p.life != p.m.life && p.kind != "hook" && p.kind != "block"
-	if another && !w.blind() || p.deadline.IsZero() || p.visible.After(now) {
+	known := p.visible
+	if !p.earliest.IsZero() && p.earliest.Before(known) {
+		known = p.earliest
+	}
+	if another && !w.blind() || p.deadline.IsZero() || known.After(now) {
 		return false
 	}
 	if !p.done.IsZero() && now.Sub(p.done) > acted {

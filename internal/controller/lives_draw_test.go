@@ -19,9 +19,11 @@ const (
 	doToPool       = "return to the warm pool" // text: the state there
 	doFromPool     = "launch from the warm pool"
 	doScaleIn      = "scale in"
-	doNotReady     = "kubelet silent" // for d
-	doDeleteNode   = "delete Node"    // and the kubelet registers it again after d
-	doReplaceNode  = "replace Node"   // by one of another UID, at once
+	doNotReady     = "kubelet silent"      // for d
+	doReboot       = "reboot"              // d: until its kubelet is there again
+	doReplaceRoot  = "replace root volume" // likewise
+	doDeleteNode   = "delete Node"         // and the kubelet registers it again after d
+	doReplaceNode  = "replace Node"        // by one of another UID, at once
 	doSecondNode   = "register under another name"
 	doLateProvider = "register without provider id" // which comes after d
 	// Notices that are true.
@@ -84,6 +86,7 @@ func drawHistory(seed uint64) *history {
 	}
 	if !slices.Contains(knownLives, seed) { // these stay what they were
 		draw{rand.New(rand.NewPCG(seed, 14)), d.h}.capacity()
+		draw{rand.New(rand.NewPCG(seed, 15)), d.h}.returns()
 	}
 	return d.h
 }
@@ -109,6 +112,42 @@ func (d draw) capacity() {
 	}
 	for range d.IntN(3) {
 		d.add(at+d.between(0, 15*time.Minute), step{what: doReserved, m: d.machine(), late: d.late()})
+	}
+	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+}
+
+// returns is what makes machines come back, among the other steps. It is drawn apart from them.
+func (d draw) returns() {
+	o := &d.h.options
+	o.sweeps = d.chance(0.4)
+	o.loses = o.sweeps && d.chance(0.5)
+	o.changesHappen = d.chance(0.5)
+	if d.chance(0.5) {
+		return
+	}
+	for range 1 + d.IntN(2) {
+		at, m := d.between(0, 10*time.Minute), d.machine()
+		if len(d.h.steps) > 0 {
+			at = max(0, d.h.steps[d.IntN(len(d.h.steps))].at+d.between(0, 4*time.Minute)-time.Minute)
+		}
+		boot := d.between(10*time.Second, 2*time.Minute)
+		switch d.IntN(4) {
+		case 0:
+			d.add(at, step{what: doReboot, m: m, d: boot})
+		case 1, 2:
+			d.add(at, step{what: doReplaceRoot, m: m, d: boot, late: d.late()})
+			if d.chance(0.3) {
+				d.add(at+d.between(0, 5*time.Minute), step{what: pick(d, doReboot, doNotReady, doUncordon, doCordon, doDeleteNode), m: m, d: boot})
+			}
+			if d.chance(0.4) {
+				d.again(at+4*time.Minute+d.gap(), m)
+			}
+		case 3:
+			d.add(at, step{what: doAnnounce, m: m, text: pick(d, "reboot", "reboot", "stop"), d: d.between(time.Minute, 20*time.Minute), late: d.late()})
+			if d.chance(0.4) {
+				d.again(at+25*time.Minute+d.gap(), m)
+			}
+		}
 	}
 	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 }

@@ -42,6 +42,9 @@ type livesOptions struct {
 	shutdown                                                 time.Duration // of an instance
 	duplicates                                               float64
 	disorder                                                 bool
+	sweeps                                                   bool
+	loses                                                    bool // half of the events of termination hooks
+	changesHappen                                            bool // a scheduled change reboots or stops its machine
 }
 
 // An owner keeps pods running.
@@ -59,6 +62,7 @@ func (o livesOptions) String() string {
 	on := []string{fmt.Sprintf("hooks time out after %s and %s, instances stop in %s", o.hookTimeout, o.launchTimeout, o.shutdown)}
 	for name, set := range map[string]bool{
 		"tag check": o.tagCheck, "delete foreign messages": o.deleteForeign, "heartbeats": o.heartbeats, "taints and labels": o.marks,
+		"sweeps": o.sweeps, "events are lost": o.loses, "changes happen": o.changesHappen,
 		"out-of-service taint": o.outOfService, "a hook of others": o.othersHook, "a launch hook": o.launchHook, "disorder": o.disorder,
 		fmt.Sprintf("the first %d machines in a block", o.block): o.block > 0,
 		fmt.Sprint("max unready ", o.maxUnready):                 o.maxUnready > 0, fmt.Sprint("workers ", o.workers): o.workers > 0,
@@ -318,6 +322,9 @@ func shrink(t *testing.T, h *history, found []violation) (*history, []violation)
 		func(o *livesOptions) { o.maxUnready, o.workers, o.completionDelay = 0, 0, 0 },
 		func(o *livesOptions) { o.marks, o.outOfService = false, false },
 		func(o *livesOptions) { o.othersHook = false },
+		func(o *livesOptions) { o.loses = false },
+		func(o *livesOptions) { o.sweeps = o.loses },
+		func(o *livesOptions) { o.changesHappen = false },
 		func(o *livesOptions) { o.launchHook = false },
 		func(o *livesOptions) { o.heartbeats = false },
 		func(o *livesOptions) { o.deleteForeign = true },

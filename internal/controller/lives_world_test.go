@@ -38,6 +38,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -59,6 +60,7 @@ const (
 	placeIn       = 700 * time.Millisecond
 	followIn      = 16 * time.Second // after the death of a leader
 
+	sweepEach    = 30 * time.Second
 	settledAfter = 20 * time.Minute // the last thing to wait for
 )
 
@@ -359,6 +361,14 @@ func (w *world) do(s step) {
 				}
 			})
 		}
+	case doReboot:
+		if state == "running" && up {
+			w.reboot(m, s.d)
+		}
+	case doReplaceRoot:
+		if state == "running" && w.aws.LifecycleState(m.id) == "InService" {
+			w.replaceRoot(m, s)
+		}
 	case doDeleteNode, doReplaceNode, doLateProvider, doSecondNode:
 		if up {
 			w.registerAnew(m, s)
@@ -459,6 +469,95 @@ func (w *world) stopMachine(m *machine, hibernates bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		m.state = "terminated"
+	}
+}
+
+// reboot makes the kubelet silent for a while, and changes the boot id. Pods start again.
+func (w *world) reboot(m *machine, takes time.Duration) {
+	w.kubeletDown(m)
+	w.mu.Lock()
+	m.boot++
+	life, boot := m.life, m.boot
+	w.mu.Unlock()
+	w.after(takes, func() {
+		if now := w.now(m); now.life == life && now.boot == boot && now.runs() && !now.up {
+			w.kubeletUp(m)
+		}
+	})
+}
+
+// replaceRoot is what an instance refresh does with a machine: once its hooks wait no more, it
+// reboots.
+func (w *world) replaceRoot(m *machine, s step) {
+	var started []awssim.LifecycleAction
+	w.within(m, s.late, func() {
+		var err error
+		started, err = w.aws.ReplaceRootVolume(m.id)
+		w.must(err)
+	})
+	life := w.now(m).life
+	var look func()
+	look = func() {
+		now := w.now(m)
+		switch state := w.aws.LifecycleState(m.id); {
+		case now.life != life || now.state != "running":
+		case state == awssim.ReplacingRootVolumeProceed:
+			w.reboot(m, s.d)
+			began := time.Now()
+			_, err := w.aws.RootVolumeReplaced(m.id)
+			w.must(err)
+			if len(started) > 0 {
+				w.backFrom(m, "its root volume was replaced", &post{m: m, kind: "replaced", life: life, at: began, step: w.step})
+			}
+		case strings.HasPrefix(state, "ReplacingRootVolume"):
+			w.after(time.Second, look)
+		}
+	}
+	look()
+}
+
+// backFrom looks whether a machine that has rebooted for something takes pods again, when its kubelet
+// is there.
+func (w *world) backFrom(m *machine, why string, p *post) {
+	var look func()
+	look = func() {
+		now := w.now(m)
+		switch {
+		case now.life != p.life || now.state != "running":
+		case now.up:
+			p.visible = time.Now()
+			w.mu.Lock()
+			if p.change != "" {
+				w.posts = append(w.posts, p)
+			}
+			w.mu.Unlock()
+			w.mayServeAgain(m, why, p)
+		default:
+			w.after(time.Second, look)
+		}
+	}
+	w.after(time.Second, look)
+}
+
+// happens makes a scheduled change happen, unless a later notice is about another time.
+func (w *world) happens(p *post) {
+	w.mu.Lock()
+	still := p.m.life == p.life && p.m.state == "running" && p.m.up && !slices.ContainsFunc(w.posts, func(next *post) bool {
+		return next != p && next.m == p.m && next.change == p.change && next.at.After(p.at) && !next.deadline.Equal(p.deadline)
+	})
+	w.mu.Unlock()
+	switch {
+	case !still:
+	case strings.HasPrefix(p.text, "stop"):
+		w.stopMachine(p.m, false)
+		w.after(w.h.options.shutdown+5*time.Minute, func() {
+			if now := w.now(p.m); now.state == "stopped" && now.life == p.life && !now.pool {
+				w.must(w.aws.SetInstanceState(p.m.id, "pending"))
+			}
+		})
+	default:
+		w.reboot(p.m, 20*time.Second+time.Duration(p.m.k)*30*time.Second)
+		w.backFrom(p.m, "its scheduled reboot is over", &post{m: p.m, kind: "change", text: p.text, life: p.life, at: time.Now(), step: w.step, change: p.change, over: true})
 	}
 }
 
@@ -1150,6 +1249,9 @@ func (w *world) maintain(m *machine, s step) {
 		"resources": []string{m.id}, "detail": detail,
 	}
 	w.send(m, "change", event, p, s.late)
+	if w.h.options.changesHappen && !p.over && s.what != doRepeat {
+		w.after(time.Until(p.deadline), func() { w.happens(p) })
+	}
 	if p.over {
 		w.mayServeAgain(m, "its scheduled change was called off", p)
 	}
@@ -1253,6 +1355,15 @@ func (w *world) deliver(body string) []time.Duration {
 		p.kind, p.token, p.text = "launch", e.Detail.LifecycleActionToken, e.Detail.LifecycleHookName
 	}
 	w.posts = append(w.posts, p)
+	p.earliest = p.visible
+	if w.h.options.sweeps && p.kind == "hook" && p.text != "others" {
+		p.earliest = now
+		if w.names++; w.h.options.loses && w.names%2 == 0 {
+			p.visible = now.Add(3 * sweepEach)
+			p.lost = true
+			return nil
+		}
+	}
 	times := []time.Duration{m.mail}
 	if m.mailTwice {
 		times = append(times, m.mail+time.Minute)
@@ -1502,6 +1613,14 @@ func (w *world) startLeader() {
 		cfg.MaxUnready = intstr.FromInt32(int32(o.maxUnready))
 	}
 	c := New(cfg)
+	if o.sweeps {
+		swept := &sweep.Sweep{Groups: cfg.Hooks.(*asg.Hooks), Handler: c, HookNames: cfg.HookNames, Interval: sweepEach, Log: w.log, Metrics: metrics}
+		r.all.Go(func() {
+			if nodes.WaitForSync(ctx) == nil {
+				swept.Run(ctx)
+			}
+		})
+	}
 	s := &queue.Server{Client: sqs.NewFromConfig(config), URL: w.aws.QueueURL(queueName), Handler: c, Log: w.log, Metrics: metrics}
 	r.c, r.s = c, s
 	w.replica = r

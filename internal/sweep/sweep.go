@@ -75,12 +75,18 @@ type Sweep struct {
 	Log       *slog.Logger
 	Metrics   Metrics
 
-	waiting  map[string]time.Time // since when each of the cluster's instances is known to wait
-	retained map[string]string    // the groups of those that are retained
-	denied   bool                 // the last sweep lacked a permission
+	waiting  map[string]wait   // those of the cluster's instances that are known to wait
+	retained map[string]string // the groups of those that are retained
+	denied   bool              // the last sweep lacked a permission
 
 	mu      sync.Mutex
 	handled map[action]bool // began, and did not fail
+}
+
+// A wait is that of an instance for a termination hook.
+type wait struct {
+	since        time.Time // known
+	replacesRoot bool
 }
 
 // An action is a lifecycle action that nobody has told of.
@@ -88,7 +94,7 @@ type action struct{ instance, group, hook string }
 
 // Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
 func (s *Sweep) Run(ctx context.Context) {
-	s.waiting, s.retained, s.handled = map[string]time.Time{}, map[string]string{}, map[action]bool{}
+	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[action]bool{}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -126,7 +132,7 @@ func (s *Sweep) report(err error) {
 // its notice should have come.
 func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 	now := time.Now().UTC()
-	waiting, retained := map[string]time.Time{}, map[string]string{}
+	waiting, retained := map[string]wait{}, map[string]string{}
 	overdue := map[string][]string{} // instances by group
 	err := s.Groups.Waiting(ctx, func(w asg.Waiting) {
 		if !s.Handler.HasNode(w.Instance) {
@@ -139,12 +145,12 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 		if w.EKS && len(s.HookNames) == 0 {
 			return
 		}
-		since, before := s.waiting[w.Instance]
-		if !before {
-			waiting[w.Instance] = now
+		before, known := s.waiting[w.Instance]
+		if !known {
+			waiting[w.Instance] = wait{now, w.ReplacesRoot}
 			return
 		}
-		waiting[w.Instance] = since
+		waiting[w.Instance] = wait{before.since, w.ReplacesRoot}
 		if !s.Handler.Told(w.Instance) {
 			overdue[w.Group] = append(overdue[w.Group], w.Instance)
 		}
@@ -197,7 +203,7 @@ func (s *Sweep) owns(hook asg.TerminationHook) bool {
 }
 
 // handle begins what the notice of the action would have asked for, unless it has.
-func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, since time.Time) {
+func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.handled[a] {
@@ -205,7 +211,7 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, since
 	}
 	s.handled[a] = true
 	all.Go(func() {
-		if err := s.carryOut(ctx, a, since); err != nil && ctx.Err() == nil {
+		if err := s.carryOut(ctx, a, w); err != nil && ctx.Err() == nil {
 			s.Log.Warn("what a lost notice asked for was not done: trying again",
 				"error", err, "instance", a.instance, "group", a.group, "hook", a.hook)
 			s.mu.Lock()
@@ -217,7 +223,7 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, since
 
 // carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
 // action. Asking that begins its timeout anew, so that the deadline is known.
-func (s *Sweep) carryOut(ctx context.Context, a action, since time.Time) error {
+func (s *Sweep) carryOut(ctx context.Context, a action, w wait) error {
 	asked := time.Now().UTC()
 	waits, err := s.Groups.Waits(ctx, intent.Hook{Group: a.group, Name: a.hook, Instance: a.instance})
 	if err != nil || !waits {
@@ -225,8 +231,11 @@ func (s *Sweep) carryOut(ctx context.Context, a action, since time.Time) error {
 	}
 	n := notice.Notice{
 		Kind: notice.ASGTerminate, Time: asked, Instances: []string{a.instance},
-		ID:   "sweep-" + a.hook + "-" + since.Format(time.RFC3339), // the same as long as the instance waits
+		ID:   "sweep-" + a.hook + "-" + w.since.Format(time.RFC3339), // the same as long as the instance waits
 		Hook: notice.Hook{Group: a.group, Name: a.hook},
+	}
+	if w.replacesRoot {
+		n.Hook.Action = notice.ReplaceRootVolume
 	}
 	return s.Handler.HandleNotice(ctx, n, func() {
 		s.Metrics.Unannounced()
