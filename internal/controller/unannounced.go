@@ -11,6 +11,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -41,12 +42,14 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 // HasNode reports whether the cluster has a Node of the instance.
 func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
 
-// Told reports whether a notice has told that the instance is terminated, as its Nodes carry
-// it. A finished drain counts: the instance may wait for the hook of another program.
-func (c *Controller) Told(id string) bool {
-	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
-		i, ok, err := cluster.ReadIntent(node)
-		return ok && err == nil && i.Has(notice.ASGTerminate)
+// Told reports whether a notice has told of the hook: a Node of its instance carries it. A drain
+// that has completed the hook does not carry it any more.
+func (c *Controller) Told(h intent.Hook) bool {
+	return slices.ContainsFunc(c.Cluster.ByInstance(h.Instance), func(node *corev1.Node) bool {
+		i, _, err := cluster.ReadIntent(node)
+		return err == nil && slices.ContainsFunc(i.Hooks, func(have intent.Hook) bool {
+			return have.Group == h.Group && have.Name == h.Name
+		})
 	})
 }
 

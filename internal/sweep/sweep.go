@@ -25,6 +25,8 @@ const (
 	deniedPause = 10 * time.Minute
 	// jitter spreads the sweeps of many clusters in one account, which share its rate limits.
 	jitter = 0.1
+	// hooksKept is how old the list of a group's hooks may be.
+	hooksKept = 10 * time.Minute
 )
 
 // Groups tells which instances wait; see [asg.Hooks].
@@ -46,8 +48,8 @@ type Handler interface {
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool
-	// Told reports whether a notice has told that the instance is terminated.
-	Told(instance string) bool
+	// Told reports whether a notice has told of the hook: a node carries it.
+	Told(hook intent.Hook) bool
 	// Retained is told of an instance that its group keeps after an abandoned termination.
 	// It is told once for each time that the instance is found so anew.
 	Retained(instance, group string)
@@ -77,7 +79,8 @@ type Sweep struct {
 
 	waiting  map[string]wait   // those of the cluster's instances that are known to wait
 	retained map[string]string // the groups of those that are retained
-	denied   bool              // the last sweep lacked a permission
+	hooks    map[string]groupHooks
+	denied   bool // the last sweep lacked a permission
 
 	mu      sync.Mutex
 	handled map[action]bool // began, and did not fail
@@ -89,11 +92,21 @@ type wait struct {
 	replacesRoot bool
 }
 
+type groupHooks struct {
+	hooks []asg.TerminationHook
+	asked time.Time
+}
+
 // An action is a lifecycle action that nobody has told of.
 type action struct{ instance, group, hook string }
 
+func (a action) intentHook() intent.Hook {
+	return intent.Hook{Group: a.group, Name: a.hook, Instance: a.instance}
+}
+
 // Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
 func (s *Sweep) Run(ctx context.Context) {
+	s.hooks = map[string]groupHooks{}
 	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[action]bool{}
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -151,9 +164,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			return
 		}
 		waiting[w.Instance] = wait{before.since, w.ReplacesRoot}
-		if !s.Handler.Told(w.Instance) {
-			overdue[w.Group] = append(overdue[w.Group], w.Instance)
-		}
+		overdue[w.Group] = append(overdue[w.Group], w.Instance)
 	})
 	if err != nil {
 		return err // what was found before stays: it is found again
@@ -167,7 +178,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 	s.forget()
 	var errs []error
 	for group, instances := range overdue {
-		hooks, err := s.Groups.TerminationHooks(ctx, group)
+		hooks, err := s.hooksOf(ctx, group)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -177,11 +188,26 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 				continue
 			}
 			for _, id := range instances {
-				s.handle(ctx, all, action{id, group, hook.Name}, waiting[id])
+				if a := (action{id, group, hook.Name}); !s.Handler.Told(a.intentHook()) {
+					s.handle(ctx, all, a, waiting[id])
+				}
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hooksOf are the termination hooks of a group. They hardly ever change, and an instance may wait
+// for hours for the hook of another program.
+func (s *Sweep) hooksOf(ctx context.Context, group string) ([]asg.TerminationHook, error) {
+	if known, ok := s.hooks[group]; ok && time.Since(known.asked) < hooksKept {
+		return known.hooks, nil
+	}
+	hooks, err := s.Groups.TerminationHooks(ctx, group)
+	if err == nil {
+		s.hooks[group] = groupHooks{hooks, time.Now()}
+	}
+	return hooks, err
 }
 
 // forget drops the actions of instances that do not wait any more: another action of the
@@ -225,7 +251,7 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 // action. Asking that begins its timeout anew, so that the deadline is known.
 func (s *Sweep) carryOut(ctx context.Context, a action, w wait) error {
 	asked := time.Now().UTC()
-	waits, err := s.Groups.Waits(ctx, intent.Hook{Group: a.group, Name: a.hook, Instance: a.instance})
+	waits, err := s.Groups.Waits(ctx, a.intentHook())
 	if err != nil || !waits {
 		return err
 	}

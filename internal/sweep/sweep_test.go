@@ -92,7 +92,7 @@ func (w *world) HandleNotice(ctx context.Context, n notice.Notice, acts func()) 
 
 func (w *world) HasNode(id string) bool { return slices.Contains(w.nodes, id) }
 
-func (w *world) Told(string) bool {
+func (w *world) Told(intent.Hook) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.told
