@@ -147,7 +147,7 @@ func TestAHookWhoseEventNeverArrivedIsCompletedAfterItsDrain(t *testing.T) {
 	s.hook(awssim.Terminating, 10*time.Minute, n)
 	s.aws.RemoveRule("lifecycle")
 	s.pod("plain", n.name)
-	s.leader("--sweep-interval=30")
+	s.leader()
 	actions, err := s.aws.StartTransition(n.instance, awssim.Terminating)
 	s.must(err)
 	if sent := s.sent(); len(sent) > 0 || len(actions) != 1 {

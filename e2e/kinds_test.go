@@ -371,8 +371,11 @@ const kubelets = "kwok"
 func in(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
 
 // ahead is a start time of a scheduled change that leaves all the time in the world.
-func ahead() string {
-	return time.Now().Add(7*24*time.Hour).UTC().Format(time.RFC1123[:len(time.RFC1123)-3]) + "GMT"
+func ahead() string { return startIn(7 * 24 * time.Hour) }
+
+// startIn is a start time of a scheduled change.
+func startIn(d time.Duration) string {
+	return time.Now().Add(d).UTC().Format(time.RFC1123[:len(time.RFC1123)-3]) + "GMT"
 }
 
 // scaleIn puts the node's instance into a group with a termination hook, and

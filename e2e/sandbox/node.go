@@ -74,6 +74,20 @@ func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*corev1.Node, err
 	return c.awaitReady(ctx, spec.Name, !spec.NotReady)
 }
 
+// SetBootID makes a node tell another boot id, as its kubelet does after a boot. A node has none
+// before.
+func (c *Cluster) SetBootID(ctx context.Context, node, id string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"bootID": id}}})
+	if err != nil {
+		return err
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("set the boot id of node %s: %w", node, err)
+	}
+	return nil
+}
+
 // SetReady makes a node Ready, or not, and returns when it is so.
 func (c *Cluster) SetReady(ctx context.Context, node string, ready bool) error {
 	annotations := map[string]any{NotReady: ""}

@@ -312,9 +312,9 @@ const waysDoc = `
 const personsDoc = `
 ## Lifecycle hooks without a notice
 
-EventBridge delivers events with best effort, and a rule can be missing. If sweep-interval is set, the leader asks Auto Scaling
-which instances wait: for a termination hook, or for the replacement of their root volume in an instance refresh. If a node's
-instance waits at two sweeps in a row, and no notice has told of its termination, it is handled as if the notice had come: the
+EventBridge delivers events with best effort, and a rule can be missing. So the leader asks Auto Scaling every 30 seconds
+(sweep-interval) which instances wait: for a termination hook, or for the replacement of their root volume in an instance refresh.
+If a node's instance waits at two sweeps in a row, and the node carries no such hook, it is handled as if the notice had come: the
 rows of [termination lifecycle hook](#termination-lifecycle-hook) apply. A heartbeat asks whether the hook is open, and so its
 timeout starts again. A notice that comes later joins the same drain.
 

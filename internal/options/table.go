@@ -226,7 +226,7 @@ func (c *Options) drainOptions() []Option {
 
 		{
 			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"},
-			Group: groupHooks, Default: "-1", DefaultText: "off",
+			Group: groupHooks, Default: "30",
 			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
 			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: nodes that wait for a " +
 				"termination hook without a notice are drained too. Needs " +
