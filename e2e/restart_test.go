@@ -44,7 +44,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 				}
 			},
 			comes: func(s *scenario, n node) {
-				time.Sleep(untilStart)
+				s.eventually("the change begins", func() bool { return time.Now().After(s.intent(n).Deadline()) })
 				s.must(shared.SetBootID(s.ctx, n.name, "second"))
 			},
 		},

@@ -81,7 +81,8 @@ func (c *Cluster) SetBootID(ctx context.Context, node, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	nodes := c.client.CoreV1().Nodes()
+	_, err = nodes.Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("set the boot id of node %s: %w", node, err)
 	}
