@@ -31,13 +31,18 @@ func (c *Controller) revertRestarted(ctx context.Context) {
 // revertIfRestarted does so for one node. The error is the cause of ctx.
 func (c *Controller) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
 	node, there := c.Cluster.Look(ref)
-	if !there || ref.Instance == "" || !cluster.Ready(node) || c.get(ref) != nil {
+	if !there || ref.Instance == "" || !cluster.Ready(node) {
 		return nil
 	}
 	i, ok, err := cluster.ReadIntent(node)
 	restarted := i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
 	if !ok || err != nil || !i.Finished() || len(i.Entries) == 0 || !restarted || !c.Cluster.Serves(i) {
 		return nil
+	}
+	if nd := c.get(ref); nd != nil { // it has written that it is finished, and ends
+		if err := nd.awaitEnd(ctx); err != nil {
+			return err
+		}
 	}
 	log := c.Log.With("node", ref.Name, "instance", ref.Instance)
 	launched, err := c.launchOf(ctx, log, ref.Instance)

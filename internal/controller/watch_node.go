@@ -31,7 +31,8 @@ func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 		}
 		isReady := cluster.Ready(node)
 		carried, _ := nd.current()
-		restarted := carried.BootID != "" && cluster.BootID(node) != carried.BootID
+		bootID := cluster.BootID(node)
+		restarted := carried.BootID != "" && bootID != "" && bootID != carried.BootID
 		if isReady && (!wasReady || restarted) {
 			if err := c.forgetEarlierLife(ctx, nd); err != nil {
 				return err
