@@ -778,7 +778,13 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 		if a.Outcome != awssim.TimedOut || w.calm(a.Ended.Add(-2*nearly), a.Ended) < 2*nearly {
 			continue
 		}
-		trouble := slices.ContainsFunc(w.troubles, func(t trouble) bool { return t.to.After(a.Started) && t.from.Before(a.Ended) })
+		trouble := slices.ContainsFunc(w.troubles, func(t trouble) bool {
+			end := t.to
+			if p.lost && t.what == "Auto Scaling denied" { // a sweep asks again after a while
+				end = end.Add(remembered)
+			}
+			return end.After(a.Started) && t.from.Before(a.Ended)
+		})
 		killed := slices.ContainsFunc(w.killed, func(k time.Time) bool { return k.After(a.Started) && k.Before(a.Ended) })
 		possible := false
 		for _, r := range w.nodes {

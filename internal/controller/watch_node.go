@@ -72,8 +72,27 @@ func (c *Controller) onUncordon(ctx context.Context, nd *nodeDrain, node *corev1
 		// The write itself cordons the node; see cluster.Cluster.Record.
 		return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i })
 	}
-	nd.quit.closeFor(errUncordoned)
-	return errUncordoned
+	return c.quitIf(ctx, nd, errUncordoned, func(carried intent.Intent) bool {
+		now := time.Now()
+		return carried.Uncordoned == times && !decision.MachineGoes(carried.Current(now), now, c.Policy)
+	})
+}
+
+// quitIf ends the drain for a reason, if what the node carries is such that it ends. It asks while it
+// holds the lock of the node: a notice that is being recorded is heeded, and one that comes later
+// begins another drain. The error is the reason if the drain ends, or the cause of ctx.
+func (c *Controller) quitIf(
+	ctx context.Context, nd *nodeDrain, reason error, ends func(intent.Intent) bool,
+) error {
+	if err := nd.lock(ctx); err != nil {
+		return err
+	}
+	defer nd.unlock()
+	if carried, _ := nd.current(); !ends(carried) {
+		return nil
+	}
+	nd.quit.closeFor(reason)
+	return reason
 }
 
 // uncordoned reports whether somebody has uncordoned the node during its drain, how many times
@@ -147,6 +166,5 @@ func (c *Controller) forgetBefore(ctx context.Context, log *slog.Logger, nd *nod
 		}
 		return c.rewrite(ctx, nd, since)
 	}
-	nd.quit.closeFor(errRestarted)
-	return errRestarted
+	return c.quitIf(ctx, nd, errRestarted, func(i intent.Intent) bool { return len(since(i).Entries) == 0 })
 }
