@@ -214,6 +214,9 @@ func (r *reader) after(b block) {
 			r.interrupt()
 		}
 	}
+	if strings.Contains(b.text, "helm upgrade ") {
+		r.rolledOut()
+	}
 	installs := strings.Contains(b.text, "helm upgrade --install") && b.page == installPage
 	migrates := strings.Contains(b.text, "helm upgrade ") && b.page == migratePage
 	if !installs && !migrates {
@@ -229,6 +232,19 @@ func (r *reader) after(b block) {
 		inPod += " '" + strings.ReplaceAll(e, "'", `'\''`) + "'"
 	}
 	r.must(os.WriteFile(filepath.Join(r.bin, "in-pod"), []byte(inPod+" "+program+" \"$@\" --release=none\n"), 0o700))
+}
+
+// rolledOut waits until all pods of the release are of its newest version: a command that
+// lists pods, and then asks about each, must not meet one that goes away.
+func (r *reader) rolledOut() {
+	r.Helper()
+	r.eventually("the release is rolled out", func() bool {
+		d, err := r.kube.AppsV1().Deployments(r.namespace).Get(r.ctx, r.release, metav1.GetOptions{})
+		r.must(err)
+		pods, err := r.kube.CoreV1().Pods(r.namespace).List(r.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + r.release})
+		r.must(err)
+		return d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == *d.Spec.Replicas && len(pods.Items) == int(*d.Spec.Replicas)
+	})
 }
 
 // openAccount makes the nodes and what step 1 of the installation creates in AWS,

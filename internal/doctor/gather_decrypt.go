@@ -52,7 +52,8 @@ func (a *AWS) simulatedDecrypt(ctx context.Context, role string, key Answer[Key]
 		"kms:EncryptionContext:aws:sqs:arn": o.queueARN(),
 	} {
 		in.ContextEntries = append(in.ContextEntries, iamtypes.ContextEntry{
-			ContextKeyName: aws.String(name), ContextKeyType: iamtypes.ContextKeyTypeEnumString, ContextKeyValues: []string{value},
+			ContextKeyName: aws.String(name), ContextKeyType: iamtypes.ContextKeyTypeEnumString,
+			ContextKeyValues: []string{value},
 		})
 	}
 	out, err := a.SimulatePrincipalPolicy(ctx, in)

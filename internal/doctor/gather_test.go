@@ -549,7 +549,7 @@ func TestTheRoleNeedsTheKeyOfTheQueue(t *testing.T) {
 			}
 
 			s.must(s.aws.PutRole(awssim.Role{Name: "handler", Policy: tt.policy}))
-			s.as("admin")
+			s.as("an administrator")
 			_, err = s.kube.CoreV1().ServiceAccounts("nth").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 				Name: "nth", Annotations: map[string]string{"eks.amazonaws.com/role-arn": s.aws.RoleARN("handler")},
 			}}, metav1.CreateOptions{})
