@@ -69,6 +69,7 @@ storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY,
 	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
+# A push takes REGISTRY_USER and REGISTRY_PASSWORD, or else what docker login has written.
 image: ## write the image for amd64 and arm64 to dist/image, an OCI layout; FIPS=1; PUSH=REGISTRY/NAME:TAG pushes it
 	$(RELEASE) image $(DIST)/image $(PUSH)
 

@@ -47,6 +47,11 @@ var notRun = map[string][]string{
 	"aws ec2 create-tags":                   {"--tags", "--resources"},
 	"aws ec2 describe-instances":            {"--filters", "--query", "--output"},
 	"aws eks describe-cluster":              {"--name", "--query", "--output"},
+	"aws eks describe-addon":                {"--cluster-name", "--addon-name"},
+	"aws eks create-addon":                  {"--cluster-name", "--addon-name"},
+	"aws ecr describe-repositories":         {"--repository-names", "--query", "--output"},
+	"aws ecr create-repository":             {"--repository-name", "--query", "--output"},
+	"aws ecr get-login-password":            {},
 	"aws iam create-role":                   {"--role-name", "--query", "--output", "--assume-role-policy-document"},
 	"aws iam put-role-policy":               {"--role-name", "--policy-name", "--policy-document"},
 	"aws fis create-experiment-template":    {"--description", "--role-arn", "--stop-conditions", "--query", "--output", "--actions", "--targets"},
@@ -209,6 +214,9 @@ func (r *reader) after(b block) {
 			r.interrupt()
 		}
 	}
+	if strings.Contains(b.text, "helm upgrade ") {
+		r.rolledOut()
+	}
 	installs := strings.Contains(b.text, "helm upgrade --install") && b.page == installPage
 	migrates := strings.Contains(b.text, "helm upgrade ") && b.page == migratePage
 	if !installs && !migrates {
@@ -224,6 +232,19 @@ func (r *reader) after(b block) {
 		inPod += " '" + strings.ReplaceAll(e, "'", `'\''`) + "'"
 	}
 	r.must(os.WriteFile(filepath.Join(r.bin, "in-pod"), []byte(inPod+" "+program+" \"$@\" --release=none\n"), 0o700))
+}
+
+// rolledOut waits until all pods of the release are of its newest version: a command that
+// lists pods, and then asks about each, must not meet one that goes away.
+func (r *reader) rolledOut() {
+	r.Helper()
+	r.eventually("the release is rolled out", func() bool {
+		d, err := r.kube.AppsV1().Deployments(r.namespace).Get(r.ctx, r.release, metav1.GetOptions{})
+		r.must(err)
+		pods, err := r.kube.CoreV1().Pods(r.namespace).List(r.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + r.release})
+		r.must(err)
+		return d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == *d.Spec.Replicas && len(pods.Items) == int(*d.Spec.Replicas)
+	})
 }
 
 // openAccount makes the nodes and what step 1 of the installation creates in AWS,
@@ -440,7 +461,9 @@ node-termination-handler: if [ -n "$READER_RUNS_IT" ]; then
 	said=$(QUEUE_URL=https://sqs.us-east-1.amazonaws.com/123456789012/nth %[6]s "$@" --workers=none 2>&1); echo "$said"
 	case "$said" in *"1 mistake in the options:"*"workers: "*) exit 0 ;; esac; exit 1
 aws: { echo aws; for a; do printf '%%s' "$a" | tr '\n' ' '; echo; done; echo end; } >>%[7]s
-	case "$*" in *describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;;
+	case "$*" in *describe-addon*|*describe-repositories*) exit 254 ;; # there is none yet
+	*create-repository*) echo %[8]s ;; *get-login-password*) echo secret ;;
+	*describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;;
 	*describe-instances*) cat "$(dirname "$0")/instances" ;; *create-role*) echo arn:aws:iam::123456789012:role/nth-fis ;; *create-experiment-template*) echo EXT1 ;; esac
 eksctl: printf '%%s\n' eksctl "$@" end >>%[7]s
 cosign: printf '%%s\n' cosign "$@" end >>%[7]s
@@ -458,12 +481,13 @@ func (c *chartScenario) reader() *reader {
 	c.release = release.Name
 	r := &reader{chartScenario: c, root: c.TempDir(), bin: c.TempDir(), log: filepath.Join(c.TempDir(), "calls")}
 	c.must(os.WriteFile(r.log, nil, 0o600))
-	text := fmt.Sprintf(stubs, kubectl, ":10250/", root, os.Getenv("PATH"), os.Getenv("HOME"), program, r.log)
+	text := fmt.Sprintf(stubs, kubectl, ":10250/", root, os.Getenv("PATH"), os.Getenv("HOME"), program, r.log, strings.TrimSuffix(readersImage, ":0.1.0"))
 	for _, stub := range regexp.MustCompile(`(?m)^([a-z0-9-]+): (.*(?:\n\t.*)*)`).FindAllStringSubmatch(text, -1) {
 		c.must(os.WriteFile(filepath.Join(r.bin, stub[1]), []byte("#!/bin/sh\n"+stub[2]+"\n"), 0o700))
 	}
 	c.must(os.Symlink(c.program.Program, filepath.Join(r.bin, "helm")))
 	c.must(os.Symlink(filepath.Join(root, "deploy"), filepath.Join(r.root, "deploy")))
+	c.must(os.Symlink(r.bin, filepath.Join(r.root, "bin"))) // where make builds the program
 	c.must(os.Mkdir(filepath.Join(r.root, ".ci"), 0o700))
 	c.must(os.Symlink(filepath.Join(r.bin, "run"), filepath.Join(r.root, ".ci", "run")))
 	return r

@@ -180,7 +180,11 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a queue that is too small", attribute("MaximumMessageSize", "2048"), every("failed", "queue-size"), 1},
 		{"a dead-letter queue that EventBridge cannot write to", func() { s.must(s.aws.SetQueuePolicy("dead", "")) }, every("warning", "dead-letters"), 3},
 		{"AWS's own key", attribute("KmsMasterKeyId", "alias/aws/sqs"), every("failed", "queue-key"), 1},
-		{"a key that nobody has", attribute("KmsMasterKeyId", "lost"), every("failed", "queue-key"), 1},
+		{"a key that nobody has", attribute("KmsMasterKeyId", "lost"), map[string]string{"queue-key": "failed", "queue-decrypt": "unknown"}, 1},
+		{"a key that the role may not use", func() {
+			attribute("KmsMasterKeyId", "k")()
+			deny("kms", "Decrypt", "AccessDeniedException")()
+		}, every("unknown", "queue-decrypt"), 4},
 		{"a key of one's own", attribute("KmsMasterKeyId", "k"), nil, 3},
 		{"a queue that EventBridge may not write to", attribute("Policy", ""), every("failed", "queue-policy"), 1},
 		{"a policy for everybody", attribute("Policy", `{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"}}`), every("failed", "queue-policy-open"), 1},

@@ -229,6 +229,13 @@ func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
 		{"a proxy with a password", "webhookProxy=http://user:secret@proxy.example.com:3128", []string{"3128"}},
 		{"traces", "extraEnv[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,extraEnv[0].value=http://collector.monitoring:4318", []string{"4318"}},
 		{"a proxy", "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://proxy:3128,extraEnv[1].name=NO_PROXY,extraEnv[1].value=http://x:1", []string{"3128"}},
+		{"a proxy without a scheme", "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=proxy.example.com:3128", []string{"3128"}},
+		{"a proxy that is a host alone", "extraEnv[0].name=https_proxy,extraEnv[0].value=proxy", []string{"80"}},
+		{"a proxy without a scheme, with a password", "extraEnv[0].name=HTTP_PROXY,extraEnv[0].value=user:8@proxy:3128", []string{"3128"}},
+		{"a proxy that nobody substituted", "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=${PROXY}", nil},
+		{"a proxy of SOCKS", "webhookProxy=socks5://proxy.example.com", []string{"1080"}},
+		{"a proxy of SOCKS that resolves names", "extraEnv[0].name=ALL_PROXY,extraEnv[0].value=SOCKS5H://user:secret@proxy.example.com/", []string{"1080"}},
+		{"a proxy of SOCKS on a port", "webhookProxy=socks5://proxy.example.com:9050", []string{"9050"}},
 		{"an endpoint of AWS", "awsEndpoint=http://localstack:4566,webhookProxy=http://b:4566", []string{"4566"}},
 		{"what nobody substituted", "webhookURL=${URL}", nil},
 	} {

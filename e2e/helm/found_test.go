@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -39,6 +40,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		notes []string          // what Helm prints
 		env   map[string]string // in the container
 		body  string            // why the webhook's body is no JSON; empty: it is
+		tag   string            // what the tag of the image begins with; empty: the version of the chart does
 		none  []string          // kinds that are not made
 	}{
 		{name: "IMDS mode beside Karpenter", files: []string{imds}, says: "queueURL is not set"},
@@ -184,6 +186,15 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			says: "additional properties 'enableSQSTerminationDraining' not allowed",
 		},
 		{name: "a value to force an upgrade", args: []string{queueOfOn, "--set=fake=1718000000"}, says: "additional properties 'fake' not allowed"},
+		{
+			name: "NTH's tag in a mirror", args: []string{queueOfOn, noImage + "registry.example.com/vendor/aws-node-termination-handler", "--set=image.tag=v1.19.0"},
+			says: "image.tag is v1.19.0, a tag of the image of AWS Node Termination Handler",
+		},
+		{name: "NTH's tag, with a repository of one's own", args: []string{queueOfOn, "--set=image.tag=v1.5.0"}, tag: "v1.5.0"},
+		{name: "metrics on any port", args: []string{queueOfOn, "--set=prometheusServerPort=0"}, says: "prometheusServerPort is 0 & enablePrometheusServer=false"},
+		{name: "metrics on any port, as text", args: []string{queueOfOn, "--set-string=prometheusServerPort=0"}, says: "prometheusServerPort is 0"},
+		{name: "no metrics, on any port", args: []string{queueOfOn, "--set=prometheusServerPort=0,enablePrometheusServer=false"}, env: map[string]string{"PROMETHEUS_SERVER_PORT": "0"}},
+		{name: "probes on any port", args: []string{queueOfOn, "--set=probes.httpGet.port=0"}, says: "probes.httpGet.port is 0"},
 		{name: "NTH's tag", args: []string{queueOfOn, noImage, "--set=image.tag=v1.5.0"}, says: "image.tag is v1.5.0, a tag of the image of AWS Node Termination Handler"},
 		{
 			name: "a variable that nobody substituted", files: []string{"not-substituted.yaml"},
@@ -243,7 +254,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.installsWell(t)
+			r.installsWell(t, cmp.Or(tt.tag, "0."))
 			for _, text := range tt.notes {
 				if !strings.Contains(r.notes, text) {
 					t.Errorf("the notes do not say %q:\n%s", text, r.notes)
@@ -315,7 +326,7 @@ func render(t *testing.T, h Helm, chart string, args ...string) (*rendered, erro
 }
 
 // installsWell expects what is so with all values that install.
-func (r *rendered) installsWell(t *testing.T) {
+func (r *rendered) installsWell(t *testing.T, tag string) {
 	t.Helper()
 	if r.kinds["Deployment"] != 1 {
 		t.Fatalf("there is no Deployment:\n%s", r.manifest)
@@ -328,7 +339,7 @@ func (r *rendered) installsWell(t *testing.T) {
 	if container.LivenessProbe == nil || container.ReadinessProbe == nil {
 		t.Error("the pods have no probes")
 	}
-	if !strings.HasPrefix(container.Image, "registry.example.com/node-termination-handler:0.") {
+	if !strings.HasPrefix(container.Image, "registry.example.com/node-termination-handler:"+tag) {
 		t.Errorf("the image is %s", container.Image)
 	}
 	if strings.Contains(r.manifest, "<no value>") || strings.Contains(r.manifest, "<nil>") {
@@ -402,11 +413,14 @@ func TestTheValuesOfNTHsReleaseCanBeReused(t *testing.T) {
 	if _, err := render(t, h, chart, queueOfOn); err == nil || !strings.Contains(err.Error(), "use --reset-then-reuse-values instead of --reuse-values") {
 		t.Errorf("with the image of NTH: %v", err)
 	}
+	if _, err := render(t, h, chart, queueOfOn, Image, "--set=image.tag=v1.25.0"); err == nil || !strings.Contains(err.Error(), "image.tag is v1.25.0") {
+		t.Errorf("with the tag of NTH: %v", err)
+	}
 	r, err := render(t, h, chart, queueOfOn, Image)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.installsWell(t)
+	r.installsWell(t, "0.")
 	r.starts(t, "", "")
 	const says = "The values are those of another chart, or of an older one: dashboard, flowSchema, networkPolicy, prometheusRule are missing"
 	if !strings.Contains(r.notes, says) || !strings.Contains(r.notes, "--reset-then-reuse-values") {
@@ -450,7 +464,7 @@ func TestTheValuesOfAnOlderReleaseCanBeReused(t *testing.T) {
 				t.Errorf("without %s it is not as with its defaults:\n%s", key, r.manifest)
 			}
 		default:
-			r.installsWell(t)
+			r.installsWell(t, "0.")
 		}
 	}
 	if groups < 9 {
@@ -481,7 +495,7 @@ func TestALargerChartCanHaveThisOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.installsWell(t)
+	r.installsWell(t, "0.")
 	r.starts(t, "", "")
 	if got := r.deployment.Spec.Selector.MatchLabels["app.kubernetes.io/name"]; got != "aws-node-termination-handler" {
 		t.Errorf("the pods are selected by the name %s, not by NTH's", got)

@@ -712,6 +712,8 @@ func TestCloudFormationSaysWhatIsWrong(t *testing.T) {
 
 var (
 	overrides = regexp.MustCompile(`(?s)--parameter-overrides (.*?[^\\])\n`)
+	exports   = regexp.MustCompile(`(?m)^export .*`)
+	literal   = regexp.MustCompile(`\b([A-Z_]+)=([\w-]+)`)
 	moduleHCL = regexp.MustCompile("(?s)```hcl\n(.*?)```")
 )
 
@@ -723,11 +725,23 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 	shown := 0
 	for _, path := range paths {
 		page := string(read(t, path))
+		shell := map[string]string{}
+		for _, line := range exports.FindAllString(page, -1) {
+			for _, match := range literal.FindAllStringSubmatch(line, -1) {
+				shell[match[1]] = match[2]
+			}
+		}
+		ofShell := func(name string) string {
+			if value, is := shell[name]; is {
+				return value
+			}
+			return "a-variable-of-the-shell"
+		}
 		for _, match := range overrides.FindAllStringSubmatch(page, -1) {
 			parameters := map[string]any{}
 			for parameter := range strings.FieldsSeq(strings.ReplaceAll(match[1], "\\\n", " ")) {
 				name, value, _ := strings.Cut(parameter, "=")
-				parameters[name] = os.Expand(strings.Trim(value, `"`), func(string) string { return "a-variable-of-the-shell" })
+				parameters[name] = os.Expand(strings.Trim(value, `"`), ofShell)
 			}
 			if _, err := cloudFormation(t, here, parameters); err != nil {
 				t.Errorf("%s: %v: %v", path, parameters, err)

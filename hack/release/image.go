@@ -199,6 +199,25 @@ func (i *image) write(dir string) error {
 	return nil
 }
 
+// credentials are those of a registry. REGISTRY_USER and REGISTRY_PASSWORD name them for one call, so that
+// nothing has to be written to disk and no container engine is needed. Without them they come from the
+// configuration of Docker.
+func credentials() authn.Keychain {
+	user, password := os.Getenv("REGISTRY_USER"), os.Getenv("REGISTRY_PASSWORD")
+	if user == "" && password == "" {
+		return authn.DefaultKeychain
+	}
+	return given{Username: user, Password: password}
+}
+
+// given is a Keychain for a single registry.
+type given authn.AuthConfig
+
+// Resolve implements authn.Keychain.
+func (g given) Resolve(authn.Resource) (authn.Authenticator, error) {
+	return authn.FromConfig(authn.AuthConfig(g)), nil
+}
+
 // pushLayout pushes the image that dir holds to reference, with what refers to it.
 func pushLayout(ctx context.Context, dir, reference string) error {
 	ref, err := name.ParseReference(reference)
@@ -213,7 +232,7 @@ func pushLayout(ctx context.Context, dir, reference string) error {
 	if err != nil {
 		return err
 	}
-	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(credentials())}
 	for _, d := range manifest.Manifests {
 		if d.Annotations[tagAnnotation] != "" {
 			index, err := all.ImageIndex(d.Digest)

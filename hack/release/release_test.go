@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -254,6 +255,44 @@ func TestAnImageIsPushedAsItIsWithItsBillsOfMaterials(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestAPushTakesTheCredentialsOfTheCallOrOfDocker(t *testing.T) {
+	open := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "AWS" || password != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		open.ServeHTTP(w, r)
+	}))
+	t.Cleanup(locked.Close)
+	address := strings.TrimPrefix(locked.URL, "http://")
+	_, dir := imageOf(t)
+	none, docker := t.TempDir(), t.TempDir()
+	logins := `{"auths":{"` + address + `":{"username":"AWS","password":"secret"}}}`
+	if err := os.WriteFile(filepath.Join(docker, "config.json"), []byte(logins), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, docker, user, password string
+		enters                       bool
+	}{
+		{"none", none, "", "", false},
+		{"those of the call", none, "AWS", "secret", true},
+		{"wrong ones of the call, which win", docker, "AWS", "expired", false},
+		{"those of Docker", docker, "", "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("DOCKER_CONFIG", tt.docker)
+			t.Setenv("REGISTRY_USER", tt.user)
+			t.Setenv("REGISTRY_PASSWORD", tt.password)
+			if err := pushLayout(t.Context(), dir, address+"/team/"+programName+":1.2.3"); (err == nil) != tt.enters {
+				t.Errorf("it enters: %v, want %v: %v", err == nil, tt.enters, err)
+			}
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge/types"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
+	kmstypes "github.com/aws/aws-sdk-go-v2/service/kms/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
@@ -146,5 +147,32 @@ func TestKeysAreDescribed(t *testing.T) {
 		}
 		_, err = client.DescribeKey(w.ctx, &kms.DescribeKeyInput{KeyId: aws.String("k-2")})
 		wantError(t, err, "NotFoundException", 400)
+	})
+}
+
+func TestADryRunOfADecryptionNeedsNoCiphertext(t *testing.T) {
+	inBubble(t, awssim.Options{}, awssim.Queue{}, func(w *world) {
+		w.ok(w.server.PutKey(awssim.Key{ID: "k-1", Alias: "alias/q"}))
+		w.ok(w.server.PutKey(awssim.Key{ID: "k-2", State: "Disabled"}))
+		config := w.server.Config()
+		config.RetryMaxAttempts = 1
+		client := kms.NewFromConfig(config)
+		try := func(id, code string, status int) {
+			t.Helper()
+			_, err := client.Decrypt(w.ctx, &kms.DecryptInput{
+				KeyId: aws.String(id), DryRun: aws.Bool(true), DryRunModifiers: []kmstypes.DryRunModifierType{kmstypes.DryRunModifierTypeIgnoreCiphertext},
+			})
+			wantError(t, err, code, status)
+		}
+		try("alias/q", "DryRunOperationException", 400)
+		try("k-2", "DisabledException", 400)
+		try("k-3", "NotFoundException", 400)
+		_, err := client.Decrypt(w.ctx, &kms.DecryptInput{KeyId: aws.String("k-1"), CiphertextBlob: []byte("text")})
+		wantError(t, err, "InvalidCiphertextException", 400)
+
+		credentials, err := config.Credentials.Retrieve(w.ctx)
+		w.ok(err)
+		w.ok(w.server.PutRole(awssim.Role{Name: "reader", AccessKeyID: credentials.AccessKeyID, Policy: `{"Statement": {"Effect": "Allow", "Action": "kms:Describe*", "Resource": "*"}}`}))
+		try("alias/q", "AccessDeniedException", 403)
 	})
 }

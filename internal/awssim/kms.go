@@ -14,6 +14,7 @@ import (
 var kmsOperations = map[string]operation{
 	"DescribeKey":  describeKey,
 	"GetKeyPolicy": getKeyPolicy,
+	"Decrypt":      decrypt,
 }
 
 // Who manages a key, as KMS says it.
@@ -136,4 +137,29 @@ func getKeyPolicy(_ context.Context, s *Server, req *request) (any, *apiError) {
 	text := ""
 	problem := s.onKey(req, func(key Key) { text = key.Policy })
 	return map[string]string{"Policy": text, "PolicyName": "default"}, problem
+}
+
+// decrypt answers a dry run, which ends with an error in any case. The simulator encrypts nothing,
+// so it knows no other call. The role's own policies decide: authorize has read them.
+// https://docs.aws.amazon.com/kms/latest/APIReference/API_Decrypt.html
+func decrypt(_ context.Context, s *Server, req *request) (any, *apiError) {
+	var input struct {
+		DryRun          bool
+		DryRunModifiers []string
+	}
+	if problem := req.decode(&input); problem != nil {
+		return nil, problem
+	}
+	if !input.DryRun || !slices.Contains(input.DryRunModifiers, "IGNORE_CIPHERTEXT") {
+		return nil, badRequest("InvalidCiphertextException", "the simulator has encrypted nothing")
+	}
+	answer := badRequest("DryRunOperationException", "The request would have succeeded, but the DryRun option is set.")
+	if problem := s.onKey(req, func(key Key) {
+		if key.State != "Enabled" {
+			answer = badRequest("DisabledException", "%s is %s", s.keyARN(key), key.State)
+		}
+	}); problem != nil {
+		return nil, problem
+	}
+	return nil, answer
 }

@@ -16,6 +16,7 @@ var checks = []check{
 	{"queue-size", groupQueue, queueSize},
 	{"queue-redrive", groupQueue, queueRedrive},
 	{"queue-key", groupQueue, queueKey},
+	{"queue-decrypt", groupQueue, queueDecrypt},
 	{"queue-policy", groupQueue, queuePolicy},
 	{"queue-policy-open", groupQueue, queuePolicyOpen},
 
@@ -53,8 +54,8 @@ var checks = []check{
 var needed = map[string]bool{
 	"account": true, "permissions": true,
 	"queue": true, "queue-type": true, "queue-delay": true, "queue-retention": true, "queue-size": true, "queue-key": true,
-	"queue-policy": true,
-	"rule-spot":    true, "rule-asg-terminate": true, "rule-targets": true,
+	"queue-decrypt": true, "queue-policy": true,
+	"rule-spot": true, "rule-asg-terminate": true, "rule-targets": true,
 	"api-server": true, "handler": true, "rbac": true,
 	"nodes": true, "event-accounts": true,
 }

@@ -35,6 +35,14 @@ func policyFor(service, condition string) string {
 	return fmt.Sprintf(`{"Statement": [{"Effect": "Allow", "Principal": {"Service": %q}, "Action": ["sqs:SendMessage", "kms:*"], "Resource": "*", "Condition": {%s}}]}`, service, condition)
 }
 
+// keyFor lets the rules use a key, and whom else the statement names.
+func keyFor(who string) string {
+	return fmt.Sprintf(`{"Statement": [%s, {"Effect": "Allow", "Principal": {"AWS": %s}, "Action": "kms:*", "Resource": "*"}]}`,
+		strings.TrimSuffix(strings.TrimPrefix(policyFor(eventBridge, ownRules), `{"Statement": [`), "]}"), who)
+}
+
+const ownAccount = `"arn:aws:iam::123456789012:root"`
+
 const ownRules = `"ArnLike": {"aws:SourceArn": "arn:aws:events:us-east-1:123456789012:rule/*"}`
 
 func value[T any](v T) Answer[T] { return Answer[T]{Value: v} }
@@ -59,7 +67,8 @@ func healthy() *Facts {
 			ARN: queueARN, Retention: 96 * time.Hour, Visibility: 30 * time.Second, MaxReceives: 10, DeadLetters: deadARN, MaxSize: 1 << 20, KeyID: "k-1",
 			Policy: policyFor(eventBridge, ownRules),
 		}),
-		Key: value(Key{ARN: "arn:aws:kms:us-east-1:123456789012:key/k-1", State: "Enabled", Policy: value(policyFor(eventBridge, ownRules))}),
+		Key:     value(Key{ARN: "arn:aws:kms:us-east-1:123456789012:key/k-1", State: "Enabled", Policy: value(keyFor(ownAccount))}),
+		Decrypt: value(true),
 		Rules: value([]Rule{
 			testRule("spot", "aws.ec2", "EC2 Spot Instance Interruption Warning"),
 			testRule("rebalance", "aws.ec2", "EC2 Instance Rebalance Recommendation"),
@@ -104,6 +113,14 @@ func healthy() *Facts {
 	return f
 }
 
+// simulatedKey is what IAM says of the role, and whom the key's policy names.
+func simulatedKey(decrypts bool, who string) func(*Facts) {
+	return func(f *Facts) {
+		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/team/nth", Simulated: true}
+		f.Decrypt, f.Key.Value.Policy = value(decrypts), value(keyFor(who))
+	}
+}
+
 func TestAllIsWellWhereItIs(t *testing.T) {
 	for _, finding := range Examine(healthy()) {
 		if finding.Status != OK || finding.Hint != "" || finding.Link != "" {
@@ -136,7 +153,7 @@ var ailments = []struct {
 	{"a person of another account, and a role that is not known", func(f *Facts) {
 		f.Caller.Value.Account = "111122223333"
 		f.Role.Err = errDenied
-	}, map[string]Status{"account": Unknown, "permissions": Unknown}, "x:Y"},
+	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}, "x:Y"},
 	{"a person of another account, and a role that is", func(f *Facts) {
 		f.Caller.Value.Account = "111122223333"
 		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
@@ -243,8 +260,20 @@ var ailments = []struct {
 	{"no key", func(f *Facts) { f.Queue.Value.KeyID = "" }, nil, ""},
 	{"AWS's key, by its alias", func(f *Facts) { f.Queue.Value.KeyID = "alias/aws/sqs"; f.Key.Err = errDenied }, map[string]Status{"queue-key": Failed}, "AWS manages"},
 	{"AWS's key, by its id", func(f *Facts) { f.Key.Value.AWSManaged = true }, map[string]Status{"queue-key": Failed}, "AWS manages"},
-	{"a key that is gone", func(f *Facts) { f.Key.Err = errAbsent }, map[string]Status{"queue-key": Failed}, "does not exist"},
-	{"a key that is disabled", func(f *Facts) { f.Key.Value.State = "Disabled" }, map[string]Status{"queue-key": Failed}, "Disabled"},
+	{"a key that is gone", func(f *Facts) { f.Key.Err = errAbsent }, map[string]Status{"queue-key": Failed, "queue-decrypt": Unknown}, "does not exist"},
+	{"a key that is disabled", func(f *Facts) { f.Key.Value.State = "Disabled" }, map[string]Status{"queue-key": Failed, "queue-decrypt": Unknown}, "Disabled"},
+	{"a key that the role cannot decrypt with", func(f *Facts) { f.Decrypt = value(false) }, map[string]Status{"queue-decrypt": Unknown}, "KMS refuses kms:Decrypt on the queue's key k-1 to the role"},
+	{"a key that KMS says nothing about", func(f *Facts) { f.Decrypt.Err = errSlow }, map[string]Status{"queue-decrypt": Unknown}, "no answer within 30s"},
+	{"no key, and no answer", func(f *Facts) { f.Queue.Value.KeyID = ""; f.Decrypt.Err = errSlow }, nil, ""},
+	{"AWS's key, which KMS gives to SQS alone", func(f *Facts) { f.Key.Value.AWSManaged = true; f.Decrypt = value(false) }, map[string]Status{"queue-key": Failed}, "AWS manages"},
+	{"a role whose policies lack kms:Decrypt", simulatedKey(false, ownAccount), map[string]Status{"queue-decrypt": Failed}, "the handler's role arn:aws:iam::123456789012:role/team/nth lacks kms:Decrypt on the queue's key"},
+	{"a role whose policies have it", simulatedKey(true, `["arn:aws:iam::1:root", "arn:aws:iam::123456789012:root"]`), nil, ""},
+	{"the same, and the key names the account by its number", simulatedKey(true, `"123456789012"`), nil, ""},
+	{"the same, and the key names everybody", simulatedKey(true, `"*"`), nil, ""},
+	{"the same, and the key names the role", simulatedKey(true, `"arn:aws:iam::123456789012:role/team/nth"`), nil, ""},
+	{"the same, and the key names another account", simulatedKey(true, `"210987654321"`), map[string]Status{"queue-decrypt": Failed}, "names neither the handler's role nor its account"},
+	{"a role that lacks it, and that the key names", simulatedKey(false, `"arn:aws:iam::123456789012:role/team/nth"`), map[string]Status{"queue-decrypt": Unknown}, "the key's policy names the role"},
+	{"a role whose policies nobody may read", func(f *Facts) { simulatedKey(false, ownAccount)(f); f.Decrypt.Err = errDenied }, map[string]Status{"queue-decrypt": Unknown}, "x:Y"},
 	{"a key that may not be read", func(f *Facts) { f.Key.Err = errDenied }, map[string]Status{"queue-key": Unknown}, "x:Y"},
 	{"a key whose policy may not be read", func(f *Facts) { f.Key.Value.Policy.Err = errDenied }, map[string]Status{"queue-key": Unknown}, "x:Y"},
 	{"a key that EventBridge may not use", func(f *Facts) { f.Key.Value.Policy = value(policyFor("s3.amazonaws.com", "")) }, map[string]Status{"queue-key": Failed}, "does not let EventBridge"},
@@ -723,7 +752,7 @@ func TestWhoRunsDoctorBeforeInstallingAcceptsThatThereIsNoHandler(t *testing.T) 
 			got[finding.ID] = finding.Status
 		}
 	}
-	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown}
+	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("not well (-want +got):\n%s", diff)
 	}

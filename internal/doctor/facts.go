@@ -17,6 +17,7 @@ type Facts struct {
 	Caller      Answer[Caller]
 	Queue       Answer[Queue]
 	Key         Answer[Key]    // of a queue that has one
+	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it: if Role.Simulated, by its own policies
 	Rules       Answer[[]Rule] // with the queue as a target
 	Permissions []Permission   // of AWS that were tried out
 	Role        Role           // whose they are

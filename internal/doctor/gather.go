@@ -52,6 +52,7 @@ type inquiry struct {
 
 	queue       func() Answer[Queue]
 	key         func() Answer[Key]
+	decryptTry  func() Answer[bool]
 	queueTries  func() []Permission
 	rules       func() Answer[[]Rule]
 	deadLetters func() deadLetterQueues
@@ -112,6 +113,13 @@ func (i *inquiry) askQueue(ctx context.Context) {
 			return Answer[Key]{}
 		}
 		return i.AWS.key(ctx, i.queue().Value.KeyID)
+	})
+	i.decryptTry = ask(ctx, i.questions, "permission of KMS", func(ctx context.Context) Answer[bool] {
+		id := i.queue().Value.KeyID
+		if id == "" {
+			return Answer[bool]{}
+		}
+		return i.AWS.triedDecrypt(ctx, id)
 	})
 	i.queueTries = ask(ctx, i.questions, "permissions of SQS", func(ctx context.Context) []Permission {
 		if err := i.queue().Err; err != nil && !denied(err) {
@@ -197,7 +205,7 @@ func (i *inquiry) askInstances(ctx context.Context) {
 		if i.noAWS() != nil {
 			return simulation{}
 		}
-		return i.simulate(ctx, i.release(), i.caller().Value, i.groups().Value)
+		return i.simulate(ctx, i.release(), i.caller().Value, i.groups().Value, i.key())
 	})
 }
 
@@ -217,6 +225,9 @@ func (i *inquiry) facts() *Facts {
 		}
 	}
 	f.Permissions = i.permissions(f)
+	if f.Decrypt = i.decryptTry(); f.Role.Simulated {
+		f.Decrypt = i.role().decrypt
+	}
 	f.Now = time.Now()
 	return f
 }
@@ -277,11 +288,14 @@ func (g *Gatherer) reviews(ctx context.Context, r release, user string) reviewed
 type simulation struct {
 	role        Role
 	permissions []Permission
+	decrypt     Answer[bool]
 }
 
 // simulate asks IAM for the permissions of the handler's role, if doctor does not run with that
 // role.
-func (g *Gatherer) simulate(ctx context.Context, r release, c Caller, groups []Group) (s simulation) {
+func (g *Gatherer) simulate(
+	ctx context.Context, r release, c Caller, groups []Group, key Answer[Key],
+) (s simulation) {
 	if !r.beside {
 		return s
 	}
@@ -302,7 +316,9 @@ func (g *Gatherer) simulate(ctx context.Context, r release, c Caller, groups []G
 		return s
 	}
 	s.permissions, s.role.Err = g.AWS.simulated(ctx, s.role.ARN, groups, g.Options)
-	s.role.Simulated = s.role.Err == nil
+	if s.role.Simulated = s.role.Err == nil; s.role.Simulated {
+		s.decrypt = g.AWS.simulatedDecrypt(ctx, s.role.ARN, key, g.Options)
+	}
 	return s
 }
 

@@ -41,6 +41,7 @@ type AWS struct {
 
 	DescribeKey  call[kms.DescribeKeyInput, kms.DescribeKeyOutput, kms.Options]
 	GetKeyPolicy call[kms.GetKeyPolicyInput, kms.GetKeyPolicyOutput, kms.Options]
+	Decrypt      call[kms.DecryptInput, kms.DecryptOutput, kms.Options]
 
 	ListRuleNamesByTarget call[
 		eventbridge.ListRuleNamesByTargetInput, eventbridge.ListRuleNamesByTargetOutput, eventbridge.Options,

@@ -107,7 +107,7 @@ func newSite(t *testing.T) *site {
 			Credentials: cfg.Credentials, GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
 			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
 			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy,
+			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
 			SimulatePrincipalPolicy:   iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
@@ -183,7 +183,7 @@ func TestMissingReadPermissionsLeaveChecksUnknown(t *testing.T) {
 		want                  []string
 	}{
 		{"events", "*", "AccessDeniedException", []string{"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters", "dead-letters"}},
-		{"kms", "*", "AccessDeniedException", []string{"queue-key"}},
+		{"kms", "DescribeKey", "AccessDeniedException", []string{"queue-key"}},
 		{"kms", "GetKeyPolicy", "AccessDeniedException", []string{"queue-key"}},
 		{"sts", "*", "AccessDenied", []string{"credentials", "account"}},
 		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", []string{"group-tag", "group-retention"}},
@@ -518,6 +518,46 @@ func TestAPersonAsksForTheHandlersRightsAndNotForTheirOwn(t *testing.T) {
 		if f := sick[id]; f.Status != doctor.Unknown || !strings.Contains(f.What, "permission "+permission+" is missing") {
 			t.Errorf("%s: %+v", id, f)
 		}
+	}
+}
+
+// SQS asks KMS with the role's permissions, and only when there is a message.
+func TestTheRoleNeedsTheKeyOfTheQueue(t *testing.T) {
+	const others = `{"Effect": "Allow", "NotAction": "kms:Decrypt", "Resource": "*"}`
+	decrypts := func(condition string) string {
+		return `{"Statement": [` + others + `, {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": "arn:aws:kms:us-east-1:123456789012:key/k-1", "Condition": {` + condition + `}}]}`
+	}
+	const throughSQS = `"StringEquals": {"kms:ViaService": "sqs.us-east-1.amazonaws.com"}`
+	for _, tt := range []struct {
+		name, policy  string
+		inPod, beside doctor.Status
+	}{
+		{"a role without it", `{"Statement": [` + others + `]}`, doctor.Unknown, doctor.Failed},
+		{"a role with it", decrypts(""), doctor.OK, doctor.OK},
+		{"a role that has it through SQS alone", decrypts(throughSQS), doctor.Unknown, doctor.OK},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t)
+			own := fmt.Sprintf(`{"Statement": [%s, {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "kms:*", "Resource": "*"}]}`,
+				strings.TrimSuffix(strings.TrimPrefix(allowRules, `{"Statement": `), "}"))
+			s.must(s.aws.SetKeyPolicy("k-1", own))
+			credentials, err := s.AWS.Credentials.Retrieve(t.Context())
+			s.must(err)
+			s.must(s.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: credentials.AccessKeyID, Policy: tt.policy}))
+			if f := s.sick()["queue-decrypt"]; f.Status != tt.inPod && (tt.inPod != doctor.OK || f.ID != "") {
+				t.Errorf("in the pod: %+v", f)
+			}
+
+			s.must(s.aws.PutRole(awssim.Role{Name: "handler", Policy: tt.policy}))
+			s.as("an administrator")
+			_, err = s.kube.CoreV1().ServiceAccounts("nth").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+				Name: "nth", Annotations: map[string]string{"eks.amazonaws.com/role-arn": s.aws.RoleARN("handler")},
+			}}, metav1.CreateOptions{})
+			s.must(err)
+			if f := s.sick()["queue-decrypt"]; f.Status != tt.beside && (tt.beside != doctor.OK || f.ID != "") {
+				t.Errorf("beside the pod: %+v", f)
+			}
+		})
 	}
 }
 

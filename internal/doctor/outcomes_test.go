@@ -112,6 +112,7 @@ var outcomes = []outcome{
 	{pitfall: "a key that EventBridge has no grant for", set: []string{"PUT keys/k-1/policy {'Statement': []}"}, want: "queue-key ×", says: "does not let EventBridge"},
 	{pitfall: "a key that is disabled", set: []string{"PUT keys/k-1 {'alias': 'alias/queues', 'state': 'Disabled'}"}, want: "queue-key ×", says: "Disabled"},
 	{pitfall: "a key that is gone", set: attribute("KmsMasterKeyId", "alias/none"), want: "queue-key ×", says: "does not exist"},
+	{pitfall: "the role lacks kms:Decrypt", set: deny("kms", "Decrypt"), want: "queue-decrypt ?", says: "no message can be read"},
 	{pitfall: "the right key", set: attribute("KmsMasterKeyId", "alias/queues")},
 	{pitfall: "dead letters with the key that AWS manages", set: []string{"PUT queues/dead {'attributes': {'KmsMasterKeyId': 'alias/aws/sqs'}}"}, want: "dead-letters ‼", says: "AWS manages"},
 	{pitfall: "no policy", set: []string{"PUT queues/nth/policy"}, want: "queue-policy ×", says: "no policy", runs: "aws sqs set-queue-attributes"},
@@ -253,7 +254,6 @@ var outcomes = []outcome{
 
 // notTried are pitfalls that no row can set up, and why.
 var notTried = map[string]string{
-	"the role lacks kms:Decrypt":        "SQS refuses a receive for want of it where there is a message alone, and doctor receives none; neither a try nor the simulation of the role reads a message that is encrypted",
 	"a hop limit of 1 on the instance":  "it is between a pod's network and the metadata service of a real instance",
 	"a VPC without an endpoint for STS": "it takes a network that drops what is sent; what doctor sees is a call that hangs, which is a row",
 	"queue-url is an ARN, a name, a placeholder or in quotes, the region is another, heartbeats end before they begin": "mistakes in the options end doctor as they end the handler, with status 2: the tests of the options",

@@ -46,7 +46,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
 			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
 
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy,
+			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
 
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule,
 			ListTargetsByRule: events.ListTargetsByRule,

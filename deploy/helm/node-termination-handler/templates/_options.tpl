@@ -102,6 +102,7 @@ before, which may be another one or an older one, without the group. It then has
 {{- include "node-termination-handler.checkQueue" . -}}
 {{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkHeartbeats" . -}}
+{{- include "node-termination-handler.checkPorts" . -}}
 {{- if and .Values.webhookTemplateConfigMapName (not .Values.webhookTemplateConfigMapKey) -}}
 {{- fail "webhookTemplateConfigMapName is set, but webhookTemplateConfigMapKey is not. It is the key of the template in the ConfigMap." -}}
 {{- end -}}
@@ -128,11 +129,25 @@ before, which may be another one or an older one, without the group. It then has
 {{- if regexMatch "(amazon|aws-ec2)/aws-node-termination-handler$" $repository -}}
 {{- fail (printf "image.repository is %s, the image of AWS Node Termination Handler: set image.repository to the image of this handler, and remove image.tag, see docs/install.md, step 2. %s" $repository $from) -}}
 {{- end -}}
-{{- if regexMatch "^v1\\.[0-9]+\\.[0-9]+$" $tag -}}
+{{- /* An image of one's own may have a tag of this form. It is NTH's if the repository is NTH's, mirrored or not named, or if the values are those of NTH's chart. */ -}}
+{{- $fromNTH := or (regexMatch "^$|(^|/)aws-node-termination-handler$" $repository) (not (hasKey .Values "dashboard")) -}}
+{{- if and $fromNTH (regexMatch "^v1\\.[0-9]+\\.[0-9]+$" $tag) -}}
 {{- fail (printf "image.tag is %s, a tag of the image of AWS Node Termination Handler: remove it, or set it to the tag of your image of this handler. %s" $tag $from) -}}
 {{- end -}}
 {{- if not $repository -}}
 {{- fail (printf "image.repository is not set, and no image is published yet. Build one and push it to your registry, which is one command (docs/install.md, step 2: make image VERSION=%s PUSH=REGISTRY/NAME:%s), then set image.repository to REGISTRY/NAME." .Chart.AppVersion .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A pod and a Service have to name their ports. The program takes 0 for any free one. */}}
+{{- define "node-termination-handler.checkPorts" -}}
+{{- $says := "%s is 0, any free port, but a pod has to name its ports: remove the value for the port %s, or set another port%s." -}}
+{{- if and (include "node-termination-handler.hasMetrics" .) (regexMatch "^-?0+$" (include "node-termination-handler.metricsPort" .)) -}}
+{{- fail (printf $says "prometheusServerPort" "9092" ". Without metrics: enablePrometheusServer=false") -}}
+{{- end -}}
+{{- $httpGet := include "node-termination-handler.httpGet" . | fromYaml -}}
+{{- if and (include "node-termination-handler.hasProbes" .) (regexMatch "^0+$" (include "node-termination-handler.text" $httpGet.port)) -}}
+{{- fail (printf $says "probes.httpGet.port" "8080" "") -}}
 {{- end -}}
 {{- end -}}
 

@@ -29,21 +29,29 @@ scheduled onto a node that is drained.
 {{- toYaml $all -}}
 {{- end -}}
 
-{{/* The ports of the URLs in the values that egress to AWS and the API server does not have: a list as YAML. */}}
+{{/*
+The ports of the URLs in the values that egress to AWS and the API server does not have: a list as YAML. The proxy in
+a variable may be HOST:PORT alone: net/http then reads http://HOST:PORT. A SOCKS proxy has the port 1080 by default.
+*/}}
 {{- define "node-termination-handler.otherPorts" -}}
 {{- $urls := list -}}
 {{- range list "webhookURL" "webhookProxy" "awsEndpoint" }}{{ $urls = append $urls (default "" (get $.Values .)) }}{{ end -}}
 {{- range .Values.extraEnv -}}
-{{- if regexMatch "(^OTEL_EXPORTER_OTLP_(TRACES_)?ENDPOINT|^AWS_ENDPOINT_URL(_[A-Z0-9_]+)?|^(HTTPS?|ALL)_PROXY|^(https?|all)_proxy|^WEBHOOK_(URL|PROXY))$" .name -}}
-{{- $urls = append $urls (default "" .value | toString) -}}
+{{- $value := default "" .value | toString -}}
+{{- if regexMatch "^(?i:https?_proxy|all_proxy)$" .name -}}
+{{- if and $value (not (contains "://" $value)) }}{{ $value = trim $value | printf "http://%s" }}{{ end -}}
+{{- $urls = append $urls $value -}}
+{{- else if regexMatch "^(OTEL_EXPORTER_OTLP_(TRACES_)?ENDPOINT|AWS_ENDPOINT_URL(_[A-Z0-9_]+)?|WEBHOOK_(URL|PROXY))$" .name -}}
+{{- $urls = append $urls $value -}}
 {{- end -}}
 {{- end -}}
 {{- $ports := list -}}
+{{- $defaults := dict "https" "443" "socks5" "1080" "socks5h" "1080" -}}
 {{- range $urls -}}
-{{- $form := "^ *([a-z0-9]+)://(?:[^/@]*@)?(?:[^/:@?#]+|\\[[^]]*\\])(?::([0-9]+))?(?:[/?#].*)? *$" -}}
+{{- $form := "^ *([A-Za-z0-9]+)://(?:[^/@]*@)?(?:[^/:@?#$]+|\\[[^]]*\\])(?::([0-9]+))?(?:[/?#].*)? *$" -}}
 {{- if regexMatch $form . -}}
 {{- $port := regexReplaceAll $form . "${2}" -}}
-{{- if not $port }}{{ $port = eq (regexReplaceAll $form . "${1}") "https" | ternary "443" "80" }}{{ end -}}
+{{- if not $port }}{{ $port = get $defaults (regexReplaceAll $form . "${1}" | lower) | default "80" }}{{ end -}}
 {{- if not (has $port (list "443" "6443")) }}{{ $ports = append $ports (int $port) }}{{ end -}}
 {{- end -}}
 {{- end -}}
