@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -51,4 +53,17 @@ func (c *Controller) reportIgnored(n notice.Notice, id string, nodes []*corev1.N
 			Detail: n.Kind.String() + " of instance " + id + ", " + why + " (" + hint + ")",
 		})
 	}
+}
+
+// reportUntagged does so for an instance without the managed tag.
+func (c *Controller) reportUntagged(n notice.Notice, id string, nodes []*corev1.Node) {
+	c.reportIgnored(n, id, nodes, "it has no tag "+c.ManagedTag,
+		fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, c.ManagedTag))
+}
+
+// reportElsewhere does so for an instance of another account or region.
+func (c *Controller) reportElsewhere(n notice.Notice, id string, nodes []*corev1.Node) {
+	c.warnOfOtherAccount(n)
+	c.reportIgnored(n, id, nodes,
+		"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
 }

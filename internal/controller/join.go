@@ -202,15 +202,7 @@ func (c *Controller) record(
 			if over {
 				return i
 			}
-			next := i.With(entry, hook, now)
-			switch {
-			case inWork(i) || next.Finished():
-				return next
-			case holdBack && decision.CanWait(next, now, c.Policy):
-				next.HeldBack = true
-				return next
-			}
-			return next.Released(now)
+			return c.with(i, entry, hook, holdBack, now)
 		})
 		if err != nil || over || carried.Finished() {
 			if !nd.started {
@@ -229,6 +221,22 @@ func (c *Controller) record(
 		_, span := trace.Begin(ctx, "drain", "node", ref.Name, "instance", ref.Instance)
 		return nd, begins, c.start(ctx, nd, span)
 	}
+}
+
+// with is the intent with a notice. It begins to be carried out at once, unless it has to be held
+// back and can wait.
+func (c *Controller) with(
+	i intent.Intent, entry intent.Entry, hook *intent.Hook, holdBack bool, now time.Time,
+) intent.Intent {
+	next := i.With(entry, hook, now)
+	switch {
+	case inWork(i) || next.Finished():
+		return next
+	case holdBack && decision.CanWait(next, now, c.Policy):
+		next.HeldBack = true
+		return next
+	}
+	return next.Released(now)
 }
 
 // start hands the drain to Run. span is its span. The caller holds the lock.

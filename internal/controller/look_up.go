@@ -26,6 +26,15 @@ func (c *Controller) lookUp(
 	return inst, known, err
 }
 
+// lookUpWithin is lookUp with a timeout.
+func (c *Controller) lookUpWithin(
+	ctx context.Context, timeout time.Duration, id string, maxAge time.Duration, node bool,
+) (inst instance.Instance, known bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return c.lookUp(ctx, id, maxAge, node)
+}
+
 // unlessDenied asks EC2. Without the tag check the role needs no permission for that: if it
 // has none, that is logged once, and EC2 is asked again after answerKept.
 func (c *Controller) unlessDenied(ask func() error) error {

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -74,14 +73,12 @@ func alive(inst instance.Instance) bool { return inst.State == "pending" || inst
 func (c *Controller) resolve(
 	ctx context.Context, n notice.Notice, id string, maxAge time.Duration,
 ) (resolution, error) {
-	if c.Elsewhere(n) {
-		c.warnOfOtherAccount(n)
-		c.reportIgnored(n, id, c.Cluster.ByInstance(id),
-			"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
-		return resolution{ownership: decision.Elsewhere}, nil
-	}
 	nodes := c.Cluster.ByInstance(id)
-	if n.Runs && !slices.ContainsFunc(nodes, carriesNotice) { // each launch tells so
+	switch {
+	case c.Elsewhere(n):
+		c.reportElsewhere(n, id, nodes)
+		return resolution{ownership: decision.Elsewhere}, nil
+	case n.Runs && !slices.ContainsFunc(nodes, carriesNotice): // each launch tells so
 		return resolution{}, nil
 	}
 	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange ||
@@ -93,12 +90,11 @@ func (c *Controller) resolve(
 	case len(nodes) > 0 && c.ManagedTag == "":
 		return c.ofNodes(id, nodes), nil
 	}
-	asking, cancel := ctx, func() {}
+	timeout := tryTimeout
 	if doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
-		asking, cancel = context.WithTimeout(ctx, doubtTimeout)
+		timeout = doubtTimeout
 	}
-	defer cancel()
-	inst, known, err := c.lookUp(asking, id, maxAge, len(nodes) > 0)
+	inst, known, err := c.lookUpWithin(ctx, timeout, id, maxAge, len(nodes) > 0)
 	if err != nil {
 		return c.withoutAnswer(n, id, nodes, err)
 	}
@@ -111,8 +107,7 @@ func (c *Controller) resolve(
 	_, tagged := inst.Tags[c.ManagedTag]
 	switch {
 	case known && c.LacksTag(inst.Tags):
-		c.reportIgnored(n, id, nodes, "it has no tag "+c.ManagedTag,
-			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, c.ManagedTag))
+		c.reportUntagged(n, id, nodes)
 		return resolution{ownership: decision.Unmanaged}, nil
 	case doubtful:
 		return c.ofNodes(id, nodes).asked(inst, known), nil
