@@ -433,6 +433,9 @@ func (s *scenario) requests(pod string) []request {
 		leaves := e.Verb == "create" && e.Subresource == "eviction" || e.Verb == "delete" && e.Subresource == ""
 		return e.Resource == "pods" && leaves && (pod == "" || e.Name == pod)
 	}) {
+		if len(e.Request) == 0 { // whoever sent it was killed before its end
+			continue
+		}
 		r := request{at: e.Received, evicts: e.Verb == "create", code: e.Code, grace: ownGrace}
 		options := &metav1.DeleteOptions{}
 		var err error

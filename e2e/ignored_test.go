@@ -18,7 +18,6 @@ var ignored = map[string]string{
 	"health-other-service":           "not-scheduled",
 	"sns-subscription-confirmation":  "sns-confirmation",
 	"state-change-pending":           "other-state",
-	"state-change-running":           "other-state",
 	"an-unknown-state":               "other-state",
 	"a-scheduled-change-of-a-volume": "no-instance",
 }

@@ -94,7 +94,7 @@ func TestWithoutTheTagCheckNodesAreDrainedWithoutACallToEC2(t *testing.T) {
 	s.leader("--check-tag-before-draining=false")
 	before := s.placement()
 	var messages []string
-	for _, event := range []string{"rebalance-recommendation", "spot-interruption", "state-change-running"} {
+	for _, event := range []string{"rebalance-recommendation", "spot-interruption"} {
 		messages = append(messages, s.send(s.body(event, nodes[0].instance)), s.send(s.body(event, nodes[1].instance)))
 	}
 	s.awaitDeleted(soon, messages...)
