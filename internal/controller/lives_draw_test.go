@@ -88,6 +88,9 @@ func drawHistory(seed uint64) *history {
 		draw{rand.New(rand.NewPCG(seed, 14)), d.h}.capacity()
 		draw{rand.New(rand.NewPCG(seed, 15)), d.h}.returns()
 	}
+	if !slices.Contains(knownLives, seed) && !slices.Contains(laterLives, seed) {
+		draw{rand.New(rand.NewPCG(seed, 16)), d.h}.absence()
+	}
 	return d.h
 }
 
@@ -149,6 +152,17 @@ func (d draw) returns() {
 			}
 		}
 	}
+	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+}
+
+// absence is a time without a leader around the deadline of a drain that a budget keeps from its end.
+func (d draw) absence() {
+	if d.chance(0.9) {
+		return
+	}
+	at := d.between(0, 10*time.Minute)
+	d.add(at, step{what: doAnnounce, m: d.machine(), text: "stop", d: d.between(3*time.Minute, 20*time.Minute)})
+	d.add(at+d.between(time.Minute, 4*time.Minute), step{what: doLeader, m: -1, d: d.between(20*time.Minute, 2*time.Hour)})
 	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 }
 
