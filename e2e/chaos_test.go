@@ -196,7 +196,8 @@ func perform(t *testing.T, at *point) *play {
 	s := newScenario(t)
 	p := &play{scenario: s, victim: &victim{at: at, times: map[string]int{}}}
 	p.setUp()
-	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers"}
+	// A poll of EC2 is a call of some plays only, because it comes after a minute.
+	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers", "--status-interval=-1"}
 	s.launchBehind(p.victim.hooks, args...)
 	s.eventually("the first replica leads", func() bool { return p.victim.leads() || p.victim.isExited() })
 	received := make(chan time.Time, 1)

@@ -115,7 +115,8 @@ func sabotage(s *scenario, lasts time.Duration, harm func(call string) proxy.Fau
 	p := &play{scenario: s}
 	p.setUp()
 	f := &saboteur{}
-	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers"}
+	// A poll of EC2 is a call of some plays only, because it comes after a minute.
+	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers", "--status-interval=-1"}
 	replicas := []*handler{s.launchBehind(f.hooks, args...), s.launchBehind(f.hooks, args...)}
 	for _, h := range replicas {
 		h.awaitReady()

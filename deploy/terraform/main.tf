@@ -305,6 +305,13 @@ resource "aws_iam_role_policy" "role" {
         Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
       }] : statement if var.tag_check],
       [for statement in [{
+        Sid       = "InstanceStatus"
+        Effect    = "Allow"
+        Action    = "ec2:DescribeInstanceStatus"
+        Resource  = "*"
+        Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
+      }] : statement if var.status_poll],
+      [for statement in [{
         Sid       = "HookLimits"
         Effect    = "Allow"
         Action    = ["autoscaling:DescribeLifecycleHooks", "autoscaling:DescribeAutoScalingGroups"]

@@ -50,6 +50,12 @@ variable "tag_check" {
   default     = true
 }
 
+variable "status_poll" {
+  description = "Whether the program may call ec2:DescribeInstanceStatus. With it, it finds scheduled events whose notices were lost, and impaired instances."
+  type        = bool
+  default     = true
+}
+
 variable "doctor" {
   description = "Whether the role may read what doctor checks, so that one run in the pod checks everything. These permissions change nothing."
   type        = bool

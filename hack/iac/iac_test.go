@@ -48,12 +48,16 @@ var settings = map[string]setting{
 		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")},
 	},
 	"the least": {
-		map[string]any{"StartChecks": "false", "TagCheck": "false", "LifecycleHooks": "none", "Doctor": "false"},
-		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
+		map[string]any{"StartChecks": "false", "TagCheck": "false", "StatusPoll": "false", "LifecycleHooks": "none", "Doctor": "false"},
+		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "status_poll": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
 	},
 	"without tag check": {
 		map[string]any{"TagCheck": "false"},
 		map[string]cty.Value{"tag_check": cty.False},
+	},
+	"without the poll": {
+		map[string]any{"StatusPoll": "false"},
+		map[string]cty.Value{"status_poll": cty.False},
 	},
 	"without doctor": {
 		map[string]any{"Doctor": "false"},
@@ -480,18 +484,20 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	least := []string{"sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"}
 	checks := []string{"sqs:GetQueueAttributes"}
 	tags := []string{"ec2:DescribeInstances"}
+	poll := []string{"ec2:DescribeInstanceStatus"}
 	hooks := []string{"autoscaling:CompleteLifecycleAction", "autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "autoscaling:RecordLifecycleActionHeartbeat"}
 	doctor := []string{
 		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances",
 		"events:DescribeRule", "events:ListRuleNamesByTarget", "events:ListTargetsByRule", "kms:DescribeKey", "kms:GetKeyPolicy", "sqs:GetQueueAttributes",
 	}
 	for name, want := range map[string][]string{
-		"a key":             slices.Concat(least, checks, tags, hooks, doctor, []string{"kms:Decrypt"}),
+		"a key":             slices.Concat(least, checks, tags, poll, hooks, doctor, []string{"kms:Decrypt"}),
 		"the least":         least,
-		"without doctor":    slices.Concat(least, checks, tags, hooks),
-		"without tag check": slices.Concat(least, checks, hooks, doctor),
-		"without hooks":     slices.Concat(least, checks, tags, doctor),
-		"as they are":       slices.Concat(least, checks, tags, hooks, doctor),
+		"without doctor":    slices.Concat(least, checks, tags, poll, hooks),
+		"without tag check": slices.Concat(least, checks, poll, hooks, doctor),
+		"without the poll":  slices.Concat(least, checks, tags, hooks, doctor),
+		"without hooks":     slices.Concat(least, checks, tags, poll, doctor),
+		"as they are":       slices.Concat(least, checks, tags, poll, hooks, doctor),
 	} {
 		slices.Sort(want)
 		for template, resources := range stacks(t, here, settings[name]) {

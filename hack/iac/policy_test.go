@@ -97,6 +97,10 @@ var requests = []asked{
 	{"look instances up in another region", "as they are", role, "ec2:DescribeInstances", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
 	{"terminate an instance", "as they are", role, "ec2:TerminateInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
 
+	{"ask for statuses", "as they are", role, "ec2:DescribeInstanceStatus", "*", tls, allowed},
+	{"ask for statuses, with the least", "the least", role, "ec2:DescribeInstanceStatus", "*", tls, refused},
+	{"ask for statuses in another region", "as they are", role, "ec2:DescribeInstanceStatus", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
+
 	{"read a hook", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
 	{"read a hook in another region", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
 	{"read a hook, with the least", "the least", role, "autoscaling:DescribeLifecycleHooks", "*", tls, refused},

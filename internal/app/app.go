@@ -42,6 +42,7 @@ type App struct {
 
 	queue     queue.Client
 	instances *instance.Directory
+	statuses  instance.Statuses
 	hooks     *asg.Hooks
 
 	kube      kube.Client
@@ -88,6 +89,7 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 		metrics: metrics, observers: observers, health: newHealth(),
 		queue:     queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: log.With("logger", "queue"), Metrics: metrics},
 		instances: instance.NewDirectory(aws.instances),
+		statuses:  instance.Statuses{Client: aws.statuses},
 		hooks: &asg.Hooks{
 			Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 			Log: log.With("logger", "asg"), Metrics: metrics,

@@ -28,6 +28,7 @@ import (
 type awsClients struct {
 	sqs       *sqs.Client
 	instances describeInstances
+	statuses  describeInstanceStatus
 	hooks     lifecycleHooks
 }
 
@@ -40,10 +41,11 @@ func newAWSClients(
 	if err != nil {
 		return awsClients{}, err
 	}
-	groups := autoscaling.NewFromConfig(cfg)
+	groups, machines := autoscaling.NewFromConfig(cfg), ec2.NewFromConfig(cfg)
 	return awsClients{
 		sqs:       SQSClient(cfg, o),
-		instances: ec2.NewFromConfig(cfg).DescribeInstances,
+		instances: machines.DescribeInstances,
+		statuses:  machines.DescribeInstanceStatus,
 		hooks: lifecycleHooks{
 			groups.DescribeAutoScalingGroups, groups.DescribeLifecycleHooks,
 			groups.RecordLifecycleActionHeartbeat, groups.CompleteLifecycleAction,
@@ -60,6 +62,16 @@ type describeInstances call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOut
 func (d describeInstances) DescribeInstances(
 	ctx context.Context, in *ec2.DescribeInstancesInput, opts ...func(*ec2.Options),
 ) (*ec2.DescribeInstancesOutput, error) {
+	return d(ctx, in, opts...)
+}
+
+type describeInstanceStatus call[
+	ec2.DescribeInstanceStatusInput, ec2.DescribeInstanceStatusOutput, ec2.Options]
+
+// DescribeInstanceStatus implements instance.StatusAPI.
+func (d describeInstanceStatus) DescribeInstanceStatus(
+	ctx context.Context, in *ec2.DescribeInstanceStatusInput, opts ...func(*ec2.Options),
+) (*ec2.DescribeInstanceStatusOutput, error) {
 	return d(ctx, in, opts...)
 }
 

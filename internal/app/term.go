@@ -20,6 +20,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/status"
 	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -70,11 +71,21 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		defer stop()
 		go a.countTagged(counting)
 	}
-	sweeping := func(context.Context) {}
+	var beside []func(context.Context)
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
-		sweeping = a.newSweep(ctrl).Run
+		beside = append(beside, a.newSweep(ctrl).Run)
 	}
-	return lead(ctx, a.log, ctrl, server, sweeping)
+	if a.options.StatusInterval > 0 {
+		beside = append(beside, a.newPoll(ctrl).Run)
+	}
+	return lead(ctx, a.log, ctrl, server, beside...)
+}
+
+func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
+	return &status.Poll{
+		Source: a.statuses, Handler: ctrl, DrainImpaired: a.options.DrainImpaired,
+		Interval: a.options.StatusInterval, Log: a.log.With("logger", "status"), Metrics: a.metrics,
+	}
 }
 
 func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
@@ -111,12 +122,13 @@ func (a *App) newServer(handler queue.Handler, probation time.Time) *queue.Serve
 	}
 }
 
-// lead runs the controller, and once it has resumed what nodes carry, the server and sweeping.
+// lead runs the controller, and once it has resumed what nodes carry, the server and what goes on
+// beside it.
 // It returns when ctx ends, when this pod is the last on its node ([controller.ErrGiveWay]),
 // or when the server may not receive from the start.
 func lead(
 	ctx context.Context, log *slog.Logger, ctrl *controller.Controller, server *queue.Server,
-	sweeping func(context.Context),
+	beside ...func(context.Context),
 ) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -128,9 +140,11 @@ func lead(
 	}()
 	select {
 	case <-ctrl.Resumed():
-		var beside sync.WaitGroup
-		beside.Go(func() { sweeping(ctx) })
-		beside.Go(func() {
+		var all sync.WaitGroup
+		for _, run := range beside {
+			all.Go(func() { run(ctx) })
+		}
+		all.Go(func() {
 			// What the queue allows may have changed since the start-up. That is no reason to
 			// stop, and the first receive does not wait for the answer.
 			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
@@ -142,7 +156,7 @@ func lead(
 		} else if err != nil {
 			log.Error("stop receiving", "error", err)
 		}
-		beside.Wait()
+		all.Wait()
 	case <-ctx.Done():
 	}
 	return <-ran

@@ -17,6 +17,8 @@ var ec2Operations = map[string]operation{
 	"StopInstances":      stopInstances,
 	"CreateTags":         createTags,
 	"DescribeTags":       describeTags,
+
+	"DescribeInstanceStatus": describeInstanceStatus,
 }
 
 // named returns the instances of the ids, or the error that fails the whole call.
@@ -88,23 +90,12 @@ func describeInstances(_ context.Context, s *Server, req *request) (any, *apiErr
 	if problem != nil {
 		return nil, problem
 	}
-	most := 0
-	if text := req.form.Get("MaxResults"); text != "" {
-		var err error
-		if most, err = strconv.Atoi(text); err != nil || most < 5 || most > 1000 {
-			return nil, badRequest("InvalidParameterValue",
-				"Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", text)
-		}
-		if len(ids) > 0 {
-			return nil, badRequest("InvalidParameterCombination",
-				"The parameter instancesSet cannot be used with the parameter maxResults")
-		}
+	most, problem := req.pageSize(ids)
+	if problem != nil {
+		return nil, problem
 	}
 	if req.form.Get("DryRun") == "true" {
-		return nil, &apiError{
-			status: http.StatusPreconditionFailed, code: "DryRunOperation",
-			message: "Request would have succeeded, but DryRun flag is set.",
-		}
+		return nil, dryRun()
 	}
 	output := describeInstancesResult{RequestID: requestID}
 	s.locked(func(time.Time) {
@@ -139,6 +130,32 @@ func describeInstances(_ context.Context, s *Server, req *request) (any, *apiErr
 	return output, problem
 }
 
+// pageSize is the MaxResults of a call; 0: it names none.
+func (r *request) pageSize(ids []string) (int, *apiError) {
+	text := r.form.Get("MaxResults")
+	if text == "" {
+		return 0, nil
+	}
+	size, err := strconv.Atoi(text)
+	if err != nil || size < 5 || size > 1000 {
+		return 0, badRequest("InvalidParameterValue",
+			"Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", text)
+	}
+	if len(ids) > 0 {
+		return 0, badRequest("InvalidParameterCombination",
+			"The parameter instancesSet cannot be used with the parameter maxResults")
+	}
+	return size, nil
+}
+
+// dryRun is the error of a call that would have succeeded.
+func dryRun() *apiError {
+	return &apiError{
+		status: http.StatusPreconditionFailed, code: "DryRunOperation",
+		message: "Request would have succeeded, but DryRun flag is set.",
+	}
+}
+
 func (s *Server) reservation(i *instance) ec2Reservation {
 	return ec2Reservation{
 		ReservationID: "r-" + strings.TrimPrefix(i.ID, "i-"),
@@ -148,7 +165,7 @@ func (s *Server) reservation(i *instance) ec2Reservation {
 			State:          ec2State{Code: ec2States[i.State], Name: i.State},
 			PrivateDNSName: i.PrivateDNSName,
 			InstanceType:   i.Type,
-			LaunchTime:     i.LaunchTime.UTC().Format("2006-01-02T15:04:05.000Z"),
+			LaunchTime:     ec2Time(i.LaunchTime),
 			Zone:           i.Zone,
 			Lifecycle:      i.Lifecycle,
 			Reservation:    i.Reservation,

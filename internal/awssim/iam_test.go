@@ -62,6 +62,10 @@ func TestARoleMayCallWhatItsPolicySaysAndOthersEverything(t *testing.T) {
 			_, err := ec2.NewFromConfig(cfg).DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
 			return err
 		}, "UnauthorizedOperation"},
+		{"the statuses of instances", func(ctx context.Context) error {
+			_, err := ec2.NewFromConfig(cfg).DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{})
+			return err
+		}, "UnauthorizedOperation"},
 		{"rules", func(ctx context.Context) error {
 			_, err := eventbridge.NewFromConfig(cfg).DescribeRule(ctx, &eventbridge.DescribeRuleInput{Name: aws.String("x")})
 			return err

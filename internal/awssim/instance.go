@@ -29,6 +29,11 @@ type Instance struct {
 	Lifecycle string `json:"lifecycle,omitempty"`
 	// Reservation is the id of the Capacity Reservation that the instance runs in.
 	Reservation string `json:"reservation,omitempty"`
+	// Events are the scheduled events of the instance.
+	Events []ScheduledEvent `json:"events,omitempty"`
+	// InstanceStatus and SystemStatus are what its status checks say.
+	InstanceStatus StatusCheck `json:"instanceStatus,omitzero"`
+	SystemStatus   StatusCheck `json:"systemStatus,omitzero"`
 }
 
 // ec2States are the states with their codes, as EC2 numbers them.
@@ -53,7 +58,7 @@ func (s *Server) PutInstance(config Instance) error {
 	setDefault(&config.PrivateDNSName, config.ID+".ec2.internal")
 	setDefault(&config.Zone, s.opts.Region+"a")
 	setDefault(&config.Type, "m5.large")
-	config.Tags = maps.Clone(config.Tags)
+	config = config.clone()
 	s.locked(func(now time.Time) {
 		setDefault(&config.LaunchTime, now)
 		added := &instance{Instance: config}
@@ -65,6 +70,24 @@ func (s *Server) PutInstance(config Instance) error {
 		s.schedule(added, now)
 	})
 	return nil
+}
+
+// SetInstanceStatus changes the scheduled events of an instance, and what its status checks say.
+// No event of EventBridge tells of it.
+func (s *Server) SetInstanceStatus(id string, events []ScheduledEvent, instance, system StatusCheck) error {
+	err := fmt.Errorf("set status of %s: no such instance", id)
+	s.locked(func(time.Time) {
+		if i, ok := s.instances[id]; ok {
+			i.Events, i.InstanceStatus, i.SystemStatus = slices.Clone(events), instance, system
+			err = nil
+		}
+	})
+	return err
+}
+
+func (i Instance) clone() Instance {
+	i.Tags, i.Events = maps.Clone(i.Tags), slices.Clone(i.Events)
+	return i
 }
 
 // RemoveInstance makes EC2 forget an instance. It reports whether there was one.
@@ -101,9 +124,7 @@ func (s *Server) Instances() []Instance {
 	instances := []Instance{}
 	s.locked(func(time.Time) {
 		for _, i := range s.sortedInstances() {
-			config := i.Instance
-			config.Tags = maps.Clone(config.Tags)
-			instances = append(instances, config)
+			instances = append(instances, i.clone())
 		}
 	})
 	return instances

@@ -41,6 +41,8 @@ func taintKey(kind notice.Kind) string {
 		return taintPrefix + "capacity-reservation-interruption"
 	case notice.CapacityBlockExpiration:
 		return taintPrefix + "capacity-block-expiration"
+	case notice.InstanceImpaired:
+		return taintPrefix + "instance-impaired"
 	case notice.StateChange, notice.ASGLaunch, notice.Ignored:
 	}
 	return ""

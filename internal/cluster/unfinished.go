@@ -52,6 +52,21 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 	return found, errors.Join(errs...)
 }
 
+// Carried calls visit for each notice that a node carries for this queue, according to the watch.
+// The nodes are shared and trimmed.
+func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		i, ok, err := ReadIntent(node)
+		if !ok || err != nil || !i.Serves(c.queue) {
+			continue
+		}
+		for _, e := range i.Entries {
+			visit(node, e)
+		}
+	}
+}
+
 // Uncordoned returns the nodes that somebody else has uncordoned after their drain: the
 // intent still says that we cordoned them.
 func (c *Cluster) Uncordoned() []Ref {

@@ -68,13 +68,27 @@ func (c *Cluster) Undo(
 			next.FinishedAt = time.Now().UTC()
 		}
 		p := newPatch(node)
-		if key := taintKey(notice.ScheduledChange); !next.Has(notice.ScheduledChange) && slices.Contains(next.Taints, key) {
-			p.Spec.Taints = new(slices.DeleteFunc(slices.Clone(node.Spec.Taints), hasKey(key)))
-			next.Taints = slices.DeleteFunc(slices.Clone(next.Taints), func(k string) bool { return k == key })
+		if stale := staleTaints(next); len(stale) > 0 {
+			p.Spec.Taints = new(slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+				return slices.Contains(stale, t.Key)
+			}))
+			next.Taints = slices.DeleteFunc(slices.Clone(next.Taints), func(key string) bool {
+				return slices.Contains(stale, key)
+			})
 		}
 		return p, p.write(next)
 	})
 	return undone, err
+}
+
+// staleTaints are the keys of our taints for what is over.
+func staleTaints(i intent.Intent) (keys []string) {
+	for _, kind := range notice.Kinds {
+		if key := taintKey(kind); kind.CanEnd() && !i.Has(kind) && slices.Contains(i.Taints, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // SetOutOfService adds the out-of-service taint, or removes ours. The taint's value proves

@@ -221,7 +221,7 @@ func (c *Controller) act(
 	case decision.Cordon, decision.Drain:
 		return c.join(ctx, log, n, id, f, d)
 	case decision.Undo:
-		return c.undo(ctx, log, n, f)
+		return c.undo(ctx, log, n, f, d.Why)
 	case decision.Finish:
 		return c.finish(ctx, log, f)
 	case decision.Complete:

@@ -285,7 +285,7 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		"- With `cluster-name`, it has the tag of this cluster.\n" +
 		"- With neither of the two, it was launched less than 15 minutes ago.\n" +
 		"\nAn instance that is neither pending nor running counts as gone.\n" +
-		personsDoc +
+		polled(t) + personsDoc +
 		"\n## Messages that ask for nothing\n\n| Message | `why` | It is |\n|---|---|---|\n")
 	for _, reason := range notice.Reasons {
 		words := ignoredWords[reason]
@@ -382,7 +382,7 @@ but 15 minutes at most, or ` + "`node-termination-grace-period`" + ` if a lifecy
 |---|---|---|
 | a machine that goes away: a spot interruption, an interrupted Capacity Reservation, a Capacity Block that expires, a stopping instance, a termination hook, or a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
 | the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods on the node stay | ` + "`uncordoned-by-somebody-again`" + ` |
-| a notice that can wait: a rebalance recommendation, a scheduled change, a notice that forces nothing | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
+| a notice that can wait: a rebalance recommendation, a scheduled change, a notice that forces nothing; or an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
 
 If somebody uncordons a node after its drain, the handler takes any later cordon for somebody else's, and never reverts it.
 `

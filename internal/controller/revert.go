@@ -16,18 +16,20 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
-// undo reverts what a cancelled scheduled change did to the nodes of its instance. The change
-// is in Controller.cancelled by now, and is written to the node: no new notice for it is
-// recorded.
+// undo reverts what a cancelled scheduled change, or an impairment that is over, did to the
+// nodes of its instance. The change is in Controller.cancelled by now, and is written to the
+// node: no new notice for it is recorded.
 //
 // A maintenance often stops and starts the instance. Notices of before the start are about
 // an earlier life of the instance, and do not keep the node cordoned.
-func (c *Controller) undo(ctx context.Context, log *slog.Logger, n notice.Notice, f resolution) error {
+func (c *Controller) undo(
+	ctx context.Context, log *slog.Logger, n notice.Notice, f resolution, why decision.Why,
+) error {
 	change := func(i intent.Intent) intent.Intent {
-		return i.Without(n.Change, n.HappenedAt(time.Now())).SinceLaunch(f.launched)
+		return i.Without(n.Kind, n.Change, n.HappenedAt(time.Now())).SinceLaunch(f.launched)
 	}
 	for _, ref := range f.refs {
-		if err := c.revert(ctx, log, ref, decision.WhyChangeEnded, change); err != nil {
+		if err := c.revert(ctx, log, ref, why, change); err != nil {
 			return err
 		}
 	}

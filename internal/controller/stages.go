@@ -45,7 +45,10 @@ func (nd *nodeDrain) tighten(ctx context.Context, changed <-chan struct{}, terms
 
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) drain.Terms {
-	return drain.Terms{Deadline: i.Deadline(), IgnoreBudgets: i.HasDated(notice.StateChange), CordonedAt: i.CordonedAt}
+	return drain.Terms{
+		Deadline: i.Deadline(), CordonedAt: i.CordonedAt,
+		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
+	}
 }
 
 // acquireWorker waits for a worker, if their number is bounded and the drain is not urgent.

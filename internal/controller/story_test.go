@@ -38,6 +38,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/status"
 	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -59,7 +60,9 @@ type story struct {
 	interval time.Duration
 	// sweeps: leaders look for hooks that wait without a notice.
 	sweeps bool
-	stop   func() // the leader, where a story needs that
+	// poll: leaders ask EC2 each minute for scheduled events and failed status checks, as poll says.
+	poll func(*status.Poll)
+	stop func() // the leader, where a story needs that
 }
 
 const (
@@ -170,6 +173,13 @@ func (s *story) lead() (stop func()) {
 			Groups: cfg.Hooks.(*asg.Hooks), Handler: c, HookNames: cfg.HookNames, Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
 		}
 		all.Go(func() { swept.Run(ctx) })
+	}
+	if s.poll != nil {
+		poll := &status.Poll{
+			Source: instance.Statuses{Client: ec2.NewFromConfig(s.aws.Config())}, Handler: c, Interval: time.Minute, Log: cfg.Log, Metrics: metrics,
+		}
+		s.poll(poll)
+		all.Go(func() { poll.Run(ctx) })
 	}
 	stop = sync.OnceFunc(func() {
 		cancel(errors.New("the story stops the leader"))

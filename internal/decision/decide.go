@@ -27,7 +27,8 @@ const (
 //
 //	             ours            no Node yet   Node or instance gone   foreign, elsewhere, unmanaged (unknown: leave)
 //	spot …       drain           hold          drop                    leave (drop, by option)
-//	closed       undo            hold          drop                    leave
+//	impaired     drain           hold          drop                    leave
+//	closed, ok   undo            hold          drop                    leave
 //	stopped …    finish          drop          drop                    leave
 //	running      drop            drop          drop                    drop
 //	terminating  drain, hook     hold, hook    complete the hook       leave
@@ -80,6 +81,8 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		d = Decision{Action: Drop, Why: WhyStillRuns}
 	case Late(n, f.Now) && f.State == Gone && n.Kind.Urgent():
 		d = Decision{Action: Finish, Why: WhyNothingRuns}
+	case n.Kind == notice.InstanceImpaired && n.Ended && (f.State == Stopping || f.State == Gone):
+		d = Decision{Action: Drop, Why: WhyNothingRuns} // EC2 checks only what runs
 	case n.Ended && f.Ownership == Pending: // its Node has to learn that the change is over
 		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, n.HappenedAt(f.Now).Add(Young)
 	case n.Ended || n.Gone:
@@ -163,6 +166,11 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 		if n.Deadline.After(now) {
 			d.Deadline = n.Deadline
 		}
+	case notice.InstanceImpaired:
+		if n.Ended {
+			return Decision{Why: WhyRecovered}
+		}
+		d = Decision{Why: WhyImpaired, Deadline: n.HappenedAt(now).Add(p.NodeGracePeriod)}
 	case notice.ASGTerminate:
 		d = Decision{Why: WhyScaleIn}
 		if p.Owns(n.Hook) { // another one does not end the instance: ours holds it open
@@ -230,8 +238,10 @@ func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 }
 
 // MachineGoes reports whether the machine goes away even if somebody uncordons its node.
-// Otherwise the drain is called off by that.
+// Otherwise the drain is called off by that. An impaired machine may stay, and the deadline of its
+// drain is ours.
 func MachineGoes(i intent.Intent, now time.Time, p Policy) bool {
+	i = i.Forget(func(e intent.Entry) bool { return e.Kind == notice.InstanceImpaired })
 	return i.Has(notice.ASGTerminate) || !CanWait(i, now, p)
 }
 

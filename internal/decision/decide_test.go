@@ -145,6 +145,14 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Ended: true},
 			want: Decision{Action: Undo, Why: WhyChangeEnded},
 		},
+		"an impaired instance is drained within the grace period": {
+			n:    notice.Notice{Kind: notice.InstanceImpaired, Time: at(-3)},
+			want: Decision{Action: Drain, Why: WhyImpaired, Deadline: at(117)},
+		},
+		"an instance that is not impaired any more": {
+			n:    notice.Notice{Kind: notice.InstanceImpaired, Time: at(-3), Ended: true},
+			want: Decision{Action: Undo, Why: WhyRecovered},
+		},
 		"a termination hook lasts its timeout, less the time to complete it": {
 			n: notice.Notice{Kind: notice.ASGTerminate, Time: at(-10), Hook: hook}, limits: limits,
 			want: Decision{Action: Drain, Why: WhyScaleIn, Deadline: at(285)},
@@ -293,12 +301,34 @@ func TestANoticeIsAboutALifeOfItsInstanceUnlessItIsAboutItsCapacityBlock(t *test
 	}
 }
 
+// EC2 checks only instances that run: one that has stopped is not impaired, and not well either.
+func TestAnImpairmentIsOverOnlyIfTheInstanceRuns(t *testing.T) {
+	for state, want := range map[InstanceState]Decision{
+		NotKnown: {Action: Undo, Why: WhyRecovered},
+		Running:  {Action: Undo, Why: WhyRecovered},
+		Stopping: {Action: Drop, Why: WhyNothingRuns},
+		Gone:     {Action: Drop, Why: WhyNothingRuns},
+	} {
+		n := notice.Notice{Kind: notice.InstanceImpaired, Time: at(-3), Ended: true}
+		diffDecision(t, want, Decide(n, Facts{Ownership: Ours, State: state, Now: now}, policy))
+	}
+}
+
+func TestWhoeverUncordonsANodeThatIsOnlyImpairedIsHeeded(t *testing.T) {
+	impaired := intent.Intent{}.With(intent.Entry{Kind: notice.InstanceImpaired, Deadline: at(120)}, nil, now)
+	spot := impaired.With(intent.Entry{Kind: notice.SpotInterruption, Deadline: at(120)}, nil, now)
+	if MachineGoes(impaired, now, policy) || !MachineGoes(spot, now, policy) || CanWait(impaired, now, policy) {
+		t.Errorf("the machine goes: %t, with a spot warning %t; the drain can wait: %t",
+			MachineGoes(impaired, now, policy), MachineGoes(spot, now, policy), CanWait(impaired, now, policy))
+	}
+}
+
 // Whatever comes, a decision has a reason, and its deadline is none of the future's making.
 func TestEveryDecisionHasAReason(t *testing.T) {
 	for _, kind := range notice.Kinds {
 		for _, w := range []Ownership{Foreign, Unmanaged, Unknown, Pending, Departed, Ours} {
 			for _, ended := range []bool{false, true} {
-				n := notice.Notice{Kind: kind, Time: now, Deadline: at(120), Ended: ended && kind == notice.ScheduledChange, Gone: ended && kind == notice.StateChange}
+				n := notice.Notice{Kind: kind, Time: now, Deadline: at(120), Ended: ended && kind.CanEnd(), Gone: ended && kind == notice.StateChange}
 				d := Decide(n, Facts{Ownership: w, Limits: notice.HookLimits{Timeout: time.Hour, Global: time.Hour}, Now: now}, policy)
 				if d.Why == "" || d.Action.String() == "" {
 					t.Errorf("%v, whose %d: %+v", kind, w, d)

@@ -20,7 +20,7 @@ const (
 	Hold                   // ours, but without a Node so far: hold the message until one comes
 	Cordon                 // cordon the node, and that is all
 	Drain                  // cordon the node and drain it
-	Undo                   // revert what a scheduled change that is cancelled did to the node
+	Undo                   // revert what a scheduled change that is cancelled, or an impairment, did to the node
 	Finish                 // nothing runs on the instance any more: end its drain
 	Complete               // no Node will come: complete the lifecycle hook
 	Launch                 // complete the launch hook once the Node is ready
@@ -154,6 +154,8 @@ const (
 	WhyScheduledNetwork Why = "scheduled-network-maintenance"
 	WhyScheduledChange  Why = "scheduled-change"
 	WhyChangeEnded      Why = "scheduled-change-ended"
+	WhyImpaired         Why = "instance-impaired"
+	WhyRecovered        Why = "instance-not-impaired"
 	WhyConsequence      Why = "consequence-of-finished-drain"
 	WhyScaleIn          Why = "lifecycle-hook-terminating"
 	WhyLaunch           Why = "lifecycle-hook-launching"

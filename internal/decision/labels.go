@@ -68,6 +68,8 @@ func (p Policy) examples(kind notice.Kind) []notice.Notice {
 			{Kind: kind, Effect: notice.CutsNetwork},
 			{Kind: kind, Ended: true},
 		}
+	case notice.InstanceImpaired:
+		return []notice.Notice{n, {Kind: kind, Ended: true}}
 	case notice.ASGTerminate, notice.ASGLaunch:
 		if len(p.HookNames) == 0 {
 			n.Hook.Name = "any"

@@ -7,6 +7,7 @@ var checks = []check{
 	{"credentials-source", groupIdentity, credentialsSource},
 	{"account", groupIdentity, account},
 	{"permissions", groupIdentity, permissions},
+	{"status-poll", groupIdentity, statusPoll},
 
 	{"queue", groupQueue, queue},
 	{"queue-type", groupQueue, queueType},

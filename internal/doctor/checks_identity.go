@@ -145,6 +145,9 @@ func permissions(f *Facts) verdict {
 	var missing, useful, unsure []string
 	neededUnsure := false
 	for _, p := range f.Permissions {
+		if p.Action == pollAction { // statusPoll tells of it
+			continue
+		}
 		_, notAsked := errors.AsType[*BlockedError](p.Err)
 		switch {
 		case p.Err == nil:
@@ -180,6 +183,34 @@ func permissions(f *Facts) verdict {
 		return ok("%s has the %s that the handler needs, as IAM says", who, count(len(f.Permissions), "permission"))
 	}
 	return ok("the role has the %s that could be tried", count(len(f.Permissions), "permission"))
+}
+
+// pollAction is what the poll of EC2 needs.
+const pollAction = "ec2:DescribeInstanceStatus"
+
+// statusPoll checks that the handler can ask EC2 for what no message has to tell.
+func statusPoll(f *Facts) verdict {
+	const subject = "whether EC2 can be polled"
+	switch {
+	case !f.Options.Poll:
+		return ok("EC2 is not polled for scheduled events and impaired instances, as status-interval says")
+	case f.Role.Err != nil:
+		return unknown(subject, blocked("permissions", f.Role.Err))
+	}
+	for _, p := range f.Permissions {
+		switch {
+		case p.Action != pollAction:
+		case p.Err == nil:
+			return ok("EC2 is polled for scheduled events and impaired instances")
+		case denied(p.Err):
+			return warn("add "+pollAction+" to the role's policy, as in deploy/iam/policy.json, or set status-interval=-1",
+				"the poll of EC2 is off, because the role lacks %s: a scheduled event whose notice is lost, and an "+
+					"impaired instance, are not found", pollAction)
+		default:
+			return unknown(subject, p.Err)
+		}
+	}
+	return unclear("", "%s was not tried", subject)
 }
 
 // roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is

@@ -60,7 +60,7 @@ func healthy() *Facts {
 		Now: now,
 		Options: Options{
 			QueueURL: queueURL, QueueName: "nth", Account: testAccount, Region: "us-east-1", Partition: "aws", EventAccounts: []string{testAccount}, CheckTag: true, ManagedTag: tag,
-			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "node-termination-handler",
+			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "node-termination-handler", Poll: true,
 		},
 		Caller: value(Caller{ARN: "arn:aws:sts::123456789012:assumed-role/nth/x", Account: testAccount, Source: SourcePodIdentity}),
 		Queue: value(Queue{
@@ -82,7 +82,7 @@ func healthy() *Facts {
 		DeadLetters: map[string]Answer[DeadLetterQueue]{deadARN: value(DeadLetterQueue{
 			Queue: Queue{ARN: deadARN, Retention: 14 * 24 * time.Hour, Policy: policyFor(eventBridge, ownRules)},
 		})},
-		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}},
+		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}, {Action: pollAction}},
 		User:        value(User{Name: user, Version: "v1.36.3"}),
 		Access:      map[kube.Access]Answer[bool]{},
 		Lease:       value(Lease{Holder: "nth-1_x", Renewed: now.Add(-time.Second), Duration: 15 * time.Second}),
@@ -153,11 +153,11 @@ var ailments = []struct {
 	{"a person of another account, and a role that is not known", func(f *Facts) {
 		f.Caller.Value.Account = "111122223333"
 		f.Role.Err = errDenied
-	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}, "x:Y"},
+	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown, "status-poll": Unknown}, "x:Y"},
 	{"a person of another account, and a role that is", func(f *Facts) {
 		f.Caller.Value.Account = "111122223333"
 		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
-	}, nil, "the handler's role arn:aws:iam::123456789012:role/nth has the 2 permissions that the handler needs, as IAM says"},
+	}, nil, "the handler's role arn:aws:iam::123456789012:role/nth has the 3 permissions that the handler needs, as IAM says"},
 	{"a role without a permission, as IAM says", func(f *Facts) {
 		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
 		f.Permissions[0].Err = errDenied
@@ -212,7 +212,10 @@ var ailments = []struct {
 	{"no permission to receive", func(f *Facts) { f.Permissions[0].Err = errDenied; f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Failed}, "sqs:ChangeMessageVisibility, sqs:ReceiveMessage"},
 	{"no permission to extend", func(f *Facts) { f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Warning}, "sqs:ChangeMessageVisibility"},
 	{"permissions that could not be tried", func(f *Facts) { f.Permissions[1].Err = errSlow }, map[string]Status{"permissions": Unknown}, "no answer"},
-	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown}, "not tried"},
+	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown, "status-poll": Unknown}, "not tried"},
+	{"no permission to poll EC2", func(f *Facts) { f.Permissions[2].Err = errDenied }, map[string]Status{"status-poll": Warning}, "the poll of EC2 is off, because the role lacks ec2:DescribeInstanceStatus"},
+	{"a poll that is off", func(f *Facts) { f.Options.Poll, f.Permissions[2].Err = false, errDenied }, nil, ""},
+	{"a poll that could not be tried", func(f *Facts) { f.Permissions[2].Err = errSlow }, map[string]Status{"status-poll": Unknown}, "whether EC2 can be polled"},
 
 	{"no queue", func(f *Facts) { f.Queue = Answer[Queue]{Err: errAbsent} }, ofTheQueue(Failed), "no queue nth in account 123456789012 and region us-east-1"},
 	{"a queue that may not be read", func(f *Facts) { f.Queue = Answer[Queue]{Err: errDenied} }, ofTheQueue(Unknown), "x:Y"},
@@ -752,7 +755,7 @@ func TestWhoRunsDoctorBeforeInstallingAcceptsThatThereIsNoHandler(t *testing.T) 
 			got[finding.ID] = finding.Status
 		}
 	}
-	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}
+	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown, "queue-decrypt": Unknown, "status-poll": Unknown}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("not well (-want +got):\n%s", diff)
 	}

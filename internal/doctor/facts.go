@@ -111,6 +111,7 @@ type Options struct {
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
 	Sweep             bool     // the handler looks for hooks whose notices were lost
+	Poll              bool     // it asks EC2 for scheduled events and status checks
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool

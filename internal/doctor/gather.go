@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +71,7 @@ type inquiry struct {
 	instances func() Answer[[]Instance]
 	groups    func() Answer[[]Group]
 	hookTries func() []Permission
+	pollTries func() []Permission
 	role      func() simulation
 }
 
@@ -201,6 +203,12 @@ func (i *inquiry) askInstances(ctx context.Context) {
 	i.hookTries = ask(ctx, i.questions, "permissions of Auto Scaling", func(ctx context.Context) []Permission {
 		return i.AWS.hookPermissions(ctx, i.groups(), i.Options)
 	})
+	i.pollTries = ask(ctx, i.questions, "permissions of EC2", func(ctx context.Context) []Permission {
+		if err := i.noAWS(); err != nil {
+			return []Permission{{Action: pollAction, Err: err}}
+		}
+		return i.AWS.pollPermissions(ctx, i.Options)
+	})
 	i.role = ask(ctx, i.questions, "the handler's role", func(ctx context.Context) simulation {
 		if i.noAWS() != nil {
 			return simulation{}
@@ -235,7 +243,7 @@ func (i *inquiry) facts() *Facts {
 // permissions are the permissions of the handler's role: as IAM says, or, if doctor runs with that
 // role, as calls that were tried say.
 func (i *inquiry) permissions(f *Facts) []Permission {
-	tries := append(i.queueTries(), i.hookTries()...)
+	tries := slices.Concat(i.queueTries(), i.hookTries(), i.pollTries())
 	if f.Role.Simulated {
 		return i.role().permissions
 	}

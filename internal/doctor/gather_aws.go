@@ -53,7 +53,8 @@ type AWS struct {
 
 	SimulatePrincipalPolicy call[iam.SimulatePrincipalPolicyInput, iam.SimulatePrincipalPolicyOutput, iam.Options]
 
-	DescribeInstances call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOutput, ec2.Options]
+	DescribeInstances      call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOutput, ec2.Options]
+	DescribeInstanceStatus call[ec2.DescribeInstanceStatusInput, ec2.DescribeInstanceStatusOutput, ec2.Options]
 
 	DescribeAutoScalingGroups call[
 		autoscaling.DescribeAutoScalingGroupsInput, autoscaling.DescribeAutoScalingGroupsOutput, autoscaling.Options,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -33,6 +34,15 @@ func (a *AWS) queuePermissions(ctx context.Context, url string) []Permission {
 		tried(ctx, "sqs:DeleteMessage", true, remove),
 		tried(ctx, "sqs:ChangeMessageVisibility", false, change),
 	}
+}
+
+// pollPermissions is empty if EC2 is not polled.
+func (a *AWS) pollPermissions(ctx context.Context, o Options) []Permission {
+	if !o.Poll {
+		return nil
+	}
+	_, err := a.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: aws.Bool(true)})
+	return []Permission{tried(ctx, pollAction, false, err)}
 }
 
 func (a *AWS) hookPermissions(ctx context.Context, groups Answer[[]Group], o Options) []Permission {
@@ -87,6 +97,9 @@ func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Opti
 	}
 	hooks := slices.ContainsFunc(groups, func(g Group) bool { return len(g.Hooks.Value) > 0 })
 	describes := []action{{"ec2:DescribeInstances", o.CheckTag}, {"autoscaling:DescribeLifecycleHooks", false}}
+	if o.Poll {
+		describes = append(describes, action{pollAction, false})
+	}
 	if hooks && o.Sweep {
 		describes = append(describes, action{"autoscaling:DescribeAutoScalingGroups", false})
 	}

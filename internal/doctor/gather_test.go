@@ -100,7 +100,7 @@ func newSite(t *testing.T) *site {
 	s.Gatherer = doctor.Gatherer{
 		Patience: 10 * time.Second,
 		Options: doctor.Options{
-			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", Partition: "aws", EventAccounts: []string{"123456789012"}, CheckTag: true, ManagedTag: tag,
+			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", Partition: "aws", EventAccounts: []string{"123456789012"}, CheckTag: true, ManagedTag: tag, Poll: true,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "a-lease", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
 		},
 		AWS: doctor.AWS{
@@ -111,6 +111,7 @@ func newSite(t *testing.T) *site {
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
 			SimulatePrincipalPolicy:   iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
+			DescribeInstanceStatus:    ec2.NewFromConfig(cfg).DescribeInstanceStatus,
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups, DescribeLifecycleHooks: groups.DescribeLifecycleHooks,
 			CompleteLifecycleAction: groups.CompleteLifecycleAction, RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
 		},

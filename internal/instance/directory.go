@@ -318,9 +318,7 @@ func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*
 	if err == nil {
 		return out, nil
 	}
-	// Only EC2 has this code. STS, which the SDK may ask for credentials within the call,
-	// says AccessDenied.
-	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "UnauthorizedOperation" {
+	if isDenied(err) {
 		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
 	}
 	if cause := context.Cause(ctx); cause != nil {

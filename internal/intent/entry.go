@@ -71,6 +71,8 @@ type Past struct {
 	Kind   notice.Kind `json:"kind"`
 	Change string      `json:"change,omitempty"`
 	IDs    []string    `json:"ids,omitempty"`
-	// CalledOff is when a scheduled change was over: an announcement that is no newer is void.
+	// CalledOff is when what can end was over: an announcement that is no newer is void.
 	CalledOff time.Time `json:"calledOff,omitzero"`
+	// Due is when a scheduled change takes place, if that was ahead when it was last heard of.
+	Due time.Time `json:"due,omitzero"`
 }

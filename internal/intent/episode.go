@@ -107,7 +107,11 @@ func (i Intent) Forget(over func(Entry) bool) Intent {
 	var stay []Entry
 	for _, e := range i.Entries {
 		if over(e) {
-			i = i.past(Past{Kind: e.Kind, Change: e.Change, IDs: e.IDs})
+			p := Past{Kind: e.Kind, Change: e.Change, IDs: e.IDs}
+			if e.Kind == notice.ScheduledChange {
+				p.Due = e.Deadline
+			}
+			i = i.past(p)
 		} else {
 			stay = append(stay, e)
 		}
@@ -138,7 +142,7 @@ func (i Intent) SinceBoot(bootID string, launchKnown bool, now time.Time) Intent
 	i.BootID = bootID
 	for _, e := range slices.Clone(i.Entries) {
 		if e.Kind == notice.ScheduledChange && !e.Deadline.After(now) {
-			i = i.Without(e.Change, now)
+			i = i.Without(e.Kind, e.Change, now)
 		}
 	}
 	open := len(i.Hooks) > 0 && (i.HookDeadline().IsZero() || i.HookDeadline().After(now))
@@ -157,6 +161,9 @@ func (i Intent) past(p Past) Intent {
 		if p.CalledOff.Before(i.Past[at].CalledOff) {
 			p.CalledOff = i.Past[at].CalledOff
 		}
+		if p.Due.IsZero() {
+			p.Due = i.Past[at].Due
+		}
 		i.Past = slices.Delete(i.Past, at, at+1)
 	}
 	i.Past = append(i.Past, p)
@@ -172,17 +179,18 @@ func (i Intent) Released(now time.Time) Intent {
 	return i
 }
 
-// Without takes back a scheduled change that was over at the time.
-func (i Intent) Without(change string, at time.Time) Intent {
-	i = i.Forget(func(e Entry) bool { return e.Kind == notice.ScheduledChange && e.Change == change })
-	return i.past(Past{Kind: notice.ScheduledChange, Change: change, CalledOff: at})
+// Without takes back a notice that can end, and was over at the time: a scheduled change, or an
+// impairment, which has no name.
+func (i Intent) Without(kind notice.Kind, change string, at time.Time) Intent {
+	i = i.Forget(func(e Entry) bool { return e.Kind == kind && e.Change == change })
+	return i.past(Past{Kind: kind, Change: change, CalledOff: at})
 }
 
 // CalledOff takes back all notices, because somebody wants the node as it was.
 func (i Intent) CalledOff(at time.Time) Intent {
 	for _, e := range i.Entries {
-		if e.Kind == notice.ScheduledChange {
-			i = i.Without(e.Change, at)
+		if e.Kind.CanEnd() {
+			i = i.Without(e.Kind, e.Change, at)
 		}
 	}
 	return i.Forget(func(Entry) bool { return true })

@@ -49,7 +49,7 @@ func TestAMachineThatStillGoesOutlivesTheEpisode(t *testing.T) {
 	if !i.Deadline().Equal(at(120)) {
 		t.Errorf("deadline %s, want that of the spot warning", i.Deadline())
 	}
-	if i = i.Without("x", at(50)); len(i.Entries) != 1 {
+	if i = i.Without(notice.ScheduledChange, "x", at(50)); len(i.Entries) != 1 {
 		t.Errorf("entries %+v, want the spot warning's", i.Entries)
 	}
 	hooked := finished(Intent{}.With(Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Deadline: at(3600)}, &Hook{Name: "drain", Deadline: at(3600)}, now), 30)
@@ -85,11 +85,11 @@ func TestTheNewestEventSaysWhenAChangeTakesPlace(t *testing.T) {
 }
 
 func TestAChangeThatIsOverIsRememberedAndItsAnnouncementsAreVoid(t *testing.T) {
-	i := Intent{}.With(change("x", "a", 0, 1000), nil, now).Without("x", at(100))
+	i := Intent{}.With(change("x", "a", 0, 1000), nil, now).Without(notice.ScheduledChange, "x", at(100))
 	if hasChange(i, "x") || !i.Over(change("x", "late", 99, 1000)) || i.Over(change("x", "newer", 101, 1000)) || i.Over(change("y", "other", 50, 1000)) {
 		t.Errorf("%+v", i)
 	}
-	if i = i.Without("x", at(50)); !i.Over(change("x", "late", 99, 1000)) {
+	if i = i.Without(notice.ScheduledChange, "x", at(50)); !i.Over(change("x", "late", 99, 1000)) {
 		t.Error("an older closing takes the newer one's place")
 	}
 }
@@ -143,7 +143,7 @@ func TestWhoJoinsUnderAnotherQueueIsNotedAndAnEpisodeHasTheQueueOfItsFirstNotice
 func TestEpisodesDoNotGrowTheAnnotation(t *testing.T) {
 	var i Intent
 	for k := range 500 {
-		i = finished(i.With(change(fmt.Sprint("change", k), fmt.Sprint("id", k), k, k+1), nil, at(k)), k).Without(fmt.Sprint("change", k), at(k))
+		i = finished(i.With(change(fmt.Sprint("change", k), fmt.Sprint("id", k), k, k+1), nil, at(k)), k).Without(notice.ScheduledChange, fmt.Sprint("change", k), at(k))
 		i = finished(i.With(spot(fmt.Sprint("spot", k), -5000), nil, at(k)), k)
 	}
 	text, err := json.Marshal(i)

@@ -195,16 +195,16 @@ func (i Intent) hadBefore(e Entry) bool {
 	})
 }
 
-// void reports whether e announces a scheduled change that was over at the time
-// of the announcement or later.
+// void reports whether e announces something that was over at the time of the announcement or
+// later.
 func (i Intent) void(e Entry) bool {
-	return e.Kind == notice.ScheduledChange && slices.ContainsFunc(i.Past, func(p Past) bool {
+	return e.Kind.CanEnd() && slices.ContainsFunc(i.Past, func(p Past) bool {
 		return p.Kind == e.Kind && p.Change == e.Change && !p.CalledOff.IsZero() && !e.Time.After(p.CalledOff)
 	})
 }
 
 // Over reports whether nothing is left to do for e: its event belongs to an earlier
-// episode, or it announces a change that is over.
+// episode, or it announces what is over.
 func (i Intent) Over(e Entry) bool { return i.hadBefore(e) || i.void(e) }
 
 func (i Intent) find(e Entry) int {

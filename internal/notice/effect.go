@@ -45,6 +45,20 @@ var effects = map[string]Effect{
 	"AWS_EC2_ULTRASERVER_MAINTENANCE_COMPLETED":    Unclear,
 }
 
+// eventEffects are the codes of scheduled events that EC2 lists. A system-maintenance is one of
+// the network or of the power, and its code does not say which.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
+var eventEffects = map[string]Effect{
+	"instance-retirement": EndsMachine,
+	"instance-stop":       EndsMachine,
+	"instance-reboot":     RebootsMachine,
+	"system-reboot":       RebootsMachine,
+	"system-maintenance":  Unclear,
+}
+
+// EffectOfEvent is the effect of a scheduled event with this code, as EC2 lists it.
+func EffectOfEvent(code string) Effect { return eventEffects[code] }
+
 // effectOf is the effect of a scheduled change with this code.
 func effectOf(code string) Effect { return effects[code] }
 

@@ -27,6 +27,7 @@ var aliases = map[Kind][]string{
 	CapacityBlockExpiration: {
 		"capacity-block", "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning",
 	},
+	InstanceImpaired: {"impaired", "instance-status-impaired", "system-status-impaired"},
 }
 
 // Names are the kind's name, and its others; the first of these is the shortest that people say.

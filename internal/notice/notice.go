@@ -37,12 +37,16 @@ const (
 	// CapacityBlockExpiration says that a Capacity Block ends, and all its instances with it.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
 	CapacityBlockExpiration
+	// InstanceImpaired says that the status checks of an instance fail, or that they do not fail
+	// any more. No message tells of it: the leader asks EC2.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
+	InstanceImpaired
 )
 
 // Kinds are all kinds that are acted on, in the order of their constants.
 var Kinds = []Kind{
 	SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, ASGTerminate, ASGLaunch,
-	CapacityReservationInterruption, CapacityBlockExpiration,
+	CapacityReservationInterruption, CapacityBlockExpiration, InstanceImpaired,
 }
 
 // String is the kind's name in logs, metrics and the intent annotation.
@@ -64,6 +68,8 @@ func (k Kind) String() string {
 		return "CapacityReservationInterruption"
 	case CapacityBlockExpiration:
 		return "CapacityBlockExpiration"
+	case InstanceImpaired:
+		return "InstanceImpaired"
 	case Ignored:
 	}
 	return "Ignored"
@@ -84,14 +90,20 @@ func (k Kind) Urgent() bool {
 	switch k {
 	case SpotInterruption, StateChange, CapacityReservationInterruption, CapacityBlockExpiration:
 		return true
-	case RebalanceRecommendation, ScheduledChange, ASGTerminate, ASGLaunch, Ignored:
+	case RebalanceRecommendation, ScheduledChange, ASGTerminate, ASGLaunch, InstanceImpaired, Ignored:
 	}
 	return false
 }
 
-// EndsInstance reports whether notices of the kind say that the instance stops or is
-// interrupted. A recommendation does not.
-func (k Kind) EndsInstance() bool { return k.Urgent() || k == ScheduledChange || k == ASGTerminate }
+// EndsInstance reports whether the end of the instance is to be expected after notices of the
+// kind. A recommendation does not say that it ends.
+func (k Kind) EndsInstance() bool {
+	return k.Urgent() || k == ScheduledChange || k == ASGTerminate || k == InstanceImpaired
+}
+
+// CanEnd reports whether a later notice can say that what a notice of the kind announced is over
+// or was called off.
+func (k Kind) CanEnd() bool { return k == ScheduledChange || k == InstanceImpaired }
 
 // SurvivesRestart reports whether notices of the kind still hold for an instance that was
 // started after them. A Capacity Block ends for whatever runs in it.
@@ -146,9 +158,11 @@ type Notice struct {
 	Instances []string
 	// Reservation is the id of the Capacity Reservation of a CapacityBlockExpiration.
 	Reservation string
-	// Change names a ScheduledChange across its updates: the ARN of the Health event.
+	// Change names a ScheduledChange across its updates: the ARN of the Health event, or the
+	// InstanceEventId that EC2 lists, which begins with PolledChange.
 	Change string
-	// Ended is true for a ScheduledChange that is over or was called off.
+	// Ended is true for a ScheduledChange that is over or was called off, and for an
+	// InstanceImpaired of an instance whose status checks do not fail any more.
 	Ended bool
 	// Resolved are those of Instances for which a ScheduledChange that goes on is over.
 	Resolved []string
@@ -156,13 +170,18 @@ type Notice struct {
 	Gone bool
 	// Runs is true for a StateChange that says that the instance runs, for the first time or again.
 	Runs bool
-	// Detail is the instance-action, state or event type code, for people.
+	// Detail is the instance-action, state, event type code or status check, for people.
 	Detail string
 	// Effect is what a ScheduledChange does to the machine, as far as its code says.
 	Effect Effect
 	// Hook is set for ASGTerminate and ASGLaunch.
 	Hook Hook
 }
+
+// PolledChange begins the Change of a ScheduledChange that EC2 lists, and that no message has
+// to tell of.
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceStatusEvent.html
+const PolledChange = "instance-event-"
 
 // Hook is the lifecycle action that Auto Scaling waits for.
 type Hook struct {

@@ -44,6 +44,9 @@ type Options struct {
 	ManagedTag  string // key of the tag; not empty if CheckTag
 	ClusterName string // empty: unknown
 
+	StatusInterval time.Duration // 0: EC2 is not asked for scheduled events and status checks
+	DrainImpaired  bool
+
 	DryRun                   bool
 	CordonOnly               bool
 	TaintNode                bool

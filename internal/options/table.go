@@ -117,6 +117,23 @@ func (c *Options) drainOptions() []Option {
 			Help: "Name of the EKS cluster, as in the tag kubernetes.io/cluster/NAME. The tag identifies " +
 				"instances of this cluster that have no Node yet.",
 		},
+		{
+			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"},
+			Group: groupInstances, Default: "60",
+			value: secondsOr(&c.StatusInterval, 0, 10, 3600),
+			Help: "Seconds between two polls of EC2, for scheduled events of instances and for instances whose status " +
+				"checks fail. The node of an instance with a scheduled event is drained, as for a notice of AWS Health. " +
+				"Needs ec2:DescribeInstanceStatus: without it there are no polls. Negative: no polls.",
+		},
+		{
+			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"},
+			Group: groupInstances, Default: "false",
+			value: boolean(&c.DrainImpaired),
+			Help: "Drain the node of an instance whose instance status or system status is impaired for two minutes, " +
+				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks " +
+				"pass again, the node is uncordoned. If more than five nodes, and more than a fifth of all, are impaired, " +
+				"none is drained for that. Needs status-interval. false: the node gets an Event.",
+		},
 
 		{
 			Names: Names{"dry-run", "DRY_RUN", "dryRun"},

@@ -121,6 +121,9 @@ func (c *Options) fillIn() {
 	if c.KubeBurst < 0 {
 		c.KubeQPS = -1
 	}
+	if c.DrainImpaired && c.StatusInterval == 0 {
+		c.Warnings = append(c.Warnings, "drain-impaired-instances does nothing: status-interval is off")
+	}
 }
 
 func (c *Options) validateServers(got map[string]Setting) Problems {

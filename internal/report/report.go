@@ -72,6 +72,7 @@ const (
 	CallOff        StepKind = "call-off"        // after somebody uncordoned it, and the drain can wait
 	Ignore         StepKind = "ignore"          // a notice about a node that the controller does not manage
 	Retain         StepKind = "retain"          // by the Auto Scaling group, after an abandoned termination
+	Impair         StepKind = "impair"          // the instance, of which the status checks fail
 )
 
 // A Drain is a drain that has ended.

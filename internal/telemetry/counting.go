@@ -62,14 +62,31 @@ func (m *Metrics) Swept(retained int, err error) {
 // Unannounced implements sweep.Metrics.
 func (m *Metrics) Unannounced() { m.unannounced.Inc() }
 
+// Polled implements status.Metrics.
+func (m *Metrics) Polled(impaired int, err error, denied bool) {
+	m.impaired.Set(float64(impaired))
+	result := resultOf(err)
+	if denied {
+		result = resultDenied
+	}
+	m.polls.WithLabelValues(result).Inc()
+}
+
+// The results of a call, as the values of a label.
+const (
+	resultOK     = "ok"
+	resultError  = "error"
+	resultDenied = "denied"
+)
+
 // resultOf is the result of a call to Auto Scaling as the value of a label.
 func resultOf(err error) string {
 	if _, denied := errors.AsType[*asg.PermissionError](err); denied {
-		return "denied"
+		return resultDenied
 	} else if err != nil {
-		return "error"
+		return resultError
 	}
-	return "ok"
+	return resultOK
 }
 
 func (m *Metrics) lifecycle(call string, err error) {

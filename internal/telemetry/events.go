@@ -40,6 +40,7 @@ var noticeReasons = map[notice.Kind]string{
 
 	notice.CapacityReservationInterruption: "CapacityReservationInterruption",
 	notice.CapacityBlockExpiration:         "CapacityBlockExpiration",
+	notice.InstanceImpaired:                "InstanceImpaired",
 }
 
 // steps are the texts of the Events about the controller's steps on a node. The reason
@@ -71,6 +72,10 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 		"InstanceRetained",
 		"The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it",
 		"The instance could not be retained", corev1.EventTypeWarning,
+	},
+	report.Impair: {
+		"InstanceImpaired", "The status checks of the node's instance fail",
+		"The status checks could not fail", corev1.EventTypeWarning,
 	},
 	report.CallOff: {
 		"DrainCalledOff", "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",

@@ -86,6 +86,8 @@ type Metrics struct {
 	hookSlack      prometheus.Observer
 	unannounced    prometheus.Counter
 	retained       prometheus.Gauge
+	polls          *prometheus.CounterVec
+	impaired       prometheus.Gauge
 	sweeps         *prometheus.CounterVec
 	// Is anybody told?
 	eventWrites *prometheus.CounterVec
@@ -211,7 +213,7 @@ func New() *Metrics {
 	m.lifecycleCalls = c.counters(namespace+"lifecycle_calls_total",
 		"Calls to Auto Scaling about lifecycle hooks. If the hook no longer exists, the call counts as `ok`.",
 		label{name: "call", values: []string{"complete", "describe", "heartbeat"}},
-		label{name: "result", values: []string{"ok", "error", "denied"}})
+		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
 	m.hookSlack = c.histograms(namespace+"lifecycle_hook_slack_seconds",
 		"Time between the completion of the hook and its timeout. Zero or negative: it was completed too late.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
@@ -225,10 +227,17 @@ func New() *Metrics {
 		"Lifecycle hooks that waited without a notice, and that the sweep has found. More than a few mean that a "+
 			"rule of EventBridge is missing or wrong.")
 	m.sweeps = c.counters(namespace+"sweeps_total", "Sweeps for lifecycle hooks that wait without a notice.",
-		label{name: "result", values: []string{"ok", "error", "denied"}})
+		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
 	m.retained = c.gauges(namespace+"instances_retained",
 		"Instances of nodes that their Auto Scaling group keeps, because the termination was abandoned. A person "+
 			"has to end them.").WithLabelValues()
+
+	c.answers("What does EC2 say of the machines?")
+	m.polls = c.counters(namespace+"status_polls_total",
+		"Polls for scheduled events of instances, and for instances whose status checks fail.",
+		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+	m.impaired = c.gauges(namespace+"instances_impaired",
+		"Instances of nodes whose instance status or system status is impaired for two minutes or longer.").WithLabelValues()
 
 	c.answers("How do AWS and the API server answer?")
 	m.requests = newRequests(c)
@@ -254,7 +263,7 @@ func New() *Metrics {
 			"completion of its lifecycle hook.",
 		label{name: "node_action", values: []string{
 			"call-off", "cordon", "cordon-again", "cordon-and-drain", "hold-back",
-			"ignore", "left-uncordoned", "post-drain", "pre-drain",
+			"ignore", "impair", "left-uncordoned", "post-drain", "pre-drain",
 			"retain", "uncordon",
 		}}, label{name: "node_status", values: []string{status(nil), status(errMissed)}})
 	m.eventErrors = c.counters("events_error_total", "Receives that failed, and messages that cannot be read.",

@@ -47,7 +47,7 @@ const (
 // calls are the calls to AWS that this program makes, except those that get credentials.
 var calls = map[string][]string{
 	apiSQS: {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
-	apiEC2: {"DescribeInstances"},
+	apiEC2: {"DescribeInstanceStatus", "DescribeInstances"},
 	apiAutoScaling: {
 		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeLifecycleHooks",
 		"RecordLifecycleActionHeartbeat",

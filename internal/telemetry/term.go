@@ -23,6 +23,7 @@ func (m *Metrics) Lead(t Term) (end func()) {
 	return func() {
 		m.term.Store(nil)
 		m.retained.Set(0)
+		m.impaired.Set(0)
 		m.unmanagedNodes.Reset()
 		m.taggedNodes.Reset()
 		m.taggedInstances.Reset()

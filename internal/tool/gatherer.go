@@ -35,7 +35,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag,
 			DeleteForeign: c.DeleteIfNodeNotFound, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
-			Sweep:       c.SweepInterval > 0,
+			Sweep: c.SweepInterval > 0, Poll: c.StatusInterval > 0,
 			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, PodGrace: c.PodGracePeriod,
 			Lease: c.LeaseName, Version: version,
 		},
@@ -53,7 +53,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 
 			SimulatePrincipalPolicy: iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 
-			DescribeInstances: instances.DescribeInstances,
+			DescribeInstances: instances.DescribeInstances, DescribeInstanceStatus: instances.DescribeInstanceStatus,
 
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups,
 			DescribeLifecycleHooks:    groups.DescribeLifecycleHooks,

@@ -109,7 +109,7 @@ func (t *target) lookUp(ctx context.Context) error {
 	case notice.CapacityBlockExpiration:
 		return t.lookUpBlock(ctx)
 	case notice.SpotInterruption, notice.RebalanceRecommendation, notice.StateChange, notice.ScheduledChange,
-		notice.ASGLaunch, notice.CapacityReservationInterruption, notice.Ignored:
+		notice.ASGLaunch, notice.CapacityReservationInterruption, notice.InstanceImpaired, notice.Ignored:
 	}
 	return nil
 }

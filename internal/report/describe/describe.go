@@ -46,6 +46,11 @@ func Decision(d report.Decision) string {
 	case notice.ASGLaunch:
 		return fmt.Sprintf("Auto Scaling group %s launches instance %s: lifecycle hook %s waits%s", n.Hook.Group, d.Instance,
 			n.Hook.Name, At(" until ", d.Deadline))
+	case notice.InstanceImpaired:
+		if n.Ended {
+			return fmt.Sprintf("Instance %s is not impaired any more", d.Instance)
+		}
+		return fmt.Sprintf("Instance %s is impaired: the status checks %s fail", d.Instance, n.Detail)
 	case notice.Ignored:
 	}
 	return ""
@@ -168,7 +173,7 @@ func lifecycleOf(k notice.Kind) string {
 	case notice.CapacityBlockExpiration:
 		return "capacity-block"
 	case notice.StateChange, notice.ScheduledChange, notice.ASGTerminate, notice.ASGLaunch,
-		notice.CapacityReservationInterruption, notice.Ignored:
+		notice.CapacityReservationInterruption, notice.InstanceImpaired, notice.Ignored:
 	}
 	return ""
 }

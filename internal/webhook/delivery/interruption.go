@@ -16,7 +16,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
-// kinds are the names of AWS Node Termination Handler. It does not know the last two.
+// kinds are the names of AWS Node Termination Handler. It does not know the last three.
 var kinds = map[notice.Kind]string{
 	notice.SpotInterruption:        "SPOT_ITN",
 	notice.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
@@ -27,6 +27,7 @@ var kinds = map[notice.Kind]string{
 
 	notice.CapacityReservationInterruption: "CAPACITY_RESERVATION_INTERRUPTION",
 	notice.CapacityBlockExpiration:         "CAPACITY_BLOCK_EXPIRATION",
+	notice.InstanceImpaired:                "INSTANCE_IMPAIRED",
 }
 
 // interruptionOf puts a decision about a machine in a template's terms.

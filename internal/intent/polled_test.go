@@ -1,0 +1,63 @@
+package intent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
+	const arn, other = "arn:aws:health:us-east-1::event/EC2/X/1", "instance-event-2"
+	day := func(k int) time.Time { return at(86400 * k) }
+	found := Entry{Kind: notice.ScheduledChange, Change: "instance-event-1", IDs: []string{"instance-event-1-day5"}, Time: now, Deadline: day(5)}
+	health := func(due time.Time) Entry {
+		return Entry{Kind: notice.ScheduledChange, Change: arn, IDs: []string{"c"}, Time: at(-100), Deadline: due}
+	}
+	with := func(entries ...Entry) (i Intent) {
+		for _, e := range entries {
+			i = i.With(e, nil, at(-50))
+		}
+		return i
+	}
+	moved := found
+	moved.IDs, moved.Deadline = []string{"instance-event-1-day7"}, day(7)
+	begun := found
+	begun.Deadline = at(-3600)
+	impaired := func(id string) Entry {
+		return Entry{Kind: notice.InstanceImpaired, IDs: []string{id}, Time: now, Deadline: at(120)}
+	}
+	for name, tt := range map[string]struct {
+		i     Intent
+		found Entry
+		want  bool
+	}{
+		"a node without an intent":                          {Intent{}, found, false},
+		"it carries the change":                             {with(found), found, true},
+		"the change was moved":                              {with(found), moved, false},
+		"it carries another one of that time":               {with(Entry{Kind: notice.ScheduledChange, Change: other, Deadline: day(5)}), found, false},
+		"AWS Health has told of it":                         {with(health(day(5).Add(900 * time.Millisecond))), found, true},
+		"AWS Health has told of another":                    {with(health(day(6))), found, false},
+		"AWS Health has told of it, and it has begun":       {with(health(time.Time{})), begun, true},
+		"AWS Health told of one that has begun":             {with(health(time.Time{})), found, false},
+		"a spot warning of that time":                       {with(Entry{Kind: notice.SpotInterruption, Deadline: day(5)}), found, false},
+		"somebody has called it off":                        {with(found).CalledOff(now), found, true},
+		"somebody has called it off, and it was moved":      {with(found).CalledOff(now), moved, true},
+		"somebody has uncordoned after the drain":           {with(found).Forget(func(Entry) bool { return true }), moved, true},
+		"another one was called off":                        {with(Entry{Kind: notice.ScheduledChange, Change: other, Deadline: day(5)}).CalledOff(now), found, false},
+		"AWS Health told of it, and it was called off":      {with(health(day(5))).CalledOff(now), found, true},
+		"AWS Health told of another that was called off":    {with(health(day(6))).CalledOff(now), found, false},
+		"one without a time was called off":                 {with(health(time.Time{})).CalledOff(now), found, false},
+		"one without a time was called off after the start": {with(health(time.Time{})).CalledOff(now), begun, true},
+		"one without a time is past":                        {Intent{Past: []Past{{Kind: notice.ScheduledChange, Change: arn}}}, found, true},
+		"a spot warning is past":                            {Intent{Past: []Past{{Kind: notice.SpotInterruption}}}, found, false},
+		"an impairment that is carried":                     {with(impaired("a")), impaired("a"), true},
+		"one joins the other":                               {with(impaired("a")), impaired("b"), true},
+		"an impairment that was called off":                 {with(impaired("a")).CalledOff(now), impaired("a"), true},
+		"the next impairment":                               {with(impaired("a")).CalledOff(now), impaired("b"), false},
+	} {
+		if got := tt.i.HasHeardOf(tt.found, now); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -1,0 +1,313 @@
+// Package status finds what EC2 says only to those who ask: events that AWS has scheduled for
+// instances, and instances whose status checks fail. AWS Health tells of scheduled events too, with
+// best effort, and only where a rule sends its notices to the queue. Of status checks no event tells.
+//
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
+package status
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+const (
+	// deniedPause is how long a missing permission is not asked for again: a person grants it.
+	deniedPause = 10 * time.Minute
+	// jitter spreads the polls of many clusters in one account, which share its rate limits.
+	jitter = 0.1
+	// impairedFor is how long status checks have to fail. EC2 checks each minute, and a machine that
+	// boots fails for a moment.
+	impairedFor = 2 * time.Minute
+	// absences are the polls in a row that must not list something until it is over. EC2 answers
+	// with eventual consistency.
+	absences = 2
+	// handledKept is when a notice that was handled, and that no Node carries, is handled again. Its
+	// instance was not this program's to drain then: it may lack the managed tag.
+	handledKept = time.Hour
+
+	// With more impaired instances than few, and than a share of all nodes, none is drained. A zone
+	// may have failed, or the network: pods that run would be deleted for nothing. EKS and Karpenter
+	// stop to repair nodes at the same share.
+	// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html
+	few   = 5
+	share = 5 // the fifth part
+)
+
+// Source is what EC2 says of the instances; see [instance.Statuses]. Errors wrap
+// [instance.ErrStatusDenied] if the role lacks the permission.
+type Source interface {
+	// Events are those that AWS has scheduled for instances, whether they run or not.
+	Events(ctx context.Context) ([]instance.ScheduledEvent, error)
+	// Impaired are the running instances whose status checks fail.
+	Impaired(ctx context.Context) ([]instance.Impairment, error)
+}
+
+// Handler does what a notice asks for; see package controller. Its methods are called
+// concurrently.
+type Handler interface {
+	// HandleNotice returns when that is done, or with an error. It may be called again. It
+	// calls acts when it begins to do something.
+	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
+	// HasNode reports whether the cluster has a Node of the instance.
+	HasNode(instance string) bool
+	// Nodes is how many Nodes the cluster has.
+	Nodes() int
+	// HasHeardOf reports whether a Node of the notice's instance carries the notice, or has
+	// carried it before.
+	HasHeardOf(n notice.Notice) bool
+	// Polled calls visit for each entry that a Node carries and that a poll has found, and says
+	// whether the Node is ready.
+	Polled(visit func(instance string, e intent.Entry, ready bool))
+	// Impaired is told of an instance with a Node whose status checks fail, with their names. It is
+	// told once for each time that they fail.
+	Impaired(instance, checks string)
+}
+
+// Metrics counts the polls. Its method must not block.
+type Metrics interface {
+	// Polled is told how each poll ended, and how many of the cluster's instances are impaired.
+	// denied: the error is a missing permission.
+	Polled(impaired int, err error, denied bool)
+}
+
+// A Poll asks EC2, again and again, for scheduled events and failed status checks. Those of the
+// cluster's nodes are handled as notices. What nodes carry of it says what is known already, so
+// that a new leader needs no memory. Set the fields before Run.
+type Poll struct {
+	Source  Source
+	Handler Handler
+	// DrainImpaired: nodes of impaired instances are drained. Otherwise they are only told of.
+	DrainImpaired bool
+	Interval      time.Duration
+	Log           *slog.Logger
+	Metrics       Metrics
+
+	denied   bool                 // the last poll lacked the permission
+	absent   map[key]int          // at so many polls in a row what a Node carries was not listed
+	impaired map[string]time.Time // since when the status checks of an instance fail
+	told     map[string]bool      // of those
+	impairs  int                  // for impairedFor
+	tooMany  bool                 // at the last poll
+
+	mu      sync.Mutex
+	handled map[key]time.Time // when that ended; zero: it goes on
+}
+
+// A key names a notice for an instance, or what a Node carries of it.
+type key struct{ instance, id string }
+
+// Run polls until ctx ends. When it returns, all that it has begun has returned too.
+func (p *Poll) Run(ctx context.Context) {
+	p.absent, p.handled = map[key]int{}, map[key]time.Time{}
+	p.impaired, p.told = map[string]time.Time{}, map[string]bool{}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		pause := retry.Jitter(p.Interval, jitter)
+		if p.denied {
+			pause = max(pause, deniedPause)
+		}
+		if retry.Sleep(ctx, pause) != nil {
+			return
+		}
+		err := p.poll(ctx, &all)
+		if ctx.Err() != nil {
+			return
+		}
+		p.report(err)
+	}
+}
+
+// report counts a poll and logs a failure. A missing permission is logged once: the poll is a
+// safety net.
+func (p *Poll) report(err error) {
+	denied := errors.Is(err, instance.ErrStatusDenied)
+	p.Metrics.Polled(p.impairs, err, denied)
+	switch {
+	case denied && !p.denied:
+		p.Log.Info("scheduled events without a notice and impaired instances cannot be found; asking again every "+
+			deniedPause.String(), "error", err, "hint", "add the permission to the role, or set status-interval to -1")
+	case err != nil && !denied:
+		p.Log.Warn("scheduled events and impaired instances cannot be looked for; trying again",
+			"error", err, "in", p.Interval.String())
+	}
+	p.denied = denied
+}
+
+// poll looks once. Without all answers nothing is done: what was found before stays.
+func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
+	now := time.Now().UTC()
+	events, err := p.Source.Events(ctx)
+	if err != nil {
+		return err
+	}
+	impairments, err := p.Source.Impaired(ctx)
+	if err != nil {
+		return err
+	}
+	listed, over := map[key]bool{}, map[key]string{} // over has the codes
+	var found []notice.Notice
+	for _, e := range events {
+		switch at := (key{e.Instance, e.ID}); {
+		case !p.Handler.HasNode(e.Instance):
+		case e.Over:
+			over[at] = e.Code
+		default:
+			listed[at] = true
+			found = append(found, announced(e, now))
+		}
+	}
+	found = append(found, p.impairedNow(impairments, now)...)
+	found = append(found, p.ended(listed, over, now)...)
+	p.forget(found, now)
+	for _, n := range found {
+		if n.Ended || !p.Handler.HasHeardOf(n) {
+			p.handle(ctx, all, n)
+		}
+	}
+	return nil
+}
+
+// announced is the notice of a scheduled event. Its id changes when the event is moved.
+func announced(e instance.ScheduledEvent, now time.Time) notice.Notice {
+	id := e.ID
+	if !e.NotBefore.IsZero() {
+		id += e.NotBefore.UTC().Format("-20060102T150405Z")
+	}
+	return notice.Notice{
+		Kind: notice.ScheduledChange, ID: id, Change: e.ID, Time: now, Deadline: e.NotBefore, Instances: []string{e.Instance},
+		Effect: notice.EffectOfEvent(e.Code), Detail: e.Code,
+	}
+}
+
+// impairedNow tells of the instances whose status checks fail for impairedFor, and returns the
+// notices about them, if their nodes are to be drained.
+func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (found []notice.Notice) {
+	impaired, told := map[string]time.Time{}, map[string]bool{}
+	p.impairs = 0
+	for _, i := range impairments {
+		if !p.Handler.HasNode(i.Instance) {
+			continue
+		}
+		since := i.Since
+		if since.IsZero() {
+			since = now
+			if before, known := p.impaired[i.Instance]; known {
+				since = before
+			}
+		}
+		impaired[i.Instance] = since
+		if now.Sub(since) < impairedFor {
+			continue
+		}
+		p.impairs++
+		checks := strings.Join(i.Checks, ", ")
+		if told[i.Instance] = true; !p.told[i.Instance] {
+			p.Handler.Impaired(i.Instance, checks)
+		}
+		found = append(found, notice.Notice{
+			Kind: notice.InstanceImpaired, ID: "impaired-" + since.UTC().Format("20060102T150405Z"), Time: now,
+			Instances: []string{i.Instance}, Detail: checks,
+		})
+	}
+	p.impaired, p.told = impaired, told
+	tooMany := p.impairs > few && p.impairs*share > p.Handler.Nodes()
+	if p.DrainImpaired && tooMany && !p.tooMany {
+		p.Log.Warn("so many instances are impaired that none is drained for that: a zone or the network may have failed",
+			"impaired", p.impairs, "nodes", p.Handler.Nodes())
+	}
+	if p.tooMany = tooMany; tooMany || !p.DrainImpaired {
+		return nil
+	}
+	return found
+}
+
+// ended returns the notices that end what Nodes carry and EC2 does not list any more. The status
+// checks of an instance that does not run are not listed either: its node is not ready.
+func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (found []notice.Notice) {
+	absent := map[key]int{}
+	p.Handler.Polled(func(id string, e intent.Entry, ready bool) {
+		at, isListed := key{id, e.Change}, false
+		if e.Kind == notice.InstanceImpaired {
+			_, isListed = p.impaired[id]
+			isListed = isListed || !ready
+		} else {
+			isListed = listed[at]
+		}
+		code, isOver := over[at]
+		switch {
+		case isListed:
+			return
+		case isOver:
+		default:
+			if absent[at] = p.absent[at] + 1; absent[at] < absences {
+				return
+			}
+		}
+		n := notice.Notice{
+			Kind: e.Kind, Change: e.Change, Time: now, Ended: true, Instances: []string{id}, Detail: code,
+			ID: strings.Join(append(e.IDs, "over"), "-"),
+		}
+		if code == "" {
+			n.Detail = e.Change
+		}
+		found = append(found, n)
+	})
+	p.absent = absent
+	return found
+}
+
+// forget drops what was handled and is not found any more, or was handled long ago.
+func (p *Poll) forget(found []notice.Notice, now time.Time) {
+	still := map[key]bool{}
+	for _, n := range found {
+		still[keyOf(n)] = true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, ended := range p.handled {
+		if !ended.IsZero() && (!still[at] || now.Sub(ended) > handledKept) {
+			delete(p.handled, at)
+		}
+	}
+}
+
+func keyOf(n notice.Notice) key { return key{n.Instances[0], n.Kind.String() + n.ID} }
+
+// handle begins what a notice asks for, unless it has.
+func (p *Poll) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice) {
+	at := keyOf(n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, handled := p.handled[at]; handled {
+		return
+	}
+	p.handled[at] = time.Time{}
+	all.Go(func() {
+		err := p.Handler.HandleNotice(ctx, n, func() {
+			p.Log.Info("EC2 says what no message has told: it is handled as a notice",
+				"kind", n.Kind, "event", n.ID, "instance", n.Instances[0], "detail", n.Detail, "over", n.Ended)
+		})
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err == nil {
+			p.handled[at] = time.Now().UTC()
+			return
+		}
+		delete(p.handled, at) // the next poll tries again
+		if ctx.Err() == nil {
+			p.Log.Warn("what a poll has found could not be handled: trying again",
+				"error", err, "kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
+		}
+	})
+}

@@ -1,0 +1,333 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+const interval = time.Minute
+
+// world is EC2 and the cluster.
+type world struct {
+	mu       sync.Mutex
+	events   []instance.ScheduledEvent
+	impaired []instance.Impairment
+	err      error                   // of each call
+	nodes    []string                // instances
+	heard    []string                // ids of notices that Nodes have heard of
+	carried  map[string]intent.Entry // by instance
+	fails    int                     // how many of the next notices fail
+	hangs    bool                    // notices take as long as the term
+
+	handled []notice.Notice
+	told    []string // instances of which it was told that they are impaired
+	asked   []time.Duration
+	results []string
+	gauge   int
+	start   time.Time
+	log     bytes.Buffer
+}
+
+func (w *world) Events(context.Context) ([]instance.ScheduledEvent, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, time.Since(w.start))
+	return w.events, w.err
+}
+
+func (w *world) Impaired(context.Context) ([]instance.Impairment, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.impaired, w.err
+}
+
+// A cluster is the world as a Handler and a Metrics.
+type cluster struct{ *world }
+
+func (c cluster) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
+	acts()
+	c.mu.Lock()
+	c.handled = append(c.handled, n)
+	fails, hangs := c.fails > 0, c.hangs
+	c.fails = max(0, c.fails-1)
+	c.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+	}
+	if fails {
+		return errors.New("not now")
+	}
+	return context.Cause(ctx)
+}
+
+func (c cluster) HasNode(id string) bool { return slices.Contains(c.nodes, id) }
+
+func (c cluster) Nodes() int { return len(c.nodes) }
+
+func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.heard, n.ID) }
+
+func (c cluster) Polled(visit func(instance string, e intent.Entry, ready bool)) {
+	for id, e := range c.carried {
+		visit(id, e, true)
+	}
+}
+
+func (c cluster) Impaired(id, checks string) { c.told = append(c.told, id+" "+checks) }
+
+// metrics are the world's.
+type metrics struct{ *world }
+
+func (m metrics) Polled(impaired int, err error, denied bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gauge, m.results = impaired, append(m.results, fmt.Sprint(err, denied))
+}
+
+// Write makes the world a log.
+func (w *world) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+// has reports whether there were so many polls. What the story has read and written before is in
+// order with what the poll does after.
+func (w *world) has(polls int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.asked) >= polls
+}
+
+// play runs polls until the end of the test's story, in virtual time.
+func play(t *testing.T, w *world, story func(after func(polls int)), edits ...func(*Poll)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w.start = time.Now()
+		p := &Poll{Source: w, Handler: cluster{w}, Interval: interval, Log: slog.New(slog.NewTextHandler(w, nil)), Metrics: metrics{w}}
+		for _, edit := range edits {
+			edit(p)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.Run(ctx)
+		}()
+		story(func(polls int) {
+			for want := len(w.asked) + polls; !w.has(want); {
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+		})
+		stop()
+		<-ended
+	})
+}
+
+func event(id string, edits ...func(*instance.ScheduledEvent)) instance.ScheduledEvent {
+	e := instance.ScheduledEvent{
+		Instance: id, ID: "instance-event-1", Code: "instance-retirement", NotBefore: time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC),
+	}
+	for _, edit := range edits {
+		edit(&e)
+	}
+	return e
+}
+
+func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1"), event("i-foreign")}}
+	play(t, w, func(after func(int)) { after(10) })
+	want := notice.Notice{
+		Kind: notice.ScheduledChange, ID: "instance-event-1-20261201T100000Z", Change: "instance-event-1",
+		Time: w.start.Add(w.asked[0]).UTC(), Deadline: event("").NotBefore, Instances: []string{"i-1"},
+		Effect: notice.EndsMachine, Detail: "instance-retirement",
+	}
+	if diff := cmp.Diff([]notice.Notice{want}, w.handled); diff != "" {
+		t.Errorf("handled (-want +got):\n%s", diff)
+	}
+	for k := 1; k < len(w.asked); k++ {
+		if pause := w.asked[k] - w.asked[k-1]; pause < interval || pause > interval*11/10+time.Second {
+			t.Errorf("%s between two polls", pause)
+		}
+	}
+}
+
+func TestWhatIsKnownIsLeftAlone(t *testing.T) {
+	over := func(e *instance.ScheduledEvent) { e.Over = true }
+	for name, w := range map[string]*world{
+		"a Node has heard of it":             {events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-1-20261201T100000Z"}},
+		"it is over, and no Node carries it": {events: []instance.ScheduledEvent{event("i-1", over)}},
+		"it is listed, and a Node carries it": {
+			events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-1-20261201T100000Z"},
+			carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1"}},
+		},
+	} {
+		w.nodes = []string{"i-1"}
+		play(t, w, func(after func(int)) { after(5) })
+		if len(w.handled) > 0 {
+			t.Errorf("%s: handled %+v", name, w.handled)
+		}
+	}
+}
+
+func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1", IDs: []string{"x"}}}}
+	play(t, w, func(after func(int)) {
+		if after(1); len(w.handled) > 0 {
+			t.Fatalf("over after one poll: %+v", w.handled)
+		}
+		w.events = []instance.ScheduledEvent{event("i-1")}
+		w.heard = []string{"instance-event-1-20261201T100000Z"}
+		after(1)
+		w.events = nil
+		if after(1); len(w.handled) > 0 {
+			t.Fatalf("over after one poll without it: %+v", w.handled)
+		}
+		after(5)
+	})
+	if len(w.handled) != 1 || !w.handled[0].Ended || w.handled[0].Change != "instance-event-1" || w.handled[0].Instances[0] != "i-1" {
+		t.Errorf("handled %+v, want its end once", w.handled)
+	}
+}
+
+func TestAFailedPollForgetsNothingAndEndsNothing(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1", "i-2"}, impaired: []instance.Impairment{{Instance: "i-2", Checks: []string{"system"}}},
+		carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1"}},
+	}
+	play(t, w, func(after func(int)) {
+		after(1)
+		w.err = errors.New("lost")
+		if after(5); len(w.handled) > 0 || len(w.told) > 0 {
+			t.Errorf("handled %+v, told %v without an answer", w.handled, w.told)
+		}
+		w.err = nil
+		after(1)
+	})
+	if len(w.handled) != 1 || len(w.told) != 1 || w.gauge != 1 {
+		t.Errorf("handled %+v, told %v, %d impaired", w.handled, w.told, w.gauge)
+	}
+	if n := strings.Count(w.log.String(), "cannot be looked for"); n != 5 {
+		t.Errorf("%d warnings of 5 failures:\n%s", n, w.log.String())
+	}
+}
+
+func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, fails: 2}
+	play(t, w, func(after func(int)) { after(6) })
+	if len(w.handled) != 3 {
+		t.Errorf("handled %+v, want the same three times", w.handled)
+	}
+}
+
+// The instance lacked the tag, maybe.
+func TestANoticeThatNoNodeCarriesIsHandledAgainAfterAnHour(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}}
+	play(t, w, func(after func(int)) { after(100) })
+	if len(w.handled) != 2 {
+		t.Errorf("handled %d times in %s, want 2", len(w.handled), w.asked[len(w.asked)-1])
+	}
+}
+
+func TestWhatAPollHasBegunEndsWithIt(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, hangs: true}
+	play(t, w, func(after func(int)) { after(90) }) // play returns when Run has returned
+	if len(w.handled) != 1 {
+		t.Errorf("handled %d times what goes on", len(w.handled))
+	}
+}
+
+func TestAPollThatMayNotAskSaysSoOnceAndPausesForLonger(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, err: fmt.Errorf("no: %w", instance.ErrStatusDenied)}
+	play(t, w, func(after func(int)) {
+		after(3)
+		for k := range 2 {
+			if pause := w.asked[k+1] - w.asked[k]; pause < deniedPause {
+				t.Errorf("asked again after %s", pause)
+			}
+		}
+		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !strings.Contains(w.log.String(), "level=INFO") {
+			t.Errorf("logged:\n%s", w.log.String())
+		}
+		w.err = nil
+		after(3)
+	})
+	if pause := w.asked[5] - w.asked[4]; pause > 2*interval || len(w.handled) != 1 {
+		t.Errorf("asked again after %s, handled %+v", pause, w.handled)
+	}
+	if want := "no: " + instance.ErrStatusDenied.Error() + " true"; w.results[0] != want || w.results[5] != "<nil> false" {
+		t.Errorf("results %v", w.results)
+	}
+}
+
+func TestAnImpairmentIsToldOfOnceForEachTimeItBegins(t *testing.T) {
+	both := []instance.Impairment{{Instance: "i-1", Checks: []string{"instance", "system"}}, {Instance: "i-foreign", Checks: []string{"system"}}}
+	w := &world{nodes: []string{"i-1"}, impaired: both}
+	play(t, w, func(after func(int)) {
+		if after(2); len(w.told) > 0 {
+			t.Errorf("told %v after %s", w.told, w.asked[1]-w.asked[0])
+		}
+		if after(5); w.gauge != 1 {
+			t.Errorf("%d impaired", w.gauge)
+		}
+		w.impaired = nil
+		if after(2); w.gauge != 0 {
+			t.Errorf("%d impaired", w.gauge)
+		}
+		w.impaired = both
+		after(5)
+	})
+	if diff := cmp.Diff([]string{"i-1 instance, system", "i-1 instance, system"}, w.told); diff != "" || len(w.handled) > 0 {
+		t.Errorf("handled %+v; told (-want +got):\n%s", w.handled, diff)
+	}
+}
+
+func TestAnImpairmentIsANoticeIfItIsToBeDrainedFor(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, impaired: []instance.Impairment{{Instance: "i-1", Checks: []string{"system"}, Since: time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC)}}}
+	play(t, w, func(after func(int)) { after(5) }, func(p *Poll) { p.DrainImpaired = true })
+	want := notice.Notice{
+		Kind: notice.InstanceImpaired, ID: "impaired-19991231T230000Z", Time: w.start.Add(w.asked[0]).UTC(), Instances: []string{"i-1"}, Detail: "system",
+	}
+	if diff := cmp.Diff([]notice.Notice{want}, w.handled); diff != "" {
+		t.Errorf("handled (-want +got):\n%s", diff)
+	}
+}
+
+// The log says once that so many are impaired.
+func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
+	w := &world{}
+	for k := range 20 {
+		id := fmt.Sprint("i-", k)
+		w.nodes = append(w.nodes, id)
+		if k < 6 {
+			w.impaired = append(w.impaired, instance.Impairment{Instance: id, Since: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)})
+		}
+	}
+	play(t, w, func(after func(int)) {
+		if after(5); len(w.handled) > 0 || len(w.told) != 6 || w.gauge != 6 {
+			t.Errorf("handled %d, told of %d, %d impaired", len(w.handled), len(w.told), w.gauge)
+		}
+		w.impaired = w.impaired[:5]
+		if after(5); len(w.handled) != 5 {
+			t.Errorf("handled %d of the five that are left", len(w.handled))
+		}
+	}, func(p *Poll) { p.DrainImpaired = true })
+	if n := strings.Count(w.log.String(), "so many instances are impaired"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, w.log.String())
+	}
+}
