@@ -3,6 +3,7 @@ package iac
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ var here = Account{ID: "123456789012", Partition: "aws", Region: "eu-central-1"}
 type setting struct {
 	parameters map[string]any       // of CloudFormation
 	variables  map[string]cty.Value // of Terraform; its tags are those of the stack
+	fanOut     bool                 // the templates of the topic, not those of a cluster
 }
 
 func text(s string) cty.Value { return cty.StringVal(s) }
@@ -45,31 +47,31 @@ var settings = map[string]setting{
 	"as they are": {},
 	"IRSA, another name": {
 		map[string]any{"Identity": "IRSA", "OidcProvider": issuer, "Namespace": "kube-system", "ServiceAccount": "aws-node-termination-handler"},
-		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")},
+		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")}, false,
 	},
 	"the least": {
 		map[string]any{"StartChecks": "false", "TagCheck": "false", "LifecycleHooks": "none", "Doctor": "false"},
-		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
+		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False}, false,
 	},
 	"without tag check": {
 		map[string]any{"TagCheck": "false"},
-		map[string]cty.Value{"tag_check": cty.False},
+		map[string]cty.Value{"tag_check": cty.False}, false,
 	},
 	"without doctor": {
 		map[string]any{"Doctor": "false"},
-		map[string]cty.Value{"doctor": cty.False},
+		map[string]cty.Value{"doctor": cty.False}, false,
 	},
 	"without hooks": {
 		map[string]any{"LifecycleHooks": "none"},
-		map[string]cty.Value{"lifecycle_hooks": text("none")},
+		map[string]cty.Value{"lifecycle_hooks": text("none")}, false,
 	},
 	"two groups": {
 		map[string]any{"Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"groups": texts("workers", "gpu.workers")},
+		map[string]cty.Value{"groups": texts("workers", "gpu.workers")}, false,
 	},
 	"hooks for two groups": {
 		map[string]any{"Groups": "workers,gpu.workers", "LifecycleHooks": "create", "HookTimeout": 600},
-		map[string]cty.Value{"groups": texts("workers", "gpu.workers"), "lifecycle_hooks": text("create"), "hook_timeout": cty.NumberIntVal(600)},
+		map[string]cty.Value{"groups": texts("workers", "gpu.workers"), "lifecycle_hooks": text("create"), "hook_timeout": cty.NumberIntVal(600)}, false,
 	},
 	"rebalance recommendations only": {
 		map[string]any{
@@ -79,23 +81,23 @@ var settings = map[string]setting{
 		map[string]cty.Value{
 			"disabled_rules":  texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
 			"lifecycle_hooks": text("none"), "tag_check": cty.False,
-		},
+		}, false,
 	},
 	"alarms with a topic": {
 		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall", "UnreadMinutes": 5},
-		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "unread_minutes": cty.NumberIntVal(5)},
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "unread_minutes": cty.NumberIntVal(5)}, false,
 	},
 	"without capacity reservations": {
 		map[string]any{"CapacityReservationInterruption": "DISABLED", "CapacityBlockExpiration": "DISABLED"},
-		map[string]cty.Value{"disabled_rules": texts("CapacityReservationInterruption", "CapacityBlockExpiration")},
+		map[string]cty.Value{"disabled_rules": texts("CapacityReservationInterruption", "CapacityBlockExpiration")}, false,
 	},
 	"a single rule": {
 		map[string]any{"SingleRule": "true"},
-		map[string]cty.Value{"single_rule": cty.True},
+		map[string]cty.Value{"single_rule": cty.True}, false,
 	},
 	"a single rule, two groups": {
 		map[string]any{"SingleRule": "true", "Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"single_rule": cty.True, "groups": texts("workers", "gpu.workers")},
+		map[string]cty.Value{"single_rule": cty.True, "groups": texts("workers", "gpu.workers")}, false,
 	},
 	"a single rule for rebalance recommendations": {
 		map[string]any{
@@ -105,39 +107,73 @@ var settings = map[string]setting{
 		map[string]cty.Value{
 			"single_rule": cty.True, "lifecycle_hooks": text("none"),
 			"disabled_rules": texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
-		},
+		}, false,
 	},
 	"tagged groups": {
 		map[string]any{"GroupTag": groupTag},
-		map[string]cty.Value{"group_tag": text(groupTag)},
+		map[string]cty.Value{"group_tag": text(groupTag)}, false,
 	},
 	"two tagged groups": {
 		map[string]any{"GroupTag": groupTag, "Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"group_tag": text(groupTag), "groups": texts("workers", "gpu.workers")},
+		map[string]cty.Value{"group_tag": text(groupTag), "groups": texts("workers", "gpu.workers")}, false,
 	},
 	"a key": {
 		map[string]any{"KeyArn": key},
-		map[string]cty.Value{"key_arn": text(key)},
+		map[string]cty.Value{"key_arn": text(key)}, false,
 	},
 	"a bounded role with a path": {
 		map[string]any{"PermissionsBoundary": boundary, "RolePath": "/platform/eks/"},
-		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")},
+		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")}, false,
+	},
+	"a topic": {
+		map[string]any{"OwnRules": "false", "TopicArn": topic},
+		map[string]cty.Value{"own_rules": cty.False, "topic_arn": text(topic)}, false,
+	},
+	"a topic, without rebalance recommendations and hooks": {
+		map[string]any{"OwnRules": "false", "TopicArn": topic, "RebalanceRecommendation": "DISABLED", "LifecycleHooks": "none"},
+		map[string]cty.Value{
+			"own_rules": cty.False, "topic_arn": text(topic), "disabled_rules": texts("RebalanceRecommendation"), "lifecycle_hooks": text("none"),
+		}, false,
+	},
+	"a delivery role": {
+		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliver},
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliver)}, false,
+	},
+	"a delivery role of another account": {
+		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliverElsewhere},
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliverElsewhere)}, false,
+	},
+	"a delivery role beside a single rule and a topic": {
+		map[string]any{"SingleRule": "true", "DeliveryRoleArn": deliver, "TopicArn": topic},
+		map[string]cty.Value{"single_rule": cty.True, "delivery_role_arn": text(deliver), "topic_arn": text(topic)}, false,
+	},
+	"the fan-out": {nil, nil, true},
+	"the fan-out with an alarm": {
+		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall"},
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall")}, true,
+	},
+	"the fan-out with tags": {
+		nil,
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform")})}, true,
 	},
 	"tags": {
 		nil,
-		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})},
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})}, false,
 	},
 }
 
 // taggable are the types that can have tags.
 var taggable = map[string]bool{
 	"AWS::SQS::Queue": true, "AWS::Events::Rule": true, "AWS::IAM::Role": true, "AWS::EKS::PodIdentityAssociation": true, "AWS::CloudWatch::Alarm": true,
+	"AWS::SNS::Topic": true, "AWS::SNS::TopicPolicy": false, "AWS::SNS::Subscription": false,
 	"AWS::SQS::QueuePolicy": false, "AWS::IAM::RolePolicy": false, "AWS::AutoScaling::LifecycleHook": false,
 }
 
 const (
 	groupTag = "kubernetes.io/cluster/prod"
 	key      = "arn:aws:kms:eu-central-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+	topic    = "arn:aws:sns:eu-central-1:123456789012:Topic"
+	deliver  = "arn:aws:iam::123456789012:role/bus/deliver"
 	boundary = "arn:aws:iam::123456789012:policy/platform/boundary"
 )
 
@@ -154,6 +190,9 @@ func read(t *testing.T, path string) []byte {
 func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 	t.Helper()
 	cloudFormation, err := cloudFormation(t, a, s.parameters)
+	if s.fanOut {
+		cloudFormation, err = CloudFormation(read(t, deploy+"cloudformation/fan-out.yaml"), a, s.parameters)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +208,9 @@ func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 		}
 	}
 	terraform, err := terraform(t, a, s.variables)
+	if s.fanOut {
+		terraform, err = Terraform(modules(t, "terraform/fan-out/"), a, s.variables, twin)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,12 +228,12 @@ func terraform(t *testing.T, a Account, variables map[string]cty.Value) (map[str
 	t.Helper()
 	all := map[string]cty.Value{"cluster_name": text("prod")}
 	maps.Copy(all, variables)
-	return Terraform(modules(t), a, all, twin)
+	return Terraform(modules(t, "terraform/"), a, all, twin)
 }
 
-func modules(t *testing.T) map[string][]byte {
+func modules(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
-	paths, err := filepath.Glob(deploy + "terraform/*.tf")
+	paths, err := filepath.Glob(deploy + dir + "*.tf")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
@@ -215,8 +257,8 @@ func TestBothTemplatesMakeTheSame(t *testing.T) {
 
 func TestTheTemplatesFitEveryPartition(t *testing.T) {
 	for name, s := range settings {
-		if s.parameters["AlarmTopic"] != nil || s.parameters["KeyArn"] != nil || s.parameters["PermissionsBoundary"] != nil {
-			continue // an ARN that the user gives
+		if strings.Contains(fmt.Sprint(s.parameters), "arn:") {
+			continue // the user gives it
 		}
 		for template, resources := range stacks(t, Account{ID: "123456789012", Partition: "aws-cn", Region: "cn-north-1"}, s) {
 			made, err := json.Marshal(resources)
@@ -239,35 +281,47 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 	}{
 		"hooks for all groups": {setting{
 			map[string]any{"LifecycleHooks": "create"},
-			map[string]cty.Value{"lifecycle_hooks": text("create")},
+			map[string]cty.Value{"lifecycle_hooks": text("create")}, false,
 		}, "must name the groups"},
 		"IRSA without its issuer": {setting{
 			map[string]any{"Identity": "IRSA"},
-			map[string]cty.Value{"identity": text("IRSA")},
+			map[string]cty.Value{"identity": text("IRSA")}, false,
 		}, "IRSA needs"},
 		"another identity": {setting{
 			map[string]any{"Identity": "kiam"},
-			map[string]cty.Value{"identity": text("kiam")},
+			map[string]cty.Value{"identity": text("kiam")}, false,
 		}, "dentity"},
+		"a queue that nothing fills": {setting{
+			map[string]any{"OwnRules": "false"},
+			map[string]cty.Value{"own_rules": cty.False}, false,
+		}, "the queue needs"},
+		"a topic by its name": {setting{
+			map[string]any{"TopicArn": "notices"},
+			map[string]cty.Value{"topic_arn": text("notices")}, false,
+		}, "opic"},
+		"an account in place of a role": {setting{
+			map[string]any{"DeliveryRoleArn": "arn:aws:iam::123456789012:root"},
+			map[string]cty.Value{"delivery_role_arn": text("arn:aws:iam::123456789012:root")}, false,
+		}, "ole"},
 		"a key by its alias": {setting{
 			map[string]any{"KeyArn": "alias/queues"},
-			map[string]cty.Value{"key_arn": text("alias/queues")},
+			map[string]cty.Value{"key_arn": text("alias/queues")}, false,
 		}, "ey"},
 		"a path without its end": {setting{
 			map[string]any{"RolePath": "/platform"},
-			map[string]cty.Value{"role_path": text("/platform")},
+			map[string]cty.Value{"role_path": text("/platform")}, false,
 		}, "ath"},
 		"a boundary by its name": {setting{
 			map[string]any{"PermissionsBoundary": "boundary"},
-			map[string]cty.Value{"permissions_boundary": text("boundary")},
+			map[string]cty.Value{"permissions_boundary": text("boundary")}, false,
 		}, "oundary"},
 		"a tag that would end the text of the policy": {setting{
 			map[string]any{"GroupTag": `x": "false"}`},
-			map[string]cty.Value{"group_tag": text(`x": "false"}`)},
+			map[string]cty.Value{"group_tag": text(`x": "false"}`)}, false,
 		}, "ag"},
 		"no such parameter": {setting{
 			map[string]any{"TagsCheck": "false"},
-			map[string]cty.Value{"tags_check": cty.False},
+			map[string]cty.Value{"tags_check": cty.False}, false,
 		}, "no "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,9 +340,11 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 }
 
 func TestTheTerraformModuleIsFormatted(t *testing.T) {
-	for path, content := range modules(t) {
-		if diff := cmp.Diff(string(content), string(hclwrite.Format(content))); diff != "" {
-			t.Errorf("terraform fmt %s:\n%s", path, diff)
+	for _, dir := range []string{"terraform/", "terraform/fan-out/"} {
+		for path, content := range modules(t, dir) {
+			if diff := cmp.Diff(string(content), string(hclwrite.Format(content))); diff != "" {
+				t.Errorf("terraform fmt %s:\n%s", path, diff)
+			}
 		}
 	}
 }
@@ -301,7 +357,7 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	}
 	groups := []any{"gpu.workers", "workers"}
 	for name, s := range settings {
-		if s.parameters["SingleRule"] != nil {
+		if s.parameters["SingleRule"] != nil || s.parameters["OwnRules"] != nil || s.fanOut {
 			continue
 		}
 		for template, resources := range stacks(t, here, s) {
@@ -335,6 +391,7 @@ func TestASingleRuleHasTheDocumentedPattern(t *testing.T) {
 				map[string]any{"AutoScalingGroupName": []any{"gpu.workers", "workers"}},
 			}
 		},
+		"the fan-out": func(_, _ map[string]any) {},
 		"a single rule for rebalance recommendations": func(pattern, _ map[string]any) {
 			pattern["detail-type"] = []any{"EC2 Instance Rebalance Recommendation"}
 		},
@@ -366,6 +423,34 @@ func TestASingleRuleHasTheDocumentedPattern(t *testing.T) {
 	}
 }
 
+// What a subscription filters is what the cluster wants of what the rule for all clusters takes.
+func TestASubscriptionLeavesOutTheKindsThatAreSwitchedOff(t *testing.T) {
+	var single struct {
+		DetailTypes []any `json:"detail-type"`
+	}
+	if err := json.Unmarshal(read(t, deploy+"eventbridge/single.json"), &single); err != nil {
+		t.Fatal(err)
+	}
+	for name, without := range map[string][]string{
+		"a topic": nil,
+		"a topic, without rebalance recommendations and hooks": {
+			"EC2 Instance Rebalance Recommendation", "EC2 Instance-terminate Lifecycle Action", "EC2 Instance-launch Lifecycle Action",
+		},
+	} {
+		want := slices.DeleteFunc(slices.Clone(single.DetailTypes), func(d any) bool { return slices.Contains(without, d.(string)) })
+		sorted(want)
+		for template, resources := range stacks(t, here, settings[name]) {
+			got := resources["Subscription"].Properties
+			if diff := cmp.Diff(map[string]any{
+				"TopicArn": topic, "Protocol": "sqs", "Endpoint": queue, "RawMessageDelivery": true, "RedrivePolicy": map[string]any{"deadLetterTargetArn": dead},
+				"FilterPolicyScope": "MessageBody", "FilterPolicy": map[string]any{"detail-type": want},
+			}, got); diff != "" {
+				t.Errorf("%s, %s:\n%s", template, name, diff)
+			}
+		}
+	}
+}
+
 func TestRulesAreSwitchedOffByKind(t *testing.T) {
 	others := []string{"RebalanceRecommendationRule", "ScheduledChangeRule", "SpotInterruptionRule", "StateChangeRule"}
 	reservations := []string{"CapacityBlockExpirationRule", "CapacityReservationInterruptionRule"}
@@ -375,6 +460,9 @@ func TestRulesAreSwitchedOffByKind(t *testing.T) {
 		"without capacity reservations":  slices.Concat([]string{"LifecycleActionRule"}, others),
 		"rebalance recommendations only": {"RebalanceRecommendationRule"},
 		"a single rule":                  {"NoticesRule"},
+		"a topic":                        nil,
+		"a delivery role":                nil,
+		"the fan-out":                    {"NoticesRule"},
 	} {
 		for template, resources := range stacks(t, here, settings[name]) {
 			var on []string
@@ -393,7 +481,7 @@ func TestRulesAreSwitchedOffByKind(t *testing.T) {
 
 func TestEveryEventEndsInTheQueueOrAmongTheDeadLetters(t *testing.T) {
 	queue, dead := here.ARN("AWS::SQS::Queue", "Queue"), here.ARN("AWS::SQS::Queue", "DeadLetters")
-	for name, want := range map[string]int{"as they are": 7, "a single rule": 1} {
+	for name, want := range map[string]int{"as they are": 7, "a single rule": 1, "a topic": 0, "a delivery role": 0} {
 		for template, resources := range stacks(t, here, settings[name]) {
 			rules := 0
 			for name, r := range resources {
@@ -484,6 +572,7 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	doctor := []string{
 		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances",
 		"events:DescribeRule", "events:ListRuleNamesByTarget", "events:ListTargetsByRule", "kms:DescribeKey", "kms:GetKeyPolicy", "sqs:GetQueueAttributes",
+		"sns:GetSubscriptionAttributes", "sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic",
 	}
 	for name, want := range map[string][]string{
 		"a key":             slices.Concat(least, checks, tags, hooks, doctor, []string{"kms:Decrypt"}),
@@ -727,7 +816,12 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 			parameters := map[string]any{}
 			for parameter := range strings.FieldsSeq(strings.ReplaceAll(match[1], "\\\n", " ")) {
 				name, value, _ := strings.Cut(parameter, "=")
-				parameters[name] = os.Expand(strings.Trim(value, `"`), func(string) string { return "a-variable-of-the-shell" })
+				parameters[name] = os.Expand(strings.Trim(value, `"`), func(variable string) string {
+					if variable == "TOPIC" {
+						return topic
+					}
+					return "a-variable-of-the-shell"
+				})
 			}
 			if _, err := cloudFormation(t, here, parameters); err != nil {
 				t.Errorf("%s: %v: %v", path, parameters, err)
@@ -752,11 +846,18 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 					t.Fatal(problems)
 				}
 			}
-			if source := variables["source"].AsString(); source != "./deploy/terraform" {
+			source := variables["source"].AsString()
+			delete(variables, "source")
+			var err error
+			switch source {
+			case "./deploy/terraform":
+				_, err = terraform(t, here, variables)
+			case "./deploy/terraform/fan-out":
+				_, err = Terraform(modules(t, "terraform/fan-out/"), here, variables, twin)
+			default:
 				t.Errorf("%s: the module is at %s", path, source)
 			}
-			delete(variables, "source")
-			if _, err := terraform(t, here, variables); err != nil {
+			if err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
@@ -823,6 +825,37 @@ func TestEveryCheckHasAnEntryInTheDocs(t *testing.T) {
 	for _, id := range IDs() {
 		if !strings.Contains(string(page), "\n### "+id+"\n") {
 			t.Errorf("%s has no entry for %s", Page, id)
+		}
+	}
+}
+
+func TestTheFilterThatIsAdvisedIsThatOfTheDocs(t *testing.T) {
+	f := healthy()
+	byRole(roleARN)(f)
+	_, filter, _ := strings.Cut(ruleSpot(f).hint, "filter configuration ")
+	filter, retries, _ := strings.Cut(filter, " and the retry policy ")
+	page, err := os.ReadFile("../../docs/fan-out.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{filter, retries} {
+		if want == "" || !strings.Contains(string(page), "`"+want+"`") {
+			t.Errorf("docs/fan-out.md has no %q", want)
+		}
+	}
+	var configuration struct {
+		Filters []struct{ Scope, Pattern string }
+	}
+	if err := json.Unmarshal([]byte(filter), &configuration); err != nil || len(configuration.Filters) != 1 {
+		t.Fatalf("%v in %s", err, filter)
+	}
+	p, err := eventpattern.Parse(configuration.Filters[0].Pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]bool{"aws.ec2": true, "aws.health": true, "aws.autoscaling": true, "mine": false} {
+		if taken, err := p.Match(`{"aws:Source": "` + source + `"}`); err != nil || taken != want {
+			t.Errorf("%s is taken: %v, %v", source, taken, err)
 		}
 	}
 }
