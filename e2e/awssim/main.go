@@ -65,6 +65,12 @@
 //	curl -X PUT $A/keys/k-1/policy --data-binary @policy.json
 //	curl -X DELETE $A/queues/small
 //
+// A topic, a rule that publishes to it, and a queue that gets what is published as it is:
+//
+//	curl -X POST $A/topics -d '{"arn": "arn:aws:sns:us-east-1:123456789012:notices"}'
+//	curl -X PUT $A/rules/notices -d '{"topic": "arn:aws:sns:us-east-1:123456789012:notices"}'
+//	curl -X POST $A/subscriptions -d '{"topicARN": "arn:aws:sns:us-east-1:123456789012:notices", "queue": "jobs", "raw": true}'
+//
 // Faults: slow EC2, throttled Auto Scaling, the next three deletions lost after
 // they took effect, an SQS that never answers; and their end:
 //

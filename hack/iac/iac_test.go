@@ -30,7 +30,12 @@ var here = Account{ID: "123456789012", Partition: "aws", Region: "eu-central-1"}
 type setting struct {
 	parameters map[string]any       // of CloudFormation
 	variables  map[string]cty.Value // of Terraform; its tags are those of the stack
-	fanOut     bool                 // the templates of the topic, not those of a cluster
+}
+
+// fanOut reports whether the setting is one of the templates of the topic, which is of no cluster.
+func (s setting) fanOut() bool {
+	cluster, given := s.parameters["ClusterName"]
+	return given && cluster == nil
 }
 
 func text(s string) cty.Value { return cty.StringVal(s) }
@@ -47,31 +52,31 @@ var settings = map[string]setting{
 	"as they are": {},
 	"IRSA, another name": {
 		map[string]any{"Identity": "IRSA", "OidcProvider": issuer, "Namespace": "kube-system", "ServiceAccount": "aws-node-termination-handler"},
-		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")}, false,
+		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")},
 	},
 	"the least": {
 		map[string]any{"StartChecks": "false", "TagCheck": "false", "LifecycleHooks": "none", "Doctor": "false"},
-		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False}, false,
+		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
 	},
 	"without tag check": {
 		map[string]any{"TagCheck": "false"},
-		map[string]cty.Value{"tag_check": cty.False}, false,
+		map[string]cty.Value{"tag_check": cty.False},
 	},
 	"without doctor": {
 		map[string]any{"Doctor": "false"},
-		map[string]cty.Value{"doctor": cty.False}, false,
+		map[string]cty.Value{"doctor": cty.False},
 	},
 	"without hooks": {
 		map[string]any{"LifecycleHooks": "none"},
-		map[string]cty.Value{"lifecycle_hooks": text("none")}, false,
+		map[string]cty.Value{"lifecycle_hooks": text("none")},
 	},
 	"two groups": {
 		map[string]any{"Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"groups": texts("workers", "gpu.workers")}, false,
+		map[string]cty.Value{"groups": texts("workers", "gpu.workers")},
 	},
 	"hooks for two groups": {
 		map[string]any{"Groups": "workers,gpu.workers", "LifecycleHooks": "create", "HookTimeout": 600},
-		map[string]cty.Value{"groups": texts("workers", "gpu.workers"), "lifecycle_hooks": text("create"), "hook_timeout": cty.NumberIntVal(600)}, false,
+		map[string]cty.Value{"groups": texts("workers", "gpu.workers"), "lifecycle_hooks": text("create"), "hook_timeout": cty.NumberIntVal(600)},
 	},
 	"rebalance recommendations only": {
 		map[string]any{
@@ -81,23 +86,23 @@ var settings = map[string]setting{
 		map[string]cty.Value{
 			"disabled_rules":  texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
 			"lifecycle_hooks": text("none"), "tag_check": cty.False,
-		}, false,
+		},
 	},
 	"alarms with a topic": {
 		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall", "UnreadMinutes": 5},
-		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "unread_minutes": cty.NumberIntVal(5)}, false,
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall"), "unread_minutes": cty.NumberIntVal(5)},
 	},
 	"without capacity reservations": {
 		map[string]any{"CapacityReservationInterruption": "DISABLED", "CapacityBlockExpiration": "DISABLED"},
-		map[string]cty.Value{"disabled_rules": texts("CapacityReservationInterruption", "CapacityBlockExpiration")}, false,
+		map[string]cty.Value{"disabled_rules": texts("CapacityReservationInterruption", "CapacityBlockExpiration")},
 	},
 	"a single rule": {
 		map[string]any{"SingleRule": "true"},
-		map[string]cty.Value{"single_rule": cty.True}, false,
+		map[string]cty.Value{"single_rule": cty.True},
 	},
 	"a single rule, two groups": {
 		map[string]any{"SingleRule": "true", "Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"single_rule": cty.True, "groups": texts("workers", "gpu.workers")}, false,
+		map[string]cty.Value{"single_rule": cty.True, "groups": texts("workers", "gpu.workers")},
 	},
 	"a single rule for rebalance recommendations": {
 		map[string]any{
@@ -107,58 +112,58 @@ var settings = map[string]setting{
 		map[string]cty.Value{
 			"single_rule": cty.True, "lifecycle_hooks": text("none"),
 			"disabled_rules": texts("SpotInterruption", "StateChange", "ScheduledChange", "CapacityReservationInterruption", "CapacityBlockExpiration"),
-		}, false,
+		},
 	},
 	"tagged groups": {
 		map[string]any{"GroupTag": groupTag},
-		map[string]cty.Value{"group_tag": text(groupTag)}, false,
+		map[string]cty.Value{"group_tag": text(groupTag)},
 	},
 	"two tagged groups": {
 		map[string]any{"GroupTag": groupTag, "Groups": "workers,gpu.workers"},
-		map[string]cty.Value{"group_tag": text(groupTag), "groups": texts("workers", "gpu.workers")}, false,
+		map[string]cty.Value{"group_tag": text(groupTag), "groups": texts("workers", "gpu.workers")},
 	},
 	"a key": {
 		map[string]any{"KeyArn": key},
-		map[string]cty.Value{"key_arn": text(key)}, false,
+		map[string]cty.Value{"key_arn": text(key)},
 	},
 	"a bounded role with a path": {
 		map[string]any{"PermissionsBoundary": boundary, "RolePath": "/platform/eks/"},
-		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")}, false,
+		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")},
 	},
 	"a topic": {
 		map[string]any{"OwnRules": "false", "TopicArn": topic},
-		map[string]cty.Value{"own_rules": cty.False, "topic_arn": text(topic)}, false,
+		map[string]cty.Value{"own_rules": cty.False, "topic_arn": text(topic)},
 	},
 	"a topic, without rebalance recommendations and hooks": {
 		map[string]any{"OwnRules": "false", "TopicArn": topic, "RebalanceRecommendation": "DISABLED", "LifecycleHooks": "none"},
 		map[string]cty.Value{
 			"own_rules": cty.False, "topic_arn": text(topic), "disabled_rules": texts("RebalanceRecommendation"), "lifecycle_hooks": text("none"),
-		}, false,
+		},
 	},
 	"a delivery role": {
 		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliver},
-		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliver)}, false,
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliver)},
 	},
 	"a delivery role of another account": {
 		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliverElsewhere},
-		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliverElsewhere)}, false,
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliverElsewhere)},
 	},
 	"a delivery role beside a single rule and a topic": {
 		map[string]any{"SingleRule": "true", "DeliveryRoleArn": deliver, "TopicArn": topic},
-		map[string]cty.Value{"single_rule": cty.True, "delivery_role_arn": text(deliver), "topic_arn": text(topic)}, false,
+		map[string]cty.Value{"single_rule": cty.True, "delivery_role_arn": text(deliver), "topic_arn": text(topic)},
 	},
-	"the fan-out": {nil, nil, true},
+	"the fan-out": {map[string]any{"ClusterName": nil}, nil},
 	"the fan-out with an alarm": {
-		map[string]any{"AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall"},
-		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall")}, true,
+		map[string]any{"ClusterName": nil, "AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall"},
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall")},
 	},
 	"the fan-out with tags": {
-		nil,
-		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform")})}, true,
+		map[string]any{"ClusterName": nil},
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform")})},
 	},
 	"tags": {
 		nil,
-		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})}, false,
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})},
 	},
 }
 
@@ -190,8 +195,10 @@ func read(t *testing.T, path string) []byte {
 func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 	t.Helper()
 	cloudFormation, err := cloudFormation(t, a, s.parameters)
-	if s.fanOut {
-		cloudFormation, err = CloudFormation(read(t, deploy+"cloudformation/fan-out.yaml"), a, s.parameters)
+	if s.fanOut() {
+		parameters := maps.Clone(s.parameters)
+		delete(parameters, "ClusterName")
+		cloudFormation, err = CloudFormation(read(t, deploy+"cloudformation/fan-out.yaml"), a, parameters)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +215,7 @@ func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 		}
 	}
 	terraform, err := terraform(t, a, s.variables)
-	if s.fanOut {
+	if s.fanOut() {
 		terraform, err = Terraform(modules(t, "terraform/fan-out/"), a, s.variables, twin)
 	}
 	if err != nil {
@@ -281,47 +288,47 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 	}{
 		"hooks for all groups": {setting{
 			map[string]any{"LifecycleHooks": "create"},
-			map[string]cty.Value{"lifecycle_hooks": text("create")}, false,
+			map[string]cty.Value{"lifecycle_hooks": text("create")},
 		}, "must name the groups"},
 		"IRSA without its issuer": {setting{
 			map[string]any{"Identity": "IRSA"},
-			map[string]cty.Value{"identity": text("IRSA")}, false,
+			map[string]cty.Value{"identity": text("IRSA")},
 		}, "IRSA needs"},
 		"another identity": {setting{
 			map[string]any{"Identity": "kiam"},
-			map[string]cty.Value{"identity": text("kiam")}, false,
+			map[string]cty.Value{"identity": text("kiam")},
 		}, "dentity"},
 		"a queue that nothing fills": {setting{
 			map[string]any{"OwnRules": "false"},
-			map[string]cty.Value{"own_rules": cty.False}, false,
+			map[string]cty.Value{"own_rules": cty.False},
 		}, "the queue needs"},
 		"a topic by its name": {setting{
 			map[string]any{"TopicArn": "notices"},
-			map[string]cty.Value{"topic_arn": text("notices")}, false,
+			map[string]cty.Value{"topic_arn": text("notices")},
 		}, "opic"},
 		"an account in place of a role": {setting{
 			map[string]any{"DeliveryRoleArn": "arn:aws:iam::123456789012:root"},
-			map[string]cty.Value{"delivery_role_arn": text("arn:aws:iam::123456789012:root")}, false,
+			map[string]cty.Value{"delivery_role_arn": text("arn:aws:iam::123456789012:root")},
 		}, "ole"},
 		"a key by its alias": {setting{
 			map[string]any{"KeyArn": "alias/queues"},
-			map[string]cty.Value{"key_arn": text("alias/queues")}, false,
+			map[string]cty.Value{"key_arn": text("alias/queues")},
 		}, "ey"},
 		"a path without its end": {setting{
 			map[string]any{"RolePath": "/platform"},
-			map[string]cty.Value{"role_path": text("/platform")}, false,
+			map[string]cty.Value{"role_path": text("/platform")},
 		}, "ath"},
 		"a boundary by its name": {setting{
 			map[string]any{"PermissionsBoundary": "boundary"},
-			map[string]cty.Value{"permissions_boundary": text("boundary")}, false,
+			map[string]cty.Value{"permissions_boundary": text("boundary")},
 		}, "oundary"},
 		"a tag that would end the text of the policy": {setting{
 			map[string]any{"GroupTag": `x": "false"}`},
-			map[string]cty.Value{"group_tag": text(`x": "false"}`)}, false,
+			map[string]cty.Value{"group_tag": text(`x": "false"}`)},
 		}, "ag"},
 		"no such parameter": {setting{
 			map[string]any{"TagsCheck": "false"},
-			map[string]cty.Value{"tags_check": cty.False}, false,
+			map[string]cty.Value{"tags_check": cty.False},
 		}, "no "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -357,7 +364,7 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	}
 	groups := []any{"gpu.workers", "workers"}
 	for name, s := range settings {
-		if s.parameters["SingleRule"] != nil || s.parameters["OwnRules"] != nil || s.fanOut {
+		if s.parameters["SingleRule"] != nil || s.parameters["OwnRules"] != nil || s.fanOut() {
 			continue
 		}
 		for template, resources := range stacks(t, here, s) {

@@ -19,7 +19,11 @@ var queueKey = ofQueue("the queue's key", func(f *Facts, q Queue) verdict {
 	case err != nil:
 		return unknown("whether "+describe(all)+" has permission to use the queue's key "+q.KeyID, err)
 	case fault != "":
-		return fail(useSSE+": "+setAttribute(f, `'{"KmsMasterKeyId":"","SqsManagedSseEnabled":"true"}'`),
+		fix := useSSE
+		if len(ofKind(all, snsService)) > 0 {
+			fix = strings.Replace(useSSE, eventBridge, snsService, 1)
+		}
+		return fail(fix+": "+setAttribute(f, `'{"KmsMasterKeyId":"","SqsManagedSseEnabled":"true"}'`),
 			"the queue's key %s; %s drops what it cannot deliver", fault, describe(all))
 	}
 	return ok("%s has permission to use the queue's key", describe(all))
