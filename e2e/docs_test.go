@@ -629,8 +629,11 @@ func (r *reader) newCalls() [][]string {
 // calls looks at the commands that were written down.
 func (r *reader) calls() {
 	r.Helper()
-	template := string(r.source("deploy/cloudformation/node-termination-handler.yaml"))
-	_, outputs, _ := strings.Cut(template, "\nOutputs:")
+	outputs := ""
+	for _, template := range []string{"node-termination-handler.yaml", "fan-out.yaml"} {
+		_, some, _ := strings.Cut(string(r.source("deploy/cloudformation/"+template)), "\nOutputs:")
+		outputs += some
+	}
 	used := map[string]bool{}
 	for _, words := range r.written() {
 		name := strings.Join(words[:3], " ")

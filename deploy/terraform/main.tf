@@ -99,7 +99,7 @@ locals {
       }
     }
   }
-  rules = { for name, rule in merge(local.kinds, local.single) : name => rule if(name == "Notices") == var.single_rule }
+  rules = { for name, rule in merge(local.kinds, local.single) : name => rule if var.own_rules && (name == "Notices") == var.single_rule }
 }
 
 resource "aws_sqs_queue" "queue" {
@@ -137,24 +137,39 @@ resource "aws_sqs_queue_policy" "queue" {
   queue_url = aws_sqs_queue.queue.url
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [
-      {
+    Statement = concat(
+      [for statement in [{
         Sid       = "OwnRulesOnly"
         Effect    = "Allow"
         Principal = { Service = "events.amazonaws.com" }
         Action    = "sqs:SendMessage"
         Resource  = aws_sqs_queue.queue.arn
         Condition = { ArnEquals = { "aws:SourceArn" = values(aws_cloudwatch_event_rule.rule)[*].arn } }
-      },
-      {
+      }] : statement if var.own_rules],
+      [for statement in [{
+        Sid       = "OwnTopicOnly"
+        Effect    = "Allow"
+        Principal = { Service = "sns.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.queue.arn
+        Condition = { ArnEquals = { "aws:SourceArn" = var.topic_arn } }
+      }] : statement if var.topic_arn != ""],
+      [for statement in [{
+        Sid       = "DeliveryRole"
+        Effect    = "Allow"
+        Principal = { AWS = var.delivery_role_arn }
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.queue.arn
+      }] : statement if var.delivery_role_arn != ""],
+      [{
         Sid       = "TLSOnly"
         Effect    = "Deny"
         Principal = "*"
         Action    = "sqs:*"
         Resource  = aws_sqs_queue.queue.arn
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
-      },
-    ]
+      }],
+    )
   })
 }
 
@@ -162,24 +177,39 @@ resource "aws_sqs_queue_policy" "dead_letters" {
   queue_url = aws_sqs_queue.dead_letters.url
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [
-      {
+    Statement = concat(
+      [for statement in [{
         Sid       = "OwnRulesOnly"
         Effect    = "Allow"
         Principal = { Service = "events.amazonaws.com" }
         Action    = "sqs:SendMessage"
         Resource  = aws_sqs_queue.dead_letters.arn
         Condition = { ArnEquals = { "aws:SourceArn" = values(aws_cloudwatch_event_rule.rule)[*].arn } }
-      },
-      {
+      }] : statement if var.own_rules],
+      [for statement in [{
+        Sid       = "OwnTopicOnly"
+        Effect    = "Allow"
+        Principal = { Service = "sns.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.dead_letters.arn
+        Condition = { ArnEquals = { "aws:SourceArn" = var.topic_arn } }
+      }] : statement if var.topic_arn != ""],
+      [for statement in [{
+        Sid       = "DeliveryRole"
+        Effect    = "Allow"
+        Principal = { AWS = var.delivery_role_arn }
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.dead_letters.arn
+      }] : statement if var.delivery_role_arn != ""],
+      [{
         Sid       = "TLSOnly"
         Effect    = "Deny"
         Principal = "*"
         Action    = "sqs:*"
         Resource  = aws_sqs_queue.dead_letters.arn
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
-      },
-    ]
+      }],
+    )
   })
 }
 
@@ -207,6 +237,19 @@ resource "aws_cloudwatch_event_target" "queue" {
     maximum_event_age_in_seconds = each.value.max_age
     maximum_retry_attempts       = 185
   }
+}
+
+# The kinds that are switched off stay with the topic.
+resource "aws_sns_topic_subscription" "queue" {
+  for_each = toset(var.topic_arn == "" ? [] : [var.topic_arn])
+
+  topic_arn            = each.value
+  protocol             = "sqs"
+  endpoint             = aws_sqs_queue.queue.arn
+  raw_message_delivery = true
+  redrive_policy       = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead_letters.arn })
+  filter_policy_scope  = "MessageBody"
+  filter_policy        = jsonencode({ detail-type = local.single.Notices.pattern.detail-type })
 }
 
 resource "aws_autoscaling_lifecycle_hook" "termination" {
@@ -266,6 +309,11 @@ resource "aws_iam_role" "role" {
     precondition {
       condition     = var.identity != "IRSA" || var.oidc_provider != ""
       error_message = "IRSA needs oidc_provider."
+    }
+
+    precondition {
+      condition     = var.own_rules || var.topic_arn != "" || var.delivery_role_arn != ""
+      error_message = "Without own_rules the queue needs topic_arn or delivery_role_arn."
     }
 
     precondition {
@@ -335,6 +383,9 @@ resource "aws_iam_role_policy" "role" {
           "events:ListRuleNamesByTarget",
           "events:DescribeRule",
           "events:ListTargetsByRule",
+          "sns:GetTopicAttributes",
+          "sns:ListSubscriptionsByTopic",
+          "sns:GetSubscriptionAttributes",
           "kms:DescribeKey",
           "kms:GetKeyPolicy",
           "ec2:DescribeInstances",

@@ -147,6 +147,34 @@ variable "single_rule" {
   default     = false
 }
 
+variable "own_rules" {
+  description = "Whether the module has rules that fill the queue. Without them topic_arn or delivery_role_arn says what does."
+  type        = bool
+  default     = true
+}
+
+variable "topic_arn" {
+  description = "ARN of the topic that the module fan-out has created, to which the queue subscribes. It must be known when Terraform plans."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:[^:]+:sns:[^:]+:[0-9]+:[A-Za-z0-9_-]+)?$", var.topic_arn))
+    error_message = "topic_arn must be the ARN of a topic."
+  }
+}
+
+variable "delivery_role_arn" {
+  description = "ARN of the role with which a subscriber of a custom event bus, or a rule of another account, sends to the queue."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:[^:]+:iam::[0-9]+:role/.+)?$", var.delivery_role_arn))
+    error_message = "delivery_role_arn must be the ARN of a role."
+  }
+}
+
 variable "alarm_topic" {
   description = "ARN of the SNS topic that the alarms notify."
   type        = string

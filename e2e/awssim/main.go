@@ -1,5 +1,5 @@
 // Command awssim runs the AWS simulator of package internal/awssim as a program of its own:
-// SQS, EC2, EC2 Auto Scaling, EventBridge and their like on one loopback port, for end-to-end tests and
+// SQS, EC2, EC2 Auto Scaling, EventBridge, SNS and their like on one loopback port, for end-to-end tests and
 // for whoever wants to point a cluster's controller at it.
 //
 //	go run ./e2e/awssim --listen 127.0.0.1:4566 --queue NAME [--state FILE.json] [--enforce-policies]
@@ -8,10 +8,10 @@
 //	--queue NAME      creates a queue, and a rule that sends it every event of
 //	                  the simulator: lifecycle actions, instances' states
 //	--state FILE      sets up what the file says: an object with queues,
-//	                  instances, groups, hooks, keys, rules, subscriptions, faults, as
+//	                  instances, groups, hooks, keys, rules, topics, subscriptions, faults, as
 //	                  GET /_awssim/state shows them
-//	--enforce-policies  EventBridge sends only where the policies of the queue and of
-//	                  its key let it, as in AWS
+//	--enforce-policies  EventBridge and SNS send only where the policies of the topic, the
+//	                  queue and its key let them, as in AWS
 //
 // It prints the endpoint, the URL of the queue and the environment variables
 // that lead SDK clients here, in a form that a shell can evaluate. It
@@ -64,6 +64,12 @@
 //	curl -X PUT $A/queues/small/policy --data-binary @policy.json
 //	curl -X PUT $A/keys/k-1/policy --data-binary @policy.json
 //	curl -X DELETE $A/queues/small
+//
+// A topic, a rule that publishes to it, and a queue that gets what is published as it is:
+//
+//	curl -X POST $A/topics -d '{"arn": "arn:aws:sns:us-east-1:123456789012:notices"}'
+//	curl -X PUT $A/rules/notices -d '{"topic": "arn:aws:sns:us-east-1:123456789012:notices"}'
+//	curl -X POST $A/subscriptions -d '{"topicARN": "arn:aws:sns:us-east-1:123456789012:notices", "queue": "jobs", "raw": true}'
 //
 // Faults: slow EC2, throttled Auto Scaling, the next three deletions lost after
 // they took effect, an SQS that never answers; and their end:

@@ -13,7 +13,7 @@ import (
 
 // CloudFormation returns the resources of a template by their logical names,
 // with the functions that it uses evaluated for an account and parameters. The
-// stack has the name that the docs give it: nth-CLUSTER. It is an error if
+// stack has the name that the docs give it: nth-CLUSTER, or nth-fan-out if it is of no cluster. It is an error if
 // resources need each other in a circle.
 func CloudFormation(template []byte, account Account, parameters map[string]any) (map[string]Resource, error) {
 	var document yaml.Node
@@ -26,9 +26,10 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 	}
 	sections := root.(map[string]any)
 	s := stack{
-		account: account, parameters: maps.Clone(parameters),
+		account: account, parameters: map[string]any{},
 		kinds: map[string]string{}, queues: map[string]string{}, needs: map[string]map[string]bool{},
 	}
+	maps.Copy(s.parameters, parameters)
 	if s.conditions, err = section(sections, "Conditions"); err != nil {
 		return nil, err
 	}
@@ -39,10 +40,7 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 	if err := s.withDefaults(declared); err != nil {
 		return nil, err
 	}
-	rules, err := section(sections, "Rules")
-	if err != nil {
-		return nil, err
-	}
+	rules, _ := sections["Rules"].(map[string]any) // a template needs none
 	if err := s.asserted(rules); err != nil {
 		return nil, err
 	}
@@ -62,6 +60,9 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 		properties, err := s.value(resource.(map[string]any)["Properties"])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if properties == nil { // all of them have defaults
+			properties = map[string]any{}
 		}
 		made[name] = Resource{Type: s.kinds[name], Properties: properties.(map[string]any)}
 	}
@@ -401,6 +402,10 @@ func (s *stack) call(function string, argument any) (any, error) {
 		return elements, nil
 	case "Fn::Equals":
 		return reflect.DeepEqual(arguments[0], arguments[1]), nil
+	case "Fn::And":
+		return !contains(arguments, false), nil
+	case "Fn::Or":
+		return contains(arguments, true), nil
 	case "Fn::Not":
 		return arguments[0] == false, nil
 	case "Fn::Contains":
@@ -431,13 +436,19 @@ func (s *stack) ref(name string) (any, error) {
 	case "AWS::Region":
 		return s.account.Region, nil
 	case "AWS::StackName":
-		return fmt.Sprint("nth-", s.parameters["ClusterName"]), nil
+		if cluster, ok := s.parameters["ClusterName"]; ok {
+			return fmt.Sprint("nth-", cluster), nil
+		}
+		return "nth-fan-out", nil
 	}
 	if value, ok := s.parameters[name]; ok {
 		return value, nil
 	}
-	if s.kinds[name] != "" {
+	if kind := s.kinds[name]; kind != "" {
 		s.need(name)
+		if kind == "AWS::SNS::Topic" {
+			return s.account.ARN(kind, name), nil
+		}
 		return name, nil
 	}
 	return nil, fmt.Errorf("nothing has the name %s", name)

@@ -3,6 +3,7 @@ package iac
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,6 +30,12 @@ var here = Account{ID: "123456789012", Partition: "aws", Region: "eu-central-1"}
 type setting struct {
 	parameters map[string]any       // of CloudFormation
 	variables  map[string]cty.Value // of Terraform; its tags are those of the stack
+}
+
+// fanOut reports whether the setting is one of the templates of the topic, which is of no cluster.
+func (s setting) fanOut() bool {
+	cluster, given := s.parameters["ClusterName"]
+	return given && cluster == nil
 }
 
 func text(s string) cty.Value { return cty.StringVal(s) }
@@ -127,6 +134,37 @@ var settings = map[string]setting{
 		map[string]any{"PermissionsBoundary": boundary, "RolePath": "/platform/eks/"},
 		map[string]cty.Value{"permissions_boundary": text(boundary), "role_path": text("/platform/eks/")},
 	},
+	"a topic": {
+		map[string]any{"OwnRules": "false", "TopicArn": topic},
+		map[string]cty.Value{"own_rules": cty.False, "topic_arn": text(topic)},
+	},
+	"a topic, without rebalance recommendations and hooks": {
+		map[string]any{"OwnRules": "false", "TopicArn": topic, "RebalanceRecommendation": "DISABLED", "LifecycleHooks": "none"},
+		map[string]cty.Value{
+			"own_rules": cty.False, "topic_arn": text(topic), "disabled_rules": texts("RebalanceRecommendation"), "lifecycle_hooks": text("none"),
+		},
+	},
+	"a delivery role": {
+		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliver},
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliver)},
+	},
+	"a delivery role of another account": {
+		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliverElsewhere},
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliverElsewhere)},
+	},
+	"a delivery role beside a single rule and a topic": {
+		map[string]any{"SingleRule": "true", "DeliveryRoleArn": deliver, "TopicArn": topic},
+		map[string]cty.Value{"single_rule": cty.True, "delivery_role_arn": text(deliver), "topic_arn": text(topic)},
+	},
+	"the fan-out": {map[string]any{"ClusterName": nil}, nil},
+	"the fan-out with an alarm": {
+		map[string]any{"ClusterName": nil, "AlarmTopic": "arn:aws:sns:eu-central-1:123456789012:oncall"},
+		map[string]cty.Value{"alarm_topic": text("arn:aws:sns:eu-central-1:123456789012:oncall")},
+	},
+	"the fan-out with tags": {
+		map[string]any{"ClusterName": nil},
+		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform")})},
+	},
 	"tags": {
 		nil,
 		map[string]cty.Value{"tags": cty.MapVal(map[string]cty.Value{"team": text("platform"), "cost-center": text("17")})},
@@ -136,12 +174,15 @@ var settings = map[string]setting{
 // taggable are the types that can have tags.
 var taggable = map[string]bool{
 	"AWS::SQS::Queue": true, "AWS::Events::Rule": true, "AWS::IAM::Role": true, "AWS::EKS::PodIdentityAssociation": true, "AWS::CloudWatch::Alarm": true,
+	"AWS::SNS::Topic": true, "AWS::SNS::TopicPolicy": false, "AWS::SNS::Subscription": false,
 	"AWS::SQS::QueuePolicy": false, "AWS::IAM::RolePolicy": false, "AWS::AutoScaling::LifecycleHook": false,
 }
 
 const (
 	groupTag = "kubernetes.io/cluster/prod"
 	key      = "arn:aws:kms:eu-central-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+	topic    = "arn:aws:sns:eu-central-1:123456789012:Topic"
+	deliver  = "arn:aws:iam::123456789012:role/bus/deliver"
 	boundary = "arn:aws:iam::123456789012:policy/platform/boundary"
 )
 
@@ -158,6 +199,11 @@ func read(t *testing.T, path string) []byte {
 func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 	t.Helper()
 	cloudFormation, err := cloudFormation(t, a, s.parameters)
+	if s.fanOut() {
+		parameters := maps.Clone(s.parameters)
+		delete(parameters, "ClusterName")
+		cloudFormation, err = CloudFormation(read(t, deploy+"cloudformation/fan-out.yaml"), a, parameters)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +219,9 @@ func stacks(t *testing.T, a Account, s setting) map[string]map[string]Resource {
 		}
 	}
 	terraform, err := terraform(t, a, s.variables)
+	if s.fanOut() {
+		terraform, err = Terraform(modules(t, "terraform/fan-out/"), a, s.variables, twin)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,12 +239,12 @@ func terraform(t *testing.T, a Account, variables map[string]cty.Value) (map[str
 	t.Helper()
 	all := map[string]cty.Value{"cluster_name": text("prod")}
 	maps.Copy(all, variables)
-	return Terraform(modules(t), a, all, twin)
+	return Terraform(modules(t, "terraform/"), a, all, twin)
 }
 
-func modules(t *testing.T) map[string][]byte {
+func modules(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
-	paths, err := filepath.Glob(deploy + "terraform/*.tf")
+	paths, err := filepath.Glob(deploy + dir + "*.tf")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
@@ -219,8 +268,8 @@ func TestBothTemplatesMakeTheSame(t *testing.T) {
 
 func TestTheTemplatesFitEveryPartition(t *testing.T) {
 	for name, s := range settings {
-		if s.parameters["AlarmTopic"] != nil || s.parameters["KeyArn"] != nil || s.parameters["PermissionsBoundary"] != nil {
-			continue // an ARN that the user gives
+		if strings.Contains(fmt.Sprint(s.parameters), "arn:") {
+			continue // the user gives it
 		}
 		for template, resources := range stacks(t, Account{ID: "123456789012", Partition: "aws-cn", Region: "cn-north-1"}, s) {
 			made, err := json.Marshal(resources)
@@ -253,6 +302,18 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"Identity": "kiam"},
 			map[string]cty.Value{"identity": text("kiam")},
 		}, "dentity"},
+		"a queue that nothing fills": {setting{
+			map[string]any{"OwnRules": "false"},
+			map[string]cty.Value{"own_rules": cty.False},
+		}, "the queue needs"},
+		"a topic by its name": {setting{
+			map[string]any{"TopicArn": "notices"},
+			map[string]cty.Value{"topic_arn": text("notices")},
+		}, "opic"},
+		"an account in place of a role": {setting{
+			map[string]any{"DeliveryRoleArn": "arn:aws:iam::123456789012:root"},
+			map[string]cty.Value{"delivery_role_arn": text("arn:aws:iam::123456789012:root")},
+		}, "ole"},
 		"a key by its alias": {setting{
 			map[string]any{"KeyArn": "alias/queues"},
 			map[string]cty.Value{"key_arn": text("alias/queues")},
@@ -290,9 +351,11 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 }
 
 func TestTheTerraformModuleIsFormatted(t *testing.T) {
-	for path, content := range modules(t) {
-		if diff := cmp.Diff(string(content), string(hclwrite.Format(content))); diff != "" {
-			t.Errorf("terraform fmt %s:\n%s", path, diff)
+	for _, dir := range []string{"terraform/", "terraform/fan-out/"} {
+		for path, content := range modules(t, dir) {
+			if diff := cmp.Diff(string(content), string(hclwrite.Format(content))); diff != "" {
+				t.Errorf("terraform fmt %s:\n%s", path, diff)
+			}
 		}
 	}
 }
@@ -305,7 +368,7 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	}
 	groups := []any{"gpu.workers", "workers"}
 	for name, s := range settings {
-		if s.parameters["SingleRule"] != nil {
+		if s.parameters["SingleRule"] != nil || s.parameters["OwnRules"] != nil || s.fanOut() {
 			continue
 		}
 		for template, resources := range stacks(t, here, s) {
@@ -339,6 +402,7 @@ func TestASingleRuleHasTheDocumentedPattern(t *testing.T) {
 				map[string]any{"AutoScalingGroupName": []any{"gpu.workers", "workers"}},
 			}
 		},
+		"the fan-out": func(_, _ map[string]any) {},
 		"a single rule for rebalance recommendations": func(pattern, _ map[string]any) {
 			pattern["detail-type"] = []any{"EC2 Instance Rebalance Recommendation"}
 		},
@@ -370,6 +434,34 @@ func TestASingleRuleHasTheDocumentedPattern(t *testing.T) {
 	}
 }
 
+// What a subscription filters is what the cluster wants of what the rule for all clusters takes.
+func TestASubscriptionLeavesOutTheKindsThatAreSwitchedOff(t *testing.T) {
+	var single struct {
+		DetailTypes []any `json:"detail-type"`
+	}
+	if err := json.Unmarshal(read(t, deploy+"eventbridge/single.json"), &single); err != nil {
+		t.Fatal(err)
+	}
+	for name, without := range map[string][]string{
+		"a topic": nil,
+		"a topic, without rebalance recommendations and hooks": {
+			"EC2 Instance Rebalance Recommendation", "EC2 Instance-terminate Lifecycle Action", "EC2 Instance-launch Lifecycle Action",
+		},
+	} {
+		want := slices.DeleteFunc(slices.Clone(single.DetailTypes), func(d any) bool { return slices.Contains(without, d.(string)) })
+		sorted(want)
+		for template, resources := range stacks(t, here, settings[name]) {
+			got := resources["Subscription"].Properties
+			if diff := cmp.Diff(map[string]any{
+				"TopicArn": topic, "Protocol": "sqs", "Endpoint": queue, "RawMessageDelivery": true, "RedrivePolicy": map[string]any{"deadLetterTargetArn": dead},
+				"FilterPolicyScope": "MessageBody", "FilterPolicy": map[string]any{"detail-type": want},
+			}, got); diff != "" {
+				t.Errorf("%s, %s:\n%s", template, name, diff)
+			}
+		}
+	}
+}
+
 func TestRulesAreSwitchedOffByKind(t *testing.T) {
 	others := []string{"RebalanceRecommendationRule", "ScheduledChangeRule", "SpotInterruptionRule", "StateChangeRule"}
 	reservations := []string{"CapacityBlockExpirationRule", "CapacityReservationInterruptionRule"}
@@ -379,6 +471,9 @@ func TestRulesAreSwitchedOffByKind(t *testing.T) {
 		"without capacity reservations":  slices.Concat([]string{"LifecycleActionRule"}, others),
 		"rebalance recommendations only": {"RebalanceRecommendationRule"},
 		"a single rule":                  {"NoticesRule"},
+		"a topic":                        nil,
+		"a delivery role":                nil,
+		"the fan-out":                    {"NoticesRule"},
 	} {
 		for template, resources := range stacks(t, here, settings[name]) {
 			var on []string
@@ -397,7 +492,7 @@ func TestRulesAreSwitchedOffByKind(t *testing.T) {
 
 func TestEveryEventEndsInTheQueueOrAmongTheDeadLetters(t *testing.T) {
 	queue, dead := here.ARN("AWS::SQS::Queue", "Queue"), here.ARN("AWS::SQS::Queue", "DeadLetters")
-	for name, want := range map[string]int{"as they are": 7, "a single rule": 1} {
+	for name, want := range map[string]int{"as they are": 7, "a single rule": 1, "a topic": 0, "a delivery role": 0} {
 		for template, resources := range stacks(t, here, settings[name]) {
 			rules := 0
 			for name, r := range resources {
@@ -489,6 +584,7 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	doctor := []string{
 		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances",
 		"events:DescribeRule", "events:ListRuleNamesByTarget", "events:ListTargetsByRule", "kms:DescribeKey", "kms:GetKeyPolicy", "sqs:GetQueueAttributes",
+		"sns:GetSubscriptionAttributes", "sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic",
 	}
 	for name, want := range map[string][]string{
 		"a key":             slices.Concat(least, checks, tags, poll, hooks, doctor, []string{"kms:Decrypt"}),
@@ -731,7 +827,7 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 	shown := 0
 	for _, path := range paths {
 		page := string(read(t, path))
-		shell := map[string]string{}
+		shell := map[string]string{"TOPIC": topic}
 		for _, line := range exports.FindAllString(page, -1) {
 			for _, match := range literal.FindAllStringSubmatch(line, -1) {
 				shell[match[1]] = match[2]
@@ -772,11 +868,18 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 					t.Fatal(problems)
 				}
 			}
-			if source := variables["source"].AsString(); source != "./deploy/terraform" {
+			source := variables["source"].AsString()
+			delete(variables, "source")
+			var err error
+			switch source {
+			case "./deploy/terraform":
+				_, err = terraform(t, here, variables)
+			case "./deploy/terraform/fan-out":
+				_, err = Terraform(modules(t, "terraform/fan-out/"), here, variables, twin)
+			default:
 				t.Errorf("%s: the module is at %s", path, source)
 			}
-			delete(variables, "source")
-			if _, err := terraform(t, here, variables); err != nil {
+			if err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
 		}

@@ -18,7 +18,10 @@ const (
 	source = "arn:aws:events:eu-central-1:123456789012:rule/"
 	queue  = "arn:aws:sqs:eu-central-1:123456789012:Queue"
 	dead   = "arn:aws:sqs:eu-central-1:123456789012:DeadLetters"
-	group  = "arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:63f5b5c2-58b3-0574-b7d5-b3162d0268f0:autoScalingGroupName/"
+
+	platform         = "arn:aws:iam::123456789012:role/platform"
+	deliverElsewhere = "arn:aws:iam::210987654321:role/bus/deliver"
+	group            = "arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:63f5b5c2-58b3-0574-b7d5-b3162d0268f0:autoScalingGroupName/"
 )
 
 // asked is a request to IAM and the answer that is due.
@@ -79,6 +82,48 @@ var requests = []asked{
 	{"Auto Scaling sends by itself", "as they are", "autoscaling.amazonaws.com", "sqs:SendMessage", queue, tls, refused},
 	{"another account sends", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:SendMessage", queue, tls, refused},
 	{"another account receives", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:ReceiveMessage", queue, tls, refused},
+
+	{"the topic hands on", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic), allowed},
+	{"the topic gives up", "a topic", "sns.amazonaws.com", "sqs:SendMessage", dead, with(tls, "aws:SourceArn", topic), allowed},
+	{"another topic hands on", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic+"2"), refused},
+	{"the topic of another account hands on", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", strings.Replace(topic, here.ID, "210987654321", 1)), refused},
+	{"no topic hands on", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, tls, refused},
+	{"the topic hands on without TLS", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(noTLS, "aws:SourceArn", topic), denied},
+	{"the topic receives", "a topic", "sns.amazonaws.com", "sqs:ReceiveMessage", queue, with(tls, "aws:SourceArn", topic), refused},
+	{"a rule sends past the topic", "a topic", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), refused},
+	{"EventBridge in the name of the topic", "a topic", "events.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic), refused},
+
+	{"the role delivers", "a delivery role", deliver, "sqs:SendMessage", queue, tls, allowed},
+	{"the role gives up", "a delivery role", deliver, "sqs:SendMessage", dead, tls, allowed},
+	{"the role delivers without TLS", "a delivery role", deliver, "sqs:SendMessage", queue, noTLS, denied},
+	{"the role receives", "a delivery role", deliver, "sqs:ReceiveMessage", queue, tls, refused},
+	{"the role purges", "a delivery role", deliver, "sqs:PurgeQueue", queue, tls, refused},
+	{"another role of its account delivers", "a delivery role of another account", deliverElsewhere + "2", "sqs:SendMessage", queue, tls, refused},
+	{"the role of another account delivers", "a delivery role of another account", deliverElsewhere, "sqs:SendMessage", queue, tls, allowed},
+	{"the role of another account receives", "a delivery role of another account", deliverElsewhere, "sqs:ReceiveMessage", queue, tls, refused},
+	{"a rule sends past the role", "a delivery role", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), refused},
+	{"the role delivers", "a delivery role beside a single rule and a topic", deliver, "sqs:SendMessage", queue, tls, allowed},
+	{"the rule sends beside the role", "a delivery role beside a single rule and a topic", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), allowed},
+	{"the topic hands on beside the role", "a delivery role beside a single rule and a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic), allowed},
+	{"the role where none is named", "as they are", deliverElsewhere, "sqs:SendMessage", queue, tls, refused},
+
+	{"the rule publishes", "the fan-out", "events.amazonaws.com", "sns:Publish", topic, of("NoticesRule"), allowed},
+	{"the rule gives up", "the fan-out", "events.amazonaws.com", "sqs:SendMessage", dead, of("NoticesRule"), allowed},
+	{"another rule publishes", "the fan-out", "events.amazonaws.com", "sns:Publish", topic, of("Other"), refused},
+	{"a rule of another account publishes", "the fan-out", "events.amazonaws.com", "sns:Publish", topic, with(tls, "aws:SourceArn", strings.Replace(source, here.ID, "210987654321", 1)+"NoticesRule"), refused},
+	{"the rule publishes without TLS", "the fan-out", "events.amazonaws.com", "sns:Publish", topic, with(noTLS, "aws:SourceArn", source+"NoticesRule"), denied},
+	{"another account publishes", "the fan-out", deliverElsewhere, "sns:Publish", topic, tls, refused},
+	{"another account subscribes", "the fan-out", deliverElsewhere, "sns:Subscribe", topic, tls, refused},
+	{"a role of the account that may subscribes", "the fan-out", platform, "sns:Subscribe", topic, tls, allowed},
+	{"the role with which Auto Scaling notifies publishes", "the fan-out", platform, "sns:Publish", topic, tls, allowed},
+	{"Auto Scaling publishes by itself", "the fan-out", "autoscaling.amazonaws.com", "sns:Publish", topic, tls, refused},
+
+	{"read a topic", "a topic", role, "sns:GetTopicAttributes", topic, tls, allowed},
+	{"list a topic's subscriptions", "a topic", role, "sns:ListSubscriptionsByTopic", topic, tls, allowed},
+	{"read a subscription", "a topic", role, "sns:GetSubscriptionAttributes", topic, tls, allowed},
+	{"read a topic, without doctor", "without doctor", role, "sns:GetTopicAttributes", topic, tls, refused},
+	{"publish", "a topic", role, "sns:Publish", topic, tls, refused},
+	{"subscribe", "a topic", role, "sns:Subscribe", topic, tls, refused},
 
 	{"receive", "the least", role, "sqs:ReceiveMessage", queue, tls, allowed},
 	{"delete", "the least", role, "sqs:DeleteMessage", queue, tls, allowed},
@@ -188,7 +233,16 @@ func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 			if a.who == role {
 				r.IdentityPolicies = []NamedPolicy{{"role", resources["RolePolicy"].Properties["PolicyDocument"]}}
 			}
+			if a.who == platform || a.who == deliverElsewhere { // with a policy of its own that lets it do everything
+				r.IdentityPolicies = []NamedPolicy{{"all", map[string]any{"Version": "2012-10-17", "Statement": []any{
+					map[string]any{"Effect": "Allow", "Action": "*", "Resource": "*"},
+				}}}}
+			}
 			switch a.resource {
+			case topic:
+				if made, ok := resources["TopicPolicy"]; ok {
+					r.ResourcePolicy = made.Properties["PolicyDocument"]
+				}
 			case queue:
 				r.ResourcePolicy = resources["QueuePolicy"].Properties["PolicyDocument"]
 			case dead:

@@ -22,12 +22,18 @@ var twins = map[string]string{
 	"aws_sqs_queue_policy.dead_letters":               "DeadLettersPolicy",
 	"aws_cloudwatch_event_rule.rule":                  "XRule",
 	"aws_cloudwatch_event_target.queue":               "XRule", // a property of it
+	"aws_sns_topic_subscription.queue":                "Subscription",
 	"aws_autoscaling_lifecycle_hook.termination":      "TerminationHookX",
 	"aws_iam_role.role":                               "Role",
 	"aws_iam_role_policy.role":                        "RolePolicy",
 	"aws_eks_pod_identity_association.association":    "Association",
 	"aws_cloudwatch_metric_alarm.undelivered":         "UndeliveredAlarm",
 	"aws_cloudwatch_metric_alarm.unread":              "UnreadAlarm",
+	// of the fan-out
+	"aws_sns_topic.notices":             "Topic",
+	"aws_sns_topic_policy.notices":      "TopicPolicy",
+	"aws_cloudwatch_event_rule.notices": "NoticesRule",
+	"aws_cloudwatch_event_target.topic": "NoticesRule", // a property of it
 }
 
 // kinds are Terraform's types and the properties that we use, in the terms of CloudFormation.
@@ -48,6 +54,12 @@ var kinds = map[string]struct {
 		"rule": "", "target_id": "Id", "arn": "Arn",
 		"dead_letter_config": "DeadLetterConfig", "dead_letter_config.arn": "Arn",
 		"retry_policy": "RetryPolicy", "retry_policy.maximum_event_age_in_seconds": "MaximumEventAgeInSeconds", "retry_policy.maximum_retry_attempts": "MaximumRetryAttempts",
+	}},
+	"aws_sns_topic":        {"AWS::SNS::Topic", map[string]string{"name": "", "tags": "Tags"}},
+	"aws_sns_topic_policy": {"AWS::SNS::TopicPolicy", map[string]string{"arn": "Topics", "policy": "PolicyDocument"}},
+	"aws_sns_topic_subscription": {"AWS::SNS::Subscription", map[string]string{
+		"topic_arn": "TopicArn", "protocol": "Protocol", "endpoint": "Endpoint", "raw_message_delivery": "RawMessageDelivery",
+		"redrive_policy": "RedrivePolicy", "filter_policy": "FilterPolicy", "filter_policy_scope": "FilterPolicyScope",
 	}},
 	"aws_autoscaling_lifecycle_hook": {"AWS::AutoScaling::LifecycleHook", map[string]string{
 		"autoscaling_group_name": "AutoScalingGroupName", "name": "LifecycleHookName", "lifecycle_transition": "LifecycleTransition",
@@ -127,7 +139,7 @@ func renamed(t *testing.T, kind, path string, properties map[string]any) map[str
 		}
 		switch to {
 		case "":
-		case "Queues":
+		case "Queues", "Topics":
 			made[to] = []any{value}
 		case "Dimensions":
 			var dimensions []any
@@ -137,7 +149,7 @@ func renamed(t *testing.T, kind, path string, properties map[string]any) map[str
 			made[to] = dimensions
 		case "Tags":
 			made[to] = tagList(value.(map[string]any))
-		case "RedrivePolicy", "RedriveAllowPolicy", "PolicyDocument", "EventPattern", "AssumeRolePolicyDocument":
+		case "RedrivePolicy", "RedriveAllowPolicy", "PolicyDocument", "EventPattern", "FilterPolicy", "AssumeRolePolicyDocument":
 			var document any
 			if err := json.Unmarshal([]byte(value.(string)), &document); err != nil {
 				t.Fatal(err)

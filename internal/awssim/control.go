@@ -23,6 +23,7 @@ type State struct {
 	Hooks         []Hook         `json:"hooks,omitempty"`
 	Keys          []Key          `json:"keys,omitempty"`
 	Rules         []Rule         `json:"rules,omitempty"`
+	Topics        []Topic        `json:"topics,omitempty"`
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
 	Faults        []Fault        `json:"faults,omitempty"`
 }
@@ -49,8 +50,11 @@ func (s *Server) Apply(state State) error {
 	for _, rule := range state.Rules {
 		note(s.PutRule(rule))
 	}
+	for _, topic := range state.Topics {
+		note(s.PutTopic(topic))
+	}
 	for _, subscription := range state.Subscriptions {
-		s.Subscribe(subscription.TopicARN, subscription.Queue)
+		s.PutSubscription(subscription)
 	}
 	for _, fault := range state.Faults {
 		note(s.SetFault(fault))
@@ -63,7 +67,7 @@ func (s *Server) Apply(state State) error {
 func (s *Server) State() State {
 	return State{
 		Queues: s.Queues(), Instances: s.Instances(), Groups: s.Groups(), Hooks: s.Hooks(),
-		Keys: s.Keys(), Rules: s.Rules(), Subscriptions: s.Subscriptions(), Faults: s.Faults(),
+		Keys: s.Keys(), Rules: s.Rules(), Topics: s.Topics(), Subscriptions: s.Subscriptions(), Faults: s.Faults(),
 	}
 }
 
@@ -117,7 +121,11 @@ func (s *Server) controlHandler() http.Handler {
 	show("rules", func(*http.Request) any { return s.Rules() })
 	change("PUT", "rules/{rule}", s.putRule)
 	remove("rules/{rule}", func(r *http.Request) bool { return s.RemoveRule(r.PathValue("rule")) })
+	change("POST", "topics", s.postTopic)
 	change("POST", "subscriptions", s.postSubscription)
+	remove("subscriptions/{topic}/{queue}", func(r *http.Request) bool {
+		return s.RemoveSubscription(r.PathValue("topic"), r.PathValue("queue"))
+	})
 	show("lifecycle", func(*http.Request) any { return s.LifecycleActions() })
 	change("POST", "lifecycle", s.postLifecycle)
 	show("faults", func(*http.Request) any { return s.Faults() })
@@ -240,8 +248,16 @@ func (s *Server) postSubscription(r *http.Request) (any, error) {
 	if err := readJSON(r, &subscription); err != nil {
 		return nil, err
 	}
-	s.Subscribe(subscription.TopicARN, subscription.Queue)
+	s.PutSubscription(subscription)
 	return struct{}{}, nil
+}
+
+func (s *Server) postTopic(r *http.Request) (any, error) {
+	topic := Topic{}
+	if err := readJSON(r, &topic); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.PutTopic(topic)
 }
 
 func (s *Server) postLifecycle(r *http.Request) (any, error) {

@@ -39,7 +39,8 @@ func TestTheControlAPISetsUpWhatItShows(t *testing.T) {
 		{"PUT", "keys/k-1", `{"alias": "alias/queues"}`},
 		{"PUT", "rules/all", `{"queue": "q"}`},
 		{"PUT", "rules/off", `{"queue": "q", "pattern": "{\"source\": [\"aws.ec2\"]}", "disabled": true, "deadLetters": "bare"}`},
-		{"POST", "subscriptions", `{"topicARN": "` + topic + `", "queue": "q"}`},
+		{"POST", "topics", `{"arn": "` + topic + `", "policy": "{}"}`},
+		{"POST", "subscriptions", `{"topicARN": "` + topic + `", "queue": "q", "raw": true}`},
 		{"PUT", "faults/slow", `{"service": "ec2", "latency": "800ms", "hangFor": "1s", "skew": "-5m"}`},
 	} {
 		if status, answer := control(t, server, step.method, step.path, step.body); status != http.StatusOK {
@@ -56,7 +57,8 @@ func TestTheControlAPISetsUpWhatItShows(t *testing.T) {
 		Hooks:         []awssim.Hook{{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 2 * time.Minute, DefaultResult: "ABANDON"}},
 		Keys:          []awssim.Key{{ID: "k-1", Alias: "alias/queues", Manager: "CUSTOMER", State: "Enabled"}},
 		Rules:         []awssim.Rule{{Name: "all", Queue: "q"}, {Name: "off", Queue: "q", Pattern: `{"source": ["aws.ec2"]}`, Disabled: true, DeadLetters: "bare"}},
-		Subscriptions: []awssim.Subscription{{TopicARN: topic, Queue: "q"}},
+		Topics:        []awssim.Topic{{ARN: topic, Policy: "{}"}},
+		Subscriptions: []awssim.Subscription{{TopicARN: topic, Queue: "q", Raw: true}},
 		Faults:        []awssim.Fault{{ID: "slow", Service: "ec2", Latency: 800 * time.Millisecond, HangFor: time.Second, Skew: -5 * time.Minute}},
 	}
 	if diff := cmp.Diff(want, server.State()); diff != "" {

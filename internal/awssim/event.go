@@ -31,7 +31,11 @@ type Rule struct {
 	// WithMetadata delivers events as a subscriber of a custom event bus does that asks for
 	// metadata; they are LIVE.
 	WithMetadata bool `json:"withMetadata,omitempty"`
-	// DeadLetters is the queue for events that may not go to Queue. Empty: they are dropped.
+	// Bus makes it a subscriber of a custom event bus, which calls about rules do not show.
+	Bus bool `json:"bus,omitempty"`
+	// RoleARN is the role that delivers. Empty: EventBridge does, as a service.
+	RoleARN string `json:"roleARN,omitempty"`
+	// DeadLetters is the queue for events that may not go to Queue or Topic. Empty: they are dropped.
 	DeadLetters string `json:"deadLetters,omitempty"`
 	// MessageGroup is that of the target, for a Queue that is a FIFO queue.
 	MessageGroup string `json:"messageGroup,omitempty"`
@@ -89,34 +93,6 @@ func (s *Server) Rules() []Rule {
 	return rules
 }
 
-// Subscribe hands what is published to an SNS topic to a queue, in SNS's envelope.
-func (s *Server) Subscribe(topicARN, queue string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Contains(s.topics[topicARN], queue) {
-		s.topics[topicARN] = append(s.topics[topicARN], queue)
-	}
-}
-
-// Subscription is one queue of a topic.
-type Subscription struct {
-	TopicARN string `json:"topicARN"`
-	Queue    string `json:"queue"`
-}
-
-// Subscriptions returns what Subscribe was told, ordered by topic.
-func (s *Server) Subscriptions() []Subscription {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	subscriptions := []Subscription{}
-	for _, topic := range slices.Sorted(maps.Keys(s.topics)) {
-		for _, queue := range s.topics[topic] {
-			subscriptions = append(subscriptions, Subscription{topic, queue})
-		}
-	}
-	return subscriptions
-}
-
 // event is EventBridge's envelope.
 type event struct {
 	Version    string   `json:"version"`
@@ -150,20 +126,6 @@ type lifecycleNotification struct {
 	RequestID string `json:"RequestId"`
 	Service   string
 	Time      string
-}
-
-// snsEnvelope is what a queue gets from a topic without raw delivery.
-type snsEnvelope struct {
-	Type             string
-	MessageID        string `json:"MessageId"`
-	TopicARN         string `json:"TopicArn"`
-	Subject          string `json:",omitempty"`
-	Message          string
-	Timestamp        string
-	SignatureVersion string
-	Signature        string
-	SigningCertURL   string
-	UnsubscribeURL   string
 }
 
 // detailTypes are the detail-types of the events of a lifecycle action.
@@ -210,24 +172,6 @@ func (s *Server) notify(action *lifecycleAction, hook Hook, at time.Time) {
 	}
 	s.publish(hook.TargetARN, "Auto Scaling: Lifecycle action '"+
 		strings.TrimPrefix(string(action.Transition), "autoscaling:EC2_INSTANCE_")+"' in progress.", body, at)
-}
-
-// publish hands a body to the queues of a topic.
-func (s *Server) publish(topicARN, subject, body string, at time.Time) {
-	for _, queue := range s.topics[topicARN] {
-		s.deliver(queue, "", marshal(snsEnvelope{
-			Type:             "Notification",
-			MessageID:        s.uuid(),
-			TopicARN:         topicARN,
-			Subject:          subject,
-			Message:          body,
-			Timestamp:        at.UTC().Format("2006-01-02T15:04:05.000Z"),
-			SignatureVersion: "1",
-			Signature:        "EXAMPLE",
-			SigningCertURL:   "https://sns." + s.opts.Region + ".amazonaws.com/EXAMPLE.pem",
-			UnsubscribeURL:   "https://sns." + s.opts.Region + ".amazonaws.com/EXAMPLE",
-		}), at)
-	}
 }
 
 // busEnvelope is what a subscriber of a custom event bus delivers with metadata.
@@ -279,17 +223,30 @@ func (s *Server) emit(e event, at time.Time) (id string) {
 		if rule.WithMetadata {
 			body = s.withMetadata(e, at)
 		}
-		if rule.Topic != "" {
-			s.publish(rule.Topic, "", body, at)
-		}
-		switch {
-		case s.mayDeliver(rule, rule.Queue, body):
-			s.deliver(rule.Queue, rule.MessageGroup, body, at)
-		case rule.DeadLetters != "" && !isFIFO(rule.DeadLetters) && s.mayDeliver(rule, rule.DeadLetters, body):
+		if !s.carry(rule, body, at) && rule.DeadLetters != "" && !isFIFO(rule.DeadLetters) &&
+			s.mayDeliver(rule, rule.DeadLetters, body) {
 			s.deliver(rule.DeadLetters, "", body, at)
 		}
 	}
 	return e.ID
+}
+
+// carry delivers a body to the targets of a rule. It reports whether all of them took it.
+func (s *Server) carry(rule Rule, body string, at time.Time) bool {
+	all := true
+	if rule.Topic != "" {
+		if all = s.mayPublish(rule); all {
+			s.publish(rule.Topic, "", body, at)
+		}
+	}
+	if rule.Queue == "" && rule.Topic != "" {
+		return all
+	}
+	if !s.mayDeliver(rule, rule.Queue, body) {
+		return false
+	}
+	s.deliver(rule.Queue, rule.MessageGroup, body, at)
+	return all
 }
 
 // deliver puts a body into a queue; like EventBridge, it says nothing when there is none,

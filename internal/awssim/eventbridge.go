@@ -24,24 +24,64 @@ const eventBridge = "events.amazonaws.com"
 // RuleARN returns the ARN that a rule of this name has, or would have.
 func (s *Server) RuleARN(name string) string { return s.arn("events", "rule/"+name) }
 
-// mayDeliver reports whether a rule may send a body to a queue: it has to fit, the queue's policy
-// has to allow the rule and, if the queue is encrypted with a key of KMS, the key's policy has to
-// allow EventBridge.
+// mayDeliver reports whether a rule may send a body to a queue.
 func (s *Server) mayDeliver(rule Rule, queue, body string) bool {
+	if q, ok := s.queues[queue]; !ok || queue == rule.Queue && !q.takesFrom(rule) {
+		return false
+	}
+	return s.mayEnter(queue, body, s.sends(rule))
+}
+
+// sends is what a rule asks of a policy: EventBridge does it for the rule, or the rule's role does.
+func (s *Server) sends(rule Rule) func(action, resource string) iampolicy.Request {
+	return func(action, resource string) iampolicy.Request {
+		r := iampolicy.Request{Action: action, Resource: resource, Context: map[string]string{"aws:securetransport": "true"}}
+		if rule.RoleARN != "" {
+			r.Principal = rule.RoleARN
+			r.Context["aws:principalarn"] = rule.RoleARN
+			r.Context["aws:principalaccount"] = iampolicy.AccountOf(rule.RoleARN)
+			return r
+		}
+		r.Service = eventBridge
+		r.Context["aws:sourcearn"], r.Context["aws:sourceaccount"] = s.RuleARN(rule.Name), s.opts.Account
+		return r
+	}
+}
+
+// lets reports whether a policy of a resource lets a request through. To a role of the account its
+// own policy is enough, but for keys, whose policy has to leave that to the account.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+func (s *Server) lets(document string, request iampolicy.Request) bool {
+	p, err := iampolicy.Parse(document)
+	if err != nil {
+		return false
+	}
+	verdict := p.Evaluate(request)
+	if request.Principal == "" || verdict == iampolicy.Allowed || verdict == iampolicy.Denied {
+		return verdict == iampolicy.Allowed
+	}
+	role := s.roles[request.Principal[strings.LastIndexByte(request.Principal, '/')+1:]]
+	if s.RoleARN(role.Name) != request.Principal ||
+		strings.HasPrefix(request.Action, "kms:") && verdict != iampolicy.Unclear {
+		return false
+	}
+	request.Principal = ""
+	return allows(role.Policy, request)
+}
+
+// mayEnter reports whether somebody may send a body to a queue: it has to fit, the queue's policy
+// has to allow it and, if the queue is encrypted with a key of KMS, the key's policy too.
+func (s *Server) mayEnter(
+	queue, body string, somebody func(action, resource string) iampolicy.Request,
+) bool {
 	q, ok := s.queues[queue]
 	switch {
-	case !ok, len(body) > q.maxSize, queue == rule.Queue && !q.takesFrom(rule):
+	case !ok, len(body) > q.maxSize:
 		return false
 	case !s.opts.EnforcePolicies:
 		return true
 	}
-	request := iampolicy.Request{
-		Service: eventBridge, Action: "sqs:SendMessage", Resource: q.arn,
-		Context: map[string]string{
-			"aws:sourcearn": s.RuleARN(rule.Name), "aws:sourceaccount": s.opts.Account, "aws:securetransport": "true",
-		},
-	}
-	if !allows(q.attributes["Policy"], request) {
+	if !s.lets(q.attributes["Policy"], somebody("sqs:SendMessage", q.arn)) {
 		return false
 	}
 	id := q.attributes["KmsMasterKeyId"]
@@ -54,8 +94,7 @@ func (s *Server) mayDeliver(rule Rule, queue, body string) bool {
 	}
 	// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-key-management.html
 	for _, action := range []string{"kms:GenerateDataKey", "kms:Decrypt"} {
-		request.Action, request.Resource = action, s.keyARN(key)
-		if !allows(key.Policy, request) {
+		if !s.lets(key.Policy, somebody(action, s.keyARN(key))) {
 			return false
 		}
 	}
@@ -81,7 +120,7 @@ func (s *Server) onRule(req *request, name string, f func(Rule)) *apiError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rule, ok := s.rules[name]
-	if !ok {
+	if !ok || rule.Bus {
 		return badRequest("ResourceNotFoundException", "Rule %s does not exist on EventBus default.", name)
 	}
 	f(rule)
@@ -129,7 +168,8 @@ func listRuleNamesByTarget(_ context.Context, s *Server, req *request) (any, *ap
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(s.rules)) {
-		if s.arn("sqs", s.rules[name].Queue) == input.TargetARN {
+		rule := s.rules[name]
+		if !rule.Bus && (s.arn("sqs", rule.Queue) == input.TargetARN || rule.Topic != "" && rule.Topic == input.TargetARN) {
 			names = append(names, name)
 		}
 	}
@@ -140,6 +180,7 @@ func listRuleNamesByTarget(_ context.Context, s *Server, req *request) (any, *ap
 type eventTarget struct {
 	ID               string            `json:"Id"`
 	ARN              string            `json:"Arn"`
+	RoleARN          string            `json:"RoleArn,omitempty"`
 	DeadLetterConfig map[string]string `json:",omitempty"`
 	SQSParameters    map[string]string `json:"SqsParameters,omitempty"`
 }
@@ -151,14 +192,20 @@ func listTargetsByRule(_ context.Context, s *Server, req *request) (any, *apiErr
 	}
 	var targets []eventTarget
 	problem := s.onRule(req, input.Rule, func(rule Rule) {
-		target := eventTarget{ID: "queue", ARN: s.arn("sqs", rule.Queue)}
+		target := eventTarget{ID: "queue", ARN: s.arn("sqs", rule.Queue), RoleARN: rule.RoleARN}
 		if rule.DeadLetters != "" {
 			target.DeadLetterConfig = map[string]string{"Arn": s.arn("sqs", rule.DeadLetters)}
 		}
 		if rule.MessageGroup != "" {
 			target.SQSParameters = map[string]string{"MessageGroupId": rule.MessageGroup}
 		}
-		targets = append(targets, target)
+		if rule.Queue != "" || rule.Topic == "" {
+			targets = append(targets, target)
+		}
+		if rule.Topic != "" {
+			target.ID, target.ARN = "topic", rule.Topic
+			targets = append(targets, target)
+		}
 	})
 	return map[string]any{"Targets": targets}, problem
 }

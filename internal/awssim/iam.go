@@ -112,6 +112,8 @@ func (s *Server) resourceOf(req *request) string {
 	_ = json.Unmarshal(req.json, &input) // what is no JSON is about nothing
 	group := req.form.Get("AutoScalingGroupName")
 	switch {
+	case req.service == "sns":
+		return req.form.Get("TopicArn") + req.form.Get("SubscriptionArn")
 	case req.service == "sqs" && input.QueueURL != "":
 		return s.QueueARN(input.QueueURL[strings.LastIndexByte(input.QueueURL, '/')+1:])
 	case req.service == "events" && input.Name+input.Rule != "":

@@ -1,4 +1,4 @@
-// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, KMS, STS and IAM
+// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, SNS, KMS, STS and IAM
 // for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long
@@ -45,8 +45,8 @@ type Options struct {
 	// a message that is visible again, as SQS has been observed to do. The
 	// default is the documented error, MessageNotInflight.
 	QuietStaleHandles bool
-	// EnforcePolicies makes EventBridge deliver only where the queue's policy and
-	// the policy of its key let it, as in AWS. Without it all queues take events.
+	// EnforcePolicies makes EventBridge and SNS deliver only where the policies of the topic, of the
+	// queue and of its key let them, as in AWS. Without it all topics and queues take events.
 	EnforcePolicies bool
 	// Delivery says when an event that a rule takes is delivered: once after each
 	// of the durations, never if there are none. It is called within the event, and
@@ -83,7 +83,7 @@ type Server struct {
 	actions   []*lifecycleAction // active ones, oldest first
 	ended     ring[LifecycleAction]
 	rules     map[string]Rule
-	topics    map[string][]string
+	topics    map[string]*topic
 	keys      map[string]Key
 	roles     map[string]Role
 	faults    []*rule
@@ -112,7 +112,7 @@ func New(opts Options) *Server {
 		groups:    map[string]*group{},
 		ended:     ring[LifecycleAction]{size: 10_000},
 		rules:     map[string]Rule{},
-		topics:    map[string][]string{},
+		topics:    map[string]*topic{},
 		keys:      map[string]Key{},
 		roles:     map[string]Role{},
 		calls:     ring[Call]{size: opts.CallsKept},
@@ -268,6 +268,7 @@ var operations = map[string]map[string]operation{
 	"autoscaling": autoscalingOperations,
 	"events":      eventsOperations,
 	"kms":         kmsOperations,
+	"sns":         snsOperations,
 	"sts":         {"GetCallerIdentity": getCallerIdentity},
 	"iam":         {"SimulatePrincipalPolicy": simulatePrincipalPolicy},
 }

@@ -27,6 +27,7 @@ var services = map[string]string{
 	"2011-01-01": "autoscaling",
 	"2011-06-15": "sts",
 	"2010-05-08": "iam",
+	"2010-03-31": "sns",
 }
 
 // targets are the names of the JSON services in the header X-Amz-Target.
@@ -199,6 +200,7 @@ var queryNamespaces = map[string]string{
 	"autoscaling": "http://autoscaling.amazonaws.com/doc/2011-01-01/",
 	"sts":         "https://sts.amazonaws.com/doc/2011-06-15/",
 	"iam":         "https://iam.amazonaws.com/doc/2010-05-08/",
+	"sns":         "http://sns.amazonaws.com/doc/2010-03-31/",
 }
 
 type queryResult struct {

@@ -303,9 +303,9 @@ const waysDoc = `
 
 | Way | What the queue gets | Note |
 |---|---|---|
-| a rule of EventBridge with the queue as its target | the event | this is what the templates create |
-| a rule with an SNS topic as its target, and a queue of each cluster subscribed to it | the event, or SNS's message around it; raw message delivery can be on or off | one set of rules for many clusters. Each queue gets the notices of all of them: set ` + "`delete-sqs-msg-if-node-not-found`" + `. The policy of each queue has to let ` + "`sns.amazonaws.com`" + ` send for the topic |
-| a subscriber of a custom event bus | the event (payload ` + "`RAW`" + `), or the event with metadata (` + "`WITH_METADATA`" + `), also through SNS | with metadata ` + "`aws:Source`" + ` is the source that counts, and what is not ` + "`LIVE`" + ` drains nothing. Without, everybody who may publish to the bus can write events as AWS does: let the subscriber filter by ` + "`aws:Source`" + ` |
+| a rule of EventBridge with the queue as its target | the event | this is what the templates create. With an execution role the rule can be in another account; the policy of the queue has to let the role send |
+| a rule with an SNS topic as its target, and a queue of each cluster subscribed to it | the event, or SNS's message around it; raw message delivery can be on or off | one set of rules for many clusters. Each queue gets the notices of all of them: set ` + "`delete-sqs-msg-if-node-not-found`" + `. The policy of each queue has to let ` + "`sns.amazonaws.com`" + ` send for the topic. [Templates](fan-out.md#one-rule-for-many-clusters) create that |
+| a subscriber of a custom event bus | the event (payload ` + "`RAW`" + `), or the event with metadata (` + "`WITH_METADATA`" + `), also through SNS | with metadata ` + "`aws:Source`" + ` is the source that counts, and what is not ` + "`LIVE`" + ` drains nothing. Without, everybody who may publish to the bus can write events as AWS does: let the subscriber filter by ` + "`aws:Source`" + `. The policy of the queue has to let [the role of the subscriber](fan-out.md#a-role-that-delivers) send |
 | Auto Scaling, for a hook with a notification target | its own message, also through SNS | |
 `
 

@@ -29,6 +29,7 @@ var checks = []check{
 	{"rule-capacity-block", groupRules, ruleCapacityBlock},
 	{"rule-asg-terminate", groupRules, ruleTerminate},
 	{"rule-asg-launch", groupRules, ruleLaunch},
+	{"topic", groupRules, topic},
 	{"rule-targets", groupRules, ruleTargets},
 	{"rule-dead-letters", groupRules, ruleDeadLetters},
 	{"dead-letters", groupRules, deadLetters},

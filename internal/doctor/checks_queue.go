@@ -15,7 +15,7 @@ import (
 
 const (
 	eventBridge = "events.amazonaws.com"
-	sns         = "sns.amazonaws.com"
+	snsService  = "sns.amazonaws.com"
 	// spotNotice is the shortest time that a notice gives.
 	spotNotice = 2 * time.Minute
 )
@@ -170,108 +170,66 @@ var queueRedrive = ofQueue("the queue's redrive policy", func(f *Facts, q Queue)
 	return ok("a message goes to the dead-letter queue after %s", count(q.MaxReceives, "receive"))
 })
 
-// request is what EventBridge asks of a policy; source is the ARN of the rule.
-func request(f *Facts, action, resource, source string) iampolicy.Request {
-	return iampolicy.Request{
-		Service: eventBridge, Action: action, Resource: resource,
-		Context: map[string]string{
-			"aws:sourcearn": source, "aws:sourceaccount": f.Options.Account,
-			"aws:securetransport": "true",
-		},
-	}
-}
-
 // errNoRules says why nobody knows yet what a policy means for the rules.
 var errNoRules = errors.New("no rule has the queue as its target yet")
-
-// ruleARNs returns the ARNs of the rules in the account of the queue, by their names for people.
-// If there are none, it returns the ARN of a rule as the account could have it. unseen says why
-// there may be rules that are not among them. A rule of another account sends as a role of that
-// account.
-// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-service-cross-account.html
-func ruleARNs(f *Facts) (arns map[string]string, unseen error) {
-	arns = map[string]string{}
-	for _, r := range f.Rules.Value {
-		if strings.Contains(r.ARN, ":"+f.Options.Account+":rule/") {
-			arns["rule "+r.Name] = r.ARN
-		}
-	}
-	switch {
-	case len(arns) > 0:
-		return arns, nil
-	case f.Rules.Err != nil:
-		unseen = f.Rules.Err
-	case hiddenRules(f) != nil:
-		unseen = hiddenRules(f)
-	default:
-		unseen = errNoRules
-	}
-	return map[string]string{"a rule": anyRule(f, f.Options.Account)}, unseen
-}
 
 // anyRule is the ARN of a rule as an account could have it.
 func anyRule(f *Facts, account string) string {
 	return "arn:" + f.partition() + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
-// policyFault says why rules may not send to a queue; empty: they may. unseen says why there may
-// be rules that are not among the arns.
-func policyFault(f *Facts, q Queue, arns map[string]string, unseen error) (fault string, err error) {
+// policyFault says why senders cannot send to a queue; empty: they can. unseen says why there may
+// be rules that are not among the senders.
+func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, err error) {
 	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
 		return "", err
 	}
 	var out, conditional []string
-	for name, arn := range arns {
-		switch p.Evaluate(request(f, "sqs:SendMessage", q.ARN, arn)) {
+	for _, s := range all {
+		switch p.Evaluate(s.request("sqs:SendMessage", q.ARN)) {
 		case iampolicy.Refused, iampolicy.Denied:
-			out = append(out, name)
+			out = append(out, s.name)
 		case iampolicy.Unclear:
-			conditional = append(conditional, name)
+			if !iampolicy.IsAccount(s.arn) { // an account as a whole is what the policy names
+				conditional = append(conditional, s.name)
+			}
 		case iampolicy.Allowed:
 		}
 	}
 	switch {
 	case len(out) > 0 && q.Policy == "":
-		return "has no policy: EventBridge has no permission to send to it", nil
+		return "has no policy: " + describe(all) + " has no permission to send to it", nil
 	case len(out) > 0 && unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
 		return "", unseen
-	case len(out) > 0:
+	case len(out) > 0 && len(ofKind(all, eventBridge)) == len(all):
 		return "has a policy that does not let " + list(out) + " of EventBridge in", nil
+	case len(out) > 0:
+		return "has a policy that does not let " + list(out) + " in", nil
 	case len(conditional) > 0:
 		return "", fmt.Errorf("for %s %w", list(conditional), errConditions)
 	}
 	return "", nil
 }
 
-// letIn is the policy statement that lets the rules send to a queue.
-func letIn(f *Facts, queue string, arns map[string]string) string {
-	sources := sorted(slices.Collect(maps.Values(arns)))
-	if len(sources) == 1 && sources[0] == anyRule(f, f.Options.Account) {
-		sources[0] = strings.TrimSuffix(sources[0], "any") + "*"
-	}
-	return jsonText(map[string]any{
-		"Effect": "Allow", "Principal": map[string]string{"Service": eventBridge}, "Action": "sqs:SendMessage",
-		"Resource":  queue,
-		"Condition": map[string]any{"ArnLike": map[string]any{"aws:SourceArn": sources}},
-	})
-}
-
 var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
-	arns, unseen := ruleARNs(f)
-	const fix = "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one " +
+	all, unseen := senders(f)
+	fix := "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one " +
 		"of your rules"
-	switch fault, err := policyFault(f, q, arns, unseen); {
+	if len(ofKind(all, eventBridge)) == 0 {
+		fix = "allow sqs:SendMessage to what sends"
+	}
+	switch fault, err := policyFault(f, q, all, unseen); {
 	case err != nil:
 		return unknown("whether the queue's policy lets your rules in", err)
 	case fault != "" && q.Policy == "":
-		document := `{"Version":"2012-10-17","Statement":[` + letIn(f, q.ARN, arns) + `]}`
+		document := `{"Version":"2012-10-17","Statement":[` + letIn(f, q.ARN, all) + `]}`
 		return fail(fix+": "+setAttribute(f, "'"+jsonText(map[string]string{"Policy": document})+"'"),
 			"the queue %s, and drops what it cannot deliver", fault)
 	case fault != "":
-		return fail(fix+"; add the statement "+letIn(f, q.ARN, arns), "the queue %s", fault)
+		return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue %s", fault)
 	}
-	return ok("the queue's policy lets EventBridge in")
+	return ok("the queue's policy lets %s in", describe(all))
 })
 
 // deadLetters checks that messages in dead-letter queues are kept: EventBridge may send to those
@@ -281,16 +239,15 @@ func deadLetters(f *Facts) verdict {
 	if f.Queue.Err != nil && !denied(f.Queue.Err) {
 		return unknown(subject, blocked("queue", f.Queue.Err))
 	}
-	sources := map[string]map[string]string{} // the rules that have each as a target's dead-letter queue
+	sources := map[string][]sender{} // what sends to each what it cannot deliver
 	for _, r := range f.Rules.Value {
 		for _, t := range r.Targets {
-			if t.DeadLetters == "" {
-				continue
-			}
-			if sources[t.DeadLetters] == nil {
-				sources[t.DeadLetters] = map[string]string{}
-			}
-			sources[t.DeadLetters]["rule "+r.Name] = r.ARN
+			sources[t.DeadLetters] = append(sources[t.DeadLetters], ruleSender("rule "+r.Name, r.ARN))
+		}
+	}
+	for arn, topic := range f.Topics {
+		if s := topic.Value.Subscription; s != nil {
+			sources[s.DeadLetters] = append(sources[s.DeadLetters], topicSender(arn))
 		}
 	}
 	var faults []string
@@ -327,7 +284,7 @@ func deadLetters(f *Facts) verdict {
 // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-server-side-encryption.html
 // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-dead-letter-queues.html
 func deadLetterFault(
-	f *Facts, answer Answer[DeadLetterQueue], rules map[string]string, ofQueue bool,
+	f *Facts, answer Answer[DeadLetterQueue], all []sender, ofQueue bool,
 ) (fault string, err error) {
 	d := answer.Value
 	switch {
@@ -335,21 +292,21 @@ func deadLetterFault(
 		return "does not exist", nil
 	case answer.Err != nil:
 		return "", answer.Err
-	case d.FIFO && len(rules) > 0:
-		return "is a FIFO queue, to which EventBridge sends nothing", nil
+	case d.FIFO && len(all) > 0:
+		return "is a FIFO queue, to which " + describe(all) + " sends nothing", nil
 	case ofQueue && d.Retention <= f.Queue.Value.Retention:
 		return fmt.Sprintf("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
 			d.Retention, f.Queue.Value.Retention), nil
-	case len(rules) == 0:
+	case len(all) == 0:
 		return "", nil
 	}
 	if d.KeyID != "" {
-		fault, err = keyFault(f, d.KeyID, d.Key, rules, nil)
+		fault, err = keyFault(f, d.KeyID, d.Key, all, nil)
 		if fault != "" {
-			return "has a key that EventBridge cannot use: " + fault, nil
+			return "has a key that " + describe(all) + " cannot use: " + fault, nil
 		}
 	}
-	fault, unclear := policyFault(f, d.Queue, rules, nil)
+	fault, unclear := policyFault(f, d.Queue, all, nil)
 	return fault, errors.Join(err, unclear)
 }
 
@@ -359,8 +316,7 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 		return unknown("whom the queue's policy lets in", err)
 	}
 	const stranger = "000000000000"
-	foreign := request(f, "sqs:SendMessage", q.ARN, anyRule(f, stranger))
-	foreign.Context["aws:sourceaccount"] = stranger
+	foreign := ruleSender("a rule", anyRule(f, stranger)).request("sqs:SendMessage", q.ARN)
 	anybody := foreign
 	anybody.Service = "anybody"
 	switch {
@@ -370,6 +326,10 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 	case p.Evaluate(foreign) == iampolicy.Allowed:
 		return warn("add the condition that aws:SourceArn is one of your rules",
 			"the queue's policy lets rules of any account in: whoever has one can get a node drained")
+	}
+	if roles := deliveryRoles(f); len(roles) > 0 {
+		return ok("the queue's policy lets no rule of another account in; whoever has one of these can send: %s",
+			describe(roles))
 	}
 	return ok("the queue's policy lets no rule of another account in")
 })

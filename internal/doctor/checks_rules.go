@@ -3,8 +3,8 @@ package doctor
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,14 +14,17 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 )
 
-// takers returns the names of the rules that match a body, by whether they are enabled.
-func takers(rules []Rule, body string) (enabled, disabled []string) {
+// takers returns the names of the rules that bring a body to the queue, by whether they are enabled.
+func takers(f *Facts, rules []Rule, body string) (enabled, disabled []string) {
 	for _, r := range rules {
 		p, err := eventpattern.Parse(r.Pattern)
 		if err != nil {
 			continue
 		}
 		if taken, err := p.Match(body); err != nil || !taken {
+			continue
+		}
+		if r.Topic != "" && !f.Topics[r.Topic].Value.Subscription.takes(body) {
 			continue
 		}
 		if r.Enabled {
@@ -38,7 +41,7 @@ func takers(rules []Rule, body string) (enabled, disabled []string) {
 // accounts.
 func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string) {
 	for _, account := range f.Options.EventAccounts {
-		on, off := takers(f.Rules.Value, body(f, kind, account, group))
+		on, off := takers(f, f.Rules.Value, body(f, kind, account, group))
 		if len(on) == 0 {
 			return nil, off
 		}
@@ -103,12 +106,11 @@ func ofRules(kind sample.Kind, subject string, severity Status, why string) func
 	}
 }
 
-// errTopic says why the rules are unknown if SNS sends to the queue.
-var errTopic = errors.New("SNS may do so, and its topics are not read here")
-
 // missing is the verdict if no rule matches something.
 func missing(f *Facts, kind sample.Kind, subject string, disabled []string, severity Status, why string) verdict {
 	switch {
+	case len(deliveryRoles(f)) > 0:
+		return unseenFilter(f, subject)
 	case len(disabled) > 0:
 		return bad(severity, "aws events enable-rule --name "+sorted(disabled)[0],
 			"%s are not sent to the queue: the rule %s is disabled; %s", subject, list(disabled), why)
@@ -116,8 +118,13 @@ func missing(f *Facts, kind sample.Kind, subject string, disabled []string, seve
 		v := unknown("whether a rule sends "+subject+" to the queue", hiddenRules(f))
 		v.hint = "run doctor with a role of the account that has the rules"
 		return v
-	case throughTopic(f):
-		return unknown("whether a rule sends "+subject+" to the queue", errTopic)
+	case unreadTopic(f) != nil:
+		return unknown("whether a rule sends "+subject+" to the queue", unreadTopic(f))
+	}
+	if arn := filteredOut(f, kind); arn != "" {
+		return bad(severity, "aws sns set-subscription-attributes --subscription-arn "+f.Topics[arn].Value.Subscription.ARN+
+			" --attribute-name FilterPolicy --attribute-value '{}'",
+			"%s are not sent to the queue: the filter of the subscription to %s leaves them out; %s", subject, arn, why)
 	}
 	what := fmt.Sprintf("no rule sends %s to the queue: %s", subject, why)
 	if useless := useless(f); len(useless) > 0 {
@@ -125,9 +132,45 @@ func missing(f *Facts, kind sample.Kind, subject string, disabled []string, seve
 			list(useless)
 	}
 	name := f.Options.QueueName + "-" + string(kind)
-	return bad(severity, "make a rule with the queue as its target, and allow it in the queue's policy: aws events "+
-		"put-rule --name "+name+" --event-pattern '"+pattern(kind)+
-		"' && aws events put-targets --rule "+name+" --targets Id=queue,Arn="+f.Options.queueARN(), "%s", what)
+	hint, target := "make a rule with the queue as its target, and allow it in the queue's policy: ", f.Options.queueARN()
+	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
+		hint, target = "make a rule with the topic as its target, and allow it in the topic's policy: ", arn
+	}
+	return bad(severity, hint+"aws events put-rule --name "+name+" --event-pattern '"+pattern(kind)+
+		"' && aws events put-targets --rule "+name+" --targets Id=queue,Arn="+target, "%s", what)
+}
+
+// filteredOut returns a topic to which a rule sends notices of a kind that the filter of the
+// queue's subscription leaves out; empty: there is none.
+func filteredOut(f *Facts, kind sample.Kind) string {
+	group := ""
+	if len(f.Groups.Value) > 0 {
+		group = f.Groups.Value[0].Name
+	}
+	for _, r := range f.Rules.Value {
+		if s := f.Topics[r.Topic].Value.Subscription; s == nil || s.Filter == "" {
+			continue
+		}
+		through := r.Topic
+		r.Topic = ""
+		if on, _ := takers(f, []Rule{r}, body(f, kind, f.Options.EventAccounts[0], group)); len(on) > 0 {
+			return through
+		}
+	}
+	return ""
+}
+
+// unseenFilter is the verdict if roles send to the queue: which events they bring, the filters of
+// their subscribers or rules say, and whose account has those cannot be known from the queue.
+func unseenFilter(f *Facts, subject string) verdict {
+	const filter = `{"Filters":[{"Scope":"SYSTEM_METADATA","Pattern":` +
+		`"{\"aws:Source\":[\"aws.autoscaling\",\"aws.ec2\",\"aws.health\"]}"}]}`
+	v := unknown("whether "+subject+" are sent to the queue",
+		fmt.Errorf("%s may send to it, and the filter of the subscriber, or the rule, cannot be seen from here",
+			describe(deliveryRoles(f))))
+	v.hint = "let a subscriber of a custom event bus have the filter configuration " + filter +
+		` and the retry policy {"MaxEventAgeInSeconds":86400}`
+	return v
 }
 
 // useless returns the rules of the queue, with their patterns, that match no notice that the
@@ -150,7 +193,7 @@ func takesAny(f *Facts, r Rule, groups []string) bool {
 	for _, account := range f.Options.EventAccounts {
 		for _, kind := range sample.Kinds {
 			for _, group := range groups {
-				if on, _ := takers([]Rule{r}, body(f, kind, account, group)); len(on) > 0 {
+				if on, _ := takers(f, []Rule{r}, body(f, kind, account, group)); len(on) > 0 {
 					return true
 				}
 			}
@@ -174,25 +217,22 @@ func compact(pattern string) string {
 }
 
 // hiddenRules is an error if accounts that the caller cannot see into may have rules that send to
-// the queue: the account of the queue, whose buses others can send to, and those whose notices are
-// acted on. It is nil if there is no such account.
+// the queue: the account of the queue, whose buses others can send to, those of its topics, and
+// those whose notices are acted on. It is nil if there is no such account.
 func hiddenRules(f *Facts) error {
 	if f.Caller.Err != nil {
 		return nil
 	}
 	caller := f.Caller.Value.Account
-	others := slices.DeleteFunc(append([]string{f.Options.Account}, f.Options.EventAccounts...),
-		func(id string) bool { return id == caller })
+	accounts := append([]string{f.Options.Account}, f.Options.EventAccounts...)
+	for arn := range f.Topics {
+		accounts = append(accounts, iampolicy.AccountOf(arn))
+	}
+	others := slices.DeleteFunc(accounts, func(id string) bool { return id == caller })
 	if len(others) == 0 {
 		return nil
 	}
 	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(slices.Compact(sorted(others))), caller)
-}
-
-// throughTopic reports whether SNS may send to the queue.
-func throughTopic(f *Facts) bool {
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	return err == nil && p.Names(sns)
 }
 
 // pattern is an event pattern to copy.
@@ -319,5 +359,12 @@ func ruleDeadLetters(f *Facts) verdict {
 			"events that EventBridge cannot deliver are dropped without a record: the target of the rule %s has no dead-letter "+
 				"queue", list(without))
 	}
-	return ok("events that EventBridge cannot deliver are kept")
+	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
+		if s := f.Topics[arn].Value.Subscription; s != nil && !s.Pending && s.DeadLetters == "" {
+			return warn("give the subscription a redrive policy: aws sns set-subscription-attributes --subscription-arn "+s.ARN+
+				` --attribute-name RedrivePolicy --attribute-value '{"deadLetterTargetArn":"DEAD_LETTER_QUEUE_ARN"}'`,
+				"what SNS cannot deliver is dropped without a record: the queue's subscription to %s has no dead-letter queue", arn)
+		}
+	}
+	return ok("events that cannot be delivered are kept")
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
@@ -331,7 +333,102 @@ var ailments = []struct {
 	{"SNS in between", func(f *Facts) {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy = strings.Replace(policyFor(eventBridge, ownRules), `"events.amazonaws.com"`, `["events.amazonaws.com", "sns.amazonaws.com"]`, 1)
-	}, map[string]Status{"rule-spot": Unknown, "rule-rebalance": Unknown, "rule-state-change": Unknown, "rule-health": Unknown, "rule-asg-terminate": Unknown, "rule-asg-launch": Unknown}, "SNS"},
+	}, withoutRules("topic"), "SNS may do so, and the queue's policy does not name its topic"},
+	{"a topic in between", byTopic, nil, topicARN + " of SNS hands on what rules publish"},
+	{"a topic in between, and a queue with no key", func(f *Facts) { byTopic(f); f.Queue.Value.KeyID = "" }, nil, "the queue's policy lets SNS in"},
+	{"a topic that is gone", ofTopic(func(t *Answer[Topic]) { *t = Answer[Topic]{Err: errAbsent} }), map[string]Status{
+		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "it does not exist"},
+	{"a topic that may not be read", func(f *Facts) {
+		ofTopic(func(t *Answer[Topic]) { *t = Answer[Topic]{Err: errDenied} })(f)
+		f.Rules.Value = nil // which nobody asks for then
+	}, withoutRules("topic"), "x:Y"},
+	{"a topic without the queue's subscription", func(f *Facts) {
+		ofTopic(func(t *Answer[Topic]) { t.Value.Subscription = nil })(f)
+		f.Rules.Value = nil
+	}, map[string]Status{
+		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "the queue is not subscribed to it"},
+	{"a subscription that nobody has confirmed", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.Pending = true }), map[string]Status{"topic": Failed}, "is not confirmed"},
+	{"a topic that does not work, beside rules that do", func(f *Facts) {
+		direct := f.Rules.Value
+		ofTopic(func(t *Answer[Topic]) { t.Value.Subscription = nil })(f)
+		f.Rules.Value, f.Queue.Value.KeyID = direct, ""
+		for k := range direct {
+			direct[k].Topic = ""
+		}
+		f.Queue.Value.Policy = strings.Replace(f.Queue.Value.Policy, `[{`, `[`+allowRule+`,{`, 1)
+	}, map[string]Status{"topic": Warning}, "the queue is not subscribed to it"},
+	{"a topic that EventBridge may not publish to", ofTopic(func(t *Answer[Topic]) { t.Value.Policy = "" }), map[string]Status{"topic": Failed}, "its policy does not let rule block, rule health, rule launch, rule rebalance, rule reservation and 3 more publish"},
+	{"a topic with the key that AWS manages", ofTopic(func(t *Answer[Topic]) { t.Value.KeyID = "alias/aws/sns" }), map[string]Status{"topic": Failed}, "alias/aws/sns is one that AWS manages"},
+	{"a topic with a strange policy", ofTopic(func(t *Answer[Topic]) { t.Value.Policy = publishTo(`"X": {"y": "z"}`) }), map[string]Status{"topic": Unknown}, "conditions"},
+	{"a topic without a readable policy", ofTopic(func(t *Answer[Topic]) { t.Value.Policy = "?" }), map[string]Status{"topic": Unknown}, "read the policy"},
+	{"a subscription that filters spot warnings out", ofTopic(func(t *Answer[Topic]) {
+		t.Value.Subscription.Filter, t.Value.Subscription.FilterBody = `{"detail-type": [{"anything-but": "EC2 Spot Instance Interruption Warning"}]}`, true
+	}), map[string]Status{"rule-spot": Failed}, "spot interruption warnings are not sent to the queue: the filter of the subscription to " + topicARN + " leaves them out"},
+	{"a subscription that filters by attributes", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.Filter = `{"source": ["aws.ec2"]}` }), map[string]Status{
+		"rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "leaves them out; spot instances go away without a drain"},
+	{"a subscription with a filter that cannot be read", ofTopic(func(t *Answer[Topic]) {
+		t.Value.Subscription.Filter, t.Value.Subscription.FilterBody = `{"source": "aws.ec2"}`, true
+	}), withoutRules("topic"), "the filter of the subscription to " + topicARN},
+	{"a subscription without dead letters", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.DeadLetters = "" }), map[string]Status{"rule-dead-letters": Warning}, "what SNS cannot deliver is dropped"},
+	{"a key that SNS may not use", func(f *Facts) { byTopic(f); f.Key.Value.Policy = value(policyFor(eventBridge, "")) }, map[string]Status{"queue-key": Failed}, "does not let SNS use it; SNS drops what it cannot deliver"},
+	{"a dead-letter queue that SNS may not use", func(f *Facts) {
+		byTopic(f)
+		deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policyFor(eventBridge, "") })(f)
+	}, map[string]Status{"dead-letters": Warning}, "does not let topic " + topicARN + " in"},
+	{"a topic of another account", func(f *Facts) {
+		byTopic(f)
+		other := strings.Replace(topicARN, testAccount, hubAccount, 1)
+		f.Topics = topics{other: f.Topics[topicARN]}
+		f.Rules.Value = nil
+		f.Queue.Value.Policy = strings.Replace(f.Queue.Value.Policy, topicARN, other, 1)
+		f.DeadLetters[deadARN] = value(DeadLetterQueue{Queue: Queue{ARN: deadARN, Retention: 14 * 24 * time.Hour, Policy: f.Queue.Value.Policy}})
+		f.Key.Value.Policy = value(f.Queue.Value.Policy)
+	}, withoutRules(), "rules of account 210987654321 cannot be seen"},
+
+	{"a role that delivers, and no rules", byRole(roleARN), withoutRules(), "the role " + roleARN + " may send to it, and the filter of the subscriber, or the rule, cannot be seen from here"},
+	{"a role of another account that delivers", byRole(strings.Replace(roleARN, testAccount, hubAccount, 1)), withoutRules(), "the queue's policy lets the role arn:aws:iam::210987654321:role/bus/deliver in"},
+	{"another account that delivers", byRole("arn:aws:iam::210987654321:root"), withoutRules(), "whoever has one of these can send: the account 210987654321"},
+	{"a role that delivers, by a condition", func(f *Facts) {
+		byRole(roleARN)(f)
+		f.Queue.Value.Policy = `{"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnEquals": {"aws:PrincipalArn": "` + roleARN + `"}}}]}`
+	}, withoutRules(), "the queue's policy lets the role " + roleARN + " in"},
+	{"a role that delivers beside a rule for one kind", func(f *Facts) {
+		policy := f.Queue.Value.Policy
+		spot := f.Rules.Value[:1]
+		byRole(roleARN)(f)
+		f.Rules.Value = spot
+		f.Queue.Value.Policy = strings.Replace(policy, `[{`, `[{"Effect": "Allow", "Principal": {"AWS": "`+roleARN+`"}, "Action": "sqs:SendMessage", "Resource": "*"},{`, 1)
+		f.Key.Value.Policy = value(policyFor(eventBridge, ownRules))
+	}, func() map[string]Status { want := withoutRules(); delete(want, "rule-spot"); return want }(), "spot interruption warnings are sent to the queue by the rule spot"},
+	{"a role that delivers, and a key that leaves it to the role", func(f *Facts) {
+		byRole(roleARN)(f)
+		f.Key.Value.Policy = value(rolePolicy("arn:aws:iam::123456789012:root"))
+	}, withoutRules("queue-key"), "its policy leaves that to the policies of the role"},
+	{"a role that delivers, and a key that does not know it", func(f *Facts) {
+		byRole(roleARN)(f)
+		f.Key.Value.Policy = value(rolePolicy("arn:aws:iam::999999999999:root"))
+	}, func() map[string]Status { want := withoutRules(); want["queue-key"] = Failed; return want }(), "does not let the role " + roleARN + " use it"},
+	{"the account's own statement, which names no role", func(f *Facts) {
+		f.Rules.Value = nil
+		f.Queue.Value.Policy, f.Queue.Value.KeyID = rolePolicy("arn:aws:iam::123456789012:root"), ""
+	}, map[string]Status{
+		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "does not let a rule of EventBridge in"},
+	{"the handler's own role, which reads", func(f *Facts) {
+		f.Rules.Value = nil
+		f.Queue.Value.Policy, f.Queue.Value.KeyID = rolePolicy("arn:aws:iam::123456789012:role/path/nth"), ""
+	}, map[string]Status{
+		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+	}, "does not let a rule of EventBridge in"},
+	{"rules with a role", withRole(roleARN), nil, "the queue's policy lets the role " + roleARN + " in"},
+	{"rules with a role that the queue does not let in", func(f *Facts) {
+		withRole(roleARN)(f)
+		f.Queue.Value.Policy = policyFor(eventBridge, ownRules)
+	}, map[string]Status{"queue-policy": Failed}, "does not let role " + roleARN + " in"},
+	{"a single rule", func(f *Facts) { f.Rules.Value = single(f.Rules.Value[0]) }, nil, "are sent to the queue by the rule single"},
 	{"a target that changes events", func(f *Facts) { f.Rules.Value[0].Targets[0].Changed = true }, map[string]Status{"rule-targets": Failed}, "the rule spot changes"},
 	{"a target without a dead-letter queue", func(f *Facts) { f.Rules.Value[0].Targets[0].DeadLetters = "" }, map[string]Status{"rule-dead-letters": Warning}, "the rule spot"},
 
@@ -531,6 +628,70 @@ func inHub(f *Facts, eventAccount string) {
 	f.Key.Value.Policy = value(f.Queue.Value.Policy)
 }
 
+// single is the rule of the template for all kinds.
+func single(like Rule) []Rule {
+	pattern, err := os.ReadFile("../../deploy/eventbridge/single.json")
+	if err != nil {
+		panic(err)
+	}
+	like.Name, like.ARN, like.Pattern = "single", ruleARN+"single", string(pattern)
+	return []Rule{like}
+}
+
+const (
+	topicARN  = "arn:aws:sns:us-east-1:123456789012:notices"
+	roleARN   = "arn:aws:iam::123456789012:role/bus/deliver"
+	allowRule = `{"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": "*", "Condition": {` + ownRules + `}}`
+)
+
+// publishTo is a topic's policy for EventBridge, on a condition.
+func publishTo(condition string) string {
+	return strings.Replace(policyFor(eventBridge, condition), `["sqs:SendMessage", "kms:*"]`, `"sns:Publish"`, 1)
+}
+
+// byTopic has all rules send to a topic that hands on to the queue.
+func byTopic(f *Facts) {
+	policy := policyFor(snsService, `"ArnEquals": {"aws:SourceArn": "`+topicARN+`"}`)
+	f.Queue.Value.Policy, f.Key.Value.Policy = policy, value(policy)
+	deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policy })(f)
+	f.Topics = topics{topicARN: value(Topic{Policy: publishTo(ownRules), Subscription: &Subscription{ARN: topicARN + ":1", DeadLetters: deadARN}})}
+	for k := range f.Rules.Value {
+		f.Rules.Value[k].Topic, f.Rules.Value[k].Targets[0].DeadLetters = topicARN, deadARN+"-of-others"
+	}
+}
+
+func ofTopic(change func(*Answer[Topic])) func(*Facts) {
+	return func(f *Facts) {
+		byTopic(f)
+		t := f.Topics[topicARN]
+		change(&t)
+		f.Topics[topicARN] = t
+	}
+}
+
+// rolePolicy lets an identity send and use a key.
+func rolePolicy(who string) string {
+	return strings.Replace(policyFor(eventBridge, ""), `{"Service": "events.amazonaws.com"}`, `{"AWS": "`+who+`"}`, 1)
+}
+
+// byRole has an identity deliver, as that of a subscriber of a custom event bus.
+func byRole(who string) func(*Facts) {
+	return func(f *Facts) {
+		f.Rules.Value = nil
+		f.Queue.Value.Policy, f.Key.Value.Policy = rolePolicy(who), value(rolePolicy(who))
+	}
+}
+
+// withRole has rules deliver with a role.
+func withRole(who string) func(*Facts) {
+	return func(f *Facts) {
+		f.Queue.Value.Policy, f.Key.Value.Policy = rolePolicy(who), value(rolePolicy(who))
+		for k := range f.Rules.Value {
+			f.Rules.Value[k].Targets[0].RoleARN = who
+		}
+	}
+}
+
 // handlerPods has the one replica in a state.
 func handlerPods(s State) func(*Facts) { return func(f *Facts) { f.Pods.Value[1].State = s } }
 
@@ -590,7 +751,7 @@ func without(rule int) func(*Facts) {
 
 // ofTheQueue is what a queue that cannot be read leaves unknown.
 func ofTheQueue(itself Status) map[string]Status {
-	want := map[string]Status{"queue": itself, "dead-letters": Unknown}
+	want := map[string]Status{"queue": itself, "dead-letters": Unknown, "topic": Unknown}
 	for _, id := range IDs() {
 		if strings.HasPrefix(id, "queue-") {
 			want[id] = Unknown
@@ -696,6 +857,37 @@ func TestEveryCheckHasAnEntryInTheDocs(t *testing.T) {
 	for _, id := range IDs() {
 		if !strings.Contains(string(page), "\n### "+id+"\n") {
 			t.Errorf("%s has no entry for %s", Page, id)
+		}
+	}
+}
+
+func TestTheFilterThatIsAdvisedIsThatOfTheDocs(t *testing.T) {
+	f := healthy()
+	byRole(roleARN)(f)
+	_, filter, _ := strings.Cut(ruleSpot(f).hint, "filter configuration ")
+	filter, retries, _ := strings.Cut(filter, " and the retry policy ")
+	page, err := os.ReadFile("../../docs/fan-out.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{filter, retries} {
+		if want == "" || !strings.Contains(string(page), "`"+want+"`") {
+			t.Errorf("docs/fan-out.md has no %q", want)
+		}
+	}
+	var configuration struct {
+		Filters []struct{ Scope, Pattern string }
+	}
+	if err := json.Unmarshal([]byte(filter), &configuration); err != nil || len(configuration.Filters) != 1 {
+		t.Fatalf("%v in %s", err, filter)
+	}
+	p, err := eventpattern.Parse(configuration.Filters[0].Pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]bool{"aws.ec2": true, "aws.health": true, "aws.autoscaling": true, "mine": false} {
+		if taken, err := p.Match(`{"aws:Source": "` + source + `"}`); err != nil || taken != want {
+			t.Errorf("%s is taken: %v, %v", source, taken, err)
 		}
 	}
 }

@@ -18,7 +18,8 @@ type Facts struct {
 	Queue       Answer[Queue]
 	Key         Answer[Key]    // of a queue that has one
 	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it: if Role.Simulated, by its own policies
-	Rules       Answer[[]Rule] // with the queue as a target
+	Topics      topics         // of SNS that the queue's policy lets send
+	Rules       Answer[[]Rule] // with the queue as a target, or one of Topics that hands on to the queue
 	Permissions []Permission   // of AWS that were tried out
 	Role        Role           // whose they are
 
@@ -180,7 +181,9 @@ type Rule struct {
 	Name, ARN string
 	Pattern   string // empty: a schedule
 	Enabled   bool
-	Targets   []Target // those that are the queue
+	Targets   []Target // those that are the queue or Topic
+	// Topic is the ARN of the topic of SNS through which the events come; empty: they come straight.
+	Topic string
 }
 
 // A Target is what a rule does with an event for the queue.
@@ -189,6 +192,7 @@ type Target struct {
 	Changed      bool // the event is not passed on as it is
 	MessageGroup string
 	DeadLetters  string // ARN
+	RoleARN      string // with which EventBridge sends; empty: as a service
 }
 
 // A Permission of AWS that was tried out.

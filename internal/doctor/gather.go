@@ -55,6 +55,7 @@ type inquiry struct {
 	key         func() Answer[Key]
 	decryptTry  func() Answer[bool]
 	queueTries  func() []Permission
+	topics      func() topics
 	rules       func() Answer[[]Rule]
 	deadLetters func() deadLetterQueues
 
@@ -131,6 +132,9 @@ func (i *inquiry) askQueue(ctx context.Context) {
 		defer cancel()
 		return i.AWS.queuePermissions(ctx, i.Options.QueueURL)
 	})
+	i.topics = ask(ctx, i.questions, "SNS", func(ctx context.Context) topics {
+		return i.AWS.topics(ctx, i.queue().Value)
+	})
 	i.rules = ask(ctx, i.questions, "EventBridge", func(ctx context.Context) Answer[[]Rule] {
 		if err := i.noAWS(); err != nil {
 			return Answer[[]Rule]{Err: err}
@@ -138,10 +142,10 @@ func (i *inquiry) askQueue(ctx context.Context) {
 		if err := i.queue().Err; errors.Is(err, ErrAbsent) {
 			return Answer[[]Rule]{Err: blocked("queue", err)}
 		}
-		return i.AWS.rules(ctx, cmp.Or(i.queue().Value.ARN, i.Options.queueARN()))
+		return i.AWS.rules(ctx, cmp.Or(i.queue().Value.ARN, i.Options.queueARN()), i.topics())
 	})
 	i.deadLetters = ask(ctx, i.questions, "dead-letter queues", func(ctx context.Context) deadLetterQueues {
-		return i.AWS.deadLetters(ctx, i.Options.QueueURL, i.queue(), i.rules())
+		return i.AWS.deadLetters(ctx, i.Options.QueueURL, i.queue(), i.rules(), i.topics())
 	})
 }
 
@@ -221,7 +225,8 @@ func (i *inquiry) askInstances(ctx context.Context) {
 func (i *inquiry) facts() *Facts {
 	f := &Facts{
 		Options: i.Options,
-		Caller:  i.caller(), Queue: i.queue(), Key: i.key(), Rules: i.rules(), DeadLetters: i.deadLetters(),
+		Caller:  i.caller(), Queue: i.queue(), Key: i.key(),
+		Topics: i.topics(), Rules: i.rules(), DeadLetters: i.deadLetters(),
 		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
 		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(),
 		Instances: i.instances(), Groups: i.groups(), Role: i.role().role,

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge/types"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -49,6 +52,14 @@ type AWS struct {
 	DescribeRule      call[eventbridge.DescribeRuleInput, eventbridge.DescribeRuleOutput, eventbridge.Options]
 	ListTargetsByRule call[
 		eventbridge.ListTargetsByRuleInput, eventbridge.ListTargetsByRuleOutput, eventbridge.Options,
+	]
+
+	GetTopicAttributes       call[sns.GetTopicAttributesInput, sns.GetTopicAttributesOutput, sns.Options]
+	ListSubscriptionsByTopic call[
+		sns.ListSubscriptionsByTopicInput, sns.ListSubscriptionsByTopicOutput, sns.Options,
+	]
+	GetSubscriptionAttributes call[
+		sns.GetSubscriptionAttributesInput, sns.GetSubscriptionAttributesOutput, sns.Options,
 	]
 
 	SimulatePrincipalPolicy call[iam.SimulatePrincipalPolicyInput, iam.SimulatePrincipalPolicyOutput, iam.Options]
@@ -84,7 +95,7 @@ func explain(ctx context.Context, permission string, err error) error {
 		case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
 			return &DeniedError{Permission: permission, Err: err}
 		case strings.HasSuffix(code, "NonExistentQueue"), code == "QueueDoesNotExist", code == "ResourceNotFoundException",
-			code == "NotFoundException":
+			code == "NotFoundException", code == "NotFound":
 			return fmt.Errorf("%s: %w", permission, ErrAbsent)
 		}
 	}
@@ -163,17 +174,38 @@ func (a *AWS) key(ctx context.Context, id string) Answer[Key] {
 	return Answer[Key]{Value: k}
 }
 
-// rules returns the rules of the default bus that have the queue as a target.
-func (a *AWS) rules(ctx context.Context, arn string) Answer[[]Rule] {
+// rules returns the rules of the default bus that have the queue as a target, or a topic that hands
+// on to the queue. Of a topic that could not be read nobody knows that.
+func (a *AWS) rules(ctx context.Context, queue string, through topics) Answer[[]Rule] {
+	all := a.rulesOf(ctx, queue)
+	for _, topic := range slices.Sorted(maps.Keys(through)) {
+		if s := through[topic].Value.Subscription; s == nil || s.Pending || all.Err != nil {
+			continue
+		}
+		more := a.rulesOf(ctx, topic)
+		if more.Err != nil {
+			return more
+		}
+		for _, r := range more.Value {
+			r.Topic = topic
+			all.Value = append(all.Value, r)
+		}
+	}
+	return all
+}
+
+// rulesOf returns the rules of the default bus that have a target, in the target's region.
+func (a *AWS) rulesOf(ctx context.Context, arn string) Answer[[]Rule] {
+	there := func(o *eventbridge.Options) { o.Region = regionOf(arn, o.Region) }
 	var rules []Rule
 	in := &eventbridge.ListRuleNamesByTargetInput{TargetArn: aws.String(arn)}
 	for {
-		out, err := a.ListRuleNamesByTarget(ctx, in)
+		out, err := a.ListRuleNamesByTarget(ctx, in, there)
 		if err != nil {
 			return Answer[[]Rule]{Err: explain(ctx, "events:ListRuleNamesByTarget", err)}
 		}
 		some, errs := make([]Rule, len(out.RuleNames)), make([]error, len(out.RuleNames))
-		each(len(some), func(k int) { some[k], errs[k] = a.rule(ctx, out.RuleNames[k], arn) })
+		each(len(some), func(k int) { some[k], errs[k] = a.rule(ctx, out.RuleNames[k], arn, there) })
 		for _, err := range errs {
 			if err != nil {
 				return Answer[[]Rule]{Err: err}
@@ -186,8 +218,8 @@ func (a *AWS) rules(ctx context.Context, arn string) Answer[[]Rule] {
 	}
 }
 
-func (a *AWS) rule(ctx context.Context, name, queue string) (Rule, error) {
-	out, err := a.DescribeRule(ctx, &eventbridge.DescribeRuleInput{Name: aws.String(name)})
+func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridge.Options)) (Rule, error) {
+	out, err := a.DescribeRule(ctx, &eventbridge.DescribeRuleInput{Name: aws.String(name)}, there)
 	if err != nil {
 		return Rule{}, explain(ctx, "events:DescribeRule", err)
 	}
@@ -197,15 +229,18 @@ func (a *AWS) rule(ctx context.Context, name, queue string) (Rule, error) {
 	}
 	in := &eventbridge.ListTargetsByRuleInput{Rule: aws.String(name)}
 	for {
-		page, err := a.ListTargetsByRule(ctx, in)
+		page, err := a.ListTargetsByRule(ctx, in, there)
 		if err != nil {
 			return Rule{}, explain(ctx, "events:ListTargetsByRule", err)
 		}
 		for _, t := range page.Targets {
-			if aws.ToString(t.Arn) != queue {
+			if aws.ToString(t.Arn) != arn {
 				continue
 			}
-			target := Target{ID: aws.ToString(t.Id), Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil}
+			target := Target{
+				ID: aws.ToString(t.Id), RoleARN: aws.ToString(t.RoleArn),
+				Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
+			}
 			if t.SqsParameters != nil {
 				target.MessageGroup = aws.ToString(t.SqsParameters.MessageGroupId)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
@@ -96,7 +97,7 @@ func newSite(t *testing.T) *site {
 		return c, err
 	})
 	queue, groups := sqs.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
-	keys, events := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg)
+	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	s.Gatherer = doctor.Gatherer{
 		Patience: 10 * time.Second,
 		Options: doctor.Options{
@@ -109,6 +110,7 @@ func newSite(t *testing.T) *site {
 			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
 			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
+			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic, GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
 			SimulatePrincipalPolicy:   iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
 			DescribeInstanceStatus:    ec2.NewFromConfig(cfg).DescribeInstanceStatus,

@@ -64,15 +64,25 @@ func isKarpenters(n *corev1.Node) bool {
 	return n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["karpenter.sh/provisioner-name"] != ""
 }
 
-// deadLetters returns the dead-letter queues of the queue and of the rules' targets, by ARN.
-func (a *AWS) deadLetters(ctx context.Context, url string, q Answer[Queue], rules Answer[[]Rule]) deadLetterQueues {
+// deadLetters returns the dead-letter queues of the queue, of its subscriptions and of the rules'
+// targets, by ARN. Those of rules that send to a topic belong to whoever has the topic.
+func (a *AWS) deadLetters(
+	ctx context.Context, url string, q Answer[Queue], rules Answer[[]Rule], through topics,
+) deadLetterQueues {
 	if q.Err != nil && !denied(q.Err) {
 		return nil // they would not answer either
 	}
 	arns := []string{q.Value.DeadLetters}
 	for _, r := range rules.Value {
 		for _, t := range r.Targets {
-			arns = append(arns, t.DeadLetters)
+			if r.Topic == "" {
+				arns = append(arns, t.DeadLetters)
+			}
+		}
+	}
+	for _, topic := range through {
+		if s := topic.Value.Subscription; s != nil {
+			arns = append(arns, s.DeadLetters)
 		}
 	}
 	found := deadLetterQueues{}

@@ -56,7 +56,8 @@ func karpenterHasAll(f *Facts) bool {
 // known.
 // https://karpenter.sh/docs/concepts/disruption/#interruption
 func karpenterApart(f *Facts) bool {
-	if f.Rules.Err == nil && f.Queue.Err == nil && hiddenRules(f) == nil && !throughTopic(f) {
+	if f.Rules.Err == nil && f.Queue.Err == nil && hiddenRules(f) == nil && unreadTopic(f) == nil &&
+		len(deliveryRoles(f)) == 0 {
 		others := slices.DeleteFunc(slices.Clone(sample.Kinds), func(k sample.Kind) bool { return k == sample.Rebalance })
 		if !slices.ContainsFunc(others, func(k sample.Kind) bool { enabled, _ := taken(f, k, ""); return len(enabled) > 0 }) {
 			return true

@@ -59,11 +59,12 @@ func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, err
 	if queue.Err != nil {
 		return nil, queue.Err
 	}
-	rules := g.AWS.rules(ctx, queue.Value.ARN)
+	through := g.AWS.topics(ctx, queue.Value)
+	rules := g.AWS.rules(ctx, queue.Value.ARN, through)
 	if rules.Err != nil {
 		return nil, rules.Err
 	}
-	enabled, _ := takers(rules.Value, event)
+	enabled, _ := takers(&Facts{Rules: rules, Topics: through}, rules.Value, event)
 	return enabled, nil
 }
 

@@ -1,12 +1,14 @@
 package doctor_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -164,6 +166,36 @@ var outcomes = []outcome{
 	{pitfall: "a target without a dead-letter queue", set: []string{`PUT rules/all {'queue': 'nth', 'pattern': '{"account": ["123456789012"]}'}`}, want: "rule-dead-letters ‼"},
 	{pitfall: "a rule that takes everything", set: []string{rule("all", `{"account": ["123456789012"]}`, "nth", "")}},
 	{pitfall: "a rule for AWS Health of every category", set: []string{rule("all", `{"source": ["aws.ec2", "aws.autoscaling"]}`, "nth", ""), rule("health", `{"source": ["aws.health"]}`, "nth", "")}},
+
+	// Other ways to the queue.
+	{pitfall: "a topic between the rule and the queue", set: throughTopic("")},
+	{pitfall: "a topic and raw delivery", set: throughTopic(", 'raw': true")},
+	{pitfall: "a topic with a filter that takes all", set: throughTopic(`, 'filter': '{"source": ["aws.ec2", "aws.health", "aws.autoscaling"]}'`)},
+	{pitfall: "a topic with a filter without spot interruptions", set: throughTopic(`, 'filter': '{"detail-type": [{"anything-but": "EC2 Spot Instance Interruption Warning"}]}'`), want: "rule-spot ×", says: "the filter of the subscription", runs: "aws sns set-subscription-attributes"},
+	{pitfall: "a topic, and no right to read it", set: slices.Concat(throughTopic(""), deny("sns", "GetTopicAttributes")), want: "topic ? rule-spot ? rule-asg-terminate ?", says: "sns:GetTopicAttributes"},
+	{pitfall: "a topic, and no right to list its subscriptions", set: slices.Concat(throughTopic(""), deny("sns", "ListSubscriptionsByTopic")), want: "topic ? rule-spot ? rule-asg-terminate ?", says: "sns:ListSubscriptionsByTopic"},
+	{pitfall: "a topic, and no right to read the subscription", set: slices.Concat(throughTopic(""), deny("sns", "GetSubscriptionAttributes")), want: "topic ? rule-spot ? rule-asg-terminate ?", says: "sns:GetSubscriptionAttributes"},
+	{
+		pitfall: "a topic to which the queue is not subscribed", set: append(throughTopic(""), "DELETE subscriptions/"+topicARN+"/nth"),
+		want: "topic × rule-spot × rule-asg-terminate × rule-rebalance ‼ rule-state-change ‼ rule-health ‼", says: "not subscribed", runs: "aws sns subscribe",
+	},
+	{
+		pitfall: "a topic that is not there", set: append(throughTopic(""), "PUT queues/nth/policy "+strings.Replace(allowTopic, topicARN, topicARN+"-2", 1), attribute("KmsMasterKeyId", "")[0]),
+		want: "topic × rule-spot × rule-asg-terminate × rule-rebalance ‼ rule-state-change ‼ rule-health ‼", says: "does not exist",
+	},
+	{pitfall: "a topic that the rule may not publish to", set: append(throughTopic(""), "POST topics {'arn': '"+topicARN+"'}"), want: "topic ×", says: "does not let rule all publish"},
+	{pitfall: "a topic without a rule", set: append(throughTopic(""), "DELETE rules/all"), want: "rule-spot × rule-asg-terminate × rule-rebalance ‼ rule-state-change ‼ rule-health ‼", says: "no rule sends spot", runs: "aws events put-rule"},
+	{pitfall: "a subscriber of a custom event bus", set: []string{
+		rule("all", patternOf+"}", "nth", ", 'bus': true, 'withMetadata': true, 'roleARN': '"+deliverARN+"'"),
+		"PUT queues/nth/policy " + allowRole, "PUT keys/k-1/policy " + allowRole,
+	}, want: "rule-spot ? rule-asg-terminate ?", says: "cannot be seen from here"},
+	{pitfall: "a rule with an execution role", set: []string{
+		rule("all", patternOf+"}", "nth", ", 'roleARN': '"+deliverARN+"'"), "PUT queues/nth/policy " + allowRole, "PUT keys/k-1/policy " + allowRole,
+	}},
+	{pitfall: "a rule with an execution role that the queue does not let in", set: []string{
+		rule("all", patternOf+"}", "nth", ", 'roleARN': '"+deliverARN+"-2'"), "PUT queues/nth/policy " + allowRole, attribute("KmsMasterKeyId", "")[0],
+	}, want: "queue-policy ×", says: "does not let role " + deliverARN + "-2 in"},
+	{pitfall: "a single rule for all kinds", set: []string{"PUT rules/all {'queue': 'nth', 'deadLetters': 'dead', 'pattern': '" + single + "'}"}},
 
 	// Hooks.
 	{pitfall: "a group without a hook", set: []string{"PUT groups/bare {'instances': ['" + second + "'], 'tags': {'" + tag + "': ''}}"}, want: "group-hook ‼", says: "bare", runs: "aws autoscaling put-lifecycle-hook"},
@@ -369,7 +401,7 @@ func (s *site) command(text string) {
 	s.Helper()
 	method, rest, _ := strings.Cut(text, " ")
 	path, body, _ := strings.Cut(rest, " ")
-	if !strings.Contains(body, `"Statement"`) { // a document that is copied as it is has its quotes
+	if !strings.HasPrefix(body, `{"Statement"`) { // a document that is copied as it is has its quotes
 		body = strings.NewReplacer(`"`, `\"`, `'`, `"`).Replace(body)
 	}
 	answer := httptest.NewRecorder()
@@ -395,6 +427,35 @@ func attribute(name, value string) []string {
 
 func redrive(receives int) []string {
 	return attribute("RedrivePolicy", fmt.Sprintf(`{"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead", "maxReceiveCount": %d}`, receives))
+}
+
+// What lets a topic in, and a role.
+const (
+	topicARN   = "arn:aws:sns:us-east-1:123456789012:notices"
+	deliverARN = "arn:aws:iam::210987654321:role/deliver"
+	allowTopic = `{"Statement": {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": ["sqs:SendMessage", "kms:GenerateDataKey", "kms:Decrypt"],
+	"Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "` + topicARN + `"}}}}`
+	allowRole = `{"Statement": {"Effect": "Allow", "Principal": {"AWS": "` + deliverARN + `"}, "Action": ["sqs:SendMessage", "kms:GenerateDataKey", "kms:Decrypt"], "Resource": "*"}}`
+)
+
+// single is the pattern of the template for one rule.
+var single = func() string {
+	pattern, err := os.ReadFile("../../deploy/eventbridge/single.json")
+	if err != nil {
+		panic(err)
+	}
+	return string(bytes.ReplaceAll(pattern, []byte("\n"), nil))
+}()
+
+// throughTopic has the rule send to a topic, to which the queue is subscribed; more are further
+// fields of the subscription.
+func throughTopic(more string) []string {
+	return []string{
+		"PUT rules/all {'topic': '" + topicARN + `', 'deadLetters': 'dead', 'pattern': '` + patternOf + "}'}",
+		`POST topics {'arn': '` + topicARN + `', 'policy': '{"Statement": [{"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "sns:Publish", "Resource": "*"}]}'}`,
+		"POST subscriptions {'topicARN': '" + topicARN + "', 'queue': 'nth', 'deadLetters': 'dead'" + more + "}",
+		"PUT queues/nth/policy " + allowTopic, "PUT queues/dead/policy " + `{"Statement": [{"Effect": "Allow", "Principal": {"Service": ["events.amazonaws.com", "sns.amazonaws.com"]}, "Action": "sqs:SendMessage", "Resource": "*"}]}`, "PUT keys/k-1/policy " + allowTopic,
+	}
 }
 
 // rule has a dead-letter queue; more are further fields.

@@ -1,5 +1,5 @@
-// Package iampolicy evaluates IAM policy documents of queues, keys and roles: whether one
-// allows an AWS service, or the role, to do something. It makes no requests, and answers
+// Package iampolicy evaluates IAM policy documents of queues, topics, keys and roles: whether
+// one allows an AWS service, or a role, to do something. It makes no requests, and answers
 // Unclear where it cannot tell. IAM's own evaluation, iam:SimulateCustomPolicy, would need
 // a call and a permission; doctor gives an answer without either.
 //
@@ -16,9 +16,11 @@ import (
 
 // A Request is what a service, or an identity, wants to do.
 type Request struct {
-	Service  string // the principal, such as events.amazonaws.com; empty: the identity that the policy is attached to
-	Action   string // such as sqs:SendMessage
-	Resource string // ARN
+	// Service is the principal, such as events.amazonaws.com. Principal is the ARN of a role that is
+	// the principal instead. If both are empty, it is the identity that the policy is attached to.
+	Service, Principal string
+	Action             string // such as sqs:SendMessage
+	Resource           string // ARN
 	// Context has the condition keys of the request, in lower case, such as aws:sourcearn.
 	Context map[string]string
 }
@@ -90,6 +92,59 @@ func (p Policy) Names(service string) bool {
 	return false
 }
 
+// Principals returns the identities that statements allow an action on a resource to, in the order
+// of the document: ARNs of roles, users and accounts, ids of accounts, and what a condition demands
+// of aws:PrincipalArn. Whether the other conditions are met is for Evaluate to say.
+func (p Policy) Principals(action, resource string) []string {
+	var all []string
+	for _, s := range p.statements {
+		if s.Effect != "Allow" || s.covers(action, resource) != yes {
+			continue
+		}
+		named := slices.DeleteFunc(slices.Clone(s.Principal.AWS), func(who string) bool { return who == "*" })
+		if s.Principal.Any {
+			named = append(named, s.demands("aws:principalarn")...)
+		}
+		all = append(all, named...)
+	}
+	return all
+}
+
+// Sources returns what the statements that allow anything to a service demand of aws:SourceArn, in
+// the order of the document: ARNs, which can have wildcards.
+func (p Policy) Sources(service string) []string {
+	var all []string
+	for _, s := range p.statements {
+		named := func(name string) bool { return strings.EqualFold(name, service) }
+		if s.Effect == "Allow" && slices.ContainsFunc(s.Principal.Service, named) {
+			all = append(all, s.demands("aws:sourcearn")...)
+		}
+	}
+	return all
+}
+
+// demands returns the values of which the conditions of the statement want one for a key.
+func (s statement) demands(key string) []string {
+	var all []string
+	for operator, keys := range s.Condition {
+		switch strings.TrimSuffix(operator, "IfExists") {
+		case "StringEquals", "StringLike", "ArnEquals", "ArnLike":
+		default:
+			continue
+		}
+		for name, values := range keys {
+			if !strings.EqualFold(name, key) {
+				continue
+			}
+			for _, v := range values {
+				all = append(all, fmt.Sprint(v))
+			}
+		}
+	}
+	slices.Sort(all) // a map has no order
+	return all
+}
+
 type statement struct {
 	Effect       string
 	Principal    principal
@@ -119,21 +174,59 @@ func is(b bool) answer {
 
 // applies says whether the statement is about the request.
 func (s statement) applies(r Request) answer {
-	who := is(s.Principal.Any || r.Service == "") // an identity's policy names no principal
+	who := is(s.Principal.Any || r.Service == "" && r.Principal == "") // an identity's policy names no principal
 	for _, name := range s.Principal.Service {
 		who = max(who, is(strings.EqualFold(name, r.Service)))
+	}
+	if r.Principal != "" {
+		for _, name := range s.Principal.AWS {
+			who = max(who, isOf(r.Principal, name))
+		}
 	}
 	if len(s.NotPrincipal) > 0 {
 		who = maybe
 	}
-	result := min(who, about(s.Action, s.NotAction, strings.ToLower(r.Action), strings.ToLower),
-		about(s.Resource, s.NotResource, r.Resource, nil))
+	result := min(who, s.covers(r.Action, r.Resource))
 	for operator, keys := range s.Condition {
 		for key, values := range keys {
-			result = min(result, holds(operator, strings.ToLower(key), values, r.Context))
+			result = min(result, r.meets(operator, strings.ToLower(key), values))
 		}
 	}
 	return result
+}
+
+// covers says whether the statement is about an action on a resource.
+func (s statement) covers(action, resource string) answer {
+	return min(about(s.Action, s.NotAction, strings.ToLower(action), strings.ToLower),
+		about(s.Resource, s.NotResource, resource, nil))
+}
+
+// isOf says whether an identity is the principal that a statement names. If that is the identity's
+// account, the policy of the identity decides, which is not known here.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_principal.html
+func isOf(identity, named string) answer {
+	if identity == named {
+		return yes
+	}
+	if account := AccountOf(identity); account != "" && account == AccountOf(named) && IsAccount(named) {
+		return maybe
+	}
+	return no
+}
+
+// IsAccount reports whether a principal is an account as a whole.
+func IsAccount(principal string) bool {
+	return !strings.Contains(principal, ":") || strings.HasSuffix(principal, ":root")
+}
+
+// AccountOf returns the account of an ARN, or of the id of an account.
+func AccountOf(principal string) string {
+	if parts := strings.Split(principal, ":"); len(parts) > 4 {
+		return parts[4]
+	} else if len(parts) == 1 {
+		return principal
+	}
+	return ""
 }
 
 // about says whether a value matches one of the patterns in, or none of notIn. If both are empty
@@ -156,11 +249,11 @@ func about(in, notIn []string, value string, fold func(string) string) answer {
 	return is(len(in) == 0 || matches(in))
 }
 
-// holds says whether a condition is met.
+// meets says whether the request meets a condition.
 // https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
-func holds(operator, key string, values []any, context map[string]string) answer {
+func (r Request) meets(operator, key string, values []any) answer {
 	name, optional := strings.CutSuffix(operator, "IfExists")
-	value, given := context[key]
+	value, given := r.Context[key]
 	var matches func(pattern string) bool
 	negated := false
 	switch name {
@@ -183,7 +276,7 @@ func holds(operator, key string, values []any, context map[string]string) answer
 	// A request without the key meets only negated and optional conditions. For keys that are not
 	// in known nobody can say whether the request has them.
 	if !given {
-		if !known[key] {
+		if !known[key] || r.Principal != "" && key == organization {
 			return maybe
 		}
 		return is(optional || negated)
@@ -192,12 +285,15 @@ func holds(operator, key string, values []any, context map[string]string) answer
 	return is(one != negated)
 }
 
+// organization is a key that requests of roles have, and those of services have not.
+const organization = "aws:principalorgid"
+
 // known are the keys that Context has if the request has them. If one of them is missing in
 // Context, the request does not have it.
 var known = map[string]bool{
 	"aws:sourcearn": true, "aws:sourceaccount": true, "aws:securetransport": true,
 	"aws:sourcevpc": true, "aws:sourcevpce": true, "aws:sourceip": true,
-	"aws:principalarn": true, "aws:principalaccount": true, "aws:principalorgid": true, "aws:principaltype": true,
+	"aws:principalarn": true, "aws:principalaccount": true, organization: true, "aws:principaltype": true,
 }
 
 // like matches with * and ?, as policies do. Its time is quadratic at worst.
@@ -224,8 +320,8 @@ func like(pattern, value string) bool {
 
 // principal is "*", or an object of lists by type.
 type principal struct {
-	Any     bool
-	Service []string
+	Any          bool
+	Service, AWS []string
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -242,8 +338,8 @@ func (p *principal) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &object); err != nil {
 		return err
 	}
-	p.Service = object["Service"]
-	for _, who := range object["AWS"] {
+	p.Service, p.AWS = object["Service"], object["AWS"]
+	for _, who := range p.AWS {
 		p.Any = p.Any || who == "*"
 	}
 	return nil

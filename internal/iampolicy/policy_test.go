@@ -1,6 +1,7 @@
 package iampolicy_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
@@ -123,5 +124,60 @@ func TestAPolicyOfARoleLetsTheRoleDoWhatItSays(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s on %s in %s: %s, want %s", tt.action, tt.resource, tt.region, got, tt.want)
 		}
+	}
+}
+
+func TestAPolicyOfAQueueLetsRolesIn(t *testing.T) {
+	const role = "arn:aws:iam::210987654321:role/bus/deliver"
+	allow := func(principal, condition string) string {
+		return document(`{"Effect": "Allow", "Principal": ` + principal + `, "Action": "sqs:SendMessage", "Resource": "` + queue + `", "Condition": {` + condition + `}}`)
+	}
+	for name, tt := range map[string]struct {
+		document string
+		want     iampolicy.Verdict
+		named    []string
+	}{
+		"the role":             {allow(`{"AWS": "`+role+`"}`, ""), iampolicy.Allowed, []string{role}},
+		"several":              {allow(`{"AWS": ["x", "`+role+`"]}`, ""), iampolicy.Allowed, []string{"x", role}},
+		"another role":         {allow(`{"AWS": "`+role+`2"}`, ""), iampolicy.Refused, []string{role + "2"}},
+		"its account":          {allow(`{"AWS": "210987654321"}`, ""), iampolicy.Unclear, []string{"210987654321"}},
+		"its account, by ARN":  {allow(`{"AWS": "arn:aws:iam::210987654321:root"}`, ""), iampolicy.Unclear, []string{"arn:aws:iam::210987654321:root"}},
+		"another account":      {allow(`{"AWS": "123456789012"}`, ""), iampolicy.Refused, []string{"123456789012"}},
+		"a service":            {allow(`{"Service": "events.amazonaws.com"}`, ""), iampolicy.Refused, nil},
+		"for a rule":           {allow(`{"AWS": "`+role+`"}`, `"ArnEquals": {"aws:SourceArn": "`+rule+`"}`), iampolicy.Refused, []string{role}},
+		"by a condition":       {allow(`"*"`, `"ArnLike": {"aws:PrincipalArn": "arn:aws:iam::210987654321:role/bus/*"}`), iampolicy.Allowed, []string{"arn:aws:iam::210987654321:role/bus/*"}},
+		"of an organization":   {allow(`"*"`, `"StringEquals": {"aws:PrincipalOrgID": "o-1"}`), iampolicy.Unclear, nil},
+		"to another queue":     {document(`{"Effect": "Allow", "Principal": {"AWS": "` + role + `"}, "Action": "sqs:*", "Resource": "` + queue + `2"}`), iampolicy.Refused, nil},
+		"to receive":           {document(`{"Effect": "Allow", "Principal": {"AWS": "` + role + `"}, "Action": "sqs:ReceiveMessage", "Resource": "*"}`), iampolicy.Refused, nil},
+		"and denied to others": {document(`{"Effect": "Deny", "Principal": {"AWS": "x"}, "Action": "*", "Resource": "*"}, {"Effect": "Allow", "Principal": {"AWS": "` + role + `"}, "Action": "*", "Resource": "*"}`), iampolicy.Allowed, []string{role}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := iampolicy.Parse(tt.document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := p.Evaluate(iampolicy.Request{Principal: role, Action: "sqs:SendMessage", Resource: queue, Context: map[string]string{
+				"aws:principalarn": role, "aws:principalaccount": "210987654321", "aws:securetransport": "true",
+			}})
+			if got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if named := p.Principals("sqs:SendMessage", queue); !slices.Equal(named, tt.named) {
+				t.Errorf("it names %q, want %q", named, tt.named)
+			}
+		})
+	}
+}
+
+func TestSourcesAreThoseOfTheService(t *testing.T) {
+	p, err := iampolicy.Parse(document(`{"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": ["b", "a"]}}},
+		{"Effect": "Allow", "Principal": {"Service": ["SNS.amazonaws.com"]}, "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnNotEquals": {"aws:SourceArn": "c"}, "StringLike": {"AWS:SourceArn": "d"}}},
+		{"Effect": "Deny", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "*", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "e"}}},
+		{"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "*", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "f"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.Sources("sns.amazonaws.com"), []string{"a", "b", "d"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

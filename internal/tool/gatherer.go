@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -26,7 +27,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 	const timeout = 30 * time.Second
 	klog.SetLogger(logr.Discard()) // what they say is in the answers
 	queue, instances, groups := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
-	keys, events := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg)
+	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
 		Patience: timeout,
 		Options: doctor.Options{
@@ -50,6 +51,9 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule,
 			ListTargetsByRule: events.ListTargetsByRule,
+
+			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic,
+			GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
 
 			SimulatePrincipalPolicy: iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 

@@ -1,0 +1,89 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
+)
+
+// topics returns the topics of SNS that the policy of a queue names as senders. SNS does not tell
+// which subscriptions a queue has, so a topic that the policy does not name cannot be found.
+func (a *AWS) topics(ctx context.Context, q Queue) topics {
+	p, err := iampolicy.Parse(q.Policy)
+	if err != nil {
+		return nil // the check of the policy says so
+	}
+	found := topics{}
+	for _, arn := range p.Sources(snsService) {
+		if parts := strings.Split(arn, ":"); len(parts) == 6 && parts[2] == "sns" && !strings.ContainsAny(arn, "*?") {
+			found[arn] = a.topic(ctx, arn, q.ARN)
+		}
+	}
+	return found
+}
+
+func (a *AWS) topic(ctx context.Context, arn, queue string) Answer[Topic] {
+	there := func(o *sns.Options) { o.Region = regionOf(arn, o.Region) }
+	out, err := a.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: aws.String(arn)}, there)
+	if err != nil {
+		return Answer[Topic]{Err: explain(ctx, "sns:GetTopicAttributes", err)}
+	}
+	t := Topic{Policy: out.Attributes["Policy"], KeyID: out.Attributes["KmsMasterKeyId"]}
+	if t.KeyID != "" {
+		t.Key = a.key(ctx, t.KeyID)
+	}
+	in := &sns.ListSubscriptionsByTopicInput{TopicArn: aws.String(arn)}
+	for {
+		page, err := a.ListSubscriptionsByTopic(ctx, in, there)
+		if err != nil {
+			return Answer[Topic]{Err: explain(ctx, "sns:ListSubscriptionsByTopic", err)}
+		}
+		for _, s := range page.Subscriptions {
+			if aws.ToString(s.Protocol) != "sqs" || aws.ToString(s.Endpoint) != queue {
+				continue
+			}
+			t.Subscription, err = a.subscription(ctx, aws.ToString(s.SubscriptionArn), there)
+			return Answer[Topic]{Value: t, Err: err}
+		}
+		if in.NextToken = page.NextToken; in.NextToken == nil {
+			return Answer[Topic]{Value: t}
+		}
+	}
+}
+
+// subscription returns nothing with an error: what a filter lets through that was not read is
+// unknown.
+func (a *AWS) subscription(ctx context.Context, arn string, there func(*sns.Options)) (*Subscription, error) {
+	if !strings.HasPrefix(arn, "arn:") { // PendingConfirmation
+		return &Subscription{Pending: true}, nil
+	}
+	in := &sns.GetSubscriptionAttributesInput{SubscriptionArn: aws.String(arn)}
+	out, err := a.GetSubscriptionAttributes(ctx, in, there)
+	if err != nil {
+		return nil, explain(ctx, "sns:GetSubscriptionAttributes", err)
+	}
+	s := &Subscription{
+		ARN: arn, Pending: out.Attributes["PendingConfirmation"] == "true",
+		Filter: out.Attributes["FilterPolicy"], FilterBody: out.Attributes["FilterPolicyScope"] == "MessageBody",
+	}
+	var redrive struct {
+		Target string `json:"deadLetterTargetArn"`
+	}
+	if json.Unmarshal([]byte(out.Attributes["RedrivePolicy"]), &redrive) == nil {
+		s.DeadLetters = redrive.Target
+	}
+	return s, nil
+}
+
+// regionOf returns the region of an ARN, or the default if it has none.
+func regionOf(arn, otherwise string) string {
+	if parts := strings.Split(arn, ":"); len(parts) > 3 && parts[3] != "" {
+		return parts[3]
+	}
+	return otherwise
+}

@@ -1,0 +1,161 @@
+package doctor
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
+)
+
+// A sender is what sends notices to a queue: a rule, a topic, or a role, with which rules of other
+// accounts and subscribers of custom event buses deliver.
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-service-cross-account.html
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-permissions.html
+type sender struct {
+	name    string // for people, such as "rule spot"
+	service string // the principal that sends; empty: the role
+	arn     string // of the rule, the topic or the role
+}
+
+func ruleSender(name, arn string) sender { return sender{name, eventBridge, arn} }
+
+func roleSender(arn string) sender {
+	if iampolicy.IsAccount(arn) {
+		return sender{name: "account " + iampolicy.AccountOf(arn), arn: arn}
+	}
+	return sender{name: "role " + arn, arn: arn}
+}
+
+func topicSender(arn string) sender { return sender{"topic " + arn, snsService, arn} }
+
+// request is what the sender asks of a policy.
+func (s sender) request(action, resource string) iampolicy.Request {
+	r := iampolicy.Request{
+		Action: action, Resource: resource, Context: map[string]string{"aws:securetransport": "true"},
+	}
+	if s.service == "" {
+		r.Principal = s.arn
+		r.Context["aws:principalarn"], r.Context["aws:principalaccount"] = s.arn, iampolicy.AccountOf(s.arn)
+		return r
+	}
+	r.Service = s.service
+	r.Context["aws:sourcearn"], r.Context["aws:sourceaccount"] = s.arn, iampolicy.AccountOf(s.arn)
+	return r
+}
+
+// senders returns what sends to the queue: the rules in the account of the queue, rules with a
+// role, topics. If there are none, it returns the roles that the policy of the queue lets in, else
+// a rule as the account could have it. unseen says why there may be rules that are not among them.
+func senders(f *Facts) (all []sender, unseen error) {
+	for _, r := range f.Rules.Value {
+		for _, t := range r.Targets {
+			switch {
+			case r.Topic != "":
+			case t.RoleARN != "":
+				all = append(all, roleSender(t.RoleARN))
+			case iampolicy.AccountOf(r.ARN) == f.Options.Account:
+				all = append(all, ruleSender("rule "+r.Name, r.ARN))
+			}
+		}
+	}
+	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
+		all = append(all, topicSender(arn))
+	}
+	if len(all) > 0 {
+		slices.SortFunc(all, func(a, b sender) int { return cmp.Compare(a.name, b.name) })
+		return slices.Compact(all), nil
+	}
+	switch {
+	case f.Rules.Err != nil:
+		unseen = f.Rules.Err
+	case hiddenRules(f) != nil:
+		unseen = hiddenRules(f)
+	default:
+		unseen = errNoRules
+	}
+	p, err := iampolicy.Parse(f.Queue.Value.Policy)
+	if roles := deliveryRoles(f); err == nil && len(roles) > 0 && !p.Names(eventBridge) {
+		return roles, nil
+	}
+	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, unseen
+}
+
+// deliveryRoles returns the roles, and the other accounts, that the policy of the queue lets send.
+// The account of the queue does not count: many policies name it that nobody wrote for this. The
+// role of the handler, which reads, does not count either.
+func deliveryRoles(f *Facts) []sender {
+	q := f.Queue.Value
+	p, err := iampolicy.Parse(q.Policy)
+	if err != nil {
+		return nil
+	}
+	var roles []sender
+	for _, who := range slices.Compact(sorted(p.Principals("sqs:SendMessage", q.ARN))) {
+		s := roleSender(who)
+		switch verdict := p.Evaluate(s.request("sqs:SendMessage", q.ARN)); {
+		case verdict != iampolicy.Allowed && verdict != iampolicy.Unclear:
+		case iampolicy.IsAccount(who) && iampolicy.AccountOf(who) == f.Options.Account:
+		case !iampolicy.IsAccount(who) && !strings.Contains(who, ":role/"):
+		case who == f.Role.ARN, f.Role.ARN == "" && hasRole(f.Caller.Value.ARN, who):
+		default:
+			roles = append(roles, s)
+		}
+	}
+	return roles
+}
+
+// ofKind returns the ARNs of the senders of one service, or of the roles.
+func ofKind(all []sender, service string) []string {
+	var arns []string
+	for _, s := range all {
+		if s.service == service {
+			arns = append(arns, s.arn)
+		}
+	}
+	return sorted(arns)
+}
+
+// letIn are the policy statements that let senders send to a queue.
+func letIn(f *Facts, queue string, all []sender) string {
+	statement := func(principal, condition map[string]any) string {
+		s := map[string]any{"Effect": "Allow", "Principal": principal, "Action": "sqs:SendMessage", "Resource": queue}
+		if condition != nil {
+			s["Condition"] = condition
+		}
+		return jsonText(s)
+	}
+	var statements []string
+	for _, service := range []string{eventBridge, snsService} {
+		arns := ofKind(all, service)
+		if len(arns) == 0 {
+			continue
+		}
+		if len(arns) == 1 && arns[0] == anyRule(f, f.Options.Account) {
+			arns[0] = strings.TrimSuffix(arns[0], "any") + "*"
+		}
+		statements = append(statements, statement(map[string]any{"Service": service},
+			map[string]any{"ArnLike": map[string]any{"aws:SourceArn": arns}}))
+	}
+	if roles := ofKind(all, ""); len(roles) > 0 {
+		statements = append(statements, statement(map[string]any{"AWS": roles}, nil))
+	}
+	return strings.Join(statements, ",")
+}
+
+// describe says who the senders are.
+func describe(all []sender) string {
+	var who []string
+	for _, s := range all {
+		switch s.service {
+		case eventBridge:
+			who = append(who, "EventBridge")
+		case snsService:
+			who = append(who, "SNS")
+		default:
+			who = append(who, "the "+s.name)
+		}
+	}
+	return list(slices.Compact(sorted(who)))
+}
