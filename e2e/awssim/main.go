@@ -69,7 +69,8 @@
 //
 //	curl -X POST $A/topics -d '{"arn": "arn:aws:sns:us-east-1:123456789012:notices"}'
 //	curl -X PUT $A/rules/notices -d '{"topic": "arn:aws:sns:us-east-1:123456789012:notices"}'
-//	curl -X POST $A/subscriptions -d '{"topicARN": "arn:aws:sns:us-east-1:123456789012:notices", "queue": "jobs", "raw": true}'
+//	curl -X POST $A/subscriptions -d '{
+//	  "topicARN": "arn:aws:sns:us-east-1:123456789012:notices", "queue": "jobs", "raw": true}'
 //
 // Faults: slow EC2, throttled Auto Scaling, the next three deletions lost after
 // they took effect, an SQS that never answers; and their end:

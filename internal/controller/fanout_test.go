@@ -37,3 +37,29 @@ func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
 		})
 	}
 }
+
+// Clusters may share the managed tag: whose an instance without a Node is, the tag of its cluster says.
+func TestAnInstanceOfAnotherClusterIsNotWaitedFor(t *testing.T) {
+	for _, tt := range []struct {
+		tags map[string]string
+		held bool
+	}{
+		{map[string]string{"managed": "", "kubernetes.io/cluster/theirs": "owned"}, false},
+		{map[string]string{"managed": "", "aws:eks:cluster-name": "theirs"}, false},
+		{map[string]string{"managed": "", "kubernetes.io/cluster/ours": "owned"}, true},
+		{map[string]string{"managed": "", "kubernetes.io/cluster/ours": "shared", "kubernetes.io/cluster/theirs": "shared"}, true},
+		{map[string]string{"managed": ""}, true},
+	} {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.ClusterName, c.DeleteForeign = "ours", true }
+			s.remove(theNode)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: tt.tags}))
+			s.lead()
+			s.send(s.body("rebalance-recommendation", theID))
+			s.after(time.Minute)
+			if held := s.left() > 0; held != tt.held {
+				t.Errorf("tags %v: the message is held: %t, want %t", tt.tags, held, tt.held)
+			}
+		})
+	}
+}

@@ -281,7 +281,7 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 	}
 	b.WriteString("\nIf EC2 cannot be reached, none of these rows applies: the handler keeps the message and asks again.\n" +
 		"\nAn instance without a Node belongs to this cluster in these cases:\n\n" +
-		"- With the tag check, it has the managed tag.\n" +
+		"- With the tag check, it has the managed tag. With `cluster-name` too, it must not have only tags of other clusters.\n" +
 		"- With `cluster-name`, it has the tag of this cluster.\n" +
 		"- With neither of the two, it was launched less than 15 minutes ago.\n" +
 		"\nAn instance that is neither pending nor running counts as gone.\n" +

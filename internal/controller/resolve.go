@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -161,14 +162,34 @@ func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.N
 
 // expected reports whether an instance without a Node belongs to this cluster.
 func (c *Controller) expected(inst instance.Instance, tagged bool) bool {
+	ours, others := c.clusterOf(inst)
 	switch {
+	case c.ClusterName != "" && others && !ours: // clusters may share the managed tag
+		return false
 	case c.ManagedTag != "" && tagged:
 		return true
 	case c.ClusterName != "":
-		_, owned := inst.Tags["kubernetes.io/cluster/"+c.ClusterName]
-		return owned || inst.Tags["aws:eks:cluster-name"] == c.ClusterName || inst.Tags["eks:cluster-name"] == c.ClusterName
+		return ours
 	}
 	return c.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
+}
+
+// clusterOf reports whether an instance has a tag of this cluster, and one of another cluster.
+func (c *Controller) clusterOf(inst instance.Instance) (ours, others bool) {
+	const owner = "kubernetes.io/cluster/"
+	for key, value := range inst.Tags {
+		name, isOwner := strings.CutPrefix(key, owner)
+		switch {
+		case isOwner:
+		case key == "aws:eks:cluster-name" || key == "eks:cluster-name":
+			name = value
+		default:
+			continue
+		}
+		ours = ours || name == c.ClusterName
+		others = others || name != c.ClusterName
+	}
+	return ours, others
 }
 
 // nodesNamedLike returns the node without a provider id that has the name of the instance.

@@ -97,18 +97,22 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 	case f.Ownership == Ours && f.Drained:
 		d = Decision{Action: Drop, Why: WhyConsequence}
 	case f.Ownership == Pending:
-		d.Action, d.Why = Hold, WhyNoNodeYet
-		d.HoldUntil = n.HappenedAt(f.Now).Add(Young)
-		if n.Kind == notice.ASGTerminate { // a node that never joined must not keep its group from scaling in
-			d.HoldUntil = n.HappenedAt(f.Now).Add(p.NodeGracePeriod)
-		}
-		d.HoldUntil = intent.Earlier(d.HoldUntil, d.Deadline)
+		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, expectUntil(n, d.Deadline, f.Now, p)
 	case p.CordonOnly:
 		d.Action = Cordon
 	default:
 		d.Action = Drain
 	}
 	return d
+}
+
+// expectUntil is how long a Node of the notice's instance is waited for.
+func expectUntil(n notice.Notice, deadline, now time.Time, p Policy) time.Time {
+	patience := Young
+	if n.Kind == notice.ASGTerminate { // a node that never joined must not keep its group from scaling in
+		patience = p.NodeGracePeriod
+	}
+	return intent.Earlier(n.HappenedAt(now).Add(patience), deadline)
 }
 
 // notOurs is the decision about an instance that is not this cluster's to drain.

@@ -84,31 +84,33 @@ func tried(ctx context.Context, action string, needed bool, err error) Permissio
 	return p
 }
 
-// simulated returns the permissions of a role as IAM says, for all that the handler needs. If no
-// group is known, it asks about any.
-func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Options) ([]Permission, error) {
-	type action struct {
-		name   string
-		needed bool
-	}
-	group, tags := "*", map[string]string(nil)
+// A simulatedSet is a set of actions that IAM is asked about at once.
+type simulatedSet struct {
+	resource string
+	actions  []simulatedAction
+}
+
+type simulatedAction struct {
+	name   string
+	needed bool
+}
+
+// handlerActions are all that the handler needs. If no group is known, they are about any.
+func handlerActions(groups []Group, o Options) []simulatedSet {
+	group := "*"
 	if len(groups) > 0 {
-		group, tags = groups[0].Name, groups[0].AllTags
+		group = groups[0].Name
 	}
 	hooks := slices.ContainsFunc(groups, func(g Group) bool { return len(g.Hooks.Value) > 0 })
-	describes := []action{{"ec2:DescribeInstances", o.CheckTag}, {"autoscaling:DescribeLifecycleHooks", false}}
+	describes := []simulatedAction{{"ec2:DescribeInstances", o.CheckTag}, {"autoscaling:DescribeLifecycleHooks", false}}
 	if o.Poll {
-		describes = append(describes, action{pollAction, false})
+		describes = append(describes, simulatedAction{pollAction, false})
 	}
 	if hooks && o.Sweep {
-		describes = append(describes, action{"autoscaling:DescribeAutoScalingGroups", false})
+		describes = append(describes, simulatedAction{"autoscaling:DescribeAutoScalingGroups", false})
 	}
-	var permissions []Permission
-	for _, set := range []struct {
-		resource string
-		actions  []action
-	}{
-		{o.queueARN(), []action{
+	return []simulatedSet{
+		{o.queueARN(), []simulatedAction{
 			{"sqs:ReceiveMessage", true},
 			{"sqs:DeleteMessage", true},
 			{"sqs:ChangeMessageVisibility", false},
@@ -118,27 +120,28 @@ func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Opti
 		{
 			"arn:" + o.Partition + ":autoscaling:" + o.Region + ":" + o.Account +
 				":autoScalingGroup:00000000-0000-0000-0000-000000000000:autoScalingGroupName/" + group,
-			[]action{{"autoscaling:CompleteLifecycleAction", hooks}, {"autoscaling:RecordLifecycleActionHeartbeat", false}},
-		},
-	} {
-		in := &iam.SimulatePrincipalPolicyInput{
-			PolicySourceArn: aws.String(role), ResourceArns: []string{set.resource},
-			ContextEntries: []iamtypes.ContextEntry{
-				{
-					ContextKeyName: aws.String("aws:RequestedRegion"), ContextKeyType: iamtypes.ContextKeyTypeEnumString,
-					ContextKeyValues: []string{o.Region},
-				},
-				{
-					ContextKeyName: aws.String("aws:SecureTransport"), ContextKeyType: iamtypes.ContextKeyTypeEnumBoolean,
-					ContextKeyValues: []string{"true"},
-				},
+			[]simulatedAction{
+				{"autoscaling:CompleteLifecycleAction", hooks}, {"autoscaling:RecordLifecycleActionHeartbeat", false},
 			},
+		},
+	}
+}
+
+// simulated returns the permissions of a role as IAM says, for all that the handler needs.
+func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Options) ([]Permission, error) {
+	request := []iamtypes.ContextEntry{
+		contextEntry("aws:RequestedRegion", iamtypes.ContextKeyTypeEnumString, o.Region),
+		contextEntry("aws:SecureTransport", iamtypes.ContextKeyTypeEnumBoolean, "true"),
+	}
+	if len(groups) > 0 {
+		for key, value := range groups[0].AllTags { // IAM does not look at the resource
+			request = append(request, contextEntry("aws:ResourceTag/"+key, iamtypes.ContextKeyTypeEnumString, value))
 		}
-		for key, value := range tags { // IAM does not look at the resource
-			in.ContextEntries = append(in.ContextEntries, iamtypes.ContextEntry{
-				ContextKeyName: aws.String("aws:ResourceTag/" + key), ContextKeyType: iamtypes.ContextKeyTypeEnumString,
-				ContextKeyValues: []string{value},
-			})
+	}
+	var permissions []Permission
+	for _, set := range handlerActions(groups, o) {
+		in := &iam.SimulatePrincipalPolicyInput{
+			PolicySourceArn: aws.String(role), ResourceArns: []string{set.resource}, ContextEntries: request,
 		}
 		for _, act := range set.actions {
 			in.ActionNames = append(in.ActionNames, act.name)
@@ -158,4 +161,8 @@ func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Opti
 		}
 	}
 	return permissions, nil
+}
+
+func contextEntry(key string, kind iamtypes.ContextKeyTypeEnum, value string) iamtypes.ContextEntry {
+	return iamtypes.ContextEntry{ContextKeyName: aws.String(key), ContextKeyType: kind, ContextKeyValues: []string{value}}
 }
