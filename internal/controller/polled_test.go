@@ -1,9 +1,12 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -371,5 +374,43 @@ func TestADryRunOnlySaysWhatAPollFinds(t *testing.T) {
 		s.must(s.aws.SetInstanceStatus(theID, []awssim.ScheduledEvent{reboot(time.Now().Add(time.Hour))}, awssim.StatusCheck{Status: "impaired"}, awssim.StatusCheck{}))
 		s.after(time.Hour)
 		s.wantLeft(0)
+	})
+}
+
+// What the sweep and the poll ask for is little, however many nodes there are.
+func TestAtRestAWSIsAskedRarely(t *testing.T) {
+	const (
+		nodes = 1000
+		mins  = 10
+		most  = 6 // calls a minute, beside the receives
+	)
+	tell(t, func(s *story) {
+		for k := range nodes {
+			id := fmt.Sprintf("i-%017x", k)
+			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-"+id, id), metav1.CreateOptions{})
+			s.must(err)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+			if k%50 == 49 { // groups of fifty
+				s.must(s.aws.PutGroup(awssim.Group{Name: "workers-" + id, Instances: []string{id}}))
+			}
+		}
+		s.sweeps = true
+		s.polls()
+		s.lead()
+		s.after(time.Minute)
+		before := s.aws.Counts()
+		s.after(mins * time.Minute)
+		calls := 0
+		for key, n := range s.aws.Counts() {
+			if n -= before[key]; n > 0 {
+				t.Logf("%s %s: %.1f a minute", key.Service, key.Action, float64(n)/mins)
+			}
+			if key.Action != "ReceiveMessage" {
+				calls += n
+			}
+		}
+		if calls > most*mins || calls == 0 {
+			t.Errorf("%d calls in %d minutes, want at most %d a minute", calls, mins, most)
+		}
 	})
 }
