@@ -61,7 +61,7 @@ func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
 		if !ok || err != nil || !i.Serves(c.queue) {
 			continue
 		}
-		for _, e := range i.Entries {
+		for _, e := range i.Entries[:min(len(i.Entries), intent.MaxEntries)] { // a kubelet can write more
 			visit(node, e)
 		}
 	}

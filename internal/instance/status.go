@@ -69,7 +69,7 @@ func (s Statuses) Events(ctx context.Context) ([]ScheduledEvent, error) {
 		for _, e := range status.Events {
 			id, description := aws.ToString(e.InstanceEventId), aws.ToString(e.Description)
 			// An event without such an id cannot be told from another one.
-			if !strings.HasPrefix(id, notice.PolledChange) || !slices.Contains(eventCodes, string(e.Code)) {
+			if !notice.IsPolled(id) || !slices.Contains(eventCodes, string(e.Code)) {
 				continue
 			}
 			events = append(events, ScheduledEvent{

@@ -2,7 +2,6 @@ package intent
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -12,7 +11,7 @@ import (
 // the leader that finds out when it is over.
 func (e Entry) Polled() bool {
 	return e.Kind == notice.InstanceImpaired ||
-		e.Kind == notice.ScheduledChange && strings.HasPrefix(e.Change, notice.PolledChange)
+		e.Kind == notice.ScheduledChange && notice.IsPolled(e.Change)
 }
 
 // HasHeardOf reports whether a node needs no telling of what a poll has found at that time. It carries
@@ -43,7 +42,7 @@ func (p Past) was(found Entry) bool {
 		return false
 	case p.Change == found.Change:
 		return true
-	case strings.HasPrefix(p.Change, notice.PolledChange):
+	case notice.IsPolled(p.Change):
 		return false
 	case !p.Due.IsZero():
 		return sameMinute(p.Due, found.Deadline)

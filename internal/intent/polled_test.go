@@ -61,3 +61,21 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		}
 	}
 }
+
+// A kubelet can write the annotation: only what EC2 could have said is taken for that.
+func TestOnlyWhatEC2CanHaveSaidIsTakenForItsWord(t *testing.T) {
+	for _, tt := range []struct {
+		e    Entry
+		want bool
+	}{
+		{Entry{Kind: notice.InstanceImpaired}, true},
+		{Entry{Kind: notice.ScheduledChange, Change: "instance-event-0d59937288b749b32"}, true},
+		{Entry{Kind: notice.ScheduledChange, Change: "instance-event-0\nmore"}, false},
+		{Entry{Kind: notice.ScheduledChange, Change: "arn:aws:health:us-east-1::event/EC2/X/1"}, false},
+		{Entry{Kind: notice.SpotInterruption, Change: "instance-event-0d59937288b749b32"}, false},
+	} {
+		if got := tt.e.Polled(); got != tt.want {
+			t.Errorf("%+v: %t", tt.e, got)
+		}
+	}
+}

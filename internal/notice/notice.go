@@ -3,6 +3,7 @@
 package notice
 
 import (
+	"regexp"
 	"time"
 )
 
@@ -159,7 +160,7 @@ type Notice struct {
 	// Reservation is the id of the Capacity Reservation of a CapacityBlockExpiration.
 	Reservation string
 	// Change names a ScheduledChange across its updates: the ARN of the Health event, or the
-	// InstanceEventId that EC2 lists, which begins with PolledChange.
+	// InstanceEventId that EC2 lists; see IsPolled.
 	Change string
 	// Ended is true for a ScheduledChange that is over or was called off, and for an
 	// InstanceImpaired of an instance whose status checks do not fail any more.
@@ -178,10 +179,12 @@ type Notice struct {
 	Hook Hook
 }
 
-// PolledChange begins the Change of a ScheduledChange that EC2 lists, and that no message has
-// to tell of.
+var polledChange = regexp.MustCompile(`^instance-event-[0-9A-Za-z-]{1,48}$`)
+
+// IsPolled reports whether a Change is the InstanceEventId of a scheduled event, which EC2 lists.
+// No message has to tell of it.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceStatusEvent.html
-const PolledChange = "instance-event-"
+func IsPolled(change string) bool { return polledChange.MatchString(change) }
 
 // Hook is the lifecycle action that Auto Scaling waits for.
 type Hook struct {

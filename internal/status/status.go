@@ -7,6 +7,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -255,11 +256,8 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 			}
 		}
 		n := notice.Notice{
-			Kind: e.Kind, Change: e.Change, Time: now, Ended: true, Instances: []string{id}, Detail: code,
-			ID: strings.Join(append(e.IDs, "over"), "-"),
-		}
-		if code == "" {
-			n.Detail = e.Change
+			Kind: e.Kind, ID: cmp.Or(e.Change, "impaired") + "-over", Change: e.Change, Time: now, Ended: true,
+			Instances: []string{id}, Detail: cmp.Or(code, e.Change),
 		}
 		found = append(found, n)
 	})
