@@ -339,7 +339,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 	s.must(err)
 	status, out, errOut = s.run("", "doctor", admin)
 	for _, want := range []string{
-		"√ permissions: the handler's role " + s.aws.RoleARN("handler") + " has the 9 permissions that the handler needs, as IAM says\n",
+		"√ permissions: the handler's role " + s.aws.RoleARN("handler") + " has the 10 permissions that the handler needs, as IAM says\n",
 		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
 	} {
 		if !strings.Contains(out, want) {
