@@ -64,7 +64,7 @@ func TestWaitingGoesThroughAllPagesOfGroups(t *testing.T) {
 	if err := (&Hooks{Client: api}).Waiting(t.Context(), func(w Waiting) { found = append(found, w) }); err != nil {
 		t.Fatal(err)
 	}
-	want := []Waiting{{Instance: "a-1", Group: "a", EKS: true}, {Instance: "c-0", Group: "c"}, {Instance: "c-1", Group: "c", Retained: true}}
+	want := []Waiting{{Instance: "a-1", Group: "a", EKS: true}, {Instance: "c-0", Group: "c", ReplacesRoot: true}, {Instance: "c-1", Group: "c", Retained: true}}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
