@@ -81,6 +81,7 @@ type post struct {
 	done     time.Time // when its hook was completed
 	change   string
 	over     bool // the change is over for the machine
+	rebooted bool // so that its change is over
 	forged   bool
 }
 
@@ -492,9 +493,9 @@ func (w *world) forgotten(p *post, next *nodeRecord) bool {
 		// A new leader does not know that the instance had a Node, and may delete its notice as foreign.
 		foreign := w.h.options.deleteForeign && r.deleted.Before(p.visible)
 		done := foreign || !p.done.IsZero() || r.finished.After(p.visible)
-		return done && r.m == p.m && !r.deleted.IsZero() && slices.ContainsFunc(w.began, func(at time.Time) bool {
-			return !at.Before(r.deleted) && !at.After(next.since.Add(followIn))
-		})
+		during := func(at time.Time) bool { return !at.Before(r.deleted) && !at.After(next.since.Add(followIn)) }
+		return done && r.m == p.m && !r.deleted.IsZero() &&
+			(slices.ContainsFunc(w.began, during) || slices.ContainsFunc(w.leaders, during))
 	})
 }
 
@@ -524,6 +525,9 @@ func (w *world) sees(req *http.Request) (done func()) {
 	_ = req.Body.Close()
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	form, err2 := url.ParseQuery(string(body))
+	if err == nil && err2 == nil && form.Get("Action") == "RecordLifecycleActionHeartbeat" && w.h.options.sweeps {
+		return func() { w.restarted(form.Get("InstanceId"), form.Get("LifecycleHookName")) }
+	}
 	if err != nil || err2 != nil || form.Get("Action") != "CompleteLifecycleAction" {
 		return nil
 	}
@@ -556,6 +560,17 @@ func (w *world) sees(req *http.Request) (done func()) {
 	}
 }
 
+// restarted notes that the timeout of a hook has begun anew: a sweep asks for it by a heartbeat.
+func (w *world) restarted(instance, hook string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.posts {
+		if p.kind == "hook" && p.m.id == instance && p.text == hook && p.done.IsZero() {
+			p.deadline = later(p.deadline, time.Now().Add(w.hookTime()))
+		}
+	}
+}
+
 // notYet says why a hook must not be completed now; empty: it may.
 func (w *world) notYet(p *post) string {
 	w.api.mu.Lock()
@@ -571,6 +586,9 @@ func (w *world) notYet(p *post) string {
 			if r.m == m && r.deleted.IsZero() && (r.ready || now.Sub(r.readySince) < nearly) {
 				return ""
 			}
+		}
+		if w.troubled("API", recovered) { // the watch is behind
+			return ""
 		}
 		return "it has no Node that is ready"
 	}
@@ -633,7 +651,12 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 			// pool: from there a launch hook brings it back, or nobody says that it is.
 			reason := other.kind != "state" && other.kind != "launch" && !other.over && (other.done.IsZero() || other.kind == "hook" && told != nil)
 			if other.m == m && other.change != "" && !other.over && slices.ContainsFunc(w.posts, func(end *post) bool {
-				return end.m == m && end.over && end.change == other.change && other.visible.After(end.visible) && w.led(end.visible, now)
+				if end.m != m || !end.over || end.change != other.change {
+					return false
+				}
+				// Of a reboot nobody tells but the node, and only where it was cordoned before.
+				unknown := end.rebooted && (other.visible.After(end.at) || w.calm(other.visible, end.at) < acted)
+				return unknown || other.visible.After(end.visible) && w.led(end.visible, now)
 			}) {
 				return // no Node may have been there to carry that it is over
 			}
@@ -649,6 +672,10 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 			}
 			// A forged termination hook that is open at the launch is believed: whoever can forge one can
 			// as well forge a warning after the launch.
+			// The machine goes, or gets another root volume, since.
+			if other.m == m && other.kind == "hook" && !other.done.IsZero() && other.life == m.life && other.at.After(p.at) {
+				return
+			}
 			if other.m == m && other.forged && strings.HasPrefix(other.kind, "forged hook") && (other.done.IsZero() || other.done.After(p.at)) {
 				return
 			}

@@ -158,7 +158,10 @@ var knownLives = []uint64{
 }
 
 // laterLives are such seeds too, from the time since which machines come back.
-var laterLives = []uint64{3, 5123, 40226, 40461}
+var laterLives = []uint64{
+	3, 5123, 40226, 40461, 731000009525, 731000009309, 731000007631, 731000007428, 731000007146, 731000005192, 731000003730, 731000003491,
+	731000003319, 731000009904, 731000001464, 731000000571,
+}
 
 // Whatever lives the machines of a cluster have, and whatever AWS and people tell
 // of them, the invariants hold; see their list.

@@ -557,7 +557,7 @@ func (w *world) happens(p *post) {
 		})
 	default:
 		w.reboot(p.m, 20*time.Second+time.Duration(p.m.k)*30*time.Second)
-		w.backFrom(p.m, "its scheduled reboot is over", &post{m: p.m, kind: "change", text: p.text, life: p.life, at: time.Now(), step: w.step, change: p.change, over: true})
+		w.backFrom(p.m, "its scheduled reboot is over", &post{m: p.m, kind: "change", text: p.text, life: p.life, at: time.Now(), step: w.step, change: p.change, over: true, rebooted: true})
 	}
 }
 

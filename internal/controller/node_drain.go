@@ -76,7 +76,10 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	defer stop(nil)
 	beside.Go(func() { c.watchNode(working, nd) })
 	beside.Go(func() { c.readHooks(working, nd) })
-	err := c.forgetWhatPassed(working, log, nd)
+	var err error
+	if nd.resumed {
+		err = c.forgetWhatPassed(working, log, nd)
+	}
 	if err == nil {
 		err = c.stages(working, log, nd)
 	}

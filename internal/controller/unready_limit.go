@@ -192,6 +192,9 @@ func (c *Controller) awaitCapacity(ctx context.Context, log *slog.Logger, nd *no
 				why = decision.WhyDeadlineNear
 				c.unready.acquire(nd.ref.UID)
 			}
+			if err := c.forgetWhatPassed(ctx, log, nd); err != nil {
+				return err
+			}
 			if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.Released(now) }); err != nil {
 				return err
 			}

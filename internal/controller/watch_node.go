@@ -121,12 +121,12 @@ func (c *Controller) forgetEarlierLife(ctx context.Context, nd *nodeDrain) error
 	return c.forgetBefore(ctx, log, nd, launched)
 }
 
-// forgetWhatPassed does so for a drain of an earlier leader: nobody knows how long there was
-// no leader. Without a quick answer of EC2 the drain goes on as it was.
+// forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
+// no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
 func (c *Controller) forgetWhatPassed(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	carried, _ := nd.current()
 	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
-	if !nd.resumed || nd.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
+	if nd.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, doubtTimeout)
