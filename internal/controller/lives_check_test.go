@@ -80,8 +80,9 @@ type post struct {
 	token    string
 	done     time.Time // when its hook was completed
 	change   string
-	over     bool // the change is over for the machine
-	rebooted bool // so that its change is over
+	over     bool      // the change is over for the machine
+	swept    time.Time // the deadline of its hook, if a sweep has found it: asking begins its timeout anew
+	rebooted bool      // so that its change is over
 	forged   bool
 }
 
@@ -226,6 +227,9 @@ func (w *world) near(m *machine, grace time.Duration, now time.Time) *post {
 			continue
 		}
 		due := p.deadline
+		if !p.swept.IsZero() && !now.Before(p.swept.Add(-grace-nearly)) && now.Sub(p.swept) <= justPast+nearly {
+			return p
+		}
 		// Where the hook cannot be read a deadline is assumed.
 		assumed := w.troubled("Auto Scaling throttled", recovered) || w.troubled("Auto Scaling denied", remembered) || w.troubled("API", recovered)
 		if p.token != "" && assumed {
@@ -279,6 +283,9 @@ func (w *world) asked(pod *unstructured.Unstructured, how string, grace time.Dur
 	}
 	where := fmt.Sprintf("pod %s (grace %s) on %s of %s, which is %s: %s with %s", pod.GetName(), o.grace, r.name, m.id, m.state, how, grace)
 	if m.state == "pending" || m.state == "stopped" || m.state == "terminated" { // nothing runs there
+		return
+	}
+	if m.node != r.name { // nobody speaks for this Node any more
 		return
 	}
 	if grace < o.grace && w.near(m, o.grace, now) == nil {
@@ -560,13 +567,14 @@ func (w *world) sees(req *http.Request) (done func()) {
 	}
 }
 
-// restarted notes that the timeout of a hook has begun anew: a sweep asks for it by a heartbeat.
+// restarted notes that the timeout of a hook has begun anew: a sweep asks for it by a heartbeat, the
+// first one.
 func (w *world) restarted(instance, hook string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.posts {
-		if p.kind == "hook" && p.m.id == instance && p.text == hook && p.done.IsZero() {
-			p.deadline = later(p.deadline, time.Now().Add(w.hookTime()))
+		if p.kind == "hook" && p.m.id == instance && p.text == hook && p.done.IsZero() && p.swept.IsZero() {
+			p.swept = time.Now().Add(w.hookTime())
 		}
 	}
 }

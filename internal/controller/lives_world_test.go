@@ -507,7 +507,7 @@ func (w *world) replaceRoot(m *machine, s step) {
 			_, err := w.aws.RootVolumeReplaced(m.id)
 			w.must(err)
 			if len(started) > 0 {
-				w.backFrom(m, "its root volume was replaced", &post{m: m, kind: "replaced", life: life, at: began, step: w.step})
+				w.backFrom(m, "its root volume was replaced", &post{m: m, kind: "replaced", life: life, at: began, step: w.stepNow()})
 			}
 		case strings.HasPrefix(state, "ReplacingRootVolume"):
 			w.after(time.Second, look)
@@ -525,8 +525,8 @@ func (w *world) backFrom(m *machine, why string, p *post) {
 		switch {
 		case now.life != p.life || now.state != "running":
 		case now.up:
-			p.visible = time.Now()
 			w.mu.Lock()
+			p.visible = time.Now()
 			if p.change != "" {
 				w.posts = append(w.posts, p)
 			}
@@ -537,6 +537,13 @@ func (w *world) backFrom(m *machine, why string, p *post) {
 		}
 	}
 	w.after(time.Second, look)
+}
+
+// stepNow is the last step so far.
+func (w *world) stepNow() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.step
 }
 
 // happens makes a scheduled change happen, unless a later notice is about another time.
@@ -557,7 +564,7 @@ func (w *world) happens(p *post) {
 		})
 	default:
 		w.reboot(p.m, 20*time.Second+time.Duration(p.m.k)*30*time.Second)
-		w.backFrom(p.m, "its scheduled reboot is over", &post{m: p.m, kind: "change", text: p.text, life: p.life, at: time.Now(), step: w.step, change: p.change, over: true, rebooted: true})
+		w.backFrom(p.m, "its scheduled reboot is over", &post{m: p.m, kind: "change", text: p.text, life: p.life, at: time.Now(), step: w.stepNow(), change: p.change, over: true, rebooted: true})
 	}
 }
 

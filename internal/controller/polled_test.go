@@ -76,7 +76,7 @@ func TestAScheduledEventThatAPollFindsIsDrainedForUntilItIsOver(t *testing.T) {
 				e := reboot(time.Now().Add(14 * 24 * time.Hour).Truncate(time.Second))
 				s.schedules(e)
 				if name == "while it drains" {
-					s.drain.takes = time.Hour
+					s.drain.take(time.Hour)
 					s.after(5 * time.Minute)
 				} else {
 					s.after(2 * time.Minute)
@@ -123,7 +123,7 @@ func TestAnEventThatIsNotListedOnceIsNotOver(t *testing.T) {
 func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
 	tell(t, func(s *story) {
 		s.polls()
-		s.drain.takes = time.Hour
+		s.drain.take(time.Hour)
 		s.lead()
 		e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
 		s.schedules(e)
@@ -180,7 +180,7 @@ func TestWhoeverUncordonsANodeIsHeededByThePollToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
 				s.drainsImpaired()
-				s.drain.takes = tt.takes
+				s.drain.take(tt.takes)
 				stop := s.lead()
 				if tt.begin != nil {
 					tt.begin(s)
@@ -281,7 +281,7 @@ func TestAnImpairedInstanceIsOnlyToldOfByDefault(t *testing.T) {
 func TestAnImpairedInstanceIsDrainedWithoutAskingBudgets(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drainsImpaired()
-		s.drain.takes = -1 // until the deadline
+		s.drain.take(-1) // until the deadline
 		s.lead()
 		s.impairs(time.Now())
 		s.after(119 * time.Second)
@@ -309,7 +309,7 @@ func TestAMachineThatRecoversDuringItsDrainTakesPodsAgain(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.edit = func(c *Config) { c.NodeGracePeriod = time.Hour }
-		s.drain.takes = -1
+		s.drain.take(-1)
 		s.lead()
 		s.impairs(time.Now())
 		s.after(10 * time.Minute)

@@ -97,7 +97,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 			s.stop = s.lead()
 		},
 		"rebooted while its drain was not finished": func(s *story) {
-			s.drain.takes = time.Hour
+			s.drain.take(time.Hour)
 			s.send(s.maintenance(10 * time.Minute))
 			s.after(11 * time.Minute)
 			s.change(theNode, reboots("second"))
@@ -158,7 +158,7 @@ func TestAMachineThatRebootsStaysCordonedForWhatIsToCome(t *testing.T) {
 		for state, takes := range map[string]time.Duration{"in the middle of its drain": 50 * time.Second, "after it": time.Second} {
 			t.Run(name+", "+state, func(t *testing.T) {
 				tell(t, func(s *story) {
-					s.drain.takes = takes
+					s.drain.take(takes)
 					s.change(theNode, boots("first"))
 					s.lead()
 					announce(s)
@@ -200,7 +200,7 @@ func TestALaunchHookAfterAnotherRootVolumeWaitsForTheReboot(t *testing.T) {
 // A hook that is open outlives a reboot: the replacement of the root volume is still to come.
 func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
 	tell(t, func(s *story) {
-		s.drain.takes = 5 * time.Minute
+		s.drain.take(5 * time.Minute)
 		s.change(theNode, boots("first"))
 		s.lead()
 		s.replaceRootVolume()

@@ -338,6 +338,13 @@ func (d *slowDrainer) Drain(ctx context.Context, o drain.Request) (drain.Result,
 	}
 }
 
+// take changes how long the next drains take, while a leader is there.
+func (d *slowDrainer) take(t time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.takes = t
+}
+
 // Remaining are the pods that came to the node, or stayed there.
 func (d *slowDrainer) Remaining(context.Context, string) ([]string, error) {
 	d.mu.Lock()
