@@ -102,8 +102,10 @@ func TestBodiesThatAskForNothingAreCountedAndOutOfTheWay(t *testing.T) {
 					t.Errorf("%d messages were dropped for %s, want %d", got, why, n)
 				}
 			}
-			if got, want := h.decisions("Ignored", "reject", "undecodable"), test.deliveries*len(unreadable); got != want {
-				t.Errorf("%d messages were rejected, want %d", got, want)
+			// What comes before the queue's redrive policy is known is delivered once more.
+			rejected, least := h.decisions("Ignored", "reject", "undecodable"), test.deliveries*len(unreadable)
+			if rejected < least || rejected > least+len(unreadable) {
+				t.Errorf("%d messages were rejected, want %d, or some more", rejected, least)
 			}
 			if h.isExited() {
 				t.Error("the handler has exited")

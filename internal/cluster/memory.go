@@ -86,7 +86,9 @@ func (c *Cluster) noteRestart(before, node *corev1.Node) bool {
 	if may {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.restarted[node.UID] = RefOf(node)
+		ref := RefOf(node)
+		ref.Instance = c.instanceOf(node)
+		c.restarted[node.UID] = ref
 	}
 	return may
 }

@@ -319,7 +319,8 @@ rows of [termination lifecycle hook](#termination-lifecycle-hook) apply. A heart
 timeout starts again. A notice that comes later joins the same drain.
 
 Some hooks are left to their owners, unless lifecycle-hook-names names them: those of EKS managed node groups, and those with a
-notification target. If your rules leave out other hooks on purpose, name the handler's own with lifecycle-hook-names. There are no sweeps in a dry run. If the role lacks autoscaling:DescribeAutoScalingGroups, the log says so
+notification target. If a notice has told of one hook of an instance, its other hooks are left alone too. If your rules leave out
+all hooks of a group on purpose, name the handler's own with lifecycle-hook-names. There are no sweeps in a dry run. If the role lacks autoscaling:DescribeAutoScalingGroups, the log says so
 once, and there are none either. Without autoscaling:RecordLifecycleActionHeartbeat nothing is found.
 
 An instance that its group retains after an abandoned termination needs a person: its node gets the Event InstanceRetained.

@@ -215,6 +215,7 @@ func (c *Controller) inform(
 	}
 	var all []pending
 	for _, i := range intents() {
+		i = i.SinceBoot(cluster.BootID(node), true, now)
 		hooks := i.Hooks
 		for _, e := range i.Pending(now) {
 			for e.Kind == notice.ASGTerminate && len(hooks) > 0 {

@@ -141,7 +141,7 @@ func carriesNotice(node *corev1.Node) bool {
 func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (resolution, error) {
 	refused := errors.Is(err, instance.ErrDenied) && c.ManagedTag == ""
 	switch {
-	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended):
+	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended && !n.Runs):
 		return c.ofNodes(id, nodes), nil // there is nothing but the message to go by
 	case refused && c.Cluster.RecentlyDeleted(id) && n.Kind == notice.ASGLaunch: // it is started again
 		return resolution{ownership: decision.Pending}, nil
@@ -149,7 +149,7 @@ func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.N
 		return resolution{ownership: decision.Departed}, nil
 	case refused:
 		return resolution{ownership: decision.Unknown}, nil
-	case len(nodes) > 0 && !n.Gone && !n.Ended:
+	case len(nodes) > 0 && !n.Gone && !n.Ended && !n.Runs:
 		// A tag hardly ever changes: an old answer is good enough.
 		if inst, known, asked := c.Instances.Known(id); known && time.Since(asked) < tagKept {
 			if !c.LacksTag(inst.Tags) {
@@ -194,7 +194,7 @@ func (c *Controller) clusterOf(inst instance.Instance) (ours, others bool) {
 
 // nodesNamedLike returns the node without a provider id that has the name of the instance.
 func (c *Controller) nodesNamedLike(inst instance.Instance) []*corev1.Node {
-	if inst.PrivateDNSName == "" {
+	if ours, others := c.clusterOf(inst); inst.PrivateDNSName == "" || c.ClusterName != "" && others && !ours {
 		return nil
 	}
 	node := c.Cluster.ByName(inst.PrivateDNSName)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -14,35 +16,55 @@ import (
 
 // revertRestarted reverts what was done to nodes whose machines have come back since: they were
 // rebooted for a scheduled change, stopped and started, or have got another root volume. Nodes
-// whose drains have not ended are watched by their drains; see watchNode.
+// whose drains have not ended are watched by their drains too; see watchNode.
 func (c *Controller) revertRestarted(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
+	var mu sync.Mutex
+	looking := map[types.UID]bool{} // true: look once more
 	c.atEachChange(ctx, func() error {
 		for _, ref := range c.Cluster.Restarted() {
+			mu.Lock()
+			_, busy := looking[ref.UID]
+			looking[ref.UID] = busy
+			mu.Unlock()
+			if busy {
+				continue
+			}
 			all.Go(func() { // each waits for EC2
-				_ = c.recoverPanic(func() error { return c.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
+				for again := true; again; {
+					_ = c.recoverPanic(func() error { return c.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
+					mu.Lock()
+					if again = looking[ref.UID] && ctx.Err() == nil; again {
+						looking[ref.UID] = false
+					} else {
+						delete(looking, ref.UID)
+					}
+					mu.Unlock()
+				}
 			})
 		}
 		return nil
 	})
 }
 
-// revertIfRestarted does so for one node. The error is the cause of ctx.
+// revertIfRestarted does so for one node, after the end of its drain. The error is the cause of ctx.
 func (c *Controller) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
+	drained := false
+	for nd := c.get(ref); nd != nil; nd = c.get(ref) {
+		drained = true
+		if err := nd.awaitEnd(ctx); err != nil {
+			return err
+		}
+	}
 	node, there := c.Cluster.Look(ref)
 	if !there || ref.Instance == "" || !cluster.Ready(node) {
 		return nil
 	}
 	i, ok, err := cluster.ReadIntent(node)
-	restarted := i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
-	if !ok || err != nil || !i.Finished() || len(i.Entries) == 0 || !restarted || !c.Cluster.Serves(i) {
+	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
+	if !ok || err != nil || !drained && !i.Finished() || len(i.Entries) == 0 || !restarted || !c.Cluster.Serves(i) {
 		return nil
-	}
-	if nd := c.get(ref); nd != nil { // it has written that it is finished, and ends
-		if err := nd.awaitEnd(ctx); err != nil {
-			return err
-		}
 	}
 	log := c.Log.With("node", ref.Name, "instance", ref.Instance)
 	launched, err := c.launchOf(ctx, log, ref.Instance)

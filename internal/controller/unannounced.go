@@ -42,6 +42,14 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 // HasNode reports whether the cluster has a Node of the instance.
 func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
 
+// Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it.
+func (c *Controller) Terminates(id string) bool {
+	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
+		i, _, err := cluster.ReadIntent(node)
+		return err == nil && i.Has(notice.ASGTerminate)
+	})
+}
+
 // Told reports whether a notice has told of the hook: a Node of its instance carries it. A drain
 // that has completed the hook does not carry it any more.
 func (c *Controller) Told(h intent.Hook) bool {

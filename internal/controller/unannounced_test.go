@@ -12,7 +12,7 @@ func TestAHookWithoutANoticeIsCompletedAfterTheDrain(t *testing.T) {
 		s.sweeps = true
 		s.lead()
 		began := s.quietly(awssim.Terminating, "drain", 10*time.Minute).Started
-		s.after(95 * time.Second)
+		s.after(100 * time.Second)
 		action := s.wantHook(awssim.Completed)
 		took := action.Ended.Sub(began)
 		if took > 90*time.Second+s.drain.takes || len(s.drain.drains) != 1 || !s.node().Spec.Unschedulable {

@@ -41,15 +41,32 @@ func takers(f *Facts, rules []Rule, body string) (enabled, disabled []string) {
 // accounts.
 func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string) {
 	for _, account := range f.Options.EventAccounts {
-		on, off := takers(f, f.Rules.Value, body(f, kind, account, group))
-		if len(on) == 0 {
-			return nil, off
+		for _, event := range variants(kind, body(f, kind, account, group)) {
+			on, off := takers(f, f.Rules.Value, event)
+			if len(on) == 0 {
+				return nil, off
+			}
+			enabled = append(enabled, on...)
 		}
-		enabled = append(enabled, on...)
 	}
 	slices.Sort(enabled)
 	return slices.Compact(enabled), nil
 }
+
+// variants are events of a kind that a rule may take one of, and not the other.
+func variants(kind sample.Kind, event string) []string {
+	all := []string{event}
+	switch kind {
+	case sample.StateChange:
+		all = append(all, strings.ReplaceAll(event, "stopping", "shutting-down"))
+	case sample.Health:
+		all = append(all, strings.ReplaceAll(event, retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"))
+	}
+	return all
+}
+
+// retirement is the code of the sample.
+const retirement = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"
 
 // body is an event of a kind as EventBridge would have it in an account.
 func body(f *Facts, kind sample.Kind, account, group string) string {

@@ -258,6 +258,9 @@ func (r Request) meets(operator, key string, values []any) answer {
 	negated := false
 	switch name {
 	case "Null":
+		if !given && !known[key] {
+			return maybe
+		}
 		return is(len(values) == 1 && fmt.Sprint(values[0]) == fmt.Sprint(!given))
 	case "StringNotEquals", "StringNotEqualsIgnoreCase", "StringNotLike", "ArnNotEquals", "ArnNotLike":
 		negated = true
@@ -268,7 +271,9 @@ func (r Request) meets(operator, key string, values []any) answer {
 		matches = func(p string) bool { return p == value }
 	case "StringEqualsIgnoreCase", "Bool":
 		matches = func(p string) bool { return strings.EqualFold(p, value) }
-	case "StringLike", "ArnEquals", "ArnLike":
+	case "ArnEquals", "ArnLike":
+		matches = func(p string) bool { return likeARN(p, value) }
+	case "StringLike":
 		matches = func(p string) bool { return like(p, value) }
 	default:
 		return maybe
@@ -294,6 +299,21 @@ var known = map[string]bool{
 	"aws:sourcearn": true, "aws:sourceaccount": true, "aws:securetransport": true,
 	"aws:sourcevpc": true, "aws:sourcevpce": true, "aws:sourceip": true,
 	"aws:principalarn": true, "aws:principalaccount": true, organization: true, "aws:principaltype": true,
+}
+
+// likeARN compares the six parts of ARNs one by one: a wildcard does not reach into the next part.
+func likeARN(pattern, value string) bool {
+	const parts = 6
+	patterns, values := strings.SplitN(pattern, ":", parts), strings.SplitN(value, ":", parts)
+	if len(patterns) != len(values) {
+		return pattern == "*"
+	}
+	for k := range patterns {
+		if !like(patterns[k], values[k]) {
+			return false
+		}
+	}
+	return true
 }
 
 // like matches with * and ?, as policies do. Its time is quadratic at worst.

@@ -20,7 +20,8 @@ type Entry struct {
 	Newest time.Time `json:"newest,omitzero"`
 	// Deadline is when the machine goes away; zero: not known, nothing is forced.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// Returns: the machine comes back after its termination hook.
+	// Returns: the machine comes back by itself, with another boot id. The termination hook holds a
+	// replacement of its root volume, or the scheduled change is a reboot.
 	Returns bool `json:"returns,omitempty"`
 	// Trace is the span of the first of the events, as package trace carries it;
 	// empty where there are no traces.

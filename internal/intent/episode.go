@@ -131,22 +131,25 @@ func (i Intent) SinceLaunch(launched time.Time) Intent {
 
 // SinceBoot is the intent of a node that is ready with a boot id. If that is another one than at
 // the cordon, the machine was restarted since, and what was to happen by then has happened: a
-// scheduled change whose time has come, and a termination from which the machine returns. Of
-// a restart without another launch nothing else is over: a machine that is about to be
-// interrupted may reboot. Only where EC2 may not be asked for the launch, all notices count as
-// over whose deadline has come. While a termination hook is open its notice is not over.
+// reboot whose time has come, and a termination from which the machine returns. Of a restart
+// without another launch nothing else is over: a machine that is about to be interrupted or to
+// be retired may reboot. Only where EC2 may not be asked for the launch, notices but scheduled changes
+// count as over whose deadline has come. While a termination hook is open its notice is not over.
 func (i Intent) SinceBoot(bootID string, launchKnown bool, now time.Time) Intent {
 	if i.BootID == "" || bootID == "" || i.BootID == bootID {
 		return i
 	}
 	i.BootID = bootID
 	for _, e := range slices.Clone(i.Entries) {
-		if e.Kind == notice.ScheduledChange && !e.Deadline.After(now) {
+		if e.Kind == notice.ScheduledChange && e.Returns && !e.Deadline.After(now) {
 			i = i.Without(e.Kind, e.Change, now)
 		}
 	}
 	open := len(i.Hooks) > 0 && (i.HookDeadline().IsZero() || i.HookDeadline().After(now))
 	return i.Forget(func(e Entry) bool {
+		if e.Kind == notice.ScheduledChange {
+			return false
+		}
 		past := !launchKnown && e.Kind != notice.RebalanceRecommendation && !e.Deadline.After(now)
 		return (e.Returns || past) && (e.Kind != notice.ASGTerminate || !open) && !e.Kind.SurvivesRestart()
 	})

@@ -47,7 +47,7 @@ func (p Past) was(found Entry) bool {
 	case !p.Due.IsZero():
 		return sameMinute(p.Due, found.Deadline)
 	}
-	return p.CalledOff.IsZero() || !found.Deadline.After(p.CalledOff)
+	return !p.CalledOff.IsZero() && !found.Deadline.After(p.CalledOff)
 }
 
 // sameMinute compares times of two services, which do not round alike.

@@ -49,7 +49,7 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		"AWS Health told of another that was called off":    {with(health(day(6))).CalledOff(now), found, false},
 		"one without a time was called off":                 {with(health(time.Time{})).CalledOff(now), found, false},
 		"one without a time was called off after the start": {with(health(time.Time{})).CalledOff(now), begun, true},
-		"one without a time is past":                        {Intent{Past: []Past{{Kind: notice.ScheduledChange, Change: arn}}}, found, true},
+		"one without a time is past":                        {Intent{Past: []Past{{Kind: notice.ScheduledChange, Change: arn}}}, found, false},
 		"a spot warning is past":                            {Intent{Past: []Past{{Kind: notice.SpotInterruption}}}, found, false},
 		"an impairment that is carried":                     {with(impaired("a")), impaired("a"), true},
 		"one joins the other":                               {with(impaired("a")), impaired("b"), true},

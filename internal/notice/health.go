@@ -44,6 +44,9 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 		return Notice{Ignored: NotScheduled}, nil
 	}
 	n.Kind, n.Detail, n.Change = ScheduledChange, identifier(d.EventTypeCode), identifier(d.EventArn)
+	if IsPolled(n.Change) { // only EC2 names changes so
+		return n, fmt.Errorf("eventArn is %q, not the ARN of an event of AWS Health", clip(d.EventArn))
+	}
 	n.Effect = effectOf(d.EventTypeCode)
 	n.ID = d.id(n.ID)
 	n.Ended = d.StatusCode == "closed"

@@ -25,6 +25,9 @@ const (
 	deniedPause = 10 * time.Minute
 	// jitter spreads the sweeps of many clusters in one account, which share its rate limits.
 	jitter = 0.1
+	// idlePause is how long an action for which nothing was to be done is left alone: a permission or a
+	// tag may come.
+	idlePause = 5 * time.Minute
 	// hooksKept is how old the list of a group's hooks may be.
 	hooksKept = 10 * time.Minute
 )
@@ -48,6 +51,8 @@ type Handler interface {
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool
+	// Terminates reports whether a notice has told that the instance is terminated.
+	Terminates(instance string) bool
 	// Told reports whether a notice has told of the hook: a node carries it.
 	Told(hook intent.Hook) bool
 	// Retained is told of an instance that its group keeps after an abandoned termination.
@@ -82,8 +87,9 @@ type Sweep struct {
 	hooks    map[string]groupHooks
 	denied   bool // the last sweep lacked a permission
 
-	mu      sync.Mutex
-	handled map[action]bool // began, and did not fail
+	mu sync.Mutex
+	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do.
+	handled map[action]time.Time
 }
 
 // A wait is that of an instance for a termination hook.
@@ -107,7 +113,7 @@ func (a action) intentHook() intent.Hook {
 // Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
 func (s *Sweep) Run(ctx context.Context) {
 	s.hooks = map[string]groupHooks{}
-	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[action]bool{}
+	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[action]time.Time{}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -164,6 +170,9 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			return
 		}
 		waiting[w.Instance] = wait{before.since, w.ReplacesRoot}
+		if len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance) { // the rules may leave other hooks to their owners
+			return
+		}
 		overdue[w.Group] = append(overdue[w.Group], w.Instance)
 	})
 	if err != nil {
@@ -215,7 +224,7 @@ func (s *Sweep) hooksOf(ctx context.Context, group string) ([]asg.TerminationHoo
 func (s *Sweep) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.handled, func(a action, _ bool) bool {
+	maps.DeleteFunc(s.handled, func(a action, _ time.Time) bool {
 		_, waits := s.waiting[a.instance]
 		return !waits
 	})
@@ -232,12 +241,18 @@ func (s *Sweep) owns(hook asg.TerminationHook) bool {
 func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.handled[a] {
+	if idle, begun := s.handled[a]; begun && (idle.IsZero() || time.Since(idle) < idlePause) {
 		return
 	}
-	s.handled[a] = true
+	s.handled[a] = time.Time{}
 	all.Go(func() {
-		if err := s.carryOut(ctx, a, w); err != nil && ctx.Err() == nil {
+		acted, err := s.carryOut(ctx, a, w)
+		switch {
+		case err == nil && !acted:
+			s.mu.Lock()
+			s.handled[a] = time.Now()
+			s.mu.Unlock()
+		case err != nil && ctx.Err() == nil:
 			s.Log.Warn("what a lost notice asked for was not done: trying again",
 				"error", err, "instance", a.instance, "group", a.group, "hook", a.hook)
 			s.mu.Lock()
@@ -248,12 +263,13 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 }
 
 // carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
-// action. Asking that begins its timeout anew, so that the deadline is known.
-func (s *Sweep) carryOut(ctx context.Context, a action, w wait) error {
+// action. Asking that begins its timeout anew, so that the deadline is known. acted is false if there
+// was nothing to do.
+func (s *Sweep) carryOut(ctx context.Context, a action, w wait) (acted bool, err error) {
 	asked := time.Now().UTC()
 	waits, err := s.Groups.Waits(ctx, a.intentHook())
 	if err != nil || !waits {
-		return err
+		return false, err
 	}
 	n := notice.Notice{
 		Kind: notice.ASGTerminate, Time: asked, Instances: []string{a.instance},
@@ -263,10 +279,12 @@ func (s *Sweep) carryOut(ctx context.Context, a action, w wait) error {
 	if w.replacesRoot {
 		n.Hook.Action = notice.ReplaceRootVolume
 	}
-	return s.Handler.HandleNotice(ctx, n, func() {
+	err = s.Handler.HandleNotice(ctx, n, func() {
+		acted = true
 		s.Metrics.Unannounced()
 		s.Log.Warn("a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
 			"instance", a.instance, "group", a.group, "hook", a.hook, "event", n.ID,
 			"hint", "run doctor: a rule of EventBridge may be missing")
 	})
+	return acted, err
 }

@@ -92,6 +92,8 @@ func (w *world) HandleNotice(ctx context.Context, n notice.Notice, acts func()) 
 
 func (w *world) HasNode(id string) bool { return slices.Contains(w.nodes, id) }
 
+func (w *world) Terminates(string) bool { return false }
+
 func (w *world) Told(intent.Hook) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -54,28 +54,6 @@ func TestAMachineWhoseRetirementIsAnnouncedStaysCordonedWhenItReboots(t *testing
 	})
 }
 
-// EC2 lists the event hours after the machine was stopped and started: it was not moved to another host.
-func TestAnEventThatEC2ListsAfterARestartIsDrainedForAgain(t *testing.T) {
-	tell(t, func(s *story) {
-		s.polls()
-		s.change(theNode, boots("first"))
-		s.lead()
-		e := reboot(time.Now().Add(14 * 24 * time.Hour).Truncate(time.Second))
-		s.schedules(e)
-		s.after(5 * time.Minute)
-		s.wantDrained()
-		s.restart()
-		s.schedules(e)
-		s.change(theNode, notReady)
-		s.after(time.Minute)
-		s.change(theNode, boots("second"))
-		s.after(2 * time.Hour)
-		if !s.isCordoned(theNode) {
-			t.Errorf("it takes pods, and EC2 lists the event; it carries %+v", s.intent())
-		}
-	})
-}
-
 // A change of the past does not hide another one that is to come.
 func TestAChangeOfThePastDoesNotHideOneThatAPollFinds(t *testing.T) {
 	tell(t, func(s *story) {
@@ -232,27 +210,6 @@ func TestASweepFindsAnInstanceThatGetsItsTagLater(t *testing.T) {
 		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
 		s.after(90 * time.Minute)
 		s.wantHook(awssim.Completed)
-	})
-}
-
-// An event is moved, and moved back.
-func TestAnEventThatIsMovedBackGetsItsFirstTimeAgain(t *testing.T) {
-	tell(t, func(s *story) {
-		s.polls()
-		s.drain.takes = -1 // a budget allows nothing: pods leave at the deadline
-		s.lead()
-		e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
-		s.schedules(e)
-		s.after(5 * time.Minute)
-		moved := e
-		moved.NotBefore = e.NotBefore.Add(24 * time.Hour)
-		s.schedules(moved)
-		s.after(5 * time.Minute)
-		s.schedules(e)
-		s.after(30 * time.Minute)
-		if d := s.intent().Deadline(); !d.Equal(e.NotBefore) {
-			t.Errorf("deadline %s, and the machine goes at %s", d, e.NotBefore)
-		}
 	})
 }
 

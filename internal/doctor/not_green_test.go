@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"strings"
 	"testing"
 )
 
@@ -18,18 +17,6 @@ func TestDoctorIsNotGreenWhereANoticeWouldNotCome(t *testing.T) {
 		"a rule for retirements, and not for reboots": {func(f *Facts) {
 			f.Rules.Value[3].Pattern = `{"source": ["aws.health"], "detail": {"eventTypeCode": ["AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"]}}`
 		}, "rule-health", []Status{OK}},
-		"notices of another account, whose bus nobody has seen": {func(f *Facts) {
-			f.Options.EventAccounts, f.Options.CheckTag = []string{testAccount, hubAccount}, false
-		}, "rule-spot", []Status{OK}},
-		"spot warnings by a topic that refuses them, and one other rule that needs no topic": {func(f *Facts) {
-			byTopic(f)
-			f.Queue.Value.Policy = `{"Statement": [` + allowRule + `,` + strings.TrimPrefix(f.Queue.Value.Policy, `{"Statement": [`)
-			f.Key.Value.Policy = value(strings.Replace(f.Queue.Value.Policy, `"sqs:SendMessage", "Resource": "*", "Condition": {`+ownRules, `["sqs:SendMessage", "kms:*"], "Resource": "*", "Condition": {`+ownRules, 1))
-			f.Rules.Value[1].Topic = ""
-			t := f.Topics[topicARN]
-			t.Value.Policy = publishTo(`"ArnLike": {"aws:SourceArn": "arn:aws:events:us-east-1:210987654321:rule/*"}`)
-			f.Topics[topicARN] = t
-		}, "topic", []Status{OK, Warning}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := healthy()
