@@ -61,6 +61,8 @@ func variants(kind sample.Kind, event string) []string {
 		all = append(all, strings.ReplaceAll(event, "stopping", "shutting-down"))
 	case sample.Health:
 		all = append(all, strings.ReplaceAll(event, retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"))
+	case sample.Spot, sample.Rebalance, sample.ASGTerminate, sample.ASGLaunch, sample.CapacityReservation,
+		sample.CapacityBlock:
 	}
 	return all
 }
