@@ -96,6 +96,7 @@ func newPatch(node *corev1.Node) *nodePatch {
 // gets only the intent.
 func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Intent, *nodePatch, error) {
 	p := newPatch(node)
+	i.BootID = cmp.Or(i.BootID, node.Status.NodeInfo.BootID)
 	if i.HeldBack {
 		return i, p, p.write(i)
 	}
@@ -103,7 +104,6 @@ func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Int
 		i.Cordoned, i.CordonedAt = true, time.Now().UTC()
 		p.Spec.Unschedulable = new(true)
 	}
-	i.BootID = cmp.Or(i.BootID, node.Status.NodeInfo.BootID)
 	if marks.TaintEffect != "" {
 		taints := slices.Clone(node.Spec.Taints)
 		for _, e := range i.Entries {

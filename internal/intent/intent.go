@@ -47,8 +47,8 @@ type Intent struct {
 	Uncordoned int `json:"uncordoned,omitempty"`
 	// CordonedAt is when the node was cordoned last, or was found cordoned.
 	CordonedAt time.Time `json:"cordonedAt"`
-	// BootID is the node's boot id then: another one means that the machine was restarted since.
-	// Empty: not known, or the node is held back.
+	// BootID is the node's boot id when the episode began: another one means that the machine was
+	// restarted since. Empty: not known.
 	BootID string `json:"bootID,omitempty"`
 	// DrainedAt is when the pods were gone; zero before.
 	DrainedAt time.Time `json:"drainedAt,omitzero"`
