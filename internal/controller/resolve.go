@@ -176,13 +176,14 @@ func (c *Controller) expected(inst instance.Instance, tagged bool) bool {
 	return c.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
 }
 
-// nodesNamedLike returns the node without a provider id that has the name of the instance.
+// nodesNamedLike returns the node that has the name of the instance, if its provider id, such as
+// k3s has it, names no instance.
 func (c *Controller) nodesNamedLike(inst instance.Instance) []*corev1.Node {
 	if inst.PrivateDNSName == "" {
 		return nil
 	}
 	node := c.Cluster.ByName(inst.PrivateDNSName)
-	if node == nil || node.Spec.ProviderID != "" {
+	if node == nil || cluster.InstanceID(node) != "" {
 		return nil
 	}
 	return []*corev1.Node{node}

@@ -44,8 +44,8 @@ const (
 var ErrTurnedOff = errors.New("the instance metadata service refuses to answer (403): HttpEndpoint of the instance's " +
 	"metadata options is disabled, or something between the pod and the service keeps pods from it")
 
-// errTooFar is what the answer to the first request comes to when the pod is too many hops away.
-var errTooFar = errors.New("no answer to the request for a token: if the pod does not have the network of its node, " +
+// ErrTooFar says that no token comes, which is so when the pod is too many hops away.
+var ErrTooFar = errors.New("no answer to the request for a token: if the pod does not have the network of its node, " +
 	"it is further away than the answer may travel; set HttpPutResponseHopLimit of the instance's metadata options " +
 	"to 2, or give the pod the network of the node")
 
@@ -161,7 +161,7 @@ func (c *Client) renew(ctx context.Context, now time.Time) error {
 	a, err := c.do(ctx, http.MethodPut, tokenPath, http.Header{headerTTL: {asked}}, tokenSize)
 	switch {
 	case err != nil && isTimeout(err) && !isDial(err) && ctx.Err() == nil:
-		return fmt.Errorf("%w (%w)", errTooFar, err)
+		return fmt.Errorf("%w (%w)", ErrTooFar, err)
 	case err != nil:
 		return fmt.Errorf("ask for a token: %w", err)
 	case a.status == http.StatusForbidden, a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed:

@@ -109,7 +109,7 @@ func TestAPodThatIsTooFarAwayIsToldSo(t *testing.T) {
 		m.SetHops(2)
 		begin := time.Now()
 		_, err := c.Identity(t.Context())
-		if err == nil || !errors.Is(err, errTooFar) || !strings.Contains(err.Error(), "HttpPutResponseHopLimit") {
+		if err == nil || !errors.Is(err, ErrTooFar) || !strings.Contains(err.Error(), "HttpPutResponseHopLimit") {
 			t.Errorf("%v", err)
 		}
 		if took := time.Since(begin); took > answerTime {
@@ -264,7 +264,7 @@ func FuzzAnswers(f *testing.F) {
 			}
 			return answer, nil
 		}))
-		p := Poller{Metadata: c, Instance: own, Handler: &handler{changes: []string{"e"}}}
+		p := Poller{Metadata: c, Identity: Identity{Instance: own}, Handler: &handler{changes: []string{"e"}}}
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		_, _ = c.Identity(ctx)

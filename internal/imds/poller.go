@@ -53,7 +53,7 @@ type Kinds struct{ Spot, Rebalance, Scheduled, Lifecycle bool }
 type Poller struct {
 	Metadata *Client
 	Handler  Handler
-	Instance string
+	Identity Identity // of the instance
 	// Life tells one life of the instance from another, such as the boot id of its node. Notices
 	// of which the metadata has no time get it as part of their ids.
 	Life    string
@@ -141,6 +141,7 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
 		}
 		notices, err := look.at(ctx)
 		for _, n := range notices {
+			n.Account, n.Region = p.Identity.Account, p.Identity.Region
 			p.present[n.ID] = true
 			p.handle(ctx, all, n)
 		}
@@ -184,13 +185,13 @@ func (p *Poller) read(
 
 func (p *Poller) spot(ctx context.Context) ([]notice.Notice, error) {
 	return p.read(ctx, itemSpot, func(body string) ([]notice.Notice, error) {
-		return one(notice.OfSpotAction(body, p.Instance))
+		return one(notice.OfSpotAction(body, p.Identity.Instance))
 	})
 }
 
 func (p *Poller) rebalance(ctx context.Context) ([]notice.Notice, error) {
 	return p.read(ctx, itemRebalance, func(body string) ([]notice.Notice, error) {
-		return one(notice.OfRebalance(body, p.Instance))
+		return one(notice.OfRebalance(body, p.Identity.Instance))
 	})
 }
 
@@ -199,7 +200,7 @@ func (p *Poller) termination(ctx context.Context) ([]notice.Notice, error) {
 		if !notice.Terminated(body) {
 			return nil, nil
 		}
-		return one(notice.OfTermination(p.Instance, p.Life))
+		return one(notice.OfTermination(p.Identity.Instance, p.Life))
 	})
 }
 
@@ -213,12 +214,14 @@ func one(n notice.Notice, err error) ([]notice.Notice, error) {
 // scheduled finds the changes that are ahead, and the end of those that the node carries. A change
 // that is over is listed in the history alone, by AWS's documents.
 func (p *Poller) scheduled(ctx context.Context) ([]notice.Notice, error) {
-	parse := func(body string) ([]notice.Notice, error) { return notice.OfScheduled(body, p.Instance, time.Now()) }
+	parse := func(body string) ([]notice.Notice, error) {
+		return notice.OfScheduled(body, p.Identity.Instance, time.Now())
+	}
 	listed, err := p.read(ctx, itemScheduled, parse)
 	if err != nil && listed == nil {
 		return nil, err
 	}
-	open := p.Handler.Changes(p.Instance)
+	open := p.Handler.Changes(p.Identity.Instance)
 	var wanted []notice.Notice
 	for _, n := range listed {
 		if !n.Ended {

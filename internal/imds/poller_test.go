@@ -111,7 +111,7 @@ func polling(t *testing.T, edit func(*Poller), story func(w *world)) {
 			T: t, metadata: m, handler: &handler{start: time.Now()}, counts: &counts{}, stopped: make(chan struct{}),
 		}
 		w.poller = &Poller{
-			Metadata: New("", m.Transport()), Handler: w.handler, Instance: own, Life: "boot-1", Metrics: w.counts,
+			Metadata: New("", m.Transport()), Handler: w.handler, Identity: Identity{Instance: own}, Life: "boot-1", Metrics: w.counts,
 			Kinds: Kinds{Spot: true, Rebalance: true, Scheduled: true, Lifecycle: true},
 			Log:   slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		}
