@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 type imdsScenario struct {
 	*scenario
 	node       node
+	other      node // which is none of its business
 	metadata   *awssim.Metadata
 	url        string // of the metadata
 	kubeconfig string
@@ -32,7 +34,8 @@ type imdsScenario struct {
 func newIMDSScenario(t *testing.T) *imdsScenario {
 	t.Helper()
 	s := &imdsScenario{scenario: newScenario(t)}
-	s.node = s.nodes(2)[0] // the other one is none of its business
+	both := s.nodes(2)
+	s.node, s.other = both[0], both[1]
 	s.metadata = awssim.NewMetadata(awssim.MetadataOptions{Instance: s.node.instance, Started: time.Now().Add(-time.Hour)})
 	var err error
 	s.url, err = s.metadata.Listen(s.ctx, "127.0.0.1:0")
@@ -51,7 +54,7 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 func (s *imdsScenario) start(env ...string) *handler {
 	s.Helper()
 	h := &handler{s: s.scenario, program: program, probes: freePort(s.scenario), metrics: freePort(s.scenario), log: &release.Log{}, exited: make(chan struct{})}
-	h.cmd = exec.CommandContext(s.ctx, program)
+	h.cmd = exec.CommandContext(context.WithoutCancel(s.ctx), program)
 	h.cmd.Env = slices.Concat([]string{
 		"ENABLE_SQS_TERMINATION_DRAINING=false", "KUBECONFIG=" + s.kubeconfig, "NODE_NAME=" + s.node.name, "INSTANCE_METADATA_URL=" + s.url,
 		"PROBES_SERVER_PORT=" + strconv.Itoa(h.probes), "PROMETHEUS_SERVER_PORT=" + strconv.Itoa(h.metrics), "EMIT_KUBERNETES_EVENTS=true",
@@ -75,12 +78,29 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	t.Logf("cordoned after %s", time.Since(began).Round(10*time.Millisecond))
 	s.eventually("the node is drained", func() bool { return s.state() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
+	if s.cordoned(s.other.name) {
+		t.Error("another node is cordoned too")
+	}
 	if got := h.metric(`node_termination_handler_drains_total{kind="SpotInterruption",outcome="in-time"}`); got != 1 {
 		t.Errorf("%v drains in time", got)
 	}
 	if h.stop() != 0 {
 		t.Error("SIGTERM is an error")
 	}
+}
+
+// Whose intents another process carries out is told by the node alone.
+func TestOnTheNodeAnUnfinishedDrainOfAnotherNodeIsLeftAlone(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.pod("pod", s.other.name)
+	const text = `{"v":1,"queue":"imds","notices":[{"kind":"RebalanceRecommendation","ids":["r"],"time":"2026-01-01T00:00:00Z"}],"cordonedAt":"2026-01-01T00:00:00Z"}`
+	node := s.getNode(s.other.name)
+	node.Labels[cluster.StateLabel], node.Annotations[cluster.IntentAnnotation] = cluster.StateDraining, text
+	node.Spec.Unschedulable = true
+	_, err := s.kube.CoreV1().Nodes().Update(s.ctx, node, metav1.UpdateOptions{})
+	s.must(err)
+	s.start()
+	s.throughout(5*time.Second, "the pod of the other node stays", func() bool { return s.podExists("pod") })
 }
 
 func TestOnTheNodeARecommendationCordonsAndAWarningDrains(t *testing.T) {
