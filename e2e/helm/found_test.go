@@ -42,12 +42,19 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		body  string            // why the webhook's body is no JSON; empty: it is
 		tag   string            // what the tag of the image begins with; empty: the version of the chart does
 		none  []string          // kinds that are not made
+		imds  bool              // a DaemonSet
 	}{
-		{name: "IMDS mode beside Karpenter", files: []string{imds}, says: "queueURL is not set"},
+		{
+			name: "IMDS mode beside Karpenter", files: []string{imds}, imds: true,
+			env: map[string]string{
+				"ENABLE_REBALANCE_DRAINING": "true", "ENABLE_SQS_TERMINATION_DRAINING": "false", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND": "",
+			},
+			notes: []string{"That is so because queueURL is not set", "deleteSqsMsgIfNodeNotFound: this handler runs in IMDS mode", "rollout status daemonset/"},
+		},
 		{
 			name: "IMDS mode beside Karpenter, with a queue", files: []string{imds}, args: []string{queue},
 			notes: []string{
-				"enableSpotInterruptionDraining: this handler has the queue mode only", "daemonsetAffinity: there is no DaemonSet",
+				"enableSpotInterruptionDraining: this handler runs in queue mode", "daemonsetAffinity: there is no DaemonSet",
 				"the pods run on spot instances", "nodeSelector karpenter.sh/capacity-type: spot",
 			},
 		},
@@ -61,13 +68,16 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			notes: []string{"daemonsetNodeSelector: there is no DaemonSet", "resources.limits.cpu: 100m", "resources.limits.memory: 100Mi"},
 			body:  `line 1, column 31: invalid character '\n' in string literal`,
 		},
-		{name: "a node selector alone", args: []string{"--set=nodeSelector.lifecycle=Ec2Spot"}, says: "docs/migrate-from-nth.md says what takes its place"},
+		{name: "a node selector alone", args: []string{"--set=nodeSelector.lifecycle=Ec2Spot"}, imds: true, notes: []string{"That is so because queueURL is not set"}},
 		{
 			name: "a node selector and a queue", args: []string{"--set=nodeSelector.lifecycle=Ec2Spot", queue},
 			notes: []string{"nodeSelector lifecycle: Ec2Spot"},
 		},
 
-		{name: "all values of NTH", files: []string{nthValues}, says: "enableSqsTerminationDraining is false, which asks for IMDS mode"},
+		{
+			name: "all values of NTH", files: []string{nthValues}, imds: true, notes: []string{"windowsTolerations: there is no image for Windows"},
+			env: map[string]string{"WORKERS": "", "ENABLE_PROMETHEUS_SERVER": "false", "ENABLE_PROBES_SERVER": "false", "ENABLE_REBALANCE_DRAINING": "false"},
+		},
 		{
 			name: "all values of NTH, edited for queue mode", files: []string{nthValues, "nth-queue-edited.yaml"},
 			notes: []string{"useHostNetwork: as in the queue mode of NTH's chart", "enableProbesServer: as in the queue mode of NTH's chart"},
@@ -80,8 +90,8 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			says: "image.repository is public.ecr.aws/aws-ec2/aws-node-termination-handler, the image of AWS Node Termination Handler",
 		},
 		{name: "NTH's example of queue mode", files: []string{"nth-example-queue.yaml"}, env: map[string]string{"CHECK_TAG_BEFORE_DRAINING": "false"}},
-		{name: "NTH's example of IMDS mode", files: []string{"nth-example-imds-linux.yaml"}, says: "which asks for IMDS mode"},
-		{name: "NTH's example for Windows", files: []string{"nth-example-imds-windows.yaml"}, says: "which asks for IMDS mode"},
+		{name: "NTH's example of IMDS mode", files: []string{"nth-example-imds-linux.yaml"}, imds: true},
+		{name: "NTH's example for Windows", files: []string{"nth-example-imds-windows.yaml"}, says: "there is no image for Windows"},
 
 		{name: "a guide of best practices", files: []string{"eks-best-practices.yaml"}},
 		{name: "Karpenter and NTH", files: []string{"karpenter-with-nth.yaml"}, env: map[string]string{"AWS_REGION": "ap-southeast-1"}},
@@ -148,7 +158,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		},
 		{name: "an application of Argo CD", files: []string{"subchart-argocd.yaml"}, args: []string{queue}},
 		{name: "a catalogue of profiles", files: []string{"subchart-profile.yaml"}, args: []string{queue}},
-		{name: "all values of NTH, with a webhook", files: []string{nthValues}, args: []string{"--set=webhookURL=https://hooks.example.com/"}, says: "which asks for IMDS mode"},
+		{name: "all values of NTH, with a webhook", files: []string{nthValues}, args: []string{"--set=webhookURL=https://hooks.example.com/"}, imds: true},
 		{
 			name: "an application of a vendor", files: []string{"app-of-a-vendor.yaml"}, args: []string{queue},
 			says: "at '/image': additional properties & 'name' & 'registry'",
@@ -167,7 +177,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			name: "jsonencode, and small limits", files: []string{"jsonencode-small.yaml"},
 			notes: []string{"resources.limits.cpu: 50m", "resources.limits.memory: 50Mi"},
 		},
-		{name: "a HelmChart of k3s", files: []string{"k3s-helmchart.yaml"}, says: "queueURL is not set"},
+		{name: "a HelmChart of k3s", files: []string{"k3s-helmchart.yaml"}, imds: true},
 		{
 			name: "a HelmChart of k3s, with a queue", files: []string{"k3s-helmchart.yaml"}, args: []string{queue},
 			notes: []string{"nodeSelector node.kubernetes.io/lifecycle: spot"},
@@ -254,7 +264,11 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.installsWell(t, cmp.Or(tt.tag, "0."))
+			if tt.imds {
+				r.installsOnNodes(t)
+			} else {
+				r.installsWell(t, cmp.Or(tt.tag, "0."))
+			}
 			for _, text := range tt.notes {
 				if !strings.Contains(r.notes, text) {
 					t.Errorf("the notes do not say %q:\n%s", text, r.notes)
@@ -284,6 +298,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 type rendered struct {
 	manifest, notes string
 	deployment      appsv1.Deployment
+	daemonSet       appsv1.DaemonSet
 	secret          corev1.Secret
 	kinds           map[string]int
 }
@@ -313,6 +328,8 @@ func render(t *testing.T, h Helm, chart string, args ...string) (*rendered, erro
 		switch object.Kind {
 		case "Deployment":
 			into = &r.deployment
+		case "DaemonSet":
+			into = &r.daemonSet
 		case "Secret":
 			into = &r.secret
 		default:
@@ -347,11 +364,41 @@ func (r *rendered) installsWell(t *testing.T, tag string) {
 	}
 }
 
+// installsOnNodes expects what is so with all values of the IMDS mode.
+func (r *rendered) installsOnNodes(t *testing.T) {
+	t.Helper()
+	if r.kinds["DaemonSet"] != 1 || r.kinds["Deployment"] != 0 || r.kinds["PodDisruptionBudget"] != 0 || r.kinds["Role"] != 0 {
+		t.Fatalf("there are %v:\n%s", r.kinds, r.manifest)
+	}
+	pod := r.daemonSet.Spec.Template.Spec
+	container := pod.Containers[0]
+	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSClusterFirstWithHostNet || len(pod.Tolerations) == 0 {
+		t.Errorf("network of the node: %v, %s; tolerations %v", pod.HostNetwork, pod.DNSPolicy, pod.Tolerations)
+	}
+	if metrics := r.environment()["ENABLE_PROMETHEUS_SERVER"] == "true"; container.LivenessProbe != nil || len(container.Ports) > 0 != metrics {
+		t.Errorf("the pods take ports of the node: %v", container.Ports)
+	}
+	for key, value := range r.daemonSet.Spec.Selector.MatchLabels {
+		if r.daemonSet.Spec.Template.Labels[key] != value {
+			t.Errorf("the selector asks for %s=%s, and the pods have %q", key, value, r.daemonSet.Spec.Template.Labels[key])
+		}
+	}
+	if !strings.HasPrefix(container.Image, "registry.example.com/node-termination-handler:0.") {
+		t.Errorf("the image is %s", container.Image)
+	}
+	if strings.Contains(r.manifest, "<no value>") || strings.Contains(r.manifest, "<nil>") || strings.Contains(r.manifest, "volumeattachments") {
+		t.Errorf("a value is missing, or a right is too much:\n%s", r.manifest)
+	}
+}
+
 // environment is that of the container, as far as the release has it.
 func (r *rendered) environment() map[string]string {
 	env := map[string]string{}
-	for _, e := range r.deployment.Spec.Template.Spec.Containers[0].Env {
+	containers := append(r.deployment.Spec.Template.Spec.Containers, r.daemonSet.Spec.Template.Spec.Containers...)
+	for _, e := range containers[0].Env {
 		switch {
+		case e.Name == "NODE_NAME":
+			env[e.Name] = "node-1"
 		case e.ValueFrom == nil:
 			env[e.Name] = e.Value
 		case e.ValueFrom.SecretKeyRef != nil:
@@ -506,5 +553,59 @@ func TestALargerChartCanHaveThisOne(t *testing.T) {
 	}
 	if off.kinds["Deployment"] > 0 {
 		t.Error("it is off, and there is a Deployment")
+	}
+}
+
+func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
+	h, root := program(t)
+	const imds = "--set=enableSqsTerminationDraining=false"
+	for _, tt := range []struct {
+		name string
+		args []string
+		ok   func(r *rendered, pod corev1.PodSpec, env map[string]string) bool
+	}{
+		{"a queue that is not to be used", []string{queue}, func(r *rendered, _ corev1.PodSpec, env map[string]string) bool {
+			_, has := env["QUEUE_URL"]
+			return !has && strings.Contains(r.notes, "queueURL: this handler runs in IMDS mode")
+		}},
+		{"its own network", []string{"--set=useHostNetwork=false"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return !pod.HostNetwork && pod.DNSPolicy == ""
+		}},
+		{"a DNS policy", []string{"--set=dnsPolicy=Default"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.DNSPolicy == corev1.DNSDefault
+		}},
+		{"probes and metrics", []string{"--set=enableProbesServer=true,enablePrometheusServer=true,podMonitor.create=true"}, func(r *rendered, pod corev1.PodSpec, env map[string]string) bool {
+			c := pod.Containers[0]
+			return c.LivenessProbe != nil && c.ReadinessProbe != nil && len(c.Ports) == 2 && r.kinds["PodMonitor"] == 1 && r.kinds["Service"] == 1 &&
+				env["ENABLE_PROBES_SERVER"] == "true" && env["ENABLE_PROMETHEUS_SERVER"] == "true"
+		}},
+		{"where it runs, by the DaemonSet's values", []string{"--set=daemonsetNodeSelector.pool=a,daemonsetTolerations[0].key=b,daemonsetPriorityClassName=c"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.NodeSelector["pool"] == "a" && len(pod.Tolerations) == 1 && pod.Tolerations[0].Key == "b" && pod.PriorityClassName == "c"
+		}},
+		{"where it runs, by values that go before them", []string{"--set=daemonsetNodeSelector.pool=a,nodeSelector.pool=b,linuxTolerations[0].key=l,tolerations[0].key=t"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.NodeSelector["pool"] == "b" && pod.NodeSelector["kubernetes.io/os"] == "linux" && pod.Tolerations[0].Key == "l"
+		}},
+		{"labels", []string{"--set-string=podLabels.a=1,linuxPodLabels.b=2"}, func(r *rendered, _ corev1.PodSpec, _ map[string]string) bool {
+			labels := r.daemonSet.Spec.Template.Labels
+			return labels["a"] == "1" && labels["b"] == "2" && labels["app.kubernetes.io/component"] == "daemonset"
+		}},
+		{"an update strategy", []string{"--set=updateStrategy.type=OnDelete"}, func(r *rendered, _ corev1.PodSpec, _ map[string]string) bool {
+			return r.daemonSet.Spec.UpdateStrategy.Type == "OnDelete" && r.daemonSet.Spec.UpdateStrategy.RollingUpdate == nil
+		}},
+		{"the default", nil, func(r *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.PriorityClassName == "system-node-critical" && pod.Tolerations[0].Operator == corev1.TolerationOpExists &&
+				r.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String() == "25%" && !strings.Contains(r.notes, "no effect")
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := render(t, h, Chart(root), append([]string{Image, imds}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.kinds["DaemonSet"] != 1 || !tt.ok(r, r.daemonSet.Spec.Template.Spec, r.environment()) {
+				t.Errorf("%s\n%s", r.manifest, r.notes)
+			}
+			r.starts(t, "", "")
+		})
 	}
 }

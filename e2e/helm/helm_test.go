@@ -11,7 +11,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
 )
 
-// queue is the value that those who come from IMDS mode have to add.
+// queue is the value that chooses the queue mode.
 const queue = "--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth"
 
 // program returns Helm without a cluster.
@@ -83,9 +83,6 @@ func TestEachValuesFileRendersAsBefore(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
 			args := []string{"--values", file}
-			if strings.HasPrefix(name, "imds") {
-				args = append(args, queue)
-			}
 			if name != "everything" {
 				args = append(args, Image)
 			}
@@ -119,9 +116,10 @@ func withoutFiles(t *testing.T, root, manifest string) string {
 func TestMistakesInValuesAreTold(t *testing.T) {
 	h, root := program(t)
 	for _, tt := range []struct{ name, set, says string }{
-		{"no queue", "replicas=2", "queueURL is not set"},
-		{"IMDS mode", "enableSqsTerminationDraining=false", "this handler has the queue mode only"},
-		{"IMDS mode, as a number", "enableSqsTerminationDraining=0", "this handler has the queue mode only"},
+		{"no queue", "enableSqsTerminationDraining=true", "queueURL is not set"},
+		{"no queue, as a number", "enableSqsTerminationDraining=1", "queueURL is not set"},
+		{"nodes with Windows", "enableSqsTerminationDraining=false,targetNodeOs=windows", `targetNodeOs is "windows", and there is no image for Windows`},
+		{"the network of the node by a word", "useHostNetwork=maybe", "useHostNetwork"},
 		{"the name of a queue", "queueURL=nth", `queueURL is "nth", which is not the URL of a queue`},
 		{"an account of nine digits", "queueURL=https://sqs.us-east-1.amazonaws.com/123456789/nth", "with an account of 12 digits"},
 		{"no image", "image.repository=", "image.repository is not set, and no image is published yet"},
@@ -144,7 +142,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			args := []string{"template", "nth", Chart(root), Image, "--set", tt.set}
-			if tt.name != "no queue" {
+			if !strings.HasPrefix(tt.name, "no queue") {
 				args = slices.Insert(args, 3, queue)
 			}
 			_, err := h.Run(t.Context(), args...)

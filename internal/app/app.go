@@ -40,15 +40,19 @@ type App struct {
 	observers observers
 	health    *health
 
+	// With a queue:
 	queue     queue.Client
 	instances *instance.Directory
 	statuses  instance.Statuses
 	hooks     *asg.Hooks
+	volumes   *drain.Volumes
+
+	// In IMDS mode:
+	own *ownInstance
 
 	kube      kube.Client
 	namespace string // of the Lease
 	nodes     *cluster.Cluster
-	volumes   *drain.Volumes
 	drainer   *drain.Drainer
 }
 
@@ -62,20 +66,12 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	warnOfBody(log, o, template)
 	metrics := telemetry.New()
 	metrics.Expect(Policy(o).Possible())
-	aws, err := newAWSClients(ctx, o, log, metrics)
-	if err != nil {
-		return nil, err
-	}
 	gate := pace.NewGate(maxRequests)
 	client, namespace, err := newKubeClients(o, metrics, gate)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := cluster.New(client, gate, o.Queue.Text, cordonOptions(o))
-	if err != nil {
-		return nil, err
-	}
-	volumes, err := drain.NewVolumes(client)
+	nodes, err := newCluster(o, client, gate)
 	if err != nil {
 		return nil, err
 	}
@@ -84,23 +80,47 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 		return nil, err
 	}
 	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
-	return &App{
+	a := &App{
 		options: o, log: log, version: version,
 		metrics: metrics, observers: observers, health: newHealth(),
-		queue:     queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: log.With("logger", "queue"), Metrics: metrics},
-		instances: instance.NewDirectory(aws.instances),
-		statuses:  instance.Statuses{Client: aws.statuses},
-		hooks: &asg.Hooks{
-			Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
-			Log: log.With("logger", "asg"), Metrics: metrics,
-		},
-		kube: client, namespace: namespace, nodes: nodes, volumes: volumes,
+		kube: client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
-			Self:    types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName},
-			Volumes: volumes, Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
+			Self: types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName},
+			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
 		},
-	}, nil
+	}
+	if o.IMDS {
+		a.serveNode()
+		return a, nil
+	}
+	return a, a.serveQueue(ctx)
+}
+
+func newCluster(o *options.Options, client kube.Client, gate *pace.Gate) (*cluster.Cluster, error) {
+	if o.IMDS {
+		return cluster.NewOfNode(client, gate, ofMetadata, cordonOptions(o), o.NodeName)
+	}
+	return cluster.New(client, gate, o.Queue.Text, cordonOptions(o))
+}
+
+// serveQueue adds what an App needs that has its notices from a queue.
+func (a *App) serveQueue(ctx context.Context) (err error) {
+	o := a.options
+	aws, err := newAWSClients(ctx, o, a.log, a.metrics)
+	if err != nil {
+		return err
+	}
+	a.queue = queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: a.log.With("logger", "queue"), Metrics: a.metrics}
+	a.instances = instance.NewDirectory(aws.instances)
+	a.statuses = instance.Statuses{Client: aws.statuses}
+	a.hooks = &asg.Hooks{
+		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
+		Log: a.log.With("logger", "asg"), Metrics: a.metrics,
+	}
+	a.volumes, err = drain.NewVolumes(a.kube)
+	a.drainer.Volumes = a.volumes
+	return err
 }
 
 // Run watches the cluster, serves probes and metrics, makes the start-up checks, and leads
@@ -119,7 +139,9 @@ func (a *App) Run(ctx context.Context) error {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go a.nodes.Run(watching)
-	go a.volumes.Run(watching)
+	if a.volumes != nil {
+		go a.volumes.Run(watching)
+	}
 
 	err = a.checkAll(ctx)
 	if err == nil {
@@ -133,6 +155,9 @@ func (a *App) Run(ctx context.Context) error {
 }
 
 func (a *App) checkAll(ctx context.Context) error {
+	if a.options.IMDS {
+		return a.checkNode(ctx)
+	}
 	return runChecks(ctx, a.log, a.health, []check{
 		queueCheck(a.options, a.queue, instancesCheck(a.options, a.instances)),
 		permissionsCheck(a.kube, accesses(a.options), a.namespace,

@@ -50,6 +50,9 @@ func instancesCheck(o *options.Options, instances *instance.Directory) check {
 // accesses are the rights without which the handler cannot do its work. The right to write
 // Events is not among them: without it only the Events are missing.
 func accesses(o *options.Options) []kube.Access {
+	if o.IMDS {
+		return kube.OnNode()
+	}
 	lease := ""
 	if o.LeaderElect {
 		lease = o.LeaseName
@@ -70,12 +73,17 @@ func permissionsCheck(client kube.Client, needed []kube.Access, namespace string
 		if _, err := client.CoreV1().Nodes().List(ctx, one); err != nil {
 			return fmt.Errorf("list the nodes: %w", err)
 		}
+		if !slices.ContainsFunc(needed, isOfVolumes) {
+			return nil
+		}
 		if _, err := client.StorageV1().VolumeAttachments().List(ctx, one); err != nil {
 			return fmt.Errorf("list the volume attachments: %w", err)
 		}
 		return nil
 	}}
 }
+
+func isOfVolumes(a kube.Access) bool { return a.Resource == "volumeattachments" }
 
 // syncCheck waits for the first list of a watch, which does not say why there is none.
 func syncCheck(part string, waitForSync func(context.Context) error) check {

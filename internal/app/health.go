@@ -9,12 +9,14 @@ import (
 	"time"
 )
 
-// silence is how long the queue may give no answer before the process is unhealthy: four
-// long polls and a bit.
+// silence is how long the source may give no answer before the process is unhealthy: four
+// long polls of a queue and a bit.
 const silence = 90 * time.Second
 
 // health is what the probes answer. Its methods may be called concurrently.
 type health struct {
+	source string // of the notices, as the probes name it
+
 	mu      sync.Mutex
 	missing map[string]string // what the process waits for, and why, by part; empty: ready
 	leader  *leader           // nil: this replica stands by
@@ -27,12 +29,12 @@ type health struct {
 // A leader is what the probes know of the present term.
 type leader struct {
 	since       time.Time
-	lastReceive func() time.Time // when the queue last answered
+	lastReceive func() time.Time // when the source last answered
 	heldBack    func() string    // what is held back, and why; empty: nothing
 }
 
 func newHealth() *health {
-	return &health{missing: map[string]string{"start": "nothing is checked yet"}, lastAnswer: time.Now()}
+	return &health{source: "queue", missing: map[string]string{"start": "nothing is checked yet"}, lastAnswer: time.Now()}
 }
 
 // leaseAnswered takes in how a request to the API server about the lease has ended.
@@ -57,7 +59,7 @@ func (h *health) set(part, why string) {
 }
 
 // lead begins a term, which the probes know of until end is called. lastReceive says when
-// the queue last answered; heldBack says what is held back and why, or nothing.
+// the source last answered; heldBack says what is held back and why, or nothing.
 func (h *health) lead(lastReceive func() time.Time, heldBack func() string) (end func()) {
 	h.setLeader(&leader{time.Now(), lastReceive, heldBack})
 	return func() { h.setLeader(nil) }
@@ -75,7 +77,7 @@ func (h *health) present() *leader {
 	return h.leader
 }
 
-// silent is for how long the queue has not answered. A nil leader asks it for nothing.
+// silent is for how long the source has not answered. A nil leader asks it for nothing.
 func (l *leader) silent(now time.Time) time.Duration {
 	if l == nil {
 		return 0
@@ -117,7 +119,7 @@ func (h *health) lacks(l *leader, now time.Time) map[string]string {
 	defer h.mu.Unlock()
 	missing := maps.Clone(h.missing)
 	if quiet > queueSilence {
-		missing["queue"] = fmt.Sprintf("no answer for %s", quiet.Round(time.Second))
+		missing[h.source] = fmt.Sprintf("no answer for %s", quiet.Round(time.Second))
 	}
 	if silent := now.Sub(h.lastAnswer); h.failure != nil && silent > serverSilence {
 		missing["lease"] = fmt.Sprintf("no answer from the API server for %s: %v", silent.Round(time.Second), h.failure)
@@ -125,11 +127,11 @@ func (h *health) lacks(l *leader, now time.Time) map[string]string {
 	return missing
 }
 
-// alive answers the liveness probe: whether the leader still hears from the queue.
+// alive answers the liveness probe: whether the leader still hears from its source of notices.
 func (h *health) alive(w http.ResponseWriter, _ *http.Request) {
 	if quiet := h.present().silent(time.Now()); quiet > silence {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintf(w, "the queue has not answered for %s\n", quiet.Round(time.Second))
+		fmt.Fprintf(w, "the %s has not answered for %s\n", h.source, quiet.Round(time.Second))
 		return
 	}
 	fmt.Fprintln(w, "ok")

@@ -9,6 +9,11 @@ import (
 
 // Policy is what the options say about decisions.
 func Policy(o *options.Options) decision.Policy {
+	if o.IMDS { // what the metadata says is about the own instance, whatever its tags
+		return decision.Policy{
+			CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod, CordonRebalance: !o.RebalanceDraining,
+		}
+	}
 	p := decision.Policy{
 		CordonOnly:      o.CordonOnly,
 		DeleteForeign:   o.DeleteIfNodeNotFound,

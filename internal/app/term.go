@@ -29,7 +29,10 @@ import (
 func (a *App) stand(ctx context.Context) error {
 	probation := time.Now().Add(probationTime)
 	lead := func(ctx context.Context) error { return a.term(ctx, probation) }
-	if a.options.LeaderElect {
+	switch {
+	case a.options.IMDS: // each node has its own process
+		lead = a.termOnNode
+	case a.options.LeaderElect:
 		elector, term := a.elector(), lead
 		lead = func(ctx context.Context) error { return elector.Run(ctx, term) }
 	}
@@ -78,7 +81,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	if a.options.StatusInterval > 0 {
 		beside = append(beside, a.newPoll(ctrl).Run)
 	}
-	return lead(ctx, a.log, ctrl, server, beside...)
+	return lead(ctx, a.log, ctrl, serving(a.log, server, beside...))
 }
 
 func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
@@ -97,10 +100,15 @@ func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
 
 func (a *App) newController() *controller.Controller {
 	o := a.options
+	var instances controller.Instances = a.instances
+	var hooks controller.Hooks = a.hooks
+	if o.IMDS {
+		instances, hooks = a.own, noHooks{}
+	}
 	return controller.New(controller.Config{
 		Cluster:           a.nodes,
-		Instances:         a.instances,
-		Hooks:             a.hooks,
+		Instances:         instances,
+		Hooks:             hooks,
 		Drainer:           a.drainer,
 		Observer:          a.observers,
 		Log:               a.log,
@@ -122,13 +130,35 @@ func (a *App) newServer(handler queue.Handler, probation time.Time) *queue.Serve
 	}
 }
 
-// lead runs the controller, and once it has resumed what nodes carry, the server and what goes on
-// beside it.
-// It returns when ctx ends, when this pod is the last on its node ([controller.ErrGiveWay]),
-// or when the server may not receive from the start.
+// serving receives from the queue, and does what goes on beside it, until ctx ends. The error says
+// that the server may not receive, or what was left undone at the end.
+func serving(
+	log *slog.Logger, server *queue.Server, beside ...func(context.Context),
+) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		defer all.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		for _, run := range beside {
+			all.Go(func() { run(ctx) })
+		}
+		all.Go(func() {
+			// What the queue allows may have changed since the start-up. That is no reason to
+			// stop, and the first receive does not wait for the answer.
+			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
+				log.Error("check the queue", "error", err)
+			}
+		})
+		return server.Serve(ctx)
+	}
+}
+
+// lead runs the controller, and once it has resumed what nodes carry, serve. It returns when ctx
+// ends, when this pod is the last on its node ([controller.ErrGiveWay]), or when serve does so
+// before.
 func lead(
-	ctx context.Context, log *slog.Logger, ctrl *controller.Controller, server *queue.Server,
-	beside ...func(context.Context),
+	ctx context.Context, log *slog.Logger, ctrl *controller.Controller, serve func(context.Context) error,
 ) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -140,23 +170,11 @@ func lead(
 	}()
 	select {
 	case <-ctrl.Resumed():
-		var all sync.WaitGroup
-		for _, run := range beside {
-			all.Go(func() { run(ctx) })
-		}
-		all.Go(func() {
-			// What the queue allows may have changed since the start-up. That is no reason to
-			// stop, and the first receive does not wait for the answer.
-			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
-				log.Error("check the queue", "error", err)
-			}
-		})
-		if err := server.Serve(ctx); ctx.Err() == nil {
+		if err := serve(ctx); ctx.Err() == nil {
 			stop(err)
 		} else if err != nil {
 			log.Error("stop receiving", "error", err)
 		}
-		all.Wait()
 	case <-ctx.Done():
 	}
 	return <-ran

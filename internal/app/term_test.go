@@ -129,7 +129,8 @@ func TestTheFirstReceiveOfATermWaitsForNoCheck(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			ctrl := controller.New(controller.Config{DryRun: true})
-			ended <- lead(ctx, slog.New(slog.DiscardHandler), ctrl, &queue.Server{Client: hangs, URL: "queue", Handler: ctrl, Visibility: 20 * time.Second})
+			ended <- lead(ctx, slog.New(slog.DiscardHandler), ctrl, serving(slog.New(slog.DiscardHandler),
+				&queue.Server{Client: hangs, URL: "queue", Handler: ctrl, Visibility: 20 * time.Second}))
 		}()
 		if after := <-hangs.received; after > 0 {
 			t.Errorf("the first receive is made after %s", after)

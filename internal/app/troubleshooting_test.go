@@ -22,6 +22,7 @@ var startSources = map[string][]string{
 	"../cluster/cluster.go":                      {"New", "WaitForSync"},
 	"../controller/look_up.go":                   {"lookUp"},
 	"../drain/volumes.go":                        {"NewVolumes", "WaitForSync"},
+	"../imds/client.go":                          {"ErrTurnedOff", "ErrTooFar", "Identity", "get", "renew", "problem"},
 	"../instance/directory.go":                   {"ErrDenied"},
 	"../kube/access.go":                          {"Error", "CheckAccess"},
 	"../kube/clients.go":                         {"New"},

@@ -1,4 +1,5 @@
-// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, SNS, KMS, STS and IAM
+// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, SNS, KMS, STS, IAM and the
+// instance metadata service
 // for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long

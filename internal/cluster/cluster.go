@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
@@ -34,6 +35,7 @@ type Cluster struct {
 	gate    *pace.Gate
 	queue   string
 	options CordonOptions
+	seen    fields.Selector // of the nodes that there are, to this Cluster
 	nodes   cache.SharedIndexInformer
 
 	mu          sync.Mutex
@@ -70,13 +72,25 @@ const (
 // intents of other queues are ignored. Patches wait at the gate. The Cluster has
 // no nodes before Run.
 func New(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions) (*Cluster, error) {
+	return newCluster(client, gate, queue, marks, fields.Everything())
+}
+
+// NewOfNode is New for a cluster of which only the Node of that name is seen.
+func NewOfNode(client kube.Client, gate *pace.Gate, queue string, marks CordonOptions, node string) (*Cluster, error) {
+	return newCluster(client, gate, queue, marks, fields.OneTermEqualSelector(metav1.ObjectNameField, node))
+}
+
+func newCluster(
+	client kube.Client, gate *pace.Gate, queue string, marks CordonOptions, seen fields.Selector,
+) (*Cluster, error) {
+	watched := kube.ListWatch(client, kube.Selecting(client.CoreV1().Nodes(), seen))
 	c := &Cluster{
-		client:  client,
-		gate:    gate,
-		queue:   queue,
-		options: marks,
-		nodes: cache.NewSharedIndexInformer(kube.ListWatch(client, client.CoreV1().Nodes()), &corev1.Node{}, 0,
-			cache.Indexers{byInstance: indexByInstance}),
+		client:      client,
+		gate:        gate,
+		queue:       queue,
+		options:     marks,
+		seen:        seen,
+		nodes:       cache.NewSharedIndexInformer(watched, &corev1.Node{}, 0, cache.Indexers{byInstance: indexByInstance}),
 		changed:     make(chan struct{}),
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize),
 		toInform:    map[types.UID]Ref{},

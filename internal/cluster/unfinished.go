@@ -27,7 +27,9 @@ type Unfinished struct {
 // node whose intent cannot be read; these are not returned.
 func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 	const unfinished = StateLabel + " in (" + StateDraining + "," + StateWaiting + ")"
-	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: unfinished})
+	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
+		LabelSelector: unfinished, FieldSelector: c.seen.String(),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -117,7 +118,7 @@ func (c *Controller) stages(ctx context.Context, log *slog.Logger, nd *nodeDrain
 
 // evacuate gets the pods off the node, unless the node is only to be cordoned.
 func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
-	if c.CordonOnly {
+	if decided, _ := nd.current(); decision.CordonsOnly(decided, c.Policy) {
 		nd.outcome = intent.Cordoned
 		nd.podsGone.close()
 		return nil

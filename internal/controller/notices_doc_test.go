@@ -230,8 +230,8 @@ func noticesDoc(t *testing.T) string {
 A *notice* is what one message in the queue says: a spot interruption warning, a rebalance recommendation, an instance state
 change, a scheduled change, a lifecycle hook. The EventBridge rules decide which kinds of notice arrive: without the rule of a
 kind, none does. The rules are in [deploy/eventbridge/patterns.json](../deploy/eventbridge/patterns.json), and the CloudFormation
-and Terraform templates create them. The options that select kinds in the IMDS mode of AWS Node Termination Handler (NTH) have no
-effect here, as they have none in its queue mode.
+and Terraform templates create them. The options that select kinds of notice count in [IMDS mode](imds.md) only, as in AWS Node
+Termination Handler (NTH). The tables hold in that mode too: there the metadata of the instance tells what a message tells here.
 
 The tables below are generated from the code. The column ` + "`why`" + ` is the reason of the decision. It is also the field ` + "`why`" + ` of
 the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_decisions_total`" + `. How pods leave is described in
@@ -407,11 +407,12 @@ func (k docKind) origin(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, noEffect, _ := strings.Cut(string(options), "\n## Accepted, without effect\n")
-	if !strings.Contains(noEffect, "| `"+k.nth+"` |") {
-		t.Errorf("%s is no option without effect", k.nth)
+	_, ofIMDS, _ := strings.Cut(string(options), "\n## IMDS mode\n")
+	ofIMDS, _, _ = strings.Cut(ofIMDS, "\n## ")
+	if !strings.Contains(ofIMDS, "| `"+k.nth+"` |") {
+		t.Errorf("%s is no option of the IMDS mode", k.nth)
 	}
-	return words + fmt.Sprintf("; in IMDS mode NTH had `%s` for it.", k.nth)
+	return words + fmt.Sprintf("; in IMDS mode option `%s`.", k.nth)
 }
 
 // ruleFor is the rule of deploy/eventbridge that takes the event.

@@ -192,13 +192,14 @@ func (c *Controller) clusterOf(inst instance.Instance) (ours, others bool) {
 	return ours, others
 }
 
-// nodesNamedLike returns the node without a provider id that has the name of the instance.
+// nodesNamedLike returns the node that has the name of the instance, if its provider id, such as
+// k3s has it, names no instance.
 func (c *Controller) nodesNamedLike(inst instance.Instance) []*corev1.Node {
 	if ours, others := c.clusterOf(inst); inst.PrivateDNSName == "" || c.ClusterName != "" && others && !ours {
 		return nil
 	}
 	node := c.Cluster.ByName(inst.PrivateDNSName)
-	if node == nil || node.Spec.ProviderID != "" {
+	if node == nil || cluster.InstanceID(node) != "" {
 		return nil
 	}
 	return []*corev1.Node{node}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -130,17 +131,21 @@ func (c *Controller) awaitCompletionDelay(ctx context.Context, _ *slog.Logger, n
 }
 
 // completeAndFinish completes the node's hooks, each once, and marks the intent finished.
-// A hook that comes meanwhile is completed too.
+// A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
+// notice that asks for more has come meanwhile, it is evacuated first.
 func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	completed := map[intent.Hook]bool{}
 	for {
 		if err := c.completeHooks(ctx, log, nd, completed); err != nil {
 			return err
 		}
-		more := false
+		more, asksMore := false, false
 		finished := time.Now().UTC()
 		err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent {
-			more = false
+			more, asksMore = false, nd.outcome == intent.Cordoned && !decision.CordonsOnly(i, c.Policy)
+			if asksMore {
+				return i
+			}
 			for _, h := range i.Hooks {
 				more = more || !completed[h.Action()]
 			}
@@ -152,6 +157,11 @@ func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd
 			}
 			return i
 		})
+		if err == nil && asksMore {
+			if err = c.evacuate(ctx, log, nd); err == nil {
+				continue
+			}
+		}
 		if err != nil || !more {
 			return err
 		}

@@ -39,6 +39,27 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 	return err
 }
 
+// Changes are the scheduled changes that the Nodes of the instance carry, by [notice.Notice.Change].
+func (c *Controller) Changes(id string) []string {
+	nodes := c.Cluster.ByInstance(id)
+	if inst, known, _ := c.Instances.Known(id); len(nodes) == 0 && known {
+		nodes = c.nodesNamedLike(inst)
+	}
+	var changes []string
+	for _, node := range nodes {
+		i, _, err := cluster.ReadIntent(node)
+		if err != nil || !c.Cluster.Serves(i) {
+			continue
+		}
+		for _, e := range i.Entries {
+			if e.Kind == notice.ScheduledChange {
+				changes = append(changes, e.Change)
+			}
+		}
+	}
+	return changes
+}
+
 // HasNode reports whether the cluster has a Node of the instance.
 func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
 

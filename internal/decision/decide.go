@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -98,7 +99,7 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		d = Decision{Action: Drop, Why: WhyConsequence}
 	case f.Ownership == Pending:
 		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, expectUntil(n, d.Deadline, f.Now, p)
-	case p.CordonOnly:
+	case p.CordonOnly, p.CordonRebalance && n.Kind == notice.RebalanceRecommendation:
 		d.Action = Cordon
 	default:
 		d.Action = Drain
@@ -239,6 +240,12 @@ func inTime(open time.Duration) time.Duration {
 func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 	d := i.Deadline()
 	return !i.Urgent() && (d.IsZero() || now.Before(d.Add(-p.NodeGracePeriod)))
+}
+
+// CordonsOnly reports whether a node with this intent is cordoned, and that is all.
+func CordonsOnly(i intent.Intent, p Policy) bool {
+	others := func(e intent.Entry) bool { return e.Kind != notice.RebalanceRecommendation }
+	return p.CordonOnly || p.CordonRebalance && !slices.ContainsFunc(i.Entries, others)
 }
 
 // MachineGoes reports whether the machine goes away even if somebody uncordons its node.

@@ -86,6 +86,7 @@ func (f Facts) EarlierLife(n notice.Notice) bool {
 // Policy is what the options say about decisions.
 type Policy struct {
 	CordonOnly      bool
+	CordonRebalance bool          // for a rebalance recommendation cordon the node, and that is all
 	DeleteForeign   bool          // delete messages of instances that are not found here
 	NodeGracePeriod time.Duration // bounds a drain where the notice has no deadline
 	// HeartbeatUntil is how long heartbeats can hold a hook open; zero: none are sent.

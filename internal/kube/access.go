@@ -31,11 +31,17 @@ func (a Access) String() string {
 	return text
 }
 
-// Accesses are the rights that the handler needs in the cluster: those that deploy/ grants.
-// lease is the name of its Lease; empty: it stands for no election. events: it writes Events.
-func Accesses(lease string, events bool) []Access {
-	const coordination, storage = "coordination.k8s.io", "storage.k8s.io"
-	all := []Access{
+// volumeAttachments are the rights to find out which volumes are attached.
+var volumeAttachments = []Access{
+	{Resource: "persistentvolumeclaims", Verb: "get"},
+	{Group: "storage.k8s.io", Resource: "volumeattachments", Verb: "list"},
+	{Group: "storage.k8s.io", Resource: "volumeattachments", Verb: "watch"},
+}
+
+// OnNode are the rights that a handler needs which serves the node that it runs on. RBAC cannot
+// limit them to that node.
+func OnNode() []Access {
+	return []Access{
 		{Resource: "nodes", Verb: "get"},
 		{Resource: "nodes", Verb: "list"},
 		{Resource: "nodes", Verb: "watch"},
@@ -44,10 +50,14 @@ func Accesses(lease string, events bool) []Access {
 		{Resource: "pods", Verb: "watch"},
 		{Resource: "pods", Verb: "delete"},
 		{Resource: "pods", Subresource: "eviction", Verb: "create"},
-		{Resource: "persistentvolumeclaims", Verb: "get"},
-		{Group: storage, Resource: "volumeattachments", Verb: "list"},
-		{Group: storage, Resource: "volumeattachments", Verb: "watch"},
 	}
+}
+
+// Accesses are the rights that the handler needs in the cluster: those that deploy/ grants.
+// lease is the name of its Lease; empty: it stands for no election. events: it writes Events.
+func Accesses(lease string, events bool) []Access {
+	const coordination = "coordination.k8s.io"
+	all := append(OnNode(), volumeAttachments...)
 	if events {
 		all = append(all, Access{Resource: "events", Verb: "create"}, Access{Resource: "events", Verb: "patch"})
 	}

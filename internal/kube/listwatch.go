@@ -7,6 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -36,6 +37,28 @@ var (
 type Objects[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// Selecting returns those of objects that a field selector selects.
+func Selecting[L runtime.Object](objects Objects[L], selector fields.Selector) Objects[L] {
+	return selecting[L]{objects, selector.String()}
+}
+
+type selecting[L runtime.Object] struct {
+	objects  Objects[L]
+	selector string
+}
+
+// List implements [Objects].
+func (s selecting[L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
+	opts.FieldSelector = s.selector
+	return s.objects.List(ctx, opts)
+}
+
+// Watch implements [Objects].
+func (s selecting[L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.FieldSelector = s.selector
+	return s.objects.Watch(ctx, opts)
 }
 
 // ListWatch returns what an informer or a reflector lists and watches by. Unlike that of

@@ -91,7 +91,7 @@ func chartOptions() []chartOption {
 		elsewhere[v.path] = true
 	}
 	var all []chartOption
-	for _, o := range slices.Concat(Table(), chartOnlyIdle()) {
+	for _, o := range Table() {
 		for _, n := range append([]Names{o.Names}, o.Older...) {
 			n.Helm, _, _ = strings.Cut(n.Helm, ", ")
 			if n.Helm != "" && !elsewhere[n.Helm] {
@@ -109,6 +109,9 @@ func writeChartOptions(w io.Writer) {
 		fmt.Fprintf(w, "- {value: %s, env: %s", o.Helm, o.Env)
 		if o.Secret {
 			fmt.Fprintf(w, ", secret: true")
+		}
+		if o.Mode != "" {
+			fmt.Fprintf(w, ", mode: %s", o.Mode)
 		}
 		if o.NoEffect != "" {
 			fmt.Fprintf(w, ", noEffect: %q", o.NoEffect)
@@ -219,13 +222,13 @@ func chartSchema() schema {
 		"title":                "Values of the chart node-termination-handler",
 		"type":                 "object",
 		"properties":           properties,
-		"patternProperties":    schema{daemonSetValues: schema{"description": "No effect: there is no DaemonSet."}},
+		"patternProperties":    schema{otherDaemonSetValues: schema{"description": "Of the DaemonSets of NTH's chart."}},
 		"additionalProperties": false,
 	}
 }
 
-// daemonSetValues are those of NTH's chart that its DaemonSets alone read.
-const daemonSetValues = "^(targetNodeOs|updateStrategy|(daemonset|linux|windows)[A-Z].*)$"
+// otherDaemonSetValues are those of NTH's chart that its DaemonSets alone read. Ours reads those for Linux.
+const otherDaemonSetValues = "^(targetNodeOs|(daemonset|linux|windows)[A-Z].*)$"
 
 // looks are the forms that the option's value has: its own, that as a text, or
 // none.
@@ -310,6 +313,7 @@ An option that is left empty has this default.
 			fmt.Fprintf(w, "| %s | %s |\n", code(o.Helm), cell(o.NoEffect))
 		}
 	}
-	fmt.Fprintf(w, "| `targetNodeOs`, `updateStrategy`, `daemonset…`, `linux…`, `windows…` | there is no DaemonSet |\n")
+	fmt.Fprintf(w, "| `targetNodeOs`, `windows…` | there is no image for Windows |\n")
+	fmt.Fprintf(w, "| in queue mode `useHostNetwork`, `enableProbesServer`, `updateStrategy`, `daemonset…`, `linux…` | they are of the DaemonSet of the IMDS mode |\n")
 	fmt.Fprintf(w, "| `rbac.pspEnabled` | there are no PodSecurityPolicies any more |\n")
 }

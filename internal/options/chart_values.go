@@ -1,5 +1,7 @@
 package options
 
+import "slices"
+
 // A chartValue is a value of the Helm chart that is not an option of the program.
 // values.yaml, its schema and the README of the chart are generated from the table
 // below and the table of options.
@@ -27,6 +29,50 @@ func orText(s schema) schema {
 
 func chartValues() []chartValue {
 	texts := schema{"type": []string{"object", "null"}, "additionalProperties": schema{"type": "string"}}
+	return slices.Concat(chartObjects(texts), chartDaemonSet(texts), chartMonitoring(texts))
+}
+
+// chartDaemonSet are values for the DaemonSet of the IMDS mode. They are empty by default: so the notes
+// can tell in queue mode which of them are set.
+func chartDaemonSet(texts schema) []chartValue {
+	orEmpty := schema{"anyOf": []schema{{"type": "boolean"}, {"enum": []any{0, 1, "0", "1", "", "true", "false", nil}}}}
+	return []chartValue{
+		{
+			heading: "DaemonSet of the IMDS mode", path: "useHostNetwork", schema: orEmpty, def: `""`,
+			words: "Use the network of the node. Without it the hop limit of the instance metadata has to be 2. The " +
+				"baseline and restricted Pod Security Standards forbid it. Default: true.",
+		},
+		{
+			path: "enableProbesServer", schema: orEmpty, def: `""`,
+			words: "Serve the probes, on a port of the node. In queue mode the pods always have their probes. Default: " +
+				"false. So is enablePrometheusServer in IMDS mode.",
+		},
+		{
+			path: "updateStrategy", schema: anyObject, def: "{}",
+			words: "Update strategy. Default: a quarter of the pods at a time.",
+		},
+		{
+			path: "daemonsetPriorityClassName", schema: anyText, def: `""`,
+			words: "PriorityClass of the pods. Default: system-node-critical.",
+		},
+		{
+			path: "daemonsetNodeSelector", schema: texts, def: "{}",
+			words: "Labels of the nodes that have a pod. As in NTH's chart, linuxNodeSelector comes first and nodeSelector " +
+				"second. Default: all nodes with Linux.",
+		},
+		{
+			path: "daemonsetAffinity", schema: anyObject, def: "{}",
+			words: "Affinity of the pods, after linuxAffinity and affinity.",
+		},
+		{
+			path: "daemonsetTolerations", schema: anyList, def: "[]",
+			words: "Tolerations of the pods, after linuxTolerations and tolerations. Default: all taints.",
+		},
+	}
+}
+
+// chartObjects are values for the image, the names, the rights and the pods.
+func chartObjects(texts schema) []chartValue {
 	return []chartValue{
 		{
 			heading: "Image", path: "image.repository", schema: anyText, def: `""`,
@@ -179,7 +225,12 @@ func chartValues() []chartValue {
 			path: "webhookTemplateConfigMapKey", schema: anyText, def: `""`,
 			words: "Key of the template in that ConfigMap.",
 		},
+	}
+}
 
+// chartMonitoring are values for what is beside the handler.
+func chartMonitoring(texts schema) []chartValue {
+	return []chartValue{
 		{
 			heading: "Monitoring", path: "podMonitor.create", schema: anyBool, def: "false",
 			words: "Create a PodMonitor. PodMonitor, ServiceMonitor and PrometheusRule need the CRDs of the " +
@@ -267,17 +318,5 @@ func chartValues() []chartValue {
 				"server for this release. Then load from other clients does not slow it down, and its own load " +
 				"does not slow them down.",
 		},
-	}
-}
-
-// chartOnlyIdle are values of NTH's chart that its DaemonSets alone read, although their names do
-// not say so. Its Deployment, which runs the queue mode, never has the network of the node, and
-// always has its probes.
-func chartOnlyIdle() []Option {
-	return []Option{
-		idle(kindBool, "", "", "useHostNetwork",
-			"as in the queue mode of NTH's chart; hostNetwork is for those who want the network of the node"),
-		idle(kindBool, "", "", "enableProbesServer",
-			"as in the queue mode of NTH's chart, the pods always have their probes"),
 	}
 }

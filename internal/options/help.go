@@ -52,8 +52,11 @@ func (o *Option) help() string {
 }
 
 func (o *Option) sentence() string {
-	if o.NoEffect != "" {
+	switch {
+	case o.NoEffect != "":
 		return "No effect: " + o.NoEffect + "."
+	case o.Mode == QueueMode:
+		return o.Help + " Queue mode only."
 	}
 	return o.Help
 }

@@ -20,7 +20,8 @@ type Option struct {
 	// NoEffect says why the option is accepted but does nothing, in words that follow
 	// "has no effect: ". Its value is not checked then. Empty: it has an effect.
 	NoEffect string
-	Required bool
+	Mode     Mode
+	Required bool // in its mode
 	Secret   bool // never printed, neither in errors nor in logs
 	Owner    Owner
 }
@@ -42,6 +43,29 @@ const (
 	OfReleaseFirst
 )
 
+// A Mode is one of the two ways in which the handler gets its notices.
+type Mode string
+
+// The modes. The zero value is for options that count in both.
+const (
+	QueueMode Mode = "queue"
+	IMDSMode  Mode = "IMDS"
+)
+
+// excludes reports whether an option of mode m does not count in the mode of o.
+func (m Mode) excludes(o *Options) bool {
+	return m == QueueMode && o.IMDS || m == IMDSMode && !o.IMDS
+}
+
+// whyIdle says why an option of the mode has no effect in the other.
+func (m Mode) whyIdle() string {
+	other := QueueMode
+	if m == QueueMode {
+		other = IMDSMode
+	}
+	return "this handler runs in " + string(other) + " mode"
+}
+
 // Names are the ways to give one option; each may be empty.
 type Names struct {
 	Flag string // without dashes
@@ -54,6 +78,7 @@ type group string
 
 const (
 	groupQueue     group = "Queue and AWS"
+	groupMetadata  group = "IMDS mode"
 	groupInstances group = "Which instances"
 	groupNode      group = "What happens to a node"
 	groupPods      group = "Pods"
@@ -65,7 +90,8 @@ const (
 )
 
 var groups = []group{
-	groupQueue, groupInstances, groupNode, groupPods, groupHooks, groupKube, groupLogs, groupEvents, groupNoEffect,
+	groupQueue, groupMetadata, groupInstances, groupNode, groupPods, groupHooks, groupKube, groupLogs, groupEvents,
+	groupNoEffect,
 }
 
 // A Setting is the text that was given for an option.

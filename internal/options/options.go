@@ -19,8 +19,12 @@ const ProgramName = "node-termination-handler"
 
 // Options are everything that the handler can be told. A [Parser] reads them.
 type Options struct {
+	// IMDS mode: the notices come from the metadata of the instance that the process runs on, and
+	// only its node is served. Otherwise they come from a queue. Options of the other mode have
+	// their defaults.
+	IMDS  bool
 	Queue QueueURL
-	// Region is where the queue and its instances are. Never empty.
+	// Region is where the queue and its instances are. Never empty with a queue.
 	Region string
 	// EventAccounts are the accounts whose notices are acted on. Empty only without
 	// a queue.
@@ -39,6 +43,13 @@ type Options struct {
 	// MaxUnready bounds the nodes out of use while there are drains that can wait;
 	// zero: no bound.
 	MaxUnready intstr.IntOrString
+
+	MetadataURL         string // of the instance metadata service
+	SpotDraining        bool   // this and those below choose kinds of notice, in IMDS mode
+	ScheduledDraining   bool
+	LifecycleDraining   bool
+	RebalanceMonitoring bool // the node is cordoned
+	RebalanceDraining   bool // the node is cordoned and drained
 
 	CheckTag    bool
 	ManagedTag  string // key of the tag; not empty if CheckTag

@@ -46,6 +46,9 @@ func defaults() *Options {
 	return &Options{
 		Queue:             QueueURL{Text: testQueue, base: "https://sqs.us-east-1.amazonaws.com", form: hostRegional, Region: "us-east-1", Account: "123456789012", Name: "workers"},
 		Region:            "us-east-1",
+		MetadataURL:       "http://169.254.169.254",
+		SpotDraining:      true,
+		ScheduledDraining: true,
 		EventAccounts:     []string{"123456789012"},
 		VisibilityTimeout: 20 * time.Second,
 		CheckTag:          true,
@@ -229,8 +232,11 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		{"a queue's name", nil, []string{"QUEUE_URL=workers"}, []string{
 			`queue-url: "workers" (from QUEUE_URL) does not start with http:// or https://; allowed: https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits`,
 		}},
-		{"a mode that is not there", nil, []string{"QUEUE_URL=" + testQueue, "ENABLE_SQS_TERMINATION_DRAINING=false"}, []string{
-			`enable-sqs-termination-draining: "false" (from ENABLE_SQS_TERMINATION_DRAINING) asks for another mode: this handler has the queue mode only; allowed: true`,
+		{"the IMDS mode without a node", nil, []string{"ENABLE_SQS_TERMINATION_DRAINING=false"}, []string{
+			"node-name: is required in IMDS mode: give --node-name or NODE_NAME, from the downward API",
+		}},
+		{"no address of the metadata", []string{"--metadata-url="}, []string{"QUEUE_URL=" + testQueue}, []string{
+			`metadata-url: "" (from --metadata-url) is empty; allowed: an http or https URL`,
 		}},
 		{
 			"several at once",
@@ -366,13 +372,14 @@ func TestWarningsTellOfWhatDoesNothing(t *testing.T) {
 		want          []string
 	}{
 		{
-			"the IMDS mode",
+			"options of the IMDS mode",
 			[]string{"--metadata-tries=many"},
-			[]string{"ENABLE_SPOT_INTERRUPTION_DRAINING=true", "USE_APISERVER_CACHE=true", "UPTIME_FROM_FILE=/proc/uptime"},
+			[]string{"ENABLE_SPOT_INTERRUPTION_DRAINING=false", "USE_APISERVER_CACHE=true", "ENABLE_REBALANCE_DRAINING=true"},
 			func(*Options) {},
 			[]string{
 				"USE_APISERVER_CACHE has no effect: nodes are watched",
-				"--metadata-tries, UPTIME_FROM_FILE, ENABLE_SPOT_INTERRUPTION_DRAINING have no effect: this handler has the queue mode only",
+				"--metadata-tries has no effect: the metadata is read every two seconds, and what fails is tried again",
+				"ENABLE_SPOT_INTERRUPTION_DRAINING, ENABLE_REBALANCE_DRAINING have no effect: this handler runs in queue mode",
 			},
 		},
 		{
@@ -515,6 +522,9 @@ func TestEveryNameOfNTHIsKept(t *testing.T) {
 	for _, o := range chartOptions() {
 		have[row{"-", "-", o.Helm}] = true
 	}
+	for _, v := range chartValues() {
+		have[row{"-", "-", v.path}] = true
+	}
 	rows := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var r row
@@ -623,4 +633,32 @@ func startEntries(t *testing.T) *regexp.Regexp {
 		t.Fatalf("only %d entries in docs/troubleshooting.md", len(all))
 	}
 	return regexp.MustCompile("^(?:" + strings.Join(all, "|") + ")")
+}
+
+// A values file of the queue mode still works when the mode is changed.
+func TestTheIMDSModeNeedsANodeAndNoQueue(t *testing.T) {
+	base := []string{"ENABLE_SQS_TERMINATION_DRAINING=false", "NODE_NAME=node-1"}
+	want := defaults()
+	want.IMDS, want.NodeName = true, "node-1"
+	want.Queue, want.Region, want.EventAccounts = QueueURL{}, "", nil
+	want.Changed = map[string]string{"enable-sqs-termination-draining": "false", "node-name": "node-1"}
+	got, err := parse(nil, base)
+	if diff := diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v, options (-want +got):\n%s", err, diff)
+	}
+
+	got, err = parse([]string{"--heartbeat-until=60"}, append(base, "QUEUE_URL="+testQueue, "WORKERS=5", "MAX_UNREADY_NODES=1",
+		"ENABLE_OUT_OF_SERVICE_TAINT=true"))
+	want.Warnings = []string{"QUEUE_URL, WORKERS, ENABLE_OUT_OF_SERVICE_TAINT, MAX_UNREADY_NODES, --heartbeat-until have no effect: " +
+		"this handler runs in IMDS mode"}
+	if diff := diff(want, got); err != nil || diff != "" {
+		t.Errorf("with options of the queue mode: %v, options (-want +got):\n%s", err, diff)
+	}
+
+	got, err = parse(nil, append(base, "INSTANCE_METADATA_URL=http://[fd00:ec2::254]", "ENABLE_SPOT_INTERRUPTION_DRAINING=false",
+		"ENABLE_SCHEDULED_EVENT_DRAINING=0", "ENABLE_ASG_LIFECYCLE_DRAINING=true", "ENABLE_REBALANCE_MONITORING=true", "ENABLE_REBALANCE_DRAINING=1"))
+	if err != nil || got.MetadataURL != "http://[fd00:ec2::254]" || got.SpotDraining || got.ScheduledDraining ||
+		!got.LifecycleDraining || !got.RebalanceMonitoring || !got.RebalanceDraining || len(got.Warnings) > 0 {
+		t.Errorf("%v, %+v", err, got)
+	}
 }

@@ -73,8 +73,9 @@ func (p Parser) ParseEach() (*Options, Problems) {
 func (p Parser) read() (*Options, map[string]Setting, Problems) {
 	opts := &Options{Changed: make(map[string]string)}
 	got := make(map[string]Setting)
-	var problems Problems
+	var problems, missing Problems
 	var idle []Setting // without effect
+	var ofMode []func()
 	for _, o := range opts.table() {
 		if err := o.value.set(o.Default); err != nil {
 			problems = append(problems, o.refuse(Setting{o.Default, FromDefault}, err))
@@ -88,7 +89,7 @@ func (p Parser) read() (*Options, map[string]Setting, Problems) {
 		opts.Warnings = append(opts.Warnings, newer...)
 		switch {
 		case g.Text == "" && o.Required && !p.QueueOptional:
-			problems = append(problems, Problem{o.Flag, fmt.Sprintf("is required: give --%s or %s; allowed: %s",
+			missing = append(missing, Problem{o.Flag, fmt.Sprintf("is required: give --%s or %s; allowed: %s",
 				o.Flag, o.Env, o.value.allowed)})
 			continue
 		case g.From == FromDefault:
@@ -101,12 +102,28 @@ func (p Parser) read() (*Options, map[string]Setting, Problems) {
 			problems = append(problems, o.refuse(g, err))
 			continue
 		}
+		if o.Mode != "" { // which mode it is may not be known yet
+			ofMode = append(ofMode, func() {
+				if o.Mode.excludes(opts) {
+					idle = append(idle, Setting{Text: o.Mode.whyIdle(), From: g.From})
+					got[o.Flag] = Setting{o.Default, FromDefault}
+					delete(opts.Changed, o.Flag)
+					_ = o.value.set(o.Default) // it was, above
+				}
+			})
+		}
 		if !strings.EqualFold(g.Text, o.Default) {
 			opts.Changed[o.Flag] = g.Text
 			if o.Secret {
 				opts.Changed[o.Flag] = "(secret)"
 			}
 		}
+	}
+	for _, decide := range ofMode {
+		decide()
+	}
+	if !opts.IMDS {
+		problems = append(missing, problems...)
 	}
 	opts.Warnings = append(opts.Warnings, warnIdle(idle)...)
 	return opts, got, problems

@@ -17,24 +17,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
-// queueMode takes true alone.
-func queueMode() value {
-	var on bool
-	v := boolean(&on)
-	set := v.set
-	v.allowed = "true"
-	v.set = func(text string) error {
-		if err := set(text); err != nil {
-			return err
-		}
-		if !on {
-			return errors.New("asks for another mode: " + queueModeOnly)
-		}
-		return nil
-	}
-	return v
-}
-
 // burst takes a number above zero; any negative number stands for no limit.
 func burst(p *int) value {
 	v := integer(p, -1, 100000)

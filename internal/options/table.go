@@ -18,8 +18,6 @@ const (
 	// wild, not to protect the API server, which has priority and fairness.
 	defaultQPS   = "500"
 	defaultBurst = "1000"
-
-	queueModeOnly = "this handler has the queue mode only"
 )
 
 // Table returns all options, to be looked at: their values go nowhere.
@@ -29,7 +27,7 @@ func Table() []Option { return new(Options).table() }
 // environment variables, --help and docs/options.md come from here. The names
 // are those of AWS Node Termination Handler, where it has them.
 func (c *Options) table() []Option {
-	return slices.Concat(c.drainOptions(), c.processOptions(), idleOptions())
+	return slices.Concat(c.drainOptions(), c.metadataOptions(), c.processOptions(), idleOptions())
 }
 
 // drainOptions say which nodes are drained, when and how.
@@ -37,7 +35,7 @@ func (c *Options) drainOptions() []Option {
 	return []Option{
 		{
 			Names: Names{"queue-url", "QUEUE_URL", "queueURL"},
-			Group: groupQueue, Required: true,
+			Group: groupQueue, Mode: QueueMode, Required: true,
 			value: parsed(&c.Queue, kindURL, queueURLForm, ParseQueueURL),
 			Help:  "URL of the SQS queue that EventBridge sends the notices to.",
 		},
@@ -49,14 +47,14 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"event-accounts", "EVENT_ACCOUNTS", "eventAccounts"},
-			Group: groupQueue, DefaultText: "the account in queue-url",
+			Group: groupQueue, Mode: QueueMode, DefaultText: "the account in queue-url",
 			value: accounts(&c.EventAccounts),
 			Help: "AWS accounts whose notices are acted on. Set it if the instances are in another account than " +
 				"the queue. Notices from all other accounts are ignored.",
 		},
 		{
 			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"},
-			Group: groupQueue, DefaultText: "the endpoints of the region", Owner: OfProcess,
+			Group: groupQueue, Mode: QueueMode, DefaultText: "the endpoints of the region", Owner: OfProcess,
 			value: address(&c.AWSEndpoint),
 			Help: "Endpoint for all AWS services, for tests and proxies. The variables of the AWS SDK, such as " +
 				"AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_SQS, work too.",
@@ -64,27 +62,27 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
 			Group: groupQueue, Default: "true",
-			value: queueMode(),
-			Help: "Read notices from an SQS queue. There is no other mode, so only true is accepted: the option " +
-				"exists for compatibility with AWS Node Termination Handler.",
+			value: not(&c.IMDS),
+			Help: "Queue mode: read notices from an SQS queue. false is the IMDS mode: read them from the metadata of " +
+				"the instance that the pod runs on, and drain only this node.",
 		},
 		{
 			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},
-			Group: groupQueue, Default: "20",
+			Group: groupQueue, Mode: QueueMode, Default: "20",
 			value: seconds(&c.VisibilityTimeout, 1, 119),
 			Help: "Visibility timeout of received messages, in seconds. It is extended for as long as a message " +
 				"is being processed.",
 		},
 		{
 			Names: Names{"delete-sqs-msg-if-node-not-found", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", "deleteSqsMsgIfNodeNotFound"},
-			Group: groupQueue, Default: "false",
+			Group: groupQueue, Mode: QueueMode, Default: "false",
 			value: boolean(&c.DeleteIfNodeNotFound),
 			Help: "Delete messages about instances that are not in this cluster, instead of returning them to " +
 				"the queue for its other readers. A message is kept while the look-up of its instance fails.",
 		},
 		{
 			Names: Names{"workers", "WORKERS", "workers"},
-			Group: groupQueue, Default: "0", DefaultText: "no limit",
+			Group: groupQueue, Mode: QueueMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
 			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. " +
 				"Spot interruptions and stopping instances never wait.",
@@ -93,14 +91,14 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"check-tag-before-draining", "CHECK_TAG_BEFORE_DRAINING", "checkTagBeforeDraining"},
 			Older: []Names{{"check-asg-tag-before-draining", "CHECK_ASG_TAG_BEFORE_DRAINING", "checkASGTagBeforeDraining"}},
-			Group: groupInstances, Default: "true",
+			Group: groupInstances, Mode: QueueMode, Default: "true",
 			value: boolean(&c.CheckTag),
 			Help:  "Act only on instances that have the tag named by managed-tag.",
 		},
 		{
 			Names: Names{"managed-tag", "MANAGED_TAG", "managedTag"},
 			Older: []Names{{"managed-asg-tag", "MANAGED_ASG_TAG", "managedAsgTag"}},
-			Group: groupInstances, Default: "aws-node-termination-handler/managed",
+			Group: groupInstances, Mode: QueueMode, Default: "aws-node-termination-handler/managed",
 			value: text(&c.ManagedTag, "the key of a tag, at most 128 characters", func(text string) error {
 				if utf8.RuneCountInString(text) > 128 {
 					return errors.New("is too long for a tag")
@@ -111,7 +109,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"},
-			Group: groupInstances,
+			Group: groupInstances, Mode: QueueMode,
 			value: text(&c.ClusterName, "at most 100 letters, digits, - and _",
 				matching(`^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$`, "is not the name of a cluster")),
 			Help: "Name of the EKS cluster, as in the tag kubernetes.io/cluster/NAME. The tag identifies " +
@@ -167,7 +165,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"enable-out-of-service-taint", "ENABLE_OUT_OF_SERVICE_TAINT", "enableOutOfServiceTaint"},
-			Group: groupNode, Default: "false",
+			Group: groupNode, Mode: QueueMode, Default: "false",
 			value: boolean(&c.OutOfServiceTaint),
 			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or " +
 				"terminated, so that its volumes are detached at once.",
@@ -188,7 +186,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"},
-			Group: groupNode, DefaultText: "no limit",
+			Group: groupNode, Mode: QueueMode, DefaultText: "no limit",
 			value: parsed(&c.MaxUnready, kindText, "1 to 100000, or 1% to 100%", parseMaxUnready),
 			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. " +
 				"While it is reached, drains that can wait are held back and their nodes are not touched. Spot " +
@@ -218,14 +216,14 @@ func (c *Options) drainOptions() []Option {
 
 		{
 			Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"},
-			Group: groupHooks, Default: "-1", DefaultText: "off",
+			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "off",
 			value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
 			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out. It must be less " +
 				"than the timeout of the hook. Negative: no heartbeats.",
 		},
 		{
 			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"},
-			Group: groupHooks, Default: "-1", DefaultText: "172800 if heartbeat-interval is set",
+			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "172800 if heartbeat-interval is set",
 			value: secondsOr(&c.HeartbeatUntil, 0, 60, hookLimit),
 			Help: "Seconds after the start of a lifecycle hook at which its heartbeats end. Needs " +
 				"heartbeat-interval.",
@@ -235,7 +233,7 @@ func (c *Options) drainOptions() []Option {
 				"complete-lifecycle-action-delay-seconds", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS",
 				"completeLifecycleActionDelaySeconds",
 			},
-			Group: groupHooks, Default: "-1", DefaultText: "none",
+			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "none",
 			value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
 			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for " +
 				"example until logs are shipped.",
@@ -243,7 +241,7 @@ func (c *Options) drainOptions() []Option {
 
 		{
 			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"},
-			Group: groupHooks, Default: "30",
+			Group: groupHooks, Mode: QueueMode, Default: "30",
 			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
 			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: nodes that wait for a " +
 				"termination hook without a notice are drained too. Needs " +
@@ -253,14 +251,14 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"},
-			Group: groupHooks, DefaultText: "all",
+			Group: groupHooks, Mode: QueueMode, DefaultText: "all",
 			value: parsed(&c.HookNames, kindText, "names of hooks, separated by commas", parseHookNames),
 			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their " +
 				"owners: the node is drained, but nothing is forced, and the hook is not completed.",
 		},
 		{
 			Names: Names{"startup-taints", "STARTUP_TAINTS", "startupTaints"},
-			Group: groupHooks, DefaultText: "none",
+			Group: groupHooks, Mode: QueueMode, DefaultText: "none",
 			value: parsed(&c.StartupTaints, kindText, "keys of taints, separated by commas", parseTaintKeys),
 			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the " +
 				"node is ready and has none of them, nor one that begins with readiness.k8s.io/.",

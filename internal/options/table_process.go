@@ -21,13 +21,13 @@ func (c *Options) processOptions() []Option {
 		},
 		{
 			Names: Names{"leader-elect", "LEADER_ELECT", ""},
-			Group: groupKube, Default: "true",
+			Group: groupKube, Mode: QueueMode, Default: "true",
 			value: boolean(&c.LeaderElect),
 			Help:  "Use leader election, so that only one of several replicas acts.",
 		},
 		{
 			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""},
-			Group: groupKube, Default: ProgramName,
+			Group: groupKube, Mode: QueueMode, Default: ProgramName,
 			value: notEmpty(text(&c.LeaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
 			Help: "Name of the Lease for leader election. Each release needs a name of its own where several " +
 				"are in one namespace.",
@@ -50,7 +50,7 @@ func (c *Options) processOptions() []Option {
 			Group: groupKube,
 			value: text(&c.NodeName, "the name of a node", valid(validation.IsDNS1123Subdomain)),
 			Help: "Name of the node that this pod runs on, from the downward API. On this node the handler " +
-				"evicts its own pod last.",
+				"evicts its own pod last. IMDS mode requires it, and drains only this node.",
 		},
 		{
 			Names: Names{"pod-name", "POD_NAME", ""},
@@ -202,19 +202,9 @@ func idleOptions() []Option {
 		idle(kindBool, "use-apiserver-cache", "USE_APISERVER_CACHE", "", "nodes are watched"),
 		idle(kindInteger, "log-format-version", "LOG_FORMAT_VERSION", "logFormatVersion",
 			"there is only one log format"),
-		idle(kindText, "metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL", queueModeOnly),
-		idle(kindInteger, "metadata-tries", "METADATA_TRIES", "metadataTries", queueModeOnly),
-		idle(kindText, "uptime-from-file", "UPTIME_FROM_FILE", "procUptimeFile", queueModeOnly),
-		idle(kindBool, "enable-spot-interruption-draining", "ENABLE_SPOT_INTERRUPTION_DRAINING",
-			"enableSpotInterruptionDraining", queueModeOnly),
-		idle(kindBool, "enable-asg-lifecycle-draining", "ENABLE_ASG_LIFECYCLE_DRAINING", "enableASGLifecycleDraining",
-			queueModeOnly),
-		idle(kindBool, "enable-scheduled-event-draining", "ENABLE_SCHEDULED_EVENT_DRAINING", "enableScheduledEventDraining",
-			queueModeOnly),
-		idle(kindBool, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING", "enableRebalanceMonitoring",
-			queueModeOnly),
-		idle(kindBool, "enable-rebalance-draining", "ENABLE_REBALANCE_DRAINING", "enableRebalanceDraining",
-			queueModeOnly),
+		idle(kindInteger, "metadata-tries", "METADATA_TRIES", "metadataTries",
+			"the metadata is read every two seconds, and what fails is tried again"),
+		idle(kindText, "uptime-from-file", "UPTIME_FROM_FILE", "procUptimeFile", "the boot id of the node tells of a reboot"),
 	}
 }
 

@@ -18,7 +18,17 @@ func (c *Options) validate(got map[string]Setting, env map[string]string) Proble
 		c.Warnings = append(c.Warnings, "no traces are sent: "+err.Error())
 	}
 	c.fillIn()
+	if c.IMDS {
+		return slices.Concat(c.validateNode(), c.validateServers(got))
+	}
 	return slices.Concat(c.validateAWS(got, env), c.validateHeartbeats(got), c.validateServers(got))
+}
+
+func (c *Options) validateNode() Problems {
+	if c.NodeName == "" {
+		return Problems{{"node-name", "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"}}
+	}
+	return nil
 }
 
 func (c *Options) validateAWS(got map[string]Setting, env map[string]string) Problems {

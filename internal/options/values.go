@@ -55,6 +55,21 @@ func boolean(p *bool) value {
 	}}
 }
 
+// not takes what boolean takes, and stores the opposite.
+func not(p *bool) value {
+	var b bool
+	v := boolean(&b)
+	set := v.set
+	v.set = func(text string) error {
+		err := set(text)
+		if err == nil {
+			*p = !b
+		}
+		return err
+	}
+	return v
+}
+
 // integer takes low to high.
 func integer(p *int, low, high int) value {
 	looks := schema{"type": "integer", "minimum": low, "maximum": high}

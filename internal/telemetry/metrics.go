@@ -78,6 +78,7 @@ type Metrics struct {
 	// What becomes of the messages?
 	received       prometheus.Counter
 	receiveErrors  prometheus.Counter
+	metadataPolls  *prometheus.CounterVec
 	settled        *prometheus.CounterVec
 	extended       prometheus.Counter
 	extendRefused  prometheus.Counter
@@ -201,9 +202,12 @@ func New() *Metrics {
 			return age(oldest)
 		})
 	c.gaugeOf(namespace+"last_receive_timestamp_seconds",
-		"Unix time of the last answer of the queue to the leader. Before the first answer: when it began to "+
-			"lead. 0 on other replicas.", m.lastReceive)
+		"Unix time of the last answer of the queue to the leader, or of the instance metadata in IMDS mode. Before "+
+			"the first answer: when it began to lead. 0 on other replicas.", m.lastReceive)
 	m.receiveErrors = c.counter(namespace+"receive_errors_total", "Receives from the queue that failed.")
+	m.metadataPolls = c.counters(namespace+"metadata_polls_total",
+		"Polls of the instance metadata, every two seconds, in IMDS mode.",
+		label{name: "result", values: []string{status(nil), status(errMissed)}})
 	m.extended = c.counter(namespace+"messages_extended_total", "Visibility extensions of messages in flight.")
 	m.extendRefused = c.counter(namespace+"messages_extension_refused_total",
 		"Messages in flight whose visibility SQS refused to extend: their retention or twelve hours are over,"+
@@ -335,6 +339,9 @@ func reason(o queue.Outcome, why error) string {
 	}
 	return whyError
 }
+
+// PolledMetadata implements imds.Metrics.
+func (m *Metrics) PolledMetadata(err error) { m.metadataPolls.WithLabelValues(status(err)).Inc() }
 
 func status(err error) string {
 	if err != nil {

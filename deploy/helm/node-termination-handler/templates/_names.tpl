@@ -20,11 +20,16 @@
 {{- printf "%s.%s" (include "node-termination-handler.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
-{{/* The selector of a Deployment cannot be changed. */}}
+{{/* The selectors of a Deployment and of a DaemonSet cannot be changed. */}}
 {{- define "node-termination-handler.selector" -}}
 app.kubernetes.io/name: {{ include "node-termination-handler.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- if eq (include "node-termination-handler.mode" .) "queue" }}
 app.kubernetes.io/component: deployment
+{{- else }}
+app.kubernetes.io/component: daemonset
+kubernetes.io/os: linux
+{{- end }}
 {{- end -}}
 
 {{- define "node-termination-handler.labels" -}}

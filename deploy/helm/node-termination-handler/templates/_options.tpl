@@ -14,6 +14,25 @@ before, which may be another one or an older one, without the group. It then has
 {{- default $defaults (get .of.Values .name) | toYaml -}}
 {{- end -}}
 
+{{/*
+The mode: queue or IMDS. As in NTH's chart IMDS is the default; where there is a queue, it is meant.
+*/}}
+{{- define "node-termination-handler.mode" -}}
+{{- $text := include "node-termination-handler.text" .Values.enableSqsTerminationDraining | lower -}}
+{{- $queue := include "node-termination-handler.text" .Values.queueURL -}}
+{{- range .Values.extraEnv -}}
+{{- if and (eq .name "ENABLE_SQS_TERMINATION_DRAINING") .value }}{{ $text = toString .value | lower }}{{ end -}}
+{{- if eq .name "QUEUE_URL" }}{{ $queue = "given" }}{{ end -}}
+{{- end -}}
+{{- if has $text (list "false" "f" "0") -}}
+IMDS
+{{- else if or $text $queue -}}
+queue
+{{- else -}}
+IMDS
+{{- end -}}
+{{- end -}}
+
 {{/* The name of the Secret that the user made for an option, if any. */}}
 {{- define "node-termination-handler.userSecret" -}}
 {{- get .values (printf "%sSecretName" .option) | default "" -}}
@@ -37,15 +56,26 @@ before, which may be another one or an older one, without the group. It then has
 {{- $env := list
       (dict "name" "NODE_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "spec.nodeName")))
       (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name")))
-      (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace")))
-      (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (include "node-termination-handler.fullname" .))
+      (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
+{{- $mode := include "node-termination-handler.mode" . -}}
+{{- $decided := list -}}
+{{- if eq $mode "queue" -}}
+{{- $env = append $env (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (include "node-termination-handler.fullname" .)) -}}
+{{- else -}}
+{{- $decided = list "ENABLE_SQS_TERMINATION_DRAINING" "ENABLE_PROMETHEUS_SERVER" -}}
+{{- $env = concat $env (list
+      (dict "name" "ENABLE_SQS_TERMINATION_DRAINING" "value" "false")
+      (dict "name" "ENABLE_PROBES_SERVER" "value" (include "node-termination-handler.hasProbes" . | default "false"))
+      (dict "name" "ENABLE_PROMETHEUS_SERVER" "value" (include "node-termination-handler.hasMetrics" . | default "false"))) -}}
+{{- end -}}
+{{- $env = concat $env (list
       (dict "name" "PROBES_SERVER_PORT" "value" (include "node-termination-handler.text" $httpGet.port))
-      (dict "name" "PROBES_SERVER_ENDPOINT" "value" $httpGet.path) -}}
+      (dict "name" "PROBES_SERVER_ENDPOINT" "value" $httpGet.path)) -}}
 {{- range .Files.Get "files/options.yaml" | fromYamlArray -}}
 {{- $text := include "node-termination-handler.text" (get $.Values .value) -}}
 {{- $userSecret := "" -}}
 {{- if .secret }}{{ $userSecret = include "node-termination-handler.userSecret" (dict "values" $.Values "option" .value) }}{{ end -}}
-{{- if .noEffect -}}
+{{- if or .noEffect (ne (default $mode .mode) $mode) (has .env $decided) -}}
 {{- else if or $userSecret (and .secret $text) -}}
 {{- $name := default (include "node-termination-handler.fullname" $) $userSecret -}}
 {{- $env = append $env (dict "name" .env "valueFrom" (dict "secretKeyRef" (dict "name" $name "key" (lower .value)))) -}}
@@ -56,7 +86,7 @@ before, which may be another one or an older one, without the group. It then has
 {{- if .Values.webhookTemplateConfigMapName -}}
 {{- $env = append $env (dict "name" "WEBHOOK_TEMPLATE_FILE" "value" (printf "/config/%s" .Values.webhookTemplateConfigMapKey)) -}}
 {{- end -}}
-{{- if .Values.awsAccessKeyID -}}
+{{- if and .Values.awsAccessKeyID (eq $mode "queue") -}}
 {{- $env = concat $env (list
       (dict "name" "AWS_ACCESS_KEY_ID" "value" .Values.awsAccessKeyID)
       (dict "name" "AWS_SECRET_ACCESS_KEY" "value" .Values.awsSecretAccessKey)) -}}
@@ -70,9 +100,9 @@ before, which may be another one or an older one, without the group. It then has
 {{- concat $merged (default list .Values.extraEnv) | toYaml -}}
 {{- end -}}
 
-{{/* Not empty if the option, true by default, is on: dict "values" .Values "option" "name" "env" "NAME" */}}
+{{/* Not empty if the option, true by default, is on: dict "values" .Values "option" "name" "env" "NAME"; "default" "false" for others */}}
 {{- define "node-termination-handler.isOn" -}}
-{{- $text := include "node-termination-handler.text" (get .values .option) -}}
+{{- $text := default (default "true" .default) (include "node-termination-handler.text" (get .values .option)) -}}
 {{- range .values.extraEnv -}}
 {{- if and (eq .name $.env) .value }}{{ $text = toString .value }}{{ end -}}
 {{- end -}}
@@ -80,16 +110,21 @@ before, which may be another one or an older one, without the group. It then has
 {{- end -}}
 
 {{- define "node-termination-handler.hasMetrics" -}}
-{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER") -}}
+{{- $default := eq (include "node-termination-handler.mode" .) "queue" | toString -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER" "default" $default) -}}
 {{- end -}}
 
 {{- define "node-termination-handler.metricsPort" -}}
 {{- default "9092" (include "node-termination-handler.text" .Values.prometheusServerPort) -}}
 {{- end -}}
 
-{{/* The value enableProbesServer has no effect: it is of the DaemonSets of NTH's chart. */}}
+{{/* In queue mode the value enableProbesServer has no effect: NTH's Deployment always has its probes. */}}
 {{- define "node-termination-handler.hasProbes" -}}
+{{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "" "env" "ENABLE_PROBES_SERVER") -}}
+{{- else -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enableProbesServer" "env" "ENABLE_PROBES_SERVER" "default" "false") -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "node-termination-handler.httpGet" -}}
@@ -99,9 +134,13 @@ before, which may be another one or an older one, without the group. It then has
 
 {{/* Mistakes in the values that the schema cannot find. */}}
 {{- define "node-termination-handler.check" -}}
+{{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- include "node-termination-handler.checkQueue" . -}}
-{{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkHeartbeats" . -}}
+{{- else if and .Values.targetNodeOs (not (contains "linux" (lower .Values.targetNodeOs))) -}}
+{{- fail (printf "targetNodeOs is %q, and there is no image for Windows: remove it, or add linux. For nodes with Windows use the queue mode, which runs elsewhere." .Values.targetNodeOs) -}}
+{{- end -}}
+{{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkPorts" . -}}
 {{- if and .Values.webhookTemplateConfigMapName (not .Values.webhookTemplateConfigMapKey) -}}
 {{- fail "webhookTemplateConfigMapName is set, but webhookTemplateConfigMapKey is not. It is the key of the template in the ConfigMap." -}}
@@ -109,14 +148,13 @@ before, which may be another one or an older one, without the group. It then has
 {{- end -}}
 
 {{- define "node-termination-handler.checkQueue" -}}
-{{- if has (include "node-termination-handler.text" .Values.enableSqsTerminationDraining | lower) (list "false" "0") -}}
-{{- fail "enableSqsTerminationDraining is false, which asks for IMDS mode, but this handler has the queue mode only. Remove the value and set queueURL, see docs/migrate-from-nth.md." -}}
-{{- end -}}
-{{- if not .Values.queueURL -}}
-{{- fail "queueURL is not set. It is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth. If you come from IMDS mode, which needs no queue: docs/migrate-from-nth.md says what takes its place." -}}
+{{- $given := false -}}
+{{- range .Values.extraEnv }}{{ if eq .name "QUEUE_URL" }}{{ $given = true }}{{ end }}{{ end -}}
+{{- if not (or .Values.queueURL $given) -}}
+{{- fail "queueURL is not set. It is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth. Without a queue, set enableSqsTerminationDraining to false, see docs/imds.md." -}}
 {{- end -}}
 {{- /* What Argo CD or Flux fills in after Helm has rendered it is not looked at. */ -}}
-{{- if not (regexMatch "[<$]|^ *https?://[^/?#]+/[0-9]{12}/[A-Za-z0-9_-]+(\\.fifo)? *$" .Values.queueURL) -}}
+{{- if and .Values.queueURL (not (regexMatch "[<$]|^ *https?://[^/?#]+/[0-9]{12}/[A-Za-z0-9_-]+(\\.fifo)? *$" .Values.queueURL)) -}}
 {{- fail (printf "queueURL is %q, which is not the URL of a queue. It has the form https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits: aws sqs get-queue-url --queue-name NAME prints it." .Values.queueURL) -}}
 {{- end -}}
 {{- end -}}

@@ -96,3 +96,58 @@ belongs there; a controller does not, because both replicas may go away with the
 {{- end -}}
 {{- toYaml $found -}}
 {{- end -}}
+
+{{/* The one container of the pods, as an entry of a list. */}}
+{{- define "node-termination-handler.container" -}}
+{{- $probes := include "node-termination-handler.hasProbes" . -}}
+{{- $metrics := include "node-termination-handler.hasMetrics" . -}}
+{{- $httpGet := include "node-termination-handler.httpGet" . | fromYaml -}}
+{{- $image := include "node-termination-handler.group" (dict "of" . "name" "image") | fromYaml -}}
+- name: {{ include "node-termination-handler.name" . }}
+  {{- $tag := default .Chart.AppVersion (include "node-termination-handler.text" $image.tag) }}
+  image: {{ $image.repository }}{{ hasPrefix "sha256:" $tag | ternary "@" ":" }}{{ $tag }}
+  {{- with $image.pullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
+  {{- /* Why it ended is then in the pod's status, where doctor and kubectl describe find it. */}}
+  terminationMessagePolicy: FallbackToLogsOnError
+  env:
+    {{- include "node-termination-handler.env" . | nindent 4 }}
+  {{- if or $probes $metrics }}
+  ports:
+    {{- if $probes }}
+    - {name: liveness-probe, containerPort: {{ $httpGet.port }}}
+    {{- end }}
+    {{- if $metrics }}
+    - {name: http-metrics, containerPort: {{ include "node-termination-handler.metricsPort" . }}}
+    {{- end }}
+  {{- end }}
+  {{- if $probes }}
+  livenessProbe:
+    {{- merge (dict "httpGet" (dict "path" $httpGet.path "port" "liveness-probe")) (omit (include "node-termination-handler.group" (dict "of" . "name" "probes") | fromYaml) "httpGet") | toYaml | nindent 4 }}
+  readinessProbe:
+    httpGet: {path: /readyz, port: liveness-probe}
+    periodSeconds: 5
+  {{- end }}
+  {{- with .Values.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.securityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .Values.webhookTemplateConfigMapName }}
+  volumeMounts:
+    - {name: webhook-template, mountPath: /config, readOnly: true}
+  {{- end }}
+{{- end -}}
+
+{{/* The volumes of the pods. */}}
+{{- define "node-termination-handler.volumes" -}}
+{{- with .Values.webhookTemplateConfigMapName -}}
+volumes:
+  - name: webhook-template
+    configMap: {name: {{ . }}}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+)
+
+// An imdsScenario has a node, the metadata of its instance, and what the chart makes for the DaemonSet:
+// its ServiceAccount and exactly its rights.
+type imdsScenario struct {
+	*scenario
+	node       node
+	other      node // which is none of its business
+	metadata   *awssim.Metadata
+	url        string // of the metadata
+	kubeconfig string
+}
+
+func newIMDSScenario(t *testing.T) *imdsScenario {
+	t.Helper()
+	s := &imdsScenario{scenario: newScenario(t)}
+	both := s.nodes(2)
+	s.node, s.other = both[0], both[1]
+	s.metadata = awssim.NewMetadata(awssim.MetadataOptions{Instance: s.node.instance, Started: time.Now().Add(-time.Hour)})
+	var err error
+	s.url, err = s.metadata.Listen(s.ctx, "127.0.0.1:0")
+	s.must(err)
+	home := s.name + "-daemonset"
+	_, err = s.kube.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home}}, metav1.CreateOptions{})
+	s.must(err)
+	rendered := filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml")
+	s.must(release.Apply(s.ctx, s.cluster, rendered, home, "DaemonSet", "Service"))
+	s.kubeconfig, err = s.cluster.ServiceAccountKubeconfig(s.ctx, home, "nth-"+release.Name)
+	s.must(err)
+	return s
+}
+
+// start runs the binary as the DaemonSet would on the node, and waits until it is ready.
+func (s *imdsScenario) start(env ...string) *handler {
+	s.Helper()
+	h := &handler{s: s.scenario, program: program, probes: freePort(s.scenario), metrics: freePort(s.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h.cmd = exec.CommandContext(context.WithoutCancel(s.ctx), program)
+	h.cmd.Env = slices.Concat([]string{
+		"ENABLE_SQS_TERMINATION_DRAINING=false", "KUBECONFIG=" + s.kubeconfig, "NODE_NAME=" + s.node.name, "INSTANCE_METADATA_URL=" + s.url,
+		"PROBES_SERVER_PORT=" + strconv.Itoa(h.probes), "PROMETHEUS_SERVER_PORT=" + strconv.Itoa(h.metrics), "EMIT_KUBERNETES_EVENTS=true",
+	}, env)
+	h.begin()
+	h.awaitReady()
+	h.awaitLead()
+	return h
+}
+
+func (s *imdsScenario) state() string { return s.getNode(s.node.name).Labels[cluster.StateLabel] }
+
+func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.deployment("web", 4)
+	h := s.start()
+	s.throughout(3*time.Second, "nothing is announced", func() bool { return !s.cordoned(s.node.name) })
+	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+	began := time.Now()
+	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
+	t.Logf("cordoned after %s", time.Since(began).Round(10*time.Millisecond))
+	s.eventually("the node is drained", func() bool { return s.state() == "drained" && len(s.podsOn(s.node.name)) == 0 })
+	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
+	if s.cordoned(s.other.name) {
+		t.Error("another node is cordoned too")
+	}
+	if got := h.metric(`node_termination_handler_drains_total{kind="SpotInterruption",outcome="in-time"}`); got != 1 {
+		t.Errorf("%v drains in time", got)
+	}
+	if h.stop() != 0 {
+		t.Error("SIGTERM is an error")
+	}
+}
+
+// Whose intents another process carries out is told by the node alone.
+func TestOnTheNodeAnUnfinishedDrainOfAnotherNodeIsLeftAlone(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.pod("pod", s.other.name)
+	const text = `{"v":1,"queue":"imds","notices":[{"kind":"RebalanceRecommendation","ids":["r"],"time":"2026-01-01T00:00:00Z"}],"cordonedAt":"2026-01-01T00:00:00Z"}`
+	node := s.getNode(s.other.name)
+	node.Labels[cluster.StateLabel], node.Annotations[cluster.IntentAnnotation] = cluster.StateDraining, text
+	node.Spec.Unschedulable = true
+	_, err := s.kube.CoreV1().Nodes().Update(s.ctx, node, metav1.UpdateOptions{})
+	s.must(err)
+	s.start()
+	s.throughout(5*time.Second, "the pod of the other node stays", func() bool { return s.podExists("pod") })
+}
+
+func TestOnTheNodeARecommendationCordonsAndAWarningDrains(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.pod("pod", s.node.name)
+	s.start("ENABLE_REBALANCE_MONITORING=true")
+	s.metadata.Recommend(time.Now())
+	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) && s.state() == "cordoned" })
+	s.throughout(3*time.Second, "the pod stays", func() bool { return s.podExists("pod") })
+	s.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
+	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+}
+
+func TestOnTheNodeTheEndOfAScheduledChangeUncordonsIt(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.pod("pod", s.node.name)
+	h := s.start()
+	e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
+	s.metadata.Schedule(e)
+	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+	h.kill()
+	e.State = "completed"
+	s.metadata.Schedule(e)
+	s.start()
+	s.eventually("the node is uncordoned", func() bool { return !s.cordoned(s.node.name) })
+}
+
+func TestOnTheNodeARestartGoesOn(t *testing.T) {
+	s := newIMDSScenario(t)
+	labels := func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }
+	s.pod("pod", s.node.name, labels)
+	s.must(s.blockAll("web"))
+	h := s.start()
+	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
+	h.kill()
+	if !s.podExists("pod") {
+		t.Fatal("the budget has let the pod go")
+	}
+	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "block", metav1.DeleteOptions{}))
+	s.start()
+	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+}
+
+func TestOnTheNodeMetadataThatFailsForAWhileLosesNothing(t *testing.T) {
+	for name, fault := range map[string]awssim.MetadataFault{
+		"401": {Status: http.StatusUnauthorized}, "slow": {Delay: 3 * time.Second}, "gone": {Reset: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newIMDSScenario(t)
+			s.pod("pod", s.node.name)
+			h := s.start()
+			s.metadata.SetFault(fault)
+			s.metadata.RevokeTokens()
+			s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+			s.eventually("the failure is counted", func() bool {
+				return h.metric(`node_termination_handler_metadata_polls_total{result="error"}`) >= 2
+			})
+			if s.cordoned(s.node.name) {
+				t.Error("it has read what fails")
+			}
+			s.metadata.SetFault(awssim.MetadataFault{})
+			s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+		})
+	}
+}
+
+// blockAll makes a budget that lets no pod of an application go.
+func (s *scenario) blockAll(app string) error {
+	_, err := s.kube.PolicyV1().PodDisruptionBudgets(s.name).Create(s.ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "block"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: new(intstr.FromInt(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		},
+	}, metav1.CreateOptions{})
+	return err
+}

@@ -1,0 +1,206 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/imds"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+// ofMetadata stands in the intents of the IMDS mode where those of the queue mode have the URL of
+// their queue.
+const ofMetadata = "imds"
+
+// serveNode adds what an App needs that serves the node that it runs on.
+func (a *App) serveNode() {
+	a.own = &ownInstance{metadata: imds.New(a.options.MetadataURL, nil), node: a.options.NodeName}
+	a.health.source = "instance metadata"
+}
+
+// checkNode makes the start-up checks of the IMDS mode.
+func (a *App) checkNode(ctx context.Context) error {
+	err := runChecks(ctx, a.log, a.health, []check{
+		metadataCheck(a.own),
+		permissionsCheck(a.kube, accesses(a.options), a.namespace, syncCheck("nodes", a.nodes.WaitForSync)),
+	})
+	if err != nil {
+		return err
+	}
+	return runChecks(ctx, a.log, a.health, []check{nodeCheck(a.nodes, a.own)})
+}
+
+// metadataCheck finds out which instance this is. That no token comes is no accident at the third
+// try.
+func metadataCheck(own *ownInstance) check {
+	tries := 0
+	return check{
+		part: "instance metadata",
+		heals: func(err error) bool {
+			const most = 3
+			tries++
+			return !errors.Is(err, imds.ErrTurnedOff) && (!errors.Is(err, imds.ErrTooFar) || tries < most)
+		},
+		run: func(ctx context.Context) error {
+			_, err := own.identify(ctx)
+			return err
+		},
+	}
+}
+
+// errOtherInstance says that the node is another machine.
+var errOtherInstance = errors.New("the instance metadata is that of another instance than the node's: " +
+	"is NODE_NAME the node that this pod runs on, and does nothing answer in the place of the metadata service?")
+
+// nodeCheck finds out whether the Node is that of the instance.
+func nodeCheck(nodes *cluster.Cluster, own *ownInstance) check {
+	return check{
+		part:  "node",
+		heals: func(err error) bool { return !errors.Is(err, errOtherInstance) },
+		run: func(context.Context) error {
+			node, id := nodes.ByName(own.node), own.known().Instance
+			if node == nil {
+				return fmt.Errorf("there is no Node %s", own.node)
+			}
+			if its := cluster.InstanceID(node); its != "" && its != id {
+				return fmt.Errorf("%w (node %s: %s, metadata: %s)", errOtherInstance, node.Name, its, id)
+			}
+			return nil
+		},
+	}
+}
+
+// termOnNode serves the node until ctx ends.
+func (a *App) termOnNode(ctx context.Context) error {
+	ctrl := a.newController()
+	poller := &imds.Poller{
+		Metadata: a.own.metadata, Handler: ctrl, Identity: a.own.known(), Kinds: kinds(a.options),
+		Log: a.log.With("logger", "imds"), Metrics: a.metrics,
+	}
+	if node := a.nodes.ByName(a.own.node); node != nil {
+		poller.Life = cluster.BootID(node)
+	}
+	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
+	defer a.metrics.Lead(telemetry.Term{
+		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
+		Held: func() (int, time.Time) { return 0, time.Time{} },
+	})()
+	return lead(ctx, a.log, ctrl, func(ctx context.Context) error {
+		poller.Run(ctx)
+		return nil
+	})
+}
+
+// kinds are the kinds of notice that the options ask for.
+func kinds(o *options.Options) imds.Kinds {
+	return imds.Kinds{
+		Spot: o.SpotDraining, Scheduled: o.ScheduledDraining, Lifecycle: o.LifecycleDraining,
+		Rebalance: o.RebalanceMonitoring || o.RebalanceDraining,
+	}
+}
+
+// An ownInstance knows of the instance that this process runs on, by its metadata, and of no other. It
+// implements controller.Instances.
+type ownInstance struct {
+	metadata *imds.Client
+	node     string // its name
+
+	mu       sync.Mutex
+	identity imds.Identity
+	asked    time.Time
+}
+
+// identify asks which instance this is.
+func (o *ownInstance) identify(ctx context.Context) (imds.Identity, error) {
+	i, err := o.metadata.Identity(ctx)
+	if err != nil {
+		return i, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.identity, o.asked = i, time.Now()
+	return i, nil
+}
+
+// known is the last answer.
+func (o *ownInstance) known() imds.Identity {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.identity
+}
+
+// instance is what EC2 would say of it. It runs, because this process does.
+func (o *ownInstance) instance(i imds.Identity) instance.Instance {
+	return instance.Instance{
+		ID: i.Instance, State: "running", Launched: i.Started, Type: i.Type, AvailabilityZone: i.Zone,
+		PrivateIPv4: i.IPv4, PrivateDNSName: o.node, // the Node is found by it if it has no provider id
+	}
+}
+
+// Get implements controller.Instances, as the methods below do.
+func (o *ownInstance) Get(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
+	o.mu.Lock()
+	i, old := o.identity, time.Since(o.asked) > maxAge
+	o.mu.Unlock()
+	if old {
+		var err error
+		if i, err = o.identify(ctx); err != nil {
+			return instance.Instance{}, false, err
+		}
+	}
+	if i.Instance != id {
+		return instance.Instance{}, false, nil
+	}
+	return o.instance(i), true, nil
+}
+
+// GetUrgent is Get.
+func (o *ownInstance) GetUrgent(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
+	return o.Get(ctx, id, maxAge)
+}
+
+// Known is the last answer.
+func (o *ownInstance) Known(id string) (instance.Instance, bool, time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.identity.Instance != id {
+		return instance.Instance{}, false, time.Time{}
+	}
+	return o.instance(o.identity), true, o.asked
+}
+
+// InReservation knows of none.
+func (*ownInstance) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
+	return nil, nil
+}
+
+// noHooks are the lifecycle hooks of the IMDS mode: there are none, because the metadata names no
+// hook. It implements controller.Hooks. A node may carry the hook of a handler with a queue, which
+// does what is to be done about it.
+type noHooks struct{}
+
+// Limits are not known.
+func (noHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
+	return notice.HookLimits{}, nil
+}
+
+// Hold does nothing.
+func (noHooks) Hold(ctx context.Context, _ intent.Hook) { <-ctx.Done() }
+
+// Waits is false.
+func (noHooks) Waits(context.Context, intent.Hook) (bool, error) { return false, nil }
+
+// Ended is false.
+func (noHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
+
+// Complete does nothing.
+func (noHooks) Complete(context.Context, intent.Hook) error { return nil }

@@ -1,0 +1,460 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+	"k8s.io/client-go/rest"
+	restfake "k8s.io/client-go/rest/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/imds"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+const (
+	ownID   = "i-0123456789abcdef0"
+	ownNode = "node-1"
+)
+
+// A machine is an instance with its metadata, its Node and one pod, in virtual time.
+type machine struct {
+	*testing.T
+	metadata *awssim.Metadata
+	kube     *fake.Clientset
+	options  *options.Options
+	log      bytes.Buffer
+	stops    []func()
+
+	mu      sync.Mutex
+	refuses bool // the budget does
+	evicted int
+}
+
+func onMachine(t *testing.T, story func(m *machine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{
+			T: t, metadata: awssim.NewMetadata(awssim.MetadataOptions{Instance: ownID, Started: time.Now().Add(-time.Hour)}),
+			options: &options.Options{
+				IMDS: true, NodeName: ownNode, NodeGracePeriod: 2 * time.Minute, PodGracePeriod: -1, IgnoreDaemonSets: true,
+				SpotDraining: true, ScheduledDraining: true, LifecycleDraining: true, RebalanceDraining: true,
+			},
+		}
+		m.kube = fake.NewClientset(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: ownNode, UID: "uid-1", ResourceVersion: "1"},
+			Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + ownID},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-1"},
+			},
+		}, m.pod())
+		m.kube.PrependReactor("create", "selfsubjectaccessreviews", mayAll)
+		defer func() {
+			for _, stop := range m.stops {
+				stop()
+			}
+		}()
+		story(m)
+	})
+}
+
+func (m *machine) pod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pod", Namespace: "ns", UID: "uid-2",
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "rs", APIVersion: "apps/v1", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{NodeName: ownNode},
+	}
+}
+
+// mayAll is the API server's answer to a question about rights.
+func mayAll(action clienttesting.Action) (bool, runtime.Object, error) {
+	review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+	review.Status.Allowed = true
+	return true, review, nil
+}
+
+// evictable is the fake with an eviction API: PolicyV1 of the fake has no way to it.
+type evictable struct {
+	kubernetes.Interface
+	of *machine
+}
+
+// IsWatchListSemanticsUnSupported is what informers ask a client about.
+func (evictable) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (e evictable) PolicyV1() typedpolicyv1.PolicyV1Interface { return evictions{of: e.of} }
+
+type evictions struct {
+	typedpolicyv1.PolicyV1Interface
+	of *machine
+}
+
+func (e evictions) RESTClient() rest.Interface {
+	return &restfake.RESTClient{
+		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: policyv1.SchemeGroupVersion,
+		Client: restfake.CreateHTTPClient(func(*http.Request) (*http.Response, error) {
+			status := e.of.evict()
+			text, err := json.Marshal(status)
+			return &http.Response{
+				StatusCode: int(status.Code), Header: http.Header{"Content-Type": {"application/json"}},
+				Body: io.NopCloser(bytes.NewReader(text)),
+			}, err
+		}),
+	}
+}
+
+// evict is the API server's answer to an eviction. The pod goes a moment later: the fake does not
+// tell a watch what happened between the list and its beginning.
+func (m *machine) evict() *metav1.Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	status := &metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: http.StatusCreated, Status: metav1.StatusSuccess,
+	}
+	if m.refuses {
+		status.Code, status.Status, status.Reason = http.StatusTooManyRequests, metav1.StatusFailure, metav1.StatusReasonTooManyRequests
+		return status
+	}
+	m.evicted++
+	time.AfterFunc(10*time.Millisecond, func() {
+		_ = m.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "pod") // it may have gone
+	})
+	return status
+}
+
+// start starts a process. stop is SIGTERM.
+func (m *machine) start() (stop func()) {
+	m.Helper()
+	ctx, cancel := context.WithCancelCause(m.Context())
+	nodes, err := cluster.NewOfNode(m.kube, nil, ofMetadata, cluster.CordonOptions{}, ownNode)
+	if err != nil {
+		m.Fatal(err)
+	}
+	metrics := telemetry.New()
+	a := &App{
+		options: m.options, log: slog.New(slog.NewTextHandler(&m.log, nil)), metrics: metrics, health: newHealth(),
+		kube: evictable{m.kube, m}, nodes: nodes, observers: observers{},
+		drainer: &drain.Drainer{
+			Client: evictable{m.kube, m}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(drain.Blocked) {},
+		},
+	}
+	a.serveNode()
+	a.own.metadata = imds.New("", m.metadata.Transport())
+	var all sync.WaitGroup
+	all.Go(func() { nodes.Run(ctx) })
+	all.Go(func() {
+		if err := a.checkNode(ctx); err != nil {
+			m.Errorf("the start: %v", err)
+		}
+		if err := a.stand(ctx); !errors.Is(err, errStory) {
+			m.Errorf("the end: %v", err)
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		cancel(errStory)
+		all.Wait()
+	})
+	m.stops = append(m.stops, stop)
+	m.after(time.Second)
+	return stop
+}
+
+var errStory = errors.New("the story stops the process")
+
+func (m *machine) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (m *machine) node() (*corev1.Node, intent.Intent) {
+	m.Helper()
+	node, err := m.kube.CoreV1().Nodes().Get(m.Context(), ownNode, metav1.GetOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	i, _, err := cluster.ReadIntent(node)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return node, i
+}
+
+func (m *machine) want(what string, cordoned bool, outcome intent.Outcome, evicted int) {
+	m.Helper()
+	node, i := m.node()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if node.Spec.Unschedulable != cordoned || i.Outcome != outcome || m.evicted != evicted {
+		m.Errorf("%s: cordoned %v, outcome %q, %d evicted; the log:\n%s", what, node.Spec.Unschedulable, i.Outcome, m.evicted, m.log.String())
+	}
+}
+
+func (m *machine) refuse(refuses bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refuses = refuses
+}
+
+func TestASpotActionDrainsTheNodeWithinSeconds(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		m.start()
+		m.want("before", false, "", 0)
+		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+		m.after(3 * time.Second)
+		if node, _ := m.node(); !node.Spec.Unschedulable {
+			t.Error("it is not cordoned within three seconds")
+		}
+		m.after(5 * time.Second)
+		m.want("after", true, intent.Drained, 1)
+		if _, i := m.node(); i.Queue != ofMetadata || len(i.Entries) != 1 {
+			t.Errorf("the intent: %+v", i)
+		}
+	})
+}
+
+func TestATerminationByAutoScalingForcesNothing(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		m.refuse(true)
+		m.start()
+		m.metadata.SetLifecycleState("Terminated")
+		m.after(time.Hour)
+		m.want("an hour later", true, "", 0)
+		m.refuse(false)
+		m.after(time.Minute)
+		m.want("the budget allows it", true, intent.Drained, 1)
+	})
+}
+
+func TestARecommendationCordonsOrDrainsAsTheOptionsSay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		monitoring, draining, cordoned bool
+		outcome                        intent.Outcome
+		evicted                        int
+	}{
+		"neither":    {},
+		"monitoring": {monitoring: true, cordoned: true, outcome: intent.Cordoned},
+		"draining":   {draining: true, cordoned: true, outcome: intent.Drained, evicted: 1},
+		"both":       {monitoring: true, draining: true, cordoned: true, outcome: intent.Drained, evicted: 1},
+	} {
+		onMachine(t, func(m *machine) {
+			m.options.RebalanceMonitoring, m.options.RebalanceDraining = tt.monitoring, tt.draining
+			m.start()
+			m.metadata.Recommend(time.Now())
+			m.after(10 * time.Second)
+			m.want(name, tt.cordoned, tt.outcome, tt.evicted)
+			m.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
+			m.after(10 * time.Second)
+			m.want(name+", and a warning", true, intent.Drained, 1)
+		})
+	}
+}
+
+func TestAKindThatIsSwitchedOffDoesNothing(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		m.options.SpotDraining, m.options.ScheduledDraining, m.options.LifecycleDraining = false, false, false
+		m.start()
+		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+		m.metadata.SetLifecycleState("Terminated")
+		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
+		m.after(time.Minute)
+		m.want("after", false, "", 0)
+	})
+}
+
+func TestTheEndOfAScheduledChangeUncordonsTheNode(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		onMachine(t, func(m *machine) {
+			stop := m.start()
+			e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
+			m.metadata.Schedule(e)
+			m.after(time.Minute)
+			m.want("announced", true, intent.Drained, 1)
+			if restart {
+				stop()
+			}
+			e.State = "canceled"
+			m.metadata.Schedule(e)
+			if restart {
+				m.start()
+			}
+			m.after(3 * time.Second)
+			m.want("called off", false, "", 1)
+			m.after(time.Hour)
+			if log := m.log.String(); strings.Count(log, "why=scheduled-change-ended") != 2 { // decided, uncordoned
+				t.Errorf("it is undone more than once:\n%s", log)
+			}
+		})
+	}
+}
+
+func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		m.refuse(true)
+		stop := m.start()
+		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+		m.after(3 * time.Second)
+		m.want("in the middle", true, "", 0)
+		stop()
+		m.refuse(false)
+		m.metadata.SetFault(awssim.MetadataFault{Prefix: "/meta-data", Hang: true}) // what the node carries is enough
+		m.start()
+		m.after(10 * time.Second)
+		m.want("after the restart", true, intent.Drained, 1)
+		m.metadata.SetFault(awssim.MetadataFault{})
+		m.after(time.Minute)
+		if _, i := m.node(); len(i.Entries) != 1 || len(i.Past) != 0 || i.FinishedAt.IsZero() {
+			t.Errorf("the same notice has begun another drain: %+v", i)
+		}
+	})
+}
+
+// A reboot ends the process. The kubelet tells another boot id then.
+func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		stop := m.start()
+		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Minute)})
+		m.after(30 * time.Second)
+		m.want("announced", true, intent.Drained, 1)
+		stop()
+		m.after(time.Minute)
+		node, _ := m.node()
+		node.Status.NodeInfo.BootID = "boot-2"
+		if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m.start()
+		m.after(30 * time.Second)
+		if node, _ := m.node(); node.Spec.Unschedulable {
+			t.Errorf("it is still cordoned; the log:\n%s", m.log.String())
+		}
+	})
+}
+
+func TestANodeWithoutAProviderIDOfEC2IsFoundByItsName(t *testing.T) {
+	for _, id := range []string{"", "k3s://" + ownNode} {
+		onMachine(t, func(m *machine) {
+			node, _ := m.node()
+			node.Spec.ProviderID = id
+			if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			m.start()
+			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
+			m.after(10 * time.Second)
+			m.want("announced", true, intent.Drained, 1)
+			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "completed", NotBefore: time.Now()})
+			m.after(10 * time.Second)
+			m.want("over", false, "", 1)
+		})
+	}
+}
+
+func TestADryRunOnTheNodeChangesNothing(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		m.options.DryRun = true
+		m.start()
+		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+		m.after(time.Minute)
+		m.want("after", false, "", 0)
+		if got := strings.Count(m.log.String(), "msg=decided"); got != 1 {
+			t.Errorf("it is told %d times:\n%s", got, m.log.String())
+		}
+	})
+}
+
+func TestTheMetadataOfAnotherInstanceEndsTheStart(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		nodes, err := cluster.NewOfNode(m.kube, nil, ofMetadata, cluster.CordonOptions{}, ownNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(m.Context())
+		defer stop()
+		go nodes.Run(ctx)
+		if err := nodes.WaitForSync(ctx); err != nil {
+			t.Fatal(err)
+		}
+		other := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-00000000000000bad"})
+		own := &ownInstance{metadata: imds.New("", other.Transport()), node: ownNode}
+		if _, err := own.identify(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c := nodeCheck(nodes, own)
+		if err := c.try(ctx); !errors.Is(err, errOtherInstance) || c.heals(err) {
+			t.Errorf("%v", err)
+		}
+		own.node = "node-2"
+		if err := c.try(ctx); err == nil || !c.heals(err) {
+			t.Errorf("without a Node: %v", err)
+		}
+	})
+}
+
+func TestAStartThatReachesNoMetadataEndsOrWaits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault awssim.MetadataFault
+		hops  int
+		heals bool
+		tries int
+	}{
+		"turned off":      {awssim.MetadataFault{Status: 403}, 1, false, 1},
+		"too far away":    {awssim.MetadataFault{}, 2, false, 3},
+		"busy":            {awssim.MetadataFault{Status: 503}, 1, true, 5},
+		"another service": {awssim.MetadataFault{Prefix: "/dynamic", Status: 404}, 1, true, 5},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := awssim.NewMetadata(awssim.MetadataOptions{Instance: ownID})
+			m.SetFault(tt.fault)
+			m.SetHops(tt.hops)
+			c := metadataCheck(&ownInstance{metadata: imds.New("", m.Transport())})
+			tries, heals := 0, true
+			for heals && tries < 5 {
+				err := c.try(t.Context())
+				if err == nil {
+					t.Fatalf("%s: it works", name)
+				}
+				tries++
+				heals = c.heals(err)
+			}
+			if heals != tt.heals || tries != tt.tries {
+				t.Errorf("%s: heals %v after %d tries", name, heals, tries)
+			}
+		})
+	}
+}
+
+func TestTheRightsOnTheNodeHaveNoVolumesAndNoLease(t *testing.T) {
+	for _, a := range accesses(&options.Options{IMDS: true, LeaderElect: true, LeaseName: "lease"}) {
+		if slices.Contains([]string{"volumeattachments", "persistentvolumeclaims", "leases"}, a.Resource) {
+			t.Errorf("%s", a)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.CordonRebalance = true }
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(time.Minute)
+		if i := s.intent(); !s.node().Spec.Unschedulable || i.Outcome != intent.Cordoned || len(s.drain.drains) != 0 {
+			t.Errorf("after the recommendation: cordoned %v, %q, %d drains", s.node().Spec.Unschedulable, i.Outcome, len(s.drain.drains))
+		}
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		if i := s.intent(); i.Outcome != intent.Drained || len(s.drain.drains) != 1 || s.left() != 0 {
+			t.Errorf("after the warning: %q, %d drains, %d messages", i.Outcome, len(s.drain.drains), s.left())
+		}
+	})
+}
+
+// The warning is recorded after the node was found to be only cordoned, and before its end is.
+func TestAWarningThatJoinsACordonAtItsEndDrains(t *testing.T) {
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.CordonRebalance = true }
+		s.lead()
+		ref := cluster.RefOf(s.node())
+		now := time.Now().UTC()
+		nd := s.c.getOrCreate(ref)
+		carried, err := s.c.Cluster.Record(s.ctx, ref, func(i intent.Intent) intent.Intent {
+			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
+			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
+		})
+		s.must(err)
+		nd.setIntent(carried)
+		nd.outcome = intent.Cordoned
+		s.must(s.c.completeAndFinish(s.ctx, slog.New(slog.DiscardHandler), nd))
+		if i := s.intent(); i.Outcome != intent.Drained || len(s.drain.drains) != 1 {
+			t.Errorf("%q, %d drains", i.Outcome, len(s.drain.drains))
+		}
+	})
+}
+
+func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
+	tell(t, func(s *story) {
+		s.lead()
+		if got := s.c.Changes(theID); got != nil {
+			t.Errorf("of a node without a notice: %v", got)
+		}
+		_, err := s.c.Cluster.Record(s.ctx, cluster.RefOf(s.node()), func(i intent.Intent) intent.Intent {
+			now := time.Now().UTC()
+			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
+			return i.With(intent.Entry{Kind: notice.ScheduledChange, Change: "event-1", IDs: []string{"s"}, Time: now}, nil, now)
+		})
+		s.must(err)
+		s.after(time.Second)
+		if diff := cmp.Diff([]string{"event-1"}, s.c.Changes(theID)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,273 @@
+package imds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+// Interval is the time between two polls. AWS recommends to look for an interruption every five
+// seconds; AWS Node Termination Handler looks every two.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const Interval = 2 * time.Second
+
+// backoff is the pause after failed polls. A spot warning leaves two minutes.
+var backoff = retry.Backoff{First: Interval, Max: 10 * time.Second, Factor: 2}
+
+// Items of the metadata, below meta-data/.
+const (
+	itemSpot      = "meta-data/spot/instance-action"
+	itemRebalance = "meta-data/events/recommendations/rebalance"
+	itemScheduled = "meta-data/events/maintenance/scheduled"
+	itemHistory   = "meta-data/events/maintenance/history"
+	itemLifecycle = "meta-data/autoscaling/target-lifecycle-state"
+)
+
+// Handler does what a notice asks for; see package controller.
+type Handler interface {
+	// HandleNotice returns when that is done, or with an error. It may be called again, and
+	// concurrently for several notices. It calls acts when it begins to do something.
+	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
+	// Changes are the ids of the scheduled changes that the nodes of the instance carry.
+	Changes(instance string) []string
+}
+
+// Metrics counts the polls. Its methods must not block.
+type Metrics interface {
+	// PolledMetadata is told how each poll has ended.
+	PolledMetadata(err error)
+}
+
+// Kinds are the kinds of notice to look for.
+type Kinds struct{ Spot, Rebalance, Scheduled, Lifecycle bool }
+
+// A Poller reads the metadata of an instance every [Interval], and has each notice that it finds
+// handled once. A notice whose handling fails is handled again. Set the fields before Run.
+type Poller struct {
+	Metadata *Client
+	Handler  Handler
+	Identity Identity // of the instance
+	// Life tells one life of the instance from another, such as the boot id of its node. Notices
+	// of which the metadata has no time get it as part of their ids.
+	Life    string
+	Kinds   Kinds
+	Log     *slog.Logger
+	Metrics Metrics
+
+	failed   int             // polls in a row
+	reported string          // the problem that the log has told of last
+	present  map[string]bool // the notices that the present poll has found
+
+	mu       sync.Mutex
+	lastPoll time.Time
+	handled  map[string]bool // notices that are handled, or were without an error
+}
+
+// LastAnswer is when the last poll was answered; zero: never. It may be called at any time.
+func (p *Poller) LastAnswer() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastPoll
+}
+
+// Run polls until ctx ends. When it returns, all that it has begun has returned too.
+func (p *Poller) Run(ctx context.Context) {
+	p.handled = map[string]bool{}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for next := time.Now(); ; {
+		err := p.poll(ctx, &all)
+		if ctx.Err() != nil {
+			return
+		}
+		p.note(err)
+		now := time.Now()
+		if next = next.Add(Interval); err != nil {
+			next = now.Add(backoff.Pause(p.failed))
+		} else if next.Before(now) { // polls that were missed are not made up for
+			next = now
+		}
+		if retry.Sleep(ctx, next.Sub(now)) != nil {
+			return
+		}
+	}
+}
+
+// note takes in how a poll has ended. A problem is logged once, and its end too.
+func (p *Poller) note(err error) {
+	p.Metrics.PolledMetadata(err)
+	if err == nil {
+		if p.reported != "" {
+			p.Log.Info("the instance metadata can be read again")
+		}
+		p.failed, p.reported = 0, ""
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.lastPoll = time.Now()
+		return
+	}
+	if p.failed++; p.failed == 1 { // one failure says little
+		p.Log.Debug("the instance metadata cannot be read: trying again", "error", err)
+		return
+	}
+	if text := err.Error(); text != p.reported {
+		p.reported = text
+		p.Log.Warn("the instance metadata cannot be read: notices are missed until it can; trying again", "error", err)
+	}
+}
+
+// poll looks once.
+func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
+	p.present = map[string]bool{}
+	var errs []error
+	for _, look := range []struct {
+		wanted bool
+		at     func(context.Context) ([]notice.Notice, error)
+	}{
+		{p.Kinds.Spot, p.spot},
+		{p.Kinds.Lifecycle, p.termination},
+		{p.Kinds.Rebalance, p.rebalance},
+		{p.Kinds.Scheduled, p.scheduled},
+	} {
+		if !look.wanted {
+			continue
+		}
+		notices, err := look.at(ctx)
+		for _, n := range notices {
+			n.Account, n.Region = p.Identity.Account, p.Identity.Region
+			p.present[n.ID] = true
+			p.handle(ctx, all, n)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if _, unreadable := errors.AsType[itemError](err); err != nil && !unreadable {
+			break // the others would wait for an answer as long
+		}
+	}
+	if len(errs) == 0 {
+		p.forget()
+	}
+	return errors.Join(errs...)
+}
+
+// An itemError says that an item is not as AWS documents it. Others may be.
+type itemError struct {
+	path string
+	err  error
+}
+
+func (e itemError) Error() string { return fmt.Sprintf("read %s: %v", e.path, e.err) }
+
+func (e itemError) Unwrap() error { return e.err }
+
+// read reads an item, if there is one, and parses it.
+func (p *Poller) read(
+	ctx context.Context, path string, parse func(body string) ([]notice.Notice, error),
+) ([]notice.Notice, error) {
+	body, found, err := p.Metadata.get(ctx, path)
+	if err != nil || !found {
+		return nil, err
+	}
+	notices, err := parse(body)
+	if err != nil {
+		err = itemError{path, err}
+	}
+	return notices, err
+}
+
+func (p *Poller) spot(ctx context.Context) ([]notice.Notice, error) {
+	return p.read(ctx, itemSpot, func(body string) ([]notice.Notice, error) {
+		return one(notice.OfSpotAction(body, p.Identity.Instance))
+	})
+}
+
+func (p *Poller) rebalance(ctx context.Context) ([]notice.Notice, error) {
+	return p.read(ctx, itemRebalance, func(body string) ([]notice.Notice, error) {
+		return one(notice.OfRebalance(body, p.Identity.Instance))
+	})
+}
+
+func (p *Poller) termination(ctx context.Context) ([]notice.Notice, error) {
+	return p.read(ctx, itemLifecycle, func(body string) ([]notice.Notice, error) {
+		if !notice.Terminated(body) {
+			return nil, nil
+		}
+		return one(notice.OfTermination(p.Identity.Instance, p.Life))
+	})
+}
+
+func one(n notice.Notice, err error) ([]notice.Notice, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []notice.Notice{n}, nil
+}
+
+// scheduled finds the changes that are ahead, and the end of those that the node carries. A change
+// that is over is listed in the history alone, by AWS's documents.
+func (p *Poller) scheduled(ctx context.Context) ([]notice.Notice, error) {
+	parse := func(body string) ([]notice.Notice, error) {
+		return notice.OfScheduled(body, p.Identity.Instance, time.Now())
+	}
+	listed, err := p.read(ctx, itemScheduled, parse)
+	if err != nil && listed == nil {
+		return nil, err
+	}
+	open := p.Handler.Changes(p.Identity.Instance)
+	var wanted []notice.Notice
+	for _, n := range listed {
+		if !n.Ended {
+			open = slices.DeleteFunc(open, func(change string) bool { return change == n.Change })
+			wanted = append(wanted, n)
+		}
+	}
+	if len(open) == 0 {
+		return wanted, err
+	}
+	past, historyErr := p.read(ctx, itemHistory, parse)
+	for _, n := range append(listed, past...) {
+		if n.Ended && slices.Contains(open, n.Change) {
+			wanted = append(wanted, n)
+		}
+	}
+	return wanted, errors.Join(err, historyErr)
+}
+
+// forget drops the notices that the metadata does not have any more.
+func (p *Poller) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.handled {
+		if !p.present[id] {
+			delete(p.handled, id)
+		}
+	}
+}
+
+// handle begins what a notice asks for, unless it has.
+func (p *Poller) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.handled[n.ID] {
+		return
+	}
+	p.handled[n.ID] = true
+	all.Go(func() {
+		err := p.Handler.HandleNotice(ctx, n, func() {})
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		p.Log.Warn("what a notice asked for was not done: trying again", "error", err, "kind", n.Kind, "event", n.ID)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.handled, n.ID) // the next poll tries again
+	})
+}

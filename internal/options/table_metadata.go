@@ -1,0 +1,32 @@
+package options
+
+// metadataOptions are about the IMDS mode.
+func (c *Options) metadataOptions() []Option {
+	kind := func(p *bool, name, env, helm, def, help string) Option {
+		return Option{
+			Names: Names{name, env, helm}, Group: groupMetadata, Mode: IMDSMode, Default: def, value: boolean(p), Help: help,
+		}
+	}
+	return []Option{
+		{
+			Names: Names{"metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL"},
+			Group: groupMetadata, Mode: IMDSMode, Default: "http://169.254.169.254",
+			value: notEmpty(address(&c.MetadataURL)),
+			Help: "URL of the instance metadata service. Its IPv6 address is http://[fd00:ec2::254], for instances that " +
+				"have it turned on.",
+		},
+		kind(&c.SpotDraining, "enable-spot-interruption-draining", "ENABLE_SPOT_INTERRUPTION_DRAINING",
+			"enableSpotInterruptionDraining", "true", "Cordon and drain the node before a spot interruption."),
+		kind(&c.ScheduledDraining, "enable-scheduled-event-draining", "ENABLE_SCHEDULED_EVENT_DRAINING",
+			"enableScheduledEventDraining", "true",
+			"Cordon and drain the node before a scheduled change of the instance, and uncordon it after the change."),
+		kind(&c.LifecycleDraining, "enable-asg-lifecycle-draining", "ENABLE_ASG_LIFECYCLE_DRAINING",
+			"enableASGLifecycleDraining", "false",
+			"Cordon and drain the node when its Auto Scaling group is about to terminate the instance. The lifecycle hook "+
+				"that gives time for this is not completed: it has to time out, or somebody else completes it."),
+		kind(&c.RebalanceMonitoring, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING",
+			"enableRebalanceMonitoring", "false", "Cordon the node when EC2 recommends to rebalance."),
+		kind(&c.RebalanceDraining, "enable-rebalance-draining", "ENABLE_REBALANCE_DRAINING",
+			"enableRebalanceDraining", "false", "Cordon and drain the node when EC2 recommends to rebalance."),
+	}
+}
