@@ -64,8 +64,10 @@ type current struct {
 func (r *run) startRequest(
 	ctx context.Context, pod *corev1.Pod, p *podState, s step, priority pace.Priority, release func(time.Duration),
 ) {
-	// An earlier request may have been accepted: this one must not be, too.
-	if !p.stopping() && p.staleVersion == "" && (p.unanswered || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()) {
+	// One request is to be accepted. An earlier one may have been, and an eviction whose connection
+	// breaks may be carried out after the one that is made in its place.
+	repeats := p.unanswered || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()
+	if !p.stopping() && p.staleVersion == "" && (repeats || s.kind == stepEvict) {
 		s.version = pod.ResourceVersion
 	}
 	c := &call{pod: pod, state: p, step: s, shortens: p.stopping(), urgent: urgent(priority)}
