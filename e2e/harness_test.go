@@ -93,6 +93,7 @@ type scenario struct {
 	cluster  *sandbox.Cluster
 	kube     kubernetes.Interface
 	env      []string // of its handlers, besides what every one gets
+	onNode   string   // the user of its handlers in IMDS mode; empty: there is none
 }
 
 // A node of a scenario, and the instance behind it.
@@ -599,8 +600,11 @@ func (s *scenario) awaitDeleted(limit time.Duration, messages ...string) {
 // audit are the requests of the scenario's handlers so far.
 func (s *scenario) audit(keep func(sandbox.AuditEvent) bool) []sandbox.AuditEvent {
 	s.Helper()
-	user := "system:serviceaccount:" + s.name + ":node-termination-handler"
-	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return e.User == user && (keep == nil || keep(e)) })
+	users := []string{"system:serviceaccount:" + s.name + ":node-termination-handler"}
+	if s.onNode != "" {
+		users = append(users, s.onNode)
+	}
+	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return slices.Contains(users, e.User) && (keep == nil || keep(e)) })
 	s.must(err)
 	return events
 }

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -45,6 +47,7 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 	s.must(err)
 	rendered := filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml")
 	s.must(release.Apply(s.ctx, s.cluster, rendered, home, "DaemonSet", "Service"))
+	s.onNode = "system:serviceaccount:" + home + ":nth-" + release.Name
 	s.kubeconfig, err = s.cluster.ServiceAccountKubeconfig(s.ctx, home, "nth-"+release.Name)
 	s.must(err)
 	return s
@@ -65,7 +68,7 @@ func (s *imdsScenario) start(env ...string) *handler {
 	return h
 }
 
-func (s *imdsScenario) state() string { return s.getNode(s.node.name).Labels[cluster.StateLabel] }
+func (s *imdsScenario) imdsState() string { return s.getNode(s.node.name).Labels[cluster.StateLabel] }
 
 func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	s := newIMDSScenario(t)
@@ -76,7 +79,7 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	began := time.Now()
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
 	t.Logf("cordoned after %s", time.Since(began).Round(10*time.Millisecond))
-	s.eventually("the node is drained", func() bool { return s.state() == "drained" && len(s.podsOn(s.node.name)) == 0 })
+	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
 	if s.cordoned(s.other.name) {
 		t.Error("another node is cordoned too")
@@ -108,10 +111,10 @@ func TestOnTheNodeARecommendationCordonsAndAWarningDrains(t *testing.T) {
 	s.pod("pod", s.node.name)
 	s.start("ENABLE_REBALANCE_MONITORING=true")
 	s.metadata.Recommend(time.Now())
-	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) && s.state() == "cordoned" })
+	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) && s.imdsState() == "cordoned" })
 	s.throughout(3*time.Second, "the pod stays", func() bool { return s.podExists("pod") })
 	s.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
-	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })
 }
 
 func TestOnTheNodeTheEndOfAScheduledChangeUncordonsIt(t *testing.T) {
@@ -120,7 +123,7 @@ func TestOnTheNodeTheEndOfAScheduledChangeUncordonsIt(t *testing.T) {
 	h := s.start()
 	e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
 	s.metadata.Schedule(e)
-	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })
 	h.kill()
 	e.State = "completed"
 	s.metadata.Schedule(e)
@@ -142,7 +145,7 @@ func TestOnTheNodeARestartGoesOn(t *testing.T) {
 	}
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "block", metav1.DeleteOptions{}))
 	s.start()
-	s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })
 }
 
 func TestOnTheNodeMetadataThatFailsForAWhileLosesNothing(t *testing.T) {
@@ -163,7 +166,7 @@ func TestOnTheNodeMetadataThatFailsForAWhileLosesNothing(t *testing.T) {
 				t.Error("it has read what fails")
 			}
 			s.metadata.SetFault(awssim.MetadataFault{})
-			s.eventually("the node is drained", func() bool { return s.state() == "drained" && !s.podExists("pod") })
+			s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })
 		})
 	}
 }
@@ -177,4 +180,17 @@ func (s *scenario) blockAll(app string) error {
 		},
 	}, metav1.CreateOptions{})
 	return err
+}
+
+func TestOnTheNodeAtRest(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.deployment("web", 4)
+	h := s.start()
+	time.Sleep(20 * time.Second)
+	for _, f := range []string{"smaps_rollup", "status"} {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", h.cmd.Process.Pid, f))
+		t.Logf("%s", text)
+	}
+	smaps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", h.cmd.Process.Pid))
+	_ = os.WriteFile("/tmp/smaps", smaps, 0o600)
 }

@@ -367,7 +367,7 @@ func (r *rendered) installsWell(t *testing.T, tag string) {
 // installsOnNodes expects what is so with all values of the IMDS mode.
 func (r *rendered) installsOnNodes(t *testing.T) {
 	t.Helper()
-	if r.kinds["DaemonSet"] != 1 || r.kinds["Deployment"] != 0 || r.kinds["PodDisruptionBudget"] != 0 || r.kinds["Role"] != 0 {
+	if r.kinds["DaemonSet"] != 1 || r.kinds["Deployment"] != 0 || r.kinds["PodDisruptionBudget"] != 0 {
 		t.Fatalf("there are %v:\n%s", r.kinds, r.manifest)
 	}
 	pod := r.daemonSet.Spec.Template.Spec

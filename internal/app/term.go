@@ -102,10 +102,13 @@ func (a *App) newController() *controller.Controller {
 	o := a.options
 	var instances controller.Instances = a.instances
 	var hooks controller.Hooks = a.hooks
+	var leader controller.Leader
 	if o.IMDS {
 		instances, hooks = a.own, noHooks{}
+		leader = &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: o.LeaseName}
 	}
 	return controller.New(controller.Config{
+		Leader:            leader,
 		Cluster:           a.nodes,
 		Instances:         instances,
 		Hooks:             hooks,

@@ -119,7 +119,7 @@ func newCluster(
 			tainted := slices.ContainsFunc(a.Spec.Taints, isOurOutOfService) &&
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
 			restarted := c.noteRestart(b, a)
-			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) ||
+			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) || c.othersWrote(b, a) ||
 				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
 				c.broadcast()
 			}
@@ -142,6 +142,19 @@ func newCluster(
 
 // Serves reports whether the intent is of this queue.
 func (c *Cluster) Serves(i intent.Intent) bool { return i.Serves(c.queue) }
+
+// othersWrote reports whether another handler may have written the intent.
+func (c *Cluster) othersWrote(before, after *corev1.Node) bool {
+	if before.Annotations[IntentAnnotation] == after.Annotations[IntentAnnotation] {
+		return false
+	}
+	was, _, err := ReadIntent(before)
+	i, _, errAfter := ReadIntent(after)
+	return err == nil && c.Shares(was) || errAfter == nil && c.Shares(i)
+}
+
+// Shares reports whether the intent has notices that another handler has written.
+func (c *Cluster) Shares(i intent.Intent) bool { return i.SharedBy(c.queue) }
 
 // Run watches the nodes until ctx ends.
 func (c *Cluster) Run(ctx context.Context) { c.nodes.RunWithContext(ctx) }

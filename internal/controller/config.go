@@ -66,6 +66,9 @@ type Config struct {
 	StartupTaints []string
 	// ClusterName is this cluster's name in the tags of its instances; can be empty.
 	ClusterName string
+	// Leader tells whether a handler with a queue serves the same nodes, and leads: this one, in IMDS
+	// mode, leaves the drains to it that it has heard of. Nil: this handler has the queue.
+	Leader Leader
 	// DryRun decides and logs, and writes nothing.
 	DryRun bool
 	// CompletionDelay is waited between the end of a drain and the completion of its hooks.

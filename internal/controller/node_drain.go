@@ -81,7 +81,11 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	if nd.resumed {
 		err = c.forgetWhatPassed(working, log, nd)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.Leader != nil:
+		err = c.stagesAsDeputy(working, log, nd)
+	default:
 		err = c.stages(working, log, nd)
 	}
 	switch {

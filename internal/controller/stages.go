@@ -139,9 +139,12 @@ func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd
 		if err := c.completeHooks(ctx, log, nd, completed); err != nil {
 			return err
 		}
-		more, asksMore := false, false
+		more, asksMore, shared := false, false, false
 		finished := time.Now().UTC()
 		err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent {
+			if shared = c.Leader != nil && c.Cluster.Shares(i); shared {
+				return i
+			}
 			more, asksMore = false, nd.outcome == intent.Cordoned && !decision.CordonsOnly(i, c.Policy)
 			if asksMore {
 				return i
@@ -157,6 +160,9 @@ func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd
 			}
 			return i
 		})
+		if err == nil && shared {
+			return errLeaderDrains
+		}
 		if err == nil && asksMore {
 			if err = c.evacuate(ctx, log, nd); err == nil {
 				continue

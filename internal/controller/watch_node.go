@@ -39,6 +39,9 @@ func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 			}
 		}
 		wasReady = isReady
+		if err := c.adopt(ctx, nd); err != nil {
+			return err
+		}
 		if node.Spec.Unschedulable {
 			return nil
 		}

@@ -56,6 +56,24 @@ func (e Entry) Before(t time.Time) bool { return e.newest().Before(t) }
 
 func hasID(ids []string, e Entry) bool { return len(e.IDs) > 0 && slices.Contains(ids, e.IDs[0]) }
 
+// sameNews reports whether one of the entries is from the instance metadata, the other from a
+// queue, and both tell the same. AWS gives them ids of their own.
+func (e Entry) sameNews(other Entry) bool {
+	const apart = time.Minute // the times that both ways give differ by seconds
+	near := func(a, b time.Time) bool { return a.IsZero() == b.IsZero() && a.Sub(b).Abs() < apart }
+	mine := slices.ContainsFunc(e.IDs, notice.OfMetadata)
+	if mine == slices.ContainsFunc(other.IDs, notice.OfMetadata) || len(e.IDs) == 0 || len(other.IDs) == 0 {
+		return false
+	}
+	switch e.Kind { //nolint:exhaustive // the metadata tells of no other kind, or of no hook
+	case notice.SpotInterruption, notice.ScheduledChange:
+		return near(e.Deadline, other.Deadline)
+	case notice.RebalanceRecommendation:
+		return near(e.newest(), other.newest())
+	}
+	return false
+}
+
 // merged are the latest of the ids of both, each once.
 func merged(ids, more []string) []string {
 	ids = slices.Clone(ids)

@@ -170,6 +170,11 @@ func (i Intent) Serves(queue string) bool {
 	return i.Queue == queue || slices.Contains(i.AlsoQueues, queue)
 }
 
+// SharedBy reports whether notices have joined that did not come from the queue.
+func (i Intent) SharedBy(queue string) bool {
+	return i.Queue != "" && (i.Queue != queue || len(i.AlsoQueues) > 0)
+}
+
 // From notes that a notice has come from the queue.
 func (i Intent) From(queue string) Intent {
 	switch {
@@ -182,10 +187,11 @@ func (i Intent) From(queue string) Intent {
 }
 
 // Covers reports whether the intent already holds this event of e, in this
-// episode or an earlier one, so that a redelivery of its message adds nothing.
+// episode or an earlier one, so that a redelivery of its message adds nothing, nor does the
+// same news by the other way.
 func (i Intent) Covers(e Entry) bool {
 	at := i.find(e)
-	return at >= 0 && hasID(i.Entries[at].IDs, e) || i.hadBefore(e)
+	return at >= 0 && (hasID(i.Entries[at].IDs, e) || i.Entries[at].sameNews(e)) || i.hadBefore(e)
 }
 
 // hadBefore reports whether the event belongs to an earlier episode.

@@ -12,6 +12,12 @@ import (
 // documents have no ids: a notice gets one that is made from what it announces, so that
 // whoever reads the same document again makes the same notice.
 
+// metadataID is what the id of a notice of the metadata begins with.
+const metadataID = "imds-"
+
+// OfMetadata reports whether a notice with this id is from the instance metadata.
+func OfMetadata(id string) bool { return strings.HasPrefix(id, metadataID) }
+
 // metadataEvents bounds the scheduled changes of one document. AWS plans a handful for an
 // instance at most.
 const metadataEvents = 32
@@ -32,7 +38,7 @@ func OfSpotAction(body, instance string) (Notice, error) {
 	if action == "" {
 		return Notice{}, errors.New("it names no action")
 	}
-	n := Notice{Kind: SpotInterruption, Detail: action, ID: "imds-spot-" + action}
+	n := Notice{Kind: SpotInterruption, Detail: action, ID: metadataID + "spot-" + action}
 	if at := parseTime(d.Time, time.RFC3339); !at.IsZero() {
 		n.ID += "-" + compact(at)
 		n.Deadline, n.Time = at, at.Add(-spotNotice)
@@ -53,7 +59,7 @@ func OfRebalance(body, instance string) (Notice, error) {
 	if err := decodeItem(body, &d); err != nil {
 		return Notice{}, err
 	}
-	n := Notice{Kind: RebalanceRecommendation, ID: "imds-rebalance"}
+	n := Notice{Kind: RebalanceRecommendation, ID: metadataID + "rebalance"}
 	if n.Time = parseTime(d.NoticeTime, time.RFC3339); !n.Time.IsZero() {
 		n.ID += "-" + compact(n.Time)
 	}
@@ -73,7 +79,7 @@ func Terminated(body string) bool {
 // hook: the metadata does not name the ones that wait. life tells one life of the instance from
 // another; it can be empty.
 func OfTermination(instance, life string) (Notice, error) {
-	n := Notice{Kind: ASGTerminate, ID: "imds-asg-terminated", Detail: "Terminated"}
+	n := Notice{Kind: ASGTerminate, ID: metadataID + "asg-terminated", Detail: "Terminated"}
 	if life = identifier(life); life != "" {
 		n.ID += "-" + life[:min(len(life), 8)]
 	}
@@ -121,7 +127,7 @@ func OfScheduled(body, instance string, read time.Time) ([]Notice, error) {
 			continue
 		}
 		at := parseTime(d.NotBefore, "2 Jan 2006 15:04:05 MST", time.RFC3339)
-		switch n.ID = "imds-" + n.Change; {
+		switch n.ID = metadataID + n.Change; {
 		case n.Ended:
 			n.ID += "-ended"
 		case !at.IsZero(): // a change that is moved is news

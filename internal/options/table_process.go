@@ -27,10 +27,11 @@ func (c *Options) processOptions() []Option {
 		},
 		{
 			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""},
-			Group: groupKube, Mode: QueueMode, Default: ProgramName,
+			Group: groupKube, Default: ProgramName,
 			value: notEmpty(text(&c.LeaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
 			Help: "Name of the Lease for leader election. Each release needs a name of its own where several " +
-				"are in one namespace.",
+				"are in one namespace. In IMDS mode: the Lease of the handler with a queue that serves the same " +
+				"nodes; while it leads, it drains the nodes that it has heard of.",
 		},
 		{
 			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"},

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+)
+
+// mayReadTheLease gives the DaemonSet the right to read the Lease of the scenario's handler, as the
+// chart does where both are of one release.
+func (s *imdsScenario) mayReadTheLease() {
+	s.Helper()
+	const name = "reads-the-lease"
+	_, err := s.kube.RbacV1().Roles(s.name).Create(s.ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{release.Name}, Verbs: []string{"get"},
+		}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = s.kube.RbacV1().RoleBindings(s.name).Create(s.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "nth-" + release.Name, Namespace: s.name + "-daemonset"}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+}
+
+const drains = `node_termination_handler_drains_total{kind="SpotInterruption",outcome="in-time"}`
+
+// Whoever sees the notice first, each pod is asked to leave once, and one drain is counted.
+func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
+	for name, imdsFirst := range map[string]bool{"the metadata tells first": true, "the queue tells first": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newIMDSScenario(t)
+			s.mayReadTheLease()
+			s.pod("quick", s.node.name)
+			s.pod("slow", s.node.name, stopping(30*time.Second, 12*time.Second))
+			before := s.placement()
+			leader, deputy := s.leader(), s.start("NAMESPACE="+s.name)
+			tell := []func(){
+				func() { s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute)) },
+				func() { s.warn(s.node, 2*time.Minute) },
+			}
+			if !imdsFirst {
+				tell[0], tell[1] = tell[1], tell[0]
+			}
+			tell[0]()
+			s.eventually("the pods are asked to leave", func() bool { return len(s.asked()) == 2 })
+			tell[1]()
+			s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
+			s.eventually("the message is deleted", func() bool { return len(s.aws.Messages(queueName)) == 0 })
+			s.drainedExactly(before, s.node)
+			if l, d := leader.metric(drains), deputy.metric(drains); l != 1 || d != 0 {
+				t.Errorf("the handler with the queue has counted %v drains, the one on the node %v", l, d)
+			}
+		})
+	}
+}
+
+func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.mayReadTheLease()
+	s.pod("kept", s.node.name, app("kept"), stopping(10*time.Second, 3*time.Second))
+	s.budget("kept", "kept", 1)
+	leader, deputy := s.leader(), s.start("NAMESPACE="+s.name)
+	s.send(s.body("rebalance-recommendation", s.node.instance))
+	s.eventually("the leader tries", func() bool { return len(s.requests("kept")) > 0 })
+	leader.kill()
+	deadline := time.Now().Add(45 * time.Second)
+	s.metadata.InterruptSpot("terminate", deadline)
+	s.eventually("the pod is gone", func() bool { return !s.podExists("kept") })
+	if gone := s.gone("kept"); gone.After(deadline) {
+		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+	}
+	if got := deputy.metric(drains); got != 1 {
+		t.Errorf("%v drains are counted", got)
+	}
+	s.leader()
+	s.eventually("the next leader ends it", func() bool { return s.imdsState() == "drained" && len(s.aws.Messages(queueName)) == 0 })
+}
