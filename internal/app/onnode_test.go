@@ -305,7 +305,7 @@ func TestTheEndOfAScheduledChangeUncordonsTheNode(t *testing.T) {
 			if restart {
 				m.start()
 			}
-			m.after(3 * time.Second)
+			m.after(5 * time.Second)
 			m.want("called off", false, "", 1)
 			m.after(time.Hour)
 			if log := m.log.String(); strings.Count(log, "why=scheduled-change-ended") != 2 { // decided, uncordoned

@@ -49,7 +49,9 @@ type Metrics interface {
 type Kinds struct{ Spot, Rebalance, Scheduled, Lifecycle bool }
 
 // A Poller reads the metadata of an instance every [Interval], and has each notice that it finds
-// handled once. A notice whose handling fails is handled again. Set the fields before Run.
+// handled once. A notice whose handling fails is handled again. So that there is no more than one
+// request a second, each poll but the first looks for a spot interruption and for one of the other
+// kinds, in turn. Set the fields before Run.
 type Poller struct {
 	Metadata *Client
 	Handler  Handler
@@ -61,13 +63,13 @@ type Poller struct {
 	Log     *slog.Logger
 	Metrics Metrics
 
-	failed   int             // polls in a row
-	reported string          // the problem that the log has told of last
-	present  map[string]bool // the notices that the present poll has found
+	failed   int                      // polls in a row
+	turn     int                      // polls so far
+	troubles map[notice.Kind]*trouble // looks that fail
 
 	mu       sync.Mutex
 	lastPoll time.Time
-	handled  map[string]bool // notices that are handled, or were without an error
+	handled  map[string]notice.Kind // notices that are handled, or were without an error, by id
 }
 
 // LastAnswer is when the last poll was answered; zero: never. It may be called at any time.
@@ -79,7 +81,7 @@ func (p *Poller) LastAnswer() time.Time {
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too.
 func (p *Poller) Run(ctx context.Context) {
-	p.handled = map[string]bool{}
+	p.handled, p.troubles = map[string]notice.Kind{}, map[notice.Kind]*trouble{}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for next := time.Now(); ; {
@@ -100,60 +102,97 @@ func (p *Poller) Run(ctx context.Context) {
 	}
 }
 
-// note takes in how a poll has ended. A problem is logged once, and its end too.
+// note takes in how a poll has ended.
 func (p *Poller) note(err error) {
 	p.Metrics.PolledMetadata(err)
-	if err == nil {
-		if p.reported != "" {
-			p.Log.Info("the instance metadata can be read again")
+	if err != nil {
+		p.failed++
+		return
+	}
+	p.failed = 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastPoll = time.Now()
+}
+
+// A trouble is that of a look which fails.
+type trouble struct {
+	reported string // what the log has told of; empty: nothing
+}
+
+// noteLook takes in how a look has ended. A problem is logged once, and its end too.
+func (p *Poller) noteLook(kind notice.Kind, err error) {
+	t := p.troubles[kind]
+	switch {
+	case err == nil && t == nil:
+		return
+	case err == nil:
+		if delete(p.troubles, kind); t.reported != "" {
+			p.Log.Info("the instance metadata can be read again", "kind", kind)
 		}
-		p.failed, p.reported = 0, ""
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.lastPoll = time.Now()
+		return
+	case t == nil: // one failure says little
+		p.troubles[kind] = &trouble{}
+		p.Log.Debug("the instance metadata cannot be read: trying again", "error", err, "kind", kind)
 		return
 	}
-	if p.failed++; p.failed == 1 { // one failure says little
-		p.Log.Debug("the instance metadata cannot be read: trying again", "error", err)
-		return
+	if text := err.Error(); text != t.reported {
+		t.reported = text
+		p.Log.Warn("the instance metadata cannot be read: notices are missed until it can; trying again",
+			"error", err, "kind", kind)
 	}
-	if text := err.Error(); text != p.reported {
-		p.reported = text
-		p.Log.Warn("the instance metadata cannot be read: notices are missed until it can; trying again", "error", err)
+}
+
+// A look is for one kind of notice.
+type look struct {
+	kind notice.Kind
+	at   func(context.Context) ([]notice.Notice, error)
+}
+
+// looks are those of the next poll.
+func (p *Poller) looks() []look {
+	var now, others []look
+	if p.Kinds.Spot {
+		now = append(now, look{notice.SpotInterruption, p.spot})
 	}
+	if p.Kinds.Scheduled {
+		others = append(others, look{notice.ScheduledChange, p.scheduled})
+	}
+	if p.Kinds.Lifecycle {
+		others = append(others, look{notice.ASGTerminate, p.termination})
+	}
+	if p.Kinds.Rebalance {
+		others = append(others, look{notice.RebalanceRecommendation, p.rebalance})
+	}
+	if p.turn++; p.turn > 1 && len(others) > 0 {
+		others = others[p.turn%len(others):][:1]
+	}
+	return append(now, others...)
 }
 
 // poll looks once.
 func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
-	p.present = map[string]bool{}
 	var errs []error
-	for _, look := range []struct {
-		wanted bool
-		at     func(context.Context) ([]notice.Notice, error)
-	}{
-		{p.Kinds.Spot, p.spot},
-		{p.Kinds.Lifecycle, p.termination},
-		{p.Kinds.Rebalance, p.rebalance},
-		{p.Kinds.Scheduled, p.scheduled},
-	} {
-		if !look.wanted {
-			continue
-		}
+	for _, look := range p.looks() {
 		notices, err := look.at(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		p.noteLook(look.kind, err)
+		present := map[string]bool{}
 		for _, n := range notices {
 			n.Account, n.Region = p.Identity.Account, p.Identity.Region
-			p.present[n.ID] = true
+			present[n.ID] = true
 			p.handle(ctx, all, n)
 		}
-		if err != nil {
-			errs = append(errs, err)
+		if err == nil {
+			p.forget(look.kind, present)
+			continue
 		}
-		if _, unreadable := errors.AsType[itemError](err); err != nil && !unreadable {
-			break // the others would wait for an answer as long
+		errs = append(errs, err)
+		if _, unreadable := errors.AsType[itemError](err); !unreadable {
+			break // the other would wait for an answer as long
 		}
-	}
-	if len(errs) == 0 {
-		p.forget()
 	}
 	return errors.Join(errs...)
 }
@@ -241,12 +280,12 @@ func (p *Poller) scheduled(ctx context.Context) ([]notice.Notice, error) {
 	return wanted, errors.Join(err, historyErr)
 }
 
-// forget drops the notices that the metadata does not have any more.
-func (p *Poller) forget() {
+// forget drops the notices of a kind that the metadata does not have any more.
+func (p *Poller) forget(kind notice.Kind, present map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id := range p.handled {
-		if !p.present[id] {
+	for id, of := range p.handled {
+		if of == kind && !present[id] {
 			delete(p.handled, id)
 		}
 	}
@@ -256,10 +295,10 @@ func (p *Poller) forget() {
 func (p *Poller) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.handled[n.ID] {
+	if _, done := p.handled[n.ID]; done {
 		return
 	}
-	p.handled[n.ID] = true
+	p.handled[n.ID] = n.Kind
 	all.Go(func() {
 		err := p.Handler.HandleNotice(ctx, n, func() {})
 		if err == nil || ctx.Err() != nil {

@@ -188,9 +188,27 @@ func TestOnlyTheKindsThatAreWantedAreLookedFor(t *testing.T) {
 	})
 }
 
+// With all kinds wanted.
+func TestThereIsNoMoreThanOneRequestASecond(t *testing.T) {
+	polling(t, nil, func(w *world) {
+		w.after(10 * time.Second)
+		count := func() (all int) {
+			for _, path := range []string{itemSpot, itemRebalance, itemScheduled, itemHistory, itemLifecycle} {
+				all += w.metadata.Requests("GET", "/"+path)
+			}
+			return all + w.metadata.Requests("PUT", "/"+tokenPath)
+		}
+		before := count()
+		w.after(10 * time.Minute)
+		if got := count() - before; got < 590 || got > 601 {
+			t.Errorf("%d requests in ten minutes", got)
+		}
+	})
+}
+
 func TestItPollsEveryTwoSecondsWithoutDrift(t *testing.T) {
 	polling(t, nil, func(w *world) {
-		w.metadata.SetFault(awssim.MetadataFault{Delay: 300 * time.Millisecond}) // 4 items: 1.2 s a poll
+		w.metadata.SetFault(awssim.MetadataFault{Delay: 600 * time.Millisecond}) // 2 items: 1.2 s a poll
 		w.after(10*time.Minute + time.Second)
 		ok, failed := w.counts.get()
 		if ok != 300 && ok != 301 || failed != 0 {
@@ -204,6 +222,10 @@ func TestItPollsEveryTwoSecondsWithoutDrift(t *testing.T) {
 
 func TestAFailureIsTriedAgainWithPausesOfAtMostTenSeconds(t *testing.T) {
 	for _, fault := range []awssim.MetadataFault{{Status: 503}, {Hang: true}, {Reset: true}, {Status: 200, Body: "<html>"}, {Status: 401}} {
+		troubles := 1 // the first look fails, and the others are not made
+		if fault.Body != "" {
+			troubles = 3 // each document is none; a lifecycle state can be any text
+		}
 		polling(t, nil, func(w *world) {
 			w.after(time.Second)
 			w.metadata.SetFault(fault)
@@ -221,7 +243,7 @@ func TestAFailureIsTriedAgainWithPausesOfAtMostTenSeconds(t *testing.T) {
 			if got := w.handler.were(); len(got) != 1 {
 				t.Errorf("%+v: after the failure: %v", fault, got)
 			}
-			if log := w.log.String(); strings.Count(log, "level=WARN") != 1 || strings.Count(log, "can be read again") != 1 {
+			if log := w.log.String(); strings.Count(log, "level=WARN") != troubles || strings.Count(log, "can be read again") != troubles {
 				t.Errorf("%+v: the log:\n%s", fault, log)
 			}
 		})
@@ -245,7 +267,7 @@ func TestAChangeThatIsMovedIsHandledAgain(t *testing.T) {
 		e.NotBefore = time.Now().Add(2 * time.Hour)
 		w.metadata.Schedule(e)
 		w.after(10 * time.Second)
-		w.want("imds-instance-event-1-"+second(3600)+" at 2 s", "imds-instance-event-1-"+second(7210)+" at 12 s")
+		w.want("imds-instance-event-1-"+second(3600)+" at 4 s", "imds-instance-event-1-"+second(7210)+" at 16 s")
 	})
 }
 
@@ -265,7 +287,7 @@ func TestTheEndOfAChangeIsHandledIfTheNodeCarriesIt(t *testing.T) {
 			e.State = state
 			w.metadata.Schedule(e)
 			w.after(10 * time.Second)
-			w.want("imds-e-"+second(3610)+" at 12 s", "imds-e-ended at 22 s")
+			w.want("imds-e-"+second(3610)+" at 16 s", "imds-e-ended at 22 s")
 		})
 	}
 }
@@ -275,7 +297,7 @@ func TestTheEndOfAChangeIsFoundByAnotherProcess(t *testing.T) {
 	polling(t, func(p *Poller) { p.Handler.(*handler).changes = []string{"e", "gone"} }, func(w *world) {
 		w.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "canceled", NotBefore: time.Now()})
 		w.after(10 * time.Second)
-		w.want("imds-e-ended at 2 s")
+		w.want("imds-e-ended at 4 s")
 	})
 }
 
@@ -287,7 +309,7 @@ func TestANoticeWhoseHandlingFailsIsHandledAgain(t *testing.T) {
 		w.metadata.Recommend(time.Now())
 		w.after(time.Minute)
 		id := "imds-rebalance-" + second(0)
-		w.want(id+" at 2 s", id+" at 4 s", id+" at 6 s")
+		w.want(id+" at 2 s", id+" at 8 s", id+" at 14 s")
 	})
 }
 
