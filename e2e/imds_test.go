@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -56,6 +58,11 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 // start runs the binary as the DaemonSet would on the node, and waits until it is ready.
 func (s *imdsScenario) start(env ...string) *handler {
 	s.Helper()
+	return s.startProgram(program, env...)
+}
+
+func (s *imdsScenario) startProgram(program string, env ...string) *handler {
+	s.Helper()
 	h := &handler{s: s.scenario, program: program, probes: freePort(s.scenario), metrics: freePort(s.scenario), log: &release.Log{}, exited: make(chan struct{})}
 	h.cmd = exec.CommandContext(context.WithoutCancel(s.ctx), program)
 	h.cmd.Env = slices.Concat([]string{
@@ -78,7 +85,11 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 	began := time.Now()
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
-	t.Logf("cordoned after %s", time.Since(began).Round(10*time.Millisecond))
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("cordoned after %s", took)
+	} else {
+		t.Logf("cordoned after %s", took.Round(10*time.Millisecond))
+	}
 	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
 	if s.cordoned(s.other.name) {
@@ -182,15 +193,39 @@ func (s *scenario) blockAll(app string) error {
 	return err
 }
 
-func TestOnTheNodeAtRest(t *testing.T) {
+// One pod asks the API server for nothing at rest, so a thousand do not either. The pages of the binary
+// count: it is the release's.
+func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	s := newIMDSScenario(t)
 	s.deployment("web", 4)
-	h := s.start()
-	time.Sleep(20 * time.Second)
-	for _, f := range []string{"smaps_rollup", "status"} {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", h.cmd.Process.Pid, f))
-		t.Logf("%s", text)
+	released := filepath.Join(t.TempDir(), release.Name)
+	build := exec.CommandContext(s.ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", released, "../cmd/"+release.Name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	smaps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", h.cmd.Process.Pid))
-	_ = os.WriteFile("/tmp/smaps", smaps, 0o600)
+	h := s.startProgram(released)
+	time.Sleep(15 * time.Second)
+	from := time.Now()
+	s.throughout(30*time.Second, "it is ready", func() bool { return h.get(h.probes, "/readyz") == http.StatusOK })
+	requests := s.audit(func(e sandbox.AuditEvent) bool { return e.Received.After(from) && e.Verb != "watch" })
+	for _, r := range requests {
+		t.Errorf("at rest: %s %s/%s", r.Verb, r.Resource, r.Name)
+	}
+	var all, anonymous int64
+	for line := range strings.Lines(s.procStatus(h)) {
+		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &all) // other lines are other figures
+		_, _ = fmt.Sscanf(line, "RssAnon: %d kB", &anonymous)
+	}
+	t.Logf("resident: %.1f MiB, of these %.1f MiB are no pages of files", float64(all)/1024, float64(anonymous)/1024)
+	if all == 0 || all > 30<<10 {
+		t.Errorf("%d kB are resident", all)
+	}
+}
+
+func (s *imdsScenario) procStatus(h *handler) string {
+	s.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
+	s.must(err)
+	return string(status)
 }

@@ -135,6 +135,7 @@ func (a *App) Run(ctx context.Context) error {
 		return err
 	}
 	defer stopHTTP()
+	go unmapIdlePages(ctx, a.log)
 	// Replicas that stand by watch as well, so that the one that takes over knows the cluster.
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
