@@ -51,6 +51,8 @@ type machine struct {
 	log      bytes.Buffer
 	stops    []func()
 
+	transport http.RoundTripper // of the next process, to the metadata
+
 	mu      sync.Mutex
 	refuses bool // the budget does
 	evicted int
@@ -74,6 +76,7 @@ func onMachine(t *testing.T, story func(m *machine)) {
 				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-1"},
 			},
 		}, m.pod())
+		m.transport = m.metadata.Transport()
 		m.kube.PrependReactor("create", "selfsubjectaccessreviews", mayAll)
 		defer func() {
 			for _, stop := range m.stops {
@@ -150,8 +153,15 @@ func (m *machine) evict() *metav1.Status {
 	return status
 }
 
-// start starts a process. stop is SIGTERM.
+// start starts a process, and gives it a second. stop is SIGTERM.
 func (m *machine) start() (stop func()) {
+	m.Helper()
+	stop = m.begin()
+	m.after(time.Second)
+	return stop
+}
+
+func (m *machine) begin() (stop func()) {
 	m.Helper()
 	ctx, cancel := context.WithCancelCause(m.Context())
 	nodes, err := cluster.NewOfNode(m.kube, nil, ofMetadata, cluster.CordonOptions{}, ownNode)
@@ -167,11 +177,13 @@ func (m *machine) start() (stop func()) {
 		},
 	}
 	a.serveNode()
-	a.own.metadata = imds.New("", m.metadata.Transport())
+	a.own.metadata = imds.New("", m.transport)
 	var all sync.WaitGroup
 	all.Go(func() { nodes.Run(ctx) })
 	all.Go(func() {
-		if err := a.checkNode(ctx); err != nil {
+		if err := a.checkNode(ctx); errors.Is(err, errStory) {
+			return
+		} else if err != nil {
 			m.Errorf("the start: %v", err)
 		}
 		if err := a.stand(ctx); !errors.Is(err, errStory) {
@@ -183,7 +195,6 @@ func (m *machine) start() (stop func()) {
 		all.Wait()
 	})
 	m.stops = append(m.stops, stop)
-	m.after(time.Second)
 	return stop
 }
 
