@@ -1,7 +1,6 @@
 package app
 
 import (
-	"fmt"
 	"os"
 	"syscall"
 )
@@ -24,7 +23,7 @@ func unmapBinary() error {
 	for _, m := range clean {
 		_, _, failed := syscall.RawSyscall(syscall.SYS_MADVISE, m.from, m.to-m.from, syscall.MADV_DONTNEED)
 		if failed != 0 {
-			return fmt.Errorf("madvise: %w", failed)
+			return os.NewSyscallError("madvise", failed)
 		}
 	}
 	return nil
