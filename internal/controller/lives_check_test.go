@@ -192,6 +192,19 @@ func (w *world) blind() bool {
 	return w.troubled("EC2 denied", remembered) || w.troubled("EC2", recovered)
 }
 
+// sighted is when EC2 is asked again after what failed last; it may be to come. w.mu is held.
+func (w *world) sighted() (at time.Time) {
+	for _, t := range w.troubles {
+		switch {
+		case strings.HasPrefix(t.what, "EC2 denied"):
+			at = later(at, t.to.Add(remembered))
+		case strings.HasPrefix(t.what, "EC2"):
+			at = later(at, t.to.Add(recovered))
+		}
+	}
+	return at
+}
+
 // led reports whether the leader has changed in between: what no Node carried went with
 // its memory. w.mu is held.
 func (w *world) led(from, to time.Time) bool {
@@ -432,7 +445,12 @@ func (w *world) drained(r *nodeRecord, n *corev1.Node, now time.Time) {
 	}
 	for _, u := range w.podsOf(r.name) {
 		o := w.ownerOf(u)
-		if o.tolerates || u.GetDeletionTimestamp() != nil || now.Sub(u.GetCreationTimestamp().Time) < 30*time.Second {
+		came := u.GetCreationTimestamp().Time
+		if o.tolerates || u.GetDeletionTimestamp() != nil || now.Sub(came) < 30*time.Second {
+			continue
+		}
+		// A person had opened the node, and closed it again.
+		if r.cordonedBy == person && !r.uncordoned.IsZero() && !came.Before(r.uncordoned.Truncate(time.Second)) && came.Before(r.cordoned) {
 			continue
 		}
 		w.violate(noEarlyEnd, "the drain of node %s of %s, which is %s, ends, and pod %s is there; notices: %s", r.name, m.id, m.state, u.GetName(), w.noticesOf(m))
@@ -465,14 +483,18 @@ func (w *world) isGoing(p *post) bool {
 // have been ready, with their provider id, for long enough, and that no person has
 // opened. w.mu is held.
 func (w *world) openNodes(p *post, now time.Time, when string, node func(name string) *corev1.Node) {
-	if p.kind == "block" && (w.blind() || p.life != p.m.life) { // only EC2 knows its instances; who comes later, comes too late
-		return
+	heardFrom := p.visible
+	if p.kind == "block" { // only EC2 knows its instances; who comes later, comes too late
+		if p.life != p.m.life {
+			return
+		}
+		heardFrom = later(heardFrom, w.sighted())
 	}
 	for _, r := range w.nodes {
 		if r.m != p.m || !r.deleted.IsZero() || !r.provided || !r.ready || w.opened(p) || w.forgotten(p, r) {
 			continue
 		}
-		if w.calm(later(p.visible, later(r.since, r.readySince)), now) < acted {
+		if w.calm(later(heardFrom, later(r.since, r.readySince)), now) < acted {
 			continue
 		}
 		if n := node(r.name); n != nil && n.UID == r.uid && !n.Spec.Unschedulable {
@@ -687,6 +709,10 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 			if other.m == m && other.forged && strings.HasPrefix(other.kind, "forged hook") && (other.done.IsZero() || other.done.After(p.at)) {
 				return
 			}
+			// Auto Scaling waits for the instance, whether that was stopped or not.
+			if open := !now.After(later(other.deadline, other.swept).Add(nearly)); told != nil && other.m == m && other.kind == "hook" && reason && open {
+				return
+			}
 			// Also one of an earlier life, if it came so late that it may be believed for want of an answer,
 			// or if EC2 could not be asked for the launch since, which ends what concerns a scheduled change.
 			late := other.visible.After(p.at.Add(-heard)) && w.troubled("EC2", time.Hour)
@@ -821,6 +847,12 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 			return end.After(a.Started) && t.from.Before(a.Ended)
 		})
 		killed := slices.ContainsFunc(w.killed, func(k time.Time) bool { return k.After(a.Started) && k.Before(a.Ended) })
+		// Who forges a termination makes the hooks without names somebody else's.
+		if p.lost && !w.h.options.othersHook && slices.ContainsFunc(w.posts, func(o *post) bool {
+			return o.m == p.m && strings.HasPrefix(o.kind, "forged hook") && o.visible.Before(p.visible.Add(heard))
+		}) {
+			continue
+		}
 		possible := false
 		for _, r := range w.nodes {
 			there := r.m == p.m && r.provided && (r.deleted.IsZero() || r.deleted.After(a.Ended))

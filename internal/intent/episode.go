@@ -12,7 +12,8 @@ import (
 //
 // The deadline of an entry only ever tightens, with two exceptions: the newest
 // event about a scheduled change says when it takes place, and the deadline of a
-// hook that was assumed gives way to one that is known.
+// hook that was assumed gives way to one that is known. Who had to wait before he could record
+// a notice may bring a deadline that does not count any more: it is left out.
 func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 	if i.hadBefore(e) || i.Finished() && i.Covers(e) {
 		return i
@@ -20,6 +21,7 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 	if i = i.Current(now); i.Finished() {
 		i = i.reopened(now)
 	}
+	e.Deadline = InForce(e.Deadline, now)
 	i.Version = Version
 	if i.CordonedAt.IsZero() {
 		i.CordonedAt = now
@@ -33,7 +35,9 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 		i.Entries = slices.Delete(i.Entries, i.latest(), i.latest()+1)
 	}
 	if hook != nil {
-		i = i.withHook(*hook)
+		h := *hook
+		h.Deadline = InForce(h.Deadline, now)
+		i = i.withHook(h)
 	}
 	return i
 }

@@ -71,6 +71,19 @@ func TestADeadlineOfLongAgoIsNone(t *testing.T) {
 	}
 }
 
+// Who passes a notice on to the next Node of a machine may have waited for EC2 for hours.
+func TestANoticeOfLongAgoBringsNoDeadline(t *testing.T) {
+	terminates := Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Deadline: at(120)}
+	late := at(121).Add(StaleAfter)
+	i := Intent{}.With(change("x", "c", 0, 120), nil, late).With(terminates, &Hook{Name: "drain", Deadline: at(120)}, late)
+	if len(i.Entries) != 2 || len(i.Hooks) != 1 || !i.Deadline().IsZero() || !i.HookDeadline().IsZero() {
+		t.Errorf("a deadline of long ago counts: %+v", i)
+	}
+	if i = (Intent{}).With(change("x", "c", 0, 120), nil, at(120).Add(StaleAfter)); !i.Deadline().Equal(at(120)) {
+		t.Errorf("deadline %s, want the one that has just passed", i.Deadline())
+	}
+}
+
 func TestTheNewestEventSaysWhenAChangeTakesPlace(t *testing.T) {
 	events := []Entry{change("x", "a", 0, 1000), change("x", "b", 60, 9000), change("x", "c", 30, 500)}
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {0, 2, 1}} {

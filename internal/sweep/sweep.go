@@ -165,11 +165,11 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			return
 		}
 		before, known := s.waiting[w.Instance]
-		if !known {
+		if !known || before.replacesRoot != w.ReplacesRoot { // what it waited for before is over
 			waiting[w.Instance] = wait{now, w.ReplacesRoot}
 			return
 		}
-		waiting[w.Instance] = wait{before.since, w.ReplacesRoot}
+		waiting[w.Instance] = before
 		if len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance) { // the rules may leave other hooks to their owners
 			return
 		}
@@ -183,8 +183,8 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			s.Handler.Retained(id, group)
 		}
 	}
+	s.forget(waiting)
 	s.waiting, s.retained = waiting, retained
-	s.forget()
 	var errs []error
 	for group, instances := range overdue {
 		hooks, err := s.hooksOf(ctx, group)
@@ -219,14 +219,15 @@ func (s *Sweep) hooksOf(ctx context.Context, group string) ([]asg.TerminationHoo
 	return hooks, err
 }
 
-// forget drops the actions of instances that do not wait any more: another action of the
-// same name may come, of an instance that returns from a warm pool.
-func (s *Sweep) forget() {
+// forget drops the actions of instances that do not wait any more, or for something else: another
+// action of the same name may come, of an instance that returns from a warm pool or with another
+// root volume.
+func (s *Sweep) forget(waiting map[string]wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.handled, func(a action, _ time.Time) bool {
-		_, waits := s.waiting[a.instance]
-		return !waits
+		w, waits := waiting[a.instance]
+		return !waits || w != s.waiting[a.instance]
 	})
 }
 

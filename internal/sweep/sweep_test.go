@@ -187,6 +187,26 @@ func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 	}
 }
 
+// Its root volume is replaced, and it is terminated right after that: no sweep comes in between.
+func TestAnInstanceThatWaitsForSomethingElseWaitsForAnotherAction(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", ReplacesRoot: true}},
+	}
+	play(t, w, func(after func(int)) {
+		after(2)
+		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		if after(1); len(w.handled) != 1 {
+			t.Fatalf("the next notice had no time to come: handled %+v", w.handled)
+		}
+		after(2)
+	})
+	if len(w.handled) != 2 || w.handled[0].ID == w.handled[1].ID ||
+		w.handled[0].Hook.Action != notice.ReplaceRootVolume || w.handled[1].Hook.Action != "" {
+		t.Errorf("handled %+v", w.handled)
+	}
+}
+
 func TestWhatIsNotLostIsLeftAlone(t *testing.T) {
 	for name, w := range map[string]*world{
 		"a notice has told of the termination":       {told: true},
