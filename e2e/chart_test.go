@@ -180,6 +180,7 @@ func TestReleasesOfOneNameCanBeInTwoNamespaces(t *testing.T) {
 	c.helm(values...)
 	first := c.namespace
 	c.in(c.name + "-other")
+	otherRights.Store(c.namespace, true) // its rights are taken away below
 	c.helm(values...)
 	c.runPod().awaitLead()
 	c.run("uninstall", c.release, "--wait")

@@ -75,8 +75,11 @@ func prepare(m *testing.M) error {
 		return err
 	}
 	// The test program exits with what Run returned.
-	if m.Run() == 0 && wholeSuite() {
-		err = checkPrivileges(shared)
+	if m.Run() == 0 {
+		err = checkRefusals(shared)
+		if wholeSuite() {
+			err = errors.Join(err, checkPrivileges(shared))
+		}
 	}
 	return errors.Join(err, shared.Stop())
 }
@@ -127,7 +130,7 @@ func newScenarioIn(t *testing.T, cluster *sandbox.Cluster) *scenario {
 	s := &scenario{T: t, ctx: t.Context(), number: number.Add(1), cluster: cluster, kube: cluster.Client()}
 	s.name = fmt.Sprintf("s%d", s.number)
 	s.openAccount(awssim.Options{})
-	s.must(release.Apply(s.ctx, s.cluster, manifests, s.name, "Deployment"))
+	s.apply(manifests, s.name, "Deployment")
 	// The scenario's own pods, in the same namespace, are none of Pod Security's business.
 	_, err := s.kube.CoreV1().Namespaces().Patch(s.ctx, s.name, types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
 	s.must(err)
@@ -144,6 +147,17 @@ func (s *scenario) openAccount(o awssim.Options) {
 	s.must(err)
 	s.aws, s.endpoint = account, endpoint
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
+}
+
+// apply is release.Apply, until the end of the scenario for what each request of the cluster is compared with.
+func (s *scenario) apply(path, namespace string, skip ...string) {
+	s.Helper()
+	s.must(release.Apply(s.ctx, s.cluster, path, namespace, skip...))
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), soon)
+		defer cancel()
+		_ = release.RemovePolicies(ctx, s.cluster, namespace) // the API server may be what the scenario has ended
+	})
 }
 
 func (s *scenario) must(err error) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
 
+// daemonSetHome ends the name of the namespace of a DaemonSet.
+const daemonSetHome = "-daemonset"
+
 // An imdsScenario has a node, the metadata of its instance, and what the chart makes for the DaemonSet:
 // its ServiceAccount and exactly its rights.
 type imdsScenario struct {
@@ -32,7 +36,8 @@ type imdsScenario struct {
 	other      node // which is none of its business
 	metadata   *awssim.Metadata
 	url        string // of the metadata
-	kubeconfig string
+	home       string // namespace of the release
+	kubeconfig string // of the handler's pod on node
 }
 
 func newIMDSScenario(t *testing.T) *imdsScenario {
@@ -44,15 +49,47 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 	var err error
 	s.url, err = s.metadata.Listen(s.ctx, "127.0.0.1:0")
 	s.must(err)
-	home := s.name + "-daemonset"
+	home := s.name + daemonSetHome
 	_, err = s.kube.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home}}, metav1.CreateOptions{})
 	s.must(err)
-	rendered := filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml")
-	s.must(release.Apply(s.ctx, s.cluster, rendered, home, "DaemonSet", "Service"))
+	s.apply(filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml"), home, "DaemonSet", "Service")
+	s.home = home
 	s.onNode = "system:serviceaccount:" + home + ":nth-" + release.Name
-	s.kubeconfig, err = s.cluster.ServiceAccountKubeconfig(s.ctx, home, "nth-"+release.Name)
+	s.kubeconfig, err = s.cluster.PodKubeconfig(s.ctx, s.handlerPod())
 	s.must(err)
 	return s
+}
+
+// handlerPod is a pod of a DaemonSet on the node, with the ServiceAccount of the release.
+func (s *imdsScenario) handlerPod() *corev1.Pod {
+	s.Helper()
+	labels := map[string]string{"app": "handler"}
+	_, err := s.kube.AppsV1().DaemonSets(s.home).Create(s.ctx, &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "handler"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					ServiceAccountName: "nth-" + release.Name,
+					NodeSelector:       map[string]string{corev1.LabelHostname: s.node.name},
+					Tolerations:        []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					Containers:         []corev1.Container{{Name: "c", Image: "none"}},
+				},
+			},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	var pod *corev1.Pod
+	s.eventually("the handler's pod runs", func() bool {
+		pods, err := s.kube.CoreV1().Pods(s.home).List(s.ctx, metav1.ListOptions{LabelSelector: "app=handler", FieldSelector: "status.phase=Running"})
+		s.must(err)
+		if len(pods.Items) == 1 {
+			pod = &pods.Items[0]
+		}
+		return pod != nil
+	})
+	return pod
 }
 
 // start runs the binary as the DaemonSet would on the node, and waits until it is ready.

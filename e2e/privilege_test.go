@@ -91,12 +91,8 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 	}
 	used := map[right]bool{}
 	_, err = cluster.Audit(func(e sandbox.AuditEvent) bool {
-		namespace, ours := strings.CutSuffix(strings.TrimPrefix(e.User, "system:serviceaccount:"), ":"+release.Name)
-		if !ours {
+		if _, account := handlerOf(e); account != release.Name {
 			return false
-		}
-		if _, other := otherRights.Load(namespace); e.Code == http.StatusForbidden && !other {
-			wrong = append(wrong, fmt.Errorf("denied in scenario %s: %s %s", namespace, e.Verb, e.URI))
 		}
 		for _, name := range []string{"", e.Name} {
 			used[right{e.Verb, e.Group, strings.TrimSuffix(e.Resource+"/"+e.Subresource, "/"), name}] = true
@@ -112,6 +108,30 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 		}
 	}
 	return errors.Join(wrong...)
+}
+
+// handlerOf is the namespace and the ServiceAccount of the handler that made a request; empty if none did.
+func handlerOf(e sandbox.AuditEvent) (namespace, account string) {
+	if user, ok := strings.CutPrefix(e.User, "system:serviceaccount:"); ok && strings.HasSuffix(user, release.Name) {
+		namespace, account, _ = strings.Cut(user, ":")
+	}
+	return namespace, account
+}
+
+// checkRefusals tells what the roles or, of what they allow, the admission policies have refused.
+func checkRefusals(cluster *sandbox.Cluster) error {
+	var wrong []error
+	_, err := cluster.Audit(func(e sandbox.AuditEvent) bool {
+		namespace, account := handlerOf(e)
+		if account == "" || e.Code != http.StatusForbidden && e.Code != http.StatusUnprocessableEntity {
+			return false
+		}
+		if _, other := otherRights.Load(strings.TrimSuffix(namespace, daemonSetHome)); !other {
+			wrong = append(wrong, fmt.Errorf("refused in scenario %s: %s %s, status %d", namespace, e.Verb, e.URI, e.Code))
+		}
+		return false
+	})
+	return errors.Join(append(wrong, err)...)
 }
 
 // otherRights are the scenarios, by name, that take rights away from their handlers,

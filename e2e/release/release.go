@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -72,6 +73,9 @@ func Apply(ctx context.Context, cluster *sandbox.Cluster, path, namespace string
 
 // move puts an object into the namespace, or names it after it.
 func move(object *unstructured.Unstructured, namespace string) error {
+	if strings.HasPrefix(object.GetKind(), "ValidatingAdmissionPolicy") {
+		return movePolicy(object, namespace)
+	}
 	if object.GetNamespace() != "" {
 		object.SetNamespace(namespace)
 	} else {
@@ -91,6 +95,48 @@ func move(object *unstructured.Unstructured, namespace string) error {
 		return unstructured.SetNestedField(object.Object, namespace, "roleRef", "name")
 	}
 	return nil
+}
+
+// account is the user name of a ServiceAccount, up to its namespace.
+var account = regexp.MustCompile(`system:serviceaccount:[^:]+:`)
+
+// movePolicy names a ValidatingAdmissionPolicy or its binding after the namespace and what it is about, and makes it
+// one for the ServiceAccount there.
+func movePolicy(object *unstructured.Unstructured, namespace string) error {
+	parts := strings.Split(object.GetName(), ".")
+	name := namespace + "." + parts[len(parts)-1]
+	object.SetName(name)
+	if object.GetKind() == "ValidatingAdmissionPolicyBinding" {
+		return unstructured.SetNestedField(object.Object, name, "spec", "policyName")
+	}
+	conditions, _, err := unstructured.NestedSlice(object.Object, "spec", "matchConditions")
+	if err != nil {
+		return err
+	}
+	for _, c := range conditions {
+		c := c.(map[string]any)
+		c["expression"] = account.ReplaceAllString(c["expression"].(string), "system:serviceaccount:"+namespace+":")
+	}
+	return unstructured.SetNestedSlice(object.Object, conditions, "spec", "matchConditions")
+}
+
+// RemovePolicies removes the admission policies that Apply has made in a namespace: in a cluster with many releases
+// each request would be compared with all of them.
+func RemovePolicies(ctx context.Context, cluster *sandbox.Cluster, namespace string) error {
+	client := cluster.Client().AdmissionregistrationV1()
+	policies, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, p := range policies.Items {
+		if !strings.HasPrefix(p.Name, namespace+".") {
+			continue
+		}
+		err = errors.Join(err,
+			client.ValidatingAdmissionPolicyBindings().Delete(ctx, p.Name, metav1.DeleteOptions{}),
+			client.ValidatingAdmissionPolicies().Delete(ctx, p.Name, metav1.DeleteOptions{}))
+	}
+	return err
 }
 
 // Policy is the policy in a file of deploy/iam, for a queue and its dead-letter queue in an account.

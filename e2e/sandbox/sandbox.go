@@ -23,6 +23,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -283,10 +284,24 @@ func (c *Cluster) kubeconfigOf(user string) string {
 // ServiceAccount, which must exist, and so with its rights and no others. The
 // token is valid for a day, the file gone after Stop. Each call writes another file.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (path string, err error) {
+	return c.tokenKubeconfig(ctx, namespace, name, nil)
+}
+
+// PodKubeconfig is ServiceAccountKubeconfig with a token as the kubelet gives it to a pod, which has been
+// scheduled: it names the pod and its node, and ends with the pod.
+func (c *Cluster) PodKubeconfig(ctx context.Context, pod *corev1.Pod) (path string, err error) {
+	return c.tokenKubeconfig(ctx, pod.Namespace, pod.Spec.ServiceAccountName, &authenticationv1.BoundObjectReference{
+		APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+	})
+}
+
+func (c *Cluster) tokenKubeconfig(
+	ctx context.Context, namespace, name string, bound *authenticationv1.BoundObjectReference,
+) (path string, err error) {
 	day := int64((24 * time.Hour).Seconds())
+	request := authenticationv1.TokenRequestSpec{ExpirationSeconds: &day, BoundObjectRef: bound}
 	token, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}},
-		metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: request}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("request a token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}

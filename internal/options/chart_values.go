@@ -123,6 +123,17 @@ func chartObjects(texts schema) []chartValue {
 			words: "Create the ClusterRole, the Role and their bindings. Without them the start fails and lists " +
 				"what is missing.",
 		},
+		{
+			path: "admissionPolicy.create", schema: anyBool, def: "true",
+			words: "Create ValidatingAdmissionPolicies, which limit what the ServiceAccount may change to what the " +
+				"handler changes and, in IMDS mode, to the node of the pod. There are none on Kubernetes 1.29, and none " +
+				"for the ServiceAccount default. An account of yours must have no other use.",
+		},
+		{
+			path: "admissionPolicy.evictions", schema: anyBool, def: "true",
+			words: "In IMDS mode, limit evictions too. For each eviction in the cluster the API server then goes " +
+				"through the pods of its namespace.",
+		},
 
 		{
 			heading: "Pods", path: "replicas", schema: anyInteger, def: "2",
