@@ -191,10 +191,15 @@ func (s *scenario) node(name, instance string) node {
 
 // add adds the instance of a node and its ready Node.
 func (s *scenario) add(ctx context.Context, n node) error {
-	if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed, Lifecycle: "spot", LaunchTime: time.Now().Add(-time.Hour)}); err != nil {
+	if err := s.aws.PutInstance(instanceOf(n)); err != nil {
 		return err
 	}
 	return s.register(ctx, n)
+}
+
+// instanceOf is the instance of a node, which has run for an hour.
+func instanceOf(n node) awssim.Instance {
+	return awssim.Instance{ID: n.instance, Tags: managed, Lifecycle: "spot", LaunchTime: time.Now().Add(-time.Hour)}
 }
 
 // join adds a ready Node for an instance.

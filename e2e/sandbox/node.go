@@ -28,8 +28,8 @@ const (
 // NodeSpec describes a node of a cluster.
 type NodeSpec struct {
 	Name        string
-	ProviderID  string // such as aws:///eu-west-1a/i-0123456789abcdef0
-	Labels      map[string]string
+	ProviderID  string            // such as aws:///eu-west-1a/i-0123456789abcdef0
+	Labels      map[string]string // kubernetes.io/os is linux unless they say otherwise
 	Annotations map[string]string
 	Taints      []corev1.Taint
 	NotReady    bool // until SetReady
@@ -64,6 +64,7 @@ func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*corev1.Node, err
 		},
 	}
 	maps.Copy(node.Labels, spec.Labels)
+	node.Status.NodeInfo.OperatingSystem = node.Labels[corev1.LabelOSStable]
 	maps.Copy(node.Annotations, spec.Annotations)
 	if spec.NotReady {
 		node.Annotations[NotReady] = ""

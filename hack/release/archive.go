@@ -100,7 +100,7 @@ func (b *builder) archive(made program, path string) error {
 		return err
 	}
 	err = writePacked(path+".tar.gz", []file{
-		{programName, 0o755, content},
+		{made.file(), 0o755, content},
 		{licenceFile, 0o644, b.licence},
 		{noticesFile, 0o644, notices(made.components)},
 	})

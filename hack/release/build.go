@@ -17,9 +17,11 @@ import (
 // A platform is an operating system and an architecture, as Go names them.
 type platform struct{ os, arch string }
 
-// The program runs in a cluster on Linux, and against one from where its
+// The program runs in a cluster on Linux and, on its own node, on Windows; and against one from where its
 // operators sit.
-var allPlatforms = []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
+var allPlatforms = []platform{
+	{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"darwin", "amd64"}, {"darwin", "arm64"},
+}
 
 func parsePlatforms(list string) ([]platform, error) {
 	var all []platform
@@ -36,6 +38,19 @@ func parsePlatforms(list string) ([]platform, error) {
 
 // String is such as linux/amd64.
 func (p platform) String() string { return p.os + "/" + p.arch }
+
+// inImage reports whether the image is for this platform too.
+func (p platform) inImage() bool { return p.os == "linux" || p.os == windows }
+
+const windows = "windows"
+
+// file is the name of the program.
+func (p platform) file() string {
+	if p.os == windows {
+		return programName + ".exe"
+	}
+	return programName
+}
 
 // fipsModule is the newest snapshot of the Go Cryptographic Module with a
 // certificate among those that come with Go. A test tells when there is a newer one.

@@ -52,7 +52,7 @@ func (s source) image(ctx context.Context, dir, reference string, out io.Writer)
 	defer b.close()
 	var programs []program
 	for _, p := range s.platforms {
-		if p.os != "linux" {
+		if !p.inImage() || s.fips && p.os == windows {
 			continue
 		}
 		made, err := b.program(ctx, p, s.fips)
@@ -79,7 +79,7 @@ func (s source) image(ctx context.Context, dir, reference string, out io.Writer)
 	return pushLayout(ctx, dir, reference)
 }
 
-// compose makes the image of programs for Linux.
+// compose makes the image of programs for Linux and Windows.
 func (b *builder) compose(ctx context.Context, programs []program, fips bool) (*image, error) {
 	i := &image{tag: b.version, programs: programs}
 	if fips {
@@ -95,29 +95,14 @@ func (b *builder) compose(ctx context.Context, programs []program, fips bool) (*
 		return nil, err
 	}
 	for _, p := range programs {
-		p.components = append(slices.Clone(p.components), roots)
-		content, err := os.ReadFile(p.path)
+		if p.os != windows { // which has its own certificates
+			p.components = append(slices.Clone(p.components), roots)
+		}
+		made, err := b.imageOf(p, base)
 		if err != nil {
 			return nil, err
 		}
-		top, err := layer(append(b.licenceFiles(p.components), file{name: programName, mode: 0o755, content: content}))
-		if err != nil {
-			return nil, err
-		}
-		made := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-		if made, err = mutate.AppendLayers(made, base, top); err != nil {
-			return nil, err
-		}
-		config, err := made.ConfigFile()
-		if err != nil {
-			return nil, err
-		}
-		config = config.DeepCopy()
-		config.OS, config.Architecture = p.os, p.arch
-		config.Config = v1.Config{
-			User: user, Entrypoint: []string{"/" + programName}, WorkingDir: "/", Labels: b.labels(i.tag),
-		}
-		if made, err = mutate.ConfigFile(made, config); err != nil {
+		if made, err = b.configure(made, p, i.tag); err != nil {
 			return nil, err
 		}
 		bom, err := b.bom(cyclonedx.ComponentTypeContainer, p.components, p.settings()...)
@@ -144,6 +129,45 @@ func (b *builder) compose(ctx context.Context, programs []program, fips bool) (*
 		return nil, err
 	}
 	return i, i.refer(*descriptor, i.bom)
+}
+
+// imageOf is the image for one platform, of which nothing is said so far.
+func (b *builder) imageOf(p program, base v1.Layer) (v1.Image, error) {
+	content, err := os.ReadFile(p.path)
+	if err != nil {
+		return nil, err
+	}
+	itself, licences := file{name: p.file(), mode: 0o755, content: content}, b.licenceFiles(p.components)
+	made := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if p.os == windows {
+		only, err := layer(windowsFiles(itself, licences))
+		if err != nil {
+			return nil, err
+		}
+		return mutate.AppendLayers(made, only)
+	}
+	top, err := layer(append(licences, itself))
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(made, base, top)
+}
+
+// configure says what an image is for and how it runs.
+func (b *builder) configure(made v1.Image, p program, tag string) (v1.Image, error) {
+	config, err := made.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = p.os, p.arch
+	config.Config = v1.Config{
+		User: user, Entrypoint: []string{"/" + programName}, WorkingDir: "/", Labels: b.labels(tag),
+	}
+	if p.os == windows { // its directory depends on containerd, and its user is the pod's
+		config.Config = v1.Config{Entrypoint: []string{p.file()}, Labels: b.labels(tag)}
+	}
+	return mutate.ConfigFile(made, config)
 }
 
 // labels are those of the image, and the annotations of its index: registries show

@@ -47,7 +47,7 @@ type source struct {
 	version, commit string
 	builder, run    string // URIs of what builds, and of its run; the run may be empty
 	fips            bool   // make the image with the certified cryptographic module
-	// Of the program; the images have those of Linux.
+	// Of the program; the images have those of Linux and Windows, with FIPS those of Linux.
 	platforms []platform
 }
 
@@ -147,7 +147,7 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 				return err
 			}
 			programs = append(programs, made)
-			if p.os == "linux" {
+			if p.inImage() {
 				ofImage = append(ofImage, made)
 			}
 		}

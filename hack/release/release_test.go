@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"crypto/x509"
 	"debug/buildinfo"
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -60,9 +62,9 @@ var aLibrary = component{
 func imageOf(t *testing.T) (made *image, dir string) {
 	t.Helper()
 	var programs []program
-	for _, p := range allPlatforms[:2] {
+	for _, p := range allPlatforms[:3] {
 		path := filepath.Join(t.TempDir(), p.arch)
-		if err := os.WriteFile(path, []byte("program for "+p.arch), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte("program for "+p.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		programs = append(programs, program{
@@ -150,13 +152,17 @@ func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		files := filesOf(t, image)
+		if m.Platform.OS == windows {
+			checkWindows(t, config, files)
+			continue
+		}
 		if c := config.Config; c.User != user || !slices.Equal(c.Entrypoint, []string{"/" + programName}) ||
 			config.Platform().String() != m.Platform.String() || c.Labels["org.opencontainers.image.source"] != repository ||
 			c.Labels["org.opencontainers.image.version"] != tree.version || c.Labels["org.opencontainers.image.revision"] != tree.commit {
 			t.Errorf("config of %s: %+v", m.Platform, config)
 		}
-		files := filesOf(t, image)
-		if got := files[programName]; got.Mode != 0o755 || string(got.content) != "program for "+m.Platform.Architecture {
+		if got := files[programName]; got.Mode != 0o755 || string(got.content) != "program for "+m.Platform.String() {
 			t.Errorf("the program is %q with mode %o", got.content, got.Mode)
 		}
 		if got := files["tmp"]; got.Header == nil || got.Mode != 0o1777 {
@@ -175,8 +181,74 @@ func TestTheImageIsWhatTheDockerfileSays(t *testing.T) {
 			}
 		}
 	}
-	if !slices.Equal(architectures, []string{"linux/amd64", "linux/arm64"}) {
+	if !slices.Equal(architectures, []string{"linux/amd64", "linux/arm64", "windows/amd64"}) {
 		t.Errorf("platforms: %v", architectures)
+	}
+}
+
+// checkWindows expects an image of one layer that a HostProcess container runs: Windows has seen none so far.
+func checkWindows(t *testing.T, config *v1.ConfigFile, files map[string]unpacked) {
+	t.Helper()
+	if c := config.Config; !slices.Equal(c.Entrypoint, []string{programName + ".exe"}) || c.User != "" || len(config.RootFS.DiffIDs) != 1 ||
+		config.OSVersion != "" || c.Labels["org.opencontainers.image.version"] != tree.version {
+		t.Errorf("config: %+v", config)
+	}
+	if got := files["Files/"+programName+".exe"]; string(got.content) != "program for windows/amd64" {
+		t.Errorf("the program is %q", got.content)
+	}
+	if string(files["Files/licenses/LICENSE"].content) != readText(t, tree.root, "LICENSE") ||
+		!strings.Contains(string(files["Files/licenses/"+noticesFile].content), "example.com/library v1.0.0: MIT\n") {
+		t.Error("it lacks licences")
+	}
+	for name, f := range files {
+		if dir := path.Dir(name); dir != "." && files[dir].Header == nil {
+			t.Errorf("%s has no directory", name)
+		}
+		if f.Typeflag == tar.TypeReg && path.Dir(name) == "Files/Windows/System32/config" {
+			checkHive(t, path.Base(name), f.content)
+		}
+	}
+	for _, name := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
+		if files["Files/Windows/System32/config/"+name].Header == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+// checkHive reads a hive as its format is described: a base block with its checksum, then one bin whose cells follow one
+// another to its end, with a root key of that name and a security descriptor.
+func checkHive(t *testing.T, name string, hive []byte) {
+	t.Helper()
+	number := func(at int) int { return int(int32(binary.LittleEndian.Uint32(hive[at:]))) }
+	if len(hive) != 8192 || string(hive[:4]) != "regf" || number(4) != number(8) || string(hive[4096:4100]) != "hbin" || number(40) != 4096 {
+		t.Fatalf("%s is no hive of one bin", name)
+	}
+	sum := 0
+	for at := 0; at < 508; at += 4 {
+		sum ^= number(at)
+	}
+	if sum != number(508) {
+		t.Errorf("%s has the checksum %x, not %x", name, number(508), sum)
+	}
+	cells := map[int][]byte{} // those in use
+	at := 4096 + 32
+	for at < len(hive) {
+		size := number(at)
+		if size == 0 || size%8 != 0 {
+			t.Fatalf("%s: a cell of %d bytes at %d", name, size, at)
+		}
+		if size < 0 {
+			cells[at-4096] = hive[at+4 : at-size]
+		}
+		at += max(size, -size)
+	}
+	root := cells[number(36)]
+	if at != len(hive) || len(cells) != 2 || string(root[:2]) != "nk" || string(root[76:76+int(root[72])]) != name {
+		t.Fatalf("%s: the cells end at %d, the root is %q", name, at, root)
+	}
+	security := cells[int(binary.LittleEndian.Uint32(root[44:]))]
+	if string(security[:2]) != "sk" || int(security[16]) > len(security)-20 || security[20] != 1 {
+		t.Errorf("%s: the security descriptor is %x", name, security)
 	}
 }
 
@@ -241,8 +313,12 @@ func TestAnImageIsPushedAsItIsWithItsBillsOfMaterials(t *testing.T) {
 			t.Fatal(err)
 		}
 		subjects := []string{digest(t, pulled)}
+		ofWindows := ""
 		for _, m := range manifest.Manifests {
 			subjects = append(subjects, m.Digest.String())
+			if m.Platform.OS == windows {
+				ofWindows = m.Digest.String()
+			}
 		}
 		for _, subject := range subjects {
 			for _, bom := range referrers(t, ref.Context().Digest(subject)) {
@@ -250,7 +326,7 @@ func TestAnImageIsPushedAsItIsWithItsBillsOfMaterials(t *testing.T) {
 				for _, c := range *bom.Components {
 					names[c.Name] = true
 				}
-				if !names[aLibrary.path] || !names[certificates] || bom.Metadata.Component.Type != cyclonedx.ComponentTypeContainer {
+				if !names[aLibrary.path] || names[certificates] == (subject == ofWindows) || bom.Metadata.Component.Type != cyclonedx.ComponentTypeContainer {
 					t.Errorf("%s is said to be made of %v", subject, names)
 				}
 			}

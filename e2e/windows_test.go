@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+)
+
+// windows makes a pod one for nodes with Windows, which keep others away by a taint.
+func windows(spec *corev1.PodSpec) {
+	spec.OS = &corev1.PodOS{Name: corev1.Windows}
+	if spec.NodeSelector == nil {
+		spec.NodeSelector = map[string]string{}
+	}
+	spec.NodeSelector[corev1.LabelOSStable] = "windows"
+	spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: "os", Value: "windows", Effect: corev1.TaintEffectNoSchedule})
+}
+
+// hostProcess makes it one that runs on the machine itself, as a network plugin does.
+func hostProcess(spec *corev1.PodSpec) {
+	windows(spec)
+	spec.HostNetwork = true
+	spec.SecurityContext = &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{
+		HostProcess: new(true), RunAsUserName: new(`NT AUTHORITY\SYSTEM`),
+	}}
+}
+
+// The handler runs on Linux, and talks to the API server alone.
+func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
+	s := newScenario(t)
+	var nodes []node
+	for k, name := range []string{"win-1", "win-2"} {
+		n := node{s.name + "-" + name, s.id(k)}
+		s.must(s.addWindows(n))
+		nodes = append(nodes, n)
+	}
+	linux := s.node(s.name+"-linux", s.id(2))
+
+	// Images of Windows start and stop slowly.
+	const grace, stop = int64(90), 8 * time.Second
+	s.deployment("web", 2, func(p *corev1.PodTemplateSpec) {
+		windows(&p.Spec)
+		p.Spec.TerminationGracePeriodSeconds = new(grace)
+		p.Annotations = map[string]string{sandbox.StopAfter: stopAfter(stop)}
+	})
+	s.budget("web", "web", 1)
+	agents := s.daemonSet("agent", func(p *corev1.PodTemplateSpec) { hostProcess(&p.Spec) })
+	if len(agents) != len(nodes) {
+		t.Fatalf("%d pods of the DaemonSet, want one on each node with Windows", len(agents))
+	}
+	s.pod("single", nodes[0].name, func(p *corev1.Pod) { hostProcess(&p.Spec) })
+	s.pod("linux", linux.name)
+
+	s.leader("--taint-node")
+	began := time.Now()
+	message := s.send(s.body("spot-interruption", nodes[0].instance))
+	s.eventually("the node is cordoned", func() bool { return s.cordoned(nodes[0].name) })
+	s.awaitDeleted(2*time.Minute, message)
+	s.drainedBefore(message, nodes[0])
+	if took := time.Since(began); took < stop {
+		t.Errorf("drained after %s, before a pod can have stopped", took)
+	}
+	after := s.getNode(nodes[0].name)
+	if state := after.Labels[cluster.StateLabel]; state != cluster.StateDrained || !tainted(after.Spec.Taints, "os") {
+		t.Errorf("the state is %q, the taints are %v", state, after.Spec.Taints)
+	}
+	for _, e := range s.evictions() {
+		if e.Verb == "delete" {
+			t.Errorf("pod %s was deleted, and not evicted", e.Name)
+		}
+	}
+	for _, name := range append(agents, "linux") {
+		if !s.podExists(name) {
+			t.Errorf("pod %s is gone", name)
+		}
+	}
+	if s.podExists("single") {
+		t.Error("a host-process pod without a DaemonSet has stayed")
+	}
+	s.eventually("the application runs on the other node", func() bool { return s.readyReplicas("web") == 2 })
+	if s.cordoned(nodes[1].name) || s.cordoned(linux.name) {
+		t.Error("another node is cordoned too")
+	}
+}
+
+// A deadline leaves a pod with a longer grace period what time there is, on Windows too.
+func TestAWindowsPodThatIgnoresItsEndIsForcedInTime(t *testing.T) {
+	s := newScenario(t)
+	n := node{s.name + "-win", s.id(0)}
+	s.must(s.addWindows(n))
+	s.pod("slow", n.name, func(p *corev1.Pod) {
+		windows(&p.Spec)
+		p.Spec.TerminationGracePeriodSeconds = new(int64(600))
+		p.Annotations[sandbox.StopAfter] = stopAfter(10 * time.Minute)
+	})
+	s.leader()
+	const left = 30 * time.Second // of the two minutes of a spot interruption
+	s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", n.instance))
+	s.eventually("the pod is gone", func() bool { return !s.podExists("slow") })
+	s.eventually("the drain has ended", func() bool { return s.getNode(n.name).Labels[cluster.StateLabel] == cluster.StateDrained })
+}
+
+// addWindows adds the instance of a node with Windows and its ready Node, with the taint that keeps other pods away.
+func (s *scenario) addWindows(n node) error {
+	if err := s.aws.PutInstance(instanceOf(n)); err != nil {
+		return err
+	}
+	_, err := s.cluster.AddNode(s.ctx, sandbox.NodeSpec{
+		Name: n.name, ProviderID: "aws:///us-east-1a/" + n.instance,
+		Labels: map[string]string{"scenario": s.name, corev1.LabelOSStable: "windows"},
+		Taints: []corev1.Taint{{Key: "os", Value: "windows", Effect: corev1.TaintEffectNoSchedule}},
+	})
+	return err
+}
