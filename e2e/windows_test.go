@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -48,7 +49,7 @@ func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
 		p.Annotations = map[string]string{sandbox.StopAfter: stopAfter(stop)}
 	})
 	s.budget("web", "web", 1)
-	agents := s.daemonSet("agent", func(p *corev1.PodTemplateSpec) { hostProcess(&p.Spec) })
+	agents := s.daemonSet("network", func(p *corev1.PodTemplateSpec) { hostProcess(&p.Spec) })
 	if len(agents) != len(nodes) {
 		t.Fatalf("%d pods of the DaemonSet, want one on each node with Windows", len(agents))
 	}
@@ -115,4 +116,31 @@ func (s *scenario) addWindows(n node) error {
 		Taints: []corev1.Taint{{Key: "os", Value: "windows", Effect: corev1.TaintEffectNoSchedule}},
 	})
 	return err
+}
+
+// No kubelet of Windows is here: the API server, its controllers and the scheduler take the pods, and KWOK says that
+// they run.
+func TestTheChartPutsAPodOnEachNodeWithWindows(t *testing.T) {
+	c := newChartScenario(t)
+	c.namespaceEnforces("privileged")
+	c.home(nil)
+	win := c.name + "-win"
+	_, err := c.cluster.AddNode(c.ctx, sandbox.NodeSpec{
+		Name: win, Labels: map[string]string{"home": c.name, corev1.LabelOSStable: "windows"},
+		Taints: []corev1.Taint{{Key: "os", Value: "windows", Effect: corev1.TaintEffectNoSchedule}},
+	})
+	c.must(err)
+	c.helm("--set=enableSqsTerminationDraining=false,targetNodeOs=linux windows", "--set=nodeSelector.home="+c.name)
+	for name, want := range map[string]int32{"": 2, "-win": 1} {
+		set, err := c.kube.AppsV1().DaemonSets(c.namespace).Get(c.ctx, c.release+"-node-termination-handler"+name, metav1.GetOptions{})
+		c.must(err)
+		if set.Status.NumberReady != want {
+			t.Errorf("%s has %d pods that are ready, want %d", set.Name, set.Status.NumberReady, want)
+		}
+	}
+	pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + win})
+	c.must(err)
+	if len(pods.Items) != 1 || !*pods.Items[0].Spec.SecurityContext.WindowsOptions.HostProcess {
+		t.Errorf("on the node with Windows: %+v", pods.Items)
+	}
 }

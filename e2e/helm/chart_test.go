@@ -281,7 +281,7 @@ func TestObjectsOfTwoNamespacesDoNotMeet(t *testing.T) {
 			}
 			names[id] = namespace
 		}
-		if cluster != 4 {
+		if cluster != 12 {
 			t.Errorf("%d objects without a namespace in %s", cluster, namespace)
 		}
 	}

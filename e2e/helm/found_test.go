@@ -43,6 +43,8 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		tag   string            // what the tag of the image begins with; empty: the version of the chart does
 		none  []string          // kinds that are not made
 		imds  bool              // a DaemonSet
+		// A DaemonSet for Windows alone.
+		windows bool
 	}{
 		{
 			name: "IMDS mode beside Karpenter", files: []string{imds}, imds: true,
@@ -75,7 +77,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		},
 
 		{
-			name: "all values of NTH", files: []string{nthValues}, imds: true, notes: []string{"windowsTolerations: there is no image for Windows"},
+			name: "all values of NTH", files: []string{nthValues}, imds: true, notes: []string{"windowsTolerations: targetNodeOs does not name windows"},
 			env: map[string]string{"WORKERS": "", "ENABLE_PROMETHEUS_SERVER": "false", "ENABLE_PROBES_SERVER": "false", "ENABLE_REBALANCE_DRAINING": "false"},
 		},
 		{
@@ -91,7 +93,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		},
 		{name: "NTH's example of queue mode", files: []string{"nth-example-queue.yaml"}, env: map[string]string{"CHECK_TAG_BEFORE_DRAINING": "false"}},
 		{name: "NTH's example of IMDS mode", files: []string{"nth-example-imds-linux.yaml"}, imds: true},
-		{name: "NTH's example for Windows", files: []string{"nth-example-imds-windows.yaml"}, says: "there is no image for Windows"},
+		{name: "NTH's example for Windows", files: []string{"nth-example-imds-windows.yaml"}, windows: true, notes: []string{"rollout status daemonset/nth-node-termination-handler-win", "HostProcess pods"}},
 
 		{name: "a guide of best practices", files: []string{"eks-best-practices.yaml"}},
 		{name: "Karpenter and NTH", files: []string{"karpenter-with-nth.yaml"}, env: map[string]string{"AWS_REGION": "ap-southeast-1"}},
@@ -264,9 +266,14 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tt.imds {
+			switch {
+			case tt.windows:
+				if r.kinds["DaemonSet"] != 1 || r.windows.Name == "" {
+					t.Errorf("there are %v:\n%s", r.kinds, r.manifest)
+				}
+			case tt.imds:
 				r.installsOnNodes(t)
-			} else {
+			default:
 				r.installsWell(t, cmp.Or(tt.tag, "0."))
 			}
 			for _, text := range tt.notes {
@@ -298,7 +305,8 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 type rendered struct {
 	manifest, notes string
 	deployment      appsv1.Deployment
-	daemonSet       appsv1.DaemonSet
+	daemonSet       appsv1.DaemonSet // for Linux
+	windows         appsv1.DaemonSet
 	secret          corev1.Secret
 	kinds           map[string]int
 }
@@ -330,6 +338,9 @@ func render(t *testing.T, h Helm, chart string, args ...string) (*rendered, erro
 			into = &r.deployment
 		case "DaemonSet":
 			into = &r.daemonSet
+			if strings.Contains(document, "\n  name: nth-node-termination-handler-win\n") {
+				into = &r.windows
+			}
 		case "Secret":
 			into = &r.secret
 		default:
@@ -394,7 +405,7 @@ func (r *rendered) installsOnNodes(t *testing.T) {
 // environment is that of the container, as far as the release has it.
 func (r *rendered) environment() map[string]string {
 	env := map[string]string{}
-	containers := append(r.deployment.Spec.Template.Spec.Containers, r.daemonSet.Spec.Template.Spec.Containers...)
+	containers := slices.Concat(r.deployment.Spec.Template.Spec.Containers, r.daemonSet.Spec.Template.Spec.Containers, r.windows.Spec.Template.Spec.Containers)
 	for _, e := range containers[0].Env {
 		switch {
 		case e.Name == "NODE_NAME":
@@ -592,6 +603,9 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 		{"an update strategy", []string{"--set=updateStrategy.type=OnDelete"}, func(r *rendered, _ corev1.PodSpec, _ map[string]string) bool {
 			return r.daemonSet.Spec.UpdateStrategy.Type == "OnDelete" && r.daemonSet.Spec.UpdateStrategy.RollingUpdate == nil
 		}},
+		{"values of the DaemonSet for Windows", []string{"--set=windowsTolerations[0].key=w"}, func(r *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.Tolerations[0].Key == "" && strings.Contains(r.notes, "windowsTolerations: targetNodeOs does not name windows")
+		}},
 		{"the default", nil, func(r *rendered, pod corev1.PodSpec, _ map[string]string) bool {
 			return pod.PriorityClassName == "system-node-critical" && pod.Tolerations[0].Operator == corev1.TolerationOpExists &&
 				r.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String() == "25%" && !strings.Contains(r.notes, "no effect")
@@ -604,6 +618,55 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 			}
 			if r.kinds["DaemonSet"] != 1 || !tt.ok(r, r.daemonSet.Spec.Template.Spec, r.environment()) {
 				t.Errorf("%s\n%s", r.manifest, r.notes)
+			}
+			r.starts(t, "", "")
+		})
+	}
+}
+
+func TestTheDaemonSetForWindowsIsThatOfHostProcesses(t *testing.T) {
+	h, root := program(t)
+	const imds, both = "--set=enableSqsTerminationDraining=false", "--set=targetNodeOs=Linux Windows"
+	for _, tt := range []struct {
+		name string
+		args []string
+		sets int
+		ok   func(r *rendered, pod corev1.PodSpec) bool
+	}{
+		{"both", []string{both}, 2, func(r *rendered, pod corev1.PodSpec) bool {
+			linux := r.daemonSet.Spec.Template.Spec
+			return linux.NodeSelector["kubernetes.io/os"] == "linux" && linux.OS == nil && linux.Containers[0].SecurityContext != nil &&
+				r.daemonSet.Labels["kubernetes.io/os"] == "linux" && r.windows.Labels["kubernetes.io/os"] == "windows"
+		}},
+		{"alone", []string{"--set=targetNodeOs=windows"}, 1, func(r *rendered, pod corev1.PodSpec) bool {
+			return strings.Contains(r.notes, "logs daemonset/nth-node-termination-handler-win")
+		}},
+		{"a network of its own, which there is not", []string{both, "--set=useHostNetwork=false"}, 2, func(r *rendered, _ corev1.PodSpec) bool {
+			return !r.daemonSet.Spec.Template.Spec.HostNetwork
+		}},
+		{"its values", []string{
+			both, "--set=windowsNodeSelector.pool=w,linuxNodeSelector.pool=l,windowsTolerations[0].key=k,windowsUpdateStrategy.type=OnDelete,windowsDnsPolicy=Default",
+			"--set-string=podLabels.a=1,windowsPodLabels.b=2,linuxPodLabels.c=3,windowsPodAnnotations.d=4",
+		}, 2, func(r *rendered, pod corev1.PodSpec) bool {
+			template := r.windows.Spec.Template
+			return pod.NodeSelector["pool"] == "w" && pod.Tolerations[0].Key == "k" && r.windows.Spec.UpdateStrategy.Type == "OnDelete" &&
+				pod.DNSPolicy == corev1.DNSDefault && template.Labels["a"]+template.Labels["b"]+template.Labels["c"] == "12" && template.Annotations["d"] == "4" &&
+				r.daemonSet.Spec.Template.Spec.NodeSelector["pool"] == "l"
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := render(t, h, Chart(root), append([]string{Image, imds}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := r.windows.Spec.Template.Spec
+			if r.kinds["DaemonSet"] != tt.sets || !tt.ok(r, pod) || r.windows.Spec.Selector.MatchLabels["kubernetes.io/os"] != "windows" {
+				t.Errorf("%s\n%s", r.manifest, r.notes)
+			}
+			context := pod.SecurityContext
+			if !pod.HostNetwork || pod.OS.Name != corev1.Windows || pod.NodeSelector["kubernetes.io/os"] != "windows" || context == nil ||
+				context.WindowsOptions == nil || !*context.WindowsOptions.HostProcess || context.RunAsUser != nil || pod.Containers[0].SecurityContext != nil {
+				t.Errorf("the pod: %+v", pod)
 			}
 			r.starts(t, "", "")
 		})

@@ -118,7 +118,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 	for _, tt := range []struct{ name, set, says string }{
 		{"no queue", "enableSqsTerminationDraining=true", "queueURL is not set"},
 		{"no queue, as a number", "enableSqsTerminationDraining=1", "queueURL is not set"},
-		{"nodes with Windows", "enableSqsTerminationDraining=false,targetNodeOs=windows", `targetNodeOs is "windows", and there is no image for Windows`},
+		{"an unknown operating system", "enableSqsTerminationDraining=false,targetNodeOs=plan9", `targetNodeOs is "plan9", which names no operating system`},
 		{"the network of the node by a word", "useHostNetwork=maybe", "useHostNetwork"},
 		{"the name of a queue", "queueURL=nth", `queueURL is "nth", which is not the URL of a queue`},
 		{"an account of nine digits", "queueURL=https://sqs.us-east-1.amazonaws.com/123456789/nth", "with an account of 12 digits"},

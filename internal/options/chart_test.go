@@ -227,8 +227,8 @@ func chartSchema() schema {
 	}
 }
 
-// otherDaemonSetValues are those of NTH's chart that its DaemonSets alone read. Ours reads those for Linux.
-const otherDaemonSetValues = "^(targetNodeOs|(daemonset|linux|windows)[A-Z].*)$"
+// otherDaemonSetValues are those of NTH's chart that its DaemonSets alone read. Ours read them too.
+const otherDaemonSetValues = "^(daemonset|linux|windows)[A-Z].*$"
 
 // looks are the forms that the option's value has: its own, that as a text, or
 // none.
@@ -313,7 +313,7 @@ An option that is left empty has this default.
 			fmt.Fprintf(w, "| %s | %s |\n", code(o.Helm), cell(o.NoEffect))
 		}
 	}
-	fmt.Fprintf(w, "| `targetNodeOs`, `windows…` | there is no image for Windows |\n")
-	fmt.Fprintf(w, "| in queue mode `useHostNetwork`, `enableProbesServer`, `updateStrategy`, `daemonset…`, `linux…` | they are of the DaemonSet of the IMDS mode |\n")
+	fmt.Fprintf(w, "| `linux…`, `windows…` | without effect only if `targetNodeOs` does not name this system |\n")
+	fmt.Fprintf(w, "| in queue mode `useHostNetwork`, `enableProbesServer`, `targetNodeOs`, `updateStrategy`, `daemonset…`, `linux…`, `windows…` | they are of the DaemonSet of the IMDS mode |\n")
 	fmt.Fprintf(w, "| `rbac.pspEnabled` | there are no PodSecurityPolicies any more |\n")
 }

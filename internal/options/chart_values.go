@@ -38,7 +38,12 @@ func chartDaemonSet(texts schema) []chartValue {
 	orEmpty := schema{"anyOf": []schema{{"type": "boolean"}, {"enum": []any{0, 1, "0", "1", "", "true", "false", nil}}}}
 	return []chartValue{
 		{
-			heading: "DaemonSet of the IMDS mode", path: "useHostNetwork", schema: orEmpty, def: `""`,
+			heading: "DaemonSet of the IMDS mode", path: "targetNodeOs", schema: anyText, def: `""`,
+			words: "Operating systems of the nodes that have a pod: linux, windows, or both, separated by a space. Those " +
+				"for Windows are HostProcess pods. Default: linux.",
+		},
+		{
+			path: "useHostNetwork", schema: orEmpty, def: `""`,
 			words: "Use the network of the node. Without it the hop limit of the instance metadata has to be 2. The " +
 				"baseline and restricted Pod Security Standards forbid it. Default: true.",
 		},
@@ -58,7 +63,7 @@ func chartDaemonSet(texts schema) []chartValue {
 		{
 			path: "daemonsetNodeSelector", schema: texts, def: "{}",
 			words: "Labels of the nodes that have a pod. As in NTH's chart, linuxNodeSelector comes first and nodeSelector " +
-				"second. Default: all nodes with Linux.",
+				"second. Default: all nodes with an operating system of targetNodeOs.",
 		},
 		{
 			path: "daemonsetAffinity", schema: anyObject, def: "{}",

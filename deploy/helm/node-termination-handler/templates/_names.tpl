@@ -20,16 +20,34 @@
 {{- printf "%s.%s" (include "node-termination-handler.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
-{{/* The selectors of a Deployment and of a DaemonSet cannot be changed. */}}
-{{- define "node-termination-handler.selector" -}}
+{{/* The labels that all pods of the release have. */}}
+{{- define "node-termination-handler.podSelector" -}}
 app.kubernetes.io/name: {{ include "node-termination-handler.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq (include "node-termination-handler.mode" .) "queue" }}
 app.kubernetes.io/component: deployment
 {{- else }}
 app.kubernetes.io/component: daemonset
-kubernetes.io/os: linux
 {{- end }}
+{{- end -}}
+
+{{/*
+The selectors of a Deployment and of a DaemonSet cannot be changed. "targetOs" tells the two DaemonSets apart; other
+objects have the labels of that for Linux.
+*/}}
+{{- define "node-termination-handler.selector" -}}
+{{ include "node-termination-handler.podSelector" . }}
+{{- if eq (include "node-termination-handler.mode" .) "IMDS" }}
+kubernetes.io/os: {{ default "linux" .targetOs }}
+{{- end }}
+{{- end -}}
+
+{{/* The operating systems that a DaemonSet is for, as a list. */}}
+{{- define "node-termination-handler.targets" -}}
+{{- $text := default "linux" .Values.targetNodeOs | lower -}}
+{{- $targets := list -}}
+{{- range list "linux" "windows" }}{{ if contains . $text }}{{ $targets = append $targets . }}{{ end }}{{ end -}}
+{{- toYaml $targets -}}
 {{- end -}}
 
 {{- define "node-termination-handler.labels" -}}
@@ -43,9 +61,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* metadata of an object of this release: dict "of" . "in" (values with namespace, labels, annotations; may be empty) */}}
+{{/*
+metadata of an object of this release: dict "of" . "in" (values with namespace, labels, annotations; may be empty).
+The DaemonSet for Windows has the suffix of NTH's chart.
+*/}}
 {{- define "node-termination-handler.metadata" -}}
-name: {{ include "node-termination-handler.fullname" .of }}
+{{- $name := include "node-termination-handler.fullname" .of -}}
+name: {{ eq (default "" .of.targetOs) "windows" | ternary (printf "%s-win" (trunc 59 $name | trimSuffix "-")) $name }}
 namespace: {{ default .of.Release.Namespace .in.namespace }}
 labels:
   {{- include "node-termination-handler.labels" .of | nindent 2 }}

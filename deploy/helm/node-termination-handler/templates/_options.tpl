@@ -137,8 +137,8 @@ IMDS
 {{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- include "node-termination-handler.checkQueue" . -}}
 {{- include "node-termination-handler.checkHeartbeats" . -}}
-{{- else if and .Values.targetNodeOs (not (contains "linux" (lower .Values.targetNodeOs))) -}}
-{{- fail (printf "targetNodeOs is %q, and there is no image for Windows: remove it, or add linux. For nodes with Windows use the queue mode, which runs elsewhere." .Values.targetNodeOs) -}}
+{{- else if not (include "node-termination-handler.targets" . | fromYamlArray) -}}
+{{- fail (printf "targetNodeOs is %q, which names no operating system: it has linux, windows or both, as in \"linux windows\"." .Values.targetNodeOs) -}}
 {{- end -}}
 {{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkPorts" . -}}

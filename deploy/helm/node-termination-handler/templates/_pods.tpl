@@ -133,7 +133,8 @@ belongs there; a controller does not, because both replicas may go away with the
   resources:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with .Values.securityContext }}
+  {{- /* Its fields are those of Linux. */}}
+  {{- with eq (default "linux" .targetOs) "linux" | ternary .Values.securityContext dict }}
   securityContext:
     {{- toYaml . | nindent 4 }}
   {{- end }}
