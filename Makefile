@@ -20,7 +20,7 @@ BENCH    ?= .
 # What make prometheus has fetched.
 export PATH := $(PATH):$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-termination-handler/prometheus/usr/bin
 
-.PHONY: help build prometheus test unit iac e2e demo playground storm chaos faults lives soak image chart release notes lint fmt generate bench fuzz vuln clean
+.PHONY: help build prometheus test unit iac e2e demo playground storm chaos faults lives soak matrix image chart release notes lint fmt generate bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ iac: ## test the templates in deploy/cloudformation and deploy/terraform
 
 # The scenarios wait most of the time, so that many fit on few cores. They run the
 # binary, which Go's cache of test results does not know of: hence -count=1.
-e2e: ## run the end-to-end tests on a real control plane
+e2e: ## run the end-to-end tests on a real control plane; KUBERNETES=1.35: on that of this version
 	@echo "compiling Helm and kubectl, unless that was done before: 1 to 3 minutes on 2 cores"
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
@@ -52,6 +52,12 @@ e2e: ## run the end-to-end tests on a real control plane
 	@CGO_ENABLED=0 GOFIPS140=certified go build -trimpath -o /dev/null $(PACKAGE)
 	go test -count=1 -parallel 20 -timeout 20m $(E2E)
 	go -C hack/release test -timeout 20m ./...
+
+# A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
+matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md
+	@go -C hack/helm tool -n helm >/dev/null
+	@go -C hack/helm tool -n kubectl >/dev/null
+	go run ./e2e/matrix $(if $(COMMIT),-commit $(COMMIT))
 
 demo: ## see it work: two notices, two drained nodes, a timeline
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"

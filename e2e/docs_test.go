@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -235,11 +236,17 @@ func (r *reader) after(b block) {
 }
 
 // rolledOut waits until all pods of the release are of its newest version: a command that
-// lists pods, and then asks about each, must not meet one that goes away.
+// lists pods, and then asks about each, must not meet one that goes away. In IMDS mode the
+// release has no Deployment; no page asks about the pods of its DaemonSet.
 func (r *reader) rolledOut() {
 	r.Helper()
 	r.eventually("the release is rolled out", func() bool {
 		d, err := r.kube.AppsV1().Deployments(r.namespace).Get(r.ctx, r.release, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = r.kube.AppsV1().DaemonSets(r.namespace).Get(r.ctx, r.release, metav1.GetOptions{})
+			r.must(err)
+			return true
+		}
 		r.must(err)
 		pods, err := r.kube.CoreV1().Pods(r.namespace).List(r.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + r.release})
 		r.must(err)

@@ -20,20 +20,16 @@ import (
 
 // Binaries are the programs of a control plane, as paths.
 type Binaries struct {
+	Kubernetes   string // the version of the control plane, such as v1.36.3
 	ControlPlane string // kube-apiserver, kube-controller-manager, kube-scheduler and etcd
 	KWOK         string
 	Stages       string // how KWOK's nodes and pods behave
 }
 
-// kubernetesVersion is the version the API server reports; without it the
-// server says v0.0.0, which Helm and others refuse. A test keeps it in step
-// with the go.mod in hack/controlplane.
-const kubernetesVersion = "v1.36.3"
-
 // Build returns the binaries that hack/controlplane describes, compiling them
 // unless that was done before: they are kept in the user's cache directory
-// under a hash of the sources and the Go version. It takes Go, nothing else; the
-// first time several minutes. What it does, and every 15 s how it goes, is
+// under a hash of the sources and the Go version. Variable chooses the version of
+// Kubernetes. It takes Go, nothing else; the first time several minutes. What it does, and every 15 s how it goes, is
 // written to out; nothing is when there is nothing to do.
 //
 // Any number of processes may call it at once, one of them compiles. When ctx
@@ -43,7 +39,15 @@ func Build(ctx context.Context, out io.Writer) (Binaries, error) {
 	if err != nil {
 		return Binaries{}, fmt.Errorf("find hack/controlplane: %w", err)
 	}
-	hash, err := sourceHash(ctx, source)
+	versions, err := versionsIn(source)
+	if err != nil {
+		return Binaries{}, fmt.Errorf("list the versions of Kubernetes: %w", err)
+	}
+	version, err := chosen(versions, os.Getenv(Variable))
+	if err != nil {
+		return Binaries{}, fmt.Errorf("choose a version of Kubernetes: %w", err)
+	}
+	hash, err := sourceHash(ctx, source, version)
 	if err != nil {
 		return Binaries{}, fmt.Errorf("hash %s: %w", source, err)
 	}
@@ -53,6 +57,7 @@ func Build(ctx context.Context, out io.Writer) (Binaries, error) {
 	}
 	dir := filepath.Join(cache, "node-termination-handler", hash)
 	built := Binaries{
+		Kubernetes:   version.Release,
 		ControlPlane: filepath.Join(dir, "controlplane"),
 		KWOK:         filepath.Join(dir, "kwok"),
 		Stages:       filepath.Join(dir, "stages.yaml"),
@@ -71,14 +76,14 @@ func Build(ctx context.Context, out io.Writer) (Binaries, error) {
 	if exists(dir) {
 		return built, nil
 	}
-	if err := compile(ctx, source, dir, out); err != nil {
+	if err := compile(ctx, source, version, dir, out); err != nil {
 		return Binaries{}, fmt.Errorf("compile the control plane: %w", err)
 	}
 	prune(filepath.Dir(dir), time.Now().Add(-14*24*time.Hour))
 	return built, nil
 }
 
-// prune removes from the cache what was compiled before a time. Each version
+// prune removes from the cache what was compiled before a time. Each entry
 // takes 200 MB; two weeks are longer than any cluster runs and than most
 // branches wait. What cannot be removed stays for the next time.
 func prune(cache string, before time.Time) {
@@ -92,7 +97,7 @@ func prune(cache string, before time.Time) {
 
 // compile fills dir, which appears at once and complete or not at all. The
 // caller holds the lock of dir.
-func compile(ctx context.Context, source, dir string, out io.Writer) error {
+func compile(ctx context.Context, source string, version Version, dir string, out io.Writer) error {
 	partial := dir + ".partial"
 	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
 		return err
@@ -102,21 +107,21 @@ func compile(ctx context.Context, source, dir string, out io.Writer) error {
 	}
 	defer os.RemoveAll(partial)
 
-	version := strings.SplitN(strings.TrimPrefix(kubernetesVersion, "v"), ".", 3)
 	const pkg = "k8s.io/component-base/version"
-	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
-		pkg, kubernetesVersion, version[0], version[1])
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]d",
+		pkg, version.Release, version.number())
 
-	fmt.Fprintln(out, "compiling the control plane: the first time takes 4 to 6 minutes on 2 cores")
-	stop := progress(out, "compiling the control plane", "the first time takes 4 to 6 minutes on 2 cores")
-	err := goBuild(ctx, source, ldflags, filepath.Join(partial, "controlplane"))
+	what := "compiling the control plane of Kubernetes " + version.Release
+	fmt.Fprintln(out, what+": the first time takes 4 to 6 minutes on 2 cores")
+	stop := progress(out, what, "the first time takes 4 to 6 minutes on 2 cores")
+	err := goBuild(ctx, source, version.modfile, ldflags, filepath.Join(partial, "controlplane"))
 	stop()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "compiling KWOK: the first time takes 1 to 2 minutes on 2 cores")
 	stop = progress(out, "compiling KWOK", "the first time takes 1 to 2 minutes on 2 cores")
-	err = goBuild(ctx, filepath.Join(source, "kwok"), "-s -w", filepath.Join(partial, "kwok"))
+	err = goBuild(ctx, filepath.Join(source, "kwok"), defaultModfile, "-s -w", filepath.Join(partial, "kwok"))
 	stop()
 	if err != nil {
 		return err
@@ -131,9 +136,9 @@ func compile(ctx context.Context, source, dir string, out io.Writer) error {
 	return os.Rename(partial, dir)
 }
 
-// goBuild compiles the main package in dir to the file output.
-func goBuild(ctx context.Context, dir, ldflags, output string) error {
-	cmd := goCommand(ctx, dir, "build", "-ldflags", ldflags, "-o", output, ".")
+// goBuild compiles the main package in dir to the file output, with the versions of modfile.
+func goBuild(ctx context.Context, dir, modfile, ldflags, output string) error {
+	cmd := goCommand(ctx, dir, "build", "-modfile="+modfile, "-ldflags", ldflags, "-o", output, ".")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -222,9 +227,9 @@ func sourceDir() (string, error) {
 	}
 }
 
-// sourceHash names what would be compiled from source: its files, and the
-// compiler with its target.
-func sourceHash(ctx context.Context, source string) (string, error) {
+// sourceHash names what would be compiled from source: the files of the version,
+// and the compiler with its target.
+func sourceHash(ctx context.Context, source string, version Version) (string, error) {
 	hash := sha256.New()
 	var stderr bytes.Buffer
 	env := goCommand(ctx, source, "env", "GOVERSION", "GOOS", "GOARCH", "CGO_ENABLED", "GOFLAGS")
@@ -232,16 +237,16 @@ func sourceHash(ctx context.Context, source string) (string, error) {
 	if err := env.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", env, err, stderr.Bytes())
 	}
-	fmt.Fprintln(hash, kubernetesVersion)
+	fmt.Fprintln(hash, version.Release)
 	err := filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum", ".yaml"}, filepath.Ext(path)) {
 			return err
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
+		relative, err := filepath.Rel(source, path)
+		if err != nil || !version.isOf(relative) {
 			return err
 		}
-		relative, err := filepath.Rel(source, path)
+		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -30,21 +29,6 @@ func TestBuild(t *testing.T) {
 	again, err := Build(t.Context(), &out)
 	if err != nil || again != binaries || out.Len() != 0 {
 		t.Errorf("the second Build = %v, %v and says %q, want the same in silence", again, err, out.String())
-	}
-}
-
-func TestTheVersionIsThatOfTheModule(t *testing.T) {
-	source, err := sourceDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(source, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	match := regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)$`).FindSubmatch(mod)
-	if match == nil || string(match[1]) != kubernetesVersion {
-		t.Errorf("hack/controlplane requires k8s.io/kubernetes %s, and kubernetesVersion is %s", match, kubernetesVersion)
 	}
 }
 
@@ -79,7 +63,7 @@ func TestACompilerThatFailsIsQuotedAndLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := compile(t.Context(), source, filepath.Join(cache, "built"), io.Discard)
+	err := compile(t.Context(), source, Version{Release: "v1.2.3", Minor: "1.2", modfile: defaultModfile}, filepath.Join(cache, "built"), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {
 		t.Errorf("compile = %v, want the compiler's words", err)
 	}

@@ -60,7 +60,7 @@ func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*corev1.Node, err
 				{Type: corev1.NodeInternalIP, Address: "127.0.0.1"},
 				{Type: corev1.NodeHostName, Address: spec.Name},
 			},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: kubernetesVersion, OperatingSystem: "linux", Architecture: "amd64"},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: c.version, OperatingSystem: "linux", Architecture: "amd64"},
 		},
 	}
 	maps.Copy(node.Labels, spec.Labels)

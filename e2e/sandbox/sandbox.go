@@ -2,7 +2,8 @@
 // etcd, kube-controller-manager and kube-scheduler as they are released, and
 // KWOK as the kubelet of every node, so that a pod runs, gets ready and stops
 // without a container. All of it is processes on loopback; it takes Go to build
-// them once, and neither Docker nor kubectl.
+// them once, and neither Docker nor kubectl. KUBERNETES=1.35 in the environment
+// chooses a version of Kubernetes.
 //
 // Any number of clusters run side by side. None outlives the program that
 // started it, whatever way that ends; only its directory under the temporary
@@ -46,12 +47,13 @@ type Cluster struct {
 	Scheduler         *Component
 	KWOK              *Component
 
-	dir    string
-	keep   bool
-	config *rest.Config
-	client kubernetes.Interface
-	ca     []byte
-	audit  auditLog
+	dir     string
+	keep    bool
+	version string // of Kubernetes, such as v1.36.3
+	config  *rest.Config
+	client  kubernetes.Interface
+	ca      []byte
+	audit   auditLog
 
 	mu          sync.Mutex
 	kubeconfigs int // service account kubeconfigs written, to name the next
@@ -107,7 +109,12 @@ func start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{dir: dir, keep: options.KeepDir, audit: auditLog{path: filepath.Join(dir, auditFile)}}
+	c := &Cluster{
+		dir:     dir,
+		keep:    options.KeepDir,
+		version: options.Binaries.Kubernetes,
+		audit:   auditLog{path: filepath.Join(dir, auditFile)},
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop())

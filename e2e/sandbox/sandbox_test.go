@@ -27,6 +27,30 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
+func TestTheServerAndItsNodesHaveTheVersionThatWasChosen(t *testing.T) {
+	versions, err := Versions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := chosen(versions, os.Getenv(Variable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := startCluster(t)
+	addNodes(t, c, "node-1")
+	server, err := c.Client().Discovery().ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := "v" + server.Major + "." + server.Minor; server.GitVersion != want.Release || got != "v"+want.Minor {
+		t.Errorf("the server says %s, %s, want %s", server.GitVersion, got, want.Release)
+	}
+	node, err := c.Client().CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+	if err != nil || node.Status.NodeInfo.KubeletVersion != want.Release {
+		t.Errorf("the kubelet says %s, %v, want %s", node.Status.NodeInfo.KubeletVersion, err, want.Release)
+	}
+}
+
 func TestAnEvictedPodComesUpElsewhereAndNothingIsLeftBehind(t *testing.T) {
 	ctx := t.Context()
 	c := startCluster(t)

@@ -6,6 +6,10 @@
 //	controlplane kube-apiserver|kube-controller-manager|kube-scheduler FLAGS...
 //	controlplane etcd DATA_DIR SOCKET
 //
+// go.mod has the version of Kubernetes that tests use by default. Each other one has a
+// module file beside it, such as 1.35.mod for go build -modfile, with the releases that
+// the go.mod of this Kubernetes names.
+//
 // It ends at once when its standard input ends: whoever starts it holds a pipe,
 // and however that process dies, nothing of the control plane outlives it.
 package main

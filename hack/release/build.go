@@ -98,14 +98,17 @@ func (b *builder) close() { _ = os.RemoveAll(b.work) }
 var toolchainLine = regexp.MustCompile(`(?m)^toolchain (go\S+)$`)
 
 // toolchain is the version of Go that releases are made with.
-func (s source) toolchain() (string, error) {
-	text, err := os.ReadFile(filepath.Join(s.root, "go.mod"))
+func (s source) toolchain() (string, error) { return toolchainOf(filepath.Join(s.root, "go.mod")) }
+
+// toolchainOf is the version of Go that a module file names.
+func toolchainOf(modfile string) (string, error) {
+	text, err := os.ReadFile(modfile)
 	if err != nil {
 		return "", err
 	}
 	line := toolchainLine.FindSubmatch(text)
 	if line == nil {
-		return "", errors.New("go.mod has no toolchain line")
+		return "", fmt.Errorf("%s has no toolchain line", modfile)
 	}
 	return string(line[1]), nil
 }
