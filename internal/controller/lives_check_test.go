@@ -521,7 +521,7 @@ func (w *world) forgotten(p *post, next *nodeRecord) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
 		// A new leader does not know that the instance had a Node, and may delete its notice as foreign.
 		foreign := w.h.options.deleteForeign && r.deleted.Before(p.visible)
-		done := foreign || !p.done.IsZero() || r.finished.After(p.visible)
+		done := foreign || !p.done.IsZero() || !r.finished.Before(p.visible) // a node that is empty is done with at once
 		during := func(at time.Time) bool { return !at.Before(r.deleted) && !at.After(next.since.Add(followIn)) }
 		return done && r.m == p.m && !r.deleted.IsZero() &&
 			(slices.ContainsFunc(w.began, during) || slices.ContainsFunc(w.leaders, during))
