@@ -480,7 +480,7 @@ func TestTheValuesOfNTHsReleaseCanBeReused(t *testing.T) {
 	}
 	r.installsWell(t, "0.")
 	r.starts(t, "", "")
-	const says = "The values are those of another chart, or of an older one: admissionPolicy, dashboard, flowSchema, networkPolicy, prometheusRule are missing"
+	const says = "The values are those of another chart, or of an older one: admissionPolicy, daemonset, dashboard, flowSchema, networkPolicy, prometheusRule are missing"
 	if !strings.Contains(r.notes, says) || !strings.Contains(r.notes, "--reset-then-reuse-values") {
 		t.Errorf("the notes do not say %q:\n%s", says, r.notes)
 	}

@@ -141,6 +141,12 @@ func chartObjects(texts schema) []chartValue {
 		},
 
 		{
+			path: "daemonset.create", schema: anyBool, def: "false",
+			words: "Beside the Deployment of the queue mode, create the DaemonSet of the IMDS mode. A node that " +
+				"both serve is drained once. The values daemonset…, linux… and windows… say where its pods run.",
+		},
+
+		{
 			heading: "Pods", path: "replicas", schema: anyInteger, def: "2",
 			words: "Number of pods. One of them is the leader and acts, the others stand by.",
 		},

@@ -33,6 +33,12 @@ IMDS
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if the DaemonSet of the IMDS mode is made beside the Deployment. */}}
+{{- define "node-termination-handler.both" -}}
+{{- $group := include "node-termination-handler.group" (dict "of" . "name" "daemonset") | fromYaml -}}
+{{- if and $group.create (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
+{{- end -}}
+
 {{/* The name of the Secret that the user made for an option, if any. */}}
 {{- define "node-termination-handler.userSecret" -}}
 {{- get .values (printf "%sSecretName" .option) | default "" -}}
@@ -59,9 +65,8 @@ IMDS
       (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- $mode := include "node-termination-handler.mode" . -}}
 {{- $decided := list -}}
-{{- if eq $mode "queue" -}}
-{{- $env = append $env (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (include "node-termination-handler.fullname" .)) -}}
-{{- else -}}
+{{- $env = append $env (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (default (include "node-termination-handler.fullname" .) .leaseName)) -}}
+{{- if eq $mode "IMDS" -}}
 {{- $decided = list "ENABLE_SQS_TERMINATION_DRAINING" "ENABLE_PROMETHEUS_SERVER" -}}
 {{- $env = concat $env (list
       (dict "name" "ENABLE_SQS_TERMINATION_DRAINING" "value" "false")
