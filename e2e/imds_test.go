@@ -242,9 +242,10 @@ func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	h := s.startProgram(released)
-	time.Sleep(15 * time.Second)
+	ready := func() bool { return h.get(h.probes, "/readyz") == http.StatusOK }
+	s.throughout(15*time.Second, "it is ready after the start", ready)
 	from := time.Now()
-	s.throughout(30*time.Second, "it is ready", func() bool { return h.get(h.probes, "/readyz") == http.StatusOK })
+	s.throughout(30*time.Second, "it is ready at rest", ready)
 	requests := s.audit(func(e sandbox.AuditEvent) bool { return e.Received.After(from) && e.Verb != "watch" })
 	for _, r := range requests {
 		t.Errorf("at rest: %s %s/%s", r.Verb, r.Resource, r.Name)

@@ -56,7 +56,7 @@ func cleanMappings(smaps io.Reader, file string) (clean []mapping, err error) {
 			continue
 		}
 		// A loader may have written to pages that are read-only by now.
-		if rest, ok := strings.CutPrefix(line, "Anonymous:"); ok && isFile && strings.Join(strings.Fields(rest), " ") == "0 kB" {
+		if rest, ok := strings.CutPrefix(line, "Anonymous:"); ok && isFile && strings.TrimSpace(rest) == "0 kB" {
 			clean = append(clean, m)
 		}
 	}
