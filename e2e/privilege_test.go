@@ -112,7 +112,7 @@ func checkPrivileges(cluster *sandbox.Cluster) error {
 
 // handlerOf is the namespace and the ServiceAccount of the handler that made a request; empty if none did.
 func handlerOf(e sandbox.AuditEvent) (namespace, account string) {
-	if user, ok := strings.CutPrefix(e.User, "system:serviceaccount:"); ok && strings.HasSuffix(user, release.Name) {
+	if user, ok := strings.CutPrefix(e.User, "system:serviceaccount:"); ok && (strings.HasSuffix(user, release.Name) || strings.HasSuffix(user, release.Name+"-node")) {
 		namespace, account, _ = strings.Cut(user, ":")
 	}
 	return namespace, account

@@ -86,7 +86,6 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 		kube: client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
-			Self: types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName},
 			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
 		},
 	}
@@ -118,6 +117,8 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.With("logger", "asg"), Metrics: a.metrics,
 	}
+	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
+	a.drainer.Self = types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName}
 	a.volumes, err = drain.NewVolumes(a.kube)
 	a.drainer.Volumes = a.volumes
 	return err

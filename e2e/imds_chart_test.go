@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+)
+
+// Values that people use in NTH's IMDS mode, installed as they stand. The pod of the DaemonSet becomes
+// a process with its environment and its token.
+func TestTheDaemonSetOfTheChartDrainsItsNodeWithTheValuesThatPeopleHave(t *testing.T) {
+	for _, tt := range []struct {
+		file   string
+		labels map[string]string // of the node, beside that of the scenario
+		posts  string            // what the webhook gets; empty: there is none
+
+		monitored bool // they ask for a PodMonitor
+	}{
+		{file: "values/imds-spot-daemonset", labels: map[string]string{"karpenter.sh/capacity-type": "spot", "karpenter.sh/initialized": "true"}},
+		{file: "found/imds-slack", labels: map[string]string{"lifecycle": "Ec2Spot"}, posts: ":warning: *"},
+		{file: "found/nth-example-imds-linux", monitored: true},
+		{file: "values/imds-windows", labels: map[string]string{"team": "shop"}, monitored: true},
+	} {
+		t.Run(tt.file, func(t *testing.T) {
+			c := newChartScenario(t)
+			c.namespaceEnforces("privileged") // for the network of the node
+			c.openAccount(awssim.Options{})
+			n := c.nodes(1)[0]
+			labels := map[string]string{"home": c.name}
+			for key, value := range tt.labels {
+				labels[key] = value
+			}
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+			c.must(err)
+			_, err = c.kube.CoreV1().Nodes().Patch(c.ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+			c.must(err)
+			if tt.monitored {
+				c.prometheusOperator()
+			}
+			metadata := awssim.NewMetadata(awssim.MetadataOptions{Instance: n.instance, Started: time.Now().Add(-time.Hour)})
+			url, err := metadata.Listen(c.ctx, "127.0.0.1:0")
+			c.must(err)
+			c.helm("--values", filepath.Join("helm", "testdata", tt.file+".yaml"), "--set=linuxNodeSelector.home="+c.name)
+
+			hook := c.webhook(nil)
+			env := []string{"INSTANCE_METADATA_URL=" + url}
+			if tt.posts != "" {
+				env = append(env, "WEBHOOK_URL="+hook.URL)
+			}
+			h := c.runOnNode(n, env...)
+			c.scenario.pod("web", n.name)
+			metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+			c.eventually("the node is drained", func() bool {
+				return h.isExited() || c.getNode(n.name).Labels["node-termination-handler/state"] == "drained" && !c.podExists("web")
+			})
+			if h.isExited() || !c.cordoned(n.name) {
+				t.Errorf("the log:\n%s", h.log.String())
+			}
+			if tt.posts != "" {
+				c.posted(hook, tt.posts)
+			}
+		})
+	}
+}
+
+// runOnNode runs the binary as the release's pod on a node would.
+func (c *chartScenario) runOnNode(n node, env ...string) *handler {
+	c.Helper()
+	var pod corev1.Pod
+	c.eventually("a pod of the release runs on the node", func() bool {
+		pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/instance=" + c.release, FieldSelector: "status.phase=Running,spec.nodeName=" + n.name,
+		})
+		c.must(err)
+		if len(pods.Items) > 0 {
+			pod = pods.Items[0]
+		}
+		return len(pods.Items) > 0
+	})
+	kubeconfig, err := c.cluster.PodKubeconfig(c.ctx, &pod)
+	c.must(err)
+	container := pod.Spec.Containers[0]
+	h := &handler{s: c.scenario, probes: freePort(c.scenario), metrics: freePort(c.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h.cmd = exec.CommandContext(context.WithoutCancel(c.ctx), program, container.Args...)
+	h.cmd.Env = slices.Concat(c.environment(pod, container), []string{
+		"KUBECONFIG=" + kubeconfig, "PROBES_SERVER_PORT=" + strconv.Itoa(h.probes), "PROMETHEUS_SERVER_PORT=" + strconv.Itoa(h.metrics),
+	}, env)
+	h.begin()
+	return h
+}
