@@ -153,6 +153,9 @@ func (c *Cluster) othersWrote(before, after *corev1.Node) bool {
 	return err == nil && c.Shares(was) || errAfter == nil && c.Shares(i)
 }
 
+// Joined is an intent that this handler carries out too.
+func (c *Cluster) Joined(i intent.Intent) intent.Intent { return i.From(c.queue) }
+
 // Shares reports whether the intent has notices that another handler has written.
 func (c *Cluster) Shares(i intent.Intent) bool { return i.SharedBy(c.queue) }
 

@@ -27,7 +27,7 @@ func (c *Cluster) Record(
 ) (intent.Intent, error) {
 	var written intent.Intent
 	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
-		next := change(old.CountUncordon(node.Spec.Unschedulable)).From(c.queue)
+		next := c.owned(change(old.CountUncordon(node.Spec.Unschedulable)))
 		next.Version = intent.Version // also if somebody has removed the annotation
 		if found && same(carried, next) {
 			written = next
@@ -46,6 +46,15 @@ func (c *Cluster) Record(
 	return written, err
 }
 
+// owned is an intent that has a queue. One that has another queue's does not get ours too: who hears
+// that something is over does not drain the node.
+func (c *Cluster) owned(i intent.Intent) intent.Intent {
+	if i.Queue == "" {
+		return c.Joined(i)
+	}
+	return i
+}
+
 // Undo changes the node's intent. If no notice remains in the intent, Undo reverts what
 // the intent says that we did, and returns true. The intent keeps its past notices.
 // change follows the rules of Record.
@@ -54,7 +63,7 @@ func (c *Cluster) Undo(
 ) (undone bool, err error) {
 	err = c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		undone = false
-		next := change(old).From(c.queue)
+		next := c.owned(change(old))
 		next.Version = intent.Version
 		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
 		if done && len(next.Entries) == 0 {

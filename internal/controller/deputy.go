@@ -85,7 +85,7 @@ func (c *Controller) watchForLeader(ctx context.Context, nd *nodeDrain, stop con
 }
 
 // awaitLeader waits while the leader drains the node. ended is false if nobody leads any more and
-// pods are left.
+// pods are left, or if a notice has begun another episode, of which the leader has not heard.
 func (c *Controller) awaitLeader(ctx context.Context, nd *nodeDrain) (ended bool, err error) {
 	again := time.NewTicker(askLeaderAgain)
 	defer again.Stop()
@@ -94,9 +94,15 @@ func (c *Controller) awaitLeader(ctx context.Context, nd *nodeDrain) (ended bool
 		if !c.Cluster.Exists(nd.ref) {
 			return true, nil
 		}
-		if on, ok := c.intentOn(nd); ok && on.Finished() {
-			nd.setIntent(on)
-			return true, nil
+		if on, ok := c.intentOn(nd); ok && (on.Finished() || !c.Cluster.Shares(on)) {
+			// A notice may have been recorded since: the node is read, and its lock is held.
+			if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i }); err != nil {
+				return false, err
+			}
+			carried, _ := nd.current()
+			if carried.Finished() || !c.Cluster.Shares(carried) {
+				return carried.Finished(), nil
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -202,7 +202,7 @@ func (c *Controller) record(
 			if over {
 				return i
 			}
-			return c.with(i, entry, hook, holdBack, now)
+			return c.Cluster.Joined(c.with(i, entry, hook, holdBack, now))
 		})
 		if err != nil || over || carried.Finished() {
 			if !nd.started {
@@ -291,8 +291,14 @@ func (c *Controller) rewrite(ctx context.Context, nd *nodeDrain, change func(int
 		return err
 	}
 	defer nd.unlock()
+	ended := c.hasEnded(nd)
 	err := c.retry(ctx, c.Log.With("node", nd.ref.Name), "write the intent", func(ctx context.Context) error {
-		carried, err := c.Cluster.Record(ctx, nd.ref, change)
+		carried, err := c.Cluster.Record(ctx, nd.ref, func(i intent.Intent) intent.Intent {
+			if i = change(i); !ended { // the next episode may be another handler's
+				i = c.Cluster.Joined(i)
+			}
+			return i
+		})
 		if err == nil {
 			c.applyIntent(nd, carried)
 			if carried.Finished() { // the next notice begins another drain

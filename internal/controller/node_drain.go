@@ -36,6 +36,7 @@ type nodeDrain struct {
 	instanceGone signal        // nothing runs on the instance any more
 	podsGone     signal        // the pods have left, or are not waited for any more
 	quit         signal        // it is called off, with the reason: nobody joins it any more
+	quitOn       intent.Intent // what it was called off on, where there is a reason; set before
 	done         chan struct{} // closed at the end, after err is set
 	err          error
 

@@ -86,7 +86,19 @@ func (c *Controller) revertLocked(
 	if nd != nil && err == nil && !undone {
 		nd.setIntent(kept)
 	}
+	if err == nil && !undone && c.get(ref) == nil {
+		return false, c.goOn(ctx, ref, kept)
+	}
 	return undone, err
+}
+
+// goOn begins the drain of a node again whose drain has ended for nothing: another handler has
+// recorded a notice meanwhile, which the lock of the node does not prevent.
+func (c *Controller) goOn(ctx context.Context, ref cluster.Ref, kept intent.Intent) error {
+	if kept.Finished() || len(kept.Entries) == 0 || !c.Cluster.Serves(kept) {
+		return nil
+	}
+	return c.resumeDrain(ctx, cluster.Unfinished{Ref: ref, Intent: kept})
 }
 
 // callOff reverts a drain that has not ended, for the reason that it was quit for.
@@ -97,12 +109,20 @@ func (c *Controller) callOff(ctx context.Context, log *slog.Logger, nd *nodeDrai
 	}
 	log.Warn("the drain is called off", "why", reason)
 	now := time.Now()
+	var kept intent.Intent
 	err := c.retry(ctx, log, "revert the drain", func(ctx context.Context) error {
-		_, err := c.Cluster.Undo(ctx, nd.ref, func(i intent.Intent) intent.Intent { return i.CalledOff(now) })
+		_, err := c.Cluster.Undo(ctx, nd.ref, func(i intent.Intent) intent.Intent {
+			kept = i.CalledOff(nd.quitOn.Entries, now)
+			return kept
+		})
 		return err
 	})
-	if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+	switch {
+	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
+	case err == nil && len(kept.Entries) > 0:
+		c.remove(nd)
+		return c.goOn(ctx, nd.ref, kept)
 	}
 	c.Observer.Stepped(report.Step{Node: nd.ref, Kind: step, Why: why})
 	return nil

@@ -91,9 +91,14 @@ func (c *Controller) quitIf(
 		return err
 	}
 	defer nd.unlock()
-	if carried, _ := nd.current(); !ends(carried) {
+	carried, _ := nd.current()
+	switch {
+	case !ends(carried):
 		return nil
+	case isClosed(nd.quit.done):
+		return reason
 	}
+	nd.quitOn = carried
 	nd.quit.closeFor(reason)
 	return reason
 }

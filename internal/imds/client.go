@@ -134,9 +134,18 @@ func (c *Client) get(ctx context.Context, path string) (body string, found bool,
 			c.forget(token)
 			continue
 		}
-		return "", false, fmt.Errorf("read %s: %w", path, a.problem())
+		err = fmt.Errorf("read %s: %w", path, a.problem())
+		if a.status != http.StatusUnauthorized && a.status != http.StatusServiceUnavailable {
+			err = refusedError{err}
+		}
+		return "", false, err
 	}
 }
+
+// A refusedError says that one item is refused. Others may not be.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
 
 // currentToken returns a valid token, or none for a service that does not know tokens. One that
 // is about to end is renewed; it counts as long as that fails.

@@ -190,7 +190,8 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
 			continue
 		}
 		errs = append(errs, err)
-		if _, unreadable := errors.AsType[itemError](err); !unreadable {
+		_, unreadable := errors.AsType[itemError](err)
+		if _, refused := errors.AsType[refusedError](err); !unreadable && !refused {
 			break // the other would wait for an answer as long
 		}
 	}

@@ -344,3 +344,17 @@ func TestWhatTheMetadataDoesNotHaveAnyMoreIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// Something between the pod and the service may keep pods from one item alone.
+func TestAnItemThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
+	for _, status := range []int{400, 403, 500} {
+		polling(t, nil, func(w *world) {
+			w.metadata.SetFault(awssim.MetadataFault{Prefix: "/" + itemSpot, Status: status})
+			w.metadata.Recommend(time.Now())
+			w.after(time.Minute)
+			if got := w.handler.were(); len(got) != 1 {
+				t.Errorf("%d: %v", status, got)
+			}
+		})
+	}
+}

@@ -193,12 +193,16 @@ func (i Intent) Without(kind notice.Kind, change string, at time.Time) Intent {
 	return i.past(Past{Kind: kind, Change: change, CalledOff: at})
 }
 
-// CalledOff takes back all notices, because somebody wants the node as it was.
-func (i Intent) CalledOff(at time.Time) Intent {
-	for _, e := range i.Entries {
+// CalledOff takes back the notices of these entries, because somebody wants the node as it was.
+func (i Intent) CalledOff(entries []Entry, at time.Time) Intent {
+	for _, e := range entries {
+		if i.find(e) < 0 {
+			continue
+		}
 		if e.Kind.CanEnd() {
 			i = i.Without(e.Kind, e.Change, at)
 		}
+		i = i.Forget(func(have Entry) bool { return have.Kind == e.Kind && have.Change == e.Change })
 	}
-	return i.Forget(func(Entry) bool { return true })
+	return i
 }

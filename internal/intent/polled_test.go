@@ -14,6 +14,7 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 	health := func(due time.Time) Entry {
 		return Entry{Kind: notice.ScheduledChange, Change: arn, IDs: []string{"c"}, Time: at(-100), Deadline: due}
 	}
+	calledOff := func(i Intent) Intent { return i.CalledOff(i.Entries, now) }
 	with := func(entries ...Entry) (i Intent) {
 		for _, e := range entries {
 			i = i.With(e, nil, at(-50))
@@ -41,20 +42,20 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		"AWS Health has told of it, and it has begun":       {with(health(time.Time{})), begun, true},
 		"AWS Health told of one that has begun":             {with(health(time.Time{})), found, false},
 		"a spot warning of that time":                       {with(Entry{Kind: notice.SpotInterruption, Deadline: day(5)}), found, false},
-		"somebody has called it off":                        {with(found).CalledOff(now), found, true},
-		"somebody has called it off, and it was moved":      {with(found).CalledOff(now), moved, true},
+		"somebody has called it off":                        {calledOff(with(found)), found, true},
+		"somebody has called it off, and it was moved":      {calledOff(with(found)), moved, true},
 		"somebody has uncordoned after the drain":           {with(found).Forget(func(Entry) bool { return true }), moved, true},
-		"another one was called off":                        {with(Entry{Kind: notice.ScheduledChange, Change: other, Deadline: day(5)}).CalledOff(now), found, false},
-		"AWS Health told of it, and it was called off":      {with(health(day(5))).CalledOff(now), found, true},
-		"AWS Health told of another that was called off":    {with(health(day(6))).CalledOff(now), found, false},
-		"one without a time was called off":                 {with(health(time.Time{})).CalledOff(now), found, false},
-		"one without a time was called off after the start": {with(health(time.Time{})).CalledOff(now), begun, true},
+		"another one was called off":                        {calledOff(with(Entry{Kind: notice.ScheduledChange, Change: other, Deadline: day(5)})), found, false},
+		"AWS Health told of it, and it was called off":      {calledOff(with(health(day(5)))), found, true},
+		"AWS Health told of another that was called off":    {calledOff(with(health(day(6)))), found, false},
+		"one without a time was called off":                 {calledOff(with(health(time.Time{}))), found, false},
+		"one without a time was called off after the start": {calledOff(with(health(time.Time{}))), begun, true},
 		"one without a time is past":                        {Intent{Past: []Past{{Kind: notice.ScheduledChange, Change: arn}}}, found, false},
 		"a spot warning is past":                            {Intent{Past: []Past{{Kind: notice.SpotInterruption}}}, found, false},
 		"an impairment that is carried":                     {with(impaired("a")), impaired("a"), true},
 		"one joins the other":                               {with(impaired("a")), impaired("b"), true},
-		"an impairment that was called off":                 {with(impaired("a")).CalledOff(now), impaired("a"), true},
-		"the next impairment":                               {with(impaired("a")).CalledOff(now), impaired("b"), false},
+		"an impairment that was called off":                 {calledOff(with(impaired("a"))), impaired("a"), true},
+		"the next impairment":                               {calledOff(with(impaired("a"))), impaired("b"), false},
 	} {
 		if got := tt.i.HasHeardOf(tt.found, now); got != tt.want {
 			t.Errorf("%s: %t", name, got)
