@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -39,9 +40,7 @@ func TestTheDaemonSetOfTheChartDrainsItsNodeWithTheValuesThatPeopleHave(t *testi
 			c.openAccount(awssim.Options{})
 			n := c.nodes(1)[0]
 			labels := map[string]string{"home": c.name}
-			for key, value := range tt.labels {
-				labels[key] = value
-			}
+			maps.Copy(labels, tt.labels)
 			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 			c.must(err)
 			_, err = c.kube.CoreV1().Nodes().Patch(c.ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{})

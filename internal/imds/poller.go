@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -85,13 +87,13 @@ func (p *Poller) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for next := time.Now(); ; {
-		err := p.poll(ctx, &all)
+		answered, err := p.poll(ctx, &all)
 		if ctx.Err() != nil {
 			return
 		}
-		p.note(err)
+		p.note(answered, err)
 		now := time.Now()
-		if next = next.Add(Interval); err != nil {
+		if next = next.Add(Interval); !answered {
 			next = now.Add(backoff.Pause(p.failed))
 		} else if next.Before(now) { // polls that were missed are not made up for
 			next = now
@@ -102,10 +104,10 @@ func (p *Poller) Run(ctx context.Context) {
 	}
 }
 
-// note takes in how a poll has ended.
-func (p *Poller) note(err error) {
+// note takes in how a poll has ended. A service that does not give one item is answering.
+func (p *Poller) note(answered bool, err error) {
 	p.Metrics.PolledMetadata(err)
-	if err != nil {
+	if !answered {
 		p.failed++
 		return
 	}
@@ -170,14 +172,15 @@ func (p *Poller) looks() []look {
 	return append(now, others...)
 }
 
-// poll looks once.
-func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
+// poll looks once. answered: for some kind there was an answer.
+func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, err error) {
 	var errs []error
 	for _, look := range p.looks() {
 		notices, err := look.at(ctx)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return answered, ctx.Err()
 		}
+		answered = answered || err == nil
 		p.noteLook(look.kind, err)
 		present := map[string]bool{}
 		for _, n := range notices {
@@ -195,7 +198,7 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) error {
 			break // the other would wait for an answer as long
 		}
 	}
-	return errors.Join(errs...)
+	return answered, errors.Join(errs...)
 }
 
 // An itemError says that an item is not as AWS documents it. Others may be.
@@ -237,12 +240,18 @@ func (p *Poller) rebalance(ctx context.Context) ([]notice.Notice, error) {
 
 func (p *Poller) termination(ctx context.Context) ([]notice.Notice, error) {
 	return p.read(ctx, itemLifecycle, func(body string) ([]notice.Notice, error) {
+		if strings.ContainsFunc(strings.TrimSpace(body), isNoStateRune) {
+			return nil, errors.New("it is no state: a word, or two with a colon")
+		}
 		if !notice.Terminated(body) {
 			return nil, nil
 		}
 		return one(notice.OfTermination(p.Identity.Instance, p.Life))
 	})
 }
+
+// isNoStateRune reports what no lifecycle state has. Its words are letters and a colon.
+func isNoStateRune(r rune) bool { return r != ':' && !unicode.IsLetter(r) }
 
 func one(n notice.Notice, err error) ([]notice.Notice, error) {
 	if err != nil {

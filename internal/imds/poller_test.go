@@ -224,7 +224,7 @@ func TestAFailureIsTriedAgainWithPausesOfAtMostTenSeconds(t *testing.T) {
 	for _, fault := range []awssim.MetadataFault{{Status: 503}, {Hang: true}, {Reset: true}, {Status: 200, Body: "<html>"}, {Status: 401}} {
 		troubles := 1 // the first look fails, and the others are not made
 		if fault.Body != "" {
-			troubles = 3 // each document is none; a lifecycle state can be any text
+			troubles = 4 // no item is what it should be
 		}
 		polling(t, nil, func(w *world) {
 			w.after(time.Second)
@@ -257,6 +257,26 @@ func TestAnItemThatCannotBeReadDoesNotHideTheOthers(t *testing.T) {
 		w.after(2 * time.Second)
 		w.want("imds-rebalance-" + second(0) + " at 2 s")
 	})
+}
+
+// One item that is refused, or no document, for ever: the others are read as fast as ever.
+func TestAnItemThatCannotBeReadDoesNotSlowDownTheOthers(t *testing.T) {
+	for _, fault := range []awssim.MetadataFault{
+		{Prefix: "/" + itemScheduled, Body: "<html>"}, {Prefix: "/" + itemSpot, Status: 403},
+	} {
+		polling(t, nil, func(w *world) {
+			w.metadata.SetFault(fault)
+			w.after(5 * time.Minute)
+			if age := time.Since(w.poller.LastAnswer()); age > 3*Interval {
+				t.Errorf("%+v: the last answer is %s old", fault, age)
+			}
+			w.metadata.Recommend(time.Now())
+			w.after(3 * Interval)
+			if got := w.handler.were(); len(got) != 1 {
+				t.Errorf("%+v: %v", fault, got)
+			}
+		})
+	}
 }
 
 func TestAChangeThatIsMovedIsHandledAgain(t *testing.T) {
