@@ -18,7 +18,7 @@ import (
 // meanwhile changes the intent of the node just before the first patch of it for which at is true.
 func (s *story) meanwhile(at func(next intent.Intent) bool, change func(i intent.Intent) intent.Intent) {
 	done := false
-	s.kube.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	s.beforePatch.Store(new(clienttesting.ReactionFunc(func(action clienttesting.Action) (bool, runtime.Object, error) {
 		var p struct {
 			Metadata struct{ Annotations map[string]string }
 		}
@@ -40,7 +40,7 @@ func (s *story) meanwhile(at func(next intent.Intent) bool, change func(i intent
 		node.ResourceVersion += "0"
 		s.must(s.kube.Tracker().Update(gvr, node, ""))
 		return false, nil, nil
-	})
+	})))
 }
 
 func withSpot(i intent.Intent) intent.Intent {
@@ -102,7 +102,7 @@ func TestANoticeThatTheDeputyReadsAtTheEndOfTheLeadersDrainIsCarriedOut(t *testi
 		d.reads(notice.OfRebalance(`{"noticeTime":"`+at+`"}`, theID))
 		s.after(5 * time.Second)
 		s.wantDrains(1, 0, d)
-		s.kube.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(action clienttesting.Action) (bool, runtime.Object, error) {
 			patch := action.(clienttesting.PatchActionImpl)
 			var p map[string]map[string]any
 			s.must(json.Unmarshal(patch.GetPatch(), &p))
@@ -114,7 +114,7 @@ func TestANoticeThatTheDeputyReadsAtTheEndOfTheLeadersDrainIsCarriedOut(t *testi
 			}
 			patch.Patch, _ = json.Marshal(p)
 			return s.patchNode(patch)
-		})
+		})))
 		s.after(80 * time.Second)
 		if i := s.intent(); i.Outcome != intent.Drained || !i.Has(notice.SpotInterruption) {
 			t.Errorf("the node carries %+v", i)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,8 @@ type story struct {
 	// poll: leaders ask EC2 each minute for scheduled events and failed status checks, as poll says.
 	poll func(*status.Poll)
 	stop func() // the leader, where a story needs that
+	// beforePatch, if there is one, answers a patch of a node in the API server's place, or does something before it.
+	beforePatch atomic.Pointer[clienttesting.ReactionFunc]
 }
 
 const (
@@ -96,6 +99,11 @@ func aNode(name, id string) *corev1.Node {
 // patchNode patches as the API server does, and the fake does not: a patch that
 // was made from another resourceVersion is a conflict.
 func (s *story) patchNode(action clienttesting.Action) (bool, runtime.Object, error) {
+	if before := s.beforePatch.Load(); before != nil {
+		if answered, node, err := (*before)(action); answered {
+			return true, node, err
+		}
+	}
 	patch := action.(clienttesting.PatchAction)
 	gvr := corev1.SchemeGroupVersion.WithResource("nodes")
 	obj, err := s.kube.Tracker().Get(gvr, "", patch.GetName())
