@@ -326,6 +326,7 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 // An admission policy stands for a webhook: the API server asks both at the same place.
 func TestAWebhookThatDeniesEvictionsIsPassedBeforeTheDeadline(t *testing.T) {
 	s := newScenario(t)
+	otherRights.Store(s.name, true) // it refuses what the roles grant
 	n := s.nodes(1)[0]
 	s.pod("guarded", n.name, stopping(5*time.Second, 0))
 	s.denyEvictions()
