@@ -245,20 +245,34 @@ func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	ready := func() bool { return h.get(h.probes, "/readyz") == http.StatusOK }
 	s.throughout(15*time.Second, "it is ready after the start", ready)
 	from := time.Now()
-	s.throughout(30*time.Second, "it is ready at rest", ready)
+	var resident []int64 // kB
+	s.throughout(30*time.Second, "it is ready at rest", func() bool {
+		all, _ := s.resident(h)
+		resident = append(resident, all)
+		return ready()
+	})
 	requests := s.audit(func(e sandbox.AuditEvent) bool { return e.Received.After(from) && e.Verb != "watch" })
 	for _, r := range requests {
 		t.Errorf("at rest: %s %s/%s", r.Verb, r.Resource, r.Name)
 	}
-	var all, anonymous int64
+	slices.Sort(resident)
+	half, most := resident[len(resident)/2], resident[len(resident)-1]
+	_, anonymous := s.resident(h)
+	t.Logf("resident: %.1f MiB half of the time or less, %.1f at most; of these %.1f MiB are no pages of files",
+		float64(half)/1024, float64(most)/1024, float64(anonymous)/1024)
+	if half == 0 || half > 30<<10 {
+		t.Errorf("%d kB are resident", half)
+	}
+}
+
+// resident is how much memory a handler takes, and the part that is no pages of files, in kB.
+func (s *imdsScenario) resident(h *handler) (all, anonymous int64) {
+	s.Helper()
 	for line := range strings.Lines(s.procStatus(h)) {
 		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &all) // other lines are other figures
 		_, _ = fmt.Sscanf(line, "RssAnon: %d kB", &anonymous)
 	}
-	t.Logf("resident: %.1f MiB, of these %.1f MiB are no pages of files", float64(all)/1024, float64(anonymous)/1024)
-	if all == 0 || all > 30<<10 {
-		t.Errorf("%d kB are resident", all)
-	}
+	return all, anonymous
 }
 
 func (s *imdsScenario) procStatus(h *handler) string {

@@ -15,7 +15,7 @@ const (
 	// are in memory are not needed any more.
 	startTime = 10 * time.Second
 	// unmapAgain is when the pages that were needed meanwhile are given back.
-	unmapAgain = time.Minute
+	unmapAgain = 15 * time.Second
 )
 
 // unmapIdlePages gives the pages of the binary back to the kernel that only the start needs, or a
