@@ -25,7 +25,7 @@ func (s *imdsScenario) mayReadTheLease() {
 	_, err = s.kube.RbacV1().RoleBindings(s.name).Create(s.ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "nth-" + release.Name, Namespace: s.name + "-daemonset"}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "nth-" + release.Name, Namespace: s.home}},
 	}, metav1.CreateOptions{})
 	s.must(err)
 }

@@ -268,16 +268,11 @@ func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 // resident is how much memory a handler takes, and the part that is no pages of files, in kB.
 func (s *imdsScenario) resident(h *handler) (all, anonymous int64) {
 	s.Helper()
-	for line := range strings.Lines(s.procStatus(h)) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
+	s.must(err)
+	for line := range strings.Lines(string(status)) {
 		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &all) // other lines are other figures
 		_, _ = fmt.Sscanf(line, "RssAnon: %d kB", &anonymous)
 	}
 	return all, anonymous
-}
-
-func (s *imdsScenario) procStatus(h *handler) string {
-	s.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
-	s.must(err)
-	return string(status)
 }

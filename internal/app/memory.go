@@ -9,7 +9,7 @@ import (
 )
 
 // memoryShare is how much of the container's memory Go may use. The rest is for what counts
-// for the container but not for Go: the pages of the binary, 35 MiB, and what waits in
+// for the container but not for Go: the pages of the binary, up to 39 MiB, and what waits in
 // sockets.
 const memoryShare = 0.8
 

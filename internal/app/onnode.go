@@ -10,8 +10,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
-	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -182,25 +180,3 @@ func (o *ownInstance) Known(id string) (instance.Instance, bool, time.Time) {
 func (*ownInstance) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
 	return nil, nil
 }
-
-// noHooks are the lifecycle hooks of the IMDS mode: there are none, because the metadata names no
-// hook. It implements controller.Hooks. A node may carry the hook of a handler with a queue, which
-// does what is to be done about it.
-type noHooks struct{}
-
-// Limits are not known.
-func (noHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
-	return notice.HookLimits{}, nil
-}
-
-// Hold does nothing.
-func (noHooks) Hold(ctx context.Context, _ intent.Hook) { <-ctx.Done() }
-
-// Waits is false.
-func (noHooks) Waits(context.Context, intent.Hook) (bool, error) { return false, nil }
-
-// Ended is false.
-func (noHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
-
-// Complete does nothing.
-func (noHooks) Complete(context.Context, intent.Hook) error { return nil }

@@ -104,7 +104,7 @@ func (a *App) newController() *controller.Controller {
 	var hooks controller.Hooks = a.hooks
 	var leader controller.Leader
 	if o.IMDS {
-		instances, hooks = a.own, noHooks{}
+		instances, hooks = a.own, controller.NoHooks{}
 		leader = &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: o.LeaseName}
 	}
 	return controller.New(controller.Config{

@@ -96,7 +96,7 @@ func (c *Controller) awaitLeader(ctx context.Context, nd *nodeDrain) (ended bool
 		}
 		if on, ok := c.intentOn(nd); ok && (on.Finished() || !c.Cluster.Shares(on)) {
 			// A notice may have been recorded since: the node is read, and its lock is held.
-			if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i }); err != nil {
+			if err := c.reread(ctx, nd); err != nil {
 				return false, err
 			}
 			carried, _ := nd.current()
@@ -125,8 +125,7 @@ func (c *Controller) adopt(ctx context.Context, nd *nodeDrain) error {
 		reflect.DeepEqual(on.Entries, carried.Entries) && !on.Finished() {
 		return nil
 	}
-	// The watch may be behind: the node is read.
-	if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i }); err != nil {
+	if err := c.reread(ctx, nd); err != nil {
 		return err
 	}
 	return c.quitIf(ctx, nd, errUndone, func(i intent.Intent) bool { return i.Finished() && len(i.Entries) == 0 })

@@ -38,17 +38,6 @@ type deputy struct {
 // Leads implements Leader.
 func (d *deputy) Leads(context.Context) bool { return d.leads.Load() }
 
-// noHooks are those of a handler that has no queue.
-type noHooks struct{ Hooks }
-
-func (noHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
-	return notice.HookLimits{}, nil
-}
-func (noHooks) Hold(ctx context.Context, _ intent.Hook)             { <-ctx.Done() }
-func (noHooks) Waits(context.Context, intent.Hook) (bool, error)    { return false, nil }
-func (noHooks) Ended(context.Context, intent.Hook) (bool, error)    { return false, nil }
-func (noHooks) Complete(_ context.Context, _ intent.Hook) (_ error) { return nil }
-
 type endings struct {
 	report.Observer
 	d *deputy
@@ -69,7 +58,7 @@ func (s *story) onNode(takes time.Duration) *deputy {
 	d.leads.Store(true)
 	d.ctx, d.cancel = context.WithCancelCause(s.ctx)
 	d.c = New(Config{
-		Cluster: nodes, Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())), Hooks: noHooks{}, Drainer: d.drain,
+		Cluster: nodes, Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())), Hooks: NoHooks{}, Drainer: d.drain,
 		Observer: endings{telemetry.New(), d}, Log: slog.New(slog.NewTextHandler(s.Output(), nil)).With("on", "node"),
 		Policy: decision.Policy{NodeGracePeriod: 2 * time.Minute}, Leader: d,
 	})

@@ -316,3 +316,9 @@ func (c *Controller) rewrite(ctx context.Context, nd *nodeDrain, change func(int
 	}
 	return err
 }
+
+// reread reads the node, because the watch may be behind, and takes over the intent that it carries.
+// A node that somebody has uncordoned in its drain is cordoned by that; see cluster.Cluster.Record.
+func (c *Controller) reread(ctx context.Context, nd *nodeDrain) error {
+	return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i })
+}

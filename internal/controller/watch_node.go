@@ -72,8 +72,7 @@ func (c *Controller) onUncordon(ctx context.Context, nd *nodeDrain, node *corev1
 	case !uncordoned || times > 1:
 		return nil
 	case goes:
-		// The write itself cordons the node; see cluster.Cluster.Record.
-		return c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i })
+		return c.reread(ctx, nd)
 	}
 	return c.quitIf(ctx, nd, errUncordoned, func(carried intent.Intent) bool {
 		now := time.Now()
