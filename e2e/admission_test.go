@@ -99,7 +99,7 @@ func TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes(t *testing.T) {
 		{"a removed label", `{"metadata":{"labels":{"scenario":null}}}`, "not its own: scenario"},
 		{"somebody's exclusion from load balancers", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`, "node.kubernetes.io/exclude-from-external-load-balancers"},
 		{"the same, taken over", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"aws-node-termination-handler"}}}`, "node.kubernetes.io/exclude-from-external-load-balancers"},
-		{"the addresses of pods", `{"spec":{"podCIDR":"10.9.9.0/24","podCIDRs":["10.9.9.0/24"]}}`, "fields of a node: spec.podCIDR, spec.podCIDRs"},
+		{"the addresses of pods", `{"spec":{"podCIDR":"10.9.9.0/24","podCIDRs":["10.9.9.0/24"]}}`, "spec.podCIDRs"},
 		{"a finalizer", `{"metadata":{"finalizers":["example.com/never"]}}`, "fields of a node: metadata.finalizers"},
 		{"an owner", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"y"}]}}`, "fields of a node: metadata.ownerReferences"},
 		{"another taint", `{"spec":{"taints":[` + others + `,{"key":"example.com/new","effect":"NoExecute"}]}}`, "taints of a node that are not its own: example.com/new"},

@@ -344,7 +344,7 @@ func (c *chartScenario) broughtAlong() {
 func (c *chartScenario) runPod(args ...string) *handler {
 	c.Helper()
 	arguments, env := c.pod()
-	h := &handler{s: c.scenario, probes: freePort(c.scenario), metrics: freePort(c.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h := c.process()
 	h.cmd = exec.CommandContext(context.WithoutCancel(c.ctx), program, append(arguments,
 		append([]string{fmt.Sprintf("--probes-server-port=%d", h.probes), fmt.Sprintf("--prometheus-server-port=%d", h.metrics)}, args...)...)...)
 	h.cmd.Env = env

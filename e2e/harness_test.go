@@ -476,9 +476,16 @@ func (s *scenario) replica() *handler {
 	s.Helper()
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
+	h := s.process()
+	h.key, h.kubeconfig, h.endpoint, h.queue = fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig, s.endpoint, queueName
+	return h
+}
+
+// process is a handler with ports of its own, which does not run so far.
+func (s *scenario) process() *handler {
+	s.Helper()
 	return &handler{
-		s: s, program: program, key: fmt.Sprintf("AKID%d", number.Add(1)), kubeconfig: kubeconfig, endpoint: s.endpoint, queue: queueName,
-		probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{}),
+		s: s, program: program, probes: freePort(s), metrics: freePort(s), log: &release.Log{}, exited: make(chan struct{}),
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -91,7 +90,7 @@ func (c *chartScenario) runOnNode(n node, env ...string) *handler {
 	kubeconfig, err := c.cluster.PodKubeconfig(c.ctx, &pod)
 	c.must(err)
 	container := pod.Spec.Containers[0]
-	h := &handler{s: c.scenario, probes: freePort(c.scenario), metrics: freePort(c.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h := c.process()
 	h.cmd = exec.CommandContext(context.WithoutCancel(c.ctx), program, container.Args...)
 	h.cmd.Env = slices.Concat(c.environment(pod, container), []string{
 		"KUBECONFIG=" + kubeconfig, "PROBES_SERVER_PORT=" + strconv.Itoa(h.probes), "PROMETHEUS_SERVER_PORT=" + strconv.Itoa(h.metrics),

@@ -100,7 +100,8 @@ func (s *imdsScenario) start(env ...string) *handler {
 
 func (s *imdsScenario) startProgram(program string, env ...string) *handler {
 	s.Helper()
-	h := &handler{s: s.scenario, program: program, probes: freePort(s.scenario), metrics: freePort(s.scenario), log: &release.Log{}, exited: make(chan struct{})}
+	h := s.process()
+	h.program = program
 	h.cmd = exec.CommandContext(context.WithoutCancel(s.ctx), program)
 	h.cmd.Env = slices.Concat([]string{
 		"ENABLE_SQS_TERMINATION_DRAINING=false", "KUBECONFIG=" + s.kubeconfig, "NODE_NAME=" + s.node.name, "INSTANCE_METADATA_URL=" + s.url,
