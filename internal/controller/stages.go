@@ -46,8 +46,9 @@ func (nd *nodeDrain) tighten(ctx context.Context, changed <-chan struct{}, terms
 
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) drain.Terms {
+	terms := i.Terms()
 	return drain.Terms{
-		Deadline: i.Deadline(), CordonedAt: i.CordonedAt,
+		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient, Grace: terms.Grace(),
 		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
 	}
 }

@@ -99,12 +99,52 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		d = Decision{Action: Drop, Why: WhyConsequence}
 	case f.Ownership == Pending:
 		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, expectUntil(n, d.Deadline, f.Now, p)
-	case p.CordonOnly, p.CordonRebalance && n.Kind == notice.RebalanceRecommendation:
-		d.Action = Cordon
 	default:
-		d.Action = Drain
+		d = byRule(d, n, f, p)
 	}
 	return d
+}
+
+// byRule is the decision about a notice for a node that is here and whose machine may go: the first
+// rule that matches makes it. Who ignores a notice does not wait for its hook either.
+func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
+	rule := p.RuleFor(n, f.Labels)
+	d.Rule = rule.Name
+	switch rule.Do {
+	case Ignoring, Notifying:
+		d = Decision{Action: Drop, Why: WhyIgnoredByRule, Deadline: d.Deadline, Rule: rule.Name}
+		if rule.Do == Notifying {
+			d.Why = WhyNotifiedByRule
+		}
+		if p.Owns(n.Hook) {
+			d.Action = Complete
+		}
+		return d
+	case Cordoning:
+		d.Action = Cordon
+	case Draining:
+		d.Action = Drain
+	}
+	if rule.option {
+		return d
+	}
+	d.Terms = rule.Terms(n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)
+	d.Terms.Code = n.Detail
+	if waits := f.Now.Add(p.NodeGracePeriod); !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) {
+		d.HoldUntil = waits // the node carries the rest
+	}
+	return d
+}
+
+// latestBegin is when the drain for a notice has to begin at the latest; zero: it can wait for ever.
+func latestBegin(kind notice.Kind, deadline, now time.Time, p Policy) time.Time {
+	switch {
+	case deadline.IsZero():
+		return time.Time{}
+	case kind.Urgent():
+		return now
+	}
+	return deadline.Add(-p.NodeGracePeriod)
 }
 
 // expectUntil is how long a Node of the notice's instance is waited for.
@@ -244,8 +284,13 @@ func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 
 // CordonsOnly reports whether a node with this intent is cordoned, and that is all.
 func CordonsOnly(i intent.Intent, p Policy) bool {
-	others := func(e intent.Entry) bool { return e.Kind != notice.RebalanceRecommendation }
-	return p.CordonOnly || p.CordonRebalance && !slices.ContainsFunc(i.Entries, others)
+	if len(i.Entries) == 0 {
+		return p.CordonOnly || p.CordonRebalance
+	}
+	return !slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+		byOption := p.CordonOnly || p.CordonRebalance && e.Kind == notice.RebalanceRecommendation
+		return !e.CordonOnly && (e.Rule != "" || !byOption)
+	})
 }
 
 // MachineGoes reports whether the machine goes away even if somebody uncordons its node.

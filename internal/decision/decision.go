@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -74,7 +75,9 @@ type Facts struct {
 	// Drained: the end of the instance was announced before, and all its Nodes are as the
 	// drain for that has left them: cordoned, and without a pod that would have to leave.
 	Drained bool
-	Now     time.Time
+	// Labels are those of the Node; nil: there is none.
+	Labels map[string]string
+	Now    time.Time
 }
 
 // EarlierLife reports whether the notice is about an earlier life of the instance: it
@@ -99,6 +102,8 @@ type Policy struct {
 	Region   string
 	// ManagedTag must be on an instance for its notices to be acted on. Empty: no tag check.
 	ManagedTag string
+	// Rules are those of the policy file.
+	Rules Rules
 }
 
 // Elsewhere reports whether the notice is about another account or region.
@@ -129,6 +134,10 @@ type Decision struct {
 	// HoldUntil is how long the message is held for the end of the work; zero: as long
 	// as it takes. Work that takes longer goes on without the message.
 	HoldUntil time.Time
+	// Rule is the name of the rule that decided; empty: none was asked. Terms are what it says of the
+	// drain; zero where it stands for options.
+	Rule  string
+	Terms intent.Terms
 }
 
 // Why is the reason of a decision: a log field and a metric label, so a closed set.
@@ -172,4 +181,7 @@ const (
 	WhyNextNode         Why = "another-node-of-the-instance"
 	WhyUndecodable      Why = "undecodable"
 	WhyDryRun           Why = "dry-run"
+	WhyIgnoredByRule    Why = "ignored-by-rule"
+	WhyNotifiedByRule   Why = "notified-by-rule"
+	WhyBegin            Why = "begin-of-rule-has-come"
 )

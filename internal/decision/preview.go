@@ -57,7 +57,7 @@ func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
 
 // Entry is the notice as a node carries it, with what was decided about it.
 func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
-	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline}
+	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline, Terms: d.Terms}
 	e.Returns = n.Kind == notice.ASGTerminate && n.Hook.Returns() ||
 		n.Kind == notice.ScheduledChange && n.Effect == notice.RebootsMachine && !notice.IsPolled(n.Change)
 	if n.ID != "" {

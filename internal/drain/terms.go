@@ -10,6 +10,10 @@ type Terms struct {
 	// IgnoreBudgets has pods deleted instead of evicted: the machine is going away already, and a
 	// budget cannot keep a pod on it. It has no effect without a Deadline.
 	IgnoreBudgets bool
+	// Patient: nothing is forced, whatever the deadline. The drain ends at the deadline all the same.
+	Patient bool
+	// Grace replaces the grace period of the pods; zero: it does not.
+	Grace time.Duration
 	// CordonedAt is when the node was last cordoned.
 	CordonedAt time.Time
 }
@@ -26,7 +30,7 @@ const (
 // mode returns the mode of the terms. Nothing else reads IgnoreBudgets.
 func (t Terms) mode() mode {
 	switch {
-	case t.Deadline.IsZero():
+	case t.Deadline.IsZero(), t.Patient:
 		return patient
 	case t.IgnoreBudgets:
 		return immediate

@@ -23,6 +23,7 @@ type Entry struct {
 	// Returns: the machine comes back by itself, with another boot id. The termination hook holds a
 	// replacement of its root volume, or the scheduled change is a reboot.
 	Returns bool `json:"returns,omitempty"`
+	Terms
 	// Trace is the span of the first of the events, as package trace carries it;
 	// empty where there are no traces.
 	Trace string `json:"trace,omitempty"`
@@ -31,9 +32,9 @@ type Entry struct {
 func (e Entry) with(more Entry) Entry {
 	switch {
 	case more.Kind != notice.ScheduledChange || more.Time.Equal(e.Time):
-		e.Deadline = Earlier(e.Deadline, more.Deadline)
+		e.Deadline, e.Terms = Earlier(e.Deadline, more.Deadline), e.Terms.join(more.Terms)
 	case more.Time.After(e.Time):
-		e.Deadline, e.Time = more.Deadline, more.Time
+		e.Deadline, e.Time, e.Terms = more.Deadline, more.Time, more.Terms
 	}
 	if more.Time.After(e.newest()) {
 		e.Newest = more.Time

@@ -1,0 +1,178 @@
+package decision
+
+import (
+	"path"
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// Rules are what a policy file says. The zero value has none: the options alone decide. It is not
+// changed once it is in use, so it may be read concurrently.
+type Rules struct {
+	// Nodes are tried in their order for each notice about a node: the first that matches decides.
+	Nodes []NodeRule
+	// Pods are tried in their order for each pod that has to leave.
+	Pods []PodRule
+}
+
+// A NodeRule says what to do with a node that gets a notice.
+type NodeRule struct {
+	Name string
+
+	// Kinds are those of the notices that it is about; empty: all but launches.
+	Kinds []notice.Kind
+	// Codes are patterns of path.Match for the code of a scheduled change or the status checks that
+	// fail, as Notice.Detail has them; empty: any.
+	Codes []string
+	// Nodes select nodes by their labels: one of them has to match; empty: all nodes.
+	Nodes []Selector
+
+	Do Effort
+	// Before is how long before the start of what is announced the drain begins; negative: at once.
+	Before time.Duration
+	// Within is the window in which the drain begins, unless that would be too late; nil: any time.
+	Within *Window
+	// Patient: pods are never forced because of the notice, whatever its deadline.
+	Patient bool
+	// Grace replaces the termination grace period of the pods; zero: it does not.
+	Grace time.Duration
+	// Limit holds a drain that can wait back; zero: it does not.
+	Limit Limit
+
+	option bool // it stands for an option
+}
+
+// A Limit holds drains back while too many nodes of a group are not ready or cordoned, by whomever.
+type Limit struct {
+	// Nodes is how many of a group may be so, such as 2 or 10%; empty: no limit.
+	Nodes string
+	// Per is the key of a label: the nodes with the same value are one group, those without it are
+	// another. Empty: all nodes are one group.
+	Per string
+	// Wait is how long a drain is held back at most; zero: as long as it can wait.
+	Wait time.Duration
+}
+
+// Effort is how far the handler goes with a node, from nothing to a drain.
+type Effort uint8
+
+// The efforts, the weakest first.
+const (
+	Ignoring  Effort = iota // nothing is done
+	Notifying               // people are told
+	Cordoning               // the node gets no new pods
+	Draining                // and its pods leave
+)
+
+// String is the effort's name in a policy file.
+func (e Effort) String() string { return [...]string{"ignore", "notify", "cordon", "drain"}[e] }
+
+// Names of the rules that stand for options. They come after those of the file, and the last one
+// matches every notice.
+const (
+	RuleCordonOnly      = "cordon-only"
+	RuleCordonRebalance = "cordon-rebalance"
+	RuleDrain           = "drain"
+)
+
+// RuleFor returns the rule that decides about a notice for a node with these labels: the first of the
+// file that matches, or one of those that stand for the options.
+func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
+	for k := range p.Rules.Nodes {
+		if r := &p.Rules.Nodes[k]; r.matches(n.Kind, n.Detail, labels) {
+			return *r
+		}
+	}
+	switch {
+	case p.CordonOnly:
+		return NodeRule{Name: RuleCordonOnly, Do: Cordoning, Before: -1, option: true}
+	case p.CordonRebalance && n.Kind == notice.RebalanceRecommendation:
+		return NodeRule{Name: RuleCordonRebalance, Do: Cordoning, Before: -1, option: true}
+	}
+	return NodeRule{Name: RuleDrain, Do: Draining, Before: -1, option: true}
+}
+
+// LimitOf is the limit of the file's rule of that name; zero: it has none, or there is no such rule.
+func (r Rules) LimitOf(name string) Limit {
+	if at := slices.IndexFunc(r.Nodes, func(n NodeRule) bool { return n.Name == name }); at >= 0 {
+		return r.Nodes[at].Limit
+	}
+	return Limit{}
+}
+
+func (r *NodeRule) matches(kind notice.Kind, code string, labels map[string]string) bool {
+	return r.Mismatch(kind, code, labels) == MatchesRule
+}
+
+// Mismatch says why a rule does not match.
+type Mismatch string
+
+// The reasons why a rule does not match.
+const (
+	MatchesRule Mismatch = ""
+	OtherKind   Mismatch = "another kind"
+	OtherCode   Mismatch = "another code"
+	OtherNode   Mismatch = "another node"
+)
+
+// Mismatch says why the rule does not match a notice of that kind and code for a node with these
+// labels; MatchesRule: it does.
+func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]string) Mismatch {
+	switch {
+	case len(r.Kinds) > 0 && !slices.Contains(r.Kinds, kind):
+		return OtherKind
+	case len(r.Codes) > 0 && !matchesCode(r.Codes, code):
+		return OtherCode
+	case !matchesAny(r.Nodes, labels):
+		return OtherNode
+	}
+	return MatchesRule
+}
+
+func matchesCode(patterns []string, code string) bool {
+	for _, pattern := range patterns {
+		if ok, err := path.Match(pattern, code); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Terms are what a rule says of a notice that a node gets now. latest is when the drain has to begin
+// at the latest, and start is when what is announced begins; zero: not known.
+//
+//	at            within    the drain begins
+//	now           -         at once
+//	start-D       -         D before the start; at once without a start
+//	now           window    when the window is open
+//	start-D       window    when the window opens for the last time by D before the start, now if it
+//	                        is open and does not open again, or D before the start if it is never open
+//
+// It never begins after latest.
+func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
+	t := intent.Terms{Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second)}
+	due := time.Time{}
+	if r.Before >= 0 && !start.IsZero() {
+		due = start.Add(-r.Before)
+	}
+	switch {
+	case r.Within == nil:
+		t.NotBefore = due
+	case due.IsZero():
+		t.NotBefore = r.Within.Next(now)
+	default:
+		if t.NotBefore = r.Within.Last(now, due); t.NotBefore.IsZero() {
+			t.NotBefore = due
+		}
+	}
+	if !t.NotBefore.IsZero() {
+		t.NotBefore = intent.Earlier(t.NotBefore, latest)
+	}
+	if !t.NotBefore.After(now) {
+		t.NotBefore = time.Time{}
+	}
+	return t
+}

@@ -1,0 +1,61 @@
+package intent
+
+import (
+	"cmp"
+	"time"
+)
+
+// Terms are what the rule of a policy that decided about a notice says of the drain. The zero value
+// is what is done without a rule.
+//
+// Those of several notices join: the node gets the strongest action, the earliest begin and the
+// shortest grace period.
+//
+//	              joined
+//	CordonOnly    only if all are
+//	NotBefore     the earliest; one that begins at once wins
+//	Patient       only if all are
+//	GraceSeconds  the shortest; one that sets none does not count
+type Terms struct {
+	// Rule is the name of the rule; empty: none of a policy, the options decide.
+	Rule string `json:"rule,omitempty"`
+	// Code is the code of the scheduled change, or the status checks, that the rule was found by.
+	Code string `json:"code,omitempty"`
+	// CordonOnly: the node is cordoned, and that is all.
+	CordonOnly bool `json:"cordonOnly,omitempty"`
+	// NotBefore is when the drain begins; zero: at once. Until then the node is held back.
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	// Patient: no pod is forced because of the notice.
+	Patient bool `json:"patient,omitempty"`
+	// GraceSeconds replaces the termination grace period of the pods; zero: it does not.
+	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+}
+
+// Grace is what GraceSeconds says.
+func (t Terms) Grace() time.Duration { return time.Duration(t.GraceSeconds) * time.Second }
+
+// join returns what both terms ask for. Rule and Code are those of the one that begins earlier, of
+// t where both do.
+func (t Terms) join(more Terms) Terms {
+	earlier := t
+	if !t.NotBefore.IsZero() && (more.NotBefore.IsZero() || more.NotBefore.Before(t.NotBefore)) {
+		earlier = more
+	}
+	earlier.CordonOnly = t.CordonOnly && more.CordonOnly
+	earlier.Patient = t.Patient && more.Patient
+	earlier.GraceSeconds = cmp.Or(min(t.GraceSeconds, more.GraceSeconds), t.GraceSeconds, more.GraceSeconds)
+	return earlier
+}
+
+// Terms are those of all notices of the episode.
+func (i Intent) Terms() Terms {
+	var all Terms
+	for k, e := range i.Entries {
+		if k == 0 {
+			all = e.Terms
+		} else {
+			all = all.join(e.Terms)
+		}
+	}
+	return all
+}
