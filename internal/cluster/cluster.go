@@ -236,14 +236,22 @@ func (c *Cluster) Look(ref Ref) (*corev1.Node, bool) {
 // Unavailable returns the nodes that are not ready, or cordoned by anybody, according
 // to the watch. all is the number of all nodes.
 func (c *Cluster) Unavailable() (out map[types.UID]bool, all int) {
-	nodes := c.nodes.GetStore().List()
+	return c.UnavailableAmong(func(map[string]string) bool { return true })
+}
+
+// UnavailableAmong is Unavailable for the nodes with labels for which among returns true.
+func (c *Cluster) UnavailableAmong(among func(labels map[string]string) bool) (out map[types.UID]bool, all int) {
 	out = map[types.UID]bool{}
-	for _, obj := range nodes {
-		if node := obj.(*corev1.Node); node.Spec.Unschedulable || !Ready(node) {
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		if !among(node.Labels) {
+			continue
+		}
+		if all++; node.Spec.Unschedulable || !Ready(node) {
 			out[node.UID] = true
 		}
 	}
-	return out, len(nodes)
+	return out, all
 }
 
 // ReadyInstances returns the ids of the instances of all ready Nodes, sorted, each once.

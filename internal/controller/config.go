@@ -47,6 +47,14 @@ type Drainer interface {
 	Remaining(ctx context.Context, node string) ([]string, error)
 }
 
+// A PolicyFile has the rules of a file that may change. Its methods may be called concurrently.
+type PolicyFile interface {
+	// Rules are those of now. They are not changed any more.
+	Rules() decision.Rules
+	// Changed returns a channel that is closed when there are other rules.
+	Changed() <-chan struct{}
+}
+
 // Config is what a controller is made of.
 type Config struct {
 	Cluster   *cluster.Cluster
@@ -56,7 +64,10 @@ type Config struct {
 	Observer  report.Observer
 	Log       *slog.Logger // nil: no log
 
+	// Policy are the options about decisions.
 	decision.Policy
+	// PolicyFile has the rules of the policy file; nil: there is none.
+	PolicyFile PolicyFile
 	// MaxUnready is how many nodes may be not ready or cordoned for drains that can
 	// wait: a number, or a percentage of all nodes. Zero: no bound.
 	MaxUnready intstr.IntOrString
@@ -131,6 +142,7 @@ func New(cfg Config) *Controller {
 	if cfg.Workers > 0 {
 		c.workers = make(chan struct{}, cfg.Workers)
 	}
+	c.ruleLimits = newRuleLimits(cfg.Cluster.UnavailableAmong)
 	if cfg.MaxUnready != (intstr.IntOrString{}) {
 		c.unready = newUnreadyLimit(cfg.MaxUnready, cfg.Cluster.Unavailable)
 	}

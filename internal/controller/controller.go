@@ -33,13 +33,14 @@ import (
 type Controller struct {
 	Config
 
-	toRun     chan *nodeDrain // drains for Run to carry out
-	resumed   chan struct{}   // closed when the drains of the leader before have begun
-	workers   chan struct{}   // a semaphore; nil: no bound
-	unready   *unreadyLimit   // nil: no bound
-	lookUps   chan struct{}   // a semaphore, see lookUpsAtOnce
-	crowds    chan struct{}   // a semaphore, see crowdsAtOnce
-	cancelled cancelledChanges
+	toRun      chan *nodeDrain // drains for Run to carry out
+	resumed    chan struct{}   // closed when the drains of the leader before have begun
+	workers    chan struct{}   // a semaphore; nil: no bound
+	unready    *unreadyLimit   // nil: no bound
+	ruleLimits *ruleLimits
+	lookUps    chan struct{} // a semaphore, see lookUpsAtOnce
+	crowds     chan struct{} // a semaphore, see crowdsAtOnce
+	cancelled  cancelledChanges
 
 	mu       sync.Mutex
 	drains   map[types.UID]*nodeDrain // by their nodes
@@ -207,6 +208,9 @@ func (c *Controller) act(
 			return err
 		}
 	}
+	if d.Why == decision.WhyNotifiedByRule {
+		c.tell(n, id, f, d)
+	}
 	switch d.Action {
 	case decision.Leave:
 		return leaveError{d.Why}
@@ -258,6 +262,7 @@ func (c *Controller) resolveAndDecide(
 	}
 	f := decision.Facts{
 		Ownership: found.ownership, State: found.state, Launched: found.launched, CalledOff: c.cancelled.has(n, id),
+		Labels: found.labels,
 	}
 	if c.Owns(n.Hook) && (found.ownership == decision.Ours || found.ownership == decision.Pending) {
 		f.Limits = c.limits(ctx, log, hookOf(n, id, decision.Decision{}))
@@ -290,7 +295,7 @@ func (c *Controller) resolveAndDecide(
 	}
 	f.Drained = c.isAsDrained(ctx, n, found)
 	f.Now = time.Now()
-	return found, decision.Decide(n, f, c.Policy), nil
+	return found, decision.Decide(n, f, c.currentPolicy()), nil
 }
 
 // reportDecision logs a decision and tells the observer. Messages that are not ours are
@@ -300,6 +305,7 @@ func (c *Controller) reportDecision(
 ) {
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
+		Rule:     d.Rule,
 		Repeated: f.intent.Covers(d.Entry(n, time.Now())), Waited: waited,
 	})
 	logDecided := log.Info
@@ -309,6 +315,9 @@ func (c *Controller) reportDecision(
 	values := []any{"action", d.Action.String(), "why", d.Why}
 	if node := f.ref().Name; node != "" {
 		values = append(values, "node", node)
+	}
+	if d.Rule != "" {
+		values = append(values, "rule", d.Rule)
 	}
 	if !d.Deadline.IsZero() {
 		values = append(values,

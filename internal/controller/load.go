@@ -15,7 +15,9 @@ func (c *Controller) Load() report.Load {
 		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
 			continue
 		}
-		if !carried.HeldBack {
+		if carried.HeldBack {
+			l.HeldBack++
+		} else {
 			l.Drains++
 			l.Oldest = intent.Earlier(l.Oldest, nd.since)
 		}
@@ -25,7 +27,6 @@ func (c *Controller) Load() report.Load {
 		l.Hooks += len(carried.Hooks)
 		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
 	}
-	l.HeldBack, _ = c.HeldBack()
 	l.Hooks += len(c.awaited)
 	for deadline := range c.awaited {
 		l.HookDeadline = intent.Earlier(l.HookDeadline, *deadline)

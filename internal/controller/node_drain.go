@@ -21,7 +21,7 @@ import (
 // the pods, the lifecycle hooks. It exists from the first notice, or from the moment when a
 // new leader finds the intent on the node, to the end.
 //
-//	recorded ─▶ awaitCapacity ─▶ evacuate ─▶ awaitCompletionDelay ─▶ awaitOtherNodes ─▶ completeAndFinish
+//	recorded ─▶ awaitBegin ─▶ evacuate ─▶ awaitCompletionDelay ─▶ awaitOtherNodes ─▶ completeAndFinish
 //	             held back        draining    pods gone               pods gone          hooks completed, finished
 //
 //	from any of them, by quit ─▶ called off: undone, uncordoned, restarted
@@ -57,6 +57,7 @@ var (
 	errUndone     = errors.New("what asked for the drain is over")
 	errOutdated   = errors.New("it has taken too long to record the notice")
 	errRestarted  = errors.New("the instance was stopped and started again since")
+	errIgnored    = errors.New("a rule of the policy file ignores by now what asked for the drain")
 	errUncordoned = errors.New("somebody has uncordoned the node, and the drain can wait")
 )
 
@@ -92,7 +93,7 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	switch {
 	case errors.Is(err, errUndone):
 		return nil
-	case errors.Is(err, errUncordoned), errors.Is(err, errRestarted):
+	case errors.Is(err, errUncordoned), errors.Is(err, errRestarted), errors.Is(err, errIgnored):
 		return c.callOff(ctx, log, nd, err)
 	}
 	return err
@@ -104,7 +105,7 @@ func (c *Controller) stages(ctx context.Context, log *slog.Logger, nd *nodeDrain
 	release := c.holdHooks(ctx, nd)
 	defer release()
 	for _, stage := range []func(context.Context, *slog.Logger, *nodeDrain) error{
-		c.awaitCapacity, c.evacuate, c.awaitCompletionDelay,
+		c.awaitBegin, c.evacuate, c.awaitCompletionDelay,
 	} {
 		if err := stage(ctx, log, nd); err != nil {
 			return err
@@ -285,6 +286,7 @@ func (c *Controller) remove(nd *nodeDrain) {
 	if c.drains[nd.ref.UID] == nd {
 		delete(c.drains, nd.ref.UID)
 		c.unready.release(nd.ref.UID)
+		c.ruleLimits.release(nd.ref.UID)
 	}
 }
 

@@ -24,6 +24,7 @@ type resolution struct {
 	intent    intent.Intent // of the first; zero if it has none that can be read
 	state     decision.InstanceState
 	launched  time.Time
+	labels    map[string]string // of the first
 }
 
 // ref is the first of the Nodes; zero if there is none.
@@ -37,7 +38,7 @@ func (f resolution) ref() cluster.Ref {
 // ofNodes is the resolution of an instance that has Nodes.
 func (c *Controller) ofNodes(id string, nodes []*corev1.Node) resolution {
 	ready := cluster.Ready(nodes[0]) && !cluster.AwaitsStartup(nodes[0], c.StartupTaints)
-	f := resolution{ownership: decision.Ours, ready: ready}
+	f := resolution{ownership: decision.Ours, ready: ready, labels: nodes[0].Labels}
 	for _, node := range nodes {
 		ref := cluster.RefOf(node)
 		ref.Instance = id // also where the node has no provider id

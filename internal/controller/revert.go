@@ -107,6 +107,9 @@ func (c *Controller) callOff(ctx context.Context, log *slog.Logger, nd *nodeDrai
 	if errors.Is(reason, errUncordoned) {
 		step, why = report.CallOff, decision.WhyUncordoned
 	}
+	if errors.Is(reason, errIgnored) {
+		why = decision.WhyIgnoredByRule
+	}
 	log.Warn("the drain is called off", "why", reason)
 	now := time.Now()
 	var kept intent.Intent

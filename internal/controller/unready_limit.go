@@ -1,9 +1,7 @@
 package controller
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -11,10 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 const (
@@ -84,9 +79,7 @@ func (r *unreadyLimit) available() int {
 		r.out, r.all = r.unavailable()
 		r.looked = now
 	}
-	maps.DeleteFunc(r.acquired, func(_ types.UID, left time.Time) bool {
-		return !left.IsZero() && now.Sub(left) > watchLag
-	})
+	r.forgetLeft(now)
 	used := len(r.out)
 	for node := range r.acquired {
 		if !r.out[node] {
@@ -94,6 +87,13 @@ func (r *unreadyLimit) available() int {
 		}
 	}
 	return r.most(r.all) - used
+}
+
+// forgetLeft forgets those that the watch shows as they are. The caller holds mu.
+func (r *unreadyLimit) forgetLeft(now time.Time) {
+	maps.DeleteFunc(r.acquired, func(_ types.UID, left time.Time) bool {
+		return !left.IsZero() && now.Sub(left) > watchLag
+	})
 }
 
 func (r *unreadyLimit) add(node types.UID) {
@@ -109,6 +109,25 @@ func (r *unreadyLimit) acquire(node types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.add(node)
+}
+
+// forgo takes back what the last tryAcquire of a node has counted. The node gets in line.
+func (r *unreadyLimit) forgo(node types.UID, deadline time.Time) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.acquired, node)
+	r.waiting[node] = deadline
+}
+
+// isIdle reports whether no node is counted or waits.
+func (r *unreadyLimit) isIdle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetLeft(time.Now())
+	return len(r.acquired)+len(r.waiting) == 0
 }
 
 // release says that the drain of a node has ended.
@@ -140,78 +159,6 @@ func (c *Controller) HeldBack() (drains int, why string) {
 	return len(r.waiting), fmt.Sprintf(
 		"drains held back: %d, because %d of %d nodes are not ready, cordoned or about to be; max-unready-nodes is %s",
 		len(r.waiting), r.most(r.all)-free, r.all, c.MaxUnready.String())
-}
-
-// mustHoldBack reports whether a node has to wait when it gets the notice: the drain can
-// wait, and too many nodes are out of use. Otherwise the node counts as out of use from now
-// on. A drain that is not held back goes on, and so does the next Node of a machine.
-func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Time) bool {
-	if c.unready == nil {
-		return false
-	}
-	carried, _ := nd.current()
-	if node, there := c.Cluster.Look(nd.ref); there && carried.Version == 0 {
-		carried, _, _ = cluster.ReadIntent(node) // what cannot be read is replaced
-	}
-	next := carried.With(entry, nil, now)
-	switch {
-	case carried.Over(entry) || inWork(carried) || next.Finished():
-		return false
-	case !decision.CanWait(next, now, c.Policy) || c.isDraining(nd.ref):
-		c.unready.acquire(nd.ref.UID)
-		return false
-	}
-	return !c.unready.tryAcquire(nd.ref.UID, next.Deadline())
-}
-
-// inWork reports whether the node is being drained, and is not held back.
-func inWork(i intent.Intent) bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }
-
-// awaitCapacity waits while the node is held back, and cordons it then.
-func (c *Controller) awaitCapacity(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
-	if !nd.heldBack() {
-		return nil
-	}
-	_, why := c.HeldBack()
-	log.Info("the drain is held back", "why", why)
-	c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.HoldBack, Why: decision.WhyMaxUnready})
-	for {
-		carried, changed := nd.current()
-		if !carried.HeldBack { // an urgent notice has come
-			c.unready.acquire(nd.ref.UID) // while it was being written, the node may have got in line again
-			return nil
-		}
-		if !c.Cluster.Exists(nd.ref) {
-			return nil
-		}
-		now := time.Now().UTC()
-		near := !decision.CanWait(carried, now, c.Policy)
-		if near || c.unready.tryAcquire(nd.ref.UID, carried.Deadline()) {
-			why := decision.WhyEnoughReady
-			if near {
-				why = decision.WhyDeadlineNear
-				c.unready.acquire(nd.ref.UID)
-			}
-			if err := c.forgetWhatPassed(ctx, log, nd); err != nil {
-				return err
-			}
-			if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.Released(now) }); err != nil {
-				return err
-			}
-			log.Info("the drain is no longer held back", "why", why)
-			log.Info("cordoned", "why", why)
-			c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.Cordon, Why: why})
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-time.After(lookAgain):
-		case <-nd.instanceGone.done:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // mostUnready is how many of the cluster's nodes may be not ready or cordoned. A

@@ -129,9 +129,8 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 		return d
 	}
 	d.Terms = rule.Terms(n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)
-	d.Terms.Code = n.Detail
-	if waits := f.Now.Add(p.NodeGracePeriod); !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) {
-		d.HoldUntil = waits // the node carries the rest
+	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) {
+		d.HoldUntil = f.Now.Add(p.NodeGracePeriod) // the node carries the rest
 	}
 	return d
 }

@@ -183,5 +183,6 @@ const (
 	WhyDryRun           Why = "dry-run"
 	WhyIgnoredByRule    Why = "ignored-by-rule"
 	WhyNotifiedByRule   Why = "notified-by-rule"
-	WhyBegin            Why = "begin-of-rule-has-come"
+	WhyRuleTime         Why = "time-of-rule"
+	WhyRuleLimit        Why = "limit-of-rule"
 )

@@ -10,7 +10,7 @@ type PodRule struct {
 
 	// Pods and Annotations select pods: of each, one has to match; empty: all pods.
 	Pods, Annotations []Selector
-	// Namespaces are patterns of path.Match; empty: all.
+	// Namespaces are patterns, in which * stands for any characters; empty: all.
 	Namespaces []string
 	// DaemonSets: it is about pods of DaemonSets, and about no others. Only such a rule makes them leave.
 	DaemonSets bool
@@ -28,11 +28,11 @@ type Departure uint8
 // The times at which pods leave.
 const (
 	LeaveNow    Departure = iota // with most others
-	LeaveFirst               // before the others
-	LeaveAfter               // after the others, by its Order
-	LeaveEnd                 // after all others, also those of the system
-	LeaveLast                // at the last moment that its grace period allows
-	LeaveSurged              // when its workload has rolled out a replacement, or at the last moment
+	LeaveFirst                   // before the others
+	LeaveAfter                   // after the others, by its Order
+	LeaveEnd                     // after all others, also those of the system
+	LeaveLast                    // at the last moment that its grace period allows
+	LeaveSurged                  // when its workload has rolled out a replacement, or at the last moment
 )
 
 // String is the name in a policy file and in the annotation of a pod.
@@ -70,7 +70,7 @@ func (r Rules) PodRuleFor(pod Pod) *PodRule {
 
 func (r PodRule) matches(pod Pod) bool {
 	return r.DaemonSets == pod.DaemonSet &&
-		(len(r.Namespaces) == 0 || matchesCode(r.Namespaces, pod.Namespace)) &&
+		(len(r.Namespaces) == 0 || matchesAnyPattern(r.Namespaces, pod.Namespace)) &&
 		matchesAny(r.Pods, pod.Labels) && matchesAny(r.Annotations, pod.Annotations) &&
 		(!r.Singletons || pod.Singleton != nil && pod.Singleton())
 }

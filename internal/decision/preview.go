@@ -60,6 +60,9 @@ func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline, Terms: d.Terms}
 	e.Returns = n.Kind == notice.ASGTerminate && n.Hook.Returns() ||
 		n.Kind == notice.ScheduledChange && n.Effect == notice.RebootsMachine && !notice.IsPolled(n.Change)
+	if n.Kind == notice.ScheduledChange || n.Kind == notice.InstanceImpaired {
+		e.Code = n.Detail
+	}
 	if n.ID != "" {
 		e.IDs = []string{n.ID}
 	}

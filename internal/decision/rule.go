@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"path"
 	"slices"
 	"time"
 
@@ -24,7 +23,7 @@ type NodeRule struct {
 
 	// Kinds are those of the notices that it is about; empty: all but launches.
 	Kinds []notice.Kind
-	// Codes are patterns of path.Match for the code of a scheduled change or the status checks that
+	// Codes are patterns, in which * stands for any characters, for the code of a scheduled change or the status checks that
 	// fail, as Notice.Detail has them; empty: any.
 	Codes []string
 	// Nodes select nodes by their labels: one of them has to match; empty: all nodes.
@@ -95,12 +94,35 @@ func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
 	return NodeRule{Name: RuleDrain, Do: Draining, Before: -1, option: true}
 }
 
-// LimitOf is the limit of the file's rule of that name; zero: it has none, or there is no such rule.
-func (r Rules) LimitOf(name string) Limit {
-	if at := slices.IndexFunc(r.Nodes, func(n NodeRule) bool { return n.Name == name }); at >= 0 {
-		return r.Nodes[at].Limit
+// Named returns the file's rule for nodes of that name; nil: there is none.
+func (r Rules) Named(name string) *NodeRule {
+	at := slices.IndexFunc(r.Nodes, func(n NodeRule) bool { return n.Name == name })
+	if at < 0 {
+		return nil
 	}
-	return Limit{}
+	return &r.Nodes[at]
+}
+
+// Selects reports whether the rule is about nodes with these labels.
+func (r *NodeRule) Selects(labels map[string]string) bool { return matchesAny(r.Nodes, labels) }
+
+// DecideAgain is the intent of a node that is held back, by the rules of now. What a rule ignores by
+// now, or only tells of, is taken out, but for a termination, whose hook waits for the node.
+func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.Time) intent.Intent {
+	decide := func(e intent.Entry) NodeRule {
+		return p.RuleFor(notice.Notice{Kind: e.Kind, Detail: e.Code}, labels)
+	}
+	i = i.Forget(func(e intent.Entry) bool { return e.Kind != notice.ASGTerminate && decide(e).Do < Cordoning })
+	i.Entries = slices.Clone(i.Entries)
+	for k, e := range i.Entries {
+		rule := decide(e)
+		if rule.Do < Cordoning || rule.option {
+			i.Entries[k].Terms = intent.Terms{}
+		} else {
+			i.Entries[k].Terms = rule.Terms(e.Deadline, latestBegin(e.Kind, e.Deadline, now, p), now)
+		}
+	}
+	return i
 }
 
 func (r *NodeRule) matches(kind notice.Kind, code string, labels map[string]string) bool {
@@ -124,21 +146,12 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 	switch {
 	case len(r.Kinds) > 0 && !slices.Contains(r.Kinds, kind):
 		return OtherKind
-	case len(r.Codes) > 0 && !matchesCode(r.Codes, code):
-		return OtherCode
 	case !matchesAny(r.Nodes, labels):
 		return OtherNode
+	case len(r.Codes) > 0 && !matchesAnyPattern(r.Codes, code):
+		return OtherCode
 	}
 	return MatchesRule
-}
-
-func matchesCode(patterns []string, code string) bool {
-	for _, pattern := range patterns {
-		if ok, err := path.Match(pattern, code); ok && err == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // Terms are what a rule says of a notice that a node gets now. latest is when the drain has to begin

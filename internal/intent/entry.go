@@ -12,6 +12,8 @@ import (
 type Entry struct {
 	Kind   notice.Kind `json:"kind"`
 	Change string      `json:"change,omitempty"`
+	// Code is that of a scheduled change, or the status checks that fail: rules ask for it.
+	Code string `json:"code,omitempty"`
 	// IDs are the ids of the events, the latest few.
 	IDs []string `json:"ids,omitempty"`
 	// Time is that of the first event; of a scheduled change that of the newest.
@@ -40,7 +42,7 @@ func (e Entry) with(more Entry) Entry {
 		e.Newest = more.Time
 	}
 	e.Returns = e.Returns && more.Returns
-	e.Trace = cmp.Or(e.Trace, more.Trace)
+	e.Trace, e.Code = cmp.Or(e.Trace, more.Trace), cmp.Or(more.Code, e.Code)
 	e.IDs = merged(e.IDs, more.IDs)
 	return e
 }

@@ -19,8 +19,6 @@ import (
 type Terms struct {
 	// Rule is the name of the rule; empty: none of a policy, the options decide.
 	Rule string `json:"rule,omitempty"`
-	// Code is the code of the scheduled change, or the status checks, that the rule was found by.
-	Code string `json:"code,omitempty"`
 	// CordonOnly: the node is cordoned, and that is all.
 	CordonOnly bool `json:"cordonOnly,omitempty"`
 	// NotBefore is when the drain begins; zero: at once. Until then the node is held back.
@@ -34,7 +32,7 @@ type Terms struct {
 // Grace is what GraceSeconds says.
 func (t Terms) Grace() time.Duration { return time.Duration(t.GraceSeconds) * time.Second }
 
-// join returns what both terms ask for. Rule and Code are those of the one that begins earlier, of
+// join returns what both terms ask for. Rule is that of the one that begins earlier, of
 // t where both do.
 func (t Terms) join(more Terms) Terms {
 	earlier := t

@@ -49,7 +49,7 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 	report.Cordon:   {"Cordon", "The node is cordoned", "The node could not be cordoned", corev1.EventTypeNormal},
 	report.Uncordon: {"Uncordon", "The node is uncordoned", "The node could not be uncordoned", corev1.EventTypeNormal},
 	report.HoldBack: {
-		"DrainHeldBack", "The drain is held back: too many nodes are cordoned or not ready",
+		"DrainHeldBack", "The drain is held back",
 		"The drain could not be held back",
 		corev1.EventTypeNormal,
 	},
@@ -72,6 +72,10 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 		"InstanceRetained",
 		"The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it",
 		"The instance could not be retained", corev1.EventTypeWarning,
+	},
+	report.Notify: {
+		"Notice", "A notice about this node's instance, of which a rule of the policy file says to tell, and that is all",
+		"The notice could not be told", corev1.EventTypeNormal,
 	},
 	report.Impair: {
 		"InstanceImpaired", "The status checks of the node's instance fail",
