@@ -1,0 +1,338 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// A policyOf is a policy file that a story can change.
+type policyOf struct {
+	mu      sync.Mutex
+	rules   decision.Rules
+	changed chan struct{}
+}
+
+func (p *policyOf) Rules() decision.Rules {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rules
+}
+
+func (p *policyOf) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+func (p *policyOf) set(rules ...decision.NodeRule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed != nil {
+		close(p.changed)
+	}
+	p.rules, p.changed = decision.Rules{Nodes: rules}, make(chan struct{})
+}
+
+// steps remembers the steps that are reported.
+type steps struct {
+	report.Observer
+	mu  sync.Mutex
+	all []report.Step
+}
+
+func (s *steps) Stepped(step report.Step) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, step)
+	s.Observer.Stepped(step)
+}
+
+func (s *steps) of(kind report.StepKind) (found []report.Step) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, step := range s.all {
+		if step.Kind == kind {
+			found = append(found, step)
+		}
+	}
+	return found
+}
+
+// tellWithRules tells a story with a policy file.
+func tellWithRules(t *testing.T, run func(s *story, p *policyOf, told *steps), rules ...decision.NodeRule) {
+	t.Helper()
+	tell(t, func(s *story) {
+		p, told := &policyOf{}, &steps{}
+		p.set(rules...)
+		s.edit = func(c *Config) {
+			c.PolicyFile, told.Observer = p, c.Observer
+			c.Observer = told
+		}
+		run(s, p, told)
+	})
+}
+
+var aReboot = decision.NodeRule{
+	Name: "reboot-late", Kinds: []notice.Kind{notice.ScheduledChange}, Codes: []string{"*_REBOOT_*"},
+	Do: decision.Draining, Before: 30 * time.Minute,
+}
+
+// reboot is a message about a reboot in so long.
+func (s *story) reboot(in time.Duration) string {
+	s.Helper()
+	at := time.Now().Add(in).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
+	return s.body("health-reboot-scheduled", theID, "Fri, 27 Nov 2026 06:00:00 GMT", at)
+}
+
+func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
+	tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
+		stop := s.lead()
+		s.send(s.reboot(10 * time.Hour))
+		s.after(5 * time.Minute)
+		i := s.intent()
+		if !i.HeldBack || s.node().Spec.Unschedulable || s.left() != 0 || i.Entries[0].Rule != "reboot-late" {
+			t.Fatalf("intent %+v, %d messages left; want it to wait by its rule, without the message", i, s.left())
+		}
+		if begin := i.Entries[0].NotBefore; begin.Sub(s.began.Add(9*time.Hour+30*time.Minute)).Abs() > time.Minute {
+			t.Errorf("it begins at %s", begin)
+		}
+		if held := told.of(report.HoldBack); len(held) != 1 || held[0].Why != decision.WhyRuleTime {
+			t.Errorf("told %+v", held)
+		}
+		// Nothing is asked of anybody meanwhile, and the next leader waits too.
+		before := len(s.kube.Actions())
+		s.after(4 * time.Hour)
+		for _, call := range s.kube.Actions()[before:] {
+			t.Errorf("a call to the API server: %s %s", call.GetVerb(), call.GetResource().Resource)
+		}
+		stop()
+		s.lead()
+		s.after(5 * time.Hour)
+		if s.node().Spec.Unschedulable || len(s.drain.all()) != 0 {
+			t.Fatal("it has begun too early")
+		}
+		s.after(25 * time.Minute)
+		if !s.node().Spec.Unschedulable {
+			t.Error("half an hour before the reboot the node is not cordoned")
+		}
+		s.after(time.Minute)
+		if !s.intent().Finished() || len(s.drain.all()) != 1 {
+			t.Errorf("intent %+v, drains %+v", s.intent(), s.drain.all())
+		}
+	}, aReboot)
+}
+
+func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.lead()
+		s.send(s.reboot(10 * time.Hour))
+		s.after(time.Hour)
+		s.send(s.body("health-maintenance-completed", theID))
+		s.after(2 * time.Second)
+		s.wantUntouched()
+		s.after(10 * time.Hour)
+		s.wantUntouched()
+	}, aReboot)
+}
+
+func TestAnUrgentNoticeDoesNotWaitForAnother(t *testing.T) {
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.lead()
+		s.send(s.reboot(10 * time.Hour))
+		s.after(time.Hour)
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Second)
+		if !s.node().Spec.Unschedulable || len(s.drain.all()) != 1 {
+			t.Errorf("intent %+v", s.intent())
+		}
+	}, aReboot)
+}
+
+func TestOtherRulesCountForWhatWaits(t *testing.T) {
+	t.Run("an earlier time", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			sooner := aReboot
+			sooner.Before = 9*time.Hour - time.Minute
+			p.set(sooner)
+			s.after(30 * time.Second)
+			if i := s.intent(); !i.HeldBack || !i.Entries[0].NotBefore.Before(time.Now().Add(time.Minute)) {
+				t.Errorf("intent %+v", i)
+			}
+			s.after(time.Minute)
+			if !s.node().Spec.Unschedulable {
+				t.Errorf("intent %+v", s.intent())
+			}
+		}, aReboot)
+	})
+	t.Run("none any more", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			p.set()
+			s.after(time.Second)
+			if i := s.intent(); i.HeldBack || !s.node().Spec.Unschedulable || i.Entries[0].Rule != "" {
+				t.Errorf("intent %+v", i)
+			}
+		}, aReboot)
+	})
+	t.Run("to ignore it", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			ignoring := aReboot
+			ignoring.Do, ignoring.Before = decision.Ignoring, -1
+			p.set(ignoring)
+			s.after(time.Second)
+			s.wantUntouched()
+		}, aReboot)
+	})
+	t.Run("but not for what has begun", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.drain.takes = time.Hour
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(9*time.Hour + 45*time.Minute)
+			ignoring := aReboot
+			ignoring.Do, ignoring.Before = decision.Ignoring, -1
+			p.set(ignoring)
+			s.after(time.Minute)
+			if !s.node().Spec.Unschedulable || s.intent().Finished() {
+				t.Errorf("intent %+v", s.intent())
+			}
+		}, aReboot)
+	})
+}
+
+func TestARuleThatIgnoresOrTells(t *testing.T) {
+	for _, do := range []decision.Effort{decision.Ignoring, decision.Notifying} {
+		t.Run(do.String(), func(t *testing.T) {
+			tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
+				s.lead()
+				body := s.body("rebalance-recommendation", theID)
+				s.send(body)
+				s.send(body)
+				s.terminate(time.Hour)
+				s.after(10 * time.Second)
+				s.wantUntouched()
+				s.wantHook(awssim.Completed)
+				notified := told.of(report.Notify)
+				if want := map[decision.Effort]int{decision.Notifying: 2}[do]; len(notified) != want {
+					t.Errorf("told %+v, want %d: each event once", notified, want)
+				}
+			}, decision.NodeRule{Name: "hands-off", Kinds: []notice.Kind{notice.RebalanceRecommendation, notice.ASGTerminate}, Do: do, Before: -1})
+		})
+	}
+}
+
+func TestARuleCanCordonAloneAndBePatient(t *testing.T) {
+	cordons := decision.NodeRule{Name: "cordon", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Cordoning, Before: -1}
+	patient := decision.NodeRule{
+		Name: "patient", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Patient: true, Grace: 20 * time.Second,
+	}
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		if i := s.intent(); !s.node().Spec.Unschedulable || !i.Finished() || len(s.drain.all()) != 0 {
+			t.Fatalf("intent %+v", i)
+		}
+		s.terminate(10 * time.Minute)
+		s.after(10 * time.Second)
+		if drains := s.drain.all(); len(drains) != 1 || !drains[0].terms.Patient || drains[0].terms.Grace != 20*time.Second || drains[0].terms.Deadline.IsZero() {
+			t.Fatalf("drains %+v", drains)
+		}
+		s.send(s.body("spot-interruption", theID)) // what forces wins
+		s.after(time.Second)
+		if drains := s.drain.all(); drains[0].terms.Patient || drains[0].terms.Grace != 20*time.Second {
+			t.Errorf("drains %+v", drains)
+		}
+	}, cordons, patient)
+}
+
+// zoned tells of ten nodes in two zones: those with even numbers, and the others.
+func zoned(t *testing.T, run func(f *fleet, p *policyOf), rules ...decision.NodeRule) {
+	t.Helper()
+	tellOfFleet(t, "100%", func(f *fleet) {
+		p := &policyOf{}
+		p.set(rules...)
+		edit := f.edit
+		f.edit = func(c *Config) {
+			edit(c)
+			c.PolicyFile = p
+		}
+		for k := range f.ids {
+			node, err := f.kube.CoreV1().Nodes().Get(f.Context(), fmt.Sprintf("n%d", k), metav1.GetOptions{})
+			f.must(err)
+			node.Labels = map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", k%2)}
+			_, err = f.kube.CoreV1().Nodes().Update(f.Context(), node, metav1.UpdateOptions{})
+			f.must(err)
+		}
+		run(f, p)
+	})
+}
+
+func (f *fleet) numbers(is func(*corev1.Node) bool, even bool) (n int) {
+	for _, k := range f.nodes(is) {
+		if (k%2 == 0) == even {
+			n++
+		}
+	}
+	return n
+}
+
+func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "two-per-zone", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "2", Per: corev1.LabelTopologyZone, Wait: 2 * time.Hour},
+	}
+	zoned(t, func(f *fleet, _ *policyOf) {
+		f.lead()
+		for _, id := range f.ids {
+			f.send(f.body("rebalance-recommendation", id))
+		}
+		f.after(5 * time.Second)
+		for _, even := range []bool{true, false} {
+			if out, waiting := f.numbers(cordoned, even), f.numbers(inState(cluster.StateWaiting), even); out != 2 || waiting != 3 {
+				t.Fatalf("even %t: %d out of use, %d wait; want 2 and 3", even, out, waiting)
+			}
+		}
+		if load := f.c.Load(); load.HeldBack != 6 {
+			t.Errorf("%+v", load)
+		}
+		f.after(5 * time.Minute)
+		k := f.nodes(cordoned)[slices.IndexFunc(f.nodes(cordoned), func(k int) bool { return k%2 == 1 })]
+		f.replace(k) // by one that is in no zone
+		f.after(3 * time.Second)
+		if out := f.numbers(cordoned, false); out != 2 || f.numbers(cordoned, true) != 2 {
+			t.Errorf("%d of the other zone are out of use", out)
+		}
+		// What is urgent goes beyond the limit.
+		waits := f.nodes(inState(cluster.StateWaiting))[0]
+		f.send(f.body("spot-interruption", f.ids[waits]))
+		f.after(2 * time.Second)
+		if !slices.Contains(f.nodes(cordoned), waits) {
+			t.Error("the node of a spot warning is not cordoned")
+		}
+		f.after(2 * time.Hour) // as long as they wait at most
+		if waiting := f.nodes(inState(cluster.StateWaiting)); len(waiting) != 0 {
+			t.Errorf("%v still wait", waiting)
+		}
+	}, limited)
+}
