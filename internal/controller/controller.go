@@ -177,7 +177,8 @@ func (c *Controller) handle(
 		if try == 1 && d.Action != decision.Leave && d.Action != decision.Drop {
 			ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
 			trace.SinceReceive(ctx, "resolve",
-				"instance", id, "node", found.ref().Name, "action", d.Action, "why", d.Why, "deadline", d.Deadline)
+				"instance", id, "node", found.ref().Name, "action", d.Action, "why", d.Why, "rule", d.Rule,
+				"deadline", d.Deadline)
 		}
 		if d.Action == decision.Hold {
 			if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
@@ -207,9 +208,6 @@ func (c *Controller) act(
 		if err := c.noteConsequence(ctx, log, n, f, d); err != nil {
 			return err
 		}
-	}
-	if d.Why == decision.WhyNotifiedByRule {
-		c.tell(n, id, f, d)
 	}
 	switch d.Action {
 	case decision.Leave:
@@ -303,13 +301,13 @@ func (c *Controller) resolveAndDecide(
 func (c *Controller) reportDecision(
 	log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision, waited bool,
 ) {
+	repeated := f.intent.Covers(d.Entry(n, time.Now())) || d.Why == decision.WhyNotifiedByRule && c.hasBeenTold(n, id)
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
-		Rule:     d.Rule,
-		Repeated: f.intent.Covers(d.Entry(n, time.Now())), Waited: waited,
+		Rule: d.Rule, ByFile: d.ByFile(), Repeated: repeated, Waited: waited,
 	})
 	logDecided := log.Info
-	if d.Action == decision.Leave || d.Action == decision.Drop {
+	if d.Action == decision.Leave || d.Action == decision.Drop && !d.ByFile() {
 		logDecided = log.Debug
 	}
 	values := []any{"action", d.Action.String(), "why", d.Why}

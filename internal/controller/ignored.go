@@ -2,12 +2,10 @@ package controller
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -57,25 +55,15 @@ func (c *Controller) reportIgnored(n notice.Notice, id string, nodes []*corev1.N
 	}
 }
 
-// tell tells people of a notice for which a rule asks for nothing else, once for each instance and
-// event.
-func (c *Controller) tell(n notice.Notice, id string, f resolution, d decision.Decision) {
+// hasBeenTold reports whether people have been told of a notice for which a rule asks for nothing else,
+// and notes that they are.
+func (c *Controller) hasBeenTold(n notice.Notice, id string) bool {
 	event := id + " " + n.ID + n.Change
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	_, told := c.ignored.Get(event)
 	c.ignored.Add(event, nil)
-	c.mu.Unlock()
-	if told {
-		return
-	}
-	detail := n.Kind.String() + " of instance " + id
-	if n.Detail != "" {
-		detail += " (" + n.Detail + ")"
-	}
-	if !d.Deadline.IsZero() {
-		detail += " at " + d.Deadline.UTC().Format(time.RFC3339)
-	}
-	c.Observer.Stepped(report.Step{Node: f.ref(), Kind: report.Notify, Why: d.Why, Detail: detail + ", by rule " + d.Rule})
+	return told
 }
 
 // reportUntagged does so for an instance without the managed tag.

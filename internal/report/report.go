@@ -37,6 +37,7 @@ type Decision struct {
 	Deadline time.Time // zero: none
 	DryRun   bool      // the decision is not carried out
 	Rule     string    // the name of the rule that decided; empty: none was asked
+	ByFile   bool      // the rule is of the policy file, and does not stand for an option
 	Repeated bool      // the node carries the notice already: its message was redelivered
 	Waited   bool      // a second decision, after waiting for the instance's Node
 }
@@ -73,7 +74,6 @@ const (
 	CallOff        StepKind = "call-off"        // after somebody uncordoned it, and the drain can wait
 	Ignore         StepKind = "ignore"          // a notice about a node that the controller does not manage
 	Retain         StepKind = "retain"          // by the Auto Scaling group, after an abandoned termination
-	Notify         StepKind = "notify"          // a rule of the policy file tells people, and that is all
 	Impair         StepKind = "impair"          // the instance, of which the status checks fail
 )
 

@@ -99,6 +99,9 @@ func (m *Metrics) lifecycle(call string, err error) {
 // Decided implements report.Observer.
 func (m *Metrics) Decided(d report.Decision) {
 	m.decisions.WithLabelValues(d.Notice.Kind.String(), d.Action.String(), string(d.Why)).Inc()
+	if d.Rule != "" {
+		m.byRule.WithLabelValues(d.Rule, d.Action.String()).Inc()
+	}
 	if d.Node != (cluster.Ref{}) && !d.Repeated && !d.Waited && !d.Notice.Time.IsZero() {
 		m.delay.WithLabelValues(d.Notice.Kind.String()).Observe(time.Since(d.Notice.Time).Seconds())
 	}

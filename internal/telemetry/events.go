@@ -73,10 +73,6 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 		"The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it",
 		"The instance could not be retained", corev1.EventTypeWarning,
 	},
-	report.Notify: {
-		"Notice", "A notice about this node's instance, of which a rule of the policy file says to tell, and that is all",
-		"The notice could not be told", corev1.EventTypeNormal,
-	},
 	report.Impair: {
 		"InstanceImpaired", "The status checks of the node's instance fail",
 		"The status checks could not fail", corev1.EventTypeWarning,
@@ -171,11 +167,15 @@ func (e *Events) Decided(d report.Decision) {
 		return
 	}
 	switch d.Action {
+	case decision.Drop, decision.Complete:
+		if d.Why != decision.WhyNotifiedByRule {
+			return
+		}
+		fallthrough
 	case decision.Cordon, decision.Drain, decision.Undo:
 		m := describe.MachineOf(e.options.Node(d.Node.Name)).About(d)
 		e.onNode(d.Node, m, corev1.EventTypeNormal, noticeReasons[d.Notice.Kind], describe.Decision(d))
-	case decision.Leave, decision.Drop, decision.Hold, decision.Finish, decision.Complete, decision.Launch,
-		decision.Reject:
+	case decision.Leave, decision.Hold, decision.Finish, decision.Launch, decision.Reject:
 	}
 }
 

@@ -75,6 +75,7 @@ type Metrics struct {
 	volumes  prometheus.Counter
 	// What was decided, and why?
 	decisions *prometheus.CounterVec
+	byRule    *prometheus.CounterVec
 	// What becomes of the messages?
 	received       prometheus.Counter
 	receiveErrors  prometheus.Counter
@@ -164,6 +165,11 @@ func New() *Metrics {
 		label{name: "action", words: "`leave`, `drop`, `hold`, `cordon`, `drain`, `undo`, `finish`, `complete`, " +
 			"`launch`, `reject`"},
 		label{name: "why", words: "the reason, as in the log line `decided`"})
+	m.byRule = c.counters(namespace+"rule_decisions_total",
+		"Decisions of rules about notices for nodes. Redelivered messages count again. Without a policy file "+
+			"only the rules that stand for options decide.",
+		label{name: "rule", words: "a name of the policy file, `cordon-only`, `cordon-rebalance` or `drain`"},
+		label{name: "action", words: "`drop`, `cordon`, `drain`, `complete`"})
 
 	c.answers("What happens to the messages?")
 	m.unmanagedNodes = c.gauges(namespace+"unmanaged_nodes",

@@ -56,6 +56,7 @@ type Interruption struct {
 
 	// What AWS Node Termination Handler does not have.
 	Phase    Phase
+	Rule     string        // the name of the rule that decided; empty at the end of a drain that another leader began
 	Deadline time.Time     // by which the pods have to leave; zero: nothing is forced
 	Evicted  int           // pods that have left by eviction; this and the next are of the drain's end
 	Forced   int           // pods that were deleted, because the deadline was near or the instance stopping

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -20,6 +21,17 @@ import (
 // Decision is a sentence about what a notice announces. It contains the names of the
 // decision unchanged.
 func Decision(d report.Decision) string {
+	about := announced(d)
+	switch {
+	case d.Why == decision.WhyNotifiedByRule:
+		about += "; rule " + d.Rule + " leaves the node as it is"
+	case d.ByFile:
+		about += "; by rule " + d.Rule
+	}
+	return about
+}
+
+func announced(d report.Decision) string {
 	n := d.Notice
 	switch n.Kind {
 	case notice.SpotInterruption:

@@ -142,10 +142,11 @@ func New(o Options) *Sender {
 
 // Decided implements report.Observer.
 func (s *Sender) Decided(d report.Decision) {
-	if d.DryRun || d.Action != decision.Cordon && d.Action != decision.Drain {
+	told := d.Why == decision.WhyNotifiedByRule
+	if d.DryRun || d.Action != decision.Cordon && d.Action != decision.Drain && !told {
 		return
 	}
-	if slices.ContainsFunc(s.options.Phases, func(p webhook.Phase) bool { return p != webhook.PhaseReceived }) {
+	if !told && slices.ContainsFunc(s.options.Phases, func(p webhook.Phase) bool { return p != webhook.PhaseReceived }) {
 		s.latest.Add(d.Node.UID, d)
 	}
 	if !d.Repeated && s.markSent(d) {

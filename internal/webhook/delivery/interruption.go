@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -49,6 +50,7 @@ func interruptionOf(d report.Decision, m describe.Machine) webhook.Interruption 
 		StartTime:            d.Notice.Time,
 		EndTime:              d.Deadline,
 		Deadline:             d.Deadline,
+		Rule:                 d.Rule,
 		Phase:                webhook.PhaseReceived,
 		InProgress:           true,
 		AccountId:            m.Account,
@@ -59,6 +61,9 @@ func interruptionOf(d report.Decision, m describe.Machine) webhook.Interruption 
 		LocalIP:              m.Addresses[corev1.NodeInternalIP],
 		AvailabilityZone:     m.Zone,
 		Region:               m.Region,
+	}
+	if d.Why == decision.WhyNotifiedByRule {
+		i.NodeProcessed, i.InProgress = true, false
 	}
 	if d.Notice.Kind == notice.StateChange {
 		i.State = d.Notice.Detail
