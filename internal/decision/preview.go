@@ -12,6 +12,8 @@ type Preview struct {
 	Why Why
 	// Ignored: the notice is left alone, for the reason Why, and the node with it.
 	Ignored bool
+	// Rule is the name of the rule that would decide; empty: the notice is not asked about.
+	Rule string
 	// Follows: the node was drained for the end of its instance, and the notice only
 	// tells of that: if no pods have come since, nothing is done.
 	Follows bool
@@ -32,11 +34,13 @@ type Subject struct {
 	Carried intent.Intent
 	// Cordoned: the node is, by whomever.
 	Cordoned bool
+	// Labels are those of the node.
+	Labels map[string]string
 }
 
 // Preview decides about a notice for a node of this cluster as the controller would.
 func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
-	f := Facts{Ownership: Ours, Limits: of.Limits, Now: now}
+	f := Facts{Ownership: Ours, Limits: of.Limits, Labels: of.Labels, Now: now}
 	switch {
 	case p.Elsewhere(n):
 		f.Ownership = Elsewhere
@@ -44,11 +48,12 @@ func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
 		f.Ownership = Unmanaged
 	}
 	d := Decide(n, f, p)
-	if f.Ownership != Ours {
-		return Preview{Why: d.Why, Ignored: true}
+	if f.Ownership != Ours || d.Why == WhyIgnoredByRule || d.Why == WhyNotifiedByRule {
+		return Preview{Why: d.Why, Ignored: true, Rule: d.Rule}
 	}
 	return Preview{
 		Why:       d.Why,
+		Rule:      d.Rule,
 		Follows:   CanFollow(n) && of.Cordoned && of.Carried.DrainedForEnd(),
 		Intent:    of.Carried.With(d.Entry(n, now), nil, now),
 		HoldUntil: d.HoldUntil,

@@ -69,6 +69,53 @@ const (
 // String is the effort's name in a policy file.
 func (e Effort) String() string { return [...]string{"ignore", "notify", "cordon", "drain"}[e] }
 
+// String says what the rule does, such as "drain at start-30m0s within nights".
+func (r *NodeRule) String() string {
+	text := r.Do.String()
+	if r.Before >= 0 {
+		text += " at start-" + r.Before.String()
+	}
+	if r.Within != nil {
+		text += " within " + r.Within.Name
+	}
+	if r.Patient {
+		text += ", nothing is forced"
+	}
+	if r.Grace > 0 {
+		text += ", grace " + r.Grace.String()
+	}
+	if r.Limit.Nodes != "" {
+		text += ", limit " + r.Limit.Nodes
+		if r.Limit.Per != "" {
+			text += " per " + r.Limit.Per
+		}
+	}
+	if r.Limit.Wait > 0 {
+		text += ", wait at most " + r.Limit.Wait.String()
+	}
+	return text
+}
+
+// A Considered is a rule that was asked about a notice.
+type Considered struct {
+	Rule NodeRule
+	// Why it did not match; MatchesRule: it decides.
+	Why Mismatch
+}
+
+// Explain returns the rules that are asked about a notice for a node with these labels, in their order.
+// The last of them is the one of RuleFor.
+func (p Policy) Explain(n notice.Notice, labels map[string]string) (all []Considered) {
+	for k := range p.Rules.Nodes {
+		r := p.Rules.Nodes[k]
+		why := r.Mismatch(n.Kind, n.Detail, labels)
+		if all = append(all, Considered{r, why}); why == MatchesRule {
+			return all
+		}
+	}
+	return append(all, Considered{p.RuleFor(n, labels), MatchesRule})
+}
+
 // Names of the rules that stand for options. They come after those of the file, and the last one
 // matches every notice.
 const (

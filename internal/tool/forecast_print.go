@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
@@ -15,6 +16,11 @@ func (f forecast) write(out io.Writer) error {
 	if err := f.origin.writeWith(out, f.identity); err != nil {
 		return err
 	}
+	return f.writeFate(out)
+}
+
+// writeFate writes what would become of the node and its pods.
+func (f forecast) writeFate(out io.Writer) error {
 	if idle := f.whyNotDrained(); idle != "" {
 		text := fmt.Sprintf("%s, %s: %s\n", f.node.Name, f.kind, idle)
 		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
@@ -33,6 +39,13 @@ func (f forecast) write(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n", f.node.Name, f.kind, deadlineText(f.Terms.Deadline, f.at), budgets)
 	if err != nil {
 		return err
+	}
+	if begin := f.begin(); !begin.IsZero() {
+		_, err := fmt.Fprintf(out, "the drain would begin at %s, by rule %s; the times below count from then\n",
+			begin.UTC().Format(time.RFC3339), f.Rule)
+		if err != nil {
+			return err
+		}
 	}
 	return f.Print(out)
 }
@@ -101,6 +114,9 @@ type nodeReport struct {
 	Ignored string `json:"ignored,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`
 	Why     string `json:"why"`
+	// Rule is the one that decides; absent if none is asked. Begin is when the drain begins; absent: at once.
+	Rule  string     `json:"rule,omitempty"`
+	Begin *time.Time `json:"begin,omitempty"`
 	// Deadline is in seconds after the notice; absent if nothing is forced.
 	Deadline *float64              `json:"deadlineSeconds,omitempty"`
 	Pods     []rehearsal.PodReport `json:"pods"`
@@ -115,7 +131,7 @@ func (f forecast) report() nodeReport {
 	_, remedy := f.whyIgnored(f.outcome)
 	r := nodeReport{
 		Node: f.node.Name, Instance: f.notice.Instance,
-		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Pods: []rehearsal.PodReport{},
+		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Pods: []rehearsal.PodReport{},
 		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Single: orEmpty(f.SingleReplica),
 	}
 	if r.Ignored == "" {
@@ -123,6 +139,9 @@ func (f forecast) report() nodeReport {
 	}
 	if !f.Terms.Deadline.IsZero() {
 		r.Deadline = new(f.Terms.Deadline.Sub(f.at).Seconds())
+	}
+	if begin := f.begin(); !begin.IsZero() {
+		r.Begin = &begin
 	}
 	if f.BudgetsUnread != nil {
 		r.BudgetsUnread = f.BudgetsUnread.Error()

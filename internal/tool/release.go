@@ -34,6 +34,9 @@ type Release struct {
 	unread map[string]string
 	// unreadAll are the Secrets of which each key is a variable.
 	unreadAll []string
+	// mounts and volumes are those of the container; none where the tool runs in it.
+	mounts  []corev1.VolumeMount
+	volumes []corev1.Volume
 }
 
 func (r *Release) String() string { return r.kind + " " + r.namespace + "/" + r.name }
@@ -128,6 +131,7 @@ func readRelease(ctx context.Context, client kube.Client, d *appsv1.Deployment) 
 			"or choose another release by --release",
 			r, options.ProgramName)
 	}
+	r.mounts, r.volumes = c.VolumeMounts, d.Spec.Template.Spec.Volumes
 	env, err := r.environment(ctx, client.CoreV1(), c)
 	if err != nil {
 		return nil, err

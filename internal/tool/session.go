@@ -31,6 +31,7 @@ const (
 type Session struct {
 	*options.Options
 	origin   *Origin
+	file     policySource
 	client   kube.Client
 	aws      aws.Config // empty before connectAWS, as is gatherer
 	gatherer *doctor.Gatherer
@@ -46,7 +47,8 @@ func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Sessi
 		return nil, err
 	}
 	who := identity{kubernetes: kubernetesIdentity(ctx, client)}
-	return &Session{Options: c, origin: origin, client: client, identity: who}, nil
+	s := &Session{Options: c, origin: origin, client: client, identity: who}
+	return s, s.readPolicy(ctx)
 }
 
 // connectAWS prepares to ask AWS and finds out under which identity.

@@ -53,6 +53,8 @@ type target struct {
 	tags   map[string]string // of the instance; nil: not known
 	limits notice.HookLimits // of the hook; zero: not known
 	others []string          // instances that the notice is about too
+	code   string            // of a scheduled change; empty: the sample's
+	start  time.Duration     // from the notice to the scheduled change; zero: as noticeAt says
 }
 
 // target returns the target without asking AWS; lookUp does that.
@@ -173,12 +175,12 @@ func doctorNode(n *corev1.Node) doctor.Node {
 func (t *target) noticeAt(when time.Time) sample.Notice {
 	const retirement = 10 * time.Minute // a real one is days ahead; this is enough to see that the handler waits
 	n := t.notice
-	n.Time, n.Start = when, when.Add(retirement)
+	n.Time, n.Start = when, when.Add(cmp.Or(t.start, retirement))
 	return n
 }
 
-// preview returns what the notice would mean for the node if it were sent at a time.
-func (t *target) preview(when time.Time) (outcome, error) {
+// parsedAt returns the notice as the handler would read it.
+func (t *target) parsedAt(when time.Time) (notice.Notice, error) {
 	n := t.noticeAt(when)
 	if n.Instance == "" {
 		n.Instance = "i-00000000000000000" // any id will do
@@ -191,17 +193,29 @@ func (t *target) preview(when time.Time) (outcome, error) {
 	}
 	parsed, err := notice.Parse(n.Body())
 	if err != nil {
-		return outcome{}, fmt.Errorf("write the notice: %w", err)
+		return notice.Notice{}, fmt.Errorf("write the notice: %w", err)
 	}
-	parsed = parsed.OnType(t.node.Labels[corev1.LabelInstanceTypeStable])
+	if t.code != "" && parsed.Kind == notice.ScheduledChange {
+		parsed.Detail = t.code
+	}
+	return parsed.OnType(t.node.Labels[corev1.LabelInstanceTypeStable]), nil
+}
+
+// preview returns what the notice would mean for the node if it were sent at a time.
+func (t *target) preview(when time.Time) (outcome, error) {
+	parsed, err := t.parsedAt(when)
+	if err != nil {
+		return outcome{}, err
+	}
 	carried, _, err := cluster.ReadIntent(t.node)
 	if err != nil {
 		carried = intent.Intent{} // the handler replaces what cannot be read
 	}
 	subject := decision.Subject{
 		Tags: t.tags, Limits: t.limits, Carried: carried, Cordoned: t.node.Spec.Unschedulable,
+		Labels: t.node.Labels,
 	}
-	p := app.Policy(t.Options).Preview(parsed, subject, when)
+	p := t.policy().Preview(parsed, subject, when)
 	return outcome{p, controller.TermsOf(p.Intent)}, nil
 }
 
@@ -210,6 +224,9 @@ type outcome struct {
 	decision.Preview
 	Terms drain.Terms
 }
+
+// begin is when the drain would begin; zero: at once.
+func (o outcome) begin() time.Time { return o.Intent.Terms().NotBefore }
 
 // A plan is what a notice would do.
 type plan struct {
@@ -223,12 +240,16 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 	if err != nil {
 		return plan{}, err
 	}
+	start := when
+	if begin := o.begin(); begin.After(when) {
+		start = begin
+	}
 	end := o.Terms.Deadline
 	if end.IsZero() {
-		end = when.Add(t.NodeGracePeriod)
+		end = start.Add(t.NodeGracePeriod)
 	}
 	return plan{o, view.Run(rehearsal.Request{
-		Node: t.node, Terms: o.Terms, Start: when, End: end,
+		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Filter: app.Filter(t.Options), Grace: t.PodGracePeriod,
 		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
 	})}, nil
@@ -240,6 +261,8 @@ func (t *target) whyIgnored(o outcome) (why, remedy string) {
 	n := t.notice
 	switch {
 	case !o.Ignored:
+	case o.Why == decision.WhyIgnoredByRule, o.Why == decision.WhyNotifiedByRule:
+		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""
 	case o.Why == decision.WhyUnmanaged:
 		return fmt.Sprintf("instance %s has no tag %s", n.Instance, t.ManagedTag),
 			fmt.Sprintf("aws ec2 create-tags --region %s --resources %s --tags 'Key=%s,Value='",

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/tool"
+)
+
+func (p *program) explainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain [KIND] --node NAME",
+		Short: "Say which rule decides about a notice for a node.",
+		Long: `Says which rule of the policy file decides about a notice for a node, why the rules before it do not,
+when the drain would begin, and which pods would leave when. It changes nothing, and needs no queue.
+
+It goes by the options and the policy of the installed handler. --policy-file with a file of this
+machine tries another policy.
+
+KIND is one of ` + kindList() + `.
+
+Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
+		ValidArgsFunction: completeKind,
+	}
+	e := tool.Explain{Kind: notice.SpotInterruption}
+	var output string
+	flags := cmd.Flags()
+	flags.StringVar(&e.Node, "node", "", "Name of the node. Required.")
+	flags.StringVar(&e.Code, "code", "", "Code of the scheduled change, such as "+
+		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED.")
+	flags.DurationVar(&e.Start, "start", 7*24*time.Hour, "When the scheduled change begins, from now on.")
+	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
+	check := func(args []string) (problems options.Problems) {
+		if len(args) > 0 {
+			e.Kind, problems = parseKind(args)
+		}
+		e.JSON = output == outputJSON
+		return append(append(problems, checkNode(e.Node)...), checkOutput(output)...)
+	}
+	p.withTool(cmd, tool.Loader{QueueOptional: true}, check,
+		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
+			session, err := tool.NewSession(ctx, opts, origin)
+			if err != nil {
+				return err
+			}
+			return e.Run(ctx, session, cmd.OutOrStdout())
+		})
+	return cmd
+}
