@@ -1,0 +1,309 @@
+package policyfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// optionRules are the names of the rules that stand for options.
+var optionRules = []string{decision.RuleCordonOnly, decision.RuleCordonRebalance, decision.RuleDrain}
+
+// check finds what is wrong with values that are right by themselves.
+func (w *written) check(r *reader) {
+	names := map[string]int{}
+	for _, rule := range w.nodes {
+		once(r, names, rule.place, rule.Name)
+		rule.check(r, w)
+	}
+	names = map[string]int{}
+	for _, rule := range w.pods {
+		once(r, names, rule.place, rule.Name)
+		if rule.place.has("order") && rule.place.says("leave", rule.Leave.String()) && rule.Leave != decision.LeaveAfter {
+			rule.place.refuse(r, "order", "has an effect only with leave: after")
+		}
+	}
+	for _, t := range w.tests {
+		t.check(r, w)
+	}
+}
+
+// refuse says what is wrong with a key of the object.
+func (p place) refuse(r *reader, key, format string, args ...any) {
+	n, path := p.of(key)
+	r.refuse(n, path, format, args...)
+}
+
+// says reports whether the key has that text.
+func (p place) says(key, text string) bool { return p.has(key) && p.keys[key].Value == text }
+
+// once refuses a name that an earlier rule has.
+func once(r *reader, seen map[string]int, p place, name string) {
+	if name == "" {
+		return // refused already
+	}
+	if line, again := seen[name]; again {
+		p.refuse(r, "name", "%q is the name of the rule in line %d already", name, line)
+		return
+	}
+	seen[name] = p.line("name")
+}
+
+func (p place) line(key string) int {
+	n, _ := p.of(key)
+	return n.Line
+}
+
+// about are the kinds that the rule is about.
+func (n *nodeRule) about() []notice.Kind {
+	if !n.place.has("kinds") {
+		return kinds()
+	}
+	return n.Kinds
+}
+
+func (n *nodeRule) check(r *reader, w *written) {
+	if slices.Contains(n.Kinds, notice.Ignored) {
+		return // a kind was refused, and the rest depends on it
+	}
+	p, about := n.place, n.about()
+	if p.has("codes") && (!p.has("kinds") || !all(about, hasCode)) {
+		p.refuse(r, "codes", "needs kinds that have codes: give the rule kinds, and only of %s", kindsThat(hasCode))
+	}
+	if n.at.given && (!p.has("kinds") || !all(about, hasStart)) {
+		p.refuse(r, "at", "needs kinds with a start: give the rule kinds, and only of %s", kindsThat(hasStart))
+	}
+	for _, key := range []string{"within", "limit"} {
+		if p.has(key) && !slices.ContainsFunc(about, canWait) {
+			p.refuse(r, key, "has no effect, because none of the rule's kinds can wait; kinds that can: %s", kindsThat(canWait))
+		}
+	}
+	if p.has("wait") && !p.has("limit") {
+		p.refuse(r, "wait", "has no effect without limit")
+	}
+	if p.has("within") && n.window != "" && w.window(n.window) == nil {
+		p.refuse(r, "within", "%s is not a window of this file%s", quoted(n.window), w.windowNames(n.window))
+	}
+	n.checkEffort(r)
+}
+
+// checkEffort finds keys that say how to do what the rule does not do.
+func (n *nodeRule) checkEffort(r *reader) {
+	p := n.place
+	if !p.says("do", n.Do.String()) {
+		return // it was refused
+	}
+	var idle []string
+	switch n.Do {
+	case decision.Ignoring, decision.Notifying:
+		idle = []string{"at", "within", "force", "grace", "limit", "wait"}
+	case decision.Cordoning:
+		idle = []string{"force", "grace"}
+	case decision.Draining:
+	}
+	for _, key := range idle {
+		if p.has(key) {
+			p.refuse(r, key, "has no effect with do: %s", n.Do)
+		}
+	}
+	if n.Do == decision.Ignoring && !p.has("codes") && !p.has("nodes") && !slices.ContainsFunc(kinds(), n.isNotAbout) {
+		p.refuse(r, "do", "ignores every notice about every node: give the rule kinds or nodes")
+	}
+}
+
+func (n *nodeRule) isNotAbout(k notice.Kind) bool { return !slices.Contains(n.about(), k) }
+
+func all[T any](list []T, is func(T) bool) bool {
+	return !slices.ContainsFunc(list, func(t T) bool { return !is(t) })
+}
+
+func (w *written) window(name string) *window {
+	at := slices.IndexFunc(w.windows, func(v *window) bool { return v.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return w.windows[at]
+}
+
+func (w *written) windowNames(given string) string {
+	var names []string
+	for _, v := range w.windows {
+		names = append(names, v.Name)
+	}
+	if len(names) == 0 {
+		return ", which has no windows"
+	}
+	return "; allowed: " + strings.Join(names, ", ") + didYouMean(given, names)
+}
+
+func (t *test) check(r *reader, w *written) {
+	p := t.place
+	if len(p.keys) == 0 {
+		return // it is no map, which was refused
+	}
+	aboutPod := p.has("pod")
+	switch {
+	case aboutPod && p.has("kind"):
+		p.refuse(r, "pod", "stands beside kind: a test is of a pod or of a notice")
+		return
+	case !aboutPod && !p.has("kind"):
+		p.refuse(r, "", "needs kind or pod: a test is of a pod or of a notice")
+		return
+	case t.expected.node == nil:
+		return // it was refused
+	}
+	var rules, keys []string // of the test's sort; keys of the other
+	if aboutPod {
+		rules = append(rules, noRule)
+		for _, rule := range w.pods {
+			rules = append(rules, rule.Name)
+		}
+		keys = []string{"do", "begin"}
+		t.refuseKeys(r, p, []string{"code", "labels", "now", "start"}, "of a notice")
+	} else {
+		for _, rule := range w.nodes {
+			rules = append(rules, rule.Name)
+		}
+		rules = append(rules, optionRules...)
+		keys = []string{"leave"}
+		t.checkNotice(r)
+	}
+	of := "of a pod"
+	if aboutPod {
+		of = "of a notice"
+	}
+	t.refuseKeys(r, t.expected, keys, of)
+	if len(t.expected.keys) == 0 {
+		r.refuse(t.expected.node, t.expected.path, "is empty: a test expects something")
+	}
+	if rule := t.Want.Rule; rule != "" && !slices.Contains(rules, rule) {
+		t.expected.refuse(r, "rule", "%s is not a rule; allowed: %s%s", quoted(rule), some(rules), didYouMean(rule, rules))
+	}
+}
+
+// some lists the first of many names.
+func some(names []string) string {
+	const most = 20
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// refuseKeys refuses keys of tests of the other sort.
+func (t *test) refuseKeys(r *reader, p place, keys []string, of string) {
+	for _, key := range keys {
+		if p.has(key) {
+			p.refuse(r, key, "is for a test %s", of)
+		}
+	}
+}
+
+func (t *test) checkNotice(r *reader) {
+	p := t.place
+	if t.Kind == notice.Ignored {
+		return // it was refused
+	}
+	if p.has("code") && !hasCode(t.Kind) {
+		p.refuse(r, "code", "needs a kind that has codes: %s", kindsThat(hasCode))
+	}
+	if p.has("start") && !hasStart(t.Kind) {
+		p.refuse(r, "start", "needs a kind with a start: %s", kindsThat(hasStart))
+	}
+	if t.expected.has("begin") && !p.has("now") {
+		t.expected.refuse(r, "begin", "needs now beside kind, so that the test says the same every day")
+	}
+}
+
+// file is what was written, after it was checked.
+func (w *written) file() File {
+	var f File
+	for _, v := range w.nodes {
+		rule := v.NodeRule
+		rule.Before = -1
+		if v.at.given {
+			rule.Before = v.at.Duration
+		}
+		if v.window != "" {
+			rule.Within = &w.window(v.window).Window
+		}
+		f.Rules.Nodes = append(f.Rules.Nodes, rule)
+	}
+	for _, v := range w.pods {
+		rule := v.PodRule
+		if rule.Leave == decision.LeaveAfter {
+			rule.Order = max(1, rule.Order)
+		}
+		f.Rules.Pods = append(f.Rules.Pods, rule)
+	}
+	for _, v := range w.tests {
+		f.Tests = append(f.Tests, v.finished())
+	}
+	return f
+}
+
+func (t *test) finished() Test {
+	done := t.Test
+	done.Line = t.place.line("name")
+	if t.place.has("pod") {
+		pod := t.podAsked
+		if pod.Namespace == "" {
+			pod.Namespace = "default"
+		}
+		pod.Singleton = func() bool { return t.singleton }
+		done.Pod = &pod
+	}
+	if !t.Now.IsZero() && t.Want.Begin == t.Now.Format(time.RFC3339) {
+		done.Want.Begin = beginsNow
+	}
+	return done
+}
+
+// warnings are about a file without mistakes.
+func (w *written) warnings() Problems {
+	var r reader
+	for k, rule := range w.nodes {
+		earlier := slices.IndexFunc(w.nodes[:k], func(e *nodeRule) bool { return hides(&e.NodeRule, &rule.NodeRule) })
+		if earlier >= 0 {
+			rule.place.neverMatches(&r, rule.Name, w.nodes[earlier].place, w.nodes[earlier].Name)
+		}
+		rule.warn(&r)
+	}
+	for k, rule := range w.pods {
+		earlier := slices.IndexFunc(w.pods[:k], func(e *podRule) bool { return hidesPods(&e.PodRule, &rule.PodRule) })
+		if earlier >= 0 {
+			rule.place.neverMatches(&r, rule.Name, w.pods[earlier].place, w.pods[earlier].Name)
+		}
+	}
+	for _, v := range w.windows {
+		if !slices.ContainsFunc(w.nodes, func(n *nodeRule) bool { return n.window == v.Name }) {
+			r.refuse(v.node, v.path, "is a window that no rule uses")
+		}
+	}
+	r.wrong.sort()
+	return r.wrong
+}
+
+func (p place) neverMatches(r *reader, name string, earlier place, earlierName string) {
+	p.refuse(r, "name", "the rule %s never matches, because %s in line %d matches all that it would match",
+		name, earlierName, earlier.line("name"))
+}
+
+// warn tells of kinds for which the rule says when, and that cannot wait for it.
+func (n *nodeRule) warn(r *reader) {
+	var urgent []string
+	for _, k := range n.Kinds {
+		if !canWait(k) {
+			urgent = append(urgent, dashed(k))
+		}
+	}
+	for _, key := range []string{"within", "limit"} {
+		if n.place.has(key) && len(urgent) > 0 {
+			n.place.refuse(r, key, "has no effect on %s, which cannot wait", strings.Join(urgent, ", "))
+		}
+	}
+}

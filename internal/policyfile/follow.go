@@ -1,0 +1,199 @@
+package policyfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
+
+const (
+	// Interval is how often [Follower.Run] reads the file. The kubelet brings a change of a ConfigMap to
+	// its pods within a minute or two; these seconds come after that.
+	// https://kubernetes.io/docs/concepts/configuration/configmap/#mounted-configmaps-are-updated-automatically
+	Interval = 5 * time.Second
+	// missingTime is how long the file may be missing before people are told: the kubelet replaces it
+	// within less than a second.
+	missingTime = 30 * time.Second
+)
+
+// A Follower has the rules of a file that changes. A file that is wrong changes nothing: the rules of
+// before stay in force. Its methods may be called concurrently, but Run only once; nil is a Follower
+// without a file, whose rules are none.
+type Follower struct {
+	path  string
+	log   *slog.Logger
+	valid func(bool)
+
+	now atomic.Pointer[inForce]
+	// The rest is Run's.
+	tried   string    // hash of the content that was read last
+	bad     bool      // the content that was read last is wrong
+	missing time.Time // since when the file cannot be read; zero: it can
+	told    bool      // that it cannot
+}
+
+// inForce are the rules of a content, and what is closed when there are others.
+type inForce struct {
+	rules decision.Rules
+	hash  string
+	ended chan struct{}
+}
+
+// Follow reads the file for the first time. The error is of type [Problems] if the file could be read.
+// valid is told whether the file is right: at once, and by Run whenever it has found out. It must not
+// block.
+func Follow(path string, log *slog.Logger, valid func(bool)) (*Follower, error) {
+	f := &Follower{path: path, log: log, valid: valid}
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.take(data); err != nil {
+		return nil, err
+	}
+	valid(true)
+	return f, nil
+}
+
+// Rules are those in force. They do not change: a change of the file makes others.
+func (f *Follower) Rules() *decision.Rules {
+	if f == nil {
+		return &decision.Rules{}
+	}
+	return &f.now.Load().rules
+}
+
+// Changed returns a channel that is closed when other rules come into force. Call it before Rules, and
+// again after it was closed. It is nil without a file.
+func (f *Follower) Changed() <-chan struct{} {
+	if f == nil {
+		return nil
+	}
+	return f.now.Load().ended
+}
+
+// Run reads the file every interval until ctx ends.
+func (f *Follower) Run(ctx context.Context, interval time.Duration) {
+	if f == nil {
+		return
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			f.look()
+		}
+	}
+}
+
+// look reads the file once.
+func (f *Follower) look() {
+	data, err := read(f.path)
+	if err != nil {
+		f.miss(err)
+		return
+	}
+	again := f.told
+	f.missing, f.told = time.Time{}, false
+	if hashOf(data) == f.tried && !again {
+		return
+	}
+	wasBad := f.bad || again
+	if err := f.take(data); err != nil {
+		f.log.Error("the policy file is wrong: the rules of before stay in force",
+			"file", f.path, "hash", short(f.tried), "inForce", short(f.now.Load().hash), "error", inLog(err))
+		f.valid(false)
+		return
+	}
+	if wasBad {
+		f.log.Info("the policy file is right again", f.inForce()...)
+	}
+	f.valid(true)
+}
+
+// miss notes that the file cannot be read.
+func (f *Follower) miss(err error) {
+	if f.missing.IsZero() {
+		f.missing = time.Now()
+	}
+	if f.told || time.Since(f.missing) < missingTime {
+		return
+	}
+	f.told = true
+	f.log.Error("the policy file cannot be read: the rules of before stay in force",
+		"file", f.path, "inForce", short(f.now.Load().hash), "error", err)
+	f.valid(false)
+}
+
+// take puts the rules of a content in force, unless it is wrong or in force already.
+func (f *Follower) take(data []byte) error {
+	f.tried = hashOf(data)
+	file, err := Parse(data)
+	if f.bad = err != nil; f.bad {
+		return err
+	}
+	before := f.now.Load()
+	if before != nil && before.hash == f.tried {
+		return nil
+	}
+	f.now.Store(&inForce{rules: file.Rules, hash: f.tried, ended: make(chan struct{})})
+	if before != nil {
+		close(before.ended)
+	}
+	f.log.Info("the policy file is in force", f.inForce()...)
+	for _, w := range file.Warnings {
+		f.log.Warn("the policy file has something that can hardly be meant", "file", f.path, "what", w.String())
+	}
+	return nil
+}
+
+// inForce are the keys and values of a line of the log.
+func (f *Follower) inForce() []any {
+	now := f.now.Load()
+	return []any{
+		"file", f.path, "hash", short(now.hash), "nodeRules", len(now.rules.Nodes), "podRules", len(now.rules.Pods),
+	}
+}
+
+// read reads the file, but no more of it than shows that it is too large.
+func read(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return data, nil
+}
+
+func hashOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// inLog is as much of an error as fits on a line of the log.
+func inLog(err error) error {
+	const most = 10
+	if all, ok := errors.AsType[Problems](err); ok && len(all) > most {
+		return fmt.Errorf("%w\nand %d more", all[:most], len(all)-most)
+	}
+	return err
+}
+
+// short is as much of a hash as people compare.
+func short(hash string) string { return hash[:12] }

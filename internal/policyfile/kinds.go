@@ -1,0 +1,77 @@
+package policyfile
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// kinds are those that rules may be about. A launch hook takes no node away.
+func kinds() []notice.Kind {
+	return slices.DeleteFunc(slices.Clone(notice.Kinds), func(k notice.Kind) bool { return k == notice.ASGLaunch })
+}
+
+// dashed is the name of a kind in small letters, with dashes between its words.
+func dashed(k notice.Kind) string {
+	var b strings.Builder
+	name := k.String()
+	for at, r := range name {
+		startsWord := unicode.IsUpper(r) && at+1 < len(name) && unicode.IsLower(rune(name[at+1]))
+		if at > 0 && startsWord {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// kindsThat names the kinds of which that is true.
+func kindsThat(is func(notice.Kind) bool) string {
+	var all []string
+	for _, k := range kinds() {
+		if is(k) {
+			all = append(all, dashed(k))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func ofAnySort(notice.Kind) bool { return true }
+
+// hasCode reports whether notices of the kind have a code in Notice.Detail that rules may be about.
+func hasCode(k notice.Kind) bool { return k == notice.ScheduledChange || k == notice.InstanceImpaired }
+
+// hasStart reports whether notices of the kind say when what they announce begins.
+func hasStart(k notice.Kind) bool { return k == notice.ScheduledChange }
+
+// canWait reports whether a drain for the kind can wait. An impaired machine may go at any moment.
+func canWait(k notice.Kind) bool { return !k.Urgent() && k != notice.InstanceImpaired }
+
+// kind takes a name of a kind, as the commands do.
+func kind(p *notice.Kind) value {
+	var names []string
+	for _, k := range kinds() {
+		names = append(names, dashed(k))
+	}
+	for _, k := range kinds() { // what editors offer first comes first
+		for _, name := range k.Names() {
+			if !strings.Contains(name, " ") && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return text(p, schema{"enum": names}, kindsThat(ofAnySort), func(name string) (notice.Kind, error) {
+		k := notice.KindNamed(name)
+		switch k {
+		case notice.Ignored:
+			return k, misspelt{"is not a kind of notice", didYouMean(name, names)}
+		case notice.ASGLaunch:
+			return k, errors.New("is a launch, for which no node is drained")
+		default:
+			return k, nil
+		}
+	})
+}

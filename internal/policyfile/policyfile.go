@@ -1,0 +1,227 @@
+// Package policyfile reads the policy file: YAML that says what is done with which node and which pod.
+// It makes rules of package decision of it, or says in which line what is wrong. It also follows a file
+// that changes, runs the tests that stand beside the rules, and describes the format to editors.
+package policyfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
+
+const (
+	// MaxSize is how many bytes a file may have: what a ConfigMap can hold.
+	// https://kubernetes.io/docs/concepts/configuration/configmap/#motivation
+	MaxSize = 1 << 20
+	// maxElements bounds the keys and values, and so the memory that reading takes: 500 rules of each sort
+	// have a quarter of it.
+	maxElements = 50_000
+	// maxRules is how many rules for nodes, and how many for pods, there may be. All are tried for each
+	// notice.
+	maxRules = 500
+	maxTests = 1000
+	maxTexts = 100 // in a list of a rule
+)
+
+// A File is a policy file that has been read.
+type File struct {
+	Rules decision.Rules
+	// Warnings are about what is allowed and can hardly be meant.
+	Warnings Problems
+	Tests    []Test
+}
+
+// Parse reads a policy file. The error is of type [Problems], and each of them has a line.
+func Parse(data []byte) (File, error) {
+	root, err := parseYAML(data)
+	if err != nil {
+		return File{}, err
+	}
+	var r reader
+	var w written
+	w.value().read(&r, root, "")
+	w.check(&r)
+	if len(r.wrong) > 0 {
+		r.wrong.sort()
+		return File{}, r.wrong
+	}
+	file := w.file()
+	file.Warnings = w.warnings()
+	return file, nil
+}
+
+// parseYAML returns the one value of a YAML document without anchors, aliases and tags.
+func parseYAML(data []byte) (*yaml.Node, error) {
+	if p := checkText(data); p != nil {
+		return nil, Problems{*p}
+	}
+	var document, next yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := guarded(func() error { return decoder.Decode(&document) }); {
+	case errors.Is(err, io.EOF):
+		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
+	case err != nil:
+		return nil, Problems{syntaxProblem(data, err)}
+	}
+	switch err := guarded(func() error { return decoder.Decode(&next) }); {
+	case err == nil:
+		return nil, Problems{problem(&next, "", "has a second document, and one is allowed")}
+	case !errors.Is(err, io.EOF):
+		return nil, Problems{syntaxProblem(data, err)}
+	}
+	if len(document.Content) != 1 { // only comments
+		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
+	}
+	var r reader
+	r.refuseTricks(document.Content[0])
+	if len(r.wrong) > 0 {
+		return nil, r.wrong
+	}
+	return document.Content[0], nil
+}
+
+// guarded returns a panic of what it calls as an error: the parser of YAML has some, for what its
+// authors think cannot be. A file must not end the process.
+func guarded(parse func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the parser of YAML failed: %v", p)
+		}
+	}()
+	return parse()
+}
+
+// refuseTricks refuses what makes another file of a file than people see: an alias can stand for a
+// million values.
+func (r *reader) refuseTricks(n *yaml.Node) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		r.refuse(n, "", "has the alias *%s: aliases are not allowed", plain(n.Value))
+	case n.Anchor != "":
+		r.refuse(n, "", "has the anchor &%s: anchors are not allowed", plain(n.Anchor))
+	case n.Style&yaml.TaggedStyle != 0:
+		r.refuse(n, "", "has the tag %s: tags are not allowed", plain(n.Tag))
+	}
+	for _, c := range n.Content {
+		r.refuseTricks(c)
+	}
+}
+
+// checkText finds what is no text, and what is too much of it.
+func checkText(data []byte) *Problem {
+	if len(data) > MaxSize {
+		return &Problem{Line: 1, Text: fmt.Sprintf("has %d bytes, and %d are allowed", len(data), MaxSize)}
+	}
+	line, column, elements := 1, 0, 0
+	for rest := data; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		rest = rest[size:]
+		column++
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return &Problem{Line: line, Column: column, Text: "has bytes that are not UTF-8"}
+		case !isOfText(r) && (r != byteOrderMark || line > 1 || column > 1):
+			return &Problem{Line: line, Column: column, Text: fmt.Sprintf("has the character %U, which no text has", r)}
+		case r == '\n':
+			line, column = line+1, 0
+			elements++
+		case strings.ContainsRune(",[{", r), (r == '-' || r == '?') && len(rest) > 0 && rest[0] == ' ':
+			elements++
+		}
+		if elements > maxElements {
+			return &Problem{Line: line, Text: fmt.Sprintf("has more than %d lines and values", maxElements)}
+		}
+	}
+	return nil
+}
+
+const byteOrderMark = 0xfeff
+
+// isOfText reports whether YAML takes the character.
+// https://yaml.org/spec/1.2.2/#51-character-set
+func isOfText(r rune) bool {
+	switch {
+	case r == '\n', r == '\r', r == '\t', r == 0x85:
+		return true
+	case r < ' ', 0x7f <= r && r < 0xa0, r == byteOrderMark, r == 0xfffe, r == 0xffff:
+		return false
+	}
+	return true
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?`)
+
+// syntaxProblem is an error of the parser, with its line.
+func syntaxProblem(data []byte, err error) Problem {
+	text := err.Error()
+	p := Problem{Line: 1, Text: "is not YAML: " + yamlLine.ReplaceAllString(text, "")}
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		if line, err := strconv.Atoi(m[1]); err == nil {
+			p.Line = line
+		}
+	}
+	if indent := lineOf(data, p.Line); bytes.HasPrefix(bytes.TrimLeft(indent, " "), []byte("\t")) {
+		p.Text += "; indent with spaces, not with tabs"
+	}
+	_, anchor, isAnchor := strings.Cut(text, "unknown anchor '")
+	switch {
+	case isAnchor: // the parser does not say where
+		anchor, _, _ = strings.Cut(anchor, "'")
+		if before, _, ok := bytes.Cut(data, []byte("*"+anchor)); ok {
+			p.Line = lineAfter(before)
+		}
+	case strings.Contains(text, "did not find expected"):
+		p.Text += "; is the line indented as those before it, and each bracket closed?"
+		// The parser names the line before the one in which the list or map begins. People look for the
+		// one that does not fit in.
+		if read := readUntilError(data); len(read) < len(data) {
+			p.Line = lineAfter(bytes.TrimRight(read, " \n"))
+		} else {
+			p.Line++
+		}
+	}
+	return p
+}
+
+// lineOf is the line of that number, from 1 on, and what comes after it; empty if there is none.
+func lineOf(data []byte, number int) []byte {
+	for range number - 1 {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	return data
+}
+
+func lineAfter(text []byte) int { return 1 + bytes.Count(text, []byte("\n")) }
+
+// readUntilError is what the parser reads of data until it finds an error.
+func readUntilError(data []byte) []byte {
+	slow := oneByOne{rest: data}
+	decoder := yaml.NewDecoder(&slow)
+	for {
+		var n yaml.Node
+		if guarded(func() error { return decoder.Decode(&n) }) != nil {
+			return data[:len(data)-len(slow.rest)]
+		}
+	}
+}
+
+// oneByOne gives the parser no byte before it asks for it.
+type oneByOne struct{ rest []byte }
+
+func (o *oneByOne) Read(into []byte) (int, error) {
+	if len(o.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(into, o.rest[:min(1, len(into))])
+	o.rest = o.rest[n:]
+	return n, nil
+}
