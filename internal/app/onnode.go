@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
@@ -23,6 +25,7 @@ const ofMetadata = "imds"
 func (a *App) serveNode() {
 	a.own = &ownInstance{metadata: imds.New(a.options.MetadataURL, nil), node: a.options.NodeName}
 	a.health.source = "instance metadata"
+	a.drainer.Keep = types.NamespacedName{Namespace: a.options.PodNamespace, Name: a.options.PodName}
 }
 
 // checkNode makes the start-up checks of the IMDS mode.

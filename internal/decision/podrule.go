@@ -1,7 +1,11 @@
 package decision
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
+	"time"
 )
 
 // A PodRule says when pods leave a node that is drained, compared with the others.
@@ -55,8 +59,130 @@ type Pod struct {
 	Namespace           string
 	Labels, Annotations map[string]string
 	DaemonSet           bool
+	// Started is when a kubelet has taken the pod on; zero: none has so far.
+	Started time.Time
 	// Singleton is called by rules about singletons alone; nil: it is none.
 	Singleton func() bool
+}
+
+// Annotations by which the owner of a pod says when it leaves. LeaveAnnotation has the name of a
+// Departure; see ownersDepartures. The others are known from what else takes nodes away.
+// https://karpenter.sh/preview/reference/annotations/
+// https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
+const (
+	LeaveAnnotation        = "node-termination-handler/leave"
+	DoNotDisruptAnnotation = "karpenter.sh/do-not-disrupt"
+	SafeToEvictAnnotation  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+)
+
+// ownersDepartures are the values of LeaveAnnotation. An owner knows no order among the pods of
+// others, so After is none of them.
+var ownersDepartures = []Departure{LeaveNow, LeaveFirst, LeaveLast, LeaveEnd, LeaveSurged}
+
+// A Turn says when a pod leaves, and who wants it so.
+type Turn struct {
+	Leave Departure
+	// Order is the place among those that leave After, from 1 on.
+	Order int
+	// Stays: the pod is one of a DaemonSet, and nothing has it leave.
+	Stays bool
+	// Why is the name of the rule that decides, or the key of the annotation; empty: none does.
+	Why string
+	// Until is when the time of the annotation is over, and the turn is another; zero: the turn does
+	// not change by itself.
+	Until time.Time
+	// Mistake says why the pod's LeaveAnnotation is ignored; empty: it is not, or there is none.
+	Mistake string
+}
+
+// TurnOf says when a pod leaves a node. The first of these that is there decides:
+//
+//	                                      the pod leaves             a pod of a DaemonSet
+//	a rule of the file                    as it says                 as it says
+//	node-termination-handler/leave        as it says                 as it says, if that is end
+//	karpenter.sh/do-not-disrupt           last, without a deadline   stays
+//	.../safe-to-evict: "false"            last, without a deadline   stays
+//	none                                  now                        stays
+//
+// An annotation with a value that has no meaning counts as none.
+func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
+	if rule := r.PodRuleFor(pod); rule != nil {
+		return Turn{Leave: rule.Leave, Order: rule.Order, Why: rule.Name}
+	}
+	var turn Turn
+	if value, there := pod.Annotations[LeaveAnnotation]; there {
+		leave, known := DepartureOf(value)
+		switch {
+		case !known || !slices.Contains(ownersDepartures, leave):
+			turn.Mistake = mistaken(value, "it is none of "+strings.Join(ownersValues(), ", "))
+		case pod.DaemonSet && leave != LeaveEnd:
+			turn.Mistake = mistaken(value, "a pod of a DaemonSet can only leave at the end")
+		default:
+			return Turn{Leave: leave, Why: LeaveAnnotation}
+		}
+	}
+	if pod.DaemonSet {
+		turn.Stays = true
+		return turn
+	}
+	if until, protected := pod.protected(now); protected && !hasDeadline {
+		turn.Leave, turn.Why, turn.Until = LeaveLast, DoNotDisruptAnnotation, until
+	} else if pod.Annotations[SafeToEvictAnnotation] == "false" && !hasDeadline {
+		turn.Leave, turn.Why = LeaveLast, SafeToEvictAnnotation
+	}
+	return turn
+}
+
+func mistaken(value, why string) string {
+	const longest = 40
+	if len(value) > longest {
+		value = strings.ToValidUTF8(value[:longest], "") + "…"
+	}
+	return fmt.Sprintf("its annotation %s: %q is ignored: %s", LeaveAnnotation, value, why)
+}
+
+func ownersValues() []string {
+	var names []string
+	for _, leave := range ownersDepartures {
+		names = append(names, leave.String())
+	}
+	return names
+}
+
+// protected reports whether DoNotDisruptAnnotation protects the pod now: true does so for good, and
+// a duration for that long after its start. until is the end of that; zero: it is not known.
+func (p Pod) protected(now time.Time) (until time.Time, protected bool) {
+	value := p.Annotations[DoNotDisruptAnnotation]
+	if value == "true" {
+		return until, true
+	}
+	lasts, err := time.ParseDuration(value)
+	if err != nil || lasts <= 0 {
+		return until, false
+	}
+	if !p.Started.IsZero() {
+		until = p.Started.Add(lasts)
+	}
+	return until, until.IsZero() || now.Before(until)
+}
+
+// PodKeys are the keys of the labels and of the annotations that TurnOf reads of pods, sorted.
+func (r Rules) PodKeys() (labels, annotations []string) {
+	of := map[string]bool{}
+	with := map[string]bool{LeaveAnnotation: true, DoNotDisruptAnnotation: true, SafeToEvictAnnotation: true}
+	for _, rule := range r.Pods {
+		addKeys(of, rule.Pods)
+		addKeys(with, rule.Annotations)
+	}
+	return slices.Sorted(maps.Keys(of)), slices.Sorted(maps.Keys(with))
+}
+
+func addKeys(keys map[string]bool, selectors []Selector) {
+	for _, selector := range selectors {
+		for _, requirement := range selector {
+			keys[requirement.Key] = true
+		}
+	}
 }
 
 // PodRuleFor returns the first rule of the file that matches a pod; nil: none does.

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -108,6 +109,20 @@ func (p *podState) noteFinalizers(pod *corev1.Pod, ready bool, now time.Time) {
 	}
 }
 
+// lastCause is the cause that keeps pods which leave last.
+const lastCause = "leaves last"
+
+// noteLast notes that a pod keeps its drain from ending, because it leaves last and there is no deadline.
+// A deadline ends that.
+func (p *podState) noteLast(terms Terms, now time.Time) {
+	asked := p.stopping() || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()
+	if p.tier == last && terms.Deadline.IsZero() && !asked {
+		p.setBlock(lastCause, p.turnWords()+", and there is no deadline so far", now)
+		return
+	}
+	p.blocks = slices.DeleteFunc(p.blocks, func(b block) bool { return b.cause == lastCause })
+}
+
 // reportBlocked reports what has kept a pod for blockedTime, once for each cause.
 func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
 	if at := p.reportAt(); at.IsZero() || now.Before(at) {
@@ -195,12 +210,12 @@ func (r *run) whyWaiting(p podState, now time.Time) string {
 		return "the API server has not answered the request to evict or delete it"
 	case !p.acceptedAt.IsZero():
 		return "its eviction or deletion was accepted, but it is not stopping yet"
-	case p.tier == self:
-		return "this program's own pod goes last"
-	case p.tier == critical:
-		return "it is critical to the system, and goes after the others"
 	}
-	return "it waits for its turn"
+	words := cmp.Or(p.turnWords(), "it waits for its turn")
+	if at := p.lastMoment(r.request.Terms); p.tier == last && !at.IsZero() {
+		words += ", at " + timeOfDay(at)
+	}
+	return words
 }
 
 // timeOfDay formats a time for the log.

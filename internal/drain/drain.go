@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -43,6 +44,9 @@ type Drainer struct {
 	// other leader: its pod is evicted too, as the last one.
 	Self      types.NamespacedName
 	EvictSelf bool
+	// Keep is a pod of a DaemonSet that stays whatever a rule says: the one of a program that runs on
+	// each node. If it were evicted, the next one would have to begin with the drain again.
+	Keep types.NamespacedName
 	// Gate bounds the evictions and deletions in flight; nil: no bound.
 	Gate *pace.Gate
 	// Volumes are waited for after the pods; nil: they are not.
@@ -59,6 +63,9 @@ type Drainer struct {
 type Request struct {
 	Node  string
 	Terms Terms
+	// Rules say when each pod leaves. They must not change meanwhile. Pods have annotations for that,
+	// too, which count without a rule; see [decision.Rules.TurnOf].
+	Rules decision.Rules
 	// Changed delivers new terms; nil: they never change.
 	Changed <-chan Terms
 	// NodeState returns the present state of the node. It is called often, and makes no request;

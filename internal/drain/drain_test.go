@@ -35,6 +35,7 @@ import (
 	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
@@ -45,6 +46,7 @@ type stage struct {
 	*testing.T
 	kube    *fake.Clientset
 	drainer *Drainer
+	rules   decision.Rules
 	begin   time.Time
 	// refuse answers an eviction instead of accepting it; nil: all are accepted.
 	refuse func(pod string) *metav1.Status
@@ -350,7 +352,7 @@ func (s *stage) drain(terms Terms, changed <-chan Terms) (Result, error) {
 // drainIn is drain in a context that may end.
 func (s *stage) drainIn(ctx context.Context, terms Terms, changed <-chan Terms) (Result, error) {
 	terms.CordonedAt = s.begin
-	return s.drainer.Drain(ctx, Request{Node: "node", Terms: terms, Changed: changed, NodeState: s.look, Log: s.log()})
+	return s.drainer.Drain(ctx, Request{Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: s.log()})
 }
 
 // want checks what happened; refusals are counted, not listed.

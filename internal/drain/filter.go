@@ -1,21 +1,33 @@
 package drain
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
 
 // A Filter says which pods have to leave a node: those that `kubectl drain --force` would evict, with
 // these options. kubectl itself decides; see kubectlDrains.
 type Filter struct {
-	// IgnoreDaemonSets keeps quiet about the pods of DaemonSets. They stay in any case.
+	// IgnoreDaemonSets keeps quiet about the pods of DaemonSets. They stay in any case, except for those
+	// that a rule or their annotation has leave.
 	IgnoreDaemonSets bool
 	// DeleteEmptyDir lets pods go that use emptyDir volumes. Without it they stay.
 	DeleteEmptyDir bool
 }
 
 // mustLeave reports whether a pod has to leave its node. If not, why names the option that keeps it;
-// it is empty for pods that nobody expects to leave.
-func (f Filter) mustLeave(pod *corev1.Pod) (leaves bool, why string) {
+// it is empty for pods that nobody expects to leave. A pod of a DaemonSet whose turn comes has to leave
+// under the rules for the others: a static pod stays, and DeleteEmptyDir counts.
+func (f Filter) mustLeave(pod *corev1.Pod, turn decision.Turn) (leaves bool, why string) {
+	if ofDaemonSet(pod) && !turn.Stays {
+		unowned := *pod
+		unowned.OwnerReferences = nil
+		pod = &unowned
+	}
 	leaves, refusal := f.kubectlDrains(pod)
-	if refusal == nil {
+	comesAgain := turn.Stays && turn.Why != ""
+	if refusal == nil || comesAgain {
 		return leaves, ""
 	}
 	// kubectl refuses to drain the node because of this pod, and names its own option for it. We keep

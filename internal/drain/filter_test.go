@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 func TestThePodsThatLeaveAreThoseThatKubectlEvicts(t *testing.T) {
@@ -79,7 +81,7 @@ func TestThePodsThatLeaveAreThoseThatKubectlEvicts(t *testing.T) {
 				edit(pod)
 			}
 			before := pod.DeepCopy()
-			leaves, why := tt.filter.mustLeave(pod)
+			leaves, why := tt.filter.mustLeave(pod, decision.Turn{Stays: true})
 			if leaves == tt.stays || (why == "") != (tt.option == "") || !strings.Contains(why, tt.option) {
 				t.Errorf("leaves = %t, %q; want %t, naming %q", leaves, why, !tt.stays, tt.option)
 			}
@@ -96,7 +98,7 @@ func BenchmarkFilterOf100Pods(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for range 100 {
-			Filter{}.mustLeave(pod)
+			Filter{}.mustLeave(pod, decision.Turn{Stays: true})
 		}
 	}
 }

@@ -73,6 +73,7 @@ type run struct {
 	nextProgress   time.Time                // when the log says next what the drain waits for; zero: not set yet
 	reportedCauses map[string]bool          // causes that Blocked was called for; nil: none
 	claims         map[claim]bool           // of the pods that have to leave; nil: none
+	mistakes       map[string]bool          // of annotations that the log has warned of; nil: none
 	spans          map[types.UID]trace.Span // of pods that were asked to leave; nil: none
 }
 
@@ -81,7 +82,7 @@ func newRun(d *Drainer, request Request) *run {
 		drainer:   d,
 		request:   request,
 		started:   time.Now(),
-		store:     newPodStore(),
+		store:     newPodStore(request.Rules),
 		pods:      map[types.UID]*podState{},
 		departed:  map[types.UID]*podState{},
 		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
@@ -181,7 +182,7 @@ func (r *run) startDueRequests(ctx, calls context.Context, now time.Time) (wake 
 // advance takes the next step with a pod: it starts a request, or waits at the gate for its
 // turn, or waits. It returns when to look again; zero: when something changes.
 func (r *run) advance(ctx, calls context.Context, pod *corev1.Pod, p *podState, front tier, now time.Time) time.Time {
-	wake := p.reportAt()
+	wake := earlier(p.reportAt(), p.changesAt(now))
 	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
 		wake = earlier(wake, p.unconfirmedAt(r.notReadySince))

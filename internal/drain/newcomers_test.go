@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"pgregory.net/rapid"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // of gives a pod a controller.
@@ -219,7 +221,7 @@ func TestACordonIsToleratedAsTheSchedulerSays(t *testing.T) {
 		want := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.ToleratesTaint(klog.Background(), taint, false)
 		})
-		trimmed, err := trimPod(pod)
+		trimmed, err := newPodStore(decision.Rules{}).trimPod(pod)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,14 +48,15 @@ type step struct {
 // waited for. With deadline D, grace g and margin m:
 //
 //	stopping:                               |
-//	  no deadline, or asked to hurry        | wait
+//	  nothing is forced, or asked to hurry  | wait
 //	  ends by D, and is not late            | wait
 //	  D - m is ahead                        | wait
 //	  otherwise                             | delete with the shortest grace
 //	our own pod                             | wait; Drain gives way
 //	a deletion is in flight                 | wait
 //	accepted less than 30 s ago             | wait for the watch to show it
-//	D - g - m reached, or budgets ignored:  |
+//	D - g - m reached, or budgets ignored,  |
+//	and terms that are not patient:         |
 //	  a deletion has failed, too recently   | wait
 //	  an eviction is in flight, under 2 s   | wait
 //	  an eviction is in flight              | delete beside it, with what is left, at most g
@@ -63,12 +64,14 @@ type step struct {
 //	  budgets ignored                       | delete with what is left, at most g
 //	  otherwise                             | evict with what is left, at most g
 //	an eviction is in flight                | wait
-//	a lower tier is still there             | wait
 //	the watch is behind                     | wait
+//	D - g - m is ahead, or there is no D:   |
+//	  a lower tier is still there           | wait
+//	  it leaves last                        | wait
 //	refused too recently                    | wait
 //	otherwise                               | evict with g
 //
-// Nothing is forced without a deadline, and no grace is ever zero.
+// Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
 func nextStep(p podState, front tier, terms Terms, now time.Time) step {
 	switch shown := p.acceptedAt.Add(watchLag); {
 	case p.stopping():
@@ -132,10 +135,13 @@ func force(p podState, terms Terms, now time.Time) step {
 
 // evict is for a pod that there is time for.
 func evict(p podState, front tier, terms Terms, now time.Time) step {
-	forceAt := p.forceAt(terms)
+	forceAt, latest := p.forceAt(terms), p.lastMoment(terms)
+	early := latest.IsZero() || now.Before(latest)
 	switch {
-	case !p.evictingSince.IsZero(), p.tier > front, p.staleVersion != "":
+	case !p.evictingSince.IsZero(), p.staleVersion != "":
 		return step{until: forceAt}
+	case early && (p.tier > front || p.tier == last):
+		return step{until: latest}
 	case now.Before(p.retryAt):
 		return step{until: earlier(forceAt, p.retryAt)}
 	case p.ownGrace:

@@ -158,6 +158,85 @@ func TestNextStep(t *testing.T) {
 			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: critical, terms: Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
+		"and so do those that a rule puts after the others": {
+			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 6, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
+		},
+		"in their order": {
+			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 7, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict},
+		},
+		"workloads wait for those that leave first": {
+			pod: podState{grace: 30 * s, ownGrace: true}, front: first, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
+		},
+		"these wait for nobody": {
+			pod: podState{tier: first, grace: 30 * s, ownGrace: true}, front: first, terms: Terms{Deadline: at(120)},
+			want: step{kind: stepEvict},
+		},
+		"what leaves last is not asked while there is time, though nobody else is there": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: last, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
+		},
+		"its budget is asked at the last moment": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepEvict},
+		},
+		"and a pod that it keeps is deleted": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(1)}, terms: Terms{Deadline: at(35)},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
+		"without a deadline it is never asked": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: last, want: step{},
+		},
+		"where budgets are ignored it is deleted with the others": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
+		"what leaves at the end waits for what leaves last": {
+			pod: podState{tier: end, grace: 30 * s, ownGrace: true}, front: last, terms: Terms{Deadline: at(120)},
+			want: step{until: at(85)},
+		},
+		"patient terms evict": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Patient: true},
+			want: step{kind: stepEvict},
+		},
+		"with all of the grace, though it is longer than the notice": {
+			pod: podState{grace: 600 * s, ownGrace: true}, terms: Terms{Deadline: at(117), Patient: true},
+			want: step{kind: stepEvict},
+		},
+		"and again, at the last moment as before": {
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(35), Patient: true},
+			want: step{until: at(3)},
+		},
+		"and after it": {
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(1), Patient: true},
+			want: step{kind: stepEvict},
+		},
+		"also where budgets are to be ignored": {
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(1), Patient: true, IgnoreBudgets: true},
+			want: step{kind: stepEvict},
+		},
+		"nothing is deleted beside an eviction that hangs": {
+			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: Terms{Deadline: at(1), Patient: true},
+			want: step{},
+		},
+		"nor is a slow pod killed": {
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(5), Patient: true},
+			want: step{},
+		},
+		"they ask what leaves last at its last moment, and no more": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(36), Patient: true},
+			want: step{until: at(1)},
+		},
+		"whatever is still there": {
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35), Patient: true},
+			want: step{kind: stepEvict},
+		},
+		"as they ask the others": {
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35), Patient: true},
+			want: step{kind: stepEvict},
+		},
 		"our own pod is never touched": {
 			pod: podState{tier: self, grace: 30 * s, ownGrace: true}, front: self, terms: Terms{Deadline: at(1)},
 			want: step{},
@@ -179,7 +258,7 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 			return time.Duration(rapid.IntRange(low, high).Draw(t, name)) * time.Second
 		}
 		p := podState{
-			tier:     tier(rapid.IntRange(int(workload), int(self)).Draw(t, "tier")),
+			tier:     tier(rapid.IntRange(int(first), int(self)).Draw(t, "tier")),
 			grace:    seconds("grace", 0, 700),
 			ownGrace: rapid.Bool().Draw(t, "own"),
 			refused:  rapid.IntRange(0, 3).Draw(t, "refused"),
@@ -192,11 +271,12 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 		if rapid.Bool().Draw(t, "stopping") {
 			p.deletion = now.Add(seconds("deletion", -10, 700))
 		}
-		terms := Terms{IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets")}
+		terms := Terms{IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets"), Patient: rapid.Bool().Draw(t, "patient")}
 		if rapid.Bool().Draw(t, "hard") {
 			terms.Deadline = now.Add(seconds("deadline", -10, 700))
 		}
-		m := nextStep(p, workload, terms, now)
+		front := tier(rapid.IntRange(int(first), int(self)).Draw(t, "front"))
+		m := nextStep(p, front, terms, now)
 		left := terms.Deadline.Sub(now)
 		switch {
 		case p.tier == self && p.deletion.IsZero() && m.kind != stepWait:
@@ -205,13 +285,20 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 			t.Fatalf("a second eviction beside the first: %+v", m)
 		case m.kind == stepDelete && m.grace < time.Second:
 			t.Fatalf("a deletion with grace %s", m.grace)
-		case m.kind == stepDelete && terms.Deadline.IsZero():
+		case m.kind == stepDelete && (terms.Deadline.IsZero() || terms.Patient):
 			t.Fatalf("forced without a deadline: %+v", m)
-		case m.kind != stepWait && !terms.Deadline.IsZero() && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
+		case m.kind == stepEvict && terms.Patient && m.grace < p.grace && !(p.ownGrace && m.grace == 0):
+			t.Fatalf("grace %s of %s, in patience", m.grace, p.grace)
+		case m.kind == stepEvict && p.tier == last && (terms.Deadline.IsZero() || now.Before(terms.Deadline.Add(-p.grace-margin))):
+			t.Fatalf("asked before its last moment: %+v", m)
+		case m.kind != stepWait && !terms.Deadline.IsZero() && !terms.Patient && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("grace %s with %s left", m.grace, left)
 		case m.kind == stepWait && !m.until.IsZero() && !m.until.After(now):
 			t.Fatalf("waits until %s, which has passed", m.until)
-		case m.kind == stepWait && !terms.Deadline.IsZero() && p.tier != self && p.deletion.IsZero() && p.failed == 0 &&
+		case m.kind == stepWait && terms.Patient && p.evictingSince.IsZero() && !now.Before(p.retryAt) && !terms.Deadline.IsZero() && p.tier != self && p.deletion.IsZero() &&
+			!now.Before(terms.Deadline.Add(-p.grace-margin)):
+			t.Fatalf("waits although it is the last moment to ask")
+		case m.kind == stepWait && !terms.Deadline.IsZero() && !terms.Patient && p.tier != self && p.deletion.IsZero() && p.failed == 0 &&
 			!now.Before(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("waits although it has to be forced")
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
@@ -24,13 +26,18 @@ import (
 type podStore struct {
 	changed chan struct{} // has a value when the pods have changed
 
+	labels, annotations []string // the keys of those that trimPod keeps
+
 	mu     sync.Mutex
 	pods   map[types.UID]*corev1.Pod
 	listed bool
 }
 
-func newPodStore() *podStore {
-	return &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
+func newPodStore(rules decision.Rules) *podStore {
+	s := &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
+	s.labels, s.annotations = rules.PodKeys()
+	s.annotations = append(s.annotations, corev1.MirrorPodAnnotationKey)
+	return s
 }
 
 // watch keeps the store up to date with the pods of a node until ctx ends.
@@ -87,7 +94,7 @@ func (s *podStore) Add(obj any) error { return s.Update(obj) }
 
 // Update implements cache.ReflectorStore.
 func (s *podStore) Update(obj any) error {
-	pod, err := trimPod(obj)
+	pod, err := s.trimPod(obj)
 	if err != nil {
 		return err
 	}
@@ -98,7 +105,7 @@ func (s *podStore) Update(obj any) error {
 // updateKnown updates a pod that was read by itself. A pod that the watch has removed does not come
 // back.
 func (s *podStore) updateKnown(pod *corev1.Pod) {
-	small, err := trimPod(pod)
+	small, err := s.trimPod(pod)
 	if err != nil {
 		return
 	}
@@ -111,7 +118,7 @@ func (s *podStore) updateKnown(pod *corev1.Pod) {
 
 // Delete implements cache.ReflectorStore.
 func (s *podStore) Delete(obj any) error {
-	pod, err := trimPod(obj)
+	pod, err := s.trimPod(obj)
 	if err != nil {
 		return err
 	}
@@ -123,7 +130,7 @@ func (s *podStore) Delete(obj any) error {
 func (s *podStore) Replace(objs []any, _ string) error {
 	pods := make(map[types.UID]*corev1.Pod, len(objs))
 	for _, obj := range objs {
-		pod, err := trimPod(obj)
+		pod, err := s.trimPod(obj)
 		if err != nil {
 			return err
 		}
@@ -138,7 +145,7 @@ func (s *podStore) Resync() error { return nil }
 
 // Transformer implements cache.TransformingStore.
 func (s *podStore) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return trimPod(obj) }
+	return func(obj any) (any, error) { return s.trimPod(obj) }
 }
 
 // change calls do, which changes the pods, and signals that.
@@ -153,7 +160,7 @@ func (s *podStore) change(do func()) {
 }
 
 // trimPod keeps of a Pod what this package reads.
-func trimPod(obj any) (*corev1.Pod, error) {
+func (s *podStore) trimPod(obj any) (*corev1.Pod, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil, fmt.Errorf("the watch of pods brought %T", obj)
@@ -162,20 +169,39 @@ func trimPod(obj any) (*corev1.Pod, error) {
 		TypeMeta: pod.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 			OwnerReferences: pod.OwnerReferences, Finalizers: pod.Finalizers,
+			Labels: some(pod.Labels, s.labels), Annotations: some(pod.Annotations, s.annotations),
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: pod.Spec.Volumes,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
 	if toleratesCordon(pod) {
 		small.Spec.Tolerations = cordonTolerated
 	}
-	if mirror, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		small.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirror}
-	}
 	return small, nil
+}
+
+// some returns the entries with these keys; nil: there are none. Values are cut to what no rule
+// compares with: an annotation may have 256 KiB.
+func some(all map[string]string, keys []string) (kept map[string]string) {
+	const longest = 1 << 10
+	for _, key := range keys {
+		value, there := all[key]
+		if !there {
+			continue
+		}
+		if len(value) > longest {
+			value = strings.Clone(value[:longest])
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[key] = value
+	}
+	return kept
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // The second handler is client-go's brake on errors. It keeps the time of the last one
@@ -57,7 +59,7 @@ func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, string) {
 	var log strings.Builder
 	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(&log, nil))), d)
 	defer cancel()
-	store := newPodStore()
+	store := newPodStore(decision.Rules{})
 	store.watch(ctx, client, "a")
 	return store, log.String()
 }

@@ -5,35 +5,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
-
-// A tier of pods is evicted when the tiers before it are gone, or earlier if the deadline asks
-// for it.
-type tier uint8
-
-const (
-	workload tier = iota
-	critical      // system-cluster-critical and above: the others may need them to stop well
-	last          // the pod that this program runs in, if there is no other leader
-	self          // the same, if there is one; Drain never evicts it
-)
-
-// tierOf returns the tier of a pod that is not our own.
-func tierOf(p *corev1.Pod) tier {
-	// The lower one of the two built-in critical classes.
-	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
-	const systemCritical = 2_000_000_000
-	if p.Spec.Priority != nil && *p.Spec.Priority >= systemCritical {
-		return critical
-	}
-	return workload
-}
 
 // podState is what is known of a pod that has to leave, and what was tried with it.
 type podState struct {
 	tier     tier
-	grace    time.Duration // what the pod gets if there is time: its own, or the option's
+	grace    time.Duration // what the pod gets if there is time; see setGrace
 	ownGrace bool          // grace is the pod's own, so that requests need not name it
+
+	option      time.Duration // the grace period of the option; negative: the pod's own
+	turn        decision.Turn
+	seen        time.Time   // when the drain first saw it
+	considered  *corev1.Pod // what turn was found by
+	hadDeadline bool        // and with which terms
 
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
@@ -61,16 +47,11 @@ type podState struct {
 }
 
 // newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,
-// negative for the pod's own; own is the pod that this program runs in.
-func newPodState(pod *corev1.Pod, grace time.Duration, own types.NamespacedName) *podState {
-	p := &podState{tier: tierOf(pod), grace: grace, ownGrace: grace < 0}
-	if p.ownGrace {
-		p.grace = 0
-		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-			p.grace = time.Duration(*s) * time.Second
-		}
-	}
-	if own.Name != "" && pod.Name == own.Name && pod.Namespace == own.Namespace {
+// negative for the pod's own; ours is the pod that this program runs in. reconsider finds its turn.
+func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
+	p := &podState{option: grace, seen: now}
+	p.setGrace(pod, Terms{})
+	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self
 	}
 	if pod.DeletionTimestamp != nil {

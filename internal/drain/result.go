@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // A Result says how a drain ended. Each pod that had to leave is counted in exactly one of the
@@ -83,8 +85,9 @@ func (r *run) countPods(remaining *[]string) {
 	}
 }
 
-// Remaining lists the pods that have to leave a node, as namespace/name, sorted. It makes one
-// request.
+// Remaining lists the pods that have to leave a node, as namespace/name, sorted. Those of DaemonSets
+// are not among them: it cannot tell one that was not asked from one that has come in its place. It
+// makes one request.
 func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -95,7 +98,7 @@ func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) 
 	var names []string
 	for k := range list.Items {
 		if pod := &list.Items[k]; pod.Spec.NodeName == node {
-			if leaves, _ := d.Filter.mustLeave(pod); leaves {
+			if leaves, _ := d.Filter.mustLeave(pod, decision.Turn{Stays: true}); leaves {
 				names = append(names, nameOf(pod))
 			}
 		}

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // A Simulation plays the plan of a Drainer through at once, without a cluster. It is the worst
@@ -19,7 +21,9 @@ type Simulation struct {
 	Filter Filter
 	Grace  time.Duration
 	Self   types.NamespacedName
-	Terms  Terms
+	// Terms and Rules are those of the Request.
+	Terms Terms
+	Rules decision.Rules
 	// Start is when the node is cordoned. End is when the simulation ends at the latest: mostly at
 	// the deadline.
 	Start, End time.Time
@@ -37,7 +41,10 @@ type PodOutcome struct {
 	Stays bool
 	Why   string
 	Self  bool // our own pod: it leaves last, by itself
-	Last  bool // it leaves after the workloads, as system-critical pods do
+	// Critical is true for a pod that leaves after the workloads because it is critical to the system.
+	Critical bool
+	// Turn says when the pod leaves, compared with the others.
+	Turn decision.Turn
 
 	Asked  time.Time // when its deletion begins; zero: never
 	Forced bool      // deleted, not evicted
@@ -64,7 +71,9 @@ func (s Simulation) Run() []PodOutcome {
 				delete(states, k)
 				continue
 			}
-			front = min(front, p.tier)
+			p.reconsider(s.Pods[k], s.Rules, s.Terms, now)
+			outcomes[k].Turn, outcomes[k].Critical = p.turn, p.tier == critical
+			front = min(front, p.countsAs(now))
 		}
 		if front == self || !now.Before(s.End) {
 			break
@@ -77,7 +86,7 @@ func (s Simulation) Run() []PodOutcome {
 			}
 			next := nextStep(*p, front, s.Terms, now)
 			if next.kind == stepWait {
-				wake = earlier(earlier(wake, next.until), p.deletion)
+				wake = earlier(earlier(wake, next.until), earlier(p.deletion, p.changesAt(now)))
 				continue
 			}
 			acted = true
@@ -96,10 +105,11 @@ func (s Simulation) Run() []PodOutcome {
 func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 	states = map[int]*podState{}
 	for k, pod := range s.Pods {
-		p := newPodState(pod, s.Grace, s.Self)
-		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Last: p.tier == critical}
+		p := newPodState(pod, s.Grace, s.Self, s.Start)
+		p.reconsider(pod, s.Rules, s.Terms, s.Start)
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn}
 		if !o.Self {
-			leaves, why := s.Filter.mustLeave(pod)
+			leaves, why := s.Filter.mustLeave(pod, p.turn)
 			o.Stays, o.Why = !leaves, why
 		}
 		if p.stopping() { // somebody else has deleted it
@@ -115,6 +125,7 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 
 // answer does what the API server would do with a request.
 func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[string]int, now time.Time) {
+	p.requested = true
 	budgets := s.Budgets(o.Pod)
 	if next.kind == stepEvict && !Unprotected(o.Pod) {
 		switch {

@@ -10,9 +10,11 @@ type Terms struct {
 	// IgnoreBudgets has pods deleted instead of evicted: the machine is going away already, and a
 	// budget cannot keep a pod on it. It has no effect without a Deadline.
 	IgnoreBudgets bool
-	// Patient: nothing is forced, whatever the deadline. The drain ends at the deadline all the same.
+	// Patient: nothing is forced, whatever the deadline: no pod is deleted, and none gets less than
+	// its grace. The drain ends at the deadline all the same.
 	Patient bool
-	// Grace replaces the grace period of the pods; zero: it does not.
+	// Grace replaces the grace period of the pods, also that of [Drainer.Grace]; zero: it does not.
+	// Requests are in whole seconds.
 	Grace time.Duration
 	// CordonedAt is when the node was last cordoned.
 	CordonedAt time.Time
@@ -22,7 +24,7 @@ type Terms struct {
 type mode uint8
 
 const (
-	patient    mode = iota // never: there is no deadline
+	patient    mode = iota // never: there is no deadline, or the terms say so
 	byDeadline             // when they would otherwise outlive the deadline
 	immediate              // at once
 )
@@ -38,12 +40,21 @@ func (t Terms) mode() mode {
 	return byDeadline
 }
 
-// forceAt returns when a pod must be forced, so that it has stopped at the deadline; zero: never.
+// lastMoment returns when a pod must be asked, so that it has stopped at the deadline; zero: there is
+// none.
+func (p podState) lastMoment(terms Terms) time.Time {
+	if terms.Deadline.IsZero() {
+		return time.Time{}
+	}
+	return terms.Deadline.Add(-p.grace - margin)
+}
+
+// forceAt returns when a pod must be forced: at its last moment; zero: never.
 func (p podState) forceAt(terms Terms) time.Time {
 	if terms.mode() == patient {
 		return time.Time{}
 	}
-	return terms.Deadline.Add(-p.grace - margin)
+	return p.lastMoment(terms)
 }
 
 // mustForce reports whether a pod must be forced now.

@@ -211,7 +211,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 	if len(f.Blocked) > 1 {
 		parts = append(parts, "two budgets on one pod never clear")
 	}
-	if f.Last && !f.Stays {
+	if f.Critical && !f.Stays {
 		parts = append(parts, "after the workloads")
 	}
 	if !f.Stays && !f.Self && metav1.GetControllerOf(f.Pod) == nil {
