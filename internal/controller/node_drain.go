@@ -142,7 +142,7 @@ func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDra
 	go nd.tighten(ctx, changed, terms)
 	start := time.Now()
 	result, err := c.Drainer.Drain(ctx, drain.Request{
-		Node: nd.ref.Name, Terms: TermsOf(carried), Changed: terms, Log: log,
+		Node: nd.ref.Name, Terms: TermsOf(carried), Changed: terms, Log: log, Rules: c.currentPolicy().Rules,
 		NodeState: func() drain.NodeState { return c.nodeState(nd) },
 	})
 	final, _ := nd.current()
