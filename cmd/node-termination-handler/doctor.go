@@ -56,7 +56,7 @@ known failure, but an important check could not be made.`,
 			if err := origin.Write(cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			return examine(ctx, opts, cmd.OutOrStdout(), r)
+			return examine(ctx, opts, origin, cmd.OutOrStdout(), r)
 		})
 	return cmd
 }
@@ -79,12 +79,13 @@ func parseAccepted(list string) (ids []string, problems options.Problems) {
 }
 
 // examine prints the findings. The error is the exit status, or why there are none.
-func examine(ctx context.Context, opts *options.Options, out io.Writer, r report) error {
+func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, out io.Writer, r report) error {
 	cfg, err := app.AWSConfig(ctx, opts)
 	if err != nil {
 		return err
 	}
 	g := tool.NewGatherer(cfg, opts, version)
+	g.Policy = tool.ReadPolicy(opts, origin)
 	wipe := func() {}
 	if tool.IsTerminal(os.Stderr) {
 		// The line is overwritten, and cleared before the findings. Terminals have 80 columns

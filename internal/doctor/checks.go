@@ -39,6 +39,7 @@ var checks = []check{
 	{"rbac", groupCluster, rbac},
 	{"lease", groupCluster, lease},
 	{"other-handlers", groupCluster, otherHandlers},
+	{"policy", groupCluster, policyFits},
 	{"budgets", groupCluster, budgets},
 
 	{"nodes", groupNodes, nodes},

@@ -59,7 +59,8 @@ func testRule(name, source, detailType string) Rule {
 // healthy are the facts of an installation in which all is well.
 func healthy() *Facts {
 	f := &Facts{
-		Now: now,
+		Now:    now,
+		Policy: Answer[Policy]{Err: ErrAbsent},
 		Options: Options{
 			QueueURL: queueURL, QueueName: "nth", Account: testAccount, Region: "us-east-1", Partition: "aws", EventAccounts: []string{testAccount}, CheckTag: true, ManagedTag: tag,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "node-termination-handler", Poll: true,
@@ -476,6 +477,12 @@ var ailments = []struct {
 	{"a budget whose pods cannot be counted", func(f *Facts) {
 		f.Budgets = value([]Budget{{Namespace: "default", Name: "db", Uncounted: "found no controllers"}})
 	}, map[string]Status{"budgets": Warning}, "default/db (its pods cannot be counted: found no controllers)"},
+	{"a policy file that is wrong", func(f *Facts) {
+		f.Policy.Err = &PolicyError{"ConfigMap nth/policy", errors.New("line 3: nodes[0].do: is missing")}
+	}, map[string]Status{"policy": Failed}, "line 3: nodes[0].do"},
+	{"a policy with a warning", func(f *Facts) {
+		f.Policy = value(Policy{From: "p.yaml", Warnings: []string{"line 7: no rule uses it"}})
+	}, map[string]Status{"policy": Warning}, "the policy of p.yaml: line 7"},
 	{"two budgets on a pod", twoBudgets, map[string]Status{"budgets": Warning}, "pods with two PodDisruptionBudgets, which the eviction API refuses: default/web (all, web)"},
 	{"two budgets on a pod of a DaemonSet", func(f *Facts) { twoBudgets(f); f.Pods.Value[0].DaemonSet = true }, nil, ""},
 	{"budgets of all kinds", func(f *Facts) {

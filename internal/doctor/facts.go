@@ -34,6 +34,7 @@ type Facts struct {
 	Instances Answer[[]Instance]
 	Groups    Answer[[]Group] // those that have one of Instances
 	Budgets   Answer[[]Budget]
+	Policy    Answer[Policy]
 
 	// DeadLetters are the queues for messages that cannot be read or delivered, by ARN.
 	DeadLetters deadLetterQueues
@@ -238,6 +239,7 @@ type Node struct {
 	Fargate    bool
 	Spot       bool // as the node says; its instance may know better
 	Karpenter  bool // it is one of Karpenter's
+	Labels     map[string]string
 }
 
 // A Pod of the cluster, with what checks need.

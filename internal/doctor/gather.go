@@ -17,6 +17,9 @@ type Gatherer struct {
 	Options Options
 	AWS     AWS
 	Cluster Cluster
+	// Policy reads the policy file of the handler. The error is [ErrAbsent] if it has none, or a
+	// [PolicyError]. Nil: it has none.
+	Policy func(context.Context) (Policy, error)
 	// Patience limits the whole Gather: what has no answer by then is unknown. A question that
 	// others wait for gets a third of it.
 	Patience time.Duration
@@ -64,6 +67,7 @@ type inquiry struct {
 	budgets     func() Answer[[]Budget]
 	lease       func() Answer[Lease]
 	deployments func() Answer[[]Deployment]
+	policy      func() Answer[Policy]
 
 	release  func() release
 	access   func() reviewed
@@ -157,6 +161,18 @@ func (i *inquiry) askCluster(ctx context.Context) {
 		return i.Cluster.lease(ctx, i.Options.Namespace, i.Options.Lease)
 	})
 	i.deployments = askServer(ctx, i, "Deployments", i.Cluster.deployments)
+	i.policy = ask(ctx, i.questions, "the policy file", func(ctx context.Context) Answer[Policy] {
+		if i.Policy == nil {
+			return Answer[Policy]{Err: ErrAbsent}
+		}
+		p, err := i.Policy(ctx)
+		if err != nil && !errors.Is(err, ErrAbsent) {
+			if _, wrong := errors.AsType[*PolicyError](err); !wrong {
+				err = refused(ctx, "get configmaps", err)
+			}
+		}
+		return Answer[Policy]{p, err}
+	})
 }
 
 // askServer asks the API server, if it can be asked at all.
@@ -228,7 +244,7 @@ func (i *inquiry) facts() *Facts {
 		Caller:  i.caller(), Queue: i.queue(), Key: i.key(),
 		Topics: i.topics(), Rules: i.rules(), DeadLetters: i.deadLetters(),
 		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
-		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(),
+		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(), Policy: i.policy(),
 		Instances: i.instances(), Groups: i.groups(), Role: i.role().role,
 	}
 	lines := i.lastLine()

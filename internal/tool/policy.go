@@ -2,6 +2,7 @@ package tool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 )
 
@@ -26,36 +30,66 @@ func (s *Session) policy() decision.Policy {
 	return p
 }
 
-// readPolicy reads the policy file: of the ConfigMap that the installed handler has at that path, or, if
-// it has none there, the file of this machine.
+// readPolicy reads the policy file of the handler; see ReadPolicy.
 func (s *Session) readPolicy(ctx context.Context) error {
-	if s.PolicyFile == "" {
+	file, from, err := readPolicy(ctx, s.Options, s.origin, s.client)
+	if errors.Is(err, doctor.ErrAbsent) {
 		return nil
 	}
-	data, from, err := s.policyData(ctx)
-	if err != nil {
-		return fmt.Errorf("read the policy file %s: %w", s.PolicyFile, err)
-	}
-	file, err := policyfile.Parse(data)
-	if err != nil {
-		return fmt.Errorf("the policy file of %s is wrong:\n%w", from, err)
-	}
 	s.file = policySource{file, from}
-	return nil
+	if wrong, ok := errors.AsType[*doctor.PolicyError](err); ok {
+		return fmt.Errorf("the policy file of %s is wrong:\n%w", wrong.From, wrong.Err)
+	}
+	return err
 }
 
-func (s *Session) policyData(ctx context.Context) (data []byte, from string, err error) {
+// ReadPolicy returns what reads the policy file of the handler for [doctor.Gatherer]: of the ConfigMap
+// that the installed handler has at its path, or, if it has none there, the file of this machine.
+func ReadPolicy(o *options.Options, origin *Origin) func(context.Context) (doctor.Policy, error) {
+	return func(ctx context.Context) (doctor.Policy, error) {
+		client, err := connect(o, requestTimeout)
+		if err != nil {
+			return doctor.Policy{}, err
+		}
+		file, from, err := readPolicy(ctx, o, origin, client)
+		p := doctor.Policy{From: from, Rules: file.Rules}
+		for _, warning := range file.Warnings {
+			p.Warnings = append(p.Warnings, warning.String())
+		}
+		return p, err
+	}
+}
+
+func readPolicy(
+	ctx context.Context, o *options.Options, origin *Origin, client kube.Client,
+) (file policyfile.File, from string, err error) {
+	if o.PolicyFile == "" {
+		return file, "", doctor.ErrAbsent
+	}
+	data, from, err := policyData(ctx, o.PolicyFile, origin, client)
+	if err != nil {
+		return file, from, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
+	}
+	if file, err = policyfile.Parse(data); err != nil {
+		return file, from, &doctor.PolicyError{From: from, Err: err}
+	}
+	return file, from, nil
+}
+
+func policyData(
+	ctx context.Context, path string, origin *Origin, client kube.Client,
+) (data []byte, from string, err error) {
 	configMap, key := "", ""
-	if s.origin.release != nil {
-		configMap, key = s.origin.release.configMapAt(s.PolicyFile)
+	if origin.release != nil {
+		configMap, key = origin.release.configMapAt(path)
 	}
 	if configMap == "" {
-		data, err = os.ReadFile(s.PolicyFile)
-		return data, s.PolicyFile, err
+		data, err = os.ReadFile(path)
+		return data, path, err
 	}
-	namespace := s.origin.release.namespace
+	namespace := origin.release.namespace
 	from = fmt.Sprintf("ConfigMap %s/%s", namespace, configMap)
-	found, err := s.client.CoreV1().ConfigMaps(namespace).Get(ctx, configMap, metav1.GetOptions{})
+	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, configMap, metav1.GetOptions{})
 	if err != nil {
 		return nil, from, err
 	}

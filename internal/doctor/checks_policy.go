@@ -1,0 +1,57 @@
+package doctor
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
+
+// A Policy is the policy file of the handler.
+type Policy struct {
+	From     string // where it was read, such as ConfigMap nth/policy
+	Rules    decision.Rules
+	Warnings []string // about the file itself, each with a line
+}
+
+// A PolicyError is what is wrong with a policy file. The handler keeps the rules that it had.
+type PolicyError struct {
+	From string
+	Err  error // with a line for each mistake
+}
+
+func (e *PolicyError) Error() string { return e.From + ": " + e.Err.Error() }
+
+func (e *PolicyError) Unwrap() error { return e.Err }
+
+// policyFits compares the policy file with the nodes of the cluster.
+func policyFits(f *Facts) verdict {
+	const subject = "whether the policy file is right"
+	switch wrong, isWrong := errors.AsType[*PolicyError](f.Policy.Err); {
+	case errors.Is(f.Policy.Err, ErrAbsent):
+		return ok("there is no policy file: the options decide about each notice")
+	case isWrong:
+		return fail("correct the file: until then the handler keeps the rules that it had, and a new pod does not start",
+			"the policy file of %s is wrong: %s", wrong.From, strings.ReplaceAll(wrong.Err.Error(), "\n", "; "))
+	case f.Policy.Err != nil:
+		return unknown(subject, f.Policy.Err)
+	}
+	p := f.Policy.Value
+	problems := slices.Clone(p.Warnings)
+	if len(f.Nodes.Value) > 0 {
+		for k := range p.Rules.Nodes {
+			if r := &p.Rules.Nodes[k]; !slices.ContainsFunc(f.Nodes.Value, func(n Node) bool { return r.Selects(n.Labels) }) {
+				problems = append(problems, "rule "+r.Name+" selects none of the nodes that there are")
+			}
+		}
+	}
+	switch {
+	case len(problems) > 0:
+		return warn("correct the selectors, or accept this warning if such nodes come and go",
+			"the policy of %s: %s", p.From, list(problems))
+	case f.Nodes.Err != nil:
+		return unknown("whether the rules of the policy select nodes", f.Nodes.Err)
+	}
+	return ok("%s and %s of %s", count(len(p.Rules.Nodes), "rule")+" for nodes", count(len(p.Rules.Pods), "rule")+" for pods", p.From)
+}
