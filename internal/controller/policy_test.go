@@ -214,6 +214,20 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			s.wantUntouched()
 		}, aReboot)
 	})
+	t.Run("of the next leader", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			stop := s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			stop()
+			ignoring := aReboot
+			ignoring.Do, ignoring.Before = decision.Ignoring, -1
+			p.set(ignoring)
+			s.lead()
+			s.after(time.Second)
+			s.wantUntouched()
+		}, aReboot)
+	})
 	t.Run("but not for what has begun", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.drain.takes = time.Hour
