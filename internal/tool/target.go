@@ -229,7 +229,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 	}
 	return plan{o, view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: when, End: end,
-		Filter: app.Filter(t.Options), Grace: t.PodGracePeriod,
+		Filter: app.Filter(t.Options), Rules: app.Policy(t.Options).Rules, Grace: t.PodGracePeriod,
 		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
 	})}, nil
 }
