@@ -203,7 +203,7 @@ func (c *Controller) decideAgain(ctx context.Context, log *slog.Logger, nd *node
 func (c *Controller) currentPolicy() decision.Policy {
 	p := c.Policy
 	if c.PolicyFile != nil {
-		p.Rules = c.PolicyFile.Rules()
+		p.Rules = *c.PolicyFile.Rules()
 	}
 	return p
 }

@@ -24,10 +24,11 @@ type policyOf struct {
 	changed chan struct{}
 }
 
-func (p *policyOf) Rules() decision.Rules {
+func (p *policyOf) Rules() *decision.Rules {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.rules
+	rules := p.rules
+	return &rules
 }
 
 func (p *policyOf) Changed() <-chan struct{} {
