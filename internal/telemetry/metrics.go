@@ -74,7 +74,8 @@ type Metrics struct {
 	refused  *prometheus.CounterVec
 	volumes  prometheus.Counter
 	// What was decided, and why?
-	decisions *prometheus.CounterVec
+	decisions   *prometheus.CounterVec
+	policyValid *prometheus.GaugeVec
 	// What becomes of the messages?
 	received       prometheus.Counter
 	receiveErrors  prometheus.Counter
@@ -164,6 +165,10 @@ func New() *Metrics {
 		label{name: "action", words: "`leave`, `drop`, `hold`, `cordon`, `drain`, `undo`, `finish`, `complete`, " +
 			"`launch`, `reject`"},
 		label{name: "why", words: "the reason, as in the log line `decided`"})
+
+	m.policyValid = c.gauges(namespace+"policy_valid",
+		"1 if the policy file is right, 0 if it is wrong or cannot be read, and rules of before are in force. Only with "+
+			"`policy-file`.")
 
 	c.answers("What happens to the messages?")
 	m.unmanagedNodes = c.gauges(namespace+"unmanaged_nodes",
@@ -338,6 +343,15 @@ func reason(o queue.Outcome, why error) string {
 		return whyStopping
 	}
 	return whyError
+}
+
+// PolicyValid is told whether the policy file is right.
+func (m *Metrics) PolicyValid(valid bool) {
+	value := 0.0
+	if valid {
+		value = 1
+	}
+	m.policyValid.WithLabelValues().Set(value)
 }
 
 // PolledMetadata implements imds.Metrics.
