@@ -111,7 +111,7 @@ Every option is a flag and an environment variable. The flag takes precedence.`,
 		}
 		return serve(cmd.Context(), opts, p.errOut)
 	}
-	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.versionCommand())
+	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.policyCommand(), p.versionCommand())
 	return root
 }
 
