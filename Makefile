@@ -119,8 +119,9 @@ lint: ## check the code: go vet, a build for Windows, golangci-lint; and the wor
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write anew what comes from the code: help, options, notices, metrics, pictures, the chart's values, the manifests
+generate: ## write anew what comes from the code: help, options, notices, metrics, pictures, the chart's values, the manifests, the schema of the policy file
 	go test $(PACKAGE) -run 'Help' -update
+	go test ./internal/policyfile -run Schema -update
 	go test ./internal/options -run 'Options|Chart' -update
 	go test ./internal/telemetry -run 'MetricsDoc|PictureOfTheDoc' -update
 	go test ./internal/webhook -run PictureOfTheDoc -update

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
 // A policyOnDisk is a policy file that a scenario writes, in the way of the kubelet: whoever reads
@@ -36,7 +37,9 @@ func (p policyOnDisk) write(lines ...string) {
 }
 
 // policiesRead is how many contents of the policy file have come into force.
-func (h *handler) policiesRead() int { return strings.Count(h.log.String(), "the policy file is in force") }
+func (h *handler) policiesRead() int {
+	return strings.Count(h.log.String(), "the policy file is in force")
+}
 
 // takesEffect is how long a change of the file may take.
 const takesEffect = 10 * time.Second
@@ -69,7 +72,7 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 	file.write("nodes:", "- {name: batch-cordons, kinds: [rebalance], nodes: team=batch, do: cordon}")
 	s.within(takesEffect, "the changed file is in force", func() bool { return h.policiesRead() == 2 })
 	s.awaitDeleted(soon, recommend(nodes[1]))
-	s.eventually("the node is cordoned, and that is all", func() bool { return s.cordoned(nodes[1].name) && s.state(nodes[1]) == cluster.StateCordoned })
+	s.eventually("the node is cordoned, and that is all", func() bool { return s.cordoned(nodes[1].name) && s.state(nodes[1]) == string(intent.Cordoned) })
 	if on := s.podsOn(nodes[1].name); len(on) == 0 {
 		t.Error("the node lost its pods")
 	}
@@ -84,7 +87,7 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 	file.write("nodes:", "- {name: batch, kinds: [rebalance], nodes: team=batch, do: remove}")
 	s.within(takesEffect, "the mistake is told", func() bool { return h.metric(valid) == 0 && strings.Contains(h.log.String(), "line 3") })
 	s.awaitDeleted(soon, recommend(nodes[2]))
-	s.eventually("the rules of before are in force", func() bool { return s.state(nodes[2]) == cluster.StateCordoned })
+	s.eventually("the rules of before are in force", func() bool { return s.state(nodes[2]) == string(intent.Cordoned) })
 	if h.get(h.probes, "/readyz") != 200 {
 		t.Error("a mistake in the file makes the handler not ready")
 	}
@@ -204,7 +207,9 @@ func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
 	s.eventually("the hook is completed", func() bool { return s.action(action.Token).Outcome == awssim.Completed })
 	s.untouched(n, 1)
 	s.eventually("an Event tells of it", func() bool {
-		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool { return strings.Contains(e.Message, "rule hands-off leaves the node as it is") })
+		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool {
+			return strings.Contains(e.Message, "rule hands-off leaves the node as it is")
+		})
 	})
 	if got := h.metric(`node_termination_handler_rule_decisions_total{action="complete",rule="hands-off"}`); got != 1 {
 		t.Errorf("%v decisions", got)

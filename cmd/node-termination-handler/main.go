@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // for the windows of a policy: the image has no files but the program
 )
 
 func main() {

@@ -111,7 +111,8 @@ Every option is a flag and an environment variable. The flag takes precedence.`,
 		}
 		return serve(cmd.Context(), opts, p.errOut)
 	}
-	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.versionCommand())
+	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(),
+		p.versionCommand())
 	return root
 }
 

@@ -138,6 +138,8 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 		{"a boolean that is none", "taintNode=maybe", "value must be one of 'true', 'false'"},
 		{"a word that is none of them", "taintEffect=Never", "'NoSchedule'"},
 		{"the image of another program", "image.repository=public.ecr.aws/aws-ec2/aws-node-termination-handler", "the image of AWS Node Termination Handler"},
+		{"a key that no policy has", "policy.rules=5", "additional properties 'rules' not allowed"},
+		{"a word that no rule knows", "policy.nodes[0].name=a,policy.nodes[0].do=drian", "value must be one of 'ignore', 'notify', 'cordon', 'drain'"},
 		{"a template without its key", "webhookTemplateConfigMapName=template", "webhookTemplateConfigMapKey is not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -37,6 +38,7 @@ type App struct {
 	version string // empty: unknown
 
 	metrics   *telemetry.Metrics
+	policy    *policyfile.Follower // nil: there is no policy file
 	observers observers
 	health    *health
 
@@ -65,6 +67,10 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	}
 	warnOfBody(log, o, template)
 	metrics := telemetry.New()
+	rules, err := followPolicy(o, log, metrics)
+	if err != nil {
+		return nil, err
+	}
 	metrics.Expect(Policy(o).Possible())
 	gate := pace.NewGate(maxRequests)
 	client, namespace, err := newKubeClients(o, metrics, gate)
@@ -82,7 +88,7 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
 	a := &App{
 		options: o, log: log, version: version,
-		metrics: metrics, observers: observers, health: newHealth(),
+		metrics: metrics, policy: rules, observers: observers, health: newHealth(),
 		kube: client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
@@ -137,6 +143,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	defer stopHTTP()
 	go unmapIdlePages(ctx, a.log)
+	go a.policy.Run(ctx, policyfile.Interval)
 	// Replicas that stand by watch as well, so that the one that takes over knows the cluster.
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()

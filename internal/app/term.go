@@ -115,6 +115,7 @@ func (a *App) newController() *controller.Controller {
 		Drainer:           a.drainer,
 		Observer:          a.observers,
 		Log:               a.log,
+		PolicyFile:        a.policy,
 		Policy:            Policy(o),
 		MaxUnready:        o.MaxUnready,
 		StartupTaints:     o.StartupTaints,

@@ -1,6 +1,10 @@
 package options
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+)
 
 // A chartValue is a value of the Helm chart that is not an option of the program.
 // values.yaml, its schema and the README of the chart are generated from the table
@@ -25,6 +29,16 @@ var (
 // orText is s, or a whole number as text, or nothing.
 func orText(s schema) schema {
 	return schema{"anyOf": []schema{s, {"type": "string", "pattern": "^[0-9]*$"}, {"type": "null"}}}
+}
+
+// policySchema is that of the policy file, which may be missing.
+func policySchema() schema {
+	looks := schema(policyfile.SchemaObject())
+	for _, key := range []string{"$schema", "title", "required"} {
+		delete(looks, key)
+	}
+	looks["type"] = []string{"object", "null"}
+	return looks
 }
 
 func chartValues() []chartValue {
@@ -109,6 +123,14 @@ func chartObjects(texts schema) []chartValue {
 				"it contains it.",
 		},
 		{path: "customLabels", schema: texts, def: "{}", words: "Labels for all objects."},
+
+		{
+			heading: "Policy", path: "policy", def: "{}",
+			schema: policySchema(),
+			words: "The policy file: rules that say what is done with which node and which pod. It begins with version: 1, " +
+				"and docs/policy.schema.json describes it. It is in a ConfigMap, whose change takes effect without a restart. " +
+				"With an empty policy the options decide.",
+		},
 
 		{
 			heading: "Rights", path: "serviceAccount.create", schema: anyBool, def: "true",

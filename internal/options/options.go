@@ -65,6 +65,7 @@ type Options struct {
 	OutOfServiceTaint        bool
 	ExcludeFromLoadBalancers bool
 	NodeGracePeriod          time.Duration // bounds a drain whose notice has no deadline
+	PolicyFile               string        // a path; empty: none
 
 	DeleteLocalData  bool
 	IgnoreDaemonSets bool

@@ -157,6 +157,7 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "kube-api-qps", text: "-3", set: func(c *Options) { c.KubeQPS = -1 }},
 		{flag: "kube-api-burst", text: "7", set: func(c *Options) { c.KubeBurst = 7 }},
 		{flag: "kube-api-burst", text: "-3", set: func(c *Options) { c.KubeQPS, c.KubeBurst = -1, -1 }},
+		{flag: "policy-file", text: "/policy/policy.yaml", set: func(c *Options) { c.PolicyFile = "/policy/policy.yaml" }},
 		{flag: "node-name", text: "ip-10-0-0-1.ec2.internal", set: func(c *Options) { c.NodeName = "ip-10-0-0-1.ec2.internal" }},
 		{flag: "pod-name", text: "handler-0", set: func(c *Options) { c.PodName = "handler-0" }},
 		{flag: "pod-namespace", text: "kube-system", set: func(c *Options) { c.PodNamespace = "kube-system" }},

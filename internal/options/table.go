@@ -192,6 +192,14 @@ func (c *Options) drainOptions() []Option {
 				"While it is reached, drains that can wait are held back and their nodes are not touched. Spot " +
 				"interruptions, stopping instances and deadlines within node-termination-grace-period never wait.",
 		},
+		{
+			Names: Names{"policy-file", "POLICY_FILE", "policy"},
+			Group: groupNode,
+			value: text(&c.PolicyFile, "a path", nil),
+			Help: "File with rules that say what is done with which node and which pod. The options are the rules " +
+				"after its last. A change of the file takes effect within five seconds; a file that is wrong changes " +
+				"nothing. node-termination-handler policy test FILE checks it and runs its tests.",
+		},
 
 		{
 			Names: Names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"},

@@ -36,6 +36,17 @@ type Outcome struct {
 	Leave string `json:"leave,omitempty"`
 }
 
+// String is the outcome in words.
+func (o Outcome) String() string {
+	switch {
+	case o.Leave != "":
+		return fmt.Sprintf("leaves %s, rule %s", o.Leave, o.Rule)
+	case o.Begin == never:
+		return fmt.Sprintf("%s, rule %s", o.Do, o.Rule)
+	}
+	return fmt.Sprintf("%s, rule %s, begins %s", o.Do, o.Rule, o.Begin)
+}
+
 // Words of an Outcome.
 const (
 	beginsNow   = "now"

@@ -59,22 +59,22 @@ func (p place) line(key string) int {
 }
 
 // about are the kinds that the rule is about.
-func (n *nodeRule) about() []notice.Kind {
-	if !n.place.has("kinds") {
+func (rule *nodeRule) about() []notice.Kind {
+	if !rule.place.has("kinds") {
 		return kinds()
 	}
-	return n.Kinds
+	return rule.Kinds
 }
 
-func (n *nodeRule) check(r *reader, w *written) {
-	if slices.Contains(n.Kinds, notice.Ignored) {
+func (rule *nodeRule) check(r *reader, w *written) {
+	if slices.Contains(rule.Kinds, notice.Ignored) {
 		return // a kind was refused, and the rest depends on it
 	}
-	p, about := n.place, n.about()
+	p, about := rule.place, rule.about()
 	if p.has("codes") && (!p.has("kinds") || !all(about, hasCode)) {
 		p.refuse(r, "codes", "needs kinds that have codes: give the rule kinds, and only of %s", kindsThat(hasCode))
 	}
-	if n.at.given && (!p.has("kinds") || !all(about, hasStart)) {
+	if rule.at.given && (!p.has("kinds") || !all(about, hasStart)) {
 		p.refuse(r, "at", "needs kinds with a start: give the rule kinds, and only of %s", kindsThat(hasStart))
 	}
 	for _, key := range []string{"within", "limit"} {
@@ -85,20 +85,20 @@ func (n *nodeRule) check(r *reader, w *written) {
 	if p.has("wait") && !p.has("limit") {
 		p.refuse(r, "wait", "has no effect without limit")
 	}
-	if p.has("within") && n.window != "" && w.window(n.window) == nil {
-		p.refuse(r, "within", "%s is not a window of this file%s", quoted(n.window), w.windowNames(n.window))
+	if p.has("within") && rule.window != "" && w.window(rule.window) == nil {
+		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
 	}
-	n.checkEffort(r)
+	rule.checkEffort(r)
 }
 
 // checkEffort finds keys that say how to do what the rule does not do.
-func (n *nodeRule) checkEffort(r *reader) {
-	p := n.place
-	if !p.says("do", n.Do.String()) {
+func (rule *nodeRule) checkEffort(r *reader) {
+	p := rule.place
+	if !p.says("do", rule.Do.String()) {
 		return // it was refused
 	}
 	var idle []string
-	switch n.Do {
+	switch rule.Do {
 	case decision.Ignoring, decision.Notifying:
 		idle = []string{"at", "within", "force", "grace", "limit", "wait"}
 	case decision.Cordoning:
@@ -107,15 +107,16 @@ func (n *nodeRule) checkEffort(r *reader) {
 	}
 	for _, key := range idle {
 		if p.has(key) {
-			p.refuse(r, key, "has no effect with do: %s", n.Do)
+			p.refuse(r, key, "has no effect with do: %s", rule.Do)
 		}
 	}
-	if n.Do == decision.Ignoring && !p.has("codes") && !p.has("nodes") && !slices.ContainsFunc(kinds(), n.isNotAbout) {
+	everything := !p.has("codes") && !p.has("nodes") && !slices.ContainsFunc(kinds(), rule.isNotAbout)
+	if rule.Do == decision.Ignoring && everything {
 		p.refuse(r, "do", "ignores every notice about every node: give the rule kinds or nodes")
 	}
 }
 
-func (n *nodeRule) isNotAbout(k notice.Kind) bool { return !slices.Contains(n.about(), k) }
+func (rule *nodeRule) isNotAbout(k notice.Kind) bool { return !slices.Contains(rule.about(), k) }
 
 func all[T any](list []T, is func(T) bool) bool {
 	return !slices.ContainsFunc(list, func(t T) bool { return !is(t) })
@@ -294,16 +295,16 @@ func (p place) neverMatches(r *reader, name string, earlier place, earlierName s
 }
 
 // warn tells of kinds for which the rule says when, and that cannot wait for it.
-func (n *nodeRule) warn(r *reader) {
+func (rule *nodeRule) warn(r *reader) {
 	var urgent []string
-	for _, k := range n.Kinds {
+	for _, k := range rule.Kinds {
 		if !canWait(k) {
 			urgent = append(urgent, dashed(k))
 		}
 	}
 	for _, key := range []string{"within", "limit"} {
-		if n.place.has(key) && len(urgent) > 0 {
-			n.place.refuse(r, key, "has no effect on %s, which cannot wait", strings.Join(urgent, ", "))
+		if rule.place.has(key) && len(urgent) > 0 {
+			rule.place.refuse(r, key, "has no effect on %s, which cannot wait", strings.Join(urgent, ", "))
 		}
 	}
 }

@@ -3,7 +3,6 @@ package policyfile
 import (
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -86,51 +85,51 @@ func (w *window) value() value {
 	})
 }
 
-func (r *nodeRule) value() value {
-	return object(&r.place, "A rule for nodes.", []field{
-		{"name", "The name of the rule, which no other rule for nodes has.", true, name(&r.Name, func(name string) error {
+func (rule *nodeRule) value() value {
+	return object(&rule.place, "A rule for nodes.", []field{
+		{"name", "The name of the rule, which no other rule for nodes has.", true, name(&rule.Name, func(name string) error {
 			if slices.Contains(optionRules, name) {
 				return errors.New("stands for an option")
 			}
 			return nil
 		})},
-		{"kinds", "The kinds of notice that the rule is about. Default: all but launches.", false, texts(&r.Kinds, kind)},
+		{"kinds", "The kinds of notice that the rule is about. Default: all but launches.", false, texts(&rule.Kinds, kind)},
 		{
 			"codes", "Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that " +
-				"fail. Needs kinds that have codes: " + kindsThat(hasCode) + ". Default: any.", false, texts(&r.Codes, pattern),
+				"fail. Needs kinds that have codes: " + kindsThat(hasCode) + ". Default: any.", false, texts(&rule.Codes, pattern),
 		},
 		{
 			"nodes", "Label selectors for the nodes that the rule is about: one of them has to match. Default: all nodes.",
-			false, texts(&r.Nodes, labelSelector),
+			false, texts(&rule.Nodes, labelSelector),
 		},
 		{
 			"do", "What is done with the node: ignore does nothing, notify tells of the notice, cordon keeps new pods " +
 				"away, drain also makes its pods leave.", true,
-			oneOf(&r.Do, choices(decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining)...),
+			oneOf(&rule.Do, choices(decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining)...),
 		},
 		{
 			"at", "When the drain begins: now, or so long before the start of what is announced, such as start-30m. " +
-				"Needs kinds with a start: " + kindsThat(hasStart) + ". Default: now.", false, begin(&r.at),
+				"Needs kinds with a start: " + kindsThat(hasStart) + ". Default: now.", false, begin(&rule.at),
 		},
 		{
 			"within", "The name of the window in which the drain begins, unless that would be too late. Not for kinds " +
-				"that are about minutes. Default: any time.", false, anyText(&r.window, "the name of a window"),
+				"that are about minutes. Default: any time.", false, anyText(&rule.window, "the name of a window"),
 		},
 		{
 			"force", "Whether pods that have not left are forced before the deadline: deadline or never. Default: " +
-				"deadline.", false, oneOf(&r.Patient, choice[bool]{"deadline", false}, choice[bool]{"never", true}),
+				"deadline.", false, oneOf(&rule.Patient, choice[bool]{"deadline", false}, choice[bool]{"never", true}),
 		},
 		{
 			"grace", "The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s.",
-			false, duration(&r.Grace),
+			false, duration(&rule.Grace),
 		},
 		{
 			"limit", "How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are " +
-				"about minutes. Default: no limit but that of the option max-unready-nodes.", false, limit(&r.Limit),
+				"about minutes. Default: no limit but that of the option max-unready-nodes.", false, limit(&rule.Limit),
 		},
 		{
 			"wait", "How long the limit holds a drain back at most, such as 2h. Needs limit. Default: as long as the " +
-				"drain can wait.", false, duration(&r.Limit.Wait),
+				"drain can wait.", false, duration(&rule.Limit.Wait),
 		},
 	})
 }
@@ -155,9 +154,9 @@ func limit(l *decision.Limit) value {
 	})
 }
 
-func (r *podRule) value() value {
-	return object(&r.place, "A rule for pods.", []field{
-		{"name", "The name of the rule, which no other rule for pods has.", true, name(&r.Name, func(name string) error {
+func (rule *podRule) value() value {
+	return object(&rule.place, "A rule for pods.", []field{
+		{"name", "The name of the rule, which no other rule for pods has.", true, name(&rule.Name, func(name string) error {
 			if name == noRule {
 				return errors.New("stands for no rule")
 			}
@@ -165,31 +164,31 @@ func (r *podRule) value() value {
 		})},
 		{
 			"pods", "Label selectors for the pods that the rule is about: one of them has to match. Default: all pods.",
-			false, texts(&r.Pods, labelSelector),
+			false, texts(&rule.Pods, labelSelector),
 		},
 		{
 			"annotations", "The same for annotations of the pods.",
-			false, texts(&r.Annotations, labelSelector),
+			false, texts(&rule.Annotations, labelSelector),
 		},
 		{
 			"namespaces", "Patterns for the namespaces of the pods, such as data-*. Default: all.", false,
-			texts(&r.Namespaces, pattern),
+			texts(&rule.Namespaces, pattern),
 		},
 		{
 			"daemonsets", "true: the rule is about pods of DaemonSets, and about no others. Only such a rule makes " +
-				"them leave.", false, boolean(&r.DaemonSets),
+				"them leave.", false, boolean(&rule.DaemonSets),
 		},
 		{
-			"singletons", "true: the rule is about pods whose workload has no other pod.", false, boolean(&r.Singletons),
+			"singletons", "true: the rule is about pods whose workload has no other pod.", false, boolean(&rule.Singletons),
 		},
 		{
 			"leave", "When the pod leaves: now, with most others; first, before the others; after, after the others, by " +
 				"its order; end, after all others; last, at the last moment that its grace period allows; surged, when its " +
-				"workload has rolled out a replacement.", true, oneOf(&r.Leave, departures...),
+				"workload has rolled out a replacement.", true, oneOf(&rule.Leave, departures...),
 		},
 		{
 			"order", "The place among those that leave after the others. Needs leave: after. Default: 1.", false,
-			integer(&r.Order, 1, 100),
+			integer(&rule.Order, 1, 100),
 		},
 	})
 }
@@ -200,7 +199,9 @@ func (t *test) value() value {
 		{"kind", "The kind of the notice. Needed in a test of a notice.", false, kind(&t.Kind)},
 		{"code", "The code of the scheduled change, or the status check that fails.", false, anyText(&t.Code, "any text")},
 		{"labels", "The labels of the node.", false, labels(&t.Labels)},
-		{"now", "When the notice comes, such as 2026-03-04T12:00:00Z. Needed where begin is expected.", false, moment(&t.Now)},
+		{
+			"now", "When the notice comes, such as 2026-03-04T12:00:00Z. Needed where begin is expected.", false, moment(&t.Now),
+		},
 		{"start", "When the scheduled change begins.", false, moment(&t.Start)},
 		{"pod", "The pod. Needed in a test of a pod.", false, t.podValue()},
 		{"expect", "What is to come out. What is not given is not compared.", true, t.expectValue()},
@@ -286,15 +287,18 @@ func anyText(p *string, allowed string) value {
 	})
 }
 
-// pattern takes a pattern of path.Match.
+// pattern takes a text in which * stands for any characters.
 func pattern(p *string) value {
-	return text(p, schema{"minLength": 1}, "letters, * for any of them, ? for one", func(text string) (string, error) {
-		if _, err := path.Match(text, ""); err != nil || text == "" {
+	allowed := "letters, digits, -, _, . and * for any characters"
+	return text(p, schema{"pattern": patternForm.String()}, allowed, func(text string) (string, error) {
+		if !patternForm.MatchString(text) {
 			return "", errors.New("is not a pattern")
 		}
 		return text, nil
 	})
 }
+
+var patternForm = regexp.MustCompile(`^[A-Za-z0-9_.*-]+$`)
 
 func weekday(p *time.Weekday) value {
 	var days []choice[time.Weekday]

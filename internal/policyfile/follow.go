@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -189,7 +188,7 @@ func hashOf(data []byte) string {
 // inLog is as much of an error as fits on a line of the log.
 func inLog(err error) error {
 	const most = 10
-	if all, ok := errors.AsType[Problems](err); ok && len(all) > most {
+	if all := ProblemsOf(err); len(all) > most {
 		return fmt.Errorf("%w\nand %d more", all[:most], len(all)-most)
 	}
 	return err

@@ -65,13 +65,12 @@ func kind(p *notice.Kind) value {
 	}
 	return text(p, schema{"enum": names}, kindsThat(ofAnySort), func(name string) (notice.Kind, error) {
 		k := notice.KindNamed(name)
-		switch k {
-		case notice.Ignored:
-			return k, misspelt{"is not a kind of notice", didYouMean(name, names)}
-		case notice.ASGLaunch:
+		if k == notice.ASGLaunch {
 			return k, errors.New("is a launch, for which no node is drained")
-		default:
-			return k, nil
 		}
+		if k == notice.Ignored {
+			return k, misspelt{"is not a kind of notice", didYouMean(name, names)}
+		}
+		return k, nil
 	})
 }

@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,6 +40,12 @@ func (ps Problems) Error() string {
 		all[k] = p.String()
 	}
 	return strings.Join(all, "\n")
+}
+
+// ProblemsOf are those of an error of [Parse], also of one that was wrapped; nil if it has none.
+func ProblemsOf(err error) Problems {
+	all, _ := errors.AsType[Problems](err)
+	return all
 }
 
 func (ps Problems) sort() {

@@ -3,6 +3,7 @@ package policyfile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,9 +78,7 @@ func object(where *place, words string, fields []field) value {
 	properties, required := schema{}, []string{}
 	for _, f := range fields {
 		of := schema{"description": f.words}
-		for k, v := range f.value.schema {
-			of[k] = v
-		}
+		maps.Copy(of, f.value.schema)
 		properties[f.key] = of
 		if f.required {
 			required = append(required, f.key)

@@ -74,8 +74,9 @@ type Metrics struct {
 	refused  *prometheus.CounterVec
 	volumes  prometheus.Counter
 	// What was decided, and why?
-	decisions *prometheus.CounterVec
-	byRule    *prometheus.CounterVec
+	decisions   *prometheus.CounterVec
+	byRule      *prometheus.CounterVec
+	policyValid *prometheus.GaugeVec
 	// What becomes of the messages?
 	received       prometheus.Counter
 	receiveErrors  prometheus.Counter
@@ -170,6 +171,10 @@ func New() *Metrics {
 			"only the rules that stand for options decide.",
 		label{name: "rule", words: "a name of the policy file, `cordon-only`, `cordon-rebalance` or `drain`"},
 		label{name: "action", words: "`drop`, `cordon`, `drain`, `complete`"})
+
+	m.policyValid = c.gauges(namespace+"policy_valid",
+		"1 if the policy file is right, 0 if it is wrong or cannot be read, and rules of before are in force. Only with "+
+			"`policy-file`.")
 
 	c.answers("What happens to the messages?")
 	m.unmanagedNodes = c.gauges(namespace+"unmanaged_nodes",
@@ -344,6 +349,15 @@ func reason(o queue.Outcome, why error) string {
 		return whyStopping
 	}
 	return whyError
+}
+
+// PolicyValid is told whether the policy file is right.
+func (m *Metrics) PolicyValid(valid bool) {
+	value := 0.0
+	if valid {
+		value = 1
+	}
+	m.policyValid.WithLabelValues().Set(value)
 }
 
 // PolledMetadata implements imds.Metrics.

@@ -124,6 +124,23 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 	t.Logf("%d series, %d bytes", lines, page.Body.Len())
 }
 
+func TestAPolicyFileIsRightOrWrong(t *testing.T) {
+	m := New()
+	for _, tt := range []struct {
+		tell func()
+		want string
+	}{
+		{func() {}, ""}, // there is no file
+		{func() { m.PolicyValid(true) }, "1"},
+		{func() { m.PolicyValid(false) }, "0"},
+	} {
+		tt.tell()
+		if got := m.series(t)["policy_valid"]; got != tt.want {
+			t.Errorf("policy_valid is %q, want %q", got, tt.want)
+		}
+	}
+}
+
 func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 	// The time of the stories is start.
 	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -20,6 +20,11 @@
 {{- printf "%s.%s" (include "node-termination-handler.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
+{{/* The name of the ConfigMap with the policy file; that of the dashboard may be in the same namespace. */}}
+{{- define "node-termination-handler.policyName" -}}
+{{- printf "%s-policy" (include "node-termination-handler.fullname" . | trunc 56 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* The labels that all pods of the release have. */}}
 {{- define "node-termination-handler.podSelector" -}}
 app.kubernetes.io/name: {{ include "node-termination-handler.name" . }}

@@ -91,6 +91,9 @@ IMDS
 {{- if .Values.webhookTemplateConfigMapName -}}
 {{- $env = append $env (dict "name" "WEBHOOK_TEMPLATE_FILE" "value" (printf "/config/%s" .Values.webhookTemplateConfigMapKey)) -}}
 {{- end -}}
+{{- if .Values.policy -}}
+{{- $env = append $env (dict "name" "POLICY_FILE" "value" "/policy/policy.yaml") -}}
+{{- end -}}
 {{- if and .Values.awsAccessKeyID (eq $mode "queue") -}}
 {{- $env = concat $env (list
       (dict "name" "AWS_ACCESS_KEY_ID" "value" .Values.awsAccessKeyID)

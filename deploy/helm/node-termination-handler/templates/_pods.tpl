@@ -138,17 +138,29 @@ belongs there; a controller does not, because both replicas may go away with the
   securityContext:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if .Values.webhookTemplateConfigMapName }}
+  {{- if or .Values.webhookTemplateConfigMapName .Values.policy }}
   volumeMounts:
+    {{- if .Values.webhookTemplateConfigMapName }}
     - {name: webhook-template, mountPath: /config, readOnly: true}
+    {{- end }}
+    {{- if .Values.policy }}
+    {{- /* A folder: the kubelet does not update a file that is mounted by its subPath. */}}
+    - {name: policy, mountPath: /policy, readOnly: true}
+    {{- end }}
   {{- end }}
 {{- end -}}
 
 {{/* The volumes of the pods. */}}
 {{- define "node-termination-handler.volumes" -}}
-{{- with .Values.webhookTemplateConfigMapName -}}
+{{- if or .Values.webhookTemplateConfigMapName .Values.policy -}}
 volumes:
+  {{- with .Values.webhookTemplateConfigMapName }}
   - name: webhook-template
     configMap: {name: {{ . }}}
+  {{- end }}
+  {{- if .Values.policy }}
+  - name: policy
+    configMap: {name: {{ include "node-termination-handler.policyName" . }}}
+  {{- end }}
 {{- end }}
 {{- end -}}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+)
+
+func (p *program) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Check and test a policy file, without a cluster.",
+		Args:  cobra.ArbitraryArgs,
+
+		SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			problems := slices.Concat(p.wrong, unexpectedArgs(cmd, args))
+			if len(problems) == 0 {
+				problems = options.Problems{{Name: "policy", Text: "needs a command: policy test FILE, or policy schema"}}
+			}
+			return problems
+		},
+	}
+	cmd.AddCommand(p.policyTestCommand(), p.policySchemaCommand())
+	return cmd
+}
+
+func (p *program) policySchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors.",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
+				return err
+			}
+			_, err := cmd.OutOrStdout().Write(policyfile.Schema())
+			return err
+		},
+	}
+}
+
+func (p *program) policyTestCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "test FILE",
+		Short: "Check a policy file, and run the tests in it.",
+		Long: `Checks a policy file, and runs the tests in it: it decides as the handler does, and compares. It asks
+neither the cluster nor AWS. FILE is a path, or - for the standard input.
+
+The options below are those that decide where no rule of the file does.
+
+Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file is wrong.`,
+		Args: cobra.ArbitraryArgs,
+	}
+	var output string
+	cmd.Flags().StringVar(&output, "output", outputText, "Output format: text or json.")
+	table := pflag.NewFlagSet("", pflag.ContinueOnError)
+	options.Register(table)
+	for _, name := range []string{
+		"cordon-only", "node-termination-grace-period", "enable-sqs-termination-draining", "enable-rebalance-draining",
+	} {
+		cmd.Flags().AddFlag(table.Lookup(name))
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		problems := slices.Concat(p.wrong, checkOutput(output))
+		if len(args) == 0 {
+			problems = append(problems, options.Problem{Name: "FILE", Text: "is missing: the path of a policy file"})
+		} else {
+			problems = append(problems, options.UnexpectedArgs(args[1:])...)
+		}
+		// What is set where a test of a file happens to run says nothing about the handler.
+		flags := options.Source{Flags: cmd.Flags()}
+		sources := func(*options.Option) []options.Source { return []options.Source{flags} }
+		o, more := options.Parser{QueueOptional: true, Sources: sources}.ParseEach()
+		if problems = append(problems, more...); len(problems) > 0 {
+			return problems
+		}
+		data, err := readPolicy(args[0], cmd.InOrStdin())
+		if err != nil {
+			return options.Problems{{Name: "FILE", Text: err.Error()}}
+		}
+		tested := testPolicy(data, app.Policy(o))
+		if output == outputJSON {
+			err = tested.writeJSON(cmd.OutOrStdout())
+		} else {
+			tested.writeText(cmd.OutOrStdout(), args[0])
+		}
+		if status := tested.status(); err == nil && status != exitDone {
+			return statusError(status)
+		}
+		return err
+	}
+	return cmd
+}
+
+func readPolicy(path string, stdin io.Reader) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(io.LimitReader(stdin, policyfile.MaxSize+1))
+	}
+	return os.ReadFile(path)
+}
+
+// A testedPolicy is what came out of the check and the tests of a file.
+type testedPolicy struct {
+	Valid    bool                `json:"valid"`
+	Errors   policyfile.Problems `json:"errors,omitempty"`
+	Warnings policyfile.Problems `json:"warnings,omitempty"`
+	Tests    []testedCase        `json:"tests"`
+}
+
+type testedCase struct {
+	Name        string             `json:"name"`
+	Line        int                `json:"line"`
+	Passed      bool               `json:"passed"`
+	Got         policyfile.Outcome `json:"got"`
+	Differences []string           `json:"differences,omitempty"`
+}
+
+func testPolicy(data []byte, p decision.Policy) testedPolicy {
+	file, err := policyfile.Parse(data)
+	tested := testedPolicy{Valid: err == nil, Warnings: file.Warnings, Tests: []testedCase{}}
+	if err != nil {
+		tested.Errors = policyfile.ProblemsOf(err)
+		return tested
+	}
+	p.Rules = file.Rules
+	for _, t := range file.Tests {
+		got := t.Run(p)
+		wrong := t.Differences(got)
+		tested.Tests = append(tested.Tests, testedCase{t.Name, t.Line, len(wrong) == 0, got, wrong})
+	}
+	return tested
+}
+
+func (t testedPolicy) failed() int {
+	n := 0
+	for _, c := range t.Tests {
+		if !c.Passed {
+			n++
+		}
+	}
+	return n
+}
+
+func (t testedPolicy) status() int {
+	switch {
+	case !t.Valid:
+		return exitMistaken
+	case t.failed() > 0:
+		return exitFailed
+	}
+	return exitDone
+}
+
+func (t testedPolicy) writeJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(t)
+}
+
+func (t testedPolicy) writeText(w io.Writer, path string) {
+	for _, p := range t.Errors {
+		fmt.Fprintf(w, "error: %s\n", p)
+	}
+	for _, p := range t.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", p)
+	}
+	for _, c := range t.Tests {
+		if c.Passed {
+			fmt.Fprintf(w, "ok: %s: %s\n", c.Name, c.Got)
+			continue
+		}
+		fmt.Fprintf(w, "FAILED: line %d: %s: %s", c.Line, c.Name, c.Got)
+		for k, d := range c.Differences {
+			fmt.Fprintf(w, "%s %s", []string{";", ","}[min(k, 1)], d)
+		}
+		fmt.Fprintln(w)
+	}
+	switch failed := t.failed(); {
+	case !t.Valid:
+		fmt.Fprintf(w, "%s is wrong: see the errors\n", path)
+	case len(t.Tests) == 0:
+		fmt.Fprintf(w, "%s is right, and has no tests\n", path)
+	case failed > 0:
+		fmt.Fprintf(w, "%s is right, and %d of %d tests fail\n", path, failed, len(t.Tests))
+	default:
+		fmt.Fprintf(w, "%s is right, and its %d tests pass\n", path, len(t.Tests))
+	}
+}

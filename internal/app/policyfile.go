@@ -1,0 +1,29 @@
+package app
+
+import (
+	"log/slog"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+// followPolicy reads the policy file, if the options name one; else it returns nil. The error is of type
+// [options.Problems].
+func followPolicy(o *options.Options, log *slog.Logger, m *telemetry.Metrics) (*policyfile.Follower, error) {
+	if o.PolicyFile == "" {
+		return nil, nil //nolint:nilnil // nil is a Follower without a file
+	}
+	f, err := policyfile.Follow(o.PolicyFile, log.With("logger", "policy"), m.PolicyValid)
+	if err == nil {
+		return f, nil
+	}
+	var wrong options.Problems
+	for _, p := range policyfile.ProblemsOf(err) {
+		wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", " + p.String()})
+	}
+	if len(wrong) == 0 { // it cannot be read
+		wrong = options.Problems{{Name: "policy-file", Text: err.Error()}}
+	}
+	return nil, wrong
+}

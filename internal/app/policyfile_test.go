@@ -1,0 +1,59 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+)
+
+func TestThePolicyFileIsReadAtTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	follow := func(text string) (rules int, metric string, err error) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := telemetry.New()
+		f, err := followPolicy(&options.Options{PolicyFile: file}, slog.New(slog.DiscardHandler), m)
+		if err != nil {
+			return 0, "", err
+		}
+		scrape := httptest.NewRecorder()
+		m.Handler().ServeHTTP(scrape, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+		for line := range strings.Lines(scrape.Body.String()) {
+			if strings.HasPrefix(line, "node_termination_handler_policy_valid") {
+				metric = strings.TrimSpace(line)
+			}
+		}
+		return len(f.Rules().Nodes), metric, nil
+	}
+	rules, metric, err := follow("version: 1\nnodes: [{name: a, do: drain}, {name: b, do: cordon}]")
+	if rules != 2 || metric != "node_termination_handler_policy_valid 1" || err != nil {
+		t.Errorf("%d rules, %q, %v", rules, metric, err)
+	}
+	_, _, err = follow("version: 1\nrules: []\nnodes: [{name: a}]")
+	want := options.Problems{
+		{Name: "policy-file", Text: file + ", line 2, column 1: rules: there is no such key; allowed: version, windows, nodes, pods, tests"},
+		{Name: "policy-file", Text: file + ", line 3, column 9: nodes[0].do: is missing: what is done with the node: ignore does nothing, notify tells " +
+			"of the notice, cordon keeps new pods away, drain also makes its pods leave"},
+	}
+	if got, _ := errors.AsType[options.Problems](err); cmp.Diff(want, got) != "" {
+		t.Errorf("problems (-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+func TestWithoutAPolicyFileThereAreNoRules(t *testing.T) {
+	f, err := followPolicy(&options.Options{}, slog.New(slog.DiscardHandler), telemetry.New())
+	if err != nil || len(f.Rules().Nodes)+len(f.Rules().Pods) > 0 {
+		t.Errorf("rules %+v, error %v", f.Rules(), err)
+	}
+}
