@@ -45,7 +45,6 @@ func (h *handler) policiesRead() int {
 const takesEffect = 10 * time.Second
 
 func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
-	t.Parallel()
 	s := newScenario(t)
 	nodes := s.nodes(4)
 	s.deployment("web", 4)
@@ -102,12 +101,11 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 }
 
 func TestWhatWaitsForItsRuleStandsOnTheNode(t *testing.T) {
-	t.Parallel()
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)
 	file := s.policy("nodes:", "- {name: late, kinds: [scheduled-change], do: drain, at: start-30m}")
-	h := s.leader("--policy-file="+file.path, "--emit-kubernetes-events=true")
+	h := s.leader("--policy-file="+file.path, "--node-termination-grace-period=5")
 	change := s.send(s.body("health-reboot-scheduled", n.instance, "Fri, 27 Nov 2026 06:00:00 GMT", startIn(10*time.Hour)))
 	s.awaitDeleted(soon, change)
 	s.eventually("the node waits", func() bool { return s.state(n) == cluster.StateWaiting })
@@ -141,7 +139,6 @@ func (s *scenario) untouchedButWaiting(n node) {
 }
 
 func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
-	t.Parallel()
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	with := func(key, value string, grace int64) func(*corev1.Pod) {
@@ -196,7 +193,6 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 }
 
 func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
-	t.Parallel()
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)

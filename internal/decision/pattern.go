@@ -2,9 +2,9 @@ package decision
 
 import "strings"
 
-// matchesPattern reports whether a text is as the pattern says, in which * stands for any characters,
+// MatchesPattern reports whether a text is as the pattern says, in which * stands for any characters,
 // also none.
-func matchesPattern(pattern, text string) bool {
+func MatchesPattern(pattern, text string) bool {
 	head, rest, wild := strings.Cut(pattern, "*")
 	if !wild {
 		return pattern == text
@@ -24,7 +24,7 @@ func matchesPattern(pattern, text string) bool {
 // matchesAnyPattern reports whether one of the patterns matches.
 func matchesAnyPattern(patterns []string, text string) bool {
 	for _, pattern := range patterns {
-		if matchesPattern(pattern, text) {
+		if MatchesPattern(pattern, text) {
 			return true
 		}
 	}

@@ -163,7 +163,7 @@ func TestPatterns(t *testing.T) {
 		{"*_REBOOT_*", rebootCode, true}, {"*_POWER_*", rebootCode, false}, {"a*b*c", "a-b-b-c", true}, {"a*bc*c", "abc", false},
 		{"ab*ab", "ab", false}, {"ab*ab", "abab", true}, {"**", "x", true},
 	} {
-		if got := matchesPattern(tt.pattern, tt.text); got != tt.want {
+		if got := MatchesPattern(tt.pattern, tt.text); got != tt.want {
 			t.Errorf("%q and %q: %t", tt.pattern, tt.text, got)
 		}
 	}

@@ -190,7 +190,7 @@ nodes:
 nodes:
   - {name: wide, kinds: health, codes: ["*_REBOOT_*"], do: drain}
   - {name: narrow, kinds: health, codes: AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED, do: cordon}
-  - {name: other, kinds: health, codes: ["*_REBOOT_?", "*"], do: cordon}`,
+  - {name: other, kinds: health, codes: ["*_REBOOT_M*", "*"], do: cordon}`,
 			`line 4, column 12: nodes[1].name: the rule narrow never matches, because wide in line 3 matches all that it would match`,
 		},
 		{

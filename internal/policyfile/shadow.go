@@ -1,7 +1,6 @@
 package policyfile
 
 import (
-	"path"
 	"slices"
 	"strings"
 
@@ -38,9 +37,5 @@ func widerSelector(a, b decision.Selector) bool { return implies(b, a) }
 
 // widerPattern reports whether all that matches b matches a.
 func widerPattern(a, b string) bool {
-	if a == b {
-		return true
-	}
-	ok, err := path.Match(a, b)
-	return ok && err == nil && !strings.ContainsAny(b, `*?[\`)
+	return a == b || decision.MatchesPattern(a, b) && !strings.Contains(b, "*")
 }
