@@ -96,7 +96,8 @@ func (rule *nodeRule) value() value {
 		{"kinds", "The kinds of notice that the rule is about. Default: all but launches.", false, texts(&rule.Kinds, kind)},
 		{
 			"codes", "Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that " +
-				"fail. Needs kinds that have codes: " + kindsThat(hasCode) + ". Default: any.", false, texts(&rule.Codes, pattern),
+				"fail, of which there are instance, system, and both: instance, system. * stands for any characters. Needs " +
+				"kinds that have codes: " + kindsThat(hasCode) + ". Default: any.", false, texts(&rule.Codes, pattern),
 		},
 		{
 			"nodes", "Label selectors for the nodes that the rule is about: one of them has to match. Default: all nodes.",
@@ -197,7 +198,7 @@ func (t *test) value() value {
 	return object(&t.place, "A test of the rules: of a notice for a node, or of a pod.", []field{
 		{"name", "What the test is about, for people.", true, anyText(&t.Name, "any text")},
 		{"kind", "The kind of the notice. Needed in a test of a notice.", false, kind(&t.Kind)},
-		{"code", "The code of the scheduled change, or the status check that fails.", false, anyText(&t.Code, "any text")},
+		{"code", "The code of the scheduled change, or the status checks that fail.", false, anyText(&t.Code, "any text")},
 		{"labels", "The labels of the node.", false, labels(&t.Labels)},
 		{
 			"now", "When the notice comes, such as 2026-03-04T12:00:00Z. Needed where begin is expected.", false, moment(&t.Now),
@@ -287,9 +288,13 @@ func anyText(p *string, allowed string) value {
 	})
 }
 
-// pattern takes a text in which * stands for any characters.
+// patternForm has what codes and namespaces are made of, and *. What means something in other patterns,
+// such as ? and [, is no part of it.
+var patternForm = regexp.MustCompile(`^[A-Za-z0-9_.:, *-]+$`)
+
+// pattern takes a pattern in which * stands for any characters.
 func pattern(p *string) value {
-	allowed := "letters, digits, -, _, . and * for any characters"
+	const allowed = "letters, digits, - and _, and * for any of them"
 	return text(p, schema{"pattern": patternForm.String()}, allowed, func(text string) (string, error) {
 		if !patternForm.MatchString(text) {
 			return "", errors.New("is not a pattern")
@@ -297,8 +302,6 @@ func pattern(p *string) value {
 		return text, nil
 	})
 }
-
-var patternForm = regexp.MustCompile(`^[A-Za-z0-9_.*-]+$`)
 
 func weekday(p *time.Weekday) value {
 	var days []choice[time.Weekday]

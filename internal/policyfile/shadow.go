@@ -1,8 +1,8 @@
 package policyfile
 
 import (
+	"path"
 	"slices"
-	"strings"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -35,7 +35,9 @@ func covers[T any](a, b []T, wider func(a, b T) bool) bool {
 
 func widerSelector(a, b decision.Selector) bool { return implies(b, a) }
 
-// widerPattern reports whether all that matches b matches a.
+// widerPattern reports whether all that matches b matches a. Both have no other wildcard than *, and
+// none in b is taken for a letter of a.
 func widerPattern(a, b string) bool {
-	return a == b || decision.MatchesPattern(a, b) && !strings.Contains(b, "*")
+	ok, err := path.Match(a, b)
+	return ok && err == nil
 }
