@@ -155,5 +155,8 @@ func (p podState) turnWords() string {
 	if p.turn.Why != "" {
 		words += " (" + p.turn.Why + ")"
 	}
+	if p.tier == last && p.surge.why != "" {
+		words += ", without a replacement first: " + p.surge.why
+	}
 	return words
 }
