@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -48,7 +49,7 @@ func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) tur
 		}
 	case !c.unready.tryAcquire(ref.UID, i.Deadline()):
 		limit.forgo(ref.UID, i.Deadline())
-		_, why := c.HeldBack()
+		_, why := c.heldBackByOption()
 		return turn{why: decision.WhyMaxUnready, again: now.Add(lookAgain), detail: why}
 	}
 	if free && c.unready == nil {
@@ -118,6 +119,11 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 	if !nd.heldBack() {
 		return nil
 	}
+	if nd.resumed { // there may be other rules since
+		if err := c.decideAgain(ctx, log, nd); err != nil {
+			return err
+		}
+	}
 	var told decision.Why
 	for {
 		newRules := c.rulesChanged()
@@ -182,7 +188,11 @@ func (c *Controller) decideAgain(ctx context.Context, log *slog.Logger, nd *node
 	now, policy := time.Now().UTC(), c.currentPolicy()
 	change := func(i intent.Intent) intent.Intent { return policy.DecideAgain(i, node.Labels, now) }
 	carried, _ := nd.current()
-	if next := change(carried); len(next.Entries) > 0 {
+	next := change(carried)
+	switch {
+	case reflect.DeepEqual(next.Entries, carried.Entries):
+		return nil
+	case len(next.Entries) > 0:
 		log.Info("the rules have changed: the notices of the node are decided about again", "rule", next.Terms().Rule)
 		return c.rewrite(ctx, nd, change)
 	}
@@ -193,7 +203,7 @@ func (c *Controller) decideAgain(ctx context.Context, log *slog.Logger, nd *node
 func (c *Controller) currentPolicy() decision.Policy {
 	p := c.Policy
 	if c.PolicyFile != nil {
-		p.Rules = c.PolicyFile.Rules()
+		p.Rules = *c.PolicyFile.Rules()
 	}
 	return p
 }

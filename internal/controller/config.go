@@ -50,7 +50,7 @@ type Drainer interface {
 // A PolicyFile has the rules of a file that may change. Its methods may be called concurrently.
 type PolicyFile interface {
 	// Rules are those of now. They are not changed any more.
-	Rules() decision.Rules
+	Rules() *decision.Rules
 	// Changed returns a channel that is closed when there are other rules.
 	Changed() <-chan struct{}
 }

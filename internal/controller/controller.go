@@ -301,13 +301,16 @@ func (c *Controller) resolveAndDecide(
 func (c *Controller) reportDecision(
 	log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision, waited bool,
 ) {
-	repeated := f.intent.Covers(d.Entry(n, time.Now())) || d.Why == decision.WhyNotifiedByRule && c.hasBeenTold(n, id)
+	repeated := f.intent.Covers(d.Entry(n, time.Now()))
+	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
+		repeated = c.hasBeenTold(n, id)
+	}
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
 		Rule: d.Rule, ByFile: d.ByFile(), Repeated: repeated, Waited: waited,
 	})
 	logDecided := log.Info
-	if d.Action == decision.Leave || d.Action == decision.Drop && !d.ByFile() {
+	if d.Action == decision.Leave || d.Action == decision.Drop && (repeated || !d.ByFile()) {
 		logDecided = log.Debug
 	}
 	values := []any{"action", d.Action.String(), "why", d.Why}

@@ -55,8 +55,8 @@ func (c *Controller) reportIgnored(n notice.Notice, id string, nodes []*corev1.N
 	}
 }
 
-// hasBeenTold reports whether people have been told of a notice for which a rule asks for nothing else,
-// and notes that they are.
+// hasBeenTold reports whether people have been told of a notice that changes no node, as a rule says, and
+// notes that they are. A poll finds what is ignored again each time.
 func (c *Controller) hasBeenTold(n notice.Notice, id string) bool {
 	event := id + " " + n.ID + n.Change
 	c.mu.Lock()

@@ -24,10 +24,11 @@ type policyOf struct {
 	changed chan struct{}
 }
 
-func (p *policyOf) Rules() decision.Rules {
+func (p *policyOf) Rules() *decision.Rules {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.rules
+	rules := p.rules
+	return &rules
 }
 
 func (p *policyOf) Changed() <-chan struct{} {
@@ -210,6 +211,20 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			ignoring := aReboot
 			ignoring.Do, ignoring.Before = decision.Ignoring, -1
 			p.set(ignoring)
+			s.after(time.Second)
+			s.wantUntouched()
+		}, aReboot)
+	})
+	t.Run("of the next leader", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			stop := s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			stop()
+			ignoring := aReboot
+			ignoring.Do, ignoring.Before = decision.Ignoring, -1
+			p.set(ignoring)
+			s.lead()
 			s.after(time.Second)
 			s.wantUntouched()
 		}, aReboot)

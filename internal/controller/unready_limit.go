@@ -143,9 +143,21 @@ func (r *unreadyLimit) release(node types.UID) {
 	}
 }
 
-// HeldBack returns how many drains wait because too many nodes are out of use,
-// and a sentence about it for people.
+// HeldBack returns how many drains wait because too many nodes are out of use, or because a rule of
+// the policy file says so, and a sentence about it for people.
 func (c *Controller) HeldBack() (drains int, why string) {
+	drains, why = c.heldBackByOption()
+	if byRules := c.Load().HeldBack - drains; byRules > 0 {
+		drains += byRules
+		if why != "" {
+			why += "; "
+		}
+		why += fmt.Sprintf("drains that wait as their rules say: %d", byRules)
+	}
+	return drains, why
+}
+
+func (c *Controller) heldBackByOption() (drains int, why string) {
 	r := c.unready
 	if r == nil {
 		return 0, ""

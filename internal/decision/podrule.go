@@ -98,6 +98,27 @@ type Turn struct {
 	Mistake string
 }
 
+// String says it in words, such as "leaves last (jobs)", with what Why names.
+func (t Turn) String() string {
+	words := "leaves " + t.Leave.String()
+	switch t.Leave {
+	case LeaveAfter:
+		words = fmt.Sprintf("leaves after the others, by order %d", t.Order)
+	case LeaveEnd:
+		words = "leaves at the end"
+	case LeaveSurged: // what has no replacement leaves last
+		words = "leaves last"
+	case LeaveNow, LeaveFirst, LeaveLast:
+	}
+	if t.Stays {
+		words = "stays"
+	}
+	if t.Why != "" {
+		words += " (" + t.Why + ")"
+	}
+	return words
+}
+
 // TurnOf says when a pod leaves a node. The first of these that is there decides:
 //
 //	                                      the pod leaves             a pod of a DaemonSet

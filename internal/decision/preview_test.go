@@ -23,17 +23,22 @@ func TestAPreviewIsWhatTheNodeWouldBeDrainedBy(t *testing.T) {
 		tags    map[string]string
 		limits  notice.HookLimits
 		carried intent.Intent
+		labels  map[string]string
 		open    bool // the node is not cordoned
 		want    Preview
 		gone    time.Time // when the machine goes away
 	}{
 		"a spot warning": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)},
-			want:   Preview{Why: WhySpotInterruption}, gone: after(2 * time.Minute),
+			want:   Preview{Why: WhySpotInterruption, Rule: RuleDrain}, gone: after(2 * time.Minute),
+		},
+		"that a rule ignores": {
+			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)}, labels: map[string]string{"team": "batch"},
+			want: Preview{Why: WhyIgnoredByRule, Ignored: true, Rule: "batch"},
 		},
 		"of an instance with the tag": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)}, tags: map[string]string{"managed": ""},
-			want: Preview{Why: WhySpotInterruption}, gone: after(2 * time.Minute),
+			want: Preview{Why: WhySpotInterruption, Rule: RuleDrain}, gone: after(2 * time.Minute),
 		},
 		"of an instance without the tag": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)}, tags: map[string]string{"Name": "a"},
@@ -49,34 +54,36 @@ func TestAPreviewIsWhatTheNodeWouldBeDrainedBy(t *testing.T) {
 		},
 		"of a node that has to be empty sooner": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)}, carried: sooner,
-			want: Preview{Why: WhySpotInterruption}, gone: after(time.Minute),
+			want: Preview{Why: WhySpotInterruption, Rule: RuleDrain}, gone: after(time.Minute),
 		},
 		"a recommendation": {
 			notice: notice.Notice{Kind: notice.RebalanceRecommendation, Time: at},
-			want:   Preview{Why: WhyRebalance, HoldUntil: after(2 * time.Minute)},
+			want:   Preview{Why: WhyRebalance, Rule: RuleDrain, HoldUntil: after(2 * time.Minute)},
 		},
 		"an instance that stops": {
 			notice: notice.Notice{Kind: notice.StateChange, Time: at},
-			want:   Preview{Why: WhyStopping}, gone: after(2 * time.Minute),
+			want:   Preview{Why: WhyStopping, Rule: RuleDrain}, gone: after(2 * time.Minute),
 		},
 		"an instance that stops after the drain for that": {
 			notice: notice.Notice{Kind: notice.StateChange, Time: after(time.Minute)}, carried: drained,
-			want: Preview{Why: WhyStopping, Follows: true}, gone: after(time.Minute),
+			want: Preview{Why: WhyStopping, Rule: RuleDrain, Follows: true}, gone: after(time.Minute),
 		},
 		"the same, uncordoned": {
 			notice: notice.Notice{Kind: notice.StateChange, Time: after(time.Minute)}, carried: drained, open: true,
-			want: Preview{Why: WhyStopping}, gone: after(time.Minute),
+			want: Preview{Why: WhyStopping, Rule: RuleDrain}, gone: after(time.Minute),
 		},
 		"another warning after a drain": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Deadline: after(2 * time.Minute)}, carried: drained,
-			want: Preview{Why: WhySpotInterruption}, gone: after(time.Minute),
+			want: Preview{Why: WhySpotInterruption, Rule: RuleDrain}, gone: after(time.Minute),
 		},
 		"a hook": {
 			notice: notice.Notice{Kind: notice.ASGTerminate, Time: at, Hook: notice.Hook{Group: "workers", Name: "drain"}}, limits: notice.HookLimits{Timeout: 5 * time.Minute},
-			want: Preview{Why: WhyScaleIn}, gone: after(5*time.Minute - 5*time.Second),
+			want: Preview{Why: WhyScaleIn, Rule: RuleDrain}, gone: after(5*time.Minute - 5*time.Second),
 		},
 	} {
-		got := p.Preview(tt.notice, Subject{Tags: tt.tags, Limits: tt.limits, Carried: tt.carried, Cordoned: !tt.open}, at)
+		p := p
+		p.Rules = Rules{Nodes: []NodeRule{{Name: "batch", Nodes: []Selector{{{Key: "team", Values: []string{"batch"}}}}, Do: Ignoring, Before: -1}}}
+		got := p.Preview(tt.notice, Subject{Labels: tt.labels, Tags: tt.tags, Limits: tt.limits, Carried: tt.carried, Cordoned: !tt.open}, at)
 		if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Preview{}, "Intent")); diff != "" || !got.Intent.Deadline().Equal(tt.gone) {
 			t.Errorf("%s, gone at %s (-want +got):\n%s", name, got.Intent.Deadline(), diff)
 		}

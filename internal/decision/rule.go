@@ -229,7 +229,7 @@ func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
 		}
 	}
 	if !t.NotBefore.IsZero() {
-		t.NotBefore = intent.Earlier(t.NotBefore, latest)
+		t.NotBefore = intent.Earlier(t.NotBefore, latest).UTC() // as the node carries it
 	}
 	if !t.NotBefore.After(now) {
 		t.NotBefore = time.Time{}

@@ -59,10 +59,14 @@ func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 	return workload
 }
 
-// turnOf returns when a pod leaves. The pod that a DaemonSet makes in the place of one that was
+// turnOf returns when a pod leaves. One whose containers have ended for good leaves now: it was last,
+// or it has nothing left to do for the others. The pod that a DaemonSet makes in the place of one that was
 // asked to leave stays: it was made after the cordon, and the next one would be, too. A leader that
 // begins in the middle of the drain sees that by its age.
 func turnOf(pod *corev1.Pod, rules decision.Rules, terms Terms, now time.Time) decision.Turn {
+	if finished(pod) {
+		return decision.Turn{}
+	}
 	subject := decision.Pod{
 		Namespace: pod.Namespace, Labels: pod.Labels, Annotations: pod.Annotations, DaemonSet: ofDaemonSet(pod),
 	}
@@ -137,7 +141,6 @@ func (p podState) changesAt(now time.Time) (at time.Time) {
 
 // turnWords say in the log when a pod leaves, and who wants it so. They are empty for most pods.
 func (p podState) turnWords() string {
-	var words string
 	switch p.tier {
 	case self, own:
 		return "this program's own pod goes last"
@@ -146,17 +149,12 @@ func (p podState) turnWords() string {
 	case first, workload:
 		return ""
 	case last:
-		words = "it leaves last"
-	case end:
-		words = "it leaves at the end"
+		words := "it " + p.turn.String()
+		if p.surge.why != "" {
+			words += ", without a replacement first: " + p.surge.why
+		}
+		return words
 	default:
-		words = "it leaves after the others"
+		return "it " + p.turn.String()
 	}
-	if p.turn.Why != "" {
-		words += " (" + p.turn.Why + ")"
-	}
-	if p.tier == last && p.surge.why != "" {
-		words += ", without a replacement first: " + p.surge.why
-	}
-	return words
 }

@@ -198,12 +198,14 @@ func TestWithoutADeadlineADrainWaitsForWhatLeavesLastAndSaysSo(t *testing.T) {
 		s.rules = roles()
 		told := s.told()
 		var log bytes.Buffer
-		s.ends("job", 150*time.Second)
+		time.AfterFunc(150*time.Second, func() {
+			s.edit("job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		})
 		result, err := s.drainer.Drain(s.Context(), Request{
 			Node: "node", Terms: Terms{CordonedAt: s.begin}, Rules: s.rules, NodeState: s.look, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-		s.wantEnd(result, err, Result{Evicted: 2, Ended: 1}, 150*time.Second)
-		s.want(0, "0s evicted dns with 30s", "2m30s evicted shipper with 30s")
+		s.wantEnd(result, err, Result{Evicted: 3}, 150*time.Second)
+		s.want(0, "0s evicted dns with 30s", "2m30s evicted job with 30s", "2m30s evicted shipper with 30s")
 		const why = "it leaves last (job), and there is no deadline so far"
 		if diff := cmp.Diff([]string{"10s node job " + why + " first=true"}, *told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
@@ -342,6 +344,17 @@ func TestThePodOfADaemonSetIsAskedOnce(t *testing.T) {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}
 	})
+	play(t, func(s *stage) { // whatever the API server's clock says
+		s.begin = s.begin.Add(-10 * time.Minute)
+		s.pod("logs-0", daemon, leaves("end"))
+		s.stopped = func(*corev1.Pod) {
+			s.pod(fmt.Sprint("logs-", len(s.events)), daemon, leaves("end"), created(s.begin.Add(-time.Hour)))
+		}
+		result, err := s.drain(Terms{}, nil)
+		if diff := cmp.Diff(Result{Evicted: 1}, result); diff != "" || err != nil || len(s.events) != 1 {
+			t.Errorf("%d requests (-want +got):\n%s%v", len(s.events), diff, err)
+		}
+	})
 	play(t, func(s *stage) {
 		s.pod("logs-0", daemon, leaves("end"), withEmptyDir)
 		s.pod("own", daemon, leaves("end"))
@@ -435,6 +448,16 @@ func TestASimulationPlaysTheTurns(t *testing.T) {
 			with(simulationOf(Terms{}, at(120), actor("job", 5, doing("job")), actor("web", 5)), same),
 			[]string{"web evicted at 0s with 5s, gone at 5s", "job is never asked"},
 		},
+		"or until it has ended": {
+			with(simulationOf(Terms{}, at(120), actor("job", 5, doing("job"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })), same),
+			[]string{"job evicted at 0s with 0s, gone at 0s"},
+		},
+		"a pod that stops already has its turn, too": {
+			with(simulationOf(Terms{}, at(120), actor("cache", 5, doing("cache")), actor("database", 60, doing("database"), func(p *corev1.Pod) {
+				p.DeletionTimestamp = &metav1.Time{Time: at(60)}
+			})), same),
+			[]string{"cache evicted at 0s with 5s, gone at 5s", "database evicted at 0s with 1m0s, gone at 1m0s"},
+		},
 		"until its protection is over": {
 			with(simulationOf(Terms{}, at(120), actor("a", 5, annotated(decision.DoNotDisruptAnnotation, "10m"), func(p *corev1.Pod) {
 				p.Status.StartTime = &metav1.Time{Time: at(-540)}
@@ -455,6 +478,14 @@ func TestASimulationPlaysTheTurns(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestTheOrderAmongThoseThatLeaveAfterHasBounds(t *testing.T) {
+	for order, want := range map[int]tier{-1: 1, 0: 1, 1: 1, 50: 50, 100: 100, 101: 100, 1 << 20: 100} {
+		if got := tierOf(&corev1.Pod{}, decision.Turn{Leave: decision.LeaveAfter, Order: order}); got != want || got <= workload || got >= critical {
+			t.Errorf("order %d is tier %d, want %d", order, got, want)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
@@ -32,6 +33,7 @@ type Request struct {
 	Start  time.Time
 	End    time.Time // of the rehearsal, where Terms has no deadline
 	Filter drain.Filter
+	Rules  decision.Rules       // that say when each pod leaves
 	Grace  time.Duration        // of every pod; negative: the pods' own
 	Self   types.NamespacedName // the handler's own pod, which leaves last
 }
@@ -158,7 +160,7 @@ func (v *Snapshot) Run(r Request) *Report {
 	on := v.pods[r.Node.Name]
 	budgets := report.budgetsOf(v.budgets, on) // fills Allowed
 	report.Fates = drain.Simulation{
-		Pods: on, Grace: r.Grace, Self: r.Self, Terms: r.Terms, Start: r.Start, End: r.End, Filter: r.Filter,
+		Pods: on, Grace: r.Grace, Self: r.Self, Terms: r.Terms, Rules: r.Rules, Start: r.Start, End: r.End, Filter: r.Filter,
 		Budgets: budgets, Allowed: report.Allowed,
 	}.Run()
 	for _, f := range report.Fates {

@@ -1,6 +1,7 @@
 package rehearsal_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -105,6 +107,51 @@ This is the worst case: every pod uses its whole grace period, and no PodDisrupt
 		if action.GetVerb() != "list" {
 			t.Errorf("it does %s %s", action.GetVerb(), action.GetResource().Resource)
 		}
+	}
+}
+
+// Which pods leave when, and because of what.
+func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
+	with := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, key, value) }
+	}
+	critical := func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) }
+	view, err := rehearsal.Read(t.Context(), fake.NewClientset(
+		pod("default", "web", "web", 10), pod("default", "db", "db", 10), pod("default", "lone", "lone", 10, with(decision.LeaveAnnotation, "first")),
+		pod("default", "job", "job", 10, with(decision.LeaveAnnotation, "last")), pod("default", "wrong", "wrong", 10, with(decision.LeaveAnnotation, "soon")),
+		pod("default", "shipper", "shipper", 10, ofDaemonSet, with(decision.LeaveAnnotation, "end")), pod("default", "agent", "agent", 10, ofDaemonSet),
+		pod("kube-system", "dns", "dns", 10, critical, with(decision.LeaveAnnotation, "first")),
+	), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := view.Run(rehearsal.Request{
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, Terms: drain.Terms{Deadline: now.Add(2 * time.Minute)}, Start: now, End: now.Add(2 * time.Minute), Grace: -1,
+		Rules: decision.Rules{Pods: []decision.PodRule{{
+			Name: "databases", Leave: decision.LeaveAfter, Order: 10,
+			Pods: []decision.Selector{{{Key: "app", Operator: decision.In, Values: []string{"db"}}}},
+		}}},
+	})
+	var got []string
+	for _, p := range report.PodReports() {
+		after := ""
+		if p.After != nil {
+			after = fmt.Sprint(*p.After)
+		}
+		got = append(got, strings.Join([]string{after, p.Event, p.Name, p.Remarks}, " | "))
+	}
+	want := []string{
+		"0 | evicted | lone | grace 10 s; leaves first (node-termination-handler/leave)",
+		"10 | evicted | web | grace 10 s",
+		`10 | evicted | wrong | grace 10 s; its annotation node-termination-handler/leave: "soon" is ignored: it is none of now, first, last, end, surged`,
+		"20 | evicted | db | grace 10 s; leaves after the others, by order 10 (databases)",
+		"30 | evicted | dns | grace 10 s; after the workloads",
+		"105 | evicted | job | grace 10 s; leaves last (node-termination-handler/leave)",
+		"105 | evicted | shipper | grace 10 s; leaves at the end (node-termination-handler/leave)",
+		" | stays | agent | it belongs to a DaemonSet: ignore-daemon-sets is false",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

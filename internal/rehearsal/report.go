@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 )
 
@@ -211,8 +212,15 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 	if len(f.Blocked) > 1 {
 		parts = append(parts, "two budgets on one pod never clear")
 	}
-	if f.Critical && !f.Stays {
+	switch {
+	case f.Stays, f.Self:
+	case f.Critical:
 		parts = append(parts, "after the workloads")
+	case f.Turn.Leave != decision.LeaveNow:
+		parts = append(parts, f.Turn.String())
+	}
+	if f.Turn.Mistake != "" {
+		parts = append(parts, f.Turn.Mistake)
 	}
 	if !f.Stays && !f.Self && metav1.GetControllerOf(f.Pod) == nil {
 		parts = append(parts, "no controller")
