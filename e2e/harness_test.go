@@ -96,7 +96,7 @@ type scenario struct {
 	cluster  *sandbox.Cluster
 	kube     kubernetes.Interface
 	env      []string // of its handlers, besides what every one gets
-	onNode   string   // the user of its handlers in IMDS mode; empty: there is none
+	user     string   // of its handlers that are none of the manifests: those in IMDS mode, or of a chart; empty: there is none
 }
 
 // A node of a scenario, and the instance behind it.
@@ -627,8 +627,8 @@ func (s *scenario) awaitDeleted(limit time.Duration, messages ...string) {
 func (s *scenario) audit(keep func(sandbox.AuditEvent) bool) []sandbox.AuditEvent {
 	s.Helper()
 	users := []string{"system:serviceaccount:" + s.name + ":node-termination-handler"}
-	if s.onNode != "" {
-		users = append(users, s.onNode)
+	if s.user != "" {
+		users = append(users, s.user)
 	}
 	events, err := s.cluster.Audit(func(e sandbox.AuditEvent) bool { return slices.Contains(users, e.User) && (keep == nil || keep(e)) })
 	s.must(err)

@@ -54,7 +54,7 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 	s.must(err)
 	s.apply(filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml"), home, "DaemonSet", "Service")
 	s.home = home
-	s.onNode = "system:serviceaccount:" + home + ":nth-" + release.Name
+	s.user = "system:serviceaccount:" + home + ":nth-" + release.Name
 	s.kubeconfig, err = s.cluster.PodKubeconfig(s.ctx, s.handlerPod())
 	s.must(err)
 	return s

@@ -18,6 +18,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/surge"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -94,6 +95,9 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
 			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
 		},
+	}
+	if o.SurgeSingletons {
+		a.drainer.Surge = surge.Deployments{Client: client, Gate: gate}.Surge
 	}
 	if o.IMDS {
 		a.serveNode()

@@ -48,7 +48,8 @@ func instancesCheck(o *options.Options, instances *instance.Directory) check {
 }
 
 // accesses are the rights without which the handler cannot do its work. The right to write
-// Events is not among them: without it only the Events are missing.
+// Events is not among them: without it only the Events are missing. Nor are those of surge-singletons:
+// without them pods leave as without the option, and the log says why.
 func accesses(o *options.Options) []kube.Access {
 	if o.IMDS {
 		return kube.OnNode()

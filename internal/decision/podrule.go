@@ -91,6 +91,9 @@ type Turn struct {
 	// Until is when the time of the annotation is over, and the turn is another; zero: the turn does
 	// not change by itself.
 	Until time.Time
+	// Surges: the pod leaves LeaveSurged, and its own annotation says so. Only then may a rollout of its
+	// workload be begun: a rule speaks for the platform, and the workload is its owner's.
+	Surges bool
 	// Mistake says why the pod's LeaveAnnotation is ignored; empty: it is not, or there is none.
 	Mistake string
 }
@@ -128,7 +131,10 @@ func (t Turn) String() string {
 // An annotation with a value that has no meaning counts as none.
 func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 	if rule := r.PodRuleFor(pod); rule != nil {
-		return Turn{Leave: rule.Leave, Order: rule.Order, Why: rule.Name}
+		return Turn{
+			Leave: rule.Leave, Order: rule.Order, Why: rule.Name,
+			Surges: rule.Leave == LeaveSurged && pod.Annotations[LeaveAnnotation] == LeaveSurged.String() && !pod.DaemonSet,
+		}
 	}
 	var turn Turn
 	if value, there := pod.Annotations[LeaveAnnotation]; there {
@@ -139,7 +145,7 @@ func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 		case pod.DaemonSet && leave != LeaveEnd:
 			turn.Mistake = mistaken(value, "a pod of a DaemonSet can only leave at the end")
 		default:
-			return Turn{Leave: leave, Why: LeaveAnnotation}
+			return Turn{Leave: leave, Why: LeaveAnnotation, Surges: leave == LeaveSurged}
 		}
 	}
 	if pod.DaemonSet {

@@ -21,6 +21,8 @@ func TestThePodsTurn(t *testing.T) {
 		{Name: "databases", Namespaces: []string{"data-*"}, Leave: LeaveAfter, Order: 10},
 		{Name: "jobs", Annotations: labelled("kind", "job"), Leave: LeaveLast},
 		{Name: "lone", Singletons: true, Leave: LeaveFirst},
+		{Name: "surging", Pods: labelled("app", "db"), Leave: LeaveSurged},
+		{Name: "agents", DaemonSets: true, Pods: labelled("app", "agent"), Leave: LeaveSurged},
 		{Name: "web", Pods: labelled("app", "web"), Leave: LeaveNow},
 	}
 	with := func(key, value string) map[string]string { return map[string]string{key: value} }
@@ -49,7 +51,12 @@ func TestThePodsTurn(t *testing.T) {
 		"and before other annotations":              {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Why: "web"}},
 		"the owner may say first":                   {pod: Pod{Annotations: with(LeaveAnnotation, "first")}, want: Turn{Leave: LeaveFirst, Why: LeaveAnnotation}},
 		"or last, also with a deadline":             {pod: Pod{Annotations: with(LeaveAnnotation, "last")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: LeaveAnnotation}},
-		"or surged":                                 {pod: Pod{Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: LeaveAnnotation}},
+		"or surged":                                 {pod: Pod{Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: LeaveAnnotation, Surges: true}},
+		"a rule alone begins no rollout":            {rules: file, pod: Pod{Labels: with("app", "db")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
+		"nor with another word of the owner":        {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "last")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
+		"it does with the owner's consent":          {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "surging", Surges: true}},
+		"which counts for nothing elsewhere":        {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Why: "web"}},
+		"a DaemonSet begins none":                   {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "agent"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "agents"}},
 		"or now, whatever Karpenter does":           {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "now", DoNotDisruptAnnotation: "true"}}, want: Turn{Why: LeaveAnnotation}},
 		"the owner of a DaemonSet may say end":      {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveEnd, Why: LeaveAnnotation}},
 		"what Karpenter does not disrupt is last":   {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation}},

@@ -117,6 +117,7 @@ type Options struct {
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
+	Surge             bool          // rollouts bring the replacements of pods
 	PodGrace          time.Duration // that every pod is given; 0 or less: each pod's own
 	Namespace         string        // of the Lease, and of the handler's pods
 	Lease             string        // name of what the replicas agree on

@@ -34,7 +34,11 @@ func accesses(o Options) []kube.Access {
 	if o.LeaderElect {
 		lease = o.Lease
 	}
-	return kube.Accesses(lease, o.EmitEvents)
+	needed := kube.Accesses(lease, o.EmitEvents)
+	if o.Surge {
+		needed = append(needed, kube.Surging()...)
+	}
+	return needed
 }
 
 // refused turns an error of the API server into a *DeniedError or ErrAbsent if it is one of these.

@@ -115,8 +115,8 @@ const lastCause = "leaves last"
 // noteLast notes that a pod keeps its drain from ending, because it leaves last and there is no deadline.
 // A deadline ends that.
 func (p *podState) noteLast(terms Terms, now time.Time) {
-	asked := p.stopping() || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()
-	if p.tier == last && terms.Deadline.IsZero() && !asked {
+	surges := p.surge.begun || p.surge.cancel != nil
+	if p.tier == last && terms.Deadline.IsZero() && !p.asked() && !surges {
 		p.setBlock(lastCause, p.turnWords()+", and there is no deadline so far", now)
 		return
 	}
@@ -202,6 +202,10 @@ func (r *run) whyWaiting(p podState, now time.Time) string {
 	case p.failed > 0:
 		return "its deletion fails"
 	case blocked != "":
+		at := p.lastMoment(r.request.Terms)
+		if p.surge.begun && !p.asked() && !at.IsZero() {
+			return blocked + "; it leaves at " + timeOfDay(at) + " at the latest"
+		}
 		if force := p.forceAt(r.request.Terms); !force.IsZero() {
 			blocked += ", deleted at " + timeOfDay(force)
 		}

@@ -70,6 +70,7 @@ func (r *run) update(p *podState, pod *corev1.Pod, now time.Time) {
 	if !unconfirmed {
 		p.noteFinalizers(pod, r.notReadySince.IsZero(), now)
 		p.noteLast(r.request.Terms, now)
+		p.noteRollout(now)
 		r.reportBlocked(pod, p, now)
 	}
 }
@@ -83,6 +84,7 @@ func (r *run) removeDeparted(seen map[types.UID]bool) {
 			r.departed[uid] = p
 			p.departed = true
 			p.dequeue()
+			p.endSurge()
 		}
 	}
 	maps.DeleteFunc(r.staying, func(uid types.UID, _ bool) bool { return !seen[uid] })

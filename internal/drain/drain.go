@@ -10,10 +10,12 @@
 package drain
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -49,6 +51,12 @@ type Drainer struct {
 	Keep types.NamespacedName
 	// Gate bounds the evictions and deletions in flight; nil: no bound.
 	Gate *pace.Gate
+	// Surge has the workload of a pod roll out a replacement, which then takes the pod away. It is called
+	// once for each pod whose turn is to leave so, on a goroutine of its own, while there is time for it.
+	// ctx ends when there is no more. An error says why there is no replacement: the pod leaves last, as
+	// it does if the replacement does not come in time. The pod has the fields that trimPod keeps, and
+	// must not be changed. nil: no workload is asked for that.
+	Surge func(ctx context.Context, pod *corev1.Pod) error
 	// Volumes are waited for after the pods; nil: they are not.
 	Volumes *Volumes
 	// Observe is called for each answer to a request for a pod, by the goroutine of Drain; nil: it

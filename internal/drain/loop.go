@@ -187,6 +187,7 @@ func (r *run) advance(ctx, calls context.Context, pod *corev1.Pod, p *podState, 
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
 		wake = earlier(wake, p.unconfirmedAt(r.notReadySince))
 	}
+	wake = earlier(wake, r.startSurge(calls, pod, p, now))
 	terms := r.request.Terms
 	s := nextStep(*p, front, terms, now)
 	if s.kind == stepWait {

@@ -40,6 +40,7 @@ type podState struct {
 	forced        bool      // a deletion was accepted
 	shortened     bool      // it was asked to stop sooner, while it was stopping
 	ticket        *ticket   // at the gate; nil: none
+	surge         surge     // a replacement that comes first
 
 	unconfirmed bool    // it should have ended, and no kubelet is there to confirm it
 	replaces    bool    // it replaces a pod that was asked to leave

@@ -79,6 +79,7 @@ func (r *run) startRequest(
 	}
 	if !p.requested {
 		p.requested = true
+		p.endSurge()
 		r.newcomers.noteRequest(pod, p.replaces)
 	}
 	r.pending[c.urgent]++

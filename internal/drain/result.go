@@ -25,6 +25,8 @@ type Result struct {
 	// Unconfirmed are pods that should have ended, but whose kubelet is not there to confirm it.
 	Unconfirmed []string
 
+	// Surged are those of the Ended whose workload had begun to roll out a replacement.
+	Surged []string
 	// Stayed are pods that an option keeps on the node.
 	Stayed []string
 	// Returned are pods that came during the drain and stay. If they were asked to leave, they
@@ -73,6 +75,7 @@ func (r *run) countPods(remaining *[]string) {
 			r.departed[uid] = p
 		}
 	}
+	r.result.Surged = r.surged()
 	for _, p := range r.departed {
 		switch { // a request without an answer may have been accepted
 		case p.forced || p.deleting || p.unanswered && p.failed > 0:

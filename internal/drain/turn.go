@@ -148,6 +148,12 @@ func (p podState) turnWords() string {
 		return "it is critical to the system, and goes after the others"
 	case first, workload:
 		return ""
+	case last:
+		words := "it " + p.turn.String()
+		if p.surge.why != "" {
+			words += ", without a replacement first: " + p.surge.why
+		}
+		return words
 	default:
 		return "it " + p.turn.String()
 	}

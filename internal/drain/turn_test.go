@@ -2,6 +2,8 @@ package drain
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -577,6 +579,15 @@ func TestADrainAsksEachPodInTimeWhateverItsTurn(t *testing.T) {
 				one := func(of ...string) string { return of[random.IntN(len(of))] }
 				s.rules = roles()
 				s.drainer.Filter.IgnoreDaemonSets = true
+				takes, err := time.Duration(random.IntN(60))*time.Second, []error{nil, errors.New("it cannot")}[random.IntN(2)]
+				s.drainer.Surge = func(ctx context.Context, _ *corev1.Pod) error {
+					select {
+					case <-time.After(takes):
+						return err
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
 				deadline := time.Duration(60+random.IntN(300))*time.Second + 700*time.Millisecond
 				last, refused := map[string]time.Duration{}, map[string]bool{}
 				for k := range 1 + random.IntN(8) {

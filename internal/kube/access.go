@@ -70,6 +70,16 @@ func Accesses(lease string, events bool) []Access {
 	return all
 }
 
+// Surging are the further rights that a handler needs which begins rollouts of Deployments.
+func Surging() []Access {
+	const apps = "apps"
+	return []Access{
+		{Group: apps, Resource: "replicasets", Verb: "get"},
+		{Group: apps, Resource: "deployments", Verb: "get"},
+		{Group: apps, Resource: "deployments", Verb: "patch"},
+	}
+}
+
 // Granted asks the API server whether its caller has the right. The namespace matters to
 // namespaced rights only.
 func (a Access) Granted(

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -11,7 +12,30 @@ import (
 )
 
 func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
-	file, err := os.ReadFile("../../deploy/manifests/node-termination-handler.yaml")
+	granted := grantedBy(t, "../../deploy/manifests/node-termination-handler.yaml")
+	checked := map[string]bool{"list poddisruptionbudgets.policy": true} // for doctor and what-if: the handler works without
+	for _, a := range Accesses("node-termination-handler", true) {
+		checked[a.String()] = true
+	}
+	if diff := cmp.Diff(granted, checked); diff != "" {
+		t.Errorf("rights (-granted +checked):\n%s", diff)
+	}
+	// A release with all options has those for rollouts besides.
+	all := grantedBy(t, "../../e2e/helm/testdata/golden/everything.yaml")
+	maps.DeleteFunc(all, func(right string, _ bool) bool { return granted[right] })
+	surging := map[string]bool{}
+	for _, a := range Surging() {
+		surging[a.String()] = true
+	}
+	if diff := cmp.Diff(all, surging); diff != "" {
+		t.Errorf("rights for rollouts (-granted +checked):\n%s", diff)
+	}
+}
+
+// grantedBy are the rights that the roles in a file grant.
+func grantedBy(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	file, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,11 +54,5 @@ func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
 			}
 		}
 	}
-	checked := map[string]bool{"list poddisruptionbudgets.policy": true} // for doctor and what-if: the handler works without
-	for _, a := range Accesses("node-termination-handler", true) {
-		checked[a.String()] = true
-	}
-	if diff := cmp.Diff(granted, checked); diff != "" {
-		t.Errorf("rights (-granted +checked):\n%s", diff)
-	}
+	return granted
 }

@@ -28,7 +28,7 @@ type Client interface {
 	StorageV1() typedstoragev1.StorageV1Interface
 	CoordinationV1() typedcoordinationv1.CoordinationV1Interface
 	AuthorizationV1() typedauthorizationv1.AuthorizationV1Interface
-	AppsV1() typedappsv1.AppsV1Interface                               // for the tools only
+	AppsV1() typedappsv1.AppsV1Interface
 	AuthenticationV1() typedauthenticationv1.AuthenticationV1Interface // for the tools only
 }
 

@@ -70,6 +70,7 @@ type Options struct {
 	DeleteLocalData  bool
 	IgnoreDaemonSets bool
 	PodGracePeriod   time.Duration // negative: each pod's own; never 0
+	SurgeSingletons  bool
 
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration // since the hook began; for HeartbeatInterval > 0 alone

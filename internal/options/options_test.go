@@ -139,6 +139,7 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "ignore-daemon-sets", text: "false", set: func(c *Options) { c.IgnoreDaemonSets = false }},
 		{flag: "pod-termination-grace-period", text: "30", set: func(c *Options) { c.PodGracePeriod = 30 * time.Second }},
 		{flag: "pod-termination-grace-period", text: "-7", set: func(*Options) {}},
+		{flag: "surge-singletons", text: "true", set: func(c *Options) { c.SurgeSingletons = true }},
 		{flag: "heartbeat-interval", text: "30", set: func(c *Options) { c.HeartbeatInterval, c.HeartbeatUntil = 30*time.Second, 48*time.Hour }},
 		{flag: "heartbeat-interval", text: "-1", set: func(*Options) {}, unchanged: true},
 		{flag: "heartbeat-until", text: "-1", set: func(*Options) {}, unchanged: true},

@@ -221,6 +221,15 @@ func (c *Options) drainOptions() []Option {
 			Help: "Grace period of an evicted pod, in seconds. Negative: the pod's own. A deadline can shorten " +
 				"either.",
 		},
+		{
+			Names: Names{"surge-singletons", "SURGE_SINGLETONS", "surgeSingletons"},
+			Group: groupPods, Default: "false",
+			value: boolean(&c.SurgeSingletons),
+			Help: "Replace the only pod of a Deployment before it leaves, if its pod template has the annotation " +
+				"node-termination-handler/leave: surged. The handler begins a rollout of the Deployment. Without a " +
+				"replacement in time the pod leaves at its last moment. Needs the rights to get ReplicaSets and to get " +
+				"and patch Deployments, which the chart grants with this option.",
+		},
 
 		{
 			Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"},

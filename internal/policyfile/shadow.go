@@ -1,7 +1,6 @@
 package policyfile
 
 import (
-	"path"
 	"slices"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -37,7 +36,4 @@ func widerSelector(a, b decision.Selector) bool { return implies(b, a) }
 
 // widerPattern reports whether all that matches b matches a. Both have no other wildcard than *, and
 // none in b is taken for a letter of a.
-func widerPattern(a, b string) bool {
-	ok, err := path.Match(a, b)
-	return ok && err == nil
-}
+func widerPattern(a, b string) bool { return decision.MatchesPattern(a, b) }

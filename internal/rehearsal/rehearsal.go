@@ -35,6 +35,7 @@ type Request struct {
 	Filter drain.Filter
 	Rules  decision.Rules       // that say when each pod leaves
 	Grace  time.Duration        // of every pod; negative: the pods' own
+	Surge  bool                 // rollouts bring replacements, as Drainer.Surge does
 	Self   types.NamespacedName // the handler's own pod, which leaves last
 }
 

@@ -119,6 +119,7 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 	view, err := rehearsal.Read(t.Context(), fake.NewClientset(
 		pod("default", "web", "web", 10), pod("default", "db", "db", 10), pod("default", "lone", "lone", 10, with(decision.LeaveAnnotation, "first")),
 		pod("default", "job", "job", 10, with(decision.LeaveAnnotation, "last")), pod("default", "wrong", "wrong", 10, with(decision.LeaveAnnotation, "soon")),
+		pod("default", "single", "single", 10, with(decision.LeaveAnnotation, "surged")), pod("default", "platforms", "platforms", 10),
 		pod("default", "shipper", "shipper", 10, ofDaemonSet, with(decision.LeaveAnnotation, "end")), pod("default", "agent", "agent", 10, ofDaemonSet),
 		pod("kube-system", "dns", "dns", 10, critical, with(decision.LeaveAnnotation, "first")),
 	), "a")
@@ -130,7 +131,11 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 		Rules: decision.Rules{Pods: []decision.PodRule{{
 			Name: "databases", Leave: decision.LeaveAfter, Order: 10,
 			Pods: []decision.Selector{{{Key: "app", Operator: decision.In, Values: []string{"db"}}}},
+		}, {
+			Name: "singletons", Leave: decision.LeaveSurged,
+			Pods: []decision.Selector{{{Key: "app", Operator: decision.In, Values: []string{"platforms"}}}},
 		}}},
+		Surge: true,
 	})
 	var got []string
 	for _, p := range report.PodReports() {
@@ -147,7 +152,9 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 		"20 | evicted | db | grace 10 s; leaves after the others, by order 10 (databases)",
 		"30 | evicted | dns | grace 10 s; after the workloads",
 		"105 | evicted | job | grace 10 s; leaves last (node-termination-handler/leave)",
+		"105 | evicted | platforms | grace 10 s; leaves last (singletons)",
 		"105 | evicted | shipper | grace 10 s; leaves at the end (node-termination-handler/leave)",
+		"105 | evicted | single | grace 10 s; leaves last (node-termination-handler/leave); sooner, if its Deployment can roll out a replacement first",
 		" | stays | agent | it belongs to a DaemonSet: ignore-daemon-sets is false",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

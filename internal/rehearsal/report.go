@@ -218,6 +218,9 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		parts = append(parts, "after the workloads")
 	case f.Turn.Leave != decision.LeaveNow:
 		parts = append(parts, f.Turn.String())
+		if f.Turn.Surges && r.Surge {
+			parts = append(parts, "sooner, if its Deployment can roll out a replacement first")
+		}
 	}
 	if f.Turn.Mistake != "" {
 		parts = append(parts, f.Turn.Mistake)

@@ -38,6 +38,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
 			Sweep: c.SweepInterval > 0, Poll: c.StatusInterval > 0,
 			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, PodGrace: c.PodGracePeriod,
+			Surge: c.SurgeSingletons,
 			Lease: c.LeaseName, Version: version,
 		},
 		AWS: doctor.AWS{

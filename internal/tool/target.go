@@ -250,7 +250,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 	}
 	return plan{o, view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
-		Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
+		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
 		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
 	})}, nil
 }

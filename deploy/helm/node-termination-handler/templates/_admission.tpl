@@ -12,6 +12,9 @@ cluster, Helm knows a version but no kinds.
 {{- if and $values.evictions (eq (include "node-termination-handler.mode" .) "IMDS") -}}
 {{- $kinds = append $kinds "evictions" -}}
 {{- end -}}
+{{- if include "node-termination-handler.surges" . -}}
+{{- $kinds = append $kinds "deployments" -}}
+{{- end -}}
 {{- $kinds = append $kinds "events" -}}
 {{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- $kinds = append $kinds "leases" -}}

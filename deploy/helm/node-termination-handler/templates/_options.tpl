@@ -117,6 +117,11 @@ IMDS
 {{- if not (regexMatch "^(0|[fF]|[fF]alse|FALSE)$" $text) }}true{{ end -}}
 {{- end -}}
 
+{{/* Not empty if rollouts bring the replacements of pods. */}}
+{{- define "node-termination-handler.surges" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "surgeSingletons" "env" "SURGE_SINGLETONS" "default" "false") -}}
+{{- end -}}
+
 {{- define "node-termination-handler.hasMetrics" -}}
 {{- $default := eq (include "node-termination-handler.mode" .) "queue" | toString -}}
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER" "default" $default) -}}
