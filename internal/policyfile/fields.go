@@ -183,9 +183,9 @@ func (rule *podRule) value() value {
 			"singletons", "true: the rule is about pods whose workload has no other pod.", false, boolean(&rule.Singletons),
 		},
 		{
-			"leave", "When the pod leaves: now, with most others; first, before the others; after, after the others, by " +
-				"its order; end, after all others; last, at the last moment that its grace period allows; surged, when its " +
-				"workload has rolled out a replacement.", true, oneOf(&rule.Leave, departures...),
+			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. end: after " +
+				"all others. last: at the last moment that its grace period allows. surged: when its workload has rolled " +
+				"out a replacement.", true, oneOf(&rule.Leave, departures...),
 		},
 		{
 			"order", "The place among those that leave after the others. Needs leave: after. Default: 1.", false,
@@ -245,7 +245,7 @@ func windows(p *[]*window) value {
 		"type": []string{"object", "null"}, "additionalProperties": new(window).value().schema,
 		"propertyNames": schema{"pattern": nameForm.String()},
 	}
-	return value{looks, func(r *reader, n *yaml.Node, at string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, at string) {
 		if isNull(n) {
 			return
 		}
@@ -396,7 +396,7 @@ func share(p *string) value {
 		{"type": "integer", "minimum": 1, "maximum": 100000},
 		{"type": "string", "pattern": "^([1-9][0-9]?|100)%$"},
 	}}
-	return value{looks, func(r *reader, n *yaml.Node, at string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, at string) {
 		number, isPercent := strings.CutSuffix(n.Value, "%")
 		most := 100_000
 		if isPercent {

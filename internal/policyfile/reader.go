@@ -35,6 +35,7 @@ func problem(n *yaml.Node, path, format string, args ...any) Problem {
 type value struct {
 	schema schema
 	read   func(r *reader, n *yaml.Node, path string)
+	fields []field // of an object
 }
 
 // A schema is a JSON Schema.
@@ -91,7 +92,7 @@ func object(where *place, words string, fields []field) value {
 	if len(required) > 0 {
 		looks["required"] = required
 	}
-	return value{looks, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: looks, fields: fields, read: func(r *reader, n *yaml.Node, path string) {
 		*where = place{n, path, map[string]*yaml.Node{}}
 		ok := r.pairs(n, path, func(key, v *yaml.Node) {
 			where.keys[key.Value] = v
@@ -147,7 +148,7 @@ func (r *reader) pairs(n *yaml.Node, path string, each func(key, value *yaml.Nod
 // objects takes a list of at most so many, each with the fields of form. Nothing is an empty list.
 func objects[T any](p *[]*T, most int, form func(*T) value) value {
 	looks := schema{"type": []string{"array", "null"}, "items": form(new(T)).schema, "maxItems": most}
-	return value{looks, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		if isNull(n) {
 			return
 		}
@@ -176,7 +177,7 @@ func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
 func texts[T any](p *[]T, one func(*T) value) value {
 	looks := one(new(T)).schema
 	list := schema{"anyOf": []schema{looks, {"type": "array", "items": looks, "minItems": 1, "maxItems": maxTexts}}}
-	return value{list, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: list, read: func(r *reader, n *yaml.Node, path string) {
 		items := []*yaml.Node{n}
 		if n.Kind == yaml.SequenceNode {
 			items = n.Content
@@ -203,7 +204,7 @@ func texts[T any](p *[]T, one func(*T) value) value {
 // text takes what parse takes. The error is a reason that follows the quoted text.
 func text[T any](p *T, looks schema, allowed string, parse func(string) (T, error)) value {
 	looks["type"] = "string"
-	return value{looks, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" && n.ShortTag() != "!!timestamp" {
 			hint := ""
 			if _, err := parse(n.Value); n.Kind == yaml.ScalarNode && !isNull(n) && err == nil {
@@ -251,7 +252,7 @@ func oneOf[T any](p *T, choices ...choice[T]) value {
 
 // boolean takes true or false.
 func boolean(p *bool) value {
-	return value{schema{"type": "boolean"}, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: schema{"type": "boolean"}, read: func(r *reader, n *yaml.Node, path string) {
 		b, err := strconv.ParseBool(n.Value)
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
 			r.refuse(n, path, "is %s; allowed: true or false", kindOf(n))
@@ -268,7 +269,7 @@ func integer(p *int, low, high int) value {
 	if high > low {
 		allowed = fmt.Sprintf("%d to %d", low, high)
 	}
-	return value{looks, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		i, err := strconv.Atoi(n.Value)
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || i < low || i > high {
 			r.refuse(n, path, "is %s; allowed: %s", kindOf(n), allowed)
@@ -281,7 +282,7 @@ func integer(p *int, low, high int) value {
 // labels takes a map of texts.
 func labels(p *map[string]string) value {
 	looks := schema{"type": "object", "additionalProperties": schema{"type": "string"}}
-	return value{looks, func(r *reader, n *yaml.Node, path string) {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		*p = map[string]string{}
 		r.pairs(n, path, func(key, v *yaml.Node) {
 			var s string

@@ -16,6 +16,26 @@ func TestSchemaIsWhatTheFieldsSay(t *testing.T) {
 	golden.Compare(t, "../../docs/policy.schema.json", string(Schema()))
 }
 
+func TestTheDocHasTheKeysOfTheSchema(t *testing.T) {
+	const page = "../../docs/policy.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(text)
+	nodes, pods := Keys()
+	for name, table := range map[string]string{"nodes": nodes, "pods": pods} {
+		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+		head, rest, ok := strings.Cut(doc, begin)
+		_, tail, also := strings.Cut(rest, end)
+		if !ok || !also {
+			t.Fatalf("%s has no place for the table of %s", page, name)
+		}
+		doc = head + begin + "\n" + table + "\n" + end + tail
+	}
+	golden.Compare(t, page, doc)
+}
+
 func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
