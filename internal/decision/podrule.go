@@ -18,8 +18,6 @@ type PodRule struct {
 	Namespaces []string
 	// DaemonSets: it is about pods of DaemonSets, and about no others. Only such a rule makes them leave.
 	DaemonSets bool
-	// Singletons: it is about pods whose workload has no other one.
-	Singletons bool
 
 	Leave Departure
 	// Order is the place among those that leave After, from 1 on.
@@ -61,8 +59,6 @@ type Pod struct {
 	DaemonSet           bool
 	// Started is when a kubelet has taken the pod on; zero: none has so far.
 	Started time.Time
-	// Singleton is called by rules about singletons alone; nil: it is none.
-	Singleton func() bool
 }
 
 // Annotations by which the owner of a pod says when it leaves. LeaveAnnotation has the name of a
@@ -224,6 +220,5 @@ func (r Rules) PodRuleFor(pod Pod) *PodRule {
 func (r PodRule) matches(pod Pod) bool {
 	return r.DaemonSets == pod.DaemonSet &&
 		(len(r.Namespaces) == 0 || matchesAnyPattern(r.Namespaces, pod.Namespace)) &&
-		matchesAny(r.Pods, pod.Labels) && matchesAny(r.Annotations, pod.Annotations) &&
-		(!r.Singletons || pod.Singleton != nil && pod.Singleton())
+		matchesAny(r.Pods, pod.Labels) && matchesAny(r.Annotations, pod.Annotations)
 }

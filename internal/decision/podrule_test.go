@@ -20,73 +20,62 @@ func TestThePodsTurn(t *testing.T) {
 		{Name: "shippers", DaemonSets: true, Pods: labelled("app", "shipper"), Leave: LeaveEnd},
 		{Name: "databases", Namespaces: []string{"data-*"}, Leave: LeaveAfter, Order: 10},
 		{Name: "jobs", Annotations: labelled("kind", "job"), Leave: LeaveLast},
-		{Name: "lone", Singletons: true, Leave: LeaveFirst},
 		{Name: "surging", Pods: labelled("app", "db"), Leave: LeaveSurged},
 		{Name: "agents", DaemonSets: true, Pods: labelled("app", "agent"), Leave: LeaveSurged},
 		{Name: "web", Pods: labelled("app", "web"), Leave: LeaveNow},
 	}
 	with := func(key, value string) map[string]string { return map[string]string{key: value} }
-	asked := 0
-	lone := func() bool {
-		asked++
-		return true
-	}
 	for name, tt := range map[string]struct {
 		rules       []PodRule
 		pod         Pod
 		hasDeadline bool
 		want        Turn
 	}{
-		"most pods leave now":                       {want: Turn{}},
-		"also where there are rules for others":     {rules: file, want: Turn{}},
-		"the pods of a DaemonSet stay":              {rules: file, pod: Pod{DaemonSet: true}, want: Turn{Stays: true}},
-		"unless a rule says when they leave":        {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "shipper")}, want: Turn{Leave: LeaveEnd, Why: "shippers"}},
-		"which is about no others":                  {rules: file, pod: Pod{Labels: with("app", "shipper")}, want: Turn{}},
-		"nor are rules about others about them":     {rules: file, pod: Pod{DaemonSet: true, Namespace: "data-eu"}, want: Turn{Stays: true}},
-		"a rule has an order":                       {rules: file, pod: Pod{Namespace: "data-eu"}, want: Turn{Leave: LeaveAfter, Order: 10, Why: "databases"}},
-		"the first one decides":                     {rules: file, pod: Pod{Namespace: "data-eu", Annotations: with("kind", "job")}, want: Turn{Leave: LeaveAfter, Order: 10, Why: "databases"}},
-		"rules look at annotations, too":            {rules: file, pod: Pod{Annotations: with("kind", "job")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: "jobs"}},
-		"and at singletons":                         {rules: file, pod: Pod{Singleton: lone}, want: Turn{Leave: LeaveFirst, Why: "lone"}},
-		"a rule decides before the owner":           {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "last")}, want: Turn{Why: "web"}},
-		"and before other annotations":              {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Why: "web"}},
-		"the owner may say first":                   {pod: Pod{Annotations: with(LeaveAnnotation, "first")}, want: Turn{Leave: LeaveFirst, Why: LeaveAnnotation}},
-		"or last, also with a deadline":             {pod: Pod{Annotations: with(LeaveAnnotation, "last")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: LeaveAnnotation}},
-		"or surged":                                 {pod: Pod{Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: LeaveAnnotation, Surges: true}},
-		"a rule alone begins no rollout":            {rules: file, pod: Pod{Labels: with("app", "db")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
-		"nor with another word of the owner":        {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "last")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
-		"it does with the owner's consent":          {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "surging", Surges: true}},
-		"which counts for nothing elsewhere":        {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Why: "web"}},
-		"a DaemonSet begins none":                   {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "agent"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "agents"}},
-		"or now, whatever Karpenter does":           {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "now", DoNotDisruptAnnotation: "true"}}, want: Turn{Why: LeaveAnnotation}},
-		"the owner of a DaemonSet may say end":      {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveEnd, Why: LeaveAnnotation}},
-		"what Karpenter does not disrupt is last":   {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation}},
-		"not with a deadline":                       {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "true")}, hasDeadline: true, want: Turn{}},
-		"for as long as it says":                    {pod: Pod{Started: now.Add(-time.Minute), Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation, Until: now.Add(29 * time.Minute)}},
-		"and no longer":                             {pod: Pod{Started: now.Add(-30 * time.Minute), Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{}},
-		"which has not begun before the pod":        {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation}},
-		"a false one means nothing":                 {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "false")}, want: Turn{}},
-		"nor does a time that is none":              {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "-5m")}, want: Turn{}},
-		"what is not safe to evict is last":         {pod: Pod{Annotations: with(SafeToEvictAnnotation, "false")}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation}},
-		"not with a deadline either":                {pod: Pod{Annotations: with(SafeToEvictAnnotation, "false")}, hasDeadline: true, want: Turn{}},
-		"what is safe to evict leaves now":          {pod: Pod{Annotations: with(SafeToEvictAnnotation, "true")}, want: Turn{}},
-		"neither is about the pods of a DaemonSet":  {pod: Pod{DaemonSet: true, Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "true"}}, want: Turn{Stays: true}},
-		"the time of one over, the other counts":    {pod: Pod{Started: now.Add(-time.Hour), Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "30m"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation}},
-		"a value without a meaning is told":         {pod: Pod{Annotations: with(LeaveAnnotation, "Last")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "Last" is ignored: it is none of now, first, last, end, surged`}},
-		"and counts as none":                        {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "", SafeToEvictAnnotation: "false"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation, Mistake: `its annotation node-termination-handler/leave: "" is ignored: it is none of now, first, last, end, surged`}},
-		"an owner knows no order":                   {pod: Pod{Annotations: with(LeaveAnnotation, "after")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "after" is ignored: it is none of now, first, last, end, surged`}},
-		"and that of a DaemonSet knows the end":     {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "first")}, want: Turn{Stays: true, Mistake: `its annotation node-termination-handler/leave: "first" is ignored: a pod of a DaemonSet can only leave at the end`}},
-		"of a long value the beginning is told":     {pod: Pod{Annotations: with(LeaveAnnotation, strings.Repeat("x", 1000))}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "` + strings.Repeat("x", 40) + `…" is ignored: it is none of now, first, last, end, surged`}},
-		"a mistake does not matter to a rule":       {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "x")}, want: Turn{Why: "web"}},
-		"a singleton is asked after only for rules": {pod: Pod{Singleton: lone, Annotations: with(LeaveAnnotation, "last")}, want: Turn{Leave: LeaveLast, Why: LeaveAnnotation}},
+		"most pods leave now":                      {want: Turn{}},
+		"also where there are rules for others":    {rules: file, want: Turn{}},
+		"the pods of a DaemonSet stay":             {rules: file, pod: Pod{DaemonSet: true}, want: Turn{Stays: true}},
+		"unless a rule says when they leave":       {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "shipper")}, want: Turn{Leave: LeaveEnd, Why: "shippers"}},
+		"which is about no others":                 {rules: file, pod: Pod{Labels: with("app", "shipper")}, want: Turn{}},
+		"nor are rules about others about them":    {rules: file, pod: Pod{DaemonSet: true, Namespace: "data-eu"}, want: Turn{Stays: true}},
+		"a rule has an order":                      {rules: file, pod: Pod{Namespace: "data-eu"}, want: Turn{Leave: LeaveAfter, Order: 10, Why: "databases"}},
+		"the first one decides":                    {rules: file, pod: Pod{Namespace: "data-eu", Annotations: with("kind", "job")}, want: Turn{Leave: LeaveAfter, Order: 10, Why: "databases"}},
+		"rules look at annotations, too":           {rules: file, pod: Pod{Annotations: with("kind", "job")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: "jobs"}},
+		"a rule decides before the owner":          {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "last")}, want: Turn{Why: "web"}},
+		"and before other annotations":             {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Why: "web"}},
+		"the owner may say first":                  {pod: Pod{Annotations: with(LeaveAnnotation, "first")}, want: Turn{Leave: LeaveFirst, Why: LeaveAnnotation}},
+		"or last, also with a deadline":            {pod: Pod{Annotations: with(LeaveAnnotation, "last")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: LeaveAnnotation}},
+		"or surged":                                {pod: Pod{Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: LeaveAnnotation, Surges: true}},
+		"a rule alone begins no rollout":           {rules: file, pod: Pod{Labels: with("app", "db")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
+		"nor with another word of the owner":       {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "last")}, want: Turn{Leave: LeaveSurged, Why: "surging"}},
+		"it does with the owner's consent":         {rules: file, pod: Pod{Labels: with("app", "db"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "surging", Surges: true}},
+		"which counts for nothing elsewhere":       {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Why: "web"}},
+		"a DaemonSet begins none":                  {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "agent"), Annotations: with(LeaveAnnotation, "surged")}, want: Turn{Leave: LeaveSurged, Why: "agents"}},
+		"or now, whatever Karpenter does":          {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "now", DoNotDisruptAnnotation: "true"}}, want: Turn{Why: LeaveAnnotation}},
+		"the owner of a DaemonSet may say end":     {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveEnd, Why: LeaveAnnotation}},
+		"what Karpenter does not disrupt is last":  {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "true")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation}},
+		"not with a deadline":                      {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "true")}, hasDeadline: true, want: Turn{}},
+		"for as long as it says":                   {pod: Pod{Started: now.Add(-time.Minute), Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation, Until: now.Add(29 * time.Minute)}},
+		"and no longer":                            {pod: Pod{Started: now.Add(-30 * time.Minute), Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{}},
+		"which has not begun before the pod":       {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "30m")}, want: Turn{Leave: LeaveLast, Why: DoNotDisruptAnnotation}},
+		"a false one means nothing":                {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "false")}, want: Turn{}},
+		"nor does a time that is none":             {pod: Pod{Annotations: with(DoNotDisruptAnnotation, "-5m")}, want: Turn{}},
+		"what is not safe to evict is last":        {pod: Pod{Annotations: with(SafeToEvictAnnotation, "false")}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation}},
+		"not with a deadline either":               {pod: Pod{Annotations: with(SafeToEvictAnnotation, "false")}, hasDeadline: true, want: Turn{}},
+		"what is safe to evict leaves now":         {pod: Pod{Annotations: with(SafeToEvictAnnotation, "true")}, want: Turn{}},
+		"neither is about the pods of a DaemonSet": {pod: Pod{DaemonSet: true, Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "true"}}, want: Turn{Stays: true}},
+		"the time of one over, the other counts":   {pod: Pod{Started: now.Add(-time.Hour), Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "30m"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation}},
+		"a value without a meaning is told":        {pod: Pod{Annotations: with(LeaveAnnotation, "Last")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "Last" is ignored: it is none of now, first, last, end, surged`}},
+		"and counts as none":                       {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "", SafeToEvictAnnotation: "false"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation, Mistake: `its annotation node-termination-handler/leave: "" is ignored: it is none of now, first, last, end, surged`}},
+		"an owner knows no order":                  {pod: Pod{Annotations: with(LeaveAnnotation, "after")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "after" is ignored: it is none of now, first, last, end, surged`}},
+		"and that of a DaemonSet knows the end":    {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "first")}, want: Turn{Stays: true, Mistake: `its annotation node-termination-handler/leave: "first" is ignored: a pod of a DaemonSet can only leave at the end`}},
+		"of a long value the beginning is told":    {pod: Pod{Annotations: with(LeaveAnnotation, strings.Repeat("x", 1000))}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "` + strings.Repeat("x", 40) + `…" is ignored: it is none of now, first, last, end, surged`}},
+		"a mistake does not matter to a rule":      {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "x")}, want: Turn{Why: "web"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, Rules{Pods: tt.rules}.TurnOf(tt.pod, tt.hasDeadline, now)); diff != "" {
 				t.Errorf("turn (-want +got):\n%s", diff)
 			}
 		})
-	}
-	if asked != 1 {
-		t.Errorf("whether a pod is a singleton was asked %d times, want once", asked)
 	}
 }
 

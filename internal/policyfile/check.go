@@ -255,7 +255,6 @@ func (t *test) finished() Test {
 		if pod.Namespace == "" {
 			pod.Namespace = "default"
 		}
-		pod.Singleton = func() bool { return t.singleton }
 		done.Pod = &pod
 	}
 	if !t.Now.IsZero() && t.Want.Begin == t.Now.Format(time.RFC3339) {

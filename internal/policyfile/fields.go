@@ -47,7 +47,6 @@ type podRule struct {
 type test struct {
 	Test
 	podAsked             decision.Pod
-	singleton            bool
 	place, pod, expected place
 }
 
@@ -180,9 +179,6 @@ func (rule *podRule) value() value {
 				"them leave.", false, boolean(&rule.DaemonSets),
 		},
 		{
-			"singletons", "true: the rule is about pods whose workload has no other pod.", false, boolean(&rule.Singletons),
-		},
-		{
 			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. end: after " +
 				"all others. last: at the last moment that its grace period allows. surged: when its workload has rolled " +
 				"out a replacement.", true, oneOf(&rule.Leave, departures...),
@@ -215,7 +211,6 @@ func (t *test) podValue() value {
 		{"labels", "Its labels.", false, labels(&t.podAsked.Labels)},
 		{"annotations", "Its annotations.", false, labels(&t.podAsked.Annotations)},
 		{"daemonset", "Whether it is of a DaemonSet. Default: false.", false, boolean(&t.podAsked.DaemonSet)},
-		{"singleton", "Whether its workload has no other pod. Default: false.", false, boolean(&t.singleton)},
 	})
 }
 

@@ -109,11 +109,10 @@ line 4, column 13: windows.N.from: "24:00" is not a time of the day; allowed: "0
 line 4, column 41: windows.N.zone: "Local" is not a time zone; allowed: a name of the IANA, such as Europe/Berlin
 line 4, column 54: windows.N.days: is empty: leave the key out, or give at least one`},
 		{"a window without its end", "version: 1\nwindows: {n: {from: \"05:00\"}}\n", `line 2, column 14: windows.n.to: is missing: when it closes: HH:MM, or 24:00`},
-		{"pods", "version: 1\npods: [{name: a, leave: late, order: 5, daemonsets: yes, singletons: 1, namespaces: [], annotations: \"a b\"}]\n", `line 2, column 25: pods[0].leave: "late" is none of them; allowed: now, first, after, end, last, surged; did you mean last?
+		{"pods", "version: 1\npods: [{name: a, leave: late, order: 5, daemonsets: yes, namespaces: [], annotations: \"a b\"}]\n", `line 2, column 25: pods[0].leave: "late" is none of them; allowed: now, first, after, end, last, surged; did you mean last?
 line 2, column 53: pods[0].daemonsets: is "yes"; allowed: true or false
-line 2, column 70: pods[0].singletons: is 1; allowed: true or false
-line 2, column 85: pods[0].namespaces: is empty: leave the key out, or give at least one
-line 2, column 102: pods[0].annotations: "a b" is not a label selector (found 'b', expected: in, notin, =, ==, !=, gt, lt); allowed: a label selector, such as team=batch,!gpu`},
+line 2, column 70: pods[0].namespaces: is empty: leave the key out, or give at least one
+line 2, column 87: pods[0].annotations: "a b" is not a label selector (found 'b', expected: in, notin, =, ==, !=, gt, lt); allowed: a label selector, such as team=batch,!gpu`},
 		{"an order without after", "version: 1\npods: [{name: a, leave: last, order: 5}]\n", `line 2, column 38: pods[0].order: has an effect only with leave: after`},
 		{"an order that is none", "version: 1\npods: [{name: a, leave: after, order: 101}]\n", `line 2, column 39: pods[0].order: is 101; allowed: 1 to 100`},
 		{"a test of nothing", test("expect: {do: drain}"), `line 5, column 5: tests[0]: needs kind or pod: a test is of a pod or of a notice`},
@@ -125,7 +124,7 @@ line 5, column 43: tests[0].start: needs a kind with a start: scheduled-change
 line 5, column 81: tests[0].expect.leave: is for a test of a pod
 line 5, column 92: tests[0].expect.rule: "b" is not a rule; allowed: a, cordon-only, cordon-rebalance, drain
 line 5, column 102: tests[0].expect.begin: needs now beside kind, so that the test says the same every day`},
-		{"a test of a pod", test("pod: {label: {}}, code: X, labels: {}, now: 2026-03-04, expect: {do: drain, rule: a, leave: surge}"), `line 5, column 21: tests[0].pod.label: there is no such key; allowed: namespace, labels, annotations, daemonset, singleton; did you mean labels?
+		{"a test of a pod", test("pod: {label: {}}, code: X, labels: {}, now: 2026-03-04, expect: {do: drain, rule: a, leave: surge}"), `line 5, column 21: tests[0].pod.label: there is no such key; allowed: namespace, labels, annotations, daemonset; did you mean labels?
 line 5, column 39: tests[0].code: is for a test of a notice
 line 5, column 50: tests[0].labels: is for a test of a notice
 line 5, column 59: tests[0].now: "2026-03-04" is not a time; allowed: a time such as 2026-03-04T12:00:00Z

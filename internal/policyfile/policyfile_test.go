@@ -88,7 +88,7 @@ func TestAFileIsTheRulesThatItSays(t *testing.T) {
 				Pods: []decision.Selector{{{Key: "app", Operator: decision.In, Values: []string{"log-shipper"}}}},
 			},
 			{
-				Name: "single", Singletons: true, Leave: decision.LeaveSurged,
+				Name: "single", Leave: decision.LeaveSurged,
 				Annotations: []decision.Selector{{{Key: "example.com/surge", Operator: decision.In, Values: []string{"true"}}}},
 			},
 		},
@@ -197,7 +197,7 @@ nodes:
 			"pods", `
 pods:
   - {name: a, namespaces: "data-*", leave: last}
-  - {name: b, namespaces: data-x, singletons: true, leave: first}
+  - {name: b, namespaces: data-x, leave: first}
   - {name: c, namespaces: data-x, daemonsets: true, leave: end}`,
 			`line 4, column 12: pods[1].name: the rule b never matches, because a in line 3 matches all that it would match`,
 		},

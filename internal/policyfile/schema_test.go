@@ -97,7 +97,7 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		rule("limit: {nodes: 0}"), rule("limit: {nodes: 101%}"), rule("limit: {nodes: 1, wait: 2h}"),
 		"windows: {n: {from: '22:00'}}", "windows: {n: {from: '24:00', to: '24:00'}}", "windows: {Night: {from: '22:00', to: '24:00'}}",
 		"windows: {n: {from: '2:00', to: '24:00'}}", "windows: {n: {from: '22:00', to: '24:00', days: [monday]}}",
-		"pods: [{name: a}]", "pods: [{name: a, leave: late}]", "pods: [{name: a, leave: after, order: 0}]", "pods: [{name: a, leave: after, singletons: 'yes'}]",
+		"pods: [{name: a}]", "pods: [{name: a, leave: late}]", "pods: [{name: a, leave: after, order: 0}]", "pods: [{name: a, leave: after, daemonsets: 'yes'}]",
 		"tests: [{name: a, kind: spot}]", "tests: [{name: a, kind: launch, expect: {do: drain}}]",
 		"tests: [{name: a, kind: spot, now: soon, expect: {do: drain}}]", "tests: [{name: a, pod: {daemonset: 1}, expect: {leave: last}}]",
 		"tests: [{name: a, pod: {labels: {a: 1}}, expect: {leave: last}}]", "tests: [{name: a, pod: {}, expect: {leave: late}}]",

@@ -16,8 +16,7 @@ func hides(a, b *decision.NodeRule) bool {
 
 // hidesPods is hides for rules about pods.
 func hidesPods(a, b *decision.PodRule) bool {
-	return a.DaemonSets == b.DaemonSets && (!a.Singletons || b.Singletons) &&
-		covers(a.Namespaces, b.Namespaces, widerPattern) &&
+	return a.DaemonSets == b.DaemonSets && covers(a.Namespaces, b.Namespaces, widerPattern) &&
 		covers(a.Pods, b.Pods, widerSelector) && covers(a.Annotations, b.Annotations, widerSelector)
 }
 
