@@ -77,6 +77,11 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		},
 
 		{
+			name: "rollouts without the policies that limit them", args: []string{queue, "--set=surgeSingletons=true,admissionPolicy.create=false"},
+			notes: []string{"the ServiceAccount may patch every Deployment"}, env: map[string]string{"SURGE_SINGLETONS": "true"},
+		},
+
+		{
 			name: "all values of NTH", files: []string{nthValues}, imds: true, notes: []string{"windowsTolerations: targetNodeOs does not name windows"},
 			env: map[string]string{"WORKERS": "", "ENABLE_PROMETHEUS_SERVER": "false", "ENABLE_PROBES_SERVER": "false", "ENABLE_REBALANCE_DRAINING": "false"},
 		},

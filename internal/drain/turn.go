@@ -154,7 +154,7 @@ func (p podState) turnWords() string {
 			words += ", without a replacement first: " + p.surge.why
 		}
 		return words
-	default:
-		return "it " + p.turn.String()
+	case lastOrder, end:
 	}
+	return "it " + p.turn.String()
 }
