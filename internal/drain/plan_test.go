@@ -287,7 +287,7 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 			t.Fatalf("a deletion with grace %s", m.grace)
 		case m.kind == stepDelete && (terms.Deadline.IsZero() || terms.Patient):
 			t.Fatalf("forced without a deadline: %+v", m)
-		case m.kind == stepEvict && terms.Patient && m.grace < p.grace && !(p.ownGrace && m.grace == 0):
+		case m.kind == stepEvict && terms.Patient && m.grace < p.grace && (!p.ownGrace || m.grace != 0):
 			t.Fatalf("grace %s of %s, in patience", m.grace, p.grace)
 		case m.kind == stepEvict && p.tier == last && (terms.Deadline.IsZero() || now.Before(terms.Deadline.Add(-p.grace-margin))):
 			t.Fatalf("asked before its last moment: %+v", m)

@@ -141,20 +141,15 @@ func (p podState) changesAt(now time.Time) (at time.Time) {
 
 // turnWords say in the log when a pod leaves, and who wants it so. They are empty for most pods.
 func (p podState) turnWords() string {
-	switch p.tier {
-	case self, own:
+	switch {
+	case p.tier >= own:
 		return "this program's own pod goes last"
-	case critical:
+	case p.tier == critical:
 		return "it is critical to the system, and goes after the others"
-	case first, workload:
+	case p.tier <= workload:
 		return ""
-	case last:
-		words := "it " + p.turn.String()
-		if p.surge.why != "" {
-			words += ", without a replacement first: " + p.surge.why
-		}
-		return words
-	case lastOrder, end:
+	case p.tier == last && p.surge.why != "":
+		return "it " + p.turn.String() + ", without a replacement first: " + p.surge.why
 	}
 	return "it " + p.turn.String()
 }

@@ -325,7 +325,7 @@ func TestThePodOfADaemonSetIsAskedOnce(t *testing.T) {
 				made++
 				name, _, _ := strings.Cut(gone.Name, "-")
 				s.pod(fmt.Sprintf("%s-%d", name, made), func(p *corev1.Pod) {
-					p.ObjectMeta.OwnerReferences, p.Labels, p.Annotations, p.Spec = gone.OwnerReferences, gone.Labels, gone.Annotations, gone.Spec
+					p.OwnerReferences, p.Labels, p.Annotations, p.Spec = gone.OwnerReferences, gone.Labels, gone.Annotations, gone.Spec
 				}, created(time.Now()))
 			}
 		}
