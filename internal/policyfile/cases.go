@@ -95,14 +95,17 @@ func (t Test) Run(p decision.Policy) Outcome {
 	return got
 }
 
+// runPod is about a drain with a deadline.
 func (t Test) runPod(rules decision.Rules) Outcome {
-	switch rule := rules.PodRuleFor(*t.Pod); {
-	case rule != nil:
-		return Outcome{Rule: rule.Name, Leave: rule.Leave.String()}
-	case t.Pod.DaemonSet:
-		return Outcome{Rule: noRule, Leave: never}
+	turn := rules.TurnOf(*t.Pod, true, time.Now())
+	got := Outcome{Rule: noRule, Leave: turn.Leave.String()}
+	if rule := rules.PodRuleFor(*t.Pod); rule != nil {
+		got.Rule = rule.Name
 	}
-	return Outcome{Rule: noRule, Leave: decision.LeaveNow.String()}
+	if turn.Stays {
+		got.Leave = leavesNever
+	}
+	return got
 }
 
 // Differences say what of an outcome is not as the test wants it; none: the test passes.
