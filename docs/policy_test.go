@@ -76,7 +76,9 @@ type policyCase struct {
 }
 
 // forNodePool are the labels of a node of Karpenter.
-func forNodePool(name string) map[string]string { return map[string]string{"karpenter.sh/nodepool": name} }
+func forNodePool(name string) map[string]string {
+	return map[string]string{"karpenter.sh/nodepool": name}
+}
 
 const (
 	retirement = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
@@ -116,18 +118,24 @@ var examplesOfPolicies = map[string][]policyCase{
 		{kind: notice.SpotInterruption, do: decision.Drain},
 	},
 	"By the labels of the node, and patiently": {
-		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"tier": "critical"}, do: decision.Drain,
-			check: func(d decision.Decision, _ decision.Policy) bool { return d.Terms.Patient }},
-		{kind: notice.ScheduledChange, start: 48 * time.Hour, do: decision.Drain,
-			check: func(d decision.Decision, _ decision.Policy) bool { return !d.Terms.Patient }},
+		{
+			kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"tier": "critical"}, do: decision.Drain,
+			check: func(d decision.Decision, _ decision.Policy) bool { return d.Terms.Patient },
+		},
+		{
+			kind: notice.ScheduledChange, start: 48 * time.Hour, do: decision.Drain,
+			check: func(d decision.Decision, _ decision.Policy) bool { return !d.Terms.Patient },
+		},
 	},
 	"Recommendations for one node pool": {
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("stateless"), do: decision.Drain},
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("databases"), do: decision.Drop},
 	},
 	"Local data stays through a maintenance": {
-		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"storage": "local"}, do: decision.Drop,
-			check: func(d decision.Decision, _ decision.Policy) bool { return d.Why == decision.WhyNotifiedByRule }},
+		{
+			kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"storage": "local"}, do: decision.Drop,
+			check: func(d decision.Decision, _ decision.Policy) bool { return d.Why == decision.WhyNotifiedByRule },
+		},
 		{kind: notice.ScheduledChange, start: 48 * time.Hour, do: decision.Drain},
 	},
 	"Karpenter's nodes end by themselves": {

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -101,17 +100,17 @@ var aReboot = decision.NodeRule{
 	Do: decision.Draining, Before: 30 * time.Minute,
 }
 
-// reboot is a message about a reboot in so long.
-func (s *story) reboot(in time.Duration) string {
+// reboot is a message about a reboot in ten hours.
+func (s *story) reboot() string {
 	s.Helper()
-	at := time.Now().Add(in).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
+	at := time.Now().Add(10 * time.Hour).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
 	return s.body("health-reboot-scheduled", theID, "Fri, 27 Nov 2026 06:00:00 GMT", at)
 }
 
 func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
 		stop := s.lead()
-		s.send(s.reboot(10 * time.Hour))
+		s.send(s.reboot())
 		s.after(5 * time.Minute)
 		i := s.intent()
 		if !i.HeldBack || s.node().Spec.Unschedulable || s.left() != 0 || i.Entries[0].Rule != "reboot-late" {
@@ -149,7 +148,7 @@ func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
 func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
-		s.send(s.reboot(10 * time.Hour))
+		s.send(s.reboot())
 		s.after(time.Hour)
 		s.send(s.body("health-maintenance-completed", theID))
 		s.after(2 * time.Second)
@@ -162,7 +161,7 @@ func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
 func TestAnUrgentNoticeDoesNotWaitForAnother(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
-		s.send(s.reboot(10 * time.Hour))
+		s.send(s.reboot())
 		s.after(time.Hour)
 		s.send(s.body("spot-interruption", theID))
 		s.after(time.Second)
@@ -176,7 +175,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("an earlier time", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot(10 * time.Hour))
+			s.send(s.reboot())
 			s.after(time.Hour)
 			sooner := aReboot
 			sooner.Before = 9*time.Hour - time.Minute
@@ -194,7 +193,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("none any more", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot(10 * time.Hour))
+			s.send(s.reboot())
 			s.after(time.Hour)
 			p.set()
 			s.after(time.Second)
@@ -206,7 +205,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("to ignore it", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot(10 * time.Hour))
+			s.send(s.reboot())
 			s.after(time.Hour)
 			ignoring := aReboot
 			ignoring.Do, ignoring.Before = decision.Ignoring, -1
@@ -218,7 +217,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("of the next leader", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			stop := s.lead()
-			s.send(s.reboot(10 * time.Hour))
+			s.send(s.reboot())
 			s.after(time.Hour)
 			stop()
 			ignoring := aReboot
@@ -233,7 +232,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.drain.takes = time.Hour
 			s.lead()
-			s.send(s.reboot(10 * time.Hour))
+			s.send(s.reboot())
 			s.after(9*time.Hour + 45*time.Minute)
 			ignoring := aReboot
 			ignoring.Do, ignoring.Before = decision.Ignoring, -1
@@ -334,7 +333,7 @@ func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
 		}
 		f.after(5 * time.Second)
 		for _, even := range []bool{true, false} {
-			if out, waiting := f.numbers(cordoned, even), f.numbers(inState(cluster.StateWaiting), even); out != 2 || waiting != 3 {
+			if out, waiting := f.numbers(cordoned, even), f.numbers(waits, even); out != 2 || waiting != 3 {
 				t.Fatalf("even %t: %d out of use, %d wait; want 2 and 3", even, out, waiting)
 			}
 		}
@@ -349,14 +348,14 @@ func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
 			t.Errorf("%d of the other zone are out of use", out)
 		}
 		// What is urgent goes beyond the limit.
-		waits := f.nodes(inState(cluster.StateWaiting))[0]
-		f.send(f.body("spot-interruption", f.ids[waits]))
+		one := f.nodes(waits)[0]
+		f.send(f.body("spot-interruption", f.ids[one]))
 		f.after(2 * time.Second)
-		if !slices.Contains(f.nodes(cordoned), waits) {
+		if !slices.Contains(f.nodes(cordoned), one) {
 			t.Error("the node of a spot warning is not cordoned")
 		}
 		f.after(2 * time.Hour) // as long as they wait at most
-		if waiting := f.nodes(inState(cluster.StateWaiting)); len(waiting) != 0 {
+		if waiting := f.nodes(waits); len(waiting) != 0 {
 			t.Errorf("%v still wait", waiting)
 		}
 	}, limited)

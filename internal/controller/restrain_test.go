@@ -48,15 +48,13 @@ func (f *fleet) nodes(is func(*corev1.Node) bool) (numbers []int) {
 
 func cordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
 
-func inState(state string) func(*corev1.Node) bool {
-	return func(n *corev1.Node) bool { return n.Labels[cluster.StateLabel] == state }
-}
+func waits(n *corev1.Node) bool { return n.Labels[cluster.StateLabel] == cluster.StateWaiting }
 
 // want checks how many nodes are cordoned, and how many are held back.
 func (f *fleet) want(out, heldBack int) {
 	f.Helper()
 	held, why := f.c.HeldBack()
-	if c, w := f.nodes(cordoned), f.nodes(inState(cluster.StateWaiting)); len(c) != out || len(w) != heldBack || held != heldBack {
+	if c, w := f.nodes(cordoned), f.nodes(waits); len(c) != out || len(w) != heldBack || held != heldBack {
 		f.Fatalf("cordoned %v, waiting %v, held back %d (%s); want %d cordoned, %d held back", c, w, held, why, out, heldBack)
 	}
 }

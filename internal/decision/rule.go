@@ -23,8 +23,8 @@ type NodeRule struct {
 
 	// Kinds are those of the notices that it is about; empty: all but launches.
 	Kinds []notice.Kind
-	// Codes are patterns, in which * stands for any characters, for the code of a scheduled change or the status checks that
-	// fail, as Notice.Detail has them; empty: any.
+	// Codes are patterns, in which * stands for any characters, for the code of a scheduled change or the
+	// status checks that fail, as Notice.Detail has them; empty: any.
 	Codes []string
 	// Nodes select nodes by their labels: one of them has to match; empty: all nodes.
 	Nodes []Selector
@@ -213,7 +213,9 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 //
 // It never begins after latest.
 func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
-	t := intent.Terms{Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second)}
+	t := intent.Terms{
+		Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second),
+	}
 	due := time.Time{}
 	if r.Before >= 0 && !start.IsZero() {
 		due = start.Add(-r.Before)

@@ -158,10 +158,24 @@ func TestPatterns(t *testing.T) {
 		pattern, text string
 		want          bool
 	}{
-		{"", "", true}, {"", "a", false}, {"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "abc", true},
-		{"a*", "abc", true}, {"a*", "ba", false}, {"*c", "abc", true}, {"*c", "abcd", false}, {"*b*", "abc", true},
-		{"*_REBOOT_*", rebootCode, true}, {"*_POWER_*", rebootCode, false}, {"a*b*c", "a-b-b-c", true}, {"a*bc*c", "abc", false},
-		{"ab*ab", "ab", false}, {"ab*ab", "abab", true}, {"**", "x", true},
+		{"", "", true},
+		{"", "a", false},
+		{"a", "a", true},
+		{"a", "ab", false},
+		{"*", "", true},
+		{"*", "abc", true},
+		{"a*", "abc", true},
+		{"a*", "ba", false},
+		{"*c", "abc", true},
+		{"*c", "abcd", false},
+		{"*b*", "abc", true},
+		{"*_REBOOT_*", rebootCode, true},
+		{"*_POWER_*", rebootCode, false},
+		{"a*b*c", "a-b-b-c", true},
+		{"a*bc*c", "abc", false},
+		{"ab*ab", "ab", false},
+		{"ab*ab", "abab", true},
+		{"**", "x", true},
 	} {
 		if got := MatchesPattern(tt.pattern, tt.text); got != tt.want {
 			t.Errorf("%q and %q: %t", tt.pattern, tt.text, got)

@@ -53,5 +53,6 @@ func policyFits(f *Facts) verdict {
 	case f.Nodes.Err != nil:
 		return unknown("whether the rules of the policy select nodes", f.Nodes.Err)
 	}
-	return ok("%s and %s of %s", count(len(p.Rules.Nodes), "rule")+" for nodes", count(len(p.Rules.Pods), "rule")+" for pods", p.From)
+	return ok("%s for nodes and %s for pods of %s",
+		count(len(p.Rules.Nodes), "rule"), count(len(p.Rules.Pods), "rule"), p.From)
 }

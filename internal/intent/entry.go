@@ -34,7 +34,7 @@ type Entry struct {
 func (e Entry) with(more Entry) Entry {
 	switch {
 	case more.Kind != notice.ScheduledChange || more.Time.Equal(e.Time):
-		e.Deadline, e.Terms = Earlier(e.Deadline, more.Deadline), e.Terms.join(more.Terms)
+		e.Deadline, e.Terms = Earlier(e.Deadline, more.Deadline), e.join(more.Terms)
 	case more.Time.After(e.Time):
 		e.Deadline, e.Time, e.Terms = more.Deadline, more.Time, more.Terms
 	}

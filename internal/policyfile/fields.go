@@ -179,8 +179,8 @@ func (rule *podRule) value() value {
 				"them leave.", false, boolean(&rule.DaemonSets),
 		},
 		{
-			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. end: after " +
-				"all others. last: at the last moment that its grace period allows. surged: when its workload has rolled " +
+			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. " +
+				"end: after all others. last: at the last moment that its grace period allows. surged: when its workload has rolled " +
 				"out a replacement.", true, oneOf(&rule.Leave, departures...),
 		},
 		{
