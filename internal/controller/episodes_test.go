@@ -518,6 +518,32 @@ func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {
 	})
 }
 
+// The Node is deleted in the middle of its drain, and SQS delivers the message again: it is held for a
+// Node for a shorter time than the drain waits for the next one.
+func TestARepeatedMessageCompletesNoHookThatADrainHas(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		again := s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", s.aws.LifecycleActions()[0].Token)
+		s.after(100 * time.Second)
+		s.remove(theNode)
+		s.send(again)
+		s.after(time.Minute)
+		s.wantHook(awssim.Active)
+		s.register(theNode, "again")
+		s.after(time.Minute)
+		if s.wantHook(awssim.Active); !s.isCordoned(theNode) {
+			t.Error("the next Node is not cordoned")
+		}
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Completed)
+		if s.calls("CompleteLifecycleAction") != 1 || s.left() != 0 {
+			t.Errorf("%d completions, %d messages left", s.calls("CompleteLifecycleAction"), s.left())
+		}
+	})
+}
+
 func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
