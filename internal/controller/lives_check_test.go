@@ -61,6 +61,8 @@ const (
 	recovered = 90 * time.Second
 	// A denied description of hooks is asked for again after 10 minutes.
 	remembered = 11 * time.Minute
+	// A sweep comes within this time, or one that knows that an event before it is of before.
+	betweenSweeps = 50 * time.Second
 )
 
 // A post is a notice as the world knows it.
@@ -214,8 +216,9 @@ func (w *world) led(from, to time.Time) bool {
 // holds reports whether the deadline of a notice, about this life of its machine,
 // still counts. What replaces it has to be known for that. w.mu is held.
 func (w *world) holds(p *post, now time.Time) bool {
-	// A hook waits for the instance, whether that was stopped or not. A block ends for what runs in it.
-	another := p.life != p.m.life && p.kind != "hook" && p.kind != "block"
+	// A hook waits for the instance, whether that was stopped or not; a forged one is not told from it.
+	// A block ends for what runs in it.
+	another := p.life != p.m.life && p.kind != "hook" && !strings.HasPrefix(p.kind, "forged hook") && p.kind != "block"
 	known := p.visible
 	if !p.earliest.IsZero() && p.earliest.Before(known) {
 		known = p.earliest
@@ -402,11 +405,16 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		reason := func(at time.Time) bool {
 			return !at.After(now) && (at.After(r.uncordoned) || w.calm(at, r.uncordoned) < nearly)
 		}
-		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && reason(p.visible) }) || slices.ContainsFunc(w.leaders, reason) {
+		told := func(is func(at time.Time) bool) bool {
+			return slices.ContainsFunc(w.posts, func(p *post) bool {
+				return p.m == r.m && (is(p.visible) || !p.swept.IsZero() && is(p.swept.Add(-w.hookTime())))
+			})
+		}
+		if told(reason) || slices.ContainsFunc(w.leaders, reason) {
 			r.fights = 0
 			return
 		}
-		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && p.visible.After(r.foughtAt) && !p.visible.After(now) }) {
+		if told(func(at time.Time) bool { return at.After(r.foughtAt) && !at.After(now) }) {
 			r.fights = 0 // a notice since may have begun a new episode
 		}
 		r.foughtAt = now
@@ -853,10 +861,22 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 		}) {
 			continue
 		}
-		// No sweep came between two actions of one hook: it cannot tell them apart.
+		// No sweep came between two actions of one hook: it cannot tell them apart. Without names a new
+		// leader cannot either.
 		if p.lost && slices.ContainsFunc(actions, func(o awssim.LifecycleAction) bool {
-			gap := a.Started.Sub(o.Ended)
-			return o.InstanceID == a.InstanceID && o.Hook == a.Hook && !o.Ended.IsZero() && gap >= 0 && gap < 40*time.Second
+			if o.InstanceID != a.InstanceID || o.Hook != a.Hook || o.Ended.IsZero() || a.Started.Before(o.Ended) {
+				return false
+			}
+			if w.h.options.othersHook {
+				return w.calm(o.Ended, a.Started) < betweenSweeps
+			}
+			from := o.Ended
+			for _, began := range w.began {
+				if began.Before(a.Ended) {
+					from = later(from, began)
+				}
+			}
+			return w.calm(from, a.Started) < betweenSweeps
 		}) {
 			continue
 		}
