@@ -235,6 +235,14 @@ func (w *world) holds(p *post, now time.Time) bool {
 	})
 }
 
+// knownAt is when a notice is known: when it comes, or a sweep asks for its hook before. w.mu is held.
+func (w *world) knownAt(p *post) time.Time {
+	if found := p.swept.Add(-w.hookTime()); !p.swept.IsZero() && found.Before(p.visible) {
+		return found
+	}
+	return p.visible
+}
+
 // near is a notice whose deadline lets a pod of that grace be forced; nil if there is
 // none. w.mu is held.
 func (w *world) near(m *machine, grace time.Duration, now time.Time) *post {
@@ -407,7 +415,7 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		}
 		told := func(is func(at time.Time) bool) bool {
 			return slices.ContainsFunc(w.posts, func(p *post) bool {
-				return p.m == r.m && (is(p.visible) || !p.swept.IsZero() && is(p.swept.Add(-w.hookTime())))
+				return p.m == r.m && (is(p.visible) || is(w.knownAt(p)))
 			})
 		}
 		if told(reason) || slices.ContainsFunc(w.leaders, reason) {
@@ -517,7 +525,7 @@ func (w *world) openNodes(p *post, now time.Time, when string, node func(name st
 func (w *world) opened(p *post) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
 		return r.m == p.m && slices.ContainsFunc(w.posts, func(before *post) bool {
-			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(before.visible)
+			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(w.knownAt(before))
 		})
 	})
 }
