@@ -82,6 +82,8 @@ type post struct {
 	token    string
 	done     time.Time // when its hook was completed
 	change   string
+	event    string    // the id by which EC2 lists the change
+	first    bool      // it announces the change
 	over     bool      // the change is over for the machine
 	swept    time.Time // the deadline of its hook, if a sweep has found it: asking begins its timeout anew
 	rebooted bool      // so that its change is over
@@ -415,7 +417,7 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		}
 		told := func(is func(at time.Time) bool) bool {
 			return slices.ContainsFunc(w.posts, func(p *post) bool {
-				return p.m == r.m && (is(p.visible) || is(w.knownAt(p)))
+				return p.m == r.m && (is(p.visible) || is(w.knownAt(p)) || slices.ContainsFunc(w.polled[p.event], is))
 			})
 		}
 		if told(reason) || slices.ContainsFunc(w.leaders, reason) {
@@ -686,7 +688,7 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 		if m.life != life || m.state != "running" || m.pool {
 			return
 		}
-		if w.calm(since, now) < heard {
+		if w.calm(since, now) < heard || w.h.options.polls && w.troubled("EC2 denied", remembered) {
 			if tries++; tries < 20 {
 				w.after(heard, look)
 			}
@@ -922,6 +924,9 @@ func (w *world) checkStops() {
 		for _, p := range w.posts {
 			if p.m == r.m {
 				reasons[uid]++
+				if w.h.options.polls && p.kind == "change" { // EC2 tells of it too
+					reasons[uid]++
+				}
 			}
 		}
 	}

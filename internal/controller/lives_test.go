@@ -45,6 +45,8 @@ type livesOptions struct {
 	sweeps                                                   bool
 	loses                                                    bool // half of the events of termination hooks
 	changesHappen                                            bool // a scheduled change reboots or stops its machine
+	polls                                                    bool // EC2 lists the scheduled changes
+	losesNews                                                bool // then, half of their announcements by AWS Health
 }
 
 // An owner keeps pods running.
@@ -62,7 +64,7 @@ func (o livesOptions) String() string {
 	on := []string{fmt.Sprintf("hooks time out after %s and %s, instances stop in %s", o.hookTimeout, o.launchTimeout, o.shutdown)}
 	for name, set := range map[string]bool{
 		"tag check": o.tagCheck, "delete foreign messages": o.deleteForeign, "heartbeats": o.heartbeats, "taints and labels": o.marks,
-		"sweeps": o.sweeps, "events are lost": o.loses, "changes happen": o.changesHappen,
+		"sweeps": o.sweeps, "events are lost": o.loses, "polls": o.polls, "announcements are lost": o.losesNews, "changes happen": o.changesHappen,
 		"out-of-service taint": o.outOfService, "a hook of others": o.othersHook, "a launch hook": o.launchHook, "disorder": o.disorder,
 		fmt.Sprintf("the first %d machines in a block", o.block): o.block > 0,
 		fmt.Sprint("max unready ", o.maxUnready):                 o.maxUnready > 0, fmt.Sprint("workers ", o.workers): o.workers > 0,
@@ -337,6 +339,8 @@ func shrink(t *testing.T, h *history, found []violation) (*history, []violation)
 		func(o *livesOptions) { o.othersHook = false },
 		func(o *livesOptions) { o.loses = false },
 		func(o *livesOptions) { o.sweeps = o.loses },
+		func(o *livesOptions) { o.losesNews = false },
+		func(o *livesOptions) { o.polls = o.losesNews },
 		func(o *livesOptions) { o.changesHappen = false },
 		func(o *livesOptions) { o.launchHook = false },
 		func(o *livesOptions) { o.heartbeats = false },
