@@ -537,8 +537,9 @@ func (w *world) opened(p *post) bool {
 // with the memory of the replicas that saw it go. w.mu is held.
 func (w *world) forgotten(p *post, next *nodeRecord) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
-		// A new leader does not know that the instance had a Node, and may delete its notice as foreign.
-		foreign := w.h.options.deleteForeign && r.deleted.Before(p.visible)
+		// A new leader does not know that the instance had a Node, and may delete its notice as foreign; also
+		// one that was in flight, and is delivered again, unless the tag tells whose the instance is.
+		foreign := w.h.options.deleteForeign && (r.deleted.Before(p.visible) || !w.h.options.tagCheck)
 		done := foreign || !p.done.IsZero() || !r.finished.Before(p.visible) // a node that is empty is done with at once
 		during := func(at time.Time) bool { return !at.Before(r.deleted) && !at.After(next.since.Add(followIn)) }
 		return done && r.m == p.m && !r.deleted.IsZero() &&
