@@ -65,5 +65,8 @@ func holding(i intent.Intent, node *corev1.Node, now time.Time) intent.Intent {
 		i.Cordoned = false // a later cordon is somebody else's
 		i = i.Forget(func(intent.Entry) bool { return true })
 	}
+	if i.UncordonedHeldBack(node.Spec.Unschedulable) {
+		i.Cordoned = false
+	}
 	return i.Current(now)
 }

@@ -69,8 +69,8 @@ func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
 	}
 }
 
-// Uncordoned returns the nodes that somebody else has uncordoned after their drain: the
-// intent still says that we cordoned them.
+// Uncordoned returns the nodes that somebody else has uncordoned after their drain, or while the next
+// drain is held back: the intent still says that we cordoned them.
 func (c *Cluster) Uncordoned() []Ref {
 	var refs []Ref
 	for _, obj := range c.nodes.GetStore().List() {
@@ -79,7 +79,7 @@ func (c *Cluster) Uncordoned() []Ref {
 			continue
 		}
 		i, ok, err := ReadIntent(node)
-		if ok && err == nil && i.UncordonedAfter(node.Spec.Unschedulable) && i.Serves(c.queue) {
+		if ok && err == nil && (i.UncordonedAfter(false) || i.UncordonedHeldBack(false)) && i.Serves(c.queue) {
 			refs = append(refs, RefOf(node))
 		}
 	}

@@ -227,7 +227,7 @@ func (c *Controller) act(
 	case decision.Finish:
 		return c.finish(ctx, log, f)
 	case decision.Complete:
-		return c.complete(ctx, log, hookOf(n, id, d))
+		return c.completeUncarried(ctx, log, hookOf(n, id, d))
 	case decision.Launch:
 		return c.awaitReady(ctx, log, n, id, d)
 	case decision.Hold, decision.Reject:

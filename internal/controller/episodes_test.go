@@ -13,7 +13,9 @@ import (
 	"github.com/aws/smithy-go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
@@ -518,6 +520,32 @@ func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {
 	})
 }
 
+// The Node is deleted in the middle of its drain, and SQS delivers the message again: it is held for a
+// Node for a shorter time than the drain waits for the next one.
+func TestARepeatedMessageCompletesNoHookThatADrainHas(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		again := s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", s.aws.LifecycleActions()[0].Token)
+		s.after(100 * time.Second)
+		s.remove(theNode)
+		s.send(again)
+		s.after(time.Minute)
+		s.wantHook(awssim.Active)
+		s.register(theNode, "again")
+		s.after(time.Minute)
+		if s.wantHook(awssim.Active); !s.isCordoned(theNode) {
+			t.Error("the next Node is not cordoned")
+		}
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Completed)
+		if s.calls("CompleteLifecycleAction") != 1 || s.left() != 0 {
+			t.Errorf("%d completions, %d messages left", s.calls("CompleteLifecycleAction"), s.left())
+		}
+	})
+}
+
 func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
@@ -965,6 +993,26 @@ func TestAScheduledChange(t *testing.T) {
 			}
 			if n := len(s.drain.all()); n != before || s.isCordoned(theNode) {
 				t.Errorf("%d drains more, cordoned %t", n-before, s.isCordoned(theNode))
+			}
+		})
+	})
+	t.Run("that is over during the drain of another leader is not drained for again", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = 12 * time.Hour
+			stop := s.lead()
+			s.send(s.maintenance(24 * time.Hour))
+			s.after(time.Minute)
+			stop()
+			s.lead()
+			s.after(time.Minute)
+			s.beforePatch.Store(new(clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+				time.Sleep(500 * time.Millisecond) // the drain has ended, and the node still carries the notice
+				return false, nil, nil
+			})))
+			s.send(s.body("health-maintenance-completed", theID))
+			s.after(time.Minute)
+			if s.isCordoned(theNode) || s.c.Load().Drains > 0 || len(s.drain.all()) != 2 {
+				t.Errorf("cordoned %t, %d drains go on, there were %d", s.isCordoned(theNode), s.c.Load().Drains, len(s.drain.all()))
 			}
 		})
 	})

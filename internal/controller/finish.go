@@ -31,7 +31,6 @@ func (c *Controller) finish(ctx context.Context, log *slog.Logger, f resolution)
 			if err := nd.await(ctx); err != nil {
 				return err
 			}
-			continue
 		}
 		node, there := c.Cluster.Look(ref)
 		if !there || f.state == decision.NotKnown {

@@ -95,6 +95,23 @@ func (c *Controller) completeHooks(
 	}
 }
 
+// completeUncarried completes a hook, unless a drain carries it, of a Node that was deleted maybe. That
+// drain completes it then, and is waited for: the next Node of the instance is drained before.
+func (c *Controller) completeUncarried(ctx context.Context, log *slog.Logger, h intent.Hook) error {
+	c.mu.Lock()
+	var with *nodeDrain
+	for _, nd := range c.drains {
+		if i, _ := nd.current(); i.HasHook(h) {
+			with = nd
+		}
+	}
+	c.mu.Unlock()
+	if with != nil {
+		return with.await(ctx)
+	}
+	return c.complete(ctx, log, h)
+}
+
 // complete completes a hook; see asg.Hooks. A hook that Auto Scaling refuses for good
 // counts as completed: trying again would never end.
 func (c *Controller) complete(ctx context.Context, log *slog.Logger, h intent.Hook) error {

@@ -29,7 +29,7 @@ func (c *Controller) join(
 	case err != nil:
 		return err
 	case hook == hookPending && len(joined) == 0:
-		return c.complete(ctx, log, hookOf(n, id, d))
+		return c.completeUncarried(ctx, log, hookOf(n, id, d))
 	case hook == hookLeftOut:
 		log.Warn("the node carries too many lifecycle hooks: this one is completed when its message is done",
 			"hook", n.Hook.Name, "group", n.Hook.Group)

@@ -61,6 +61,8 @@ const (
 	recovered = 90 * time.Second
 	// A denied description of hooks is asked for again after 10 minutes.
 	remembered = 11 * time.Minute
+	// A sweep comes within this time, or one that knows that an event before it is of before.
+	betweenSweeps = 50 * time.Second
 )
 
 // A post is a notice as the world knows it.
@@ -80,6 +82,8 @@ type post struct {
 	token    string
 	done     time.Time // when its hook was completed
 	change   string
+	event    string    // the id by which EC2 lists the change
+	first    bool      // it announces the change
 	over     bool      // the change is over for the machine
 	swept    time.Time // the deadline of its hook, if a sweep has found it: asking begins its timeout anew
 	rebooted bool      // so that its change is over
@@ -214,8 +218,9 @@ func (w *world) led(from, to time.Time) bool {
 // holds reports whether the deadline of a notice, about this life of its machine,
 // still counts. What replaces it has to be known for that. w.mu is held.
 func (w *world) holds(p *post, now time.Time) bool {
-	// A hook waits for the instance, whether that was stopped or not. A block ends for what runs in it.
-	another := p.life != p.m.life && p.kind != "hook" && p.kind != "block"
+	// A hook waits for the instance, whether that was stopped or not; a forged one is not told from it.
+	// A block ends for what runs in it.
+	another := p.life != p.m.life && p.kind != "hook" && !strings.HasPrefix(p.kind, "forged hook") && p.kind != "block"
 	known := p.visible
 	if !p.earliest.IsZero() && p.earliest.Before(known) {
 		known = p.earliest
@@ -230,6 +235,14 @@ func (w *world) holds(p *post, now time.Time) bool {
 		return next.m == p.m && next.change == p.change && next.at.After(p.at) && w.calm(next.visible, now) >= heard &&
 			(!next.visible.Before(p.visible) || !w.led(next.visible, now)) // no Node may have been there to carry it
 	})
+}
+
+// knownAt is when a notice is known: when it comes, or a sweep asks for its hook before. w.mu is held.
+func (w *world) knownAt(p *post) time.Time {
+	if found := p.swept.Add(-w.hookTime()); !p.swept.IsZero() && found.Before(p.visible) {
+		return found
+	}
+	return p.visible
 }
 
 // near is a notice whose deadline lets a pod of that grace be forced; nil if there is
@@ -402,11 +415,16 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		reason := func(at time.Time) bool {
 			return !at.After(now) && (at.After(r.uncordoned) || w.calm(at, r.uncordoned) < nearly)
 		}
-		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && reason(p.visible) }) || slices.ContainsFunc(w.leaders, reason) {
+		told := func(is func(at time.Time) bool) bool {
+			return slices.ContainsFunc(w.posts, func(p *post) bool {
+				return p.m == r.m && (is(p.visible) || is(w.knownAt(p)) || slices.ContainsFunc(w.polled[p.event], is))
+			})
+		}
+		if told(reason) || slices.ContainsFunc(w.leaders, reason) {
 			r.fights = 0
 			return
 		}
-		if slices.ContainsFunc(w.posts, func(p *post) bool { return p.m == r.m && p.visible.After(r.foughtAt) && !p.visible.After(now) }) {
+		if told(func(at time.Time) bool { return at.After(r.foughtAt) && !at.After(now) }) {
 			r.fights = 0 // a notice since may have begun a new episode
 		}
 		r.foughtAt = now
@@ -509,7 +527,7 @@ func (w *world) openNodes(p *post, now time.Time, when string, node func(name st
 func (w *world) opened(p *post) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
 		return r.m == p.m && slices.ContainsFunc(w.posts, func(before *post) bool {
-			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(before.visible)
+			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(w.knownAt(before))
 		})
 	})
 }
@@ -519,8 +537,9 @@ func (w *world) opened(p *post) bool {
 // with the memory of the replicas that saw it go. w.mu is held.
 func (w *world) forgotten(p *post, next *nodeRecord) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
-		// A new leader does not know that the instance had a Node, and may delete its notice as foreign.
-		foreign := w.h.options.deleteForeign && r.deleted.Before(p.visible)
+		// A new leader does not know that the instance had a Node, and may delete its notice as foreign; also
+		// one that was in flight, and is delivered again, unless the tag tells whose the instance is.
+		foreign := w.h.options.deleteForeign && (r.deleted.Before(p.visible) || !w.h.options.tagCheck)
 		done := foreign || !p.done.IsZero() || !r.finished.Before(p.visible) // a node that is empty is done with at once
 		during := func(at time.Time) bool { return !at.Before(r.deleted) && !at.After(next.since.Add(followIn)) }
 		return done && r.m == p.m && !r.deleted.IsZero() &&
@@ -670,7 +689,7 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 		if m.life != life || m.state != "running" || m.pool {
 			return
 		}
-		if w.calm(since, now) < heard {
+		if w.calm(since, now) < heard || w.h.options.polls && w.troubled("EC2 denied", remembered) {
 			if tries++; tries < 20 {
 				w.after(heard, look)
 			}
@@ -853,10 +872,22 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 		}) {
 			continue
 		}
-		// No sweep came between two actions of one hook: it cannot tell them apart.
+		// No sweep came between two actions of one hook: it cannot tell them apart. Without names a new
+		// leader cannot either.
 		if p.lost && slices.ContainsFunc(actions, func(o awssim.LifecycleAction) bool {
-			gap := a.Started.Sub(o.Ended)
-			return o.InstanceID == a.InstanceID && o.Hook == a.Hook && !o.Ended.IsZero() && gap >= 0 && gap < 40*time.Second
+			if o.InstanceID != a.InstanceID || o.Hook != a.Hook || o.Ended.IsZero() || a.Started.Before(o.Ended) {
+				return false
+			}
+			if w.h.options.othersHook {
+				return w.calm(o.Ended, a.Started) < betweenSweeps
+			}
+			from := o.Ended
+			for _, began := range w.began {
+				if began.Before(a.Ended) {
+					from = later(from, began)
+				}
+			}
+			return w.calm(from, a.Started) < betweenSweeps
 		}) {
 			continue
 		}
@@ -894,6 +925,9 @@ func (w *world) checkStops() {
 		for _, p := range w.posts {
 			if p.m == r.m {
 				reasons[uid]++
+				if w.h.options.polls && p.kind == "change" { // EC2 tells of it too
+					reasons[uid]++
+				}
 			}
 		}
 	}

@@ -91,6 +91,9 @@ func drawHistory(seed uint64) *history {
 	if !slices.Contains(knownLives, seed) && !slices.Contains(laterLives, seed) {
 		draw{rand.New(rand.NewPCG(seed, 16)), d.h}.absence()
 	}
+	if !slices.Contains(slices.Concat(knownLives, laterLives, recentLives), seed) {
+		draw{rand.New(rand.NewPCG(seed, 17)), d.h}.polls()
+	}
 	return d.h
 }
 
@@ -164,6 +167,13 @@ func (d draw) absence() {
 	d.add(at, step{what: doAnnounce, m: d.machine(), text: "stop", d: d.between(3*time.Minute, 20*time.Minute)})
 	d.add(at+d.between(time.Minute, 4*time.Minute), step{what: doLeader, m: -1, d: d.between(20*time.Minute, 2*time.Hour)})
 	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+}
+
+// polls makes EC2 a source of what AWS Health tells, or does not.
+func (d draw) polls() {
+	o := &d.h.options
+	o.polls = d.chance(0.4)
+	o.losesNews = o.polls && d.chance(0.5)
 }
 
 func (d draw) chance(p float64) bool { return d.Float64() < p }

@@ -36,8 +36,10 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/status"
 	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -90,7 +92,8 @@ type machine struct {
 
 	mail      time.Duration // by which events about it come late
 	mailTwice bool
-	changes   int // scheduled changes so far
+	changes   int                     // scheduled changes so far
+	events    []awssim.ScheduledEvent // as EC2 lists them
 }
 
 func (m *machine) runs() bool { return m.state == "running" || m.state == "pending" }
@@ -145,6 +148,7 @@ type world struct {
 	requests int
 	names    int
 	tried    map[string][]time.Time // completions, by token
+	polled   map[string][]time.Time // when a poll has found something of a scheduled event, by its id
 	looks    []func()               // at what has to be in service again
 }
 
@@ -152,6 +156,7 @@ func newWorld(t *testing.T, h *history, stuck *atomic.Bool, verbose bool) *world
 	w := &world{
 		T: t, h: h, log: slog.New(slog.DiscardHandler), begin: time.Now(), stuck: stuck, api: newAPIServer(t, h.seed), ended: make(chan struct{}), leading: make(chan struct{}, 1), step: -1,
 		nodes: map[types.UID]*nodeRecord{}, refused: map[string]bool{}, first: map[string]time.Time{}, broken: map[string]int{}, tried: map[string][]time.Time{},
+		polled: map[string][]time.Time{},
 	}
 	w.stop = sync.OnceFunc(func() { close(w.ended) })
 	if verbose {
@@ -553,6 +558,9 @@ func (w *world) happens(p *post) {
 		return next != p && next.m == p.m && next.change == p.change && next.at.After(p.at) && !next.deadline.Equal(p.deadline)
 	})
 	w.mu.Unlock()
+	if still {
+		w.list(p.m, p.event, "[Completed] ", time.Time{})
+	}
 	switch {
 	case !still:
 	case strings.HasPrefix(p.text, "stop"):
@@ -587,6 +595,7 @@ func (w *world) changedState(m *machine, state string) {
 	w.mu.Unlock()
 	switch state {
 	case "pending":
+		w.after(0, func() { w.delist(m) })
 		w.after(startTakes, func() {
 			if w.now(m).state == "pending" {
 				w.must(w.aws.SetInstanceState(m.id, "running"))
@@ -1111,8 +1120,17 @@ func (w *world) send(m *machine, kind string, event map[string]any, p *post, lat
 	event["id"] = fmt.Sprintf("00000000-0000-4000-8000-%012d", w.names)
 	event["time"] = now.UTC().Format(time.RFC3339)
 	p.m, p.kind, p.life, p.at, p.visible, p.step = m, kind, m.life, now, now.Add(late), w.step
+	if p.event != "" && w.h.options.polls {
+		p.earliest = now
+		if p.lost = kind == "change" && w.h.options.losesNews && p.first && w.names%2 == 0; p.lost {
+			p.visible = now.Add(3 * sweepEach)
+		}
+	}
 	w.posts = append(w.posts, p)
 	w.mu.Unlock()
+	if p.lost {
+		return
+	}
 	body, err := json.Marshal(event)
 	w.must(err)
 	w.after(late, func() {
@@ -1211,6 +1229,7 @@ func (w *world) maintain(m *machine, s step) {
 	case doAnnounce:
 		m.changes++
 		p.change, p.deadline = fmt.Sprintf("arn:aws:health:us-east-1::event/EC2/AWS_EC2_MAINTENANCE/%s-%d", m.id, m.changes), time.Now().Add(s.d)
+		p.event, p.first = fmt.Sprintf("instance-event-%017x", 0x1000*m.k+m.changes), true
 	case doPutOff:
 		p.deadline = time.Now().Add(s.d)
 	}
@@ -1219,7 +1238,7 @@ func (w *world) maintain(m *machine, s step) {
 			w.mu.Unlock()
 			return
 		}
-		p.change, p.text = last.change, last.text
+		p.change, p.text, p.event = last.change, last.text, last.event
 		if s.what == doRepeat {
 			p.deadline = last.deadline
 		}
@@ -1229,6 +1248,12 @@ func (w *world) maintain(m *machine, s step) {
 		p.deadline = p.deadline.Truncate(time.Second)
 	}
 	w.mu.Unlock()
+	switch {
+	case s.what == doAnnounce || s.what == doPutOff:
+		w.list(m, p.event, strings.Fields(p.text)[0], p.deadline)
+	case p.over:
+		w.list(m, p.event, "[Canceled] ", time.Time{})
+	}
 	kind, stranger, _ := strings.Cut(p.text, " ")
 	code := map[string]string{"stop": "AWS_EC2_INSTANCE_STOP_SCHEDULED", "reboot": "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"}[kind]
 	start := p.deadline
@@ -1262,6 +1287,46 @@ func (w *world) maintain(m *machine, s step) {
 	if p.over {
 		w.mayServeAgain(m, "its scheduled change was called off", p)
 	}
+}
+
+// list makes EC2 list a scheduled event, with another time, or as over.
+func (w *world) list(m *machine, id, what string, notBefore time.Time) {
+	w.mu.Lock()
+	at := slices.IndexFunc(m.events, func(e awssim.ScheduledEvent) bool { return e.ID == id })
+	switch {
+	case notBefore.IsZero() && at >= 0:
+		m.events[at].Description = what + m.events[at].Description
+	case at >= 0:
+		m.events[at].NotBefore = notBefore
+	case !notBefore.IsZero():
+		m.events = append(m.events, awssim.ScheduledEvent{
+			ID: id, Code: map[string]string{"stop": "instance-stop", "reboot": "system-reboot"}[what], Description: "maintenance", NotBefore: notBefore,
+		})
+	}
+	events := slices.Clone(m.events)
+	w.mu.Unlock()
+	_ = w.aws.SetInstanceStatus(m.id, events, awssim.StatusCheck{}, awssim.StatusCheck{}) // EC2 may have forgotten it by now
+}
+
+// delist is what EC2 does with the events of an instance that starts on another host.
+func (w *world) delist(m *machine) {
+	w.mu.Lock()
+	m.events = nil
+	w.mu.Unlock()
+	_ = w.aws.SetInstanceStatus(m.id, nil, awssim.StatusCheck{}, awssim.StatusCheck{})
+}
+
+// pollWatch notes what a poll hands over.
+type pollWatch struct {
+	*Controller
+	w *world
+}
+
+func (p pollWatch) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
+	p.w.mu.Lock()
+	p.w.polled[n.Change] = append(p.w.polled[n.Change], time.Now())
+	p.w.mu.Unlock()
+	return p.Controller.HandleNotice(ctx, n, acts)
 }
 
 // forge sends what no service of AWS sends, or not about this machine.
@@ -1625,6 +1690,16 @@ func (w *world) startLeader() {
 		r.all.Go(func() {
 			if nodes.WaitForSync(ctx) == nil {
 				swept.Run(ctx)
+			}
+		})
+	}
+	if o.polls {
+		poll := &status.Poll{
+			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c, w}, Interval: sweepEach, Log: w.log, Metrics: metrics,
+		}
+		r.all.Go(func() {
+			if nodes.WaitForSync(ctx) == nil {
+				poll.Run(ctx)
 			}
 		})
 	}

@@ -47,6 +47,7 @@ type nodeDrain struct {
 	outcome intent.Outcome // of its evacuation; only the goroutine of Run uses it
 	span    trace.Span     // of the drain, in the trace of the notice that has started it
 	ended   bool           // guarded by Controller.mu
+	next    *nodeDrain     // takes its place at its end, if there is one; guarded by Controller.mu
 
 	mu      sync.Mutex
 	intent  intent.Intent // as the node carries it
@@ -256,19 +257,37 @@ func (c *Controller) getOrCreate(ref cluster.Ref) *nodeDrain {
 	defer c.mu.Unlock()
 	nd := c.drains[ref.UID]
 	if nd == nil {
-		nd = &nodeDrain{
-			ref:          ref,
-			since:        time.Now(),
-			instanceGone: newSignal(),
-			podsGone:     newSignal(),
-			quit:         newSignal(),
-			done:         make(chan struct{}),
-			turn:         make(chan struct{}, 1),
-			changed:      make(chan struct{}),
-		}
+		nd = newNodeDrain(ref)
 		c.drains[ref.UID] = nd
 	}
 	return nd
+}
+
+func newNodeDrain(ref cluster.Ref) *nodeDrain {
+	return &nodeDrain{
+		ref:          ref,
+		since:        time.Now(),
+		instanceGone: newSignal(),
+		podsGone:     newSignal(),
+		quit:         newSignal(),
+		done:         make(chan struct{}),
+		turn:         make(chan struct{}, 1),
+		changed:      make(chan struct{}),
+	}
+}
+
+// succeed makes another drain of the node take the place of one that is about to be quit, so that nobody
+// begins one in between. It has not started, and it is locked. It returns nil if the drain is
+// being called off, which may begin it again, or has ended.
+func (c *Controller) succeed(nd *nodeDrain) *nodeDrain {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if nd.ended || isClosed(nd.quit.done) {
+		return nil
+	}
+	nd.next = newNodeDrain(nd.ref)
+	nd.next.turn <- struct{}{}
+	return nd.next
 }
 
 // get returns the drain of the node; nil if there is none.
@@ -285,6 +304,9 @@ func (c *Controller) remove(nd *nodeDrain) {
 	nd.ended = true
 	if c.drains[nd.ref.UID] == nd {
 		delete(c.drains, nd.ref.UID)
+		if nd.next != nil && !nd.next.ended {
+			c.drains[nd.ref.UID] = nd.next
+		}
 		c.unready.release(nd.ref.UID)
 		c.ruleLimits.release(nd.ref.UID)
 	}
@@ -296,13 +318,10 @@ func (c *Controller) hasEnded(nd *nodeDrain) bool {
 	return nd.ended
 }
 
-// lockIfAny returns the drain of the node, locked; nil if there is none.
-func (c *Controller) lockIfAny(ctx context.Context, ref cluster.Ref) (*nodeDrain, error) {
+// lockOf returns the drain of the node, locked. It has not ended. A new one has not started.
+func (c *Controller) lockOf(ctx context.Context, ref cluster.Ref) (*nodeDrain, error) {
 	for {
-		nd := c.get(ref)
-		if nd == nil {
-			return nil, nil
-		}
+		nd := c.getOrCreate(ref)
 		if err := nd.lock(ctx); err != nil {
 			return nil, err
 		}

@@ -150,6 +150,19 @@ func (c *Controller) otherWithHooks(nd *nodeDrain) (with *nodeDrain, changed <-c
 	return nil, nil
 }
 
+// hooksOnOthers are the hooks of the instance that its other Nodes carry.
+func (c *Controller) hooksOnOthers(ref cluster.Ref) (hooks []intent.Hook) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, other := range c.drains {
+		if other.ref.UID != ref.UID && other.ref.Instance == ref.Instance && ref.Instance != "" {
+			i, _ := other.current()
+			hooks = append(hooks, i.Hooks...)
+		}
+	}
+	return hooks
+}
+
 // othersWithPods are the drains of other Nodes of the instance whose pods have not left.
 func (c *Controller) othersWithPods(nd *nodeDrain) []*nodeDrain {
 	c.mu.Lock()

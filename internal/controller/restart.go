@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,14 +76,20 @@ func (c *Controller) revertIfRestarted(ctx context.Context, ref cluster.Ref) err
 }
 
 // sinceRestart forgets what the last restart of a node's machine has ended. launched is when
-// EC2 has started the machine last; zero: not known.
+// EC2 has started the machine last; zero: not known. The hooks of an instance stand on one of its
+// Nodes, and hold on all of them.
 func (c *Controller) sinceRestart(ref cluster.Ref, launched time.Time) func(intent.Intent) intent.Intent {
 	now, bootID := time.Now(), ""
 	if node, there := c.Cluster.Look(ref); there && cluster.Ready(node) {
 		bootID = cluster.BootID(node)
 	}
+	elsewhere := c.hooksOnOthers(ref)
 	return func(i intent.Intent) intent.Intent {
-		return i.SinceLaunch(launched).SinceBoot(bootID, !launched.IsZero(), now)
+		own := i.Hooks
+		i.Hooks = slices.Concat(own, elsewhere)
+		i = i.SinceLaunch(launched).SinceBoot(bootID, !launched.IsZero(), now)
+		i.Hooks = own
+		return i
 	}
 }
 

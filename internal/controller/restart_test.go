@@ -221,6 +221,27 @@ func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
 }
 
 // A node whose startup is not over is not ready for its launch hook.
+// The hook stands on one of two Nodes of the instance. It is not completed yet, so that the reboot is
+// not the one after the replacement.
+func TestARebootBeforeTheRootVolumeIsReplacedEndsNothingOnTheOtherNode(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = 20 * time.Minute
+		s.change(theNode, reboots("first"))
+		s.register("node-b", "another")
+		s.change("node-b", reboots("first"))
+		s.lead()
+		s.replaceRootVolume()
+		s.after(time.Minute)
+		for _, name := range []string{theNode, "node-b"} {
+			s.change(name, reboots("second"))
+			s.after(time.Minute)
+		}
+		if !s.isCordoned(theNode) || !s.isCordoned("node-b") || s.drain.now != 2 {
+			t.Errorf("cordoned %t and %t, %d drains go on", s.isCordoned(theNode), s.isCordoned("node-b"), s.drain.now)
+		}
+	})
+}
+
 func TestALaunchHookWaitsForTheEndOfTheStartup(t *testing.T) {
 	for _, key := range []string{"readiness.k8s.io/gpu-driver", "example.com/cni"} {
 		tell(t, func(s *story) {

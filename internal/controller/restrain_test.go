@@ -304,3 +304,27 @@ func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
 		}
 	}
 }
+
+// A node that was drained is to be drained again, and that is held back.
+func TestACordonOnANodeThatIsHeldBackIsSomebodyElses(t *testing.T) {
+	tellOfFleet(t, "2", func(f *fleet) {
+		f.lead()
+		reboot := func(k int, in time.Duration) {
+			f.send(f.body("health-reboot-scheduled", f.ids[k], "Fri, 27 Nov 2026 06:00:00 GMT", gmt(time.Now().Add(in))))
+			f.after(time.Minute)
+		}
+		reboot(0, 24*time.Hour)
+		reboot(1, 24*time.Hour)
+		f.change("n2", recordon)
+		f.want(3, 0)
+		reboot(0, 48*time.Hour)
+		f.want(3, 1)
+		f.change("n0", uncordon)
+		f.after(time.Millisecond)
+		f.change("n0", recordon) // for a broken disk
+		f.after(time.Minute)
+		f.send(f.body("health-maintenance-completed", f.ids[0]))
+		f.after(time.Minute)
+		f.want(3, 0)
+	})
+}

@@ -61,44 +61,51 @@ func (c *Controller) revert(
 }
 
 // revertLocked does so while it holds the lock of the node, so that a notice that is being
-// recorded at this moment is heeded.
+// recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
 func (c *Controller) revertLocked(
 	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
 ) (undone bool, err error) {
-	nd, err := c.lockIfAny(ctx, ref)
+	nd, err := c.lockOf(ctx, ref)
 	if err != nil {
 		return false, err
 	}
-	if nd != nil {
-		defer nd.unlock()
-		if carried, _ := nd.current(); len(carried.Entries) > 0 && len(change(carried).Entries) == 0 {
-			nd.quit.close()
-			if err := nd.awaitEnd(ctx); err != nil {
-				return false, err
-			}
+	if carried, _ := nd.current(); nd.started && len(carried.Entries) > 0 && len(change(carried).Entries) == 0 {
+		next := c.succeed(nd)
+		nd.quit.close()
+		err := nd.awaitEnd(ctx)
+		nd.unlock()
+		switch {
+		case next == nil && err == nil:
+			return c.revertLocked(ctx, ref, change)
+		case next == nil:
+			return false, err
+		case err != nil:
+			c.abandon(next, nil)
+			next.unlock()
+			return false, err
 		}
+		nd = next
 	}
+	defer nd.unlock()
 	var kept intent.Intent
 	undone, err = c.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent {
 		kept = change(i)
 		return kept
 	})
-	if nd != nil && err == nil && !undone {
-		nd.setIntent(kept)
-	}
-	if err == nil && !undone && c.get(ref) == nil {
-		return false, c.goOn(ctx, ref, kept)
+	switch {
+	case nd.started && err == nil && !undone:
+		if nd.setIntent(kept); c.hasEnded(nd) {
+			return false, c.goOn(ctx, c.Log, ref)
+		}
+	case nd.started:
+	case err == nil && !undone && !kept.Finished() && len(kept.Entries) > 0 && c.Cluster.Serves(kept):
+		// Its drain has ended for nothing: another handler has recorded a notice meanwhile, which the lock of
+		// the node does not prevent.
+		return false, c.begin(ctx, nd, kept)
+	default:
+		c.abandon(nd, nil)
 	}
 	return undone, err
-}
-
-// goOn begins the drain of a node again whose drain has ended for nothing: another handler has
-// recorded a notice meanwhile, which the lock of the node does not prevent.
-func (c *Controller) goOn(ctx context.Context, ref cluster.Ref, kept intent.Intent) error {
-	if kept.Finished() || len(kept.Entries) == 0 || !c.Cluster.Serves(kept) {
-		return nil
-	}
-	return c.resumeDrain(ctx, cluster.Unfinished{Ref: ref, Intent: kept})
 }
 
 // callOff reverts a drain that has not ended, for the reason that it was quit for.
@@ -125,10 +132,22 @@ func (c *Controller) callOff(ctx context.Context, log *slog.Logger, nd *nodeDrai
 		return err
 	case err == nil && len(kept.Entries) > 0:
 		c.remove(nd)
-		return c.goOn(ctx, nd.ref, kept)
+		return c.goOn(ctx, log, nd.ref)
 	}
 	c.Observer.Stepped(report.Step{Node: nd.ref, Kind: step, Why: why})
 	return nil
+}
+
+// goOn begins the drain of a node again whose drain has ended, and that carries a notice.
+func (c *Controller) goOn(ctx context.Context, log *slog.Logger, ref cluster.Ref) error {
+	err := c.retry(ctx, log, "go on with the drain", func(ctx context.Context) error {
+		_, err := c.revertLocked(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+		return err
+	})
+	if errors.Is(err, cluster.ErrNodeGone) {
+		return nil
+	}
+	return err
 }
 
 // releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after

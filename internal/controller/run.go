@@ -106,7 +106,6 @@ func (c *Controller) resume(ctx context.Context) {
 // resumeDrain begins the drain that a node carries, unless a message has begun it. It
 // returns the cause of ctx if that ends first.
 func (c *Controller) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
-	c.Log.Info("resuming the drain that an earlier leader began", "node", u.Ref.Name, "deadline", u.Intent.Deadline())
 	nd := c.getOrCreate(u.Ref)
 	if err := nd.lock(ctx); err != nil {
 		return err
@@ -115,10 +114,16 @@ func (c *Controller) resumeDrain(ctx context.Context, u cluster.Unfinished) erro
 	if c.hasEnded(nd) || nd.started {
 		return nil
 	}
-	nd.setIntent(u.Intent)
+	return c.begin(ctx, nd, u.Intent)
+}
+
+// begin begins the drain that a node carries. The caller holds the lock.
+func (c *Controller) begin(ctx context.Context, nd *nodeDrain, i intent.Intent) error {
+	c.Log.Info("resuming the drain that an earlier leader began", "node", nd.ref.Name, "deadline", i.Deadline())
+	nd.setIntent(i)
 	nd.resumed = true
-	span := trace.Resume(ctx, u.Intent.Traces(), "drain",
-		"node", u.Ref.Name, "instance", u.Ref.Instance, "resumed", true)
+	span := trace.Resume(ctx, i.Traces(), "drain",
+		"node", nd.ref.Name, "instance", nd.ref.Instance, "resumed", true)
 	return c.start(ctx, nd, span)
 }
 

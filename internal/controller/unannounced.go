@@ -6,6 +6,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -63,11 +64,14 @@ func (c *Controller) Changes(id string) []string {
 // HasNode reports whether the cluster has a Node of the instance.
 func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
 
-// Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it.
-func (c *Controller) Terminates(id string) bool {
+// Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it,
+// by an event that is no older than since.
+func (c *Controller) Terminates(id string, since time.Time) bool {
 	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
 		i, _, err := cluster.ReadIntent(node)
-		return err == nil && i.Has(notice.ASGTerminate)
+		return err == nil && slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+			return e.Kind == notice.ASGTerminate && !e.Before(since)
+		})
 	})
 }
 

@@ -109,6 +109,12 @@ func (i Intent) UncordonedAfter(cordoned bool) bool {
 	return i.Finished() && !cordoned && (i.Cordoned || len(i.Entries) > 0)
 }
 
+// UncordonedHeldBack reports whether somebody else has uncordoned a node that an earlier episode
+// has cordoned, while the drain of the present one is held back. Its notices stay.
+func (i Intent) UncordonedHeldBack(cordoned bool) bool {
+	return i.HeldBack && i.Cordoned && !cordoned
+}
+
 // CountUncordon counts it when somebody else has uncordoned the node during the
 // episode. That can be told, because one write has both cordoned the node and recorded
 // the intent.

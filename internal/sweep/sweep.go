@@ -30,6 +30,8 @@ const (
 	idlePause = 5 * time.Minute
 	// hooksKept is how old the list of a group's hooks may be.
 	hooksKept = 10 * time.Minute
+	// clocksDiffer is the most by which our clock and the times of AWS's events differ.
+	clocksDiffer = 15 * time.Second
 )
 
 // Groups tells which instances wait; see [asg.Hooks].
@@ -51,8 +53,9 @@ type Handler interface {
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool
-	// Terminates reports whether a notice has told that the instance is terminated.
-	Terminates(instance string) bool
+	// Terminates reports whether a notice has told that the instance is terminated, by an event
+	// that is no older than since.
+	Terminates(instance string, since time.Time) bool
 	// Told reports whether a notice has told of the hook: a node carries it.
 	Told(hook intent.Hook) bool
 	// Retained is told of an instance that its group keeps after an abandoned termination.
@@ -83,9 +86,11 @@ type Sweep struct {
 	Metrics   Metrics
 
 	waiting  map[string]wait   // those of the cluster's instances that are known to wait
+	nodeless map[string]bool   // instances that waited at the last sweep, and had no Node
 	retained map[string]string // the groups of those that are retained
 	hooks    map[string]groupHooks
-	denied   bool // the last sweep lacked a permission
+	denied   bool      // the last sweep lacked a permission
+	last     time.Time // when the last sweep that did not fail began; zero: there was none
 
 	mu sync.Mutex
 	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do.
@@ -94,7 +99,10 @@ type Sweep struct {
 
 // A wait is that of an instance for a termination hook.
 type wait struct {
-	since        time.Time // known
+	since time.Time // known
+	// after: it was not waiting for this then, so that older notices are about an earlier action; zero:
+	// not known.
+	after        time.Time
 	replacesRoot bool
 }
 
@@ -151,10 +159,11 @@ func (s *Sweep) report(err error) {
 // its notice should have come.
 func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 	now := time.Now().UTC()
-	waiting, retained := map[string]wait{}, map[string]string{}
+	waiting, nodeless, retained := map[string]wait{}, map[string]bool{}, map[string]string{}
 	overdue := map[string][]string{} // instances by group
 	err := s.Groups.Waiting(ctx, func(w asg.Waiting) {
 		if !s.Handler.HasNode(w.Instance) {
+			nodeless[w.Instance] = true
 			return
 		}
 		if w.Retained {
@@ -166,12 +175,16 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 		}
 		before, known := s.waiting[w.Instance]
 		if !known || before.replacesRoot != w.ReplacesRoot { // what it waited for before is over
-			waiting[w.Instance] = wait{now, w.ReplacesRoot}
+			after := s.last
+			if s.nodeless[w.Instance] {
+				after = time.Time{}
+			}
+			waiting[w.Instance] = wait{now, after, w.ReplacesRoot}
 			return
 		}
 		waiting[w.Instance] = before
-		if len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance) { // the rules may leave other hooks to their owners
-			return
+		if len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance, before.after.Add(-clocksDiffer)) {
+			return // the rules may leave other hooks to their owners
 		}
 		overdue[w.Group] = append(overdue[w.Group], w.Instance)
 	})
@@ -184,7 +197,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 		}
 	}
 	s.forget(waiting)
-	s.waiting, s.retained = waiting, retained
+	s.waiting, s.nodeless, s.retained, s.last = waiting, nodeless, retained, now
 	var errs []error
 	for group, instances := range overdue {
 		hooks, err := s.hooksOf(ctx, group)

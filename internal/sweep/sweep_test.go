@@ -29,6 +29,7 @@ type world struct {
 	err      error                            // of each call
 	nodes    []string                         // instances
 	told     bool                             // by a notice
+	event    time.Time                        // of the notice that has told of the termination; zero: none has
 	over     bool                             // the hook was completed already
 	idle     bool                             // the notice asks for nothing
 	names    []string                         // of the hooks to complete
@@ -92,7 +93,11 @@ func (w *world) HandleNotice(ctx context.Context, n notice.Notice, acts func()) 
 
 func (w *world) HasNode(id string) bool { return slices.Contains(w.nodes, id) }
 
-func (w *world) Terminates(string) bool { return false }
+func (w *world) Terminates(_ string, since time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.event.IsZero() && !w.event.Before(since)
+}
 
 func (w *world) Told(intent.Hook) bool {
 	w.mu.Lock()
@@ -203,6 +208,56 @@ func TestAnInstanceThatWaitsForSomethingElseWaitsForAnotherAction(t *testing.T) 
 	})
 	if len(w.handled) != 2 || w.handled[0].ID == w.handled[1].ID ||
 		w.handled[0].Hook.Action != notice.ReplaceRootVolume || w.handled[1].Hook.Action != "" {
+		t.Errorf("handled %+v", w.handled)
+	}
+}
+
+// Without names, a notice about one hook leaves the others of the action to their owners, and no hook of
+// an action that comes later.
+func TestANoticeCountsForItsOwnActionAlone(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, hooks: oneHook}
+	play(t, w, func(after func(int)) {
+		after(2)
+		w.event = time.Now().Add(-5 * time.Second) // AWS's clock is behind
+		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		if after(4); len(w.handled) > 0 {
+			t.Fatalf("a notice has told of the action: handled %+v", w.handled)
+		}
+		w.waiting = nil
+		after(2)
+		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		if after(2); len(w.handled) != 1 {
+			t.Errorf("the next action: handled %+v", w.handled)
+		}
+	})
+}
+
+// Its Node is deleted meanwhile, and another one comes.
+func TestANoticeCountsForTheActionWhateverNodesTheInstanceHas(t *testing.T) {
+	w := &world{nodes: []string{"i-1"}, hooks: oneHook}
+	play(t, w, func(after func(int)) {
+		after(2)
+		w.event = time.Now()
+		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		after(2)
+		w.nodes = nil
+		after(3)
+		w.nodes = []string{"i-1"}
+		after(3)
+	})
+	if len(w.handled) > 0 {
+		t.Errorf("handled %+v", w.handled)
+	}
+}
+
+// Nobody knows whether the instance was waiting before the first sweep.
+func TestANoticeOfAnyAgeCountsForAnActionThatIsAsOldAsTheTerm(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, event: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC),
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) { after(4) })
+	if len(w.handled) > 0 {
 		t.Errorf("handled %+v", w.handled)
 	}
 }
