@@ -138,7 +138,7 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 		now := time.Now().UTC()
 		t := c.turnOf(nd.ref, carried, now)
 		if t.begins {
-			return c.begin(ctx, log, nd, t.why, now)
+			return c.goAhead(ctx, log, nd, t.why, now)
 		}
 		if t.why != told {
 			told = t.why
@@ -162,8 +162,8 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 	}
 }
 
-// begin cordons a node that was held back.
-func (c *Controller) begin(
+// goAhead cordons a node that was held back.
+func (c *Controller) goAhead(
 	ctx context.Context, log *slog.Logger, nd *nodeDrain, why decision.Why, now time.Time,
 ) error {
 	if err := c.forgetWhatPassed(ctx, log, nd); err != nil {
