@@ -163,6 +163,8 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 		"- {name: shippers, daemonsets: true, pods: role=shipper, leave: end}",
 	)
 	s.leader("--policy-file=" + file.path)
+	// A pod of a DaemonSet that is made in the second of the cordon is taken for one that came after it.
+	s.throughout(2*time.Second, "the agent runs", func() bool { return s.podExists(agents[0]) })
 	message, deadline := s.warn(n, 40*time.Second)
 	s.awaitDeleted(time.Minute, message)
 	asked := func(pod string) time.Time {
@@ -210,4 +212,63 @@ func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
 	if got := h.metric(`node_termination_handler_rule_decisions_total{action="complete",rule="hands-off"}`); got != 1 {
 		t.Errorf("%v decisions", got)
 	}
+}
+
+func TestExplainNamesTheRuleThatDecides(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.deployment("web", 1)
+	file := s.policy(
+		"nodes:",
+		"- {name: batch, kinds: [rebalance], nodes: team="+s.name+", do: ignore}",
+		`- {name: reboots, kinds: [scheduled-change], codes: ["*_REBOOT_*"], do: drain, at: start-30m}`,
+		"- {name: gpu, kinds: [rebalance], do: cordon}",
+	)
+	with := "--policy-file=" + file.path
+	for name, tt := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"a rule that cordons": {[]string{"rebalance"}, []string{
+			"batch    does not match: another node", "reboots  does not match: another kind", "gpu      decides: cordon",
+			"the node would be cordoned, and its pods would stay (gpu)",
+		}},
+		"a rule that waits": {[]string{"health", "--code=AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", "--start=10h"}, []string{
+			"decides: drain at start-30m0s", "the drain would begin at 2", "by rule reboots", "evicted",
+		}},
+		"another code": {[]string{"health", "--code=AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"}, []string{
+			"reboots  does not match: another code", "drain    decides: drain",
+		}},
+	} {
+		status, out, errOut := s.run("", slices.Concat([]string{"explain"}, tt.args, []string{"--node", n.name, with})...)
+		if status != 0 {
+			t.Errorf("%s: exit status %d, %s", name, status, errOut)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, out)
+			}
+		}
+	}
+	if finding := s.findingWith("policy", with); finding.Status != "warning" || !strings.Contains(finding.What, "rule batch selects none") {
+		t.Errorf("doctor: %+v", finding)
+	}
+	file.write("nodes:", "- {name: batch}")
+	if finding := s.findingWith("policy", with); finding.Status != "failed" || !strings.Contains(finding.What, "nodes[0].do: is missing") {
+		t.Errorf("doctor: %+v", finding)
+	}
+	if status, _, errOut := s.run("", "explain", "--node", n.name, with); status != 1 || !strings.Contains(errOut, "line 3") {
+		t.Errorf("explain with a wrong file: exit status %d, %s", status, errOut)
+	}
+}
+
+// findingWith is one check of doctor with further arguments.
+func (s *scenario) findingWith(id string, args ...string) finding {
+	s.Helper()
+	all, _ := s.findings(args...)
+	at := slices.IndexFunc(all, func(f finding) bool { return f.ID == id })
+	if at < 0 {
+		s.Fatalf("doctor has no check %s", id)
+	}
+	return all[at]
 }

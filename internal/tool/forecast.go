@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
@@ -156,8 +155,8 @@ func (f forecast) whyNotDrained() string {
 		return "the handler would ignore the notice: " + why
 	case f.DryRun:
 		return "the handler would do nothing: dry-run is on"
-	case decision.CordonsOnly(f.Intent, f.policy()):
-		return fmt.Sprintf("the node would be cordoned, and its pods would stay (rule %s)", f.Rule)
+	case f.cordonsOnly(f.outcome):
+		return fmt.Sprintf("the node would be cordoned, and its pods would stay (%s)", f.Rule)
 	}
 	return ""
 }

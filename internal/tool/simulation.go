@@ -86,8 +86,8 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 		return nil
 	}
 	question := fmt.Sprintf("this will drain %s: %s; continue?", sim.Node, now.Summary())
-	if t.CordonOnly {
-		question = fmt.Sprintf("this will cordon %s, and its pods stay there (cordon-only); continue?", sim.Node)
+	if t.cordonsOnly(now.outcome) {
+		question = fmt.Sprintf("this will cordon %s, and its pods stay there (%s); continue?", sim.Node, now.Rule)
 	}
 	yes, err := term.ask(ctx, question)
 	switch {
@@ -115,6 +115,9 @@ func (t *target) whyRefused(o outcome) error {
 		return fmt.Errorf("the notice is about all instances of %s: the handler would drain the nodes of %d others too\n"+
 			"    simulate %s, which is about one instance",
 			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption)
+	case !o.begin().IsZero():
+		return fmt.Errorf("rule %s lets the drain begin at %s: nothing is to be seen before", o.Rule,
+			o.begin().UTC().Format(time.RFC3339))
 	case t.DryRun:
 		return errors.New("the handler would only log the notice, because dry-run is on")
 	}

@@ -228,6 +228,9 @@ type outcome struct {
 // begin is when the drain would begin; zero: at once.
 func (o outcome) begin() time.Time { return o.Intent.Terms().NotBefore }
 
+// cordonsOnly reports whether the node would be cordoned, and that is all.
+func (t *target) cordonsOnly(o outcome) bool { return decision.CordonsOnly(o.Intent, t.policy()) }
+
 // A plan is what a notice would do.
 type plan struct {
 	outcome
