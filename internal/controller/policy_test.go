@@ -100,17 +100,17 @@ var aReboot = decision.NodeRule{
 	Do: decision.Draining, Before: 30 * time.Minute,
 }
 
-// reboot is a message about a reboot in ten hours.
-func (s *story) reboot() string {
+// reboot is a message about a reboot in so long.
+func (s *story) reboot(in time.Duration) string {
 	s.Helper()
-	at := time.Now().Add(10 * time.Hour).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
+	at := time.Now().Add(in).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
 	return s.body("health-reboot-scheduled", theID, "Fri, 27 Nov 2026 06:00:00 GMT", at)
 }
 
 func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
 		stop := s.lead()
-		s.send(s.reboot())
+		s.send(s.reboot(10 * time.Hour))
 		s.after(5 * time.Minute)
 		i := s.intent()
 		if !i.HeldBack || s.node().Spec.Unschedulable || s.left() != 0 || i.Entries[0].Rule != "reboot-late" {
@@ -148,7 +148,7 @@ func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
 func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
-		s.send(s.reboot())
+		s.send(s.reboot(10 * time.Hour))
 		s.after(time.Hour)
 		s.send(s.body("health-maintenance-completed", theID))
 		s.after(2 * time.Second)
@@ -161,7 +161,7 @@ func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
 func TestAnUrgentNoticeDoesNotWaitForAnother(t *testing.T) {
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
-		s.send(s.reboot())
+		s.send(s.reboot(10 * time.Hour))
 		s.after(time.Hour)
 		s.send(s.body("spot-interruption", theID))
 		s.after(time.Second)
@@ -175,7 +175,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("an earlier time", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot())
+			s.send(s.reboot(10 * time.Hour))
 			s.after(time.Hour)
 			sooner := aReboot
 			sooner.Before = 9*time.Hour - time.Minute
@@ -193,7 +193,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("none any more", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot())
+			s.send(s.reboot(10 * time.Hour))
 			s.after(time.Hour)
 			p.set()
 			s.after(time.Second)
@@ -205,7 +205,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("to ignore it", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
-			s.send(s.reboot())
+			s.send(s.reboot(10 * time.Hour))
 			s.after(time.Hour)
 			ignoring := aReboot
 			ignoring.Do, ignoring.Before = decision.Ignoring, -1
@@ -217,7 +217,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	t.Run("of the next leader", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			stop := s.lead()
-			s.send(s.reboot())
+			s.send(s.reboot(10 * time.Hour))
 			s.after(time.Hour)
 			stop()
 			ignoring := aReboot
@@ -232,7 +232,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.drain.takes = time.Hour
 			s.lead()
-			s.send(s.reboot())
+			s.send(s.reboot(10 * time.Hour))
 			s.after(9*time.Hour + 45*time.Minute)
 			ignoring := aReboot
 			ignoring.Do, ignoring.Before = decision.Ignoring, -1

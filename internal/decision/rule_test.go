@@ -316,3 +316,17 @@ func BenchmarkDecideBy200Rules(b *testing.B) {
 		Decide(n, nodes[k%len(nodes)], p)
 	}
 }
+
+func TestTheLastOpeningIsFoundBehindOneThatTheClockSkips(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sundays := Window{Name: "sundays", From: 2*60 + 10, To: 3 * 60, Zone: berlin}
+	sundays.Days[time.Sunday] = true
+	at := time.Date(2026, 3, 16, 12, 0, 0, 0, berlin)
+	due := time.Date(2026, 4, 4, 12, 0, 0, 0, berlin) // on the Sunday before, the hour from two to three is skipped
+	if got, want := sundays.Last(at, due), time.Date(2026, 3, 22, 2, 10, 0, 0, berlin); !got.Equal(want) {
+		t.Errorf("it opens for the last time at %s, want %s", got, want)
+	}
+}

@@ -55,7 +55,7 @@ func (w Window) Next(at time.Time) time.Time {
 // if it is open then and does not open again by due. Zero: it is never open in that time.
 func (w Window) Last(at, due time.Time) time.Time {
 	const week = 7
-	for days := 1; days >= -week-1; days-- {
+	for days := 1; days >= -2*week-1; days-- { // one that the clock skips opened a week before
 		from, to, opens := w.opening(due, days)
 		switch {
 		case !opens || from.After(due):

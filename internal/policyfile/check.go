@@ -266,15 +266,16 @@ func (t *test) finished() Test {
 // warnings are about a file without mistakes.
 func (w *written) warnings() Problems {
 	var r reader
+	compare := shadows{left: mostComparisons}
 	for k, rule := range w.nodes {
-		earlier := slices.IndexFunc(w.nodes[:k], func(e *nodeRule) bool { return hides(&e.NodeRule, &rule.NodeRule) })
+		earlier := slices.IndexFunc(w.nodes[:k], func(e *nodeRule) bool { return compare.hides(&e.NodeRule, &rule.NodeRule) })
 		if earlier >= 0 {
 			rule.place.neverMatches(&r, rule.Name, w.nodes[earlier].place, w.nodes[earlier].Name)
 		}
 		rule.warn(&r)
 	}
 	for k, rule := range w.pods {
-		earlier := slices.IndexFunc(w.pods[:k], func(e *podRule) bool { return hidesPods(&e.PodRule, &rule.PodRule) })
+		earlier := slices.IndexFunc(w.pods[:k], func(e *podRule) bool { return compare.hidesPods(&e.PodRule, &rule.PodRule) })
 		if earlier >= 0 {
 			rule.place.neverMatches(&r, rule.Name, w.pods[earlier].place, w.pods[earlier].Name)
 		}

@@ -180,8 +180,8 @@ func (rule *podRule) value() value {
 		},
 		{
 			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. " +
-				"end: after all others. last: at the last moment that its grace period allows. surged: when its workload has rolled " +
-				"out a replacement.", true, oneOf(&rule.Leave, departures...),
+				"end: after all others. last: at the last moment that its grace period allows. surged: when its " +
+				"workload has rolled out a replacement.", true, oneOf(&rule.Leave, departures...),
 		},
 		{
 			"order", "The place among those that leave after the others. Needs leave: after. Default: 1.", false,
