@@ -2,6 +2,7 @@ package intent
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -14,7 +15,7 @@ import (
 //	              joined
 //	CordonOnly    only if all are
 //	NotBefore     the earliest; one that begins at once wins
-//	Patient       only if all are
+//	Patient       only if all are that have a deadline; see [Intent.Terms]
 //	GraceSeconds  the shortest; one that sets none does not count
 type Terms struct {
 	// Rule is the name of the rule; empty: none of a policy, the options decide.
@@ -45,7 +46,8 @@ func (t Terms) join(more Terms) Terms {
 	return earlier
 }
 
-// Terms are those of all notices of the episode.
+// Terms are those of all notices of the episode. What has no deadline forces nothing by itself, so it takes
+// no patience from what has one.
 func (i Intent) Terms() Terms {
 	var all Terms
 	for k, e := range i.Entries {
@@ -54,6 +56,9 @@ func (i Intent) Terms() Terms {
 		} else {
 			all = all.join(e.Terms)
 		}
+	}
+	if !i.Deadline().IsZero() {
+		all.Patient = !slices.ContainsFunc(i.Entries, func(e Entry) bool { return !e.Deadline.IsZero() && !e.Patient })
 	}
 	return all
 }
