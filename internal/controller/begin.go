@@ -27,10 +27,12 @@ type turn struct {
 // and the options say.
 func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) turn {
 	if !decision.CanWait(i, now, c.Policy) {
-		c.unready.acquire(ref.UID)
+		c.goes(ref)
 		return turn{begins: true, why: decision.WhyDeadlineNear}
 	}
 	if terms := i.Terms(); terms.NotBefore.After(now) {
+		c.unready.leaveLine(ref.UID) // it may have been in line before its change was moved
+		c.ruleLimits.leaveLine(ref.UID)
 		again := terms.NotBefore
 		if d := i.Deadline(); !d.IsZero() {
 			again = intent.Earlier(again, d.Add(-c.NodeGracePeriod))
@@ -41,6 +43,9 @@ func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) tur
 		}
 	}
 	limit, rule, free := c.limitFor(ref, i, now)
+	if free {
+		c.ruleLimits.leaveLine(ref.UID)
+	}
 	switch {
 	case !free && !limit.tryAcquire(ref.UID, i.Deadline()):
 		return turn{
@@ -56,6 +61,12 @@ func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) tur
 		return turn{begins: true, why: decision.WhyRuleTime}
 	}
 	return turn{begins: true, why: decision.WhyEnoughReady}
+}
+
+// goes says that the drain of a node begins, whatever the limits say.
+func (c *Controller) goes(ref cluster.Ref) {
+	c.unready.acquire(ref.UID)
+	c.ruleLimits.leaveLine(ref.UID)
 }
 
 // limitFor returns the limit of the rules that decided about the notices of a node. free: one of the
@@ -84,7 +95,7 @@ func (c *Controller) limitFor(
 			return nil, nil, true
 		}
 		if limit == nil {
-			limit, rule = c.ruleLimits.of(r, node.Labels), r
+			limit, rule = c.ruleLimits.of(r, ref.UID, node.Labels), r
 		}
 	}
 	return limit, rule, limit == nil
@@ -108,6 +119,9 @@ func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Ti
 		c.unready.acquire(nd.ref.UID)
 		return false
 	}
+	if entry.Rule != "" && c.currentPolicy().Rules.Named(entry.Rule) == nil && decision.CanWait(next, now, c.Policy) {
+		return true // the rules have changed since it was decided about: awaitBegin decides again
+	}
 	return !c.turnOf(nd.ref, next, now).begins
 }
 
@@ -119,17 +133,19 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 	if !nd.heldBack() {
 		return nil
 	}
-	if nd.resumed { // there may be other rules since
-		if err := c.decideAgain(ctx, log, nd); err != nil {
-			return err
-		}
-	}
 	var told decision.Why
-	for {
+	var decidedBy <-chan struct{} // closed when there are other rules than those that the node's intent is of
+	for first := true; ; first = false {
 		newRules := c.rulesChanged()
+		if newRules != decidedBy || first && nd.resumed { // also while the notice was being recorded
+			if err := c.decideAgain(ctx, log, nd); err != nil {
+				return err
+			}
+			decidedBy = newRules
+		}
 		carried, changed := nd.current()
 		if !carried.HeldBack { // an urgent notice has come
-			c.unready.acquire(nd.ref.UID) // while it was being written, the node may have got in line again
+			c.goes(nd.ref) // while it was being written, the node may have got in line again
 			return nil
 		}
 		if !c.Cluster.Exists(nd.ref) {
@@ -137,6 +153,9 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 		}
 		now := time.Now().UTC()
 		t := c.turnOf(nd.ref, carried, now)
+		if t.begins && c.rulesChanged() != newRules {
+			continue // it may be the old rules that let it begin
+		}
 		if t.begins {
 			return c.begin(ctx, log, nd, t.why, now)
 		}
@@ -150,9 +169,6 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 		case <-changed:
 		case <-timer.C:
 		case <-newRules:
-			if err := c.decideAgain(ctx, log, nd); err != nil {
-				return err
-			}
 		case <-nd.instanceGone.done:
 			return nil
 		case <-ctx.Done():
@@ -186,7 +202,12 @@ func (c *Controller) decideAgain(ctx context.Context, log *slog.Logger, nd *node
 		return nil
 	}
 	now, policy := time.Now().UTC(), c.currentPolicy()
-	change := func(i intent.Intent) intent.Intent { return policy.DecideAgain(i, node.Labels, now) }
+	change := func(i intent.Intent) intent.Intent {
+		if !i.HeldBack { // its drain has begun meanwhile
+			return i
+		}
+		return policy.DecideAgain(i, node.Labels, now)
+	}
 	carried, _ := nd.current()
 	next := change(carried)
 	switch {

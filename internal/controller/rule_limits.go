@@ -15,7 +15,17 @@ type ruleLimits struct {
 	unavailableAmong func(among func(labels map[string]string) bool) (out map[types.UID]bool, all int)
 
 	mu     sync.Mutex
-	groups map[nodeGroup]*unreadyLimit
+	groups map[nodeGroup]*groupLimit
+	// lines are the groups in whose lines nodes may wait: one for each node, whatever has become of its
+	// labels and of the rules.
+	lines map[types.UID]nodeGroup
+}
+
+// A groupLimit is the limit of a group, and the rule that says which nodes are of it.
+type groupLimit struct {
+	*unreadyLimit
+	rule  *decision.NodeRule
+	nodes int // in lines
 }
 
 // A nodeGroup are the nodes that a rule selects and that have the same value of the label that its
@@ -30,11 +40,14 @@ type nodeGroup struct {
 func newRuleLimits(
 	unavailableAmong func(among func(labels map[string]string) bool) (out map[types.UID]bool, all int),
 ) *ruleLimits {
-	return &ruleLimits{unavailableAmong: unavailableAmong, groups: map[nodeGroup]*unreadyLimit{}}
+	return &ruleLimits{
+		unavailableAmong: unavailableAmong, groups: map[nodeGroup]*groupLimit{}, lines: map[types.UID]nodeGroup{},
+	}
 }
 
-// of returns the limit of a rule for a node with these labels; nil: it has none.
-func (l *ruleLimits) of(rule *decision.NodeRule, labels map[string]string) *unreadyLimit {
+// of returns the limit of a rule for a node with these labels; nil: it has none. The node leaves the
+// line of another group.
+func (l *ruleLimits) of(rule *decision.NodeRule, node types.UID, labels map[string]string) *unreadyLimit {
 	if rule.Limit.Nodes == "" {
 		return nil
 	}
@@ -43,23 +56,54 @@ func (l *ruleLimits) of(rule *decision.NodeRule, labels map[string]string) *unre
 	defer l.mu.Unlock()
 	r := l.groups[group]
 	if r == nil {
-		selector := *rule
-		r = newUnreadyLimit(intstr.Parse(group.nodes), func() (map[types.UID]bool, int) {
-			return l.unavailableAmong(func(of map[string]string) bool {
-				return of[group.per] == group.value && selector.Selects(of)
-			})
-		})
+		r = &groupLimit{unreadyLimit: newUnreadyLimit(intstr.Parse(group.nodes), nil)}
 		l.groups[group] = r
 	}
-	return r
+	if l.lines[node] != group {
+		l.leave(node)
+		l.lines[node] = group
+		r.nodes++
+	}
+	if r.rule != rule { // also where a file has another rule of that name
+		r.rule = rule
+		r.lookAt(func() (map[types.UID]bool, int) {
+			return l.unavailableAmong(func(of map[string]string) bool {
+				return of[group.per] == group.value && rule.Selects(of)
+			})
+		})
+	}
+	return r.unreadyLimit
+}
+
+// leaveLine says that no limit holds a node back any more.
+func (l *ruleLimits) leaveLine(node types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(node)
+}
+
+// leave is leaveLine. The caller holds mu.
+func (l *ruleLimits) leave(node types.UID) {
+	group, ok := l.lines[node]
+	if !ok {
+		return
+	}
+	delete(l.lines, node)
+	r := l.groups[group]
+	r.nodes--
+	r.leaveLine(node)
+	if r.nodes == 0 && r.isIdle() {
+		delete(l.groups, group)
+	}
 }
 
 // release says that the drain of a node has ended.
 func (l *ruleLimits) release(node types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.leave(node)
 	for _, r := range l.groups {
 		r.release(node)
 	}
-	maps.DeleteFunc(l.groups, func(_ nodeGroup, r *unreadyLimit) bool { return r.isIdle() })
+	maps.DeleteFunc(l.groups, func(_ nodeGroup, r *groupLimit) bool { return r.nodes == 0 && r.isIdle() })
 }

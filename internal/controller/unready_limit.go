@@ -122,6 +122,23 @@ func (r *unreadyLimit) forgo(node types.UID, deadline time.Time) {
 	r.waiting[node] = deadline
 }
 
+// leaveLine says that the limit is not what holds a node back: those behind it come forward.
+func (r *unreadyLimit) leaveLine(node types.UID) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, node)
+}
+
+// lookAt has the limit count other nodes from now on.
+func (r *unreadyLimit) lookAt(unavailable func() (out map[types.UID]bool, all int)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unavailable, r.looked = unavailable, time.Time{}
+}
+
 // isIdle reports whether no node is counted or waits.
 func (r *unreadyLimit) isIdle() bool {
 	r.mu.Lock()
