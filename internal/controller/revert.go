@@ -115,7 +115,9 @@ func (c *Controller) callOff(ctx context.Context, log *slog.Logger, nd *nodeDrai
 	var kept intent.Intent
 	err := c.retry(ctx, log, "revert the drain", func(ctx context.Context) error {
 		_, err := c.Cluster.Undo(ctx, nd.ref, func(i intent.Intent) intent.Intent {
-			kept = i.CalledOff(nd.quitOn.Entries, now)
+			if kept = i.CalledOff(nd.quitOn.Entries, now); errors.Is(reason, errIgnored) {
+				kept = i.Dismiss(nd.quitOn.Asks)
+			}
 			return kept
 		})
 		return err

@@ -154,13 +154,13 @@ func (r Rules) Named(name string) *NodeRule {
 func (r *NodeRule) Selects(labels map[string]string) bool { return matchesAny(r.Nodes, labels) }
 
 // DecideAgain is the intent of a node that is held back, by the rules of now. What a rule ignores by
-// now, or only tells of, is taken out, but for a termination, whose hook waits for the node.
+// now, or only tells of, is taken out, but for a termination, whose hook waits for the node. If such a
+// notice comes again, the rules of then decide about it.
 func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.Time) intent.Intent {
 	decide := func(e intent.Entry) NodeRule {
 		return p.RuleFor(notice.Notice{Kind: e.Kind, Detail: e.Code}, labels)
 	}
-	i = i.Forget(func(e intent.Entry) bool { return e.Kind != notice.ASGTerminate && decide(e).Do < Cordoning })
-	i.Entries = slices.Clone(i.Entries)
+	i = i.Dismiss(func(e intent.Entry) bool { return e.Kind != notice.ASGTerminate && decide(e).Do < Cordoning })
 	for k, e := range i.Entries {
 		rule := decide(e)
 		if rule.Do < Cordoning || rule.option {

@@ -206,3 +206,10 @@ func (i Intent) CalledOff(entries []Entry, at time.Time) Intent {
 	}
 	return i
 }
+
+// Dismiss takes out the entries for which nobody asks any more. They are not past: if they come again,
+// somebody decides about them again.
+func (i Intent) Dismiss(nobodyAsks func(Entry) bool) Intent {
+	i.Entries = slices.DeleteFunc(slices.Clone(i.Entries), nobodyAsks)
+	return i
+}

@@ -213,6 +213,9 @@ func (i Intent) void(e Entry) bool {
 // episode, or it announces what is over.
 func (i Intent) Over(e Entry) bool { return i.hadBefore(e) || i.void(e) }
 
+// Asks reports whether the intent has a notice of the entry's kind, about the same change.
+func (i Intent) Asks(e Entry) bool { return i.find(e) >= 0 }
+
 func (i Intent) find(e Entry) int {
 	return slices.IndexFunc(i.Entries, func(have Entry) bool { return have.Kind == e.Kind && have.Change == e.Change })
 }

@@ -1,0 +1,361 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// rebootOf is a message about a reboot of an instance.
+func (s *story) rebootOf(id string, in time.Duration) string {
+	s.Helper()
+	at := time.Now().Add(in).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
+	return s.body("health-reboot-scheduled", id, "Fri, 27 Nov 2026 06:00:00 GMT", at)
+}
+
+func TestANoticeWithoutADeadlineForcesNothingByThatOfAPatientOne(t *testing.T) {
+	patient := aReboot
+	patient.Before, patient.Patient = -1, true
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.drain.takes = -1
+		s.lead()
+		s.send(s.reboot(time.Hour))
+		s.after(10 * time.Second)
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		if drains := s.drain.all(); len(drains) != 1 || !drains[0].terms.Patient || drains[0].terms.Deadline.IsZero() {
+			t.Fatalf("drains %+v; want the rule about the reboot to hold: nothing is forced by its deadline", drains)
+		}
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Second)
+		if drains := s.drain.all(); drains[0].terms.Patient {
+			t.Errorf("drains %+v; want the spot warning to force", drains)
+		}
+	}, patient)
+}
+
+func TestWhatWaitsForATimeHoldsNoPlaceInLine(t *testing.T) {
+	// n0 waits for a place, then its reboot is moved by days. n1 has all the time of the world, and is next.
+	hold := func(t *testing.T, most string, rules ...decision.NodeRule) {
+		tellOfFleet(t, most, func(f *fleet) {
+			p := &policyOf{}
+			p.set(rules...)
+			edit := f.edit
+			f.edit = func(c *Config) {
+				edit(c)
+				c.PolicyFile = p
+			}
+			f.setReady(9, corev1.ConditionUnknown)
+			f.lead()
+			f.send(f.rebootOf(f.ids[0], 3*time.Hour))
+			f.after(5 * time.Second)
+			if w := f.nodes(inState(cluster.StateWaiting)); !slices.Equal(w, []int{0}) {
+				t.Fatalf("waiting %v", w)
+			}
+			f.send(f.rebootOf(f.ids[0], 100*time.Hour)) // moved
+			f.send(f.body("rebalance-recommendation", f.ids[1]))
+			f.after(5 * time.Second)
+			f.setReady(9, corev1.ConditionTrue)
+			f.after(5 * time.Second)
+			if out := f.nodes(cordoned); !slices.Equal(out, []int{1}) {
+				t.Errorf("cordoned %v, waiting %v; want n1 to begin, because n0 waits for its time", out, f.nodes(inState(cluster.StateWaiting)))
+			}
+		})
+	}
+	late := decision.NodeRule{
+		Name: "late", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Draining, Before: 4 * time.Hour,
+	}
+	t.Run("of the option", func(t *testing.T) { hold(t, "1", late) })
+	limited := late
+	limited.Kinds, limited.Limit = []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, decision.Limit{Nodes: "1"}
+	t.Run("of a rule", func(t *testing.T) { hold(t, "100%", limited) })
+}
+
+func TestWhatBeginsWithoutItsLimitLeavesTheLine(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "2"},
+	}
+	tellOfFleet(t, "100%", func(f *fleet) {
+		p := &policyOf{}
+		p.set(limited)
+		edit := f.edit
+		f.edit = func(c *Config) {
+			edit(c)
+			c.PolicyFile = p
+		}
+		f.drain.byNode = map[string]time.Duration{"n0": -1}
+		f.setReady(8, corev1.ConditionUnknown)
+		f.setReady(9, corev1.ConditionUnknown)
+		f.lead()
+		f.send(f.rebootOf(f.ids[0], 3*time.Hour))
+		f.send(f.body("rebalance-recommendation", f.ids[1]))
+		f.after(5 * time.Second)
+		f.want(0, 2)
+		f.send(f.body("spot-interruption", f.ids[0]))
+		f.after(5 * time.Second)
+		f.setReady(8, corev1.ConditionTrue)
+		f.setReady(9, corev1.ConditionTrue)
+		f.after(5 * time.Second)
+		if out := f.nodes(cordoned); !slices.Equal(out, []int{0, 1}) {
+			t.Errorf("cordoned %v; want n1 to begin: one of two places is free", out)
+		}
+	})
+}
+
+func TestRulesThatChangeWhileTheNodeIsWrittenCountToo(t *testing.T) {
+	rename := func(name string, before time.Duration) decision.NodeRule {
+		r := aReboot
+		r.Name, r.Before = name, before
+		return r
+	}
+	t.Run("for what waits", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			once := false
+			change := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+				if !once {
+					once = true
+					p.set(rename("third", time.Hour))
+				}
+				return false, nil, nil
+			})
+			s.beforePatch.Store(&change)
+			p.set(rename("second", 2*time.Hour))
+			s.after(time.Minute)
+			if i := s.intent(); i.Entries[0].Rule != "third" {
+				t.Errorf("intent %+v; want the rule of the file of now", i)
+			}
+		}, aReboot)
+	})
+	t.Run("for what begins to wait", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			once := false
+			change := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+				if !once {
+					once = true
+					p.set(rename("second", time.Hour))
+				}
+				return false, nil, nil
+			})
+			s.beforePatch.Store(&change)
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Minute)
+			if i := s.intent(); i.Entries[0].Rule != "second" {
+				t.Errorf("intent %+v; want the rule of the file of now", i)
+			}
+		}, aReboot)
+	})
+}
+
+func TestALimitFollowsTheSelectorOfItsRule(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "1"},
+	}
+	zoned(t, func(f *fleet, p *policyOf) {
+		f.setReady(1, corev1.ConditionUnknown) // of zone-1
+		f.lead()
+		f.send(f.body("rebalance-recommendation", f.ids[0]))
+		f.after(5 * time.Second)
+		if out := f.nodes(cordoned); len(out) != 0 {
+			t.Fatalf("cordoned %v", out)
+		}
+		narrow := limited
+		narrow.Nodes = []decision.Selector{{{Key: corev1.LabelTopologyZone, Operator: decision.In, Values: []string{"zone-0"}}}}
+		p.set(narrow)
+		f.after(5 * time.Second)
+		if out := f.nodes(cordoned); !slices.Equal(out, []int{0}) {
+			t.Errorf("cordoned %v; want n0: all nodes that the rule selects by now are in use", out)
+		}
+	}, limited)
+}
+
+func TestANodeWhoseLabelsChangeLeavesNothingBehindInItsGroups(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "1", Per: "group"},
+	}
+	zoned(t, func(f *fleet, _ *policyOf) {
+		label := func(k int, group string) {
+			node, err := f.kube.CoreV1().Nodes().Get(f.Context(), fmt.Sprintf("n%d", k), metav1.GetOptions{})
+			f.must(err)
+			node.Labels["group"] = group
+			_, err = f.kube.CoreV1().Nodes().Update(f.Context(), node, metav1.UpdateOptions{})
+			f.must(err)
+		}
+		f.setReady(9, corev1.ConditionUnknown)
+		f.lead()
+		f.send(f.rebootOf(f.ids[0], 30*time.Hour))
+		for k := range 50 {
+			label(0, fmt.Sprint("g", k))
+			label(9, fmt.Sprint("g", k))
+			f.after(3 * time.Second)
+		}
+		if w := f.nodes(inState(cluster.StateWaiting)); !slices.Equal(w, []int{0}) {
+			t.Fatalf("waiting %v", w)
+		}
+		if n := len(f.c.ruleLimits.groups); n > 2 {
+			t.Errorf("%d groups are kept for one node that waits", n)
+		}
+		label(1, "g0")
+		f.send(f.body("rebalance-recommendation", f.ids[1]))
+		f.after(5 * time.Second)
+		if out := f.nodes(cordoned); !slices.Equal(out, []int{1}) {
+			t.Errorf("cordoned %v; want n1, which is alone in its group", out)
+		}
+	}, limited)
+}
+
+func TestTheWaitOfALaterEpisodeBeginsWithIt(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "1", Wait: 2 * time.Hour},
+	}
+	zoned(t, func(f *fleet, _ *policyOf) {
+		f.lead()
+		f.send(f.body("rebalance-recommendation", f.ids[0]))
+		f.after(5 * time.Minute)
+		node, err := f.kube.CoreV1().Nodes().Get(f.Context(), "n0", metav1.GetOptions{})
+		f.must(err)
+		node.Spec.Unschedulable = false // somebody wants to keep it
+		_, err = f.kube.CoreV1().Nodes().Update(f.Context(), node, metav1.UpdateOptions{})
+		f.must(err)
+		f.after(5 * time.Hour)
+		f.setReady(9, corev1.ConditionUnknown)
+		f.after(5 * time.Second)
+		f.send(f.body("rebalance-recommendation", f.ids[0]))
+		f.after(time.Hour)
+		if w := f.nodes(inState(cluster.StateWaiting)); !slices.Equal(w, []int{0}) {
+			t.Errorf("waiting %v, cordoned %v; want n0 to wait for two hours", w, f.nodes(cordoned))
+		}
+		f.after(time.Hour + time.Minute)
+		if out := f.nodes(cordoned); !slices.Equal(out, []int{0}) {
+			t.Errorf("cordoned %v after the wait", out)
+		}
+	}, limited)
+}
+
+func TestTheNextNodeOfAMachineWaitsToo(t *testing.T) {
+	for _, failover := range []bool{false, true} {
+		t.Run(fmt.Sprintf("failover %t", failover), func(t *testing.T) {
+			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+				stop := s.lead()
+				s.send(s.reboot(10 * time.Hour))
+				s.after(time.Hour)
+				s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
+				s.after(10 * time.Second)
+				again := aNode(theNode, theID)
+				again.UID = types.UID("second uid")
+				_, err := s.kube.CoreV1().Nodes().Create(s.Context(), again, metav1.CreateOptions{})
+				s.must(err)
+				s.after(10 * time.Second)
+				if failover {
+					stop()
+					s.lead()
+					s.after(10 * time.Second)
+				}
+				if i := s.intent(); !i.HeldBack || s.node().Spec.Unschedulable || i.Entries[0].Rule != "reboot-late" {
+					t.Fatalf("intent %+v", i)
+				}
+				s.after(8*time.Hour + 45*time.Minute)
+				if !s.node().Spec.Unschedulable {
+					t.Errorf("intent %+v: the reboot is near", s.intent())
+				}
+			}, aReboot)
+		})
+	}
+}
+
+func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},
+	}
+	for _, interval := range []time.Duration{0, 5 * time.Minute} {
+		t.Run(interval.String(), func(t *testing.T) {
+			tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+				other := aNode("other", "i-0fedcba9876543210")
+				other.Status.Conditions[0].Status = corev1.ConditionUnknown
+				_, err := s.kube.CoreV1().Nodes().Create(s.Context(), other, metav1.CreateOptions{})
+				s.must(err)
+				s.interval = interval
+				stop := s.lead()
+				s.terminate(time.Hour)
+				s.after(30 * time.Minute)
+				if i := s.intent(); !i.HeldBack || len(i.Hooks) != 1 {
+					t.Fatalf("intent %+v", i)
+				}
+				stop()
+				p.set(func() decision.NodeRule { r := limited; r.Name = "renamed"; return r }())
+				s.lead()
+				s.after(20 * time.Minute)
+				if i := s.intent(); !i.HeldBack || i.Entries[0].Rule != "renamed" {
+					t.Fatalf("intent %+v", i)
+				}
+				if interval == 0 {
+					s.after(10 * time.Minute)
+				} else {
+					s.after(48 * time.Hour)
+				}
+				s.wantHook(awssim.Completed)
+				if len(s.drain.all()) != 1 {
+					t.Errorf("drains %+v", s.drain.all())
+				}
+			}, limited)
+		})
+	}
+}
+
+func TestAMistakeInThePolicyThatIsMendedLosesNothing(t *testing.T) {
+	ignoring := decision.NodeRule{Name: "mistake", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Ignoring, Before: -1}
+	late := aReboot
+	late.Codes = nil
+	mistake := func(s *story, p *policyOf) {
+		s.after(time.Hour)
+		p.set(ignoring)
+		s.after(5 * time.Minute)
+		s.wantUntouched()
+		p.set(late)
+		s.after(5 * time.Minute)
+	}
+	t.Run("a poll finds it again within the hour", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.polls()
+			s.schedules(reboot(time.Now().Add(10 * time.Hour)))
+			s.lead()
+			mistake(s, p)
+			s.after(time.Hour)
+			if i := s.intent(); !i.HeldBack || len(i.Entries) != 1 {
+				t.Errorf("intent %+v", i)
+			}
+		}, late)
+	})
+	t.Run("so does the same message", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			s.lead()
+			body := s.reboot(10 * time.Hour)
+			s.send(body)
+			mistake(s, p)
+			s.send(body)
+			s.after(time.Second)
+			if i := s.intent(); !i.HeldBack || len(i.Entries) != 1 {
+				t.Errorf("intent %+v", i)
+			}
+		}, late)
+	})
+}
