@@ -18,10 +18,10 @@ import (
 )
 
 // rebootOf is a message about a reboot of an instance.
-func (s *story) rebootOf(id string, in time.Duration, edits ...string) string {
+func (s *story) rebootOf(id string, in time.Duration) string {
 	s.Helper()
 	at := time.Now().Add(in).UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT")
-	return s.body("health-reboot-scheduled", id, append(edits, "Fri, 27 Nov 2026 06:00:00 GMT", at)...)
+	return s.body("health-reboot-scheduled", id, "Fri, 27 Nov 2026 06:00:00 GMT", at)
 }
 
 func TestANoticeWithoutADeadlineForcesNothingByThatOfAPatientOne(t *testing.T) {
