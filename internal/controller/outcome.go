@@ -53,7 +53,10 @@ func logEnd(log *slog.Logger, d report.Drain) {
 		key  string
 		pods []string
 	}{
-		{"surged", r.Surged}, {"missed", r.Missed}, {"lost", r.Lost}, {"unconfirmed", r.Unconfirmed},
+		{"surged", r.Surged},
+		{"missed", r.Missed},
+		{"lost", r.Lost},
+		{"unconfirmed", r.Unconfirmed},
 		{"returned", r.Returned},
 	} {
 		if len(named.pods) > 0 {
