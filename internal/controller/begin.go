@@ -13,22 +13,22 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// A turn says whether the drain of a node may begin.
-type turn struct {
+// A permit says whether the drain of a node may begin.
+type permit struct {
 	begins bool
 	why    decision.Why
 	detail string    // for people, where the node is held back
 	again  time.Time // when to ask again, where the node is held back
 }
 
-// turnOf says whether the drain of a node that carries an intent may begin now. If so, the node counts
+// permitFor says whether the drain of a node that carries an intent may begin now. If so, the node counts
 // as out of use from now on. A drain that cannot wait begins in any case. Otherwise it begins when one
 // of its notices lets it: the time of its rule has come, and fewer nodes are out of use than its rule
 // and the options say.
-func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) turn {
+func (c *Controller) permitFor(ref cluster.Ref, i intent.Intent, now time.Time) permit {
 	if !decision.CanWait(i, now, c.Policy) {
 		c.goes(ref)
-		return turn{begins: true, why: decision.WhyDeadlineNear}
+		return permit{begins: true, why: decision.WhyDeadlineNear}
 	}
 	if terms := i.Terms(); terms.NotBefore.After(now) {
 		c.unready.leaveLine(ref.UID) // it may have been in line before its change was moved
@@ -37,7 +37,7 @@ func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) tur
 		if d := i.Deadline(); !d.IsZero() {
 			again = intent.Earlier(again, d.Add(-c.NodeGracePeriod))
 		}
-		return turn{
+		return permit{
 			why: decision.WhyRuleTime, again: again,
 			detail: fmt.Sprintf("rule %s lets the drain begin at %s", terms.Rule, terms.NotBefore.UTC().Format(time.RFC3339)),
 		}
@@ -48,19 +48,19 @@ func (c *Controller) turnOf(ref cluster.Ref, i intent.Intent, now time.Time) tur
 	}
 	switch {
 	case !free && !limit.tryAcquire(ref.UID, i.Deadline()):
-		return turn{
+		return permit{
 			why: decision.WhyRuleLimit, again: now.Add(lookAgain),
 			detail: fmt.Sprintf("rule %s allows %s nodes out of use, per %q", rule.Name, rule.Limit.Nodes, rule.Limit.Per),
 		}
 	case !c.unready.tryAcquire(ref.UID, i.Deadline()):
 		limit.forgo(ref.UID, i.Deadline())
 		_, why := c.heldBackByOption()
-		return turn{why: decision.WhyMaxUnready, again: now.Add(lookAgain), detail: why}
+		return permit{why: decision.WhyMaxUnready, again: now.Add(lookAgain), detail: why}
 	}
 	if free && c.unready == nil {
-		return turn{begins: true, why: decision.WhyRuleTime}
+		return permit{begins: true, why: decision.WhyRuleTime}
 	}
-	return turn{begins: true, why: decision.WhyEnoughReady}
+	return permit{begins: true, why: decision.WhyEnoughReady}
 }
 
 // goes says that the drain of a node begins, whatever the limits say.
@@ -101,7 +101,7 @@ func (c *Controller) limitFor(
 	return limit, rule, limit == nil
 }
 
-// mustHoldBack reports whether a node has to wait when it gets the notice; see turnOf. A drain that is
+// mustHoldBack reports whether a node has to wait when it gets the notice; see permitFor. A drain that is
 // not held back goes on, and so does the next Node of a machine.
 func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Time) bool {
 	if c.unready == nil && entry.Rule == "" {
@@ -122,7 +122,7 @@ func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Ti
 	if entry.Rule != "" && c.currentPolicy().Rules.Named(entry.Rule) == nil && decision.CanWait(next, now, c.Policy) {
 		return true // the rules have changed since it was decided about: awaitBegin decides again
 	}
-	return !c.turnOf(nd.ref, next, now).begins
+	return !c.permitFor(nd.ref, next, now).begins
 }
 
 // inWork reports whether the node is being drained, and is not held back.
@@ -152,7 +152,7 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 			return nil
 		}
 		now := time.Now().UTC()
-		t := c.turnOf(nd.ref, carried, now)
+		t := c.permitFor(nd.ref, carried, now)
 		if t.begins && c.rulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
 		}
