@@ -80,6 +80,8 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 				t.Errorf("the Lease is held by %v, not by the pod", holder)
 			}
 			switch tt.file {
+			case "everything":
+				c.explainsPolicy(h, nodes[1])
 			case "queue-asg-webhook":
 				c.posted(hook, "INSTANCE INTERRUPTION NOTICE*", nodes[0].instance)
 				if taints := c.getNode(nodes[0].name).Spec.Taints; !tainted(taints, "aws-node-termination-handler/spot-itn") {
@@ -92,6 +94,23 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// explainsPolicy checks that the handler and the tools have the policy of the release's ConfigMap.
+func (c *chartScenario) explainsPolicy(h *handler, n node) {
+	c.Helper()
+	if !strings.Contains(h.log.String(), "nodeRules=2 podRules=1") {
+		c.Errorf("the handler does not have the policy; the log:\n%s", h.log.String())
+	}
+	cmd := exec.CommandContext(c.ctx, program, "explain", "health", "--node", n.name, "--release", c.namespace+"/"+c.release+"-node-termination-handler",
+		"--code=AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", "--kubeconfig", c.cluster.Kubeconfig(), "--aws-endpoint", c.endpoint)
+	cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID=AKIDEXPLAIN", "AWS_SECRET_ACCESS_KEY=secret")
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"of ConfigMap " + c.namespace + "/", "decides: drain at start-30m0s within nights"} {
+		if !strings.Contains(string(out), want) {
+			c.Errorf("explain: %v, and no %q in\n%s", err, want, out)
+		}
 	}
 }
 
@@ -378,7 +397,7 @@ func (c *chartScenario) pod() (args, env []string) {
 // files of its ConfigMaps.
 func (c *chartScenario) environment(pod corev1.Pod, container corev1.Container) []string {
 	c.Helper()
-	files := strings.NewReplacer() // paths of the container to ours
+	var paths []string // of the container, each with ours
 	for _, mount := range container.VolumeMounts {
 		for _, v := range pod.Spec.Volumes {
 			if v.Name != mount.Name || v.ConfigMap == nil {
@@ -390,9 +409,10 @@ func (c *chartScenario) environment(pod corev1.Pod, container corev1.Container) 
 			for name, text := range config.Data {
 				c.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			}
-			files = strings.NewReplacer(mount.MountPath+"/", dir+"/")
+			paths = append(paths, mount.MountPath+"/", dir+"/")
 		}
 	}
+	files := strings.NewReplacer(paths...)
 	fields := map[string]string{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "spec.nodeName": pod.Spec.NodeName}
 	var env []string
 	for _, e := range container.Env {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,7 @@ func (m *mount) must(err error) {
 // A followed is a Follower at work in virtual time.
 type followed struct {
 	*Follower
-	log   bytes.Buffer
+	log   lockedBuffer
 	valid []bool
 }
 
@@ -76,6 +77,30 @@ func follow(t *testing.T, m *mount) *followed {
 	t.Cleanup(stop)
 	go f.Run(ctx, Interval)
 	return &f
+}
+
+// A lockedBuffer can be written and reset by several goroutines.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Reset()
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // pass lets so much time pass, and returns what was logged in it.
