@@ -120,6 +120,12 @@ func TestWhatAReaderCanCopyWorks(t *testing.T) {
 		switch {
 		case b.language == "sh":
 			pages[b.page] = append(pages[b.page], b)
+		case b.page == "docs/policy.md" && b.language == "yaml": // a policy file
+			path := filepath.Join(t.TempDir(), "policy.yaml")
+			c.must(os.WriteFile(path, []byte(b.text), 0o600))
+			if out, err := exec.CommandContext(t.Context(), program, "policy", "test", path).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s\n%s", b.page, err, out, b.text)
+			}
 		case b.language == "yaml":
 			r.values(b)
 		case b.page == "docs/troubleshooting.md" && b.language == "json":
