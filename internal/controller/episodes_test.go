@@ -672,6 +672,7 @@ func TestALaunchHook(t *testing.T) {
 			s.after(5 * time.Minute)
 			s.restart()
 			s.change(theNode, notReady)
+			s.after(time.Second) // until the watch has shown it
 			s.launch(time.Hour)
 			s.after(time.Minute)
 			if !s.isCordoned(theNode) {
