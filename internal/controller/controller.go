@@ -307,7 +307,7 @@ func (c *Controller) reportDecision(
 	}
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
-		Rule: d.Rule, ByFile: d.ByFile(), Repeated: repeated, Waited: waited,
+		Rule: d.Rule, Repeated: repeated, Waited: waited,
 	})
 	logDecided := log.Info
 	if d.Action == decision.Leave || d.Action == decision.Drop && (repeated || !d.ByFile()) {

@@ -125,7 +125,7 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 	case Draining:
 		d.Action = Drain
 	}
-	if rule.option {
+	if !d.ByFile() {
 		return d
 	}
 	d.Terms = rule.Terms(n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)

@@ -141,9 +141,7 @@ type Decision struct {
 }
 
 // ByFile reports whether a rule of the policy file has decided.
-func (d Decision) ByFile() bool {
-	return d.Rule != "" && d.Rule != RuleCordonOnly && d.Rule != RuleCordonRebalance && d.Rule != RuleDrain
-}
+func (d Decision) ByFile() bool { return d.Rule != "" && !IsOption(d.Rule) }
 
 // Why is the reason of a decision: a log field and a metric label, so a closed set.
 type Why string

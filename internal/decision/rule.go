@@ -40,8 +40,6 @@ type NodeRule struct {
 	Grace time.Duration
 	// Limit holds a drain that can wait back; zero: it does not.
 	Limit Limit
-
-	option bool // it stands for an option
 }
 
 // A Limit holds drains back while too many nodes of a group are not ready or cordoned, by whomever.
@@ -124,6 +122,12 @@ const (
 	RuleDrain           = "drain"
 )
 
+// OptionRules are all of these names. No rule of a file has one of them.
+var OptionRules = []string{RuleCordonOnly, RuleCordonRebalance, RuleDrain}
+
+// IsOption reports whether the rule of that name stands for an option.
+func IsOption(rule string) bool { return slices.Contains(OptionRules, rule) }
+
 // RuleFor returns the rule that decides about a notice for a node with these labels: the first of the
 // file that matches, or one of those that stand for the options.
 func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
@@ -134,11 +138,11 @@ func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
 	}
 	switch {
 	case p.CordonOnly:
-		return NodeRule{Name: RuleCordonOnly, Do: Cordoning, Before: -1, option: true}
+		return NodeRule{Name: RuleCordonOnly, Do: Cordoning, Before: -1}
 	case p.CordonRebalance && n.Kind == notice.RebalanceRecommendation:
-		return NodeRule{Name: RuleCordonRebalance, Do: Cordoning, Before: -1, option: true}
+		return NodeRule{Name: RuleCordonRebalance, Do: Cordoning, Before: -1}
 	}
-	return NodeRule{Name: RuleDrain, Do: Draining, Before: -1, option: true}
+	return NodeRule{Name: RuleDrain, Do: Draining, Before: -1}
 }
 
 // Named returns the file's rule for nodes of that name; nil: there is none.
@@ -163,7 +167,7 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 	i = i.Dismiss(func(e intent.Entry) bool { return e.Kind != notice.ASGTerminate && decide(e).Do < Cordoning })
 	for k, e := range i.Entries {
 		rule := decide(e)
-		if rule.Do < Cordoning || rule.option {
+		if rule.Do < Cordoning || IsOption(rule.Name) {
 			i.Entries[k].Terms = intent.Terms{}
 		} else {
 			i.Entries[k].Terms = rule.Terms(e.Deadline, latestBegin(e.Kind, e.Deadline, now, p), now)

@@ -10,9 +10,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-// optionRules are the names of the rules that stand for options.
-var optionRules = []string{decision.RuleCordonOnly, decision.RuleCordonRebalance, decision.RuleDrain}
-
 // check finds what is wrong with values that are right by themselves.
 func (w *written) check(r *reader) {
 	names := map[string]int{}
@@ -169,7 +166,7 @@ func (t *test) check(r *reader, w *written) {
 		for _, rule := range w.nodes {
 			rules = append(rules, rule.Name)
 		}
-		rules = append(rules, optionRules...)
+		rules = append(rules, decision.OptionRules...)
 		keys = []string{"leave"}
 		t.checkNotice(r)
 	}

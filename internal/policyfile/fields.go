@@ -87,7 +87,7 @@ func (w *window) value() value {
 func (rule *nodeRule) value() value {
 	return object(&rule.place, "A rule for nodes.", []field{
 		{"name", "The name of the rule, which no other rule for nodes has.", true, name(&rule.Name, func(name string) error {
-			if slices.Contains(optionRules, name) {
+			if decision.IsOption(name) {
 				return errors.New("stands for an option")
 			}
 			return nil
@@ -227,7 +227,7 @@ func (t *test) expectValue() value {
 		{"do", "What is done with the node.", false, oneOf(&t.Want.Do, efforts...)},
 		{
 			"rule", "The name of the rule that decides; for a pod none if there is no rule. The options are the rules " +
-				strings.Join(optionRules, ", ") + ".", false, anyText(&t.Want.Rule, "the name of a rule"),
+				strings.Join(decision.OptionRules, ", ") + ".", false, anyText(&t.Want.Rule, "the name of a rule"),
 		},
 		{"begin", "When the drain begins: now, or a time.", false, beginMoment(&t.Want.Begin)},
 		{"leave", "When the pod leaves, or never.", false, oneOf(&t.Want.Leave, leaves...)},

@@ -37,7 +37,6 @@ type Decision struct {
 	Deadline time.Time // zero: none
 	DryRun   bool      // the decision is not carried out
 	Rule     string    // the name of the rule that decided; empty: none was asked
-	ByFile   bool      // the rule is of the policy file, and does not stand for an option
 	Repeated bool      // the node carries the notice already: its message was redelivered
 	Waited   bool      // a second decision, after waiting for the instance's Node
 }

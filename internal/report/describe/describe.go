@@ -25,7 +25,7 @@ func Decision(d report.Decision) string {
 	switch {
 	case d.Why == decision.WhyNotifiedByRule:
 		about += "; rule " + d.Rule + " leaves the node as it is"
-	case d.ByFile:
+	case d.Rule != "" && !decision.IsOption(d.Rule):
 		about += "; by rule " + d.Rule
 	}
 	return about
