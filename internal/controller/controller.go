@@ -29,7 +29,7 @@ import (
 // carries out what [Controller.Handle] begins. Its methods may be called concurrently.
 //
 // The locks, in the order in which they are taken: nodeDrain.turn, mu, then nodeDrain.mu or
-// unreadyLimit.mu. Nobody waits for a request, or for a turn, while holding a mutex.
+// ruleLimits.mu, then unreadyLimit.mu. Nobody waits for a request, or for a turn, while holding a mutex.
 type Controller struct {
 	Config
 

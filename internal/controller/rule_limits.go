@@ -45,12 +45,9 @@ func newRuleLimits(
 	}
 }
 
-// of returns the limit of a rule for a node with these labels; nil: it has none. The node leaves the
-// line of another group.
+// of returns the limit of a rule, which has one, for a node with these labels. The node leaves the line of
+// another group.
 func (l *ruleLimits) of(rule *decision.NodeRule, node types.UID, labels map[string]string) *unreadyLimit {
-	if rule.Limit.Nodes == "" {
-		return nil
-	}
 	group := nodeGroup{rule.Name, rule.Limit.Nodes, rule.Limit.Per, labels[rule.Limit.Per]}
 	l.mu.Lock()
 	defer l.mu.Unlock()
