@@ -36,6 +36,14 @@ func (p policyOnDisk) write(lines ...string) {
 	p.must(os.Rename(p.path+".new", p.path))
 }
 
+// awaitEvent waits for an Event about a node whose message has the text.
+func (s *scenario) awaitEvent(n node, text string) {
+	s.Helper()
+	s.eventually("an Event about the node says "+text, func() bool {
+		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool { return strings.Contains(e.Message, text) })
+	})
+}
+
 // policiesRead is how many contents of the policy file have come into force.
 func (h *handler) policiesRead() int {
 	return strings.Count(h.log.String(), "the policy file is in force")
@@ -78,9 +86,7 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 	if i := s.intent(nodes[1]); len(i.Entries) != 1 || i.Entries[0].Rule != "batch-cordons" {
 		t.Errorf("intent %+v", i)
 	}
-	s.eventually("an Event names the rule", func() bool {
-		return slices.ContainsFunc(s.told("default", "Node", nodes[1].name), func(e corev1.Event) bool { return strings.Contains(e.Message, "by rule batch-cordons") })
-	})
+	s.awaitEvent(nodes[1], "by rule batch-cordons")
 
 	// A mistake changes nothing, and is told.
 	file.write("nodes:", "- {name: batch, kinds: [rebalance], nodes: team=batch, do: remove}")
@@ -204,11 +210,7 @@ func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
 	s.send(s.hookBody("asg-terminate-lifecycle", action))
 	s.eventually("the hook is completed", func() bool { return s.action(action.Token).Outcome == awssim.Completed })
 	s.untouched(n, 1)
-	s.eventually("an Event tells of it", func() bool {
-		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool {
-			return strings.Contains(e.Message, "rule hands-off leaves the node as it is")
-		})
-	})
+	s.awaitEvent(n, "rule hands-off leaves the node as it is")
 	if got := h.metric(`node_termination_handler_rule_decisions_total{action="complete",rule="hands-off"}`); got != 1 {
 		t.Errorf("%v decisions", got)
 	}
