@@ -12,6 +12,8 @@ HELM     := go -C hack/helm tool helm
 # A tag such as v1.2.3 is the version; between tags it is named after the commit.
 VERSION  ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null)),0.0.0-g$(shell git rev-parse --short HEAD))
 RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD) $(if $(FIPS),-fips) $(RELEASE_FLAGS)
+# The commit of the binary: dirty if what it is made of has changed since.
+BUILT     = $(shell git rev-parse --short=12 HEAD)$(shell git diff --quiet HEAD -- cmd internal go.mod go.sum || echo -dirty)
 DIST     := $(CURDIR)/dist
 # Five targets: an hour in all.
 FUZZTIME ?= 12m
@@ -20,7 +22,7 @@ BENCH    ?= .
 # What make prometheus has fetched.
 export PATH := $(PATH):$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-termination-handler/prometheus/usr/bin
 
-.PHONY: help build prometheus test unit iac e2e demo playground storm chaos faults lives soak matrix image chart release notes lint fmt generate bench fuzz vuln clean
+.PHONY: help build prometheus chromium test unit iac e2e demo playground storm chaos faults lives soak matrix image chart release notes lint fmt generate pictures bench fuzz vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +32,9 @@ build: ## compile the program to bin/
 
 prometheus: ## fetch Prometheus, which the tests of alerts and dashboard need
 	hack/prometheus.sh
+
+chromium: ## install Chromium, which the tests of the page need
+	hack/chromium.sh
 
 test: unit iac e2e ## run all tests: unit, stories, fuzz seeds, templates, end to end
 
@@ -42,15 +47,19 @@ unit: ## run the tests that need no control plane
 iac: ## test the templates in deploy/cloudformation and deploy/terraform
 	cd hack/iac && go test -count=1 -timeout 5m ./...
 
-# The scenarios wait most of the time, so that many fit on few cores. They run the
-# binary, which Go's cache of test results does not know of: hence -count=1.
+# The scenarios wait most of the time, so that ten fit on two cores. With more the API
+# server answers after seconds, and nothing ends sooner. They run the binary, which
+# Go's cache of test results does not know of: hence -count=1.
 e2e: ## run the end-to-end tests on a real control plane; KUBERNETES=1.35: on that of this version
 	@echo "compiling Helm and kubectl, unless that was done before: 1 to 3 minutes on 2 cores"
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
 	@echo "compiling the FIPS variant, unless that was done before: 2 to 3 minutes on 2 cores"
 	@CGO_ENABLED=0 GOFIPS140=certified go build -trimpath -o /dev/null $(PACKAGE)
-	go test -count=1 -parallel 20 -timeout 20m $(E2E)
+	@echo "compiling Karpenter, unless that was done before: 2 to 4 minutes on 2 cores"
+	@go -C hack/karpenter build -ldflags '-s -w' -o /dev/null .
+	@go -C hack/browser tool -n browser >/dev/null
+	go test -count=1 -parallel 10 -timeout 30m $(E2E)
 	go -C hack/release test -timeout 20m ./...
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
@@ -71,7 +80,7 @@ playground: ## the demo's cluster, AWS and handler to try the commands on, until
 
 # The binary as the Dockerfile makes it; options by name, such as NODES=300 PODS=5.
 storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY, EC2RATE, IDLE, ARGS
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ $(PACKAGE)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.commit=$(BUILT)' -o bin/ $(PACKAGE)
 	go run ./e2e/storm -nodes $(or $(NODES),100) -pods $(or $(PODS),10) -kind $(or $(KIND),spot) -stop $(or $(STOP),100ms) \
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
@@ -114,19 +123,33 @@ lint: ## check the code: go vet, a build for Windows, golangci-lint; and the wor
 	$(TOOL) golangci-lint run --allow-parallel-runners ./...
 	cd hack/iac && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
 	cd hack/release && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
+	cd hack/karpenter && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
+	cd hack/browser && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
 	go tool -modfile=hack/tools/actionlint/go.mod actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...
 
-generate: ## write anew what comes from the code: help, options, notices, metrics, pictures, the chart's values, the manifests, the schema of the policy file
+generate: ## write anew what comes from the code: help, options, notices, metrics, pictures, the figures of storms, the chart's values, the manifests, the schema of the policy file
 	go test $(PACKAGE) -run 'Help' -update
 	go test ./internal/policyfile -run Schema -update
+	go test ./internal/overview -run TheDoc -update
 	go test ./internal/options -run 'Options|Chart' -update
 	go test ./internal/telemetry -run 'MetricsDoc|PictureOfTheDoc' -update
 	go test ./internal/webhook -run PictureOfTheDoc -update
 	go test ./internal/controller -run NoticesDoc -update
+	go test ./e2e/storm/figures -update
 	go test ./e2e/helm -update
+
+# The page and the dashboard show storms in the sandbox, and the page a day that nobody has waited for.
+pictures: ## take the pictures in docs/pictures: of the page, with Chromium, and of the dashboard, with Prometheus
+	@rm -rf bin/pictures && mkdir -p bin/pictures/day docs/pictures
+	go test -count=1 ./e2e -run 'EveryPanelOfTheDashboardHasData|TestAStormIsSeenOnThePage' -pictures $(CURDIR)/bin/pictures
+	go test -count=1 ./e2e/browser -run TestAStormIsSeen -pictures $(CURDIR)/bin/pictures/day
+	cp bin/pictures/dashboard.svg docs/pictures/dashboard.svg
+	cp bin/pictures/light.png docs/pictures/page.png
+	cp bin/pictures/day/dark.png docs/pictures/page-day.png
+	chmod 644 docs/pictures/*
 
 soak: ## handle 100,000 notices one after another and see that nothing grows
 	go test ./internal/controller -run NothingGrows -soak 100000 -v -timeout 1h | grep -v level=

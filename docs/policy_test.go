@@ -58,8 +58,8 @@ func TestThePoliciesOfTheDocAreRightAndShort(t *testing.T) {
 			t.Errorf("%s: %d lines, want at most 5", heading, lines)
 		}
 	}
-	if examples := len(order) - 1; examples != 11 || len(examplesOfPolicies) != examples {
-		t.Errorf("%d examples, %d of them with cases; want 11", examples, len(examplesOfPolicies))
+	if examples := len(order) - 1; examples != 12 || len(examplesOfPolicies) != examples {
+		t.Errorf("%d examples, %d of them with cases; want 12", examples, len(examplesOfPolicies))
 	}
 }
 
@@ -111,6 +111,16 @@ var examplesOfPolicies = map[string][]policyCase{
 			return p.Rules.Named(d.Rule).Limit == decision.Limit{Nodes: "2", Per: "eks.amazonaws.com/nodegroup"}
 		}},
 		{kind: notice.SpotInterruption, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool { return !d.ByFile() }},
+	},
+	"A replacement node first": {
+		{kind: notice.RebalanceRecommendation, do: decision.Drain, check: func(d decision.Decision, p decision.Policy) bool {
+			return d.Terms.ReplaceFirst && p.Rules.Named(d.Rule).Limit.Wait == 10*time.Minute
+		}},
+		{
+			kind: notice.ScheduledChange, code: reboot, start: 48 * time.Hour, do: decision.Drain, begin: 46 * time.Hour,
+			check: func(d decision.Decision, _ decision.Policy) bool { return d.Terms.ReplaceFirst },
+		},
+		{kind: notice.SpotInterruption, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool { return !d.Terms.ReplaceFirst }},
 	},
 	"Maintenance in a window": { // noon is at 13:00 in Berlin, so that the night begins nine hours later
 		{kind: notice.ScheduledChange, code: reboot, start: 24 * time.Hour, do: decision.Drain, begin: 9 * time.Hour},

@@ -145,9 +145,25 @@ func TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes(t *testing.T) {
 	} {
 		refused(t, "an Event of another", s.writeEvent(holder, e), "only its own Events, about Nodes and pods")
 	}
+	const disrupted = `{"type":"DisruptionTarget","status":"True","reason":"TerminationByNodeTerminationHandler"}`
+	for _, tt := range []struct{ what, patch, says string }{
+		{"a pod out of its Services", `{"status":{"conditions":[` + disrupted + `,{"type":"Ready","status":"False"}]}}`, "conditions of a pod that are not its own: Ready"},
+		{"a phase of a pod", `{"status":{"phase":"Failed","conditions":[` + disrupted + `]}}`, "fields of a pod: status.phase"},
+		{"a label of a pod", `{"metadata":{"labels":{"app":"other"}},"status":{"conditions":[` + disrupted + `]}}`, "fields of a pod: metadata.labels"},
+		{"a disruption by somebody else", `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`, "only that it is disrupted"},
+	} {
+		refused(t, tt.what, s.patchStatus(holder, pod, tt.patch), tt.says)
+	}
+	s.must(s.patchStatus(holder, pod, `{"status":{"conditions":[`+disrupted+`]}}`))
 	_, err = holder.CoordinationV1().Leases(s.name).Create(s.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kube-scheduler"}}, metav1.CreateOptions{})
 	refused(t, "the Lease of another", err, "only the Lease of its leader election")
 	s.must(holder.CoreV1().Pods(s.name).Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
+}
+
+// patchStatus patches the status of a pod.
+func (s *scenario) patchStatus(by kubernetes.Interface, pod *corev1.Pod, patch string) error {
+	_, err := by.CoreV1().Pods(pod.Namespace).Patch(s.ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	return err
 }
 
 func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
@@ -163,6 +179,8 @@ func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
 	whose := fmt.Sprintf("pod %s/others, whose node is '%s'", s.name, s.other.name)
 	refused(t, "a deletion", holder.CoreV1().Pods(s.name).Delete(s.ctx, others.Name, metav1.DeleteOptions{}), foreign+"delete "+whose)
 	refused(t, "an eviction", s.evict(holder, others, nil), foreign+"evict "+whose)
+	const disrupted = `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"TerminationByNodeTerminationHandler"}]}}`
+	refused(t, "a condition", s.patchStatus(holder, others, disrupted), foreign+"change "+whose)
 	for _, e := range []corev1.Event{
 		{Source: corev1.EventSource{Component: release.Name, Host: s.node.name}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: s.other.name}},
 		{Source: corev1.EventSource{Component: release.Name, Host: s.other.name}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: s.name, Name: "others"}},
@@ -179,6 +197,7 @@ func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
 	refused(t, "an eviction without a pod", s.evict(ofNobody, own, nil), nowhere+"evict")
 
 	s.must(tryPatch(s.scenario, holder, s.node.name, cordon))
+	s.must(s.patchStatus(holder, own, disrupted))
 	s.must(s.evict(holder, own, nil))
 	s.must(s.evict(s.kube, others, nil)) // the policies are about one ServiceAccount
 }
@@ -186,7 +205,7 @@ func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
 // Each policy is compiled by the API server and checked by the controller manager against the types of its resources.
 func TestTheAdmissionPoliciesHaveNoMistakesInTheirTypes(t *testing.T) {
 	s := newIMDSScenario(t)
-	for namespace, kinds := range map[string]int{s.name: 4, s.home: 4} {
+	for namespace, kinds := range map[string]int{s.name: 6, s.home: 6} {
 		s.eventually("the policies are checked", func() bool {
 			list, err := s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(s.ctx, metav1.ListOptions{})
 			s.must(err)

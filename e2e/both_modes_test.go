@@ -77,9 +77,7 @@ func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	if gone := s.gone("kept"); gone.After(deadline) {
 		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
 	}
-	if got := deputy.metric(drains); got != 1 {
-		t.Errorf("%v drains are counted", got)
-	}
+	s.eventually("one drain is counted", func() bool { return deputy.metric(drains) == 1 })
 	s.leader()
 	s.eventually("the next leader ends it", func() bool { return s.imdsState() == "drained" && len(s.aws.Messages(queueName)) == 0 })
 }

@@ -58,6 +58,7 @@ var notRun = map[string][]string{
 	"aws fis create-experiment-template":    {"--description", "--role-arn", "--stop-conditions", "--query", "--output", "--actions", "--targets"},
 	"aws fis start-experiment":              {"--experiment-template-id"},
 	"eksctl create addon":                   {"--cluster", "--name"},
+	"kubectl krew install":                  {"--manifest-url"},
 	// A release can be verified only where it was published and signed.
 	"cosign verify --certificate-identity":             {"--certificate-oidc-issuer"},
 	"cosign verify-attestation --certificate-identity": {"--certificate-oidc-issuer", "--type"},
@@ -77,6 +78,7 @@ var elsewhere = map[string]struct{ pages, file, test string }{
 	"hcl":        {"docs/*.md", "hack/iac/iac_test.go", "TestWhatTheDocsShowWorks"},
 	"gotemplate": {"docs/webhooks.md", "internal/webhook/doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
 	"json":       {"docs/webhooks.md", "internal/webhook/doc_test.go", "TestTheSlackExampleOfTheDocIsPostedAsTheDocShows"},
+	"text":       {"docs/status.md", "internal/overview/table_test.go", "TestTheTableOfTheDocIsWhatStatusPrints"},
 }
 
 // What is made where a reader follows docs/install.md, and of whom.
@@ -125,6 +127,10 @@ func TestWhatAReaderCanCopyWorks(t *testing.T) {
 			c.must(os.WriteFile(path, []byte(b.text), 0o600))
 			if out, err := exec.CommandContext(t.Context(), program, "policy", "test", path).CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s\n%s", b.page, err, out, b.text)
+			}
+		case b.page == "docs/status.md" && b.language == "yaml": // rights, which people_test.go grants and lives by
+			if !strings.Contains(string(c.source("e2e/people_test.go")), `"status.md"`) {
+				t.Error("e2e/people_test.go does not read docs/status.md")
 			}
 		case b.language == "yaml":
 			r.values(b)
@@ -233,12 +239,20 @@ func (r *reader) after(b block) {
 	r.handler = r.runPod()
 	r.handler.awaitLead()
 	_, env := r.pod()
-	inPod := "#!/bin/sh\n# --release=none: only in a real pod there are the files by which it is known.\n" +
-		"case $1 in doctor) set -- \"$@\" --accept=credentials-source ;; esac # which are static\nexec env -i"
+	inPod := `#!/bin/sh
+# --release=none: only in a real pod there are the files by which it is known.
+case $1 in
+status|report) ;;
+doctor) set -- "$@" --release=none --accept=credentials-source ;; # which are static
+*) set -- "$@" --release=none ;;
+esac
+env -i`
 	for _, e := range env {
 		inPod += " '" + strings.ReplaceAll(e, "'", `'\''`) + "'"
 	}
-	r.must(os.WriteFile(filepath.Join(r.bin, "in-pod"), []byte(inPod+" "+program+" \"$@\" --release=none\n"), 0o700))
+	inPod += " " + program + ` "$@" || case "$1 $?" in "status 4"|"report 4") ;; *) exit 1 ;; esac # nobody connects to the pods of KWOK
+`
+	r.must(os.WriteFile(filepath.Join(r.bin, "in-pod"), []byte(inPod), 0o700))
 }
 
 // rolledOut waits until all pods of the release are of its newest version: a command that
@@ -346,12 +360,12 @@ func (r *reader) interrupt() {
 // mark leaves on a node what a handler with all options may leave there.
 func (r *reader) mark(n node) {
 	r.Helper()
-	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: "draining", %q: "aws-node-termination-handler"}, "annotations": {%q: "{}"}},
+	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: "draining", %q: "spot-interruption", %q: "aws-node-termination-handler"}, "annotations": {%q: "{}"}},
 		"spec": {"unschedulable": true, "taints": [
 			{"key": "aws-node-termination-handler/spot-itn", "value": "event", "effect": "NoSchedule"},
 			{"key": "aws-node-termination-handler/rebalance-recommendation", "value": "event", "effect": "NoSchedule"},
 			{"key": %q, "value": "node-termination-handler", "effect": "NoExecute"}]}}`,
-		cluster.StateLabel, corev1.LabelNodeExcludeBalancers, cluster.IntentAnnotation, corev1.TaintNodeOutOfService)
+		cluster.StateLabel, cluster.KindLabel, corev1.LabelNodeExcludeBalancers, cluster.IntentAnnotation, corev1.TaintNodeOutOfService)
 	_, err := r.kube.CoreV1().Nodes().Patch(r.ctx, n.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 	r.must(err)
 }
@@ -363,9 +377,10 @@ func (r *reader) unmarked() {
 	r.must(err)
 	for _, n := range nodes.Items {
 		_, state := n.Labels[cluster.StateLabel]
+		_, kind := n.Labels[cluster.KindLabel]
 		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 		_, intent := n.Annotations[cluster.IntentAnnotation]
-		if state || excluded || intent || n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+		if state || kind || excluded || intent || n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
 			r.Errorf("docs/upgrade.md leaves node %s with %v %v %+v", n.Name, n.Labels, n.Annotations, n.Spec)
 		}
 	}
@@ -479,6 +494,8 @@ aws: { echo aws; for a; do printf '%%s' "$a" | tr '\n' ' '; echo; done; echo end
 	*describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;;
 	*describe-instances*) cat "$(dirname "$0")/instances" ;; *create-role*) echo arn:aws:iam::123456789012:role/nth-fis ;; *create-experiment-template*) echo EXT1 ;; esac
 eksctl: printf '%%s\n' eksctl "$@" end >>%[7]s
+kubectl-krew: { echo kubectl; echo krew; printf '%%s\n' "$@" | sed 's/^\(--[a-z-]*\)=/\1\n/'; echo end; } >>%[7]s
+kubectl-nth: ln -sf %[6]s "$HOME/kubectl-nth" && "$HOME/kubectl-nth" "$@" || [ $? = 4 ] # nobody connects to the pods of KWOK
 cosign: printf '%%s\n' cosign "$@" end >>%[7]s
 sha256sum: printf '%%s\n' sha256sum "$@" end >>%[7]s
 run: exec test -x %[3]s/.ci/run

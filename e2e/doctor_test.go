@@ -339,8 +339,8 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 	s.must(err)
 	status, out, errOut = s.run("", "doctor", admin)
 	for _, want := range []string{
-		"√ permissions: the handler's role " + s.aws.RoleARN("handler") + " has the 10 permissions that the handler needs, as IAM says\n",
-		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
+		"√ permissions: the handler's role " + s.aws.RoleARN("handler") + " has the 11 permissions that the handler needs, as IAM says\n",
+		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 18 rights that the handler needs\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("beside: status %d, no %q in\n%s%s", status, want, out, errOut)
@@ -366,7 +366,7 @@ func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
 		"× queue-policy: the queue has no policy: EventBridge has no permission to send to it, and drops what it cannot deliver\n    allow sqs:SendMessage to the service events.amazonaws.com",
 		"    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#queue-policy\n",
 		"× rule-spot: no rule sends spot interruption warnings to the queue: spot instances go away without a drain\n",
-		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 16 rights that the handler needs\n",
+		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 18 rights that the handler needs\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -181,7 +181,9 @@ func TestAnInstanceThatHasStoppedEndsItsDrain(t *testing.T) {
 				s.send(s.body("rebalance-recommendation", nodes[0].instance)),
 				s.send(s.hookBody("asg-terminate-lifecycle", action)),
 			}
-			s.eventually("the budget refuses an eviction", func() bool { return s.refusals() > 0 })
+			s.eventually("the drain has both notices, and the budget refuses an eviction", func() bool {
+				return s.refusals() > 0 && len(s.intent(nodes[0]).Entries) == 2
+			})
 			s.must(s.aws.SetInstanceState(nodes[0].instance, "stopped")) // terminated, it would wait for no hook
 			ended := s.send(s.body(event, nodes[0].instance))
 			s.awaitDeleted(soon, append(messages, ended)...)
@@ -230,7 +232,7 @@ func TestTheEndOfAScheduledChangeUndoesWhatWeDidAndNothingElse(t *testing.T) {
 		s.finished(n.name)
 	}
 	s.hasMarks(ours.name, marks{
-		cordoned: true, excluded: "aws-node-termination-handler",
+		cordoned: true, excluded: excludedByUs,
 		taints: []string{"example.com/dedicated=batch:PreferNoSchedule", key + "=" + eventID(opening) + ":NoSchedule"},
 	})
 	asBefore := marks{
@@ -561,8 +563,10 @@ func (s *scenario) hasNoIntent(name string) {
 	if i, ok, err := cluster.ReadIntent(n); err != nil || ok && (len(i.Entries) > 0 || i.Cordoned || n.Labels[cluster.StateLabel] != "") {
 		s.Errorf("node %s still carries %+v, %v", name, i, err)
 	}
-	if state, ok := n.Labels[cluster.StateLabel]; ok {
-		s.Errorf("node %s still has the state %q", name, state)
+	for _, label := range []string{cluster.StateLabel, cluster.KindLabel} {
+		if value, ok := n.Labels[label]; ok {
+			s.Errorf("node %s still has the label %s=%s", name, label, value)
+		}
 	}
 }
 
@@ -572,6 +576,9 @@ type marks struct {
 	excluded string   // value of the label; empty: it is not there
 	taints   []string // without those of Kubernetes itself; in order
 }
+
+// excludedByUs is the value of the label that takes a node out of its load balancers.
+const excludedByUs = "aws-node-termination-handler"
 
 func (s *scenario) hasMarks(name string, want marks) {
 	s.Helper()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,9 +20,10 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// failover is how long a follower may take for all that a killed leader leaves: the lease runs 15 s.
+// failover is how long a follower may take for all that a killed leader leaves: the lease runs 8 s.
 const failover = 30 * time.Second
 
 func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
@@ -62,6 +64,38 @@ func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 	s.askedOnce("slow", "kept", "kept-too")
 	if by := s.receivers(); !slices.Equal(by, sorted(first.key, second.key)) {
 		t.Errorf("replicas that have received: %v, want both", by)
+	}
+}
+
+// The API server takes half a second for each answer, to both replicas. Nobody loses the lease by that alone.
+func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	slow := func(*handler) proxy.Hooks {
+		return proxy.Hooks{Before: func(_ context.Context, c proxy.Call) proxy.Fault {
+			if c.Service != proxy.Kubernetes {
+				return proxy.Fault{}
+			}
+			return proxy.Fault{Latency: 500 * time.Millisecond}
+		}}
+	}
+	first := s.launchBehind(slow)
+	first.awaitReady()
+	first.awaitLead()
+	second := s.launchBehind(slow)
+	second.awaitReady()
+	s.throughout(20*time.Second, "the first replica keeps the lease", first.leads)
+	first.kill()
+	killed := time.Now()
+	message, _ := s.warn(nodes[0], 2*time.Minute)
+	s.awaitDeleted(failover, message)
+	s.drainedBefore(message, nodes[0])
+	lease, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
+	s.must(err)
+	took := lease.Spec.AcquireTime.Sub(killed)
+	report(t, "the lease was taken %s after the kill, with an API server that answers after 500 ms", took.Round(time.Millisecond))
+	if took > 15*time.Second { // 10 s, where nothing else is done on the machine
+		t.Errorf("the lease was taken %s after the kill", took)
 	}
 }
 
@@ -295,6 +329,20 @@ func TestTheNextLeaderResumes500NodesInUnderFiveSeconds(t *testing.T) {
 		s.warn(n, 2*time.Minute)
 	}
 	s.eventually("all drains are under way", func() bool { return len(s.askedSince(time.Time{})) == len(nodes) })
+	asked := time.Now()
+	shown := first.overview()
+	report(t, "the status of %d nodes, %d of which wait for a budget, came after %s",
+		len(shown.Nodes), waitFor(shown, overview.Budget), time.Since(asked).Round(time.Millisecond))
+	if len(shown.Nodes) != len(nodes) || waitFor(shown, overview.Budget) < len(nodes)*9/10 { // the others try again just now
+		t.Errorf("%d nodes, %d wait for a budget", len(shown.Nodes), waitFor(shown, overview.Budget))
+	}
+	asked = time.Now()
+	status, html := first.fetch(first.metrics, "/")
+	lanes := strings.Count(html, `<svg class="lane"`)
+	report(t, "the page of %d nodes has %d bytes and came after %s", lanes, len(html), time.Since(asked).Round(time.Millisecond))
+	if status != http.StatusOK || lanes != len(nodes) || len(html) > 1<<20 {
+		t.Errorf("the page: status %d, %d lanes, %d bytes", status, lanes, len(html))
+	}
 	before := s.deadlines()
 	killed := time.Now()
 	first.kill()
@@ -452,13 +500,16 @@ func (s *scenario) askedSince(moment time.Time) map[string]time.Time {
 	return asked
 }
 
-// askedOnce checks that each pod was made to stop by one request.
+// askedOnce checks that each pod was made to stop by one request. That of a handler that was stopped meanwhile may have
+// been carried out, although it had no answer.
 func (s *scenario) askedOnce(pods ...string) {
 	s.Helper()
 	for _, pod := range pods {
-		accepted := slices.DeleteFunc(s.requests(pod), func(r request) bool { return !r.accepted() })
-		if len(accepted) != 1 {
-			s.Errorf("accepted requests for pod %s: %v, want one", pod, accepted)
+		all := s.requests(pod)
+		accepted := slices.DeleteFunc(slices.Clone(all), func(r request) bool { return !r.accepted() })
+		cutOff := slices.ContainsFunc(all, func(r request) bool { return r.code >= http.StatusInternalServerError })
+		if len(accepted) > 1 || len(accepted) == 0 && !cutOff {
+			s.Errorf("requests for pod %s: %v, want one that is accepted", pod, all)
 		}
 	}
 }

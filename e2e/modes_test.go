@@ -87,12 +87,15 @@ func TestADryRunWritesNothingAndLeavesEveryMessage(t *testing.T) {
 
 func TestANodeGetsTheTaintOfEachKindOfNotice(t *testing.T) {
 	s := newScenario(t)
-	tests := []struct{ event, taint string }{
-		{"spot-interruption", "spot-itn"},
-		{"health-reboot-scheduled", "scheduled-maintenance"},
-		{"asg-terminate-direct-to-sqs", "asg-lifecycle-termination"},
-		{"rebalance-recommendation", "rebalance-recommendation"},
-		{"state-change-stopping", ""},
+	tests := []struct {
+		event, taint string
+		ends         bool // the machine does, so that its load balancers leave it
+	}{
+		{"spot-interruption", "spot-itn", true},
+		{"health-reboot-scheduled", "scheduled-maintenance", false},
+		{"asg-terminate-direct-to-sqs", "asg-lifecycle-termination", true},
+		{"rebalance-recommendation", "rebalance-recommendation", false},
+		{"state-change-stopping", "", true},
 	}
 	nodes := s.nodes(len(tests))
 	s.leader("--taint-node")
@@ -102,6 +105,9 @@ func TestANodeGetsTheTaintOfEachKindOfNotice(t *testing.T) {
 		body := s.body(test.event, nodes[k].instance, startTime, ahead())
 		messages = append(messages, s.send(body))
 		wanted[k].cordoned = true
+		if test.ends {
+			wanted[k].excluded = excludedByUs
+		}
 		if test.taint != "" {
 			wanted[k].taints = []string{"aws-node-termination-handler/" + test.taint + "=" + eventID(body) + ":NoSchedule"}
 		}
@@ -128,7 +134,7 @@ func TestTheTaintHasTheEffectThatIsAskedFor(t *testing.T) {
 			s.leader("--taint-node", "--taint-effect="+effect)
 			body := s.body("spot-interruption", n.instance)
 			s.awaitDeleted(soon, s.send(body))
-			s.hasMarks(n.name, marks{cordoned: true, taints: []string{"aws-node-termination-handler/spot-itn=" + eventID(body) + ":" + effect}})
+			s.hasMarks(n.name, marks{cordoned: true, excluded: excludedByUs, taints: []string{"aws-node-termination-handler/spot-itn=" + eventID(body) + ":" + effect}})
 		})
 	}
 }

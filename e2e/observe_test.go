@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/unscheduled"
 )
 
 func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
@@ -193,7 +196,7 @@ func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
 	hook := s.webhook(nil)
 	h := s.leader("--webhook-url="+hook.URL, "--webhook-phases=drained,missed,gone,unconfirmed",
 		`--webhook-template={{ .Phase }} {{ .NodeName }} {{ .Missed }} {{ .Lost }}`)
-	const left = 20 * time.Second // of the two minutes
+	const left = 45 * time.Second // of the two minutes: more than the grace period of the pod
 	stuck := s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance))
 	lost := s.send(s.body("spot-interruption", nodes[1].instance))
 	s.eventually("one pod has left", func() bool { return !s.podExists("leaves") && s.cordoned(nodes[0].name) })
@@ -202,15 +205,34 @@ func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
 
 	s.ended(nodes[0].name, intent.Missed)
 	s.ended(nodes[1].name, intent.Gone)
+	for n, want := range map[node]overview.Episode{
+		nodes[0]: {Outcome: "missed", Pods: &overview.Counts{Evicted: 0, Missed: 1, Remaining: []string{s.name + "/stuck"}}},
+		nodes[1]: {Outcome: "gone", Pods: &overview.Counts{Evicted: 1, Lost: 1, Remaining: []string{s.name + "/lost"}}},
+	} {
+		var e overview.Episode
+		s.eventually("the history has the episode", func() bool {
+			e = h.episode(n)
+			return e.Node != ""
+		})
+		e.Pods.Ended = 0
+		if e.Outcome != want.Outcome || e.Known != overview.Everything || !reflect.DeepEqual(e.Pods, want.Pods) || e.Slack == nil || *e.Slack > 0 ||
+			len(e.Notices) == 0 || e.FirstAsked.IsZero() || e.CordonedAt.IsZero() || strings.Count(h.log.String(), "msg=episode logger=episode node="+n.name) != 1 {
+			t.Errorf("the history has %+v, with %+v", e, e.Pods)
+		}
+		if n == nodes[0] && !slices.ContainsFunc(e.Refused, func(r overview.Refusal) bool { return r.Cause == overview.Finalizer }) {
+			t.Errorf("kept by %+v", e.Refused)
+		}
+	}
 	for n, want := range map[node][]string{
 		nodes[0]: {"level=ERROR", "missed its deadline", "missed=[" + s.name + "/stuck]"},
 		nodes[1]: {"level=WARN", "went away with pods on it", "evicted=1 forced=0", "lost=[" + s.name + "/lost]"},
 	} {
 		loud := slices.DeleteFunc(strings.Split(h.log.String(), "\n"), func(line string) bool {
-			return !strings.Contains(line, "node="+n.name) || strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG")
+			return !strings.Contains(line, "node="+n.name) || strings.Contains(line, "level=INFO") || strings.Contains(line, "level=DEBUG") ||
+				strings.Contains(line, "held by its finalizers") // Told 10 s after the pod should have ended: here, at the deadline.
 		})
 		if len(loud) != 1 || slices.ContainsFunc(want, func(part string) bool { return !strings.Contains(loud[0], part) }) {
-			t.Errorf("lines about node %s that are more than information, want one with %q:\n%s", n.name, want, strings.Join(loud, "\n"))
+			t.Errorf("lines about the end of node %s that are more than information, want one with %q:\n%s", n.name, want, strings.Join(loud, "\n"))
 		}
 	}
 	for n, want := range map[node][2]string{
@@ -291,6 +313,23 @@ func TestADryRunIsToldToNobody(t *testing.T) {
 	if events := s.audit(func(e sandbox.AuditEvent) bool { return e.Resource == "events" }); len(events) > 0 {
 		t.Errorf("%d requests about Events", len(events))
 	}
+}
+
+// The cluster has no other node.
+func TestPodsThatFindNoOtherNodeAreToldOf(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.deployment("web", 2)
+	h := s.leader()
+	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
+	const series, look = "node_termination_handler_pods_unscheduled", 2 * unscheduled.Interval
+	s.within(look, "the metric counts them", func() bool { return h.metric(series) == 2 })
+	s.awaitEvent(n, "2 pods that left the node wait for another one, such as "+s.name+"/web-")
+	if waiting := h.overview().Unscheduled; len(waiting) != 1 || waiting[0].Node != n.name || waiting[0].Pods != 2 {
+		t.Errorf("the status has %+v", waiting)
+	}
+	s.node(s.name+"-z", s.id(25))
+	s.within(look, "none waits any more", func() bool { return h.metric(series) == 0 })
 }
 
 // told are the handlers' Events about an object.

@@ -255,7 +255,7 @@ func TestWhileEC2FailsAMessageIsNeitherDeletedNorItsNodeMissed(t *testing.T) {
 			fault.ID, fault.Service = "ec2", "ec2"
 			s.must(s.aws.SetFault(fault))
 			message := s.send(s.body("spot-interruption", n.instance))
-			s.eventually("EC2 is asked", func() bool { return s.calls("ec2", "DescribeInstances") > asked })
+			s.eventually("EC2 is asked", func() bool { return s.received([]string{message}) == 1 && s.calls("ec2", "DescribeInstances") > asked })
 			s.throughout(6*time.Second, "the message is held", func() bool {
 				return !s.isDeleted(message) && s.received([]string{message}) == 1
 			})

@@ -14,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A policyOnDisk is a policy file that a scenario writes, in the way of the kubelet: whoever reads
@@ -116,6 +117,7 @@ func TestWhatWaitsForItsRuleStandsOnTheNode(t *testing.T) {
 	s.awaitDeleted(soon, change)
 	s.eventually("the node waits", func() bool { return s.state(n) == cluster.StateWaiting })
 	s.untouchedButWaiting(n)
+	h.awaitWait(n, overview.Window, "rule late lets the drain begin at")
 	if !strings.Contains(h.body(h.probes, "/readyz"), "drains that wait as their rules say: 1") {
 		t.Errorf("readyz: %s", h.body(h.probes, "/readyz"))
 	}
@@ -160,7 +162,10 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 	s.pod("db", n.name, with("role", "db", grace))
 	s.pod("job", n.name, with("batch.kubernetes.io/job-name", "nightly", grace))
 	s.pod("owners", n.name, with("role", "web", grace), annotated)
-	agents := s.daemonSet("agent", func(t *corev1.PodTemplateSpec) { t.Labels["role"] = "shipper" })
+	agents := s.daemonSet("agent", func(t *corev1.PodTemplateSpec) {
+		t.Labels["role"] = "shipper"
+		t.Spec.TerminationGracePeriodSeconds = new(int64(grace)) // else its last moment comes first on a slow machine
+	})
 	file := s.policy(
 		"pods:",
 		"- {name: lobby, pods: role=lobby, leave: first}",

@@ -43,6 +43,7 @@ func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing
 	s.hasMarks(nodes[0].name, marks{cordoned: true, taints: []string{
 		"aws-node-termination-handler/scheduled-maintenance=" + event.ID + event.NotBefore.Format("-20060102T150405Z") + ":NoSchedule",
 	}})
+	s.says(conditionTold, nodes[0], "Drained=True ScheduledChange") // the last that is written
 	written := s.getNode(nodes[0].name).ResourceVersion
 	s.throughout(25*time.Second, "the event is handled once", func() bool { return s.getNode(nodes[0].name).ResourceVersion == written })
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -27,7 +28,7 @@ import (
 func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testing.T) {
 	program := prometheusProgram(t)
 	s := newScenario(t)
-	nodes := s.nodes(4)
+	nodes := s.nodes(5)
 	s.deployment("web", 4)
 	s.pod("slow", nodes[1].name, stopping(time.Minute, 8*time.Second))
 	s.pod("stuck", nodes[0].name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/never"} })
@@ -37,6 +38,9 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 	begin := time.Now()
 	s.eventually("the controller is scraped", func() bool { return p.value(`node_termination_handler_leading`) == 1 })
 
+	recommended := s.send(s.body("rebalance-recommendation", nodes[3].instance))
+	s.awaitDeleted(soon, recommended)
+	followed := s.send(s.body("spot-interruption", nodes[3].instance))
 	_, terminated := s.transition(nodes[1], awssim.Terminating)
 	warned := s.send(s.body("spot-interruption", nodes[2].instance))
 	late := s.send(s.bodyAt(time.Now().Add(-108*time.Second), "spot-interruption", nodes[0].instance))
@@ -46,20 +50,22 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 	for _, name := range []string{"DeadlineMissed", "NoticeLate", "Undecodable"} {
 		s.eventually("the alert "+name+" fires", func() bool { return slices.Contains(p.firing(), alert+name) })
 	}
-	s.awaitDeleted(soon, terminated, warned, late)
+	s.awaitDeleted(soon, terminated, warned, late, followed)
 	for query, want := range map[string]float64{
 		`sum(node_termination_handler_drains_total{outcome="missed"})`:                                                  1,
 		`sum(node_termination_handler_drains_total{outcome="missed",kind="SpotInterruption"})`:                          1,
-		`sum(node_termination_handler_drains_total{outcome="in-time"})`:                                                 2,
+		`sum(node_termination_handler_drains_total{outcome="in-time"})`:                                                 4,
 		`sum(node_termination_handler_pods_total{how="missed"})`:                                                        1,
 		`node_termination_handler_deadline_slack_seconds_bucket{kind="SpotInterruption",le="0"}`:                        1,
 		`node_termination_handler_lifecycle_calls_total{call="complete",result="ok"}`:                                   1,
 		`node_termination_handler_lifecycle_hook_slack_seconds_count`:                                                   1,
-		`node_termination_handler_messages_settled_total{outcome="deleted",why="done"}`:                                 3,
+		`node_termination_handler_messages_settled_total{outcome="deleted",why="done"}`:                                 5,
 		`node_termination_handler_aws_requests_total{service="autoscaling",action="CompleteLifecycleAction",code="ok"}`: 1,
 		`actions_total{node_action="cordon-and-drain",node_status="error"}`:                                             1,
-		`nth_tagged_instances`: 4,
-		`nth_tagged_nodes`:     4,
+		`node_termination_handler_rebalance_followed_by_spot_total{within="10m"}`:                                       1,
+		`sum(node_termination_handler_kubernetes_requests_total{resource="nodes/status",code="200"}) > bool 3`:          1,
+		`nth_tagged_instances`: 5,
+		`nth_tagged_nodes`:     5,
 		`sum(node_termination_handler_kubernetes_requests_total{resource="other"}) or vector(0)`: 0,
 	} {
 		s.eventually(fmt.Sprintf("%s is %v", query, want), func() bool { return p.value(query) == want })
@@ -72,15 +78,17 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 	s.fillDashboard(p, begin)
 }
 
-// fillDashboard runs every query of the dashboard.
+// fillDashboard runs every query of the dashboard, and draws what they give.
 func (s *scenario) fillDashboard(p *prometheusServer, begin time.Time) {
 	s.Helper()
 	var dashboard struct {
 		Panels []struct {
 			Title, Type string
+			GridPos     struct{ X, Y, W, H int }
+			FieldConfig struct{ Defaults struct{ Unit string } }
 			Targets     []struct {
-				Expr    string
-				Instant bool
+				Expr, LegendFormat string
+				Instant            bool
 			}
 		}
 		Templating struct {
@@ -95,25 +103,35 @@ func (s *scenario) fillDashboard(p *prometheusServer, begin time.Time) {
 	s.must(err)
 	s.must(json.Unmarshal(text, &dashboard))
 	// What Grafana puts in their places, with All chosen.
-	variables := strings.NewReplacer("$namespace", ".*", "$job", ".*", "$__rate_interval", "1m", "$__range", "10m")
+	variables := strings.NewReplacer("$namespace", ".*", "$job", ".*", "$__rate_interval", "5m", "$__range", "10m")
 	queries := 0
-	run := func(title, expr string, instant bool) {
+	run := func(title, expr string, instant bool) []series {
 		queries++
 		expr = variables.Replace(expr)
 		if strings.Contains(expr, "$") {
 			s.Errorf("%s: a variable is left in %s", title, expr)
 		}
-		if data := p.query(expr, instant, begin); !data {
+		data := p.query(expr, instant, begin)
+		if !slices.ContainsFunc(data, series.hasNumber) {
 			s.Errorf("%s: no data for %s", title, expr)
 		}
+		return data
 	}
+	var drawn []drawnPanel
 	for _, panel := range dashboard.Panels {
 		if panel.Type != "row" && len(panel.Targets) == 0 {
 			s.Errorf("%s: no query", panel.Title)
 		}
-		for _, target := range panel.Targets {
-			run(panel.Title, target.Expr, target.Instant)
+		at := panel.GridPos
+		d := drawnPanel{
+			Title: panel.Title, Type: panel.Type, Unit: panel.FieldConfig.Defaults.Unit, X: at.X, Y: at.Y, W: at.W, H: at.H,
 		}
+		for _, target := range panel.Targets {
+			for _, data := range run(panel.Title, target.Expr, target.Instant) {
+				d.Series = append(d.Series, data.drawn(target.LegendFormat))
+			}
+		}
+		drawn = append(drawn, d)
 	}
 	for _, a := range dashboard.Annotations.List {
 		run("annotations", a.Expr, false)
@@ -132,9 +150,10 @@ func (s *scenario) fillDashboard(p *prometheusServer, begin time.Time) {
 			s.Errorf("variable %s has no values", v.Name)
 		}
 	}
-	if queries < 40 {
+	if queries < 55 {
 		s.Errorf("the dashboard has %d queries", queries)
 	}
+	s.savePicture(drawn, begin)
 }
 
 // prometheusProgram is the path of Prometheus. Without it the test is skipped,
@@ -259,29 +278,50 @@ func (p *prometheusServer) value(expr string) float64 {
 	return 0
 }
 
-// query reports whether an expression gives a number, now or at any time since begin.
-func (p *prometheusServer) query(expr string, instant bool, begin time.Time) bool {
+// A series is what an expression gives for one set of labels.
+type series struct {
+	Metric map[string]string
+	Value  [2]any
+	Values [][2]any
+}
+
+// samples are its values in their order.
+func (s series) samples() (all []drawnSample) {
+	for _, sample := range append(s.Values, s.Value) {
+		at, isTime := sample[0].(float64)
+		text, isText := sample[1].(string)
+		value, err := strconv.ParseFloat(text, 64)
+		if isTime && isText && err == nil {
+			all = append(all, drawnSample{time.UnixMilli(int64(at * 1000)), value})
+		}
+	}
+	return all
+}
+
+// hasNumber reports whether there is a value that is a number, at any time.
+func (s series) hasNumber() bool {
+	return slices.ContainsFunc(s.samples(), func(d drawnSample) bool { return !math.IsNaN(d.value) && !math.IsInf(d.value, 0) })
+}
+
+// drawn is the series with the name that its legend says.
+func (s series) drawn(legend string) drawnSeries {
+	for label, value := range s.Metric {
+		legend = strings.ReplaceAll(legend, "{{"+label+"}}", value)
+	}
+	return drawnSeries{name: strings.TrimPrefix(legend, "__auto"), samples: s.samples()}
+}
+
+// query is what an expression gives, now or at all times since begin.
+func (p *prometheusServer) query(expr string, instant bool, begin time.Time) []series {
 	p.s.Helper()
 	path, values := "/api/v1/query", url.Values{"query": {expr}}
 	if !instant {
 		path = "/api/v1/query_range"
 		values.Set("start", fmt.Sprint(begin.Unix()))
-		values.Set("end", fmt.Sprint(time.Now().Unix()))
+		values.Set("end", fmt.Sprint(time.Now().Unix()+1)) // what was scraped in this second counts
 		values.Set("step", "1")
 	}
-	var data struct {
-		Result []struct {
-			Value  [2]any
-			Values [][2]any
-		}
-	}
+	var data struct{ Result []series }
 	p.get(path, values, &data)
-	for _, series := range data.Result {
-		for _, sample := range append(series.Values, series.Value) {
-			if number, ok := sample[1].(string); ok && number != "NaN" && !strings.HasSuffix(number, "Inf") {
-				return true
-			}
-		}
-	}
-	return false
+	return data.Result
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // In a cluster of its own: all its nodes count.
@@ -44,6 +45,7 @@ func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) 
 		return s.state(held) == cluster.StateWaiting && h.metric(gauge) == 1 &&
 			strings.Contains(h.body(h.probes, "/readyz"), "drains held back: 1, because 2 of 5 nodes are not ready, cordoned or about to be; max-unready-nodes is 2")
 	})
+	h.awaitWait(held, overview.MaxUnready, "2 of 5 nodes are not ready")
 	s.eventually("an Event tells of it", func() bool {
 		return slices.Contains(reasons(s.told("default", "Node", held.name)), "DrainHeldBack")
 	})
@@ -76,4 +78,10 @@ func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) 
 	s.eventually("nothing is held back any more", func() bool {
 		return h.metric(gauge) == 0 && h.body(h.probes, "/readyz") == "ok: leading\n"
 	})
+
+	// A kubelet that is away confirms the end of no pod.
+	s.pod("dead", nodes[4].name, stopping(time.Second, time.Second))
+	s.must(own.KWOK.Pause())
+	s.warn(nodes[4], 2*time.Minute)
+	h.awaitWait(nodes[4], overview.Kubelet, "its kubelet has not confirmed it")
 }

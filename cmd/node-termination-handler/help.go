@@ -44,7 +44,11 @@ func printOwnFlags(cmd *cobra.Command) {
 		if option := table.Lookup(f.Name); option != nil && option.Usage == f.Usage || f.Name == "help" {
 			return
 		}
-		fmt.Fprintf(w, "%s  --%s\n", heading, f.Name)
+		short := ""
+		if f.Shorthand != "" {
+			short = ", -" + f.Shorthand
+		}
+		fmt.Fprintf(w, "%s  --%s%s\n", heading, f.Name, short)
 		heading = ""
 		options.WriteWrapped(w, "      ", f.Usage)
 	})

@@ -22,8 +22,10 @@ const (
 	exitDone     = 0
 	exitFailed   = 1
 	exitMistaken = 2
-	exitWarned   = 3 // doctor: it works, but not as well as it could; what-if: pods would be lost
-	exitUnknown  = 4 // doctor: something that matters could not be found out
+	// doctor: it works, but not as well as it could; what-if: pods would be lost; status: a node is stuck;
+	// report: pods were lost.
+	exitWarned  = 3
+	exitUnknown = 4 // doctor, status, report: something that matters could not be found out
 )
 
 // A statusError ends a command that has already printed all there is to say.
@@ -35,8 +37,17 @@ func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s
 // until that is done or ctx ends, and returns the exit status. Results go to out, logs and
 // errors to errOut.
 func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
-	p := program{environ: environ, errOut: errOut, served: &options.Options{}}
+	return runAs(ctx, programName, args, environ, out, errOut)
+}
+
+// runAs is the program under the name by which it was called.
+func runAs(ctx context.Context, name string, args, environ []string, out, errOut io.Writer) int {
+	p := program{environ: environ, errOut: errOut, served: &options.Options{}, name: programName}
 	root := p.rootCommand()
+	if isPlugin(name) {
+		p.name = pluginName
+		root = p.pluginCommand()
+	}
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetArgs(p.normalise(root, args))
@@ -48,7 +59,7 @@ func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int
 		return int(status)
 	}
 	if _, ok := errors.AsType[options.Problems](err); ok {
-		p.lastLine(err, fmt.Sprintf("%s --help tells about every option.", programName))
+		p.lastLine(err, fmt.Sprintf("%s --help tells about every option.", p.name))
 		return exitMistaken
 	}
 	p.lastLine(err, "")
@@ -61,7 +72,7 @@ func (p *program) lastLine(err error, hint string) {
 		slog.New(app.NewLogHandler(p.served, p.errOut)).Error("exit", "error", err)
 		return
 	}
-	fmt.Fprintf(p.errOut, "%s: %v\n", programName, err)
+	fmt.Fprintf(p.errOut, "%s: %v\n", p.name, err)
 	if hint != "" {
 		fmt.Fprintln(p.errOut, hint)
 	}
@@ -71,13 +82,14 @@ func (p *program) lastLine(err error, hint string) {
 type program struct {
 	environ []string
 	errOut  io.Writer
+	name    string           // of the program, as it was called
 	served  *options.Options // of the handler, not of the other commands
 	wrong   options.Problems // with the arguments
 }
 
 // rootCommand returns the command that is the handler itself, with the others below it.
 func (p *program) rootCommand() *cobra.Command {
-	root := &cobra.Command{
+	root := p.family(&cobra.Command{
 		Use:   programName,
 		Short: "Drain Kubernetes nodes before AWS takes their instances away.",
 		Long: `Reads notices about EC2 instances from an SQS queue: spot interruption warnings, rebalance
@@ -86,18 +98,7 @@ the node before the instance goes away, and completes the lifecycle hook. Only t
 the message.
 
 Every option is a flag and an environment variable. The flag takes precedence.`,
-		Args:                       cobra.ArbitraryArgs, // unexpectedArgs reports them with all other problems
-		Version:                    describeVersion(),
-		SilenceErrors:              true,
-		SilenceUsage:               true,
-		SuggestionsMinimumDistance: 2,
-	}
-	root.SetVersionTemplate("{{.Version}}")
-	root.SetHelpFunc(printHelp)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return options.Problems{{Name: "command line", Text: err.Error()}}
 	})
-	root.Flags().Bool("version", false, "Print the version and exit.")
 	options.Register(root.Flags())
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		opts, err := options.Parse(cmd.Flags(), p.environ)
@@ -111,8 +112,23 @@ Every option is a flag and an environment variable. The flag takes precedence.`,
 		}
 		return serve(cmd.Context(), opts, p.errOut)
 	}
-	root.AddCommand(p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(),
-		p.versionCommand())
+	return root
+}
+
+// family gives a root command what both have, and all commands below it.
+func (p *program) family(root *cobra.Command) *cobra.Command {
+	root.Args = cobra.ArbitraryArgs // unexpectedArgs reports them with all other problems
+	root.Version = describeVersion()
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate("{{.Version}}")
+	root.SetHelpFunc(printHelp)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return options.Problems{{Name: "command line", Text: err.Error()}}
+	})
+	root.Flags().Bool("version", false, "Print the version and exit.")
+	root.AddCommand(p.statusCommand(), p.reportCommand(), p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(),
+		p.explainCommand(), p.policyCommand(), p.versionCommand())
 	return root
 }
 

@@ -360,6 +360,13 @@ resource "aws_iam_role_policy" "role" {
         Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
       }] : statement if var.status_poll],
       [for statement in [{
+        Sid       = "TargetHealth"
+        Effect    = "Allow"
+        Action    = "elasticloadbalancing:DescribeTargetHealth"
+        Resource  = "*"
+        Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
+      }] : statement if var.load_balancers],
+      [for statement in [{
         Sid       = "HookLimits"
         Effect    = "Allow"
         Action    = ["autoscaling:DescribeLifecycleHooks", "autoscaling:DescribeAutoScalingGroups"]
@@ -367,15 +374,31 @@ resource "aws_iam_role_policy" "role" {
         Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
       }] : statement if local.hooks],
       [for statement in [{
-        Sid      = "Hooks"
-        Effect   = "Allow"
-        Action   = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
+        Sid    = "Hooks"
+        Effect = "Allow"
+        Action = concat(
+          ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"],
+          var.replacement_first ? ["autoscaling:SetInstanceHealth", "autoscaling:LaunchInstances", "autoscaling:TerminateInstanceInAutoScalingGroup"] : [],
+        )
         Resource = [for group in var.groups : "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${group}"]
         Condition = merge(
           { StringEquals = { "aws:RequestedRegion" = local.region } },
           var.group_tag == "" ? {} : { Null = { "aws:ResourceTag/${var.group_tag}" = "false" } },
         )
       }] : statement if local.hooks],
+      [for statement in [{
+        Sid    = "ReplacementReads"
+        Effect = "Allow"
+        Action = [
+          "autoscaling:DescribeAutoScalingInstances",
+          "autoscaling:DescribeAutoScalingGroups",
+          "autoscaling:DescribeLifecycleHooks",
+          "ec2:DescribeLaunchTemplateVersions",
+          "ec2:CreateFleet",
+        ]
+        Resource  = "*"
+        Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }
+      }] : statement if var.replacement_first],
       [for statement in [{
         Sid    = "DoctorReads"
         Effect = "Allow"

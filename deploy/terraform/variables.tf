@@ -56,6 +56,18 @@ variable "status_poll" {
   default     = true
 }
 
+variable "load_balancers" {
+  description = "Whether the program may call elasticloadbalancing:DescribeTargetHealth. With it, drains wait until the instance has left the target groups of the AWS Load Balancer Controller."
+  type        = bool
+  default     = true
+}
+
+variable "replacement_first" {
+  description = "Whether the program may launch and terminate instances of the groups in groups, which rules with first=replacement need. It needs lifecycle_hooks."
+  type        = bool
+  default     = false
+}
+
 variable "doctor" {
   description = "Whether the role may read what doctor checks, so that one run in the pod checks everything. These permissions change nothing."
   type        = bool

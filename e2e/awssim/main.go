@@ -1,6 +1,6 @@
 // Command awssim runs the AWS simulator of package internal/awssim as a program of its own:
-// SQS, EC2, EC2 Auto Scaling, EventBridge, SNS and their like on one loopback port, for end-to-end tests and
-// for whoever wants to point a cluster's controller at it.
+// SQS, EC2, EC2 Auto Scaling, target groups, EventBridge, SNS and their like on one loopback port, for end-to-end
+// tests and for whoever wants to point a cluster's controller at it.
 //
 //	go run ./e2e/awssim --listen 127.0.0.1:4566 --queue NAME [--state FILE.json] [--enforce-policies]
 //
@@ -8,7 +8,7 @@
 //	--queue NAME      creates a queue, and a rule that sends it every event of
 //	                  the simulator: lifecycle actions, instances' states
 //	--state FILE      sets up what the file says: an object with queues,
-//	                  instances, groups, hooks, keys, rules, topics, subscriptions, faults, as
+//	                  instances, groups, hooks, targetGroups, keys, rules, topics, subscriptions, faults, as
 //	                  GET /_awssim/state shows them
 //	--enforce-policies  EventBridge and SNS send only where the policies of the topic, the
 //	                  queue and its key let them, as in AWS
@@ -21,8 +21,8 @@
 // # The control API
 //
 // All of it is JSON, under /_awssim/. GET shows state, queues,
-// queues/NAME/messages, instances, groups, hooks, keys, rules, lifecycle, faults,
-// calls (the last 10,000), counts (of all calls) and effects (what happened to
+// queues/NAME/messages, instances, groups, hooks, target-groups, target-groups/NAME/targets, keys, rules, lifecycle,
+// faults, calls (the last 10,000), counts (of all calls) and effects (what happened to
 // messages, lifecycle actions and instances, with times). Field names are those
 // of the Go types in package awssim; times are RFC 3339, durations like "30s".
 //
@@ -53,6 +53,12 @@
 //	  "RedrivePolicy": "{\"deadLetterTargetArn\":\"arn:aws:sqs:us-east-1:123456789012:dead\",\"maxReceiveCount\":3}"}}'
 //	curl -X PUT $A/queues/doubles -d '{"duplicates": 0.1}'
 //	curl -X PUT $A/instances/i-0123456789abcdef0/state/stopping
+//
+// A target group, a target that is registered and one that is deregistered:
+//
+//	curl -X PUT $A/target-groups/web -d '{"deregistrationDelay": "30s"}'
+//	curl -X PUT $A/target-groups/web/targets/i-0123456789abcdef0
+//	curl -X DELETE $A/target-groups/web/targets/i-0123456789abcdef0
 //
 // A FIFO queue, a small one with a key, the policies of queue and key as files, and
 // the end of a queue:

@@ -158,7 +158,7 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("    node-termination-handler what-if --all")
 	d.say("    node-termination-handler simulate spot --node %s", nodes[0].name)
 	d.say("")
-	d.say("With kubectl: kubectl get nodes -L node-termination-handler/state, and")
+	d.say("With kubectl: kubectl get nodes -L node-termination-handler/state,node-termination-handler/kind, and")
 	d.say("kubectl uncordon %s to use the node again. To let the group %s terminate the", nodes[0].name, groupName)
 	d.say("instance of %s:", nodes[1].name)
 	d.say("")

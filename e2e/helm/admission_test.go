@@ -13,17 +13,18 @@ func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *test
 		args []string
 		want []string
 	}{
-		{"queue mode", []string{queue}, []string{"nodes", "pods", "events", "leases"}},
-		{"IMDS mode", nil, []string{"nodes", "pods", "evictions", "events"}},
-		{"large namespaces", []string{"--set=admissionPolicy.evictions=false"}, []string{"nodes", "pods", "events"}},
-		{"rollouts", []string{queue, "--set=surgeSingletons=true"}, []string{"nodes", "pods", "deployments", "events", "leases"}},
-		{"rollouts on the node", []string{"--set=extraEnv[0].name=SURGE_SINGLETONS,extraEnv[0].value=true"}, []string{"nodes", "pods", "evictions", "deployments", "events"}},
-		{"no rollouts", []string{"--set=surgeSingletons=false"}, []string{"nodes", "pods", "evictions", "events"}},
-		{"a ServiceAccount of one's own", []string{"--set=serviceAccount.create=false,serviceAccount.name=mine"}, []string{"nodes", "pods", "evictions", "events"}},
+		{"queue mode", []string{queue}, []string{"nodes", "pods", "conditions", "nodeconditions", "events", "leases"}},
+		{"IMDS mode", nil, []string{"nodes", "pods", "conditions", "evictions", "nodeconditions", "events"}},
+		{"large namespaces", []string{"--set=admissionPolicy.evictions=false"}, []string{"nodes", "pods", "conditions", "nodeconditions", "events"}},
+		{"rollouts", []string{queue, "--set=surgeSingletons=true"}, []string{"nodes", "pods", "conditions", "deployments", "nodeconditions", "events", "leases"}},
+		{"rollouts on the node", []string{"--set=extraEnv[0].name=SURGE_SINGLETONS,extraEnv[0].value=true"}, []string{"nodes", "pods", "conditions", "evictions", "deployments", "nodeconditions", "events"}},
+		{"no conditions", []string{queue, "--set=nodeConditions=false"}, []string{"nodes", "pods", "conditions", "events", "leases"}},
+		{"no rollouts", []string{"--set=surgeSingletons=false"}, []string{"nodes", "pods", "conditions", "evictions", "nodeconditions", "events"}},
+		{"a ServiceAccount of one's own", []string{"--set=serviceAccount.create=false,serviceAccount.name=mine"}, []string{"nodes", "pods", "conditions", "evictions", "nodeconditions", "events"}},
 		{"the ServiceAccount of all pods", []string{"--set=serviceAccount.create=false"}, nil},
 		{"turned off", []string{"--set=admissionPolicy.create=false"}, nil},
 		{"an older cluster", []string{"--kube-version=1.29.15-eks-1a2b3c4"}, nil},
-		{"the first that knows them", []string{"--kube-version=1.30.0-eks-1a2b3c4"}, []string{"nodes", "pods", "evictions", "events"}},
+		{"the first that knows them", []string{"--kube-version=1.30.0-eks-1a2b3c4"}, []string{"nodes", "pods", "conditions", "evictions", "nodeconditions", "events"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			manifest := run(t, h, append([]string{"template", "nth", Chart(root), "--namespace=home", Image}, tt.args...)...)
@@ -42,5 +43,29 @@ func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *test
 				t.Errorf("policies %q, bindings %q, want %q", policies, bound, tt.want)
 			}
 		})
+	}
+}
+
+// In IMDS mode the right is about all nodes, so it is granted only with the policy that limits it to one.
+func TestTheRightToWriteConditionsOfNodesFollowsItsOptionAndItsPolicy(t *testing.T) {
+	h, root := program(t)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want bool
+	}{
+		{"queue mode", []string{queue}, true},
+		{"queue mode, without policies", []string{queue, "--set=admissionPolicy.create=false"}, true},
+		{"queue mode, turned off", []string{queue, "--set=nodeConditions=false"}, false},
+		{"turned off by a variable", []string{queue, "--set-string=extraEnv[0].name=NODE_CONDITIONS,extraEnv[0].value=false"}, false},
+		{"IMDS mode", nil, true},
+		{"IMDS mode, turned off", []string{"--set=nodeConditions=false"}, false},
+		{"IMDS mode, without policies", []string{"--set=admissionPolicy.create=false"}, false},
+		{"IMDS mode, on an older cluster", []string{"--kube-version=1.29.15"}, false},
+	} {
+		manifest := run(t, h, append([]string{"template", "nth", Chart(root), "--namespace=home", Image}, tt.args...)...)
+		if got := strings.Contains(manifest, "\n    resources: [nodes/status]\n    verbs: [patch]\n"); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
@@ -35,7 +36,7 @@ var usual = map[string]struct {
 		on:  map[string]string{"node.kubernetes.io/lifecycle": "on-demand"},
 		off: map[string]string{"node.kubernetes.io/lifecycle": "spot"},
 		check: func(o *options.Options) bool {
-			return o.CheckTag && o.HeartbeatInterval > 0 && o.ExcludeFromLoadBalancers
+			return o.CheckTag && o.HeartbeatInterval > 0 && o.ExcludeFromLoadBalancers == decision.ExcludeEnding
 		},
 	},
 	"karpenter.yaml": {
@@ -281,7 +282,7 @@ func TestObjectsOfTwoNamespacesDoNotMeet(t *testing.T) {
 			}
 			names[id] = namespace
 		}
-		if cluster != 12 {
+		if cluster != 16 {
 			t.Errorf("%d objects without a namespace in %s", cluster, namespace)
 		}
 	}

@@ -51,36 +51,67 @@ func Build(ctx context.Context, out io.Writer) (Binaries, error) {
 	if err != nil {
 		return Binaries{}, fmt.Errorf("hash %s: %w", source, err)
 	}
-	cache, err := os.UserCacheDir()
+	dir, err := cached(ctx, hash, "the control plane", out, func(partial string) error {
+		return compile(ctx, source, version, partial, out)
+	})
 	if err != nil {
-		return Binaries{}, fmt.Errorf("find the cache directory: %w", err)
+		return Binaries{}, err
 	}
-	dir := filepath.Join(cache, "node-termination-handler", hash)
-	built := Binaries{
+	return Binaries{
 		Kubernetes:   version.Release,
 		ControlPlane: filepath.Join(dir, "controlplane"),
 		KWOK:         filepath.Join(dir, "kwok"),
 		Stages:       filepath.Join(dir, "stages.yaml"),
+	}, nil
+}
+
+// cached is keep in the user's cache directory.
+func cached(
+	ctx context.Context, name, what string, out io.Writer, fill func(partial string) error,
+) (dir string, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory: %w", err)
 	}
+	return keep(ctx, filepath.Join(cache, "node-termination-handler"), name, what, out, fill)
+}
+
+// keep returns a directory of the cache. If it is not there, fill fills another one, which takes
+// its name when it is complete. what is what that compiles, in words.
+func keep(
+	ctx context.Context, cache, name, what string, out io.Writer, fill func(partial string) error,
+) (dir string, err error) {
+	dir = filepath.Join(cache, name)
 	if exists(dir) {
-		return built, nil
+		return dir, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return Binaries{}, fmt.Errorf("make the cache directory: %w", err)
+		return "", fmt.Errorf("make the cache directory: %w", err)
 	}
-	unlock, err := lock(ctx, dir+".lock", out)
+	unlock, err := lock(ctx, dir+".lock", what, out)
 	if err != nil {
-		return Binaries{}, fmt.Errorf("lock %s: %w", dir, err)
+		return "", fmt.Errorf("lock %s: %w", dir, err)
 	}
 	defer unlock()
 	if exists(dir) {
-		return built, nil
+		return dir, nil
 	}
-	if err := compile(ctx, source, version, dir, out); err != nil {
-		return Binaries{}, fmt.Errorf("compile the control plane: %w", err)
+	partial := dir + ".partial"
+	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
+		return "", err
+	}
+	if err := os.Mkdir(partial, 0o755); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(partial)
+	if err := fill(partial); err != nil {
+		return "", fmt.Errorf("compile %s: %w", what, err)
+	}
+	if err := os.Rename(partial, dir); err != nil {
+		return "", err
 	}
 	prune(filepath.Dir(dir), time.Now().Add(-14*24*time.Hour))
-	return built, nil
+	return dir, nil
 }
 
 // prune removes from the cache what was compiled before a time. Each entry
@@ -88,25 +119,16 @@ func Build(ctx context.Context, out io.Writer) (Binaries, error) {
 // branches wait. What cannot be removed stays for the next time.
 func prune(cache string, before time.Time) {
 	entries, _ := filepath.Glob(filepath.Join(cache, "controlplane-*"))
-	for _, path := range entries {
+	more, _ := filepath.Glob(filepath.Join(cache, karpenterPrefix+"*"))
+	for _, path := range append(entries, more...) {
 		if info, err := os.Stat(path); err == nil && info.ModTime().Before(before) {
 			_ = os.RemoveAll(path)
 		}
 	}
 }
 
-// compile fills dir, which appears at once and complete or not at all. The
-// caller holds the lock of dir.
+// compile compiles the control plane and KWOK into a directory.
 func compile(ctx context.Context, source string, version Version, dir string, out io.Writer) error {
-	partial := dir + ".partial"
-	if err := os.RemoveAll(partial); err != nil { // of a build that was killed
-		return err
-	}
-	if err := os.Mkdir(partial, 0o755); err != nil {
-		return err
-	}
-	defer os.RemoveAll(partial)
-
 	const pkg = "k8s.io/component-base/version"
 	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]d",
 		pkg, version.Release, version.number())
@@ -114,14 +136,14 @@ func compile(ctx context.Context, source string, version Version, dir string, ou
 	what := "compiling the control plane of Kubernetes " + version.Release
 	fmt.Fprintln(out, what+": the first time takes 4 to 6 minutes on 2 cores")
 	stop := progress(out, what, "the first time takes 4 to 6 minutes on 2 cores")
-	err := goBuild(ctx, source, version.modfile, ldflags, filepath.Join(partial, "controlplane"))
+	err := goBuild(ctx, source, version.modfile, ldflags, filepath.Join(dir, "controlplane"))
 	stop()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "compiling KWOK: the first time takes 1 to 2 minutes on 2 cores")
 	stop = progress(out, "compiling KWOK", "the first time takes 1 to 2 minutes on 2 cores")
-	err = goBuild(ctx, filepath.Join(source, "kwok"), defaultModfile, "-s -w", filepath.Join(partial, "kwok"))
+	err = goBuild(ctx, filepath.Join(source, "kwok"), defaultModfile, "-s -w", filepath.Join(dir, "kwok"))
 	stop()
 	if err != nil {
 		return err
@@ -130,10 +152,7 @@ func compile(ctx context.Context, source string, version Version, dir string, ou
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(partial, "stages.yaml"), stages, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(partial, dir)
+	return os.WriteFile(filepath.Join(dir, "stages.yaml"), stages, 0o644)
 }
 
 // goBuild compiles the main package in dir to the file output, with the versions of modfile.
@@ -179,7 +198,7 @@ func progress(out io.Writer, what, hint string) (stop func()) {
 
 // lock takes the lock that the file at path stands for, and says on out when it
 // has to wait for another process. The system lifts it when a process dies.
-func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err error) {
+func lock(ctx context.Context, path, what string, out io.Writer) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
@@ -194,7 +213,7 @@ func lock(ctx context.Context, path string, out io.Writer) (unlock func(), err e
 			return nil, err
 		}
 		if !told {
-			fmt.Fprintln(out, "waiting for another process that compiles the control plane")
+			fmt.Fprintln(out, "waiting for another process that compiles "+what)
 			told = true
 		}
 		select {
@@ -230,6 +249,16 @@ func sourceDir() (string, error) {
 // sourceHash names what would be compiled from source: the files of the version,
 // and the compiler with its target.
 func sourceHash(ctx context.Context, source string, version Version) (string, error) {
+	hash, err := hashOf(ctx, source, version.Release, version.isOf)
+	if err != nil {
+		return "", err
+	}
+	return "controlplane-" + hash, nil
+}
+
+// hashOf names what would be compiled from the files of source that are of it, as paths from
+// there, and the compiler with its target.
+func hashOf(ctx context.Context, source, name string, isOf func(path string) bool) (string, error) {
 	hash := sha256.New()
 	var stderr bytes.Buffer
 	env := goCommand(ctx, source, "env", "GOVERSION", "GOOS", "GOARCH", "CGO_ENABLED", "GOFLAGS")
@@ -237,13 +266,13 @@ func sourceHash(ctx context.Context, source string, version Version) (string, er
 	if err := env.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", env, err, stderr.Bytes())
 	}
-	fmt.Fprintln(hash, version.Release)
+	fmt.Fprintln(hash, name)
 	err := filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".mod", ".sum", ".yaml"}, filepath.Ext(path)) {
 			return err
 		}
 		relative, err := filepath.Rel(source, path)
-		if err != nil || !version.isOf(relative) {
+		if err != nil || !isOf(relative) {
 			return err
 		}
 		content, err := os.ReadFile(path)
@@ -256,7 +285,7 @@ func sourceHash(ctx context.Context, source string, version Version) (string, er
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("controlplane-%x", hash.Sum(nil)[:8]), nil
+	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
 }
 
 func exists(path string) bool {

@@ -34,7 +34,7 @@ func TestBuild(t *testing.T) {
 
 func TestOneHoldsTheLockAndTheOtherWaitsAndSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path, io.Discard)
+	unlock, err := lock(t.Context(), path, "it", io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,14 +42,14 @@ func TestOneHoldsTheLockAndTheOtherWaitsAndSaysSo(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, cause)
 	defer cancel()
 	var out strings.Builder
-	if _, err := lock(ctx, path, &out); !errors.Is(err, cause) {
+	if _, err := lock(ctx, path, "it", &out); !errors.Is(err, cause) {
 		t.Errorf("lock = %v, want %v", err, cause)
 	}
 	if !strings.HasPrefix(out.String(), "waiting for another process") {
 		t.Errorf("it says %q", out.String())
 	}
 	unlock()
-	again, err := lock(t.Context(), path, io.Discard)
+	again, err := lock(t.Context(), path, "it", io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,18 +63,20 @@ func TestACompilerThatFailsIsQuotedAndLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := compile(t.Context(), source, Version{Release: "v1.2.3", Minor: "1.2", modfile: defaultModfile}, filepath.Join(cache, "built"), io.Discard)
+	_, err := keep(t.Context(), cache, "built", "it", io.Discard, func(partial string) error {
+		return compile(t.Context(), source, Version{Release: "v1.2.3", Minor: "1.2", modfile: defaultModfile}, partial, io.Discard)
+	})
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {
 		t.Errorf("compile = %v, want the compiler's words", err)
 	}
-	if left, _ := os.ReadDir(cache); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+	if left, _ := os.ReadDir(cache); len(left) != 1 || left[0].Name() != "built.lock" {
+		t.Errorf("left behind: %v, want the lock alone", left)
 	}
 }
 
 func TestPruneKeepsWhatIsRecent(t *testing.T) {
 	cache, now := t.TempDir(), time.Now()
-	for name, age := range map[string]time.Duration{"controlplane-old": 48 * time.Hour, "controlplane-new": time.Hour, "unrelated": 48 * time.Hour} {
+	for name, age := range map[string]time.Duration{"controlplane-old": 48 * time.Hour, "controlplane-new": time.Hour, "karpenter-old": 48 * time.Hour, "unrelated": 48 * time.Hour} {
 		path := filepath.Join(cache, name)
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -85,7 +87,7 @@ func TestPruneKeepsWhatIsRecent(t *testing.T) {
 	}
 	prune(cache, now.Add(-24*time.Hour))
 	var left []string
-	for _, name := range []string{"controlplane-new", "controlplane-old", "unrelated"} {
+	for _, name := range []string{"controlplane-new", "controlplane-old", "karpenter-old", "unrelated"} {
 		if exists(filepath.Join(cache, name)) {
 			left = append(left, name)
 		}

@@ -110,8 +110,8 @@ func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// writeKubeconfig writes a kubeconfig with one user, who has the token, to path.
-func writeKubeconfig(path, server string, ca []byte, user, token string) error {
+// WriteKubeconfig writes a kubeconfig with one user, who has the token, to path.
+func WriteKubeconfig(path, server string, ca []byte, user, token string) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
 	config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}

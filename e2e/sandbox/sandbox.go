@@ -36,7 +36,9 @@ type Options struct {
 	Binaries       Binaries  // zero: those of Build
 	Out            io.Writer // gets the progress of Build; nil: nobody does
 	APIServerFlags []string  // such as --max-requests-inflight=50; they win over the sandbox's own
-	KeepDir        bool      // leaves the directory with the logs and the audit log when the cluster stops
+	// ControllerManagerFlags win over the sandbox's own, but for --controllers: its values are added.
+	ControllerManagerFlags []string
+	KeepDir                bool // leaves the directory with the logs and the audit log when the cluster stops
 }
 
 // Cluster is a running control plane. Its methods may be called concurrently.
@@ -56,7 +58,8 @@ type Cluster struct {
 	audit   auditLog
 
 	mu          sync.Mutex
-	kubeconfigs int // service account kubeconfigs written, to name the next
+	kubeconfigs int        // service account kubeconfigs written, to name the next
+	karpenter   *Component // nil: it was not added
 }
 
 // etcdSocket is a file in the cluster's directory; hack/controlplane says why
@@ -163,7 +166,7 @@ func (c *Cluster) configure(options Options, apiPort, kwokPort int) error {
 	}
 	server := fmt.Sprintf("https://127.0.0.1:%d", apiPort)
 	for _, user := range users {
-		if err := writeKubeconfig(c.kubeconfigOf(user), server, ca, user, tokens[user]); err != nil {
+		if err := WriteKubeconfig(c.kubeconfigOf(user), server, ca, user, tokens[user]); err != nil {
 			return err
 		}
 	}
@@ -210,21 +213,23 @@ func (c *Cluster) configure(options Options, apiPort, kwokPort int) error {
 		"--audit-log-maxsize=1000000", // MB: never rotated, we read on from where we were
 	}, options.APIServerFlags...)...)
 	c.ControllerManager = component("kube-controller-manager", options.Binaries.ControlPlane, c.controllersReady,
-		"kube-controller-manager",
-		"--kubeconfig="+c.kubeconfigOf(userControllerManager),
-		"--secure-port=0",
-		"--leader-elect=false",
-		"--service-account-private-key-file="+serviceAccountKeyFile,
-		"--root-ca-file="+caFile,
-		"--kube-api-qps=500", "--kube-api-burst=1000",
-		"--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-gc-syncs=20",
-		"--node-monitor-period=1s",
-		// KWOK's heartbeats come each minute or so, and must not be missed
-		// because the machine is busy: nodes die only when a test says so.
-		"--node-monitor-grace-period=5m",
-		// Nobody hands out addresses to nodes here, and VolumeAttachments are
-		// the scenarios': there is no CSI driver that would attach or detach.
-		"--controllers=*,-node-ipam-controller,-persistentvolume-attach-detach-controller")
+		append([]string{
+			"kube-controller-manager",
+			"--kubeconfig=" + c.kubeconfigOf(userControllerManager),
+			"--secure-port=0",
+			"--leader-elect=false",
+			"--service-account-private-key-file=" + serviceAccountKeyFile,
+			"--root-ca-file=" + caFile,
+			"--kube-api-qps=500", "--kube-api-burst=1000",
+			"--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-gc-syncs=20",
+			"--node-monitor-period=1s",
+			// KWOK's heartbeats come each minute or so, and must not be missed
+			// because the machine is busy: nodes die only when a test says so.
+			"--node-monitor-grace-period=5m",
+			// Nobody hands out addresses to nodes here, and VolumeAttachments are
+			// the scenarios': there is no CSI driver that would attach or detach.
+			"--controllers=*,-node-ipam-controller,-persistentvolume-attach-detach-controller",
+		}, options.ControllerManagerFlags...)...)
 	c.Scheduler = component("kube-scheduler", options.Binaries.ControlPlane, nil,
 		"kube-scheduler",
 		"--kubeconfig="+c.kubeconfigOf(userScheduler),
@@ -261,8 +266,11 @@ func (c *Cluster) Stop() error {
 
 // components are those that exist, the first first.
 func (c *Cluster) components() []*Component {
+	c.mu.Lock()
+	karpenter := c.karpenter
+	c.mu.Unlock()
 	var all []*Component
-	for _, component := range []*Component{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.KWOK} {
+	for _, component := range []*Component{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.KWOK, karpenter} {
 		if component != nil {
 			all = append(all, component)
 		}
@@ -316,7 +324,7 @@ func (c *Cluster) tokenKubeconfig(
 	c.kubeconfigs++
 	path = filepath.Join(c.dir, fmt.Sprintf("%s-%s-%d.kubeconfig", namespace, name, c.kubeconfigs))
 	c.mu.Unlock()
-	if err := writeKubeconfig(path, c.config.Host, c.ca, name, token.Status.Token); err != nil {
+	if err := WriteKubeconfig(path, c.config.Host, c.ca, name, token.Status.Token); err != nil {
 		return "", fmt.Errorf("write the kubeconfig of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
 	return path, nil

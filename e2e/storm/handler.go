@@ -30,6 +30,7 @@ type handler struct {
 	idleMemory    int64 // bytes resident at rest, as peakMemory
 	peakMemory    int64
 	cpu           time.Duration // used in the storm
+	cpuToEmpty    time.Duration // of it until the last node was empty
 	goroutines    [2]int        // before, after
 	series        [2]int        // of metrics, before, after
 	// calls to AWS, until the handler leads, until the notices are sent, until all is done
@@ -95,9 +96,10 @@ func (h *handler) interrupt(ctx context.Context, nodes []node, r *record) error 
 			h.foreignSent++
 		}
 	}
-	if err := r.awaitEmpty(ctx); err != nil {
+	if err := h.awaitEmpty(ctx, r); err != nil {
 		return err
 	}
+	h.cpuToEmpty = h.cpuTime() - used
 	if err := h.awaitDeleted(ctx); err != nil {
 		return err
 	}
@@ -136,10 +138,17 @@ func (h *handler) start(ctx context.Context) (err error) {
 		args = append(args, "--check-tag-before-draining=false")
 	}
 	h.cmd = release.Replica{
-		Program: h.program, Kubeconfig: h.kubeconfig, Namespace: release.Name, QueueURL: h.aws.QueueURL(queueName),
+		Program: h.program, Kubeconfig: h.cluster.kubeconfig(), Namespace: release.Name, QueueURL: h.aws.QueueURL(queueName),
 		Endpoint: h.endpoint, AccessKeyID: "AKIDSTORM", ProbesPort: h.probes, MetricsPort: h.metrics, Args: args,
 	}.Command(context.WithoutCancel(ctx))
 	h.cmd.Stdout, h.cmd.Stderr = &h.log, &h.log
+	if h.logFile != "" {
+		follower, err := os.Create(h.logFile)
+		if err != nil {
+			return err
+		}
+		h.log.Follow(follower)
+	}
 	h.started = time.Now()
 	if err := h.cmd.Start(); err != nil {
 		return err
@@ -169,7 +178,7 @@ func (h *handler) poll(ctx context.Context, what string, ok func() bool) error {
 	return fmt.Errorf("not within %s: %s", patience, what)
 }
 
-// awaitDeleted waits until the messages about our nodes are deleted.
+// awaitDeleted waits until the messages about our nodes are deleted, those of nodes that are not empty too.
 func (h *handler) awaitDeleted(ctx context.Context) error {
 	return h.poll(ctx, "all messages are deleted", func() bool {
 		return len(h.deleted()) == len(h.sent)

@@ -7,7 +7,13 @@
 // pod in loops (the floor), sets the same up again, starts the built binary with
 // its default options, sends all notices at once, measures the floor once more,
 // since a machine's pace drifts, and prints one table. Times mean nothing between
-// machines; the ratios to the floor do.
+// machines; the ratios to the floor do. With -record it also appends what it has
+// measured to a file, of which package figures makes the figures of the docs.
+//
+// With -simulate the API server is a simulated one, of a control plane that is too
+// large for the machine, see package kubesim:
+//
+//	make storm NODES=5000 PODS=15 IDLE=10000 ARGS='-simulate xl'
 package main
 
 import (
@@ -38,7 +44,15 @@ type options struct {
 	busyStop  time.Duration
 	busyLead  time.Duration
 	keep      time.Duration
+	record    string            // file; empty: none
+	others    map[string]string // options that say more about the storm than nodes, pods, idle and kind
 	args      []string
+	logFile   string
+
+	simulate    string // the tier of a simulated control plane; empty: a sandbox
+	level       string
+	nodeWatches int
+	podWatches  int
 }
 
 func main() {
@@ -58,9 +72,17 @@ func main() {
 	flag.StringVar(&o.busyKind, "busy-kind", "rebalance", "how: spot, rebalance or state-change")
 	flag.DurationVar(&o.busyStop, "busy-stop", time.Minute, "how long their pods take to stop")
 	flag.DurationVar(&o.busyLead, "busy-lead", 3*time.Second, "how long before")
-	flag.DurationVar(&o.keep, "rest", 5*time.Second, "how long to watch the handler at rest before the storm")
+	flag.DurationVar(&o.keep, "rest", 15*time.Second, "how long to watch the handler at rest before the storm")
+	flag.StringVar(&o.record, "record", "", "file to append what was measured to, as a line of JSON")
+	flag.StringVar(&o.logFile, "log", "", "file for what the handler logs")
+	flag.StringVar(&o.simulate, "simulate", "",
+		"simulate an API server instead of starting one: none (no limits), default, xl, 2xl or 4xl")
+	flag.StringVar(&o.level, "level", "service-accounts",
+		"of the handler's priority in the simulated API server: service-accounts, kube-system, or own (of flowschema.yaml)")
+	flag.IntVar(&o.nodeWatches, "node-watches", 20, "clients that watch all nodes, in the simulated API server's accounts")
+	flag.IntVar(&o.podWatches, "pod-watches", 5, "clients that watch all pods, in the simulated API server's accounts")
 	flag.Parse()
-	o.args = flag.Args()
+	o.others, o.args = settings(flag.CommandLine), flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o, os.Stdout)
 	stop()

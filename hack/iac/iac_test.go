@@ -55,8 +55,8 @@ var settings = map[string]setting{
 		map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text(issuer), "namespace": text("kube-system"), "service_account": text("aws-node-termination-handler")},
 	},
 	"the least": {
-		map[string]any{"StartChecks": "false", "TagCheck": "false", "StatusPoll": "false", "LifecycleHooks": "none", "Doctor": "false"},
-		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "status_poll": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
+		map[string]any{"StartChecks": "false", "TagCheck": "false", "StatusPoll": "false", "LoadBalancers": "false", "LifecycleHooks": "none", "Doctor": "false"},
+		map[string]cty.Value{"start_checks": cty.False, "tag_check": cty.False, "status_poll": cty.False, "load_balancers": cty.False, "lifecycle_hooks": text("none"), "doctor": cty.False},
 	},
 	"without tag check": {
 		map[string]any{"TagCheck": "false"},
@@ -66,9 +66,21 @@ var settings = map[string]setting{
 		map[string]any{"StatusPoll": "false"},
 		map[string]cty.Value{"status_poll": cty.False},
 	},
+	"without load balancers": {
+		map[string]any{"LoadBalancers": "false"},
+		map[string]cty.Value{"load_balancers": cty.False},
+	},
 	"without doctor": {
 		map[string]any{"Doctor": "false"},
 		map[string]cty.Value{"doctor": cty.False},
+	},
+	"a replacement first": {
+		map[string]any{"ReplacementFirst": "true"},
+		map[string]cty.Value{"replacement_first": cty.True},
+	},
+	"a replacement first, two groups": {
+		map[string]any{"ReplacementFirst": "true", "Groups": "workers,gpu.workers"},
+		map[string]cty.Value{"replacement_first": cty.True, "groups": texts("workers", "gpu.workers")},
 	},
 	"without hooks": {
 		map[string]any{"LifecycleHooks": "none"},
@@ -580,20 +592,28 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	checks := []string{"sqs:GetQueueAttributes"}
 	tags := []string{"ec2:DescribeInstances"}
 	poll := []string{"ec2:DescribeInstanceStatus"}
+	lb := []string{"elasticloadbalancing:DescribeTargetHealth"}
 	hooks := []string{"autoscaling:CompleteLifecycleAction", "autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "autoscaling:RecordLifecycleActionHeartbeat"}
 	doctor := []string{
 		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances",
 		"events:DescribeRule", "events:ListRuleNamesByTarget", "events:ListTargetsByRule", "kms:DescribeKey", "kms:GetKeyPolicy", "sqs:GetQueueAttributes",
 		"sns:GetSubscriptionAttributes", "sns:GetTopicAttributes", "sns:ListSubscriptionsByTopic",
 	}
+	replacement := []string{
+		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeLifecycleHooks",
+		"autoscaling:LaunchInstances", "autoscaling:SetInstanceHealth", "autoscaling:TerminateInstanceInAutoScalingGroup",
+		"ec2:CreateFleet", "ec2:DescribeLaunchTemplateVersions",
+	}
 	for name, want := range map[string][]string{
-		"a key":             slices.Concat(least, checks, tags, poll, hooks, doctor, []string{"kms:Decrypt"}),
-		"the least":         least,
-		"without doctor":    slices.Concat(least, checks, tags, poll, hooks),
-		"without tag check": slices.Concat(least, checks, poll, hooks, doctor),
-		"without the poll":  slices.Concat(least, checks, tags, hooks, doctor),
-		"without hooks":     slices.Concat(least, checks, tags, poll, doctor),
-		"as they are":       slices.Concat(least, checks, tags, poll, hooks, doctor),
+		"a replacement first":    slices.Concat(least, checks, tags, poll, lb, hooks, replacement, doctor),
+		"a key":                  slices.Concat(least, checks, tags, poll, lb, hooks, doctor, []string{"kms:Decrypt"}),
+		"the least":              least,
+		"without doctor":         slices.Concat(least, checks, tags, poll, lb, hooks),
+		"without tag check":      slices.Concat(least, checks, poll, lb, hooks, doctor),
+		"without the poll":       slices.Concat(least, checks, tags, lb, hooks, doctor),
+		"without hooks":          slices.Concat(least, checks, tags, poll, lb, doctor),
+		"as they are":            slices.Concat(least, checks, tags, poll, lb, hooks, doctor),
+		"without load balancers": slices.Concat(least, checks, tags, poll, hooks, doctor),
 	} {
 		slices.Sort(want)
 		for template, resources := range stacks(t, here, settings[name]) {

@@ -146,6 +146,10 @@ var requests = []asked{
 	{"ask for statuses, with the least", "the least", role, "ec2:DescribeInstanceStatus", "*", tls, refused},
 	{"ask for statuses in another region", "as they are", role, "ec2:DescribeInstanceStatus", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
 
+	{"read target health", "as they are", role, "elasticloadbalancing:DescribeTargetHealth", "*", tls, allowed},
+	{"read target health, with the least", "the least", role, "elasticloadbalancing:DescribeTargetHealth", "*", tls, refused},
+	{"deregister targets", "as they are", role, "elasticloadbalancing:DeregisterTargets", "*", tls, refused},
+
 	{"read a hook", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
 	{"read a hook in another region", "as they are", role, "autoscaling:DescribeLifecycleHooks", "*", with(tls, "aws:RequestedRegion", "us-east-1"), refused},
 	{"read a hook, with the least", "the least", role, "autoscaling:DescribeLifecycleHooks", "*", tls, refused},
@@ -170,6 +174,17 @@ var requests = []asked{
 	{"read a hook, with tagged groups", "tagged groups", role, "autoscaling:DescribeLifecycleHooks", "*", tls, allowed},
 	{"change a hook", "as they are", role, "autoscaling:PutLifecycleHook", group + "workers", tls, refused},
 	{"terminate an instance of a group", "as they are", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, refused},
+
+	{"launch an instance of a group", "as they are", role, "autoscaling:LaunchInstances", group + "workers", tls, refused},
+	{"say that an instance of a group is unhealthy", "as they are", role, "autoscaling:SetInstanceHealth", group + "workers", tls, refused},
+	{"launch for a replacement", "a replacement first", role, "autoscaling:LaunchInstances", group + "workers", tls, allowed},
+	{"terminate after a replacement", "a replacement first", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, allowed},
+	{"have a group replace an instance", "a replacement first", role, "autoscaling:SetInstanceHealth", group + "workers", tls, allowed},
+	{"look at an instance of a group", "a replacement first", role, "autoscaling:DescribeAutoScalingInstances", "*", tls, allowed},
+	{"launch for a replacement in a group that is not named", "a replacement first, two groups", role, "autoscaling:LaunchInstances", group + "others", tls, refused},
+	{"terminate in a group that is not named", "a replacement first, two groups", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "others", tls, refused},
+	{"launch past the group", "a replacement first", role, "ec2:RunInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
+	{"terminate past the group", "a replacement first", role, "ec2:TerminateInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
 
 	{"read a rule", "as they are", role, "events:DescribeRule", source + "SpotInterruptionRule", tls, allowed},
 	{"read a rule of another region", "as they are", role, "events:DescribeRule", strings.Replace(source, here.Region, "us-east-1", 1) + "Other", with(tls, "aws:RequestedRegion", "us-east-1"), refused},

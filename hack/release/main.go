@@ -1,7 +1,7 @@
 // Command release makes what a release consists of, with Go alone: archives
 // with the program, their SBOMs, the chart, multi-arch images as OCI layouts,
-// the licences of all that is in them, statements of their provenance and
-// checksums. It needs no container engine. The same sources give the same bytes.
+// the licences of all that is in them, the manifest of kubectl's plugin, statements
+// of their provenance and checksums. It needs no container engine. The same sources give the same bytes.
 //
 //	release [flags] all DIR               everything
 //	release [flags] image DIR [REFERENCE] the image; pushed if there is a REFERENCE
@@ -183,6 +183,9 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, licenceFile), b.licence, 0o644); err != nil {
+		return err
+	}
+	if err := s.plugin(dir); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, dir)

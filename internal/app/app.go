@@ -11,22 +11,32 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
+	"github.com/node-termination-handler/node-termination-handler/internal/controller"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/karpenter"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/surge"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/unscheduled"
 )
 
-// maxRequests bounds the cordons and evictions in flight. A control plane with a few cores
-// is not faster with more, and by default the API server refuses a client that sends some
-// hundreds at once.
+// firstRequests bounds the cordons and evictions in flight at first, and mostRequests how far that grows while the API
+// server answers fast. A control plane with a few cores is not faster with more than 64, and by default the API server
+// refuses a client that sends some hundreds at once.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
-const maxRequests = 64
+const (
+	firstRequests = 64
+	mostRequests  = 512
+)
 
 // probationTime is how long after the start-up checks the process still exits when it may not
 // receive messages. A permission that goes missing later may come back.
@@ -40,15 +50,24 @@ type App struct {
 
 	metrics   *telemetry.Metrics
 	policy    *policyfile.Follower // nil: there is no policy file
+	karpenter controller.Karpenter // nil: Karpenter is not asked
 	observers observers
-	health    *health
+	// conditions is nil if nothing is said by conditions of nodes.
+	conditions *conditions.Writer
+	health     *health
+	lookout    *lookout
 
 	// With a queue:
 	queue     queue.Client
 	instances *instance.Directory
 	statuses  instance.Statuses
 	hooks     *asg.Hooks
+	groups    *replacement.Groups
 	volumes   *drain.Volumes
+	bindings  *loadbalancer.Watch
+	targets   *loadbalancer.Targets
+	// unscheduled are the pods that wait for another node after a drain.
+	unscheduled *unscheduled.Pods
 
 	// In IMDS mode:
 	own *ownInstance
@@ -73,7 +92,8 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 		return nil, err
 	}
 	metrics.Expect(Policy(o).Possible())
-	gate := pace.NewGate(maxRequests)
+	gate := pace.NewGate(firstRequests, mostRequests)
+	metrics.Bound(gate.Bound)
 	client, namespace, err := newKubeClients(o, metrics, gate)
 	if err != nil {
 		return nil, err
@@ -86,11 +106,13 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	if err != nil {
 		return nil, err
 	}
-	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
+	said := newConditions(o, log, secondary, nodes)
+	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName, said})
 	a := &App{
 		options: o, log: log, version: version,
-		metrics: metrics, policy: rules, observers: observers, health: newHealth(),
-		kube: client, namespace: namespace, nodes: nodes,
+		metrics: metrics, policy: rules, observers: observers, conditions: said, health: newHealth(),
+		lookout: newLookout(o.PodName, rules, log),
+		kube:    client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
 			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
@@ -99,10 +121,17 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	if o.SurgeSingletons {
 		a.drainer.Surge = surge.Deployments{Client: client, Gate: gate}.Surge
 	}
+	if o.DrainByKarpenter && !o.IMDS {
+		a.karpenter = karpenter.NodeClaims{Client: client, Gate: gate}
+	}
 	if o.IMDS {
 		a.serveNode()
 		return a, nil
 	}
+	a.unscheduled = &unscheduled.Pods{
+		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.With("logger", "unscheduled"),
+	}
+	a.lookout.waiting = a.unscheduled.Waiting
 	return a, a.serveQueue(ctx)
 }
 
@@ -127,10 +156,22 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.With("logger", "asg"), Metrics: a.metrics,
 	}
+	a.groups = &replacement.Groups{Client: aws.groups, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
 	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
 	a.drainer.Self = types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName}
+	a.bindings = &loadbalancer.Watch{
+		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.With("logger", "loadbalancer"),
+	}
+	a.targets = &loadbalancer.Targets{
+		Client: aws.targets, Groups: a.bindings.GroupsOf, Region: o.Region,
+		Log: a.log.With("logger", "loadbalancer"), Metrics: a.metrics,
+	}
 	a.volumes, err = drain.NewVolumes(a.kube)
 	a.drainer.Volumes = a.volumes
+	a.drainer.Observe = func(answer drain.Answer) {
+		a.observers.pod(answer)
+		a.unscheduled.Left(answer)
+	}
 	return err
 }
 
@@ -141,7 +182,7 @@ func (a *App) Run(ctx context.Context) error {
 	defer a.observers.start(ctx)()
 	ctx, stopTraces := a.withTraces(ctx)
 	defer stopTraces()
-	stopHTTP, err := listen(ctx, a.log, handlers(a.options, a.metrics, a.health))
+	stopHTTP, err := listen(ctx, a.log, handlers(a.options, a.metrics, a.health, a.lookout, a.version))
 	if err != nil {
 		return err
 	}
@@ -154,6 +195,9 @@ func (a *App) Run(ctx context.Context) error {
 	go a.nodes.Run(watching)
 	if a.volumes != nil {
 		go a.volumes.Run(watching)
+	}
+	if a.bindings != nil && a.options.ExcludeFromLoadBalancers != decision.ExcludeNone {
+		go a.bindings.Run(watching)
 	}
 
 	err = a.checkAll(ctx)

@@ -48,8 +48,8 @@ func instancesCheck(o *options.Options, instances *instance.Directory) check {
 }
 
 // accesses are the rights without which the handler cannot do its work. The right to write
-// Events is not among them: without it only the Events are missing. Nor are those of surge-singletons:
-// without them pods leave as without the option, and the log says why.
+// Events is not among them: without it only the Events are missing. Nor is that of [kube.Disrupting], nor are
+// those of surge-singletons: without them pods leave all the same, and the log says what is missing.
 func accesses(o *options.Options) []kube.Access {
 	if o.IMDS {
 		return kube.OnNode()

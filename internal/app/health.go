@@ -107,12 +107,13 @@ func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok: leading")
 	if why := l.heldBack(); why != "" {
 		fmt.Fprintln(w, why)
+		fmt.Fprintln(w, "node by node: node-termination-handler status")
 	}
 }
 
 // lacks is what is missing now, by part.
 func (h *health) lacks(l *leader, now time.Time) map[string]string {
-	// A long poll and what it may take beyond; the time that a leader has to renew its lease.
+	// A long poll and what it may take beyond; longer than any answer of an API server that is there.
 	const queueSilence, serverSilence = 35 * time.Second, 10 * time.Second
 	quiet := l.silent(now) // outside of the lock: it may wait for the server's
 	h.mu.Lock()

@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // handlers serve probes and metrics as the options say, by port: one serves both if they
-// want the same port. Nothing else is served.
-func handlers(o *options.Options, metrics *telemetry.Metrics, h *health) map[int]*http.ServeMux {
+// want the same port. Beside the metrics stands what is in progress, and what has happened.
+func handlers(
+	o *options.Options, metrics *telemetry.Metrics, h *health, l *lookout, version string,
+) map[int]*http.ServeMux {
 	muxes := map[int]*http.ServeMux{}
 	mux := func(port int) *http.ServeMux {
 		if muxes[port] == nil {
@@ -33,7 +37,13 @@ func handlers(o *options.Options, metrics *telemetry.Metrics, h *health) map[int
 		}
 	}
 	if o.PrometheusServer {
-		mux(o.PrometheusPort).Handle("GET /metrics", metrics.Handler())
+		m := mux(o.PrometheusPort)
+		m.Handle("GET /metrics", metrics.Handler())
+		m.HandleFunc("GET "+overview.StatusPath, serveJSON(l.Overview))
+		m.HandleFunc("GET "+overview.HistoryPath, serveJSON(l.History))
+		if o.StatusPage {
+			m.Handle("GET /{$}", page.Handler(l, page.HandlerOptions{Version: version, Port: o.PrometheusPort}))
+		}
 	}
 	return muxes
 }

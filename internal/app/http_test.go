@@ -12,25 +12,26 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 	c := &options.Options{
-		ProbesServer: true, ProbesPort: 8080, ProbesPath: "/healthz", PrometheusServer: true, PrometheusPort: 9092,
+		ProbesServer: true, ProbesPort: 8080, ProbesPath: "/healthz", PrometheusServer: true, PrometheusPort: 9092, StatusPage: true,
 	}
 	probes := newHealth()
 	probes.set("start", "")
-	muxes := handlers(c, telemetry.New(), probes)
+	muxes := handlers(c, telemetry.New(), probes, &lookout{}, "")
 	if len(muxes) != 2 {
 		t.Errorf("%d ports", len(muxes))
 	}
 	for port, paths := range map[int]map[string]int{
 		c.ProbesPort:     {"/healthz": 200, "/readyz": 200, "/metrics": 404, "/": 404, "/debug/pprof/": 404, "/debug/pprof/heap": 404, "/debug/vars": 404},
-		c.PrometheusPort: {"/metrics": 200, "/healthz": 404, "/readyz": 404, "/": 404, "/debug/pprof/": 404, "/debug/pprof/heap": 404, "/debug/vars": 404},
+		c.PrometheusPort: {"/metrics": 200, overview.StatusPath: 503, overview.HistoryPath: 503, "/healthz": 404, "/readyz": 404, "/": 503, "/index.html": 404, "/debug/pprof/": 404, "/debug/pprof/heap": 404, "/debug/vars": 404},
 	} {
 		for path, want := range paths {
-			for method, want := range map[string]int{http.MethodGet: want, http.MethodPost: map[int]int{200: 405, 404: 404}[want]} {
+			for method, want := range map[string]int{http.MethodGet: want, http.MethodPost: map[int]int{200: 405, 503: 405, 404: 404}[want]} {
 				answer := httptest.NewRecorder()
 				muxes[port].ServeHTTP(answer, httptest.NewRequest(method, path, nil))
 				if answer.Code != want {
@@ -39,9 +40,30 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 			}
 		}
 	}
+	c.StatusPage = false
+	answer := httptest.NewRecorder()
+	handlers(c, telemetry.New(), probes, &lookout{}, "")[c.PrometheusPort].ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	if answer.Code != http.StatusNotFound {
+		t.Errorf("the page is turned off, and yet it answers %d", answer.Code)
+	}
 	c.PrometheusServer, c.ProbesServer = false, false
-	if muxes := handlers(c, telemetry.New(), probes); len(muxes) > 0 {
+	if muxes := handlers(c, telemetry.New(), probes, &lookout{}, ""); len(muxes) > 0 {
 		t.Errorf("turned off, and yet there are %d ports", len(muxes))
+	}
+}
+
+func TestAReplicaThatStandsByNamesTheLeader(t *testing.T) {
+	var l lookout
+	l.ledBy("handler-1_x7f3k2m9")
+	mux := handlers(&options.Options{PrometheusServer: true, StatusPage: true}, telemetry.New(), newHealth(), &l, "")[0]
+	for path, want := range map[string]string{
+		"/": "<bdi>handler-1</bdi>", overview.StatusPath: "this replica stands by: the leader, handler-1, knows what is in progress\n",
+	} {
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		if answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), want) {
+			t.Errorf("%s: %d: %s", path, answer.Code, answer.Body)
+		}
 	}
 }
 
@@ -61,7 +83,7 @@ func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
 		t.Errorf("standing by: %q", got)
 	}
 	defer probes.lead(time.Now, func() string { return why })()
-	if got := read(); got != "ok: leading\ndrains held back: 3\n" {
+	if got := read(); got != "ok: leading\ndrains held back: 3\nnode by node: node-termination-handler status\n" {
 		t.Errorf("holding back: %q", got)
 	}
 	why = ""

@@ -22,7 +22,7 @@ func newKubeClients(o *options.Options, m *telemetry.Metrics, gate *pace.Gate) (
 	return clients, namespace, err
 }
 
-// newLowPriorityClients returns the clients for Events and webhooks. They get a tenth of the
+// newLowPriorityClients returns the clients for Events, webhooks and conditions of nodes. They get a tenth of the
 // drains' rate limit and a timeout of 10 s. The time that they wait at the gate is not part
 // of the metrics of requests.
 func newLowPriorityClients(o *options.Options, m *telemetry.Metrics, gate *pace.Gate) (*kube.Clients, error) {

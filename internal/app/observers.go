@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -34,11 +36,28 @@ type telling struct {
 	template webhook.Template // of the webhook
 	client   kube.Client      // of low priority
 	node     func(name string) *corev1.Node
+	// conditions is nil if nothing is said by conditions of nodes.
+	conditions *conditions.Writer
+}
+
+// newConditions makes the writer of conditions of nodes; nil if the options ask for none.
+func newConditions(
+	o *options.Options, log *slog.Logger, client kube.Client, nodes *cluster.Cluster,
+) *conditions.Writer {
+	if !o.NodeConditions || o.DryRun {
+		return nil
+	}
+	return &conditions.Writer{
+		Client: client.CoreV1(), Nodes: nodes, Policy: Policy(o), Log: log.With("logger", "conditions"),
+	}
 }
 
 // newObservers makes the observers that the options ask for. Events are written until ctx ends.
 func newObservers(ctx context.Context, o *options.Options, log *slog.Logger, t telling) observers {
 	all := observers{Observers: report.Observers{t.metrics}, pod: t.metrics.Pod}
+	if t.conditions != nil {
+		all.Observers = append(all.Observers, t.conditions)
+	}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
 			Client: t.client.CoreV1(), Node: t.node, Component: options.ProgramName, Host: o.NodeName,

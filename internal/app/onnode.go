@@ -90,12 +90,19 @@ func (a *App) termOnNode(ctx context.Context) error {
 	if node := a.nodes.ByName(a.own.node); node != nil {
 		poller.Life = cluster.BootID(node)
 	}
+	defer a.lookout.lead(lookedAt{status: ctrl.Status, heldBack: ctrl.HeldBack, lastReceive: poller.LastAnswer})()
+	a.lookout.rebuild(a.nodes)
 	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
 	defer a.metrics.Lead(telemetry.Term{
 		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
-		Held: func() (int, time.Time) { return 0, time.Time{} },
+		Held: func() (int, time.Time) { return 0, time.Time{} }, Intents: a.nodes.EachIntent,
 	})()
 	return lead(ctx, a.log, ctrl, func(ctx context.Context) error {
+		var all sync.WaitGroup
+		defer all.Wait()
+		if a.conditions != nil {
+			all.Go(func() { a.conditions.Run(ctx) })
+		}
 		poller.Run(ctx)
 		return nil
 	})

@@ -171,7 +171,8 @@ func (m *machine) begin() (stop func()) {
 	metrics := telemetry.New()
 	a := &App{
 		options: m.options, log: slog.New(slog.NewTextHandler(&m.log, nil)), metrics: metrics, health: newHealth(),
-		kube: evictable{m.kube, m}, nodes: nodes, observers: observers{},
+		lookout: newLookout("", nil, slog.New(slog.DiscardHandler)),
+		kube:    evictable{m.kube, m}, nodes: nodes, observers: observers{},
 		drainer: &drain.Drainer{
 			Client: evictable{m.kube, m}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(drain.Blocked) {},
 		},

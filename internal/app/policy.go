@@ -12,15 +12,19 @@ func Policy(o *options.Options) decision.Policy {
 	if o.IMDS { // what the metadata says is about the own instance, whatever its tags
 		return decision.Policy{
 			CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod, CordonRebalance: !o.RebalanceDraining,
+			Exclusion: o.ExcludeFromLoadBalancers,
 		}
 	}
 	p := decision.Policy{
 		CordonOnly:      o.CordonOnly,
 		DeleteForeign:   o.DeleteIfNodeNotFound,
 		NodeGracePeriod: o.NodeGracePeriod,
+		Exclusion:       o.ExcludeFromLoadBalancers,
 		HookNames:       o.HookNames,
 		Accounts:        o.EventAccounts,
-		Region:          o.Region,
+
+		DrainByKarpenter: o.DrainByKarpenter,
+		Region:           o.Region,
 	}
 	if o.HeartbeatInterval > 0 {
 		p.HeartbeatUntil = o.HeartbeatUntil
@@ -37,7 +41,7 @@ func Filter(o *options.Options) drain.Filter {
 }
 
 func cordonOptions(o *options.Options) cluster.CordonOptions {
-	m := cluster.CordonOptions{ExcludeFromLoadBalancers: o.ExcludeFromLoadBalancers}
+	m := cluster.CordonOptions{ExcludeFromLoadBalancers: Policy(o).Excludes}
 	if o.TaintNode {
 		m.TaintEffect = o.TaintEffect
 	}

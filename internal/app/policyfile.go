@@ -3,6 +3,7 @@ package app
 import (
 	"log/slog"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -15,10 +16,19 @@ func followPolicy(o *options.Options, log *slog.Logger, m *telemetry.Metrics) (*
 		return nil, nil //nolint:nilnil // nil is a Follower without a file
 	}
 	f, err := policyfile.Follow(o.PolicyFile, log.With("logger", "policy"), m.PolicyValid)
+	var wrong options.Problems
 	if err == nil {
+		for _, rule := range f.Rules().Nodes {
+			if rule.By == intent.ByKarpenter && !o.DrainByKarpenter {
+				wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", rule " + rule.Name +
+					" says by: karpenter, which needs the option drain-by-karpenter"})
+			}
+		}
+		if len(wrong) > 0 {
+			return nil, wrong
+		}
 		return f, nil
 	}
-	var wrong options.Problems
 	for _, p := range policyfile.ProblemsOf(err) {
 		wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", " + p.String()})
 	}

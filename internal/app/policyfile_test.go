@@ -51,6 +51,22 @@ func TestThePolicyFileIsReadAtTheStart(t *testing.T) {
 	}
 }
 
+func TestARuleThatLeavesNodesToKarpenterNeedsTheOption(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte("version: 1\nnodes: [{name: a, do: drain, by: karpenter}, {name: b, do: drain, by: handler}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := followPolicy(&options.Options{PolicyFile: file}, slog.New(slog.DiscardHandler), telemetry.New())
+	want := options.Problems{{Name: "policy-file", Text: file + ", rule a says by: karpenter, which needs the option drain-by-karpenter"}}
+	if got, _ := errors.AsType[options.Problems](err); cmp.Diff(want, got) != "" {
+		t.Errorf("problems (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	f, err := followPolicy(&options.Options{PolicyFile: file, DrainByKarpenter: true}, slog.New(slog.DiscardHandler), telemetry.New())
+	if err != nil || len(f.Rules().Nodes) != 2 {
+		t.Errorf("with the option: %+v, %v", f.Rules(), err)
+	}
+}
+
 func TestWithoutAPolicyFileThereAreNoRules(t *testing.T) {
 	f, err := followPolicy(&options.Options{}, slog.New(slog.DiscardHandler), telemetry.New())
 	if err != nil || len(f.Rules().Nodes)+len(f.Rules().Pods) > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
@@ -45,8 +47,24 @@ func (a *App) stand(ctx context.Context) error {
 func (a *App) elector() lease.Elector {
 	return lease.Elector{
 		Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName, Identity: identity(a.options),
-		Log: a.log.With("logger", "lease"), Observe: a.health.leaseAnswered,
+		Labels: map[string]string{PortLabel: leaderPort(a.options)},
+		Log:    a.log.With("logger", "lease"), Observe: a.health.leaseAnswered,
+		NewLeader: a.lookout.ledBy,
 	}
+}
+
+const (
+	// PortLabel is the label of the Lease with the port on which the leader tells what is in progress.
+	PortLabel = "node-termination-handler/port"
+	// NoPort is its value where the leader serves none.
+	NoPort = "none"
+)
+
+func leaderPort(o *options.Options) string {
+	if !o.PrometheusServer {
+		return NoPort
+	}
+	return strconv.Itoa(o.PrometheusPort)
 }
 
 // identity names this replica in the Lease: no two processes share a name.
@@ -68,7 +86,13 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		_, why := ctrl.HeldBack()
 		return why
 	})()
-	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive})()
+	defer a.lookout.lead(lookedAt{
+		status: ctrl.Status, heldBack: ctrl.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
+	})()
+	a.lookout.rebuild(a.nodes)
+	defer a.metrics.Lead(telemetry.Term{
+		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive, Intents: a.nodes.EachIntent,
+	})()
 	if a.options.CheckTag && a.options.PrometheusServer {
 		counting, stop := context.WithCancel(ctx)
 		defer stop()
@@ -77,6 +101,12 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	var beside []func(context.Context)
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
 		beside = append(beside, a.newSweep(ctrl).Run)
+	}
+	if !a.options.DryRun {
+		beside = append(beside, a.unscheduled.Run)
+	}
+	if a.conditions != nil {
+		beside = append(beside, a.conditions.Run)
 	}
 	if a.options.StatusInterval > 0 {
 		beside = append(beside, a.newPoll(ctrl).Run)
@@ -103,6 +133,14 @@ func (a *App) newController() *controller.Controller {
 	var instances controller.Instances = a.instances
 	var hooks controller.Hooks = a.hooks
 	var leader controller.Leader
+	var targets controller.LoadBalancers
+	if a.targets != nil && o.ExcludeFromLoadBalancers != decision.ExcludeNone {
+		targets = a.targets
+	}
+	var replacements controller.Replacements // in IMDS mode nobody may ask Auto Scaling
+	if a.groups != nil {
+		replacements = a.groups
+	}
 	if o.IMDS {
 		instances, hooks = a.own, controller.NoHooks{}
 		leader = &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: o.LeaseName}
@@ -113,7 +151,12 @@ func (a *App) newController() *controller.Controller {
 		Instances:         instances,
 		Hooks:             hooks,
 		Drainer:           a.drainer,
+		LoadBalancers:     targets,
+		Replacements:      replacements,
 		Observer:          a.observers,
+		Blocked:           a.observers.blocked,
+		Ended:             a.lookout.episodes.Add,
+		Karpenter:         a.karpenter,
 		Log:               a.log,
 		PolicyFile:        a.policy,
 		Policy:            Policy(o),

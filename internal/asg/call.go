@@ -71,3 +71,9 @@ func (h *Hooks) wasDenied(key permission) bool {
 	_, denied := h.bounded(&h.denied).Get(key)
 	return denied
 }
+
+// Share makes one call to Auto Scaling that is not about hooks, within the same rate limit. It goes after
+// completions and heartbeats. It gives up after the timeout.
+func (h *Hooks) Share(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
+	return h.call(ctx, pace.Priority{Class: describing}, timeout, call)
+}

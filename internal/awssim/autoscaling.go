@@ -13,8 +13,10 @@ var autoscalingOperations = map[string]operation{
 	"DescribeAutoScalingGroups":           describeAutoScalingGroups,
 	"DescribeAutoScalingInstances":        describeAutoScalingInstances,
 	"DescribeLifecycleHooks":              describeLifecycleHooks,
+	"LaunchInstances":                     launchInstances,
 	"PutLifecycleHook":                    putLifecycleHook,
 	"RecordLifecycleActionHeartbeat":      recordLifecycleActionHeartbeat,
+	"SetInstanceHealth":                   setInstanceHealth,
 	"TerminateInstanceInAutoScalingGroup": terminateInstanceInAutoScalingGroup,
 }
 
@@ -169,8 +171,17 @@ type xmlGroup struct {
 	Instances            []xmlGroupInstance `xml:"Instances>member"`
 	Tags                 []xmlGroupTag      `xml:"Tags>member"`
 
+	CapacityRebalance    bool
+	LaunchConfiguration  string         `xml:"LaunchConfigurationName,omitempty"`
+	LaunchTemplate       string         `xml:"LaunchTemplate>LaunchTemplateName,omitempty"`
+	MinHealthyPercentage int            `xml:"InstanceMaintenancePolicy>MinHealthyPercentage,omitempty"`
+	MaxHealthyPercentage int            `xml:"InstanceMaintenancePolicy>MaxHealthyPercentage,omitempty"`
+	Suspended            []xmlSuspended `xml:"SuspendedProcesses>member"`
+
 	OnHookAbandon string `xml:"InstanceLifecyclePolicy>RetentionTriggers>TerminateHookAbandon,omitempty"`
 }
+
+type xmlSuspended struct{ ProcessName string }
 
 // xmlGroupInstance is an instance as both describe calls return it; the one
 // about instances names the group too.
@@ -193,11 +204,15 @@ type xmlGroupTag struct {
 }
 
 func (i *instance) inGroup() xmlGroupInstance {
+	health := "Healthy"
+	if i.unhealthy {
+		health = "Unhealthy"
+	}
 	return xmlGroupInstance{
 		InstanceID:       i.ID,
 		AvailabilityZone: i.Zone,
 		LifecycleState:   i.lifecycleState,
-		HealthStatus:     "Healthy",
+		HealthStatus:     health,
 		InstanceType:     i.Type,
 	}
 }
@@ -243,8 +258,15 @@ func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any,
 			output.Groups = append(output.Groups, xmlGroup{
 				AutoScalingGroupName: g.Name,
 				AutoScalingGroupARN:  s.groupARN(g.Name),
-				MaxSize:              max(g.Desired, len(members[g.Name])),
+				MinSize:              g.Min,
+				MaxSize:              g.max(),
 				DesiredCapacity:      g.Desired,
+				CapacityRebalance:    g.CapacityRebalance,
+				LaunchConfiguration:  g.launchConfiguration(),
+				LaunchTemplate:       g.launchTemplate(),
+				MinHealthyPercentage: g.Maintenance.MinHealthy,
+				MaxHealthyPercentage: g.Maintenance.MaxHealthy,
+				Suspended:            g.xmlSuspended(),
 				DefaultCooldown:      300,
 				HealthCheckType:      "EC2",
 				CreatedTime:          g.created.UTC().Format("2006-01-02T15:04:05.000Z"),
@@ -261,7 +283,7 @@ func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any,
 
 // onHookAbandon is the retention trigger of the group; empty: it has none.
 func (g *group) onHookAbandon() string {
-	if g.retains {
+	if g.Retains {
 		return "retain"
 	}
 	return ""
@@ -314,6 +336,12 @@ func terminateInstanceInAutoScalingGroup(_ context.Context, s *Server, req *requ
 			return
 		}
 		req.show("group", i.group.Name)
+		decrement := req.form.Get("ShouldDecrementDesiredCapacity") == "true"
+		if decrement && i.group.Desired <= i.group.Min {
+			problem = validation("Currently, desiredSize equals minSize (%d). Terminating instance without replacement "+
+				"will violate group's min size constraint.", i.group.Min)
+			return
+		}
 		output.Activity = xmlActivity{
 			ActivityID:           s.uuid(),
 			AutoScalingGroupName: i.group.Name,
@@ -321,8 +349,9 @@ func terminateInstanceInAutoScalingGroup(_ context.Context, s *Server, req *requ
 			StartTime:            now.UTC().Format("2006-01-02T15:04:05.000Z"),
 			StatusCode:           "InProgress",
 		}
-		if req.form.Get("ShouldDecrementDesiredCapacity") == "true" {
-			i.group.Desired = max(0, i.group.Desired-1)
+		req.show("decrement", strconv.FormatBool(decrement))
+		if decrement {
+			i.group.Desired--
 		}
 		if !strings.HasPrefix(i.lifecycleState, "Terminat") {
 			i.pool = ""

@@ -171,6 +171,14 @@ func TestALaunchIsCompletedOrAbandoned(t *testing.T) {
 	}{
 		"continue": {func(w *world, token string) error { return w.complete("ready", token, "CONTINUE") }, "InService", "running"},
 		"abandon":  {func(w *world, token string) error { return w.complete("ready", token, "ABANDON") }, "Terminating:Proceed", "shutting-down"},
+		"of an instance that is gone": {func(w *world, token string) error {
+			w.ok(w.server.SetInstanceState(idB, "shutting-down"))
+			return w.complete("ready", token, "CONTINUE")
+		}, "InService", "shutting-down"},
+		"of an instance that stops": {func(w *world, token string) error {
+			w.ok(w.server.SetInstanceState(idB, "stopping"))
+			return w.complete("ready", token, "CONTINUE")
+		}, "InService", "stopping"},
 		"by id":    {func(w *world, _ string) error { return w.completeByInstance("ready", idB) }, "InService", "running"},
 		"time out": {func(*world, string) error { time.Sleep(time.Minute); return nil }, "Terminating:Proceed", "shutting-down"},
 	} {
@@ -405,6 +413,19 @@ func TestAnInstanceGoesToTheWarmPoolAndComesBackWithANewLaunchTime(t *testing.T)
 		}
 		if len(ways) != 2 || ways[0] == ways[1] {
 			t.Errorf("the events tell of %v", ways)
+		}
+	})
+}
+
+// A spot interruption has stopped it while its termination hook was open.
+func TestAnInstanceThatIsStoppedAlreadyStaysSoInTheWarmPool(t *testing.T) {
+	withGroup(t, awssim.Hook{}, func(w *world) {
+		actions, err := w.server.ReturnToWarmPool(idA, awssim.WarmedStopped)
+		w.ok(err)
+		w.ok(w.server.SetInstanceState(idA, "stopped"))
+		w.ok(w.complete("drain", actions[0].Token, awssim.Continue))
+		if got := w.server.LifecycleState(idA) + ", " + w.server.Instances()[0].State; got != "Warmed:Stopped, stopped" {
+			t.Errorf("in the pool it is %s", got)
 		}
 	})
 }

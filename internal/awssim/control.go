@@ -21,6 +21,7 @@ type State struct {
 	Instances     []Instance     `json:"instances,omitempty"`
 	Groups        []Group        `json:"groups,omitempty"`
 	Hooks         []Hook         `json:"hooks,omitempty"`
+	TargetGroups  []TargetGroup  `json:"targetGroups,omitempty"`
 	Keys          []Key          `json:"keys,omitempty"`
 	Rules         []Rule         `json:"rules,omitempty"`
 	Topics        []Topic        `json:"topics,omitempty"`
@@ -44,6 +45,9 @@ func (s *Server) Apply(state State) error {
 	for _, hook := range state.Hooks {
 		note(s.PutHook(hook))
 	}
+	for _, group := range state.TargetGroups {
+		note(s.PutTargetGroup(group))
+	}
 	for _, key := range state.Keys {
 		note(s.PutKey(key))
 	}
@@ -66,7 +70,7 @@ func (s *Server) Apply(state State) error {
 // actions and records are not part of it.
 func (s *Server) State() State {
 	return State{
-		Queues: s.Queues(), Instances: s.Instances(), Groups: s.Groups(), Hooks: s.Hooks(),
+		Queues: s.Queues(), Instances: s.Instances(), Groups: s.Groups(), Hooks: s.Hooks(), TargetGroups: s.TargetGroups(),
 		Keys: s.Keys(), Rules: s.Rules(), Topics: s.Topics(), Subscriptions: s.Subscriptions(), Faults: s.Faults(),
 	}
 }
@@ -115,6 +119,16 @@ func (s *Server) controlHandler() http.Handler {
 	change("PUT", "groups/{group}", s.putGroup)
 	show("hooks", func(*http.Request) any { return s.Hooks() })
 	change("PUT", "groups/{group}/hooks/{hook}", s.putHook)
+	show("target-groups", func(*http.Request) any { return s.TargetGroups() })
+	change("PUT", "target-groups/{group}", s.putTargetGroup)
+	remove("target-groups/{group}", func(r *http.Request) bool { return s.RemoveTargetGroup(r.PathValue("group")) })
+	show("target-groups/{group}/targets", func(r *http.Request) any { return s.Targets(r.PathValue("group")) })
+	change("PUT", "target-groups/{group}/targets/{id}", func(r *http.Request) (any, error) {
+		return struct{}{}, s.RegisterTarget(r.PathValue("group"), r.PathValue("id"), 0)
+	})
+	remove("target-groups/{group}/targets/{id}", func(r *http.Request) bool {
+		return s.DeregisterTarget(r.PathValue("group"), r.PathValue("id")) == nil
+	})
 	show("keys", func(*http.Request) any { return s.Keys() })
 	change("PUT", "keys/{key}", s.putKey)
 	change("PUT", "keys/{key}/policy", s.putKeyPolicy)
@@ -214,6 +228,15 @@ func (s *Server) putGroup(r *http.Request) (any, error) {
 	}
 	group.Name = r.PathValue("group")
 	return struct{}{}, s.PutGroup(group)
+}
+
+func (s *Server) putTargetGroup(r *http.Request) (any, error) {
+	group := TargetGroup{}
+	if err := readJSON(r, &group); err != nil {
+		return nil, err
+	}
+	group.Name = r.PathValue("group")
+	return map[string]string{"arn": s.TargetGroupARN(group.Name)}, s.PutTargetGroup(group)
 }
 
 func (s *Server) putHook(r *http.Request) (any, error) {

@@ -40,9 +40,12 @@ func (r *request) filters() ([]filter, *apiError) {
 
 // accepts compares with * and ?, as EC2 does.
 func (f filter) accepts(value string) bool {
-	return slices.ContainsFunc(f.values, func(pattern string) bool {
+	return slices.Contains(f.values, value) || slices.ContainsFunc(f.values, func(pattern string) bool {
+		if !strings.ContainsAny(pattern, "*?") {
+			return false
+		}
 		ok, err := path.Match(asPathPattern.Replace(pattern), asPathPattern.Replace(value))
-		return pattern == value || err == nil && ok
+		return err == nil && ok
 	})
 }
 

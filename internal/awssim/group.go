@@ -16,12 +16,29 @@ const (
 	heartbeatsPerGlobal = 100
 )
 
-// Group is an Auto Scaling group. It does not launch instances by itself.
+// Group is an Auto Scaling group. By itself it launches an instance only in the place of one whose health
+// somebody has set to Unhealthy.
 type Group struct {
 	Name string `json:"name"`
-	// Desired is shown, and lowered by terminations that ask for it.
-	Desired int               `json:"desired,omitempty"`
-	Tags    map[string]string `json:"tags,omitempty"`
+	// Desired is shown, lowered by terminations that ask for it, and raised by LaunchInstances.
+	Desired int `json:"desired,omitempty"`
+	// Min and Max bound Desired. A Max of zero is 1000.
+	Min  int               `json:"min,omitempty"`
+	Max  int               `json:"max,omitempty"`
+	Tags map[string]string `json:"tags,omitempty"`
+	// Maintenance is the instance maintenance policy.
+	Maintenance Maintenance `json:"maintenance,omitzero"`
+	// CapacityRebalance is shown, and has no effect.
+	CapacityRebalance bool `json:"capacityRebalance,omitempty"`
+	// LaunchConfiguration: the group has no launch template. LaunchInstances refuses it.
+	LaunchConfiguration bool `json:"launchConfiguration,omitempty"`
+	// Suspended are the processes of the group that do nothing.
+	Suspended []string `json:"suspended,omitempty"`
+	// LaunchError is the code with which EC2 refuses to launch, such as InsufficientInstanceCapacity. Empty:
+	// it launches.
+	LaunchError string `json:"launchError,omitempty"`
+	// LaunchesBeside: LaunchInstances does not raise Desired. AWS does not say whether it does.
+	LaunchesBeside bool `json:"launchesBeside,omitempty"`
 	// Retains keeps an instance whose termination hook ends with ABANDON, in the state
 	// Terminating:Retained: the retention trigger of the instance lifecycle policy.
 	Retains bool `json:"retains,omitempty"`
@@ -29,6 +46,16 @@ type Group struct {
 	// are pending start in the lifecycle state Pending, others InService.
 	Instances []string `json:"instances,omitempty"`
 }
+
+// Maintenance is an instance maintenance policy, in percent of the desired capacity; zero: there is none.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstanceMaintenancePolicy.html
+type Maintenance struct {
+	MinHealthy int `json:"minHealthy,omitempty"`
+	MaxHealthy int `json:"maxHealthy,omitempty"`
+}
+
+// launchesFirst reports whether an instance is terminated only when another one is in its place.
+func (m Maintenance) launchesFirst() bool { return m.MinHealthy == 100 && m.MaxHealthy > 100 }
 
 // Hook is a lifecycle hook.
 type Hook struct {
@@ -71,7 +98,8 @@ func (s *Server) PutGroup(config Group) (err error) {
 			g = &group{created: now}
 			s.groups[config.Name] = g
 		}
-		g.Name, g.Desired, g.Tags, g.retains = config.Name, config.Desired, maps.Clone(config.Tags), config.Retains
+		g.Group = config.clone()
+		g.Instances = nil
 		for _, i := range s.instances {
 			member := slices.Contains(config.Instances, i.ID)
 			switch {
@@ -107,7 +135,7 @@ func (s *Server) Groups() []Group {
 	groups := []Group{}
 	s.locked(func(time.Time) {
 		for _, g := range s.sortedGroups() {
-			config := Group{Name: g.Name, Desired: g.Desired, Tags: maps.Clone(g.Tags), Retains: g.retains}
+			config := g.clone()
 			for _, i := range s.sortedInstances() {
 				if i.group == g {
 					config.Instances = append(config.Instances, i.ID)
@@ -130,14 +158,23 @@ func (s *Server) Hooks() []Hook {
 	return hooks
 }
 
+func (g Group) clone() Group {
+	g.Tags, g.Suspended, g.Instances = maps.Clone(g.Tags), slices.Clone(g.Suspended), slices.Clone(g.Instances)
+	return g
+}
+
 // group is a Group at work; the instances know which one is theirs.
 type group struct {
-	Name    string
-	Desired int
-	Tags    map[string]string
-	retains bool
+	Group   // without its Instances
 	created time.Time
 	hooks   []Hook
+}
+
+func (g *group) max() int {
+	if g.Max == 0 {
+		return 1000
+	}
+	return g.Max
 }
 
 func (g *group) xmlTags() []xmlGroupTag {
@@ -189,5 +226,5 @@ func (s *Server) groupARN(name string) string {
 
 func (s *Server) leaveGroup(i *instance, at time.Time) {
 	s.dropActions(i, at)
-	i.group, i.lifecycleState, i.pool, i.replacing = nil, "", "", false
+	i.group, i.lifecycleState, i.pool, i.replacing, i.unhealthy = nil, "", "", false, false
 }

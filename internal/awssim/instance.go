@@ -64,7 +64,7 @@ func (s *Server) PutInstance(config Instance) error {
 		added := &instance{Instance: config}
 		if before, ok := s.instances[config.ID]; ok {
 			added.group, added.lifecycleState, added.pool = before.group, before.lifecycleState, before.pool
-			added.replacing = before.replacing
+			added.replacing, added.unhealthy, added.replaces = before.replacing, before.unhealthy, before.replaces
 		}
 		s.instances[config.ID] = added
 		s.schedule(added, now)
@@ -138,6 +138,8 @@ type instance struct {
 	group          *group // that it belongs to, if any
 	lifecycleState string // within the group
 	replacing      bool   // its root volume
+	unhealthy      bool   // somebody has set its health to that
+	replaces       string // the id of the instance that is terminated once this one is in service
 	pool           string // of the group's warm pool: the state that it has there, or is on its way to
 }
 

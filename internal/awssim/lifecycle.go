@@ -317,15 +317,19 @@ func (s *Server) proceed(i *instance, transition Transition, result string, at t
 	case transition == Launching && result == Continue:
 		i.replacing = false
 		i.lifecycleState = "InService"
-		s.setState(i, "running", at)
+		if i.State == "pending" { // no hook brings back what has stopped
+			s.setState(i, "running", at)
+		}
+		s.endReplaced(i, at)
 		return
 	case transition == Terminating && result == Continue && pool != "":
 		i.pool, i.lifecycleState = pool, pool
-		if pool == WarmedStopped {
+		// A spot interruption may have stopped it.
+		if pool == WarmedStopped && (i.State == "running" || i.State == "pending") {
 			s.setState(i, "stopping", at)
 		}
 		return
-	case transition == Terminating && result == Abandon && i.group.retains && i.State != "terminated":
+	case transition == Terminating && result == Abandon && i.group.Retains && i.State != "terminated":
 		i.lifecycleState = TerminatingRetained
 		return
 	}

@@ -11,7 +11,7 @@ type Call struct {
 	Start time.Time `json:"start"`
 	// End is when the call was answered, or found to be abandoned.
 	End time.Time `json:"end"`
-	// Service is sqs, ec2, autoscaling, events, kms or sts.
+	// Service is sqs, ec2, autoscaling, elasticloadbalancing, events, kms or sts.
 	Service string `json:"service"`
 	Action  string `json:"action"`
 	// Params are the parameters that matter, by what they name: queue, message

@@ -1,5 +1,5 @@
-// Package awssim simulates SQS, EC2, EC2 Auto Scaling, EventBridge, SNS, KMS, STS, IAM and the
-// instance metadata service
+// Package awssim simulates SQS, EC2, EC2 Auto Scaling, target groups of Elastic Load Balancing,
+// EventBridge, SNS, KMS, STS, IAM and the instance metadata service
 // for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long
@@ -70,27 +70,29 @@ type Server struct {
 	control http.Handler
 	closed  chan struct{}
 
-	mu        sync.Mutex
-	closing   bool
-	endpoint  string
-	listening []*http.Server
-	serving   sync.WaitGroup
-	random    *rand.Rand
-	changed   chan struct{} // closed and replaced when a waiting long poll should look again
-	queues    map[string]*queue
-	instances map[string]*instance
-	moving    map[string]*instance // those with a state change ahead
-	groups    map[string]*group
-	actions   []*lifecycleAction // active ones, oldest first
-	ended     ring[LifecycleAction]
-	rules     map[string]Rule
-	topics    map[string]*topic
-	keys      map[string]Key
-	roles     map[string]Role
-	faults    []*rule
-	calls     ring[Call]
-	counts    map[CallKey]int
-	effects   ring[Effect]
+	mu           sync.Mutex
+	closing      bool
+	endpoint     string
+	listening    []*http.Server
+	serving      sync.WaitGroup
+	random       *rand.Rand
+	changed      chan struct{} // closed and replaced when a waiting long poll should look again
+	queues       map[string]*queue
+	instances    map[string]*instance
+	moving       map[string]*instance // those with a state change ahead
+	groups       map[string]*group
+	targetGroups map[string]*targetGroup
+	launches     map[string]launch  // of LaunchInstances, by client token
+	actions      []*lifecycleAction // active ones, oldest first
+	ended        ring[LifecycleAction]
+	rules        map[string]Rule
+	topics       map[string]*topic
+	keys         map[string]Key
+	roles        map[string]Role
+	faults       []*rule
+	calls        ring[Call]
+	counts       map[CallKey]int
+	effects      ring[Effect]
 }
 
 // New returns an empty account.
@@ -102,23 +104,25 @@ func New(opts Options) *Server {
 	setDefault(&opts.CallsKept, 10_000)
 	setDefault(&opts.EffectsKept, 50_000)
 	s := &Server{
-		opts:      opts,
-		closed:    make(chan struct{}),
-		endpoint:  MemoryEndpoint,
-		random:    rand.New(rand.NewPCG(opts.Seed, 0)),
-		changed:   make(chan struct{}),
-		queues:    map[string]*queue{},
-		instances: map[string]*instance{},
-		moving:    map[string]*instance{},
-		groups:    map[string]*group{},
-		ended:     ring[LifecycleAction]{size: 10_000},
-		rules:     map[string]Rule{},
-		topics:    map[string]*topic{},
-		keys:      map[string]Key{},
-		roles:     map[string]Role{},
-		calls:     ring[Call]{size: opts.CallsKept},
-		counts:    map[CallKey]int{},
-		effects:   ring[Effect]{size: opts.EffectsKept},
+		opts:         opts,
+		closed:       make(chan struct{}),
+		endpoint:     MemoryEndpoint,
+		random:       rand.New(rand.NewPCG(opts.Seed, 0)),
+		changed:      make(chan struct{}),
+		queues:       map[string]*queue{},
+		instances:    map[string]*instance{},
+		moving:       map[string]*instance{},
+		groups:       map[string]*group{},
+		targetGroups: map[string]*targetGroup{},
+		launches:     map[string]launch{},
+		ended:        ring[LifecycleAction]{size: 10_000},
+		rules:        map[string]Rule{},
+		topics:       map[string]*topic{},
+		keys:         map[string]Key{},
+		roles:        map[string]Role{},
+		calls:        ring[Call]{size: opts.CallsKept},
+		counts:       map[CallKey]int{},
+		effects:      ring[Effect]{size: opts.EffectsKept},
 	}
 	s.control = s.controlHandler()
 	return s
@@ -267,11 +271,13 @@ var operations = map[string]map[string]operation{
 	"sqs":         sqsOperations,
 	"ec2":         ec2Operations,
 	"autoscaling": autoscalingOperations,
-	"events":      eventsOperations,
-	"kms":         kmsOperations,
-	"sns":         snsOperations,
-	"sts":         {"GetCallerIdentity": getCallerIdentity},
-	"iam":         {"SimulatePrincipalPolicy": simulatePrincipalPolicy},
+
+	"elasticloadbalancing": elbOperations,
+	"events":               eventsOperations,
+	"kms":                  kmsOperations,
+	"sns":                  snsOperations,
+	"sts":                  {"GetCallerIdentity": getCallerIdentity},
+	"iam":                  {"SimulatePrincipalPolicy": simulatePrincipalPolicy},
 }
 
 // locked brings the state to the present and keeps it there while f runs.

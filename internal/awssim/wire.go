@@ -25,6 +25,7 @@ const maxRequest = 8 << 20
 var services = map[string]string{
 	"2016-11-15": "ec2",
 	"2011-01-01": "autoscaling",
+	"2015-12-01": "elasticloadbalancing",
 	"2011-06-15": "sts",
 	"2010-05-08": "iam",
 	"2010-03-31": "sns",
@@ -198,9 +199,12 @@ func (r *request) fail(problem *apiError) response {
 
 var queryNamespaces = map[string]string{
 	"autoscaling": "http://autoscaling.amazonaws.com/doc/2011-01-01/",
-	"sts":         "https://sts.amazonaws.com/doc/2011-06-15/",
-	"iam":         "https://iam.amazonaws.com/doc/2010-05-08/",
-	"sns":         "http://sns.amazonaws.com/doc/2010-03-31/",
+
+	"elasticloadbalancing": "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
+
+	"sts": "https://sts.amazonaws.com/doc/2011-06-15/",
+	"iam": "https://iam.amazonaws.com/doc/2010-05-08/",
+	"sns": "http://sns.amazonaws.com/doc/2010-03-31/",
 }
 
 type queryResult struct {

@@ -16,6 +16,9 @@ const (
 	// StateLabel is one of the states below or, when the work is finished, an
 	// intent.Outcome. It is for people and for selectors.
 	StateLabel = "node-termination-handler/state"
+	// KindLabel is the kind of the notice that binds the node the most, as [notice.Kind.Dashed] has it. It is
+	// for people too.
+	KindLabel = "node-termination-handler/kind"
 
 	StateWaiting  = "waiting"  // the intent is held back
 	StateDraining = "draining" // the intent has unfinished work

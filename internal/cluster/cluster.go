@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,9 @@ import (
 // the same name.
 var ErrNodeGone = errors.New("the node is gone")
 
+// ErrNoTurn is returned when the context ended before the patch had its turn at the gate: nothing was tried.
+var ErrNoTurn = errors.New("other requests to the API server go first")
+
 // Cluster is an index of the nodes. Its methods may be called concurrently.
 type Cluster struct {
 	client  kube.Client
@@ -37,15 +41,21 @@ type Cluster struct {
 	options CordonOptions
 	seen    fields.Selector // of the nodes that there are, to this Cluster
 	nodes   cache.SharedIndexInformer
+	seed    maphash.Seed // of the hash that finds a node's share
 
 	mu          sync.Mutex
 	changed     chan struct{}             // closed and replaced, see Changed
+	changedOf   [shares]chan struct{}     // the same, see ChangedOf
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
 	toInform    map[types.UID]Ref         // see NodesToInform
 	restarted   map[types.UID]Ref         // see Restarted
 	// identified are the instances of nodes without a provider id that were written to, by UID.
 	identified *lru.Cache
 }
+
+// shares are the parts of all nodes that ChangedOf tells apart. One change of a node then wakes few of the thousands of
+// goroutines that watch one node each, and nothing is kept of nodes that are gone.
+const shares = 256
 
 // A Ref names one Node for its whole life; a new Node of the same name is another.
 type Ref struct {
@@ -95,8 +105,12 @@ func newCluster(
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize),
 		toInform:    map[types.UID]Ref{},
 		restarted:   map[types.UID]Ref{},
+		seed:        maphash.MakeSeed(),
 
 		identified: lru.New(memorySize),
+	}
+	for k := range c.changedOf {
+		c.changedOf[k] = make(chan struct{})
 	}
 	if err := c.nodes.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("watch the nodes: %w", err)
@@ -105,7 +119,7 @@ func newCluster(
 		AddFunc: func(obj any) {
 			c.noteNewNode(obj.(*corev1.Node))
 			c.noteRestart(nil, obj.(*corev1.Node))
-			c.broadcast()
+			c.broadcast(obj.(*corev1.Node))
 		},
 		UpdateFunc: func(before, after any) {
 			b, a := before.(*corev1.Node), after.(*corev1.Node)
@@ -115,13 +129,15 @@ func newCluster(
 			if b.UID != a.UID || b.Spec.ProviderID != a.Spec.ProviderID {
 				c.noteNewNode(a)
 			}
-			uncordoned := b.Spec.Unschedulable && !a.Spec.Unschedulable
+			// The cordon before may have come and gone between two lists.
+			wrote := b.Annotations[IntentAnnotation] != a.Annotations[IntentAnnotation]
+			uncordoned := (b.Spec.Unschedulable || wrote) && !a.Spec.Unschedulable
 			tainted := slices.ContainsFunc(a.Spec.Taints, isOurOutOfService) &&
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
 			restarted := c.noteRestart(b, a)
 			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) || c.othersWrote(b, a) ||
 				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
-				c.broadcast()
+				c.broadcast(b, a)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -130,8 +146,8 @@ func newCluster(
 			}
 			if node, ok := obj.(*corev1.Node); ok {
 				c.noteDeleted(node)
+				c.broadcast(node)
 			}
-			c.broadcast()
 		},
 	})
 	if err != nil {
@@ -179,11 +195,26 @@ func (c *Cluster) Changed() <-chan struct{} {
 	return c.changed
 }
 
-func (c *Cluster) broadcast() {
+// ChangedOf is Changed for one node. The channel is closed when some other nodes change, too.
+func (c *Cluster) ChangedOf(ref Ref) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changedOf[c.share(ref.UID)]
+}
+
+func (c *Cluster) share(uid types.UID) uint64 { return maphash.String(c.seed, string(uid)) % shares }
+
+// broadcast tells that these nodes have changed.
+func (c *Cluster) broadcast(nodes ...*corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.changed)
 	c.changed = make(chan struct{})
+	for _, node := range nodes {
+		k := c.share(node.UID)
+		close(c.changedOf[k])
+		c.changedOf[k] = make(chan struct{})
+	}
 }
 
 // ByInstance returns the Nodes of an EC2 instance. There are several if the instance has
@@ -342,7 +373,7 @@ func trim(obj any) (any, error) {
 	small := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
-			CreationTimestamp: node.CreationTimestamp, Labels: node.Labels,
+			CreationTimestamp: node.CreationTimestamp, DeletionTimestamp: node.DeletionTimestamp, Labels: node.Labels,
 		},
 		Spec: corev1.NodeSpec{
 			ProviderID: node.Spec.ProviderID, Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints,
@@ -353,12 +384,6 @@ func trim(obj any) (any, error) {
 	}
 	small.Status.Addresses = node.Status.Addresses
 	small.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			small.Status.Conditions = []corev1.NodeCondition{
-				{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime},
-			}
-		}
-	}
+	small.Status.Conditions = trimmedConditions(node)
 	return small, nil
 }

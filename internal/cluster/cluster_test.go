@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -30,13 +31,16 @@ var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 
 func at(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 
+// always excludes each node.
+func always(intent.Intent) bool { return true }
+
 // spot is a spot warning of now: its deadline is in two minutes.
 func spot(id string) intent.Entry {
 	return intent.Entry{Kind: notice.SpotInterruption, IDs: []string{id}, Time: now, Deadline: at(120)}
 }
 
 func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
-	marks := CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true}
+	marks := CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: always}
 	entry := spot("7d5a1d4c-7f2b-4f3e-9d1a-000000000001")
 	foreign := corev1.Taint{Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute}
 	for name, tt := range map[string]struct {
@@ -45,22 +49,22 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 		want  string // the patch's spec and labels
 	}{
 		"by default": {
-			want: `{"spec":{"unschedulable":true},"labels":{"node-termination-handler/state":"draining"}}`,
+			want: `{"spec":{"unschedulable":true},"labels":{"node-termination-handler/kind":"spot-interruption","node-termination-handler/state":"draining"}}`,
 		},
 		"marked": {
 			marks: marks,
 			node:  corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{foreign}}},
 			want: `{"spec":{"unschedulable":true,"taints":[{"key":"a","value":"b","effect":"NoExecute"},` +
 				`{"key":"aws-node-termination-handler/spot-itn","value":"7d5a1d4c-7f2b-4f3e-9d1a-000000000001","effect":"NoSchedule"}]},` +
-				`"labels":{"node-termination-handler/state":"draining","node.kubernetes.io/exclude-from-external-load-balancers":"aws-node-termination-handler"}}`,
+				`"labels":{"node-termination-handler/kind":"spot-interruption","node-termination-handler/state":"draining","node.kubernetes.io/exclude-from-external-load-balancers":"aws-node-termination-handler"}}`,
 		},
 		"cordoned and labelled by others": {
-			marks: CordonOptions{ExcludeFromLoadBalancers: true},
+			marks: CordonOptions{ExcludeFromLoadBalancers: always},
 			node: corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{excludeLabel: ""}},
 				Spec:       corev1.NodeSpec{Unschedulable: true},
 			},
-			want: `{"spec":{},"labels":{"node-termination-handler/state":"draining"}}`,
+			want: `{"spec":{},"labels":{"node-termination-handler/kind":"spot-interruption","node-termination-handler/state":"draining"}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,11 +114,11 @@ func TestTheStateOfANodeWhoseWorkIsDoneIsHowItsDrainEnded(t *testing.T) {
 
 func TestANodeThatIsHeldBackGetsTheIntentAndNothingElse(t *testing.T) {
 	held := intent.Intent{HeldBack: true}.With(spot("a"), nil, now)
-	i, p, err := cordon(&corev1.Node{}, held, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+	i, p, err := cordon(&corev1.Node{}, held, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: always})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(`{"spec":{},"labels":{"node-termination-handler/state":"waiting"}}`, digest(t, p)); diff != "" || i.Cordoned {
+	if diff := cmp.Diff(`{"spec":{},"labels":{"node-termination-handler/kind":"spot-interruption","node-termination-handler/state":"waiting"}}`, digest(t, p)); diff != "" || i.Cordoned {
 		t.Errorf("cordoned %t, patch (-want +got):\n%s", i.Cordoned, diff)
 	}
 	if next := held.Released(at(60)); next.HeldBack || !next.CordonedAt.Equal(at(60)) {
@@ -123,7 +127,7 @@ func TestANodeThatIsHeldBackGetsTheIntentAndNothingElse(t *testing.T) {
 }
 
 func TestUncordonLeavesALabelThatSomebodyHasChanged(t *testing.T) {
-	i, p, err := cordon(&corev1.Node{}, intent.Intent{}.With(spot("a"), nil, now), CordonOptions{ExcludeFromLoadBalancers: true})
+	i, p, err := cordon(&corev1.Node{}, intent.Intent{}.With(spot("a"), nil, now), CordonOptions{ExcludeFromLoadBalancers: always})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +190,7 @@ func TestRecordReadsTheNodeAnewWhenTheWatchWasBehind(t *testing.T) {
 		t.Errorf("the node is not cordoned: %+v, %v", node, err)
 	}
 	written, ok, err := ReadIntent(node)
-	if diff := cmp.Diff(i, written); diff != "" || !ok || err != nil {
+	if diff := cmp.Diff(*i, written); diff != "" || !ok || err != nil {
 		t.Errorf("the node's intent (-returned +written): %s, %v", diff, err)
 	}
 }
@@ -240,7 +244,7 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return i
+		return *i
 	}
 	warned := func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) }
 	stop() // from here on the watch knows a bare node
@@ -395,7 +399,7 @@ func FuzzReadIntent(f *testing.F) {
 		}
 
 		// What is written can be read, and undoing it touches nothing that is somebody else's.
-		written, p, err := cordon(&node, next, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true})
+		written, p, err := cordon(&node, next, CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: always})
 		if err != nil {
 			t.Fatalf("cordon with %+v: %v", next, err)
 		}
@@ -495,4 +499,52 @@ func apply(t *testing.T, node corev1.Node, p *nodePatch) corev1.Node {
 		}
 	}
 	return node
+}
+
+// Each of thousands of drains watches its own node: the change of one must not wake them all.
+func TestAChangeOfANodeWakesWhoWatchesItAndFewOthers(t *testing.T) {
+	c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+	one := Ref{Name: "a", UID: "1"}
+	all := map[types.UID]<-chan struct{}{}
+	for k := range 1000 {
+		uid := types.UID(fmt.Sprint("other ", k))
+		all[uid] = c.ChangedOf(Ref{UID: uid})
+	}
+	wantWoken := func(what string, change func() error) {
+		t.Helper()
+		woken := c.ChangedOf(one)
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-woken:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("who watches the node has not heard that it was %s", what)
+		}
+	}
+	nodes := client.CoreV1().Nodes()
+	wantWoken("made ready", func() error {
+		_, err := nodes.Update(t.Context(), &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}, metav1.UpdateOptions{})
+		return err
+	})
+	wantWoken("replaced", func() error { // deleted and created again between two events
+		_, err := nodes.Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "2"}}, metav1.UpdateOptions{})
+		return err
+	})
+	one.UID = "2"
+	wantWoken("deleted", func() error { return nodes.Delete(t.Context(), "a", metav1.DeleteOptions{}) })
+	woken := 0
+	for _, changed := range all {
+		select {
+		case <-changed:
+			woken++
+		default:
+		}
+	}
+	if woken > 100 {
+		t.Errorf("%d of 1000 who watch other nodes were woken", woken)
+	}
 }

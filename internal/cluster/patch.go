@@ -52,8 +52,9 @@ func taintKey(kind notice.Kind) string {
 type CordonOptions struct {
 	// TaintEffect is the effect of the taint for the kind of the notice; empty: no taint.
 	TaintEffect corev1.TaintEffect
-	// ExcludeFromLoadBalancers labels the node for the service controllers.
-	ExcludeFromLoadBalancers bool
+	// ExcludeFromLoadBalancers reports whether a node with this intent is labelled for the service
+	// controllers; nil: none is.
+	ExcludeFromLoadBalancers func(intent.Intent) bool
 }
 
 // nodePatch is a JSON merge patch of a Node. It replaces lists as a whole, so it
@@ -120,7 +121,7 @@ func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Int
 			p.Spec.Taints = &taints
 		}
 	}
-	if _, there := node.Labels[excludeLabel]; marks.ExcludeFromLoadBalancers && !there {
+	if exclude := marks.ExcludeFromLoadBalancers; exclude != nil && !Excluded(node) && exclude(i) {
 		i.Excluded = true
 		p.Metadata.Labels[excludeLabel] = new(excludeValue)
 	}
@@ -142,7 +143,10 @@ func (p *nodePatch) write(i intent.Intent) error {
 		state = StateWaiting
 	}
 	p.Metadata.Annotations[IntentAnnotation] = new(text)
-	p.Metadata.Labels[StateLabel] = new(state)
+	p.Metadata.Labels[StateLabel], p.Metadata.Labels[KindLabel] = new(state), nil
+	if kind := i.Cause().Kind; slices.Contains(notice.Kinds, kind) { // a kubelet can write another one
+		p.Metadata.Labels[KindLabel] = new(kind.Dashed())
+	}
 	if len(i.Entries) == 0 { // no notice asks for anything
 		p.Metadata.Labels[StateLabel] = nil
 	}
@@ -184,6 +188,12 @@ func outOfServiceTaint(node *corev1.Node, i intent.Intent, on bool, now time.Tim
 	}
 	p.Spec.Taints = &taints
 	return p, p.write(i)
+}
+
+// Excluded reports whether the node has the label that keeps load balancers from it, whatever its value.
+func Excluded(node *corev1.Node) bool {
+	_, there := node.Labels[excludeLabel]
+	return there
 }
 
 func hasKey(key string) func(corev1.Taint) bool {

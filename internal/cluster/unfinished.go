@@ -69,6 +69,16 @@ func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
 	}
 }
 
+// Finished calls visit for each node that carries an intent for this queue whose work is done, according to the watch.
+func (c *Cluster) Finished(visit func(ref Ref, i intent.Intent)) {
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		if i, ok, err := ReadIntent(node); ok && err == nil && i.Finished() && i.Serves(c.queue) {
+			visit(RefOf(node), i)
+		}
+	}
+}
+
 // Uncordoned returns the nodes that somebody else has uncordoned after their drain, or while the next
 // drain is held back: the intent still says that we cordoned them.
 func (c *Cluster) Uncordoned() []Ref {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // Record changes the node's intent, and cordons, marks and annotates the node in one
@@ -24,7 +25,7 @@ import (
 // Record returns ErrNodeGone if the node was deleted before the patch.
 func (c *Cluster) Record(
 	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
-) (intent.Intent, error) {
+) (*intent.Intent, error) {
 	var written intent.Intent
 	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		next := c.owned(change(old.CountUncordon(node.Spec.Unschedulable)))
@@ -43,7 +44,7 @@ func (c *Cluster) Record(
 		}
 		return p, err
 	})
-	return written, err
+	return &written, err
 }
 
 // owned is an intent that has a queue. One that has another queue's does not get ours too: who hears
@@ -138,27 +139,17 @@ func (c *Cluster) update(
 				return err
 			}
 		}
-		// An annotation that cannot be read is replaced: the notice at hand counts more.
-		carried, found, err := readAnnotation(node)
-		if err != nil {
-			carried, found = intent.Intent{}, false
-		}
-		old := holding(forInstance(carried, cmp.Or(InstanceID(node), ref.Instance)), node, time.Now())
-		patch, err := build(node, carried, old, found)
-		if err != nil || patch == nil && fresh {
+		body, priority, err := patchOf(node, ref, build)
+		if err != nil || body == nil && fresh {
 			return err
 		}
-		if patch == nil {
+		if body == nil {
 			fresh = true
 			continue
 		}
-		body, err := json.Marshal(patch)
+		leave, err := c.gate.Enter(ctx, priority)
 		if err != nil {
-			return fmt.Errorf("patch node %s: %w", ref.Name, err)
-		}
-		leave, err := c.gate.Enter(ctx, patch.priority())
-		if err != nil {
-			return fmt.Errorf("patch node %s: %w", ref.Name, err)
+			return fmt.Errorf("patch node %s: %w: %w", ref.Name, ErrNoTurn, err)
 		}
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
 		leave(0)
@@ -173,6 +164,29 @@ func (c *Cluster) update(
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)
 		}
 	}
+}
+
+// patchOf returns the body of the patch that build returns for a node, and its priority at the gate; nil: nothing is
+// to be written. In a storm thousands of patches wait at the gate, so the intents stay out of the stack of update.
+func patchOf(
+	node *corev1.Node, ref Ref,
+	build func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error),
+) ([]byte, pace.Priority, error) {
+	// An annotation that cannot be read is replaced: the notice at hand counts more.
+	carried, found, err := readAnnotation(node)
+	if err != nil {
+		carried, found = intent.Intent{}, false
+	}
+	old := holding(forInstance(carried, cmp.Or(InstanceID(node), ref.Instance)), node, time.Now())
+	patch, err := build(node, carried, old, found)
+	if err != nil || patch == nil {
+		return nil, pace.Priority{}, err
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, pace.Priority{}, fmt.Errorf("patch node %s: %w", ref.Name, err)
+	}
+	return body, patch.priority(), nil
 }
 
 // Read gets a node from the API server, because the watch may be behind. It returns

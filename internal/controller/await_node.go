@@ -115,7 +115,8 @@ func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n noti
 		return err
 	}
 	fromPool := func(e intent.Entry) bool {
-		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange // EC2 may not be asked
+		// EC2 may not be asked. Another root volume is no launch: the machine ends as it was told before.
+		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange && n.Hook.Action != notice.ReplaceRootVolume
 		return e.Before(n.Time) && (e.Kind == notice.ASGTerminate || unknown)
 	}
 	waits := false

@@ -10,6 +10,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -41,6 +42,10 @@ func (c *Controller) permitFor(ref cluster.Ref, i intent.Intent, now time.Time) 
 			why: decision.WhyRuleTime, again: again,
 			detail: fmt.Sprintf("rule %s lets the drain begin at %s", terms.Rule, terms.NotBefore.UTC().Format(time.RFC3339)),
 		}
+	}
+	if c.isDraining(ref) { // another Node of the machine, which waits for the pods of this one in the end
+		c.goes(ref)
+		return permit{begins: true, why: decision.WhyEnoughReady}
 	}
 	limit, rule, free := c.limitFor(ref, i, now)
 	if free {
@@ -119,7 +124,10 @@ func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Ti
 		c.unready.acquire(nd.ref.UID)
 		return false
 	}
-	if entry.Rule != "" && c.currentPolicy().Rules.Named(entry.Rule) == nil && decision.CanWait(next, now, c.Policy) {
+	if !decision.CanWait(next, now, c.Policy) {
+		return !c.permitFor(nd.ref, next, now).begins
+	}
+	if entry.Rule != "" && c.currentPolicy().Rules.Named(entry.Rule) == nil || c.replacesFirst(next) {
 		return true // the rules have changed since it was decided about: awaitBegin decides again
 	}
 	return !c.permitFor(nd.ref, next, now).begins
@@ -156,11 +164,20 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 		if t.begins && c.rulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
 		}
+		var nodes <-chan struct{}
+		if t.begins && t.why != decision.WhyDeadlineNear && c.replacesFirst(carried) {
+			var err error
+			if t, nodes, err = c.replaceFirst(ctx, log, nd, t); err != nil {
+				return err
+			}
+		}
 		if t.begins {
 			return c.goAhead(ctx, log, nd, t.why, now)
 		}
+		nd.say(overview.HeldBack, heldBackBy(t, carried.Terms().Rule))
 		if t.why != told {
 			told = t.why
+			nd.record.heldBack = t.detail
 			log.Info("the drain is held back", "why", t.why, "because", t.detail, "rule", carried.Terms().Rule)
 			c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.HoldBack, Why: t.why, Detail: t.detail})
 		}
@@ -169,6 +186,7 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 		case <-changed:
 		case <-timer.C:
 		case <-newRules:
+		case <-nodes:
 		case <-nd.instanceGone.done:
 			return nil
 		case <-ctx.Done():
@@ -188,6 +206,7 @@ func (c *Controller) goAhead(
 	if err := c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.Released(now) }); err != nil {
 		return err
 	}
+	nd.say(overview.Draining)
 	log.Info("the drain is no longer held back", "why", why)
 	log.Info("cordoned", "why", why)
 	c.Observer.Stepped(report.Step{Node: nd.ref, Kind: report.Cordon, Why: why})

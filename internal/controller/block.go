@@ -28,7 +28,8 @@ func (c *Controller) handleBlock(ctx context.Context, log *slog.Logger, n notice
 	if c.DryRun {
 		return []error{errDryRun}
 	}
-	return []error{c.act(ctx, log, n, "", resolution{ownership: ownership}, d)}
+	_, err = c.act(ctx, log, n, "", resolution{ownership: ownership}, d) // without an instance there is no wait
+	return []error{err}
 }
 
 // capacityBlock is the lifecycle of an instance in a Capacity Block, as EC2 names it.

@@ -16,6 +16,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -40,9 +42,20 @@ type Hooks interface {
 	Complete(ctx context.Context, h intent.Hook) error
 }
 
+// Replacements speaks to Auto Scaling about other instances in the place of those that go; see package
+// replacement.
+type Replacements interface {
+	Members(ctx context.Context, ids ...string) (map[string]replacement.Member, error)
+	Group(ctx context.Context, name string) (replacement.Group, error)
+	Desired(ctx context.Context, group string) (int, error)
+	MarkUnhealthy(ctx context.Context, id string) error
+	Launch(ctx context.Context, group, zone, token string) (id string, err error)
+	Terminate(ctx context.Context, id string, decrement bool) error
+}
+
 // Drainer gets the pods off a node; see package drain.
 type Drainer interface {
-	Drain(ctx context.Context, o drain.Request) (drain.Result, error)
+	Drain(ctx context.Context, o *drain.Request) (*drain.Result, error)
 	// Remaining lists the pods that would have to leave a node.
 	Remaining(ctx context.Context, node string) ([]string, error)
 }
@@ -61,8 +74,19 @@ type Config struct {
 	Instances Instances
 	Hooks     Hooks
 	Drainer   Drainer
+	// LoadBalancers are waited for before a drain is called drained; nil: they are not.
+	LoadBalancers LoadBalancers
+	// Replacements gets nodes replaced before their drains, where a rule asks for it; nil: they are not.
+	Replacements Replacements
+	// Replacer asks Karpenter; nil: nobody asks it.
+	Karpenter Karpenter
 	Observer  report.Observer
-	Log       *slog.Logger // nil: no log
+	// Blocked is told what a drain waits for, beside pods; nil: nobody wants to know.
+	Blocked func(drain.Blocked)
+	// Ended is told of each episode that ends; nil: nobody wants to know. It must not block, and is called
+	// concurrently.
+	Ended func(overview.Episode)
+	Log   *slog.Logger // nil: no log
 
 	// Policy are the options about decisions.
 	decision.Policy

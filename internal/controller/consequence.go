@@ -42,10 +42,12 @@ func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolut
 }
 
 // leftDrained reports whether a node carries the intent of a drain that ended well, in
-// this life of its instance, and is cordoned still.
+// this life of its instance, and is cordoned still. Where EC2 does not say when that began, another boot id shows
+// that the machine has been restarted since.
 func leftDrained(node *corev1.Node, f resolution) bool {
 	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && node.Spec.Unschedulable && i.SinceLaunch(f.launched).DrainedForEnd()
+	booted := i.BootID != "" && i.BootID != cluster.BootID(node) && cluster.Ready(node)
+	return ok && err == nil && !booted && node.Spec.Unschedulable && i.SinceLaunch(f.launched).DrainedForEnd()
 }
 
 // noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.

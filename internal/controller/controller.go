@@ -19,6 +19,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -41,6 +42,7 @@ type Controller struct {
 	lookUps    chan struct{} // a semaphore, see lookUpsAtOnce
 	crowds     chan struct{} // a semaphore, see crowdsAtOnce
 	cancelled  cancelledChanges
+	endings    flight.Group[string, struct{}] // of instances that were replaced, by id
 
 	mu       sync.Mutex
 	drains   map[types.UID]*nodeDrain // by their nodes
@@ -60,35 +62,52 @@ type Controller struct {
 // other messages, and by another process.
 func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.With("message", m.ID)
-	n, err := notice.Parse(m.Body)
-	if err != nil {
-		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
-		if c.DryRun {
-			log.Warn("a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
-			return verdictOf(errDryRun)
-		}
-		return queue.Reject(err) // the queue logs it, and not at each delivery
-	}
-	if n.Kind == notice.Ignored {
-		c.Observer.Decided(report.Decision{Notice: n, Action: decision.Drop, Why: decision.Why(n.Ignored), DryRun: c.DryRun})
-		log.Debug("a message asks for nothing", "why", n.Ignored)
-		if c.DryRun {
-			return verdictOf(errDryRun)
-		}
-		return nil
+	n, err := c.read(log, m)
+	if n == nil || err != nil {
+		return err
 	}
 	m.Release() // what follows may take hours
 	defer pprof.SetGoroutineLabels(ctx)
 	ctx = pprof.WithLabels(ctx, pprof.Labels("message", m.ID))
 	pprof.SetGoroutineLabels(ctx)
 	log = log.With("kind", n.Kind, "event", n.ID)
+	if n.Kind == notice.CapacityBlockExpiration || len(n.Instances) != 1 {
+		return verdictOf(c.handleSeveral(ctx, log, n)...)
+	}
+	return verdictOf(c.handle(ctx, log, n, func(decision.Action) {}))
+}
+
+// handleSeveral is Handle for a notice that is not about one instance, with one error of each sort.
+func (c *Controller) handleSeveral(ctx context.Context, log *slog.Logger, n *notice.Notice) []error {
 	if n.Kind == notice.CapacityBlockExpiration {
-		return verdictOf(c.handleBlock(ctx, log.With("reservation", n.Reservation), n)...)
+		return c.handleBlock(ctx, log.With("reservation", n.Reservation), *n)
+	}
+	return c.handleAll(ctx, log, *n)
+}
+
+// read reads the notice of a message; nil, with the verdict: it asks for nothing, or cannot be read.
+func (c *Controller) read(log *slog.Logger, m queue.Message) (*notice.Notice, error) {
+	n, err := notice.Parse(m.Body)
+	if err != nil {
+		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
+		if c.DryRun {
+			log.Warn("a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
+			return nil, verdictOf(errDryRun)
+		}
+		return nil, queue.Reject(err) // the queue logs it, and not at each delivery
+	}
+	if n.Kind == notice.Ignored {
+		c.Observer.Decided(report.Decision{Notice: n, Action: decision.Drop, Why: decision.Why(n.Ignored), DryRun: c.DryRun})
+		log.Debug("a message asks for nothing", "why", n.Ignored)
+		if c.DryRun {
+			return nil, verdictOf(errDryRun)
+		}
+		return nil, nil
 	}
 	if len(n.Instances) == 1 {
-		return verdictOf(c.handle(ctx, log, ofOne(n, n.Instances[0]), func(decision.Action) {}))
+		n = ofOne(n, n.Instances[0])
 	}
-	return verdictOf(c.handleAll(ctx, log, n)...)
+	return &n, nil
 }
 
 // handleAll does what a notice asks for each of several instances. It returns one error of
@@ -120,7 +139,7 @@ func (c *Controller) handleAll(ctx context.Context, log *slog.Logger, n notice.N
 			decided := sync.OnceFunc(func() { <-c.lookUps })
 			defer decided()
 			add(c.recoverPanic(func() error {
-				return c.handle(ctx, log, one, func(decision.Action) { decided() })
+				return c.handle(ctx, log, &one, func(decision.Action) { decided() })
 			}))
 		})
 	}
@@ -158,35 +177,15 @@ func (c *Controller) recoverPanic(do func() error) (err error) {
 // handle does what a notice asks for its one instance. It calls decided, more than once
 // maybe, when the decision is made or has failed; failed, the action is [decision.Leave].
 func (c *Controller) handle(
-	ctx context.Context, log *slog.Logger, n notice.Notice, decided func(decision.Action),
+	ctx context.Context, log *slog.Logger, n *notice.Notice, decided func(decision.Action),
 ) error {
-	id := n.Instances[0]
-	log = log.With("instance", id)
+	log = log.With("instance", n.Instances[0])
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
-		found, d, err := c.resolveAndDecide(ctx, log, n, id, answerKept)
-		if err != nil {
-			decided(decision.Leave)
-			return err
+		next, wait, err := c.decideAndAct(ctx, log, n, try, decided)
+		if ctx = next; err == nil && wait != nil {
+			err = wait()
 		}
-		decided(d.Action)
-		c.reportDecision(log, n, id, found, d, try > 1)
-		if c.DryRun {
-			return errDryRun
-		}
-		if try == 1 && d.Action != decision.Leave && d.Action != decision.Drop {
-			ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
-			trace.SinceReceive(ctx, "resolve",
-				"instance", id, "node", found.ref().Name, "action", d.Action, "why", d.Why, "rule", d.Rule,
-				"deadline", d.Deadline)
-		}
-		if d.Action == decision.Hold {
-			if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
-				return err
-			}
-			c.reportDecision(log, n, id, found, d, true)
-		}
-		err = c.act(ctx, log, n, id, found, d)
 		switch {
 		case ctx.Err() == nil && errors.Is(err, errOutdated):
 			continue
@@ -200,40 +199,74 @@ func (c *Controller) handle(
 	}
 }
 
-// act does what was decided. cluster.ErrNodeGone: the Node was deleted first.
+// decideAndAct is one try of handle. It returns what is to be waited for; nil: nothing. There are as many waits as
+// messages, so handle begins them where the stack is small again. next is ctx, with the trace of the notice.
+func (c *Controller) decideAndAct(
+	ctx context.Context, log *slog.Logger, about *notice.Notice, try int, decided func(decision.Action),
+) (next context.Context, wait func() error, err error) {
+	n := *about
+	id := n.Instances[0]
+	found, d, err := c.resolveAndDecide(ctx, log, n, id, answerKept)
+	if err != nil {
+		decided(decision.Leave)
+		return ctx, nil, err
+	}
+	decided(d.Action)
+	c.reportDecision(log, n, id, found, d, try > 1)
+	if c.DryRun {
+		return ctx, nil, errDryRun
+	}
+	if try == 1 && d.Action != decision.Leave && d.Action != decision.Drop {
+		ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
+		trace.SinceReceive(ctx, "resolve",
+			"instance", id, "node", found.ref().Name, "action", d.Action, "why", d.Why, "rule", d.Rule,
+			"deadline", d.Deadline)
+	}
+	if d.Action == decision.Hold {
+		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
+			return ctx, nil, err
+		}
+		c.reportDecision(log, n, id, found, d, true)
+	}
+	wait, err = c.act(ctx, log, n, id, found, d)
+	return ctx, wait, err
+}
+
+// act does what was decided, but for the wait that it returns; nil: none. cluster.ErrNodeGone: the
+// Node was deleted first.
 func (c *Controller) act(
 	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
-) error {
+) (wait func() error, err error) {
 	if d.Why == decision.WhyConsequence {
 		if err := c.noteConsequence(ctx, log, n, f, d); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	switch d.Action {
 	case decision.Leave:
-		return leaveError{d.Why}
+		return nil, leaveError{d.Why}
 	case decision.Drop:
 		switch {
 		case n.Runs:
-			return c.runsAgain(ctx, log, n, f)
+			return nil, c.runsAgain(ctx, log, n, f)
 		case d.Why == decision.WhyEarlierLife, d.Why == decision.WhyStillRuns: // so may the present drain be
-			return c.forgetEarlierLives(ctx, f)
+			return nil, c.forgetEarlierLives(ctx, f)
 		}
-		return nil
+		return nil, nil
 	case decision.Cordon, decision.Drain:
 		return c.join(ctx, log, n, id, f, d)
 	case decision.Undo:
-		return c.undo(ctx, log, n, f, d.Why)
+		return nil, c.undo(ctx, log, n, f, d.Why)
 	case decision.Finish:
-		return c.finish(ctx, log, f)
+		return nil, c.finish(ctx, log, f)
 	case decision.Complete:
-		return c.completeUncarried(ctx, log, hookOf(n, id, d))
+		return nil, c.completeUncarried(ctx, log, hookOf(n, id, d))
 	case decision.Launch:
-		return c.awaitReady(ctx, log, n, id, d)
+		return nil, c.awaitReady(ctx, log, n, id, d)
 	case decision.Hold, decision.Reject:
 		// What waits for a Node was decided again before this; what cannot be read has no instance.
 	}
-	return fmt.Errorf("no way to %s", d.Action)
+	return nil, fmt.Errorf("no way to %s", d.Action)
 }
 
 // resolveAndDecide finds out whose the instance is, and decides. It tries until it knows.

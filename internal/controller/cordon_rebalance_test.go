@@ -42,7 +42,7 @@ func TestAWarningThatJoinsACordonAtItsEndDrains(t *testing.T) {
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
 		})
 		s.must(err)
-		nd.setIntent(carried)
+		nd.setIntent(*carried)
 		nd.outcome = intent.Cordoned
 		s.must(s.c.completeAndFinish(s.ctx, slog.New(slog.DiscardHandler), nd))
 		if i := s.intent(); i.Outcome != intent.Drained || len(s.drain.drains) != 1 {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -523,27 +524,41 @@ func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {
 // The Node is deleted in the middle of its drain, and SQS delivers the message again: it is held for a
 // Node for a shorter time than the drain waits for the next one.
 func TestARepeatedMessageCompletesNoHookThatADrainHas(t *testing.T) {
-	tell(t, func(s *story) {
-		s.drain.takes = 5 * time.Minute
-		s.lead()
-		s.terminate(time.Hour)
-		again := s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", s.aws.LifecycleActions()[0].Token)
-		s.after(100 * time.Second)
-		s.remove(theNode)
-		s.send(again)
-		s.after(time.Minute)
-		s.wantHook(awssim.Active)
-		s.register(theNode, "again")
-		s.after(time.Minute)
-		if s.wantHook(awssim.Active); !s.isCordoned(theNode) {
-			t.Error("the next Node is not cordoned")
-		}
-		s.after(5 * time.Minute)
-		s.wantHook(awssim.Completed)
-		if s.calls("CompleteLifecycleAction") != 1 || s.left() != 0 {
-			t.Errorf("%d completions, %d messages left", s.calls("CompleteLifecycleAction"), s.left())
-		}
-	})
+	for name, begin := range map[string]func(*story) (later time.Duration){
+		"told by a message": func(s *story) time.Duration {
+			s.terminate(time.Hour)
+			return 0
+		},
+		"found by a sweep, which does not know its token": func(s *story) time.Duration {
+			s.sweeps = true
+			s.quietly(awssim.Terminating, "drain", time.Hour)
+			return 90 * time.Second
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = 5 * time.Minute
+				begins := begin(s)
+				s.lead()
+				again := s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", s.aws.LifecycleActions()[0].Token)
+				s.after(100*time.Second + begins)
+				s.remove(theNode)
+				s.send(again)
+				s.after(time.Minute)
+				s.wantHook(awssim.Active)
+				s.register(theNode, "again")
+				s.after(time.Minute)
+				if s.wantHook(awssim.Active); !s.isCordoned(theNode) {
+					t.Error("the next Node is not cordoned")
+				}
+				s.after(5 * time.Minute)
+				s.wantHook(awssim.Completed)
+				if s.calls("CompleteLifecycleAction") != 1 || s.left() != 0 {
+					t.Errorf("%d completions, %d messages left", s.calls("CompleteLifecycleAction"), s.left())
+				}
+			})
+		})
+	}
 }
 
 func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
@@ -772,23 +787,45 @@ func TestEachHookHasItsOwnFate(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a deadline that was assumed gives way to the real one", func(t *testing.T) {
-		tell(t, func(s *story) {
-			s.drain.takes = -1
-			s.must(s.aws.SetFault(awssim.Fault{ID: "asg", Service: "autoscaling", Action: "DescribeLifecycleHooks", Status: 400, Code: "Throttling"}))
-			s.lead()
-			s.terminate(time.Hour)
-			s.after(15 * time.Second)
-			if left := time.Until(s.lastDrain().terms.Deadline); left > 2*time.Minute {
-				t.Fatalf("%s left, want a guess", left)
-			}
-			s.aws.RemoveFault("asg")
-			s.after(time.Minute)
-			if left := time.Until(s.lastDrain().terms.Deadline); left < 58*time.Minute {
-				t.Errorf("%s left of a hook of an hour", left)
-			}
+	for name, down := range map[string]bool{
+		"a deadline that was assumed gives way to the real one":              false,
+		"it does so while the API server does not answer that it is written": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.assumesADeadline(down)
+			})
 		})
-	})
+	}
+}
+
+// assumesADeadline has the limits of a hook be unreadable at first.
+func (s *story) assumesADeadline(down bool) {
+	s.Helper()
+	s.drain.takes = -1
+	s.must(s.aws.SetFault(awssim.Fault{ID: "asg", Service: "autoscaling", Action: "DescribeLifecycleHooks", Status: 400, Code: "Throttling"}))
+	s.lead()
+	s.terminate(time.Hour)
+	s.after(15 * time.Second)
+	if left := time.Until(s.lastDrain().terms.Deadline); left > 2*time.Minute {
+		s.Fatalf("%s left, want a guess", left)
+	}
+	if down {
+		noAnswer := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("no answer")
+		})
+		s.beforePatch.Store(&noAnswer)
+	}
+	s.aws.RemoveFault("asg")
+	s.after(time.Minute)
+	if left := time.Until(s.lastDrain().terms.Deadline); left < 58*time.Minute {
+		s.Errorf("%s left of a hook of an hour", left)
+	}
+	s.beforePatch.Store(nil)
+	s.after(time.Minute)
+	if i := s.intent(); i.Hooks[0].Assumed || time.Until(i.HookDeadline()) < 57*time.Minute {
+		s.Errorf("the node carries %+v", i.Hooks)
+	}
 }
 
 func TestAPersonWhoUncordonsInTheMiddle(t *testing.T) {

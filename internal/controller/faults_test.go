@@ -175,7 +175,7 @@ func (d *badDay) replica(name string) (stop func()) {
 	ctx, cancel := context.WithCancelCause(d.Context())
 	log := d.log.With("logger", name)
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(log.Handler()))
-	client, gate, metrics := d.api.client(0), pace.NewGate(64), telemetry.New()
+	client, gate, metrics := d.api.client(0), pace.NewGate(64, 64), telemetry.New()
 	nodes, err := cluster.New(client, gate, d.aws.QueueURL(queueName), cluster.CordonOptions{})
 	d.must(err)
 	volumes, err := drain.NewVolumes(client)
@@ -194,6 +194,7 @@ func (d *badDay) replica(name string) (stop func()) {
 			Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(d.aws.Config()), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
 			Drainer: &drain.Drainer{
 				Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes, Observe: events.Pod,
+				ShareFrom: 2,
 			},
 			Observer: report.Observers{metrics, events},
 			Log:      log,

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
@@ -81,6 +82,7 @@ func (c *Controller) completeHooks(
 		if running == 0 {
 			return nil
 		}
+		nd.say(overview.Completing, completing(carried.Hooks, completed)...)
 		select {
 		case e := <-ends:
 			if e.err != nil {
@@ -101,7 +103,7 @@ func (c *Controller) completeUncarried(ctx context.Context, log *slog.Logger, h 
 	c.mu.Lock()
 	var with *nodeDrain
 	for _, nd := range c.drains {
-		if i, _ := nd.current(); i.HasHook(h) {
+		if i, _ := nd.current(); slices.ContainsFunc(i.Hooks, h.MayBe) {
 			with = nd
 		}
 	}
@@ -134,24 +136,21 @@ func (c *Controller) complete(ctx context.Context, log *slog.Logger, h intent.Ho
 func (c *Controller) holdHooks(ctx context.Context, nd *nodeDrain) (release func()) {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	all.Go(func() {
-		held := map[intent.Hook]bool{}
-		for {
-			carried, changed := nd.current()
-			for _, h := range carried.Hooks {
-				if !held[h.Action()] {
-					held[h.Action()] = true
-					all.Go(func() { c.Hooks.Hold(ctx, h) })
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-changed:
+	held := map[intent.Hook]bool{}
+	remove := nd.onChange(func() {
+		if !nd.hasHooks() {
+			return
+		}
+		carried, _ := nd.current()
+		for _, h := range carried.Hooks {
+			if !held[h.Action()] {
+				held[h.Action()] = true
+				all.Go(func() { c.Hooks.Hold(ctx, h) })
 			}
 		}
 	})
 	return func() {
+		remove()
 		stop()
 		all.Wait()
 	}
@@ -160,26 +159,12 @@ func (c *Controller) holdHooks(ctx context.Context, nd *nodeDrain) (release func
 // readHooks reads the limits of hooks whose deadlines are assumed, until that works, and
 // sets the real deadlines: pods must not be forced off the node by a guess.
 func (c *Controller) readHooks(ctx context.Context, nd *nodeDrain) {
-	for unreadable := map[intent.Hook]bool{}; ; {
-		carried, changed := nd.current()
-		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool { return h.Assumed && !unreadable[h.Action()] })
-		var again <-chan time.Time
-		if at >= 0 {
-			h := carried.Hooks[at]
-			limits, err := c.Hooks.Limits(ctx, h)
-			_, denied := errors.AsType[*asg.PermissionError](err)
-			switch {
-			case err == nil:
-				deadline := h.Started.Add(decision.HookTime(limits, c.Policy))
-				if c.rewrite(ctx, nd, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }) != nil {
-					return
-				}
-				continue
-			case denied || errors.Is(err, asg.ErrNoHook):
-				unreadable[h.Action()] = true
-				continue
-			}
-			again = time.After(lastPause)
+	var unreadable []intent.Hook
+	for {
+		_, changed := nd.current()
+		again, err := c.readHook(ctx, nd, &unreadable)
+		if err != nil {
+			return
 		}
 		select {
 		case <-ctx.Done():
@@ -188,6 +173,48 @@ func (c *Controller) readHooks(ctx context.Context, nd *nodeDrain) {
 		case <-again:
 		}
 	}
+}
+
+// readHook reads what readHooks has to read now. again delivers when to try once more; nil: there is nothing to. An
+// error means that the drain ends.
+func (c *Controller) readHook(
+	ctx context.Context, nd *nodeDrain, unreadable *[]intent.Hook,
+) (again <-chan time.Time, err error) {
+	for {
+		carried, _ := nd.current()
+		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
+			return h.Assumed && !slices.Contains(*unreadable, h.Action())
+		})
+		if at < 0 {
+			return nil, nil
+		}
+		h := carried.Hooks[at]
+		limits, err := c.Hooks.Limits(ctx, h)
+		_, denied := errors.AsType[*asg.PermissionError](err)
+		switch {
+		case err == nil:
+			deadline := h.Started.Add(decision.HookTime(limits, c.Policy))
+			if err := c.learn(ctx, nd, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
+				return nil, err
+			}
+		case denied || errors.Is(err, asg.ErrNoHook):
+			*unreadable = append(*unreadable, h.Action())
+		default:
+			return time.After(lastPause), nil
+		}
+	}
+}
+
+// learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
+// while the API server does not answer. The next leader learns it for itself.
+func (c *Controller) learn(ctx context.Context, nd *nodeDrain, change func(intent.Intent) intent.Intent) error {
+	if err := nd.lock(ctx); err != nil {
+		return err
+	}
+	carried, _ := nd.current()
+	nd.setIntent(change(carried))
+	nd.unlock()
+	return c.rewrite(ctx, nd, change)
 }
 
 // limits reads the limits of a hook. They are zero where that fails, or takes longer than a

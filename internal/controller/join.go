@@ -17,33 +17,37 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
-// join makes all Nodes of the instance carry the notice, and waits for the end of their
-// drains. The first of them that has something left to do carries the hook; the end of its
-// drain completes it. Where none has, the hook is completed here: the Node that carried it
-// may be gone, and the process that remembered it too.
+// join makes all Nodes of the instance carry the notice. The first of them that has something left to do carries the
+// hook; the end of its drain completes it. Where none has, the hook is completed here: the Node that carried it may be
+// gone, and the process that remembered it too. wait waits for the end of their drains.
 func (c *Controller) join(
 	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
-) error {
+) (wait func() error, err error) {
 	joined, hook, err := c.recordOnAll(ctx, log, n, id, f, d)
+	until := d.HoldUntil
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case hook == hookPending && len(joined) == 0:
-		return c.completeUncarried(ctx, log, hookOf(n, id, d))
+		return nil, c.completeUncarried(ctx, log, hookOf(n, id, d))
 	case hook == hookLeftOut:
 		log.Warn("the node carries too many lifecycle hooks: this one is completed when its message is done",
 			"hook", n.Hook.Name, "group", n.Hook.Group)
-		release := c.holdOpen(ctx, hookOf(n, id, d), n)
-		defer release()
-		defer c.count(n, d.Deadline)()
-		if ended, err := c.awaitAll(ctx, log, joined, d.HoldUntil); err != nil || !ended {
-			return err
-		}
-		release()
-		return c.complete(ctx, log, hookOf(n, id, d))
+		return func() error {
+			release := c.holdOpen(ctx, hookOf(n, id, d), n)
+			defer release()
+			defer c.count(n, d.Deadline)()
+			if ended, err := c.awaitAll(ctx, log, joined, until); err != nil || !ended {
+				return err
+			}
+			release()
+			return c.complete(ctx, log, hookOf(n, id, d))
+		}, nil
 	}
-	_, err = c.awaitAll(ctx, log, joined, d.HoldUntil)
-	return err
+	return func() error {
+		_, err := c.awaitAll(ctx, log, joined, until)
+		return err
+	}, nil
 }
 
 // hookPlace says where the hook of a notice is.
@@ -173,6 +177,9 @@ func (c *Controller) record(
 ) (nd *nodeDrain, begins bool, err error) {
 	for {
 		nd := c.getOrCreate(ref)
+		if entry.Kind.Urgent() {
+			nd.hurry.close()
+		}
 		if err := nd.lock(ctx); err != nil {
 			return nil, false, err
 		}
@@ -196,13 +203,17 @@ func (c *Controller) record(
 		}
 		now := time.Now().UTC()
 		holdBack := c.mustHoldBack(nd, entry, now)
-		repeated, over := false, false
+		repeated, over, elsewhere := false, false, c.openReplacement(ref)
 		carried, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 			repeated, over, begins = i.Covers(entry), i.Over(entry), !inWork(i)
 			if over {
 				return i
 			}
-			return c.Cluster.Joined(c.with(i, entry, hook, holdBack, now))
+			next := c.with(i, entry, hook, holdBack, now)
+			if next.Replacement.Step == intent.NotReplacing {
+				next.Replacement = elsewhere
+			}
+			return c.Cluster.Joined(next)
 		})
 		if err != nil || over || carried.Finished() {
 			if !nd.started {
@@ -265,11 +276,15 @@ func (c *Controller) abandon(nd *nodeDrain, err error) {
 }
 
 // applyIntent notes the intent that the node carries now, and tells if somebody has
-// uncordoned the node during the drain.
-func (c *Controller) applyIntent(nd *nodeDrain, i intent.Intent) {
+// uncordoned the node during the drain. With a finished intent the drain has ended.
+func (c *Controller) applyIntent(nd *nodeDrain, i *intent.Intent) {
 	before, _ := nd.current()
-	nd.setIntent(i)
-	if i.Uncordoned <= before.Uncordoned || i.Finished() {
+	nd.setIntent(*i)
+	if i.Finished() {
+		c.remove(nd) // the next notice begins another drain
+		return
+	}
+	if i.Uncordoned <= before.Uncordoned {
 		return
 	}
 	log := c.Log.With("node", nd.ref.Name, "instance", nd.ref.Instance)
@@ -301,20 +316,22 @@ func (c *Controller) rewrite(ctx context.Context, nd *nodeDrain, change func(int
 		})
 		if err == nil {
 			c.applyIntent(nd, carried)
-			if carried.Finished() { // the next notice begins another drain
-				c.remove(nd)
-			}
 		}
 		return err
 	})
 	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
-		carried, _ := nd.current()
-		carried = change(carried)
-		nd.setIntent(carried)
-		c.Cluster.Remember(nd.ref, carried)
+		c.rewriteMemory(nd, change)
 		return nil
 	}
 	return err
+}
+
+// rewriteMemory changes what is remembered of a Node that was deleted.
+func (c *Controller) rewriteMemory(nd *nodeDrain, change func(intent.Intent) intent.Intent) {
+	carried, _ := nd.current()
+	carried = change(carried)
+	nd.setIntent(carried)
+	c.Cluster.Remember(nd.ref, carried)
 }
 
 // reread reads the node, because the watch may be behind, and takes over the intent that it carries.

@@ -88,6 +88,7 @@ type post struct {
 	swept    time.Time // the deadline of its hook, if a sweep has found it: asking begins its timeout anew
 	rebooted bool      // so that its change is over
 	forged   bool
+	wasReady bool // the node was, when its launch hook was first to be completed
 }
 
 // A nodeRecord is what happened to a Node.
@@ -145,6 +146,7 @@ type ask struct {
 	tolerates  bool
 	node       types.UID
 	at         time.Time
+	finalizer  bool // holds the pod
 	late       bool // the pod came while the node was cordoned, or after a person opened it
 }
 
@@ -293,7 +295,7 @@ func (w *world) asked(pod *unstructured.Unstructured, how string, grace time.Dur
 	owner, _, _ := strings.Cut(pod.GetName(), "-")
 	came := pod.GetCreationTimestamp().Time
 	w.asks = append(w.asks, ask{
-		uid: string(pod.GetUID()), owner: owner, tolerates: o.tolerates, node: r.uid, at: now,
+		uid: string(pod.GetUID()), owner: owner, tolerates: o.tolerates, node: r.uid, at: now, finalizer: o.finalizer,
 		late: r.cordonedBy != "" && came.After(r.cordoned.Add(10*time.Second)) || r.cordonedBy == "" && !r.uncordoned.IsZero() && came.After(r.uncordoned),
 	})
 	if w.stops++; w.stops == mostStops {
@@ -304,8 +306,8 @@ func (w *world) asked(pod *unstructured.Unstructured, how string, grace time.Dur
 	if at := pod.GetDeletionTimestamp(); at != nil && at.Time.Add(-o.grace).Before(m.began) {
 		return // it died with the machine's life before
 	}
-	if m.life > 0 && now.Sub(m.began) < startTakes+bootTakes && came.Before(m.began) {
-		return // the same: no kubelet has started anything in this life so far
+	if m.life > 0 && now.Sub(m.began) < startTakes+bootTakes+time.Second && came.Before(m.began) {
+		return // the same: no kubelet has started anything in this life so far, or just now
 	}
 	where := fmt.Sprintf("pod %s (grace %s) on %s of %s, which is %s: %s with %s", pod.GetName(), o.grace, r.name, m.id, m.state, how, grace)
 	if m.state == "pending" || m.state == "stopped" || m.state == "terminated" { // nothing runs there
@@ -457,8 +459,12 @@ func (w *world) drained(r *nodeRecord, n *corev1.Node, now time.Time) {
 		return
 	}
 	// "Drained" is said of no node that its deadline has come for.
-	late := w.near(m, 0, now) != nil && n.Labels[cluster.StateLabel] != cluster.StateDrained
+	late := (w.near(m, 0, now) != nil || w.wasLate(m, now)) && n.Labels[cluster.StateLabel] != cluster.StateDrained
 	if !m.runs() || !r.ready || !r.uncordoned.Before(r.cordoned) || !n.Spec.Unschedulable || late {
+		return
+	}
+	// The machine was gone, and somebody has started it again while its hook waited to be completed.
+	if delay := w.h.options.completionDelay; m.life > 0 && w.calm(m.began, now) < delay && n.Labels[cluster.StateLabel] != cluster.StateDrained {
 		return
 	}
 	for _, u := range w.podsOf(r.name) {
@@ -467,12 +473,20 @@ func (w *world) drained(r *nodeRecord, n *corev1.Node, now time.Time) {
 		if o.tolerates || u.GetDeletionTimestamp() != nil || now.Sub(came) < 30*time.Second {
 			continue
 		}
-		// A person had opened the node, and closed it again.
-		if r.cordonedBy == person && !r.uncordoned.IsZero() && !came.Before(r.uncordoned.Truncate(time.Second)) && came.Before(r.cordoned) {
+		// A person had opened the node, and somebody closed it again.
+		if r.cordonedBy != "us" && !r.uncordoned.IsZero() && !came.Before(r.uncordoned.Truncate(time.Second)) && came.Before(r.cordoned) {
 			continue
 		}
 		w.violate(noEarlyEnd, "the drain of node %s of %s, which is %s, ends, and pod %s is there; notices: %s", r.name, m.id, m.state, u.GetName(), w.noticesOf(m))
 	}
+}
+
+// wasLate reports whether a deadline of an earlier life has come, and nothing could be written since this one began:
+// the drain may have ended then. w.mu is held.
+func (w *world) wasLate(m *machine, now time.Time) bool {
+	return w.calm(m.began, now) < acted && slices.ContainsFunc(w.posts, func(p *post) bool {
+		return p.m == m && p.life != m.life && !p.deadline.IsZero() && !p.deadline.After(now) && p.visible.Before(p.deadline)
+	})
 }
 
 // believed reports whether a notice that the machine has stopped has to be believed,
@@ -523,11 +537,12 @@ func (w *world) openNodes(p *post, now time.Time, when string, node func(name st
 }
 
 // opened reports whether a person has uncordoned a Node of the machine after a notice of
-// this life: he wants it so. w.mu is held.
+// this life, or of a hook that is open since an earlier one, or of a Capacity Block: he wants it so. w.mu is held.
 func (w *world) opened(p *post) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(r *nodeRecord) bool {
 		return r.m == p.m && slices.ContainsFunc(w.posts, func(before *post) bool {
-			return before.m == p.m && before.life == p.life && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(w.knownAt(before))
+			counts := before.life == p.life || before.kind == "block" || before.kind == "hook" && before.done.IsZero()
+			return before.m == p.m && counts && before.kind != "state" && before.kind != "launch" && r.uncordoned.After(w.knownAt(before))
 		})
 	})
 }
@@ -589,6 +604,13 @@ func (w *world) sees(req *http.Request) (done func()) {
 	}
 	p := w.posts[at]
 	wrong := w.notYet(p)
+	if p.kind == "launch" { // a call that is refused is repeated, and the node may not be ready any more
+		w.mu.Lock()
+		if p.wasReady = p.wasReady || wrong == ""; p.wasReady {
+			wrong = ""
+		}
+		w.mu.Unlock()
+	}
 	if w.isGoing(p) {
 		w.goes(p)
 	}
@@ -734,7 +756,7 @@ func (w *world) mayServeAgain(m *machine, why string, p *post) {
 			}
 			// Also one of an earlier life, if it came so late that it may be believed for want of an answer,
 			// or if EC2 could not be asked for the launch since, which ends what concerns a scheduled change.
-			late := other.visible.After(p.at.Add(-heard)) && w.troubled("EC2", time.Hour)
+			late := other.visible.After(p.at.Add(-heard)) && w.troubled("EC2", now.Sub(other.visible)+time.Hour)
 			if other.m == m && reason && (other.life == m.life || other.kind == "block" || late || (told != nil || other.change != "") && w.troubled("EC2 denied", time.Hour)) {
 				return
 			}
@@ -915,7 +937,7 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 // pod may be evicted, deleted, and told to hurry, once more by a new leader and where an
 // answer was lost. Those
 // that came under the cordon, or where a person has opened the node, may be asked to
-// leave once for each reason to drain.
+// leave once for each reason to drain. Those that a finalizer holds outlive a drain, and the next one asks again.
 func (w *world) checkStops() {
 	perPod := map[string]int{}
 	late := map[string]int{}
@@ -933,7 +955,11 @@ func (w *world) checkStops() {
 	}
 	for _, a := range w.asks {
 		perPod[a.uid]++
-		if n := perPod[a.uid]; n == 4+2*(len(w.leaders)+len(w.troubles)+w.nodes[a.node].ourCordons) {
+		most := 3 + 2*(len(w.leaders)+len(w.troubles)+w.nodes[a.node].ourCordons)
+		if a.finalizer {
+			most += 2 * reasons[a.node]
+		}
+		if n := perPod[a.uid]; n == most+1 {
 			w.violate(boundedStops, "a pod of %s on %s was asked to leave %d times", a.owner, w.nodes[a.node].name, n)
 		}
 		if a.late && perPod[a.uid] == 1 {

@@ -1427,6 +1427,9 @@ func (w *world) deliver(body string) []time.Duration {
 		p.kind, p.token, p.text = "launch", e.Detail.LifecycleActionToken, e.Detail.LifecycleHookName
 	}
 	w.posts = append(w.posts, p)
+	if token := p.token; token != "" {
+		w.after(0, func() { w.timesOut(token) })
+	}
 	p.earliest = p.visible
 	if w.h.options.sweeps && p.kind == "hook" && p.text != "others" {
 		p.earliest = now
@@ -1441,6 +1444,15 @@ func (w *world) deliver(body string) []time.Duration {
 		times = append(times, m.mail+time.Minute)
 	}
 	return times
+}
+
+// timesOut has a lifecycle action end when it times out, whoever leads: time goes on in the simulator when
+// somebody asks.
+func (w *world) timesOut(token string) {
+	actions := w.aws.LifecycleActions()
+	if at := slices.IndexFunc(actions, func(a awssim.LifecycleAction) bool { return a.Token == token && a.Outcome == "" }); at >= 0 {
+		w.after(time.Until(actions[at].Deadline), func() { w.timesOut(token) })
+	}
 }
 
 // People.
@@ -1653,10 +1665,10 @@ func (w *world) startLeader() {
 	})
 	w.must(err)
 	o := w.h.options
-	gate, metrics := pace.NewGate(64), telemetry.New()
+	gate, metrics := pace.NewGate(64, 64), telemetry.New()
 	marks := cluster.CordonOptions{}
 	if o.marks {
-		marks = cluster.CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: true}
+		marks = cluster.CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: decision.Policy{}.Excludes}
 	}
 	nodes, err := cluster.New(client, gate, w.aws.QueueURL(queueName), marks)
 	w.must(err)
@@ -1666,8 +1678,11 @@ func (w *world) startLeader() {
 		Cluster:   nodes,
 		Instances: instance.NewDirectory(ec2.NewFromConfig(config)),
 		Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(config), Log: w.log, Metrics: metrics},
-		Drainer:   &drain.Drainer{Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes},
-		Observer:  metrics, Log: w.log,
+		Drainer: &drain.Drainer{
+			Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes,
+			ShareFrom: int(w.h.seed % 2), // one history in two shares its watches from the first drain on
+		},
+		Observer: metrics, Log: w.log,
 		Policy:          decision.Policy{DeleteForeign: o.deleteForeign, NodeGracePeriod: gracePeriod, Accounts: []string{account}, Region: "us-east-1"},
 		CompletionDelay: o.completionDelay, OutOfServiceTaint: o.outOfService, Workers: o.workers,
 	}

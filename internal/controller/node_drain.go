@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
@@ -37,6 +40,7 @@ type nodeDrain struct {
 	podsGone     signal        // the pods have left, or are not waited for any more
 	quit         signal        // it is called off, with the reason: nobody joins it any more
 	quitOn       intent.Intent // what it was called off on, where there is a reason; set before
+	hurry        signal        // an urgent notice is being recorded
 	done         chan struct{} // closed at the end, after err is set
 	err          error
 
@@ -45,13 +49,27 @@ type nodeDrain struct {
 	started bool           // Run has it
 	resumed bool           // an earlier leader has begun it
 	outcome intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	span    trace.Span     // of the drain, in the trace of the notice that has started it
-	ended   bool           // guarded by Controller.mu
-	next    *nodeDrain     // takes its place at its end, if there is one; guarded by Controller.mu
+	// replaceSince is when it was first asked for a replacement; only the goroutine of Run uses it.
+	replaceSince time.Time
+	group        string     // the instance's, as Auto Scaling has said; only the goroutine of Run uses it
+	span         trace.Span // of the drain, in the trace of the notice that has started it
+	ended        bool       // guarded by Controller.mu
+	next         *nodeDrain // takes its place at its end, if there is one; guarded by Controller.mu
+
+	asked      chan chan<- drain.Progress   // questions for the progress of its evacuation; see progress
+	evacuating atomic.Bool                  // somebody answers them
+	evacuated  atomic.Pointer[drain.Result] // of its evacuation; nil: it has not ended
+	record     record                       // only the goroutine of Run uses it
 
 	mu      sync.Mutex
-	intent  intent.Intent // as the node carries it
-	changed chan struct{} // closed and replaced when the intent has changed
+	stage   overview.Stage  // how far it has come; empty: it has not begun
+	waits   []overview.Wait // what it waits for beside its pods
+	reserve bool            // Karpenter gets the pods off; see delegate
+	intent  intent.Intent   // as the node carries it, and what learn has added
+	changed chan struct{}   // closed and replaced when the intent has changed
+
+	listening sync.Mutex // held while listeners are called
+	listeners []*func()  // see onChange
 }
 
 var (
@@ -68,18 +86,20 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	log := c.Log.With("node", nd.ref.Name, "instance", nd.ref.Instance)
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	go func() {
-		select {
-		case <-nd.quit.done:
-			stop(cmp.Or(*nd.quit.why, errUndone))
-		case <-working.Done():
-		}
-	}()
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop(nil)
+	reading := false
+	defer nd.onChange(func() {
+		if isClosed(nd.quit.done) {
+			stop(cmp.Or(*nd.quit.why, errUndone))
+		}
+		if !reading && nd.hasHooks() {
+			reading = true
+			beside.Go(func() { c.readHooks(working, nd) })
+		}
+	})()
 	beside.Go(func() { c.watchNode(working, nd) })
-	beside.Go(func() { c.readHooks(working, nd) })
 	var err error
 	if nd.resumed {
 		err = c.forgetWhatPassed(working, log, nd)
@@ -91,10 +111,13 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	default:
 		err = c.stages(working, log, nd)
 	}
+	c.recordEpisode(nd, err)
 	switch {
 	case errors.Is(err, errUndone):
+		c.returnReplacement(ctx, log, nd)
 		return nil
 	case errors.Is(err, errUncordoned), errors.Is(err, errRestarted), errors.Is(err, errIgnored):
+		c.returnReplacement(ctx, log, nd)
 		return c.callOff(ctx, log, nd, err)
 	}
 	return err
@@ -116,16 +139,25 @@ func (c *Controller) stages(ctx context.Context, log *slog.Logger, nd *nodeDrain
 	if err != nil {
 		return err
 	}
+	nd.say(overview.Completing)
+	if next == nil {
+		if err := c.endReplaced(ctx, log, nd); err != nil {
+			return err
+		}
+	}
 	release()
 	if next != nil { // the drain of the next Node of the instance does the rest
+		nd.say(overview.Completing, waitsForSuccessor(next))
 		return next.await(ctx)
 	}
 	return c.completeAndFinish(ctx, log, nd)
 }
 
-// evacuate gets the pods off the node, unless the node is only to be cordoned.
+// evacuate gets the pods off the node, and the machine out of load balancers, unless the node is only to be
+// cordoned.
 func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
-	if decided, _ := nd.current(); decision.CordonsOnly(decided, c.Policy) {
+	nd.say(overview.Draining) // it is not held back any more, whatever has ended that
+	if c.cordonsOnly(nd) {
 		nd.outcome = intent.Cordoned
 		nd.podsGone.close()
 		return nil
@@ -134,23 +166,64 @@ func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDra
 	if err != nil {
 		return err
 	}
+	nd.say(overview.Draining)
 	defer free()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go c.watchGone(ctx, nd, stop)
-	carried, changed := nd.current()
-	terms := make(chan drain.Terms)
-	go nd.tighten(ctx, changed, terms)
+	c.delegate(ctx, log, nd)
 	start := time.Now()
-	result, err := c.Drainer.Drain(ctx, drain.Request{
-		Node: nd.ref.Name, Terms: TermsOf(carried), Changed: terms, Log: log, Rules: c.currentPolicy().Rules,
+	err = c.drainPods(ctx, log, nd)
+	free()
+	return c.concludeEvacuation(ctx, log, nd, time.Since(start), err)
+}
+
+func (c *Controller) cordonsOnly(nd *nodeDrain) bool {
+	decided, _ := nd.current()
+	return decision.CordonsOnly(decided, c.Policy)
+}
+
+// drainPods gets the pods off the node. What came of it is in nd.evacuated. A drain may take hours, and there may be
+// thousands, so what is large has its place in what is called before and after it.
+func (c *Controller) drainPods(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
+	terms := make(chan drain.Terms, 1) // the latest that Drain has not received
+	defer nd.onChange(func() {
+		select {
+		case <-terms:
+		default:
+		}
+		terms <- nd.terms()
+	})()
+	nd.evacuating.Store(true)
+	result, err := c.Drainer.Drain(ctx, c.drainRequest(log, nd, terms))
+	nd.evacuating.Store(false)
+	nd.evacuated.Store(result)
+	return err
+}
+
+func (c *Controller) drainRequest(log *slog.Logger, nd *nodeDrain, terms <-chan drain.Terms) *drain.Request {
+	return &drain.Request{
+		Node: nd.ref.Name, Terms: <-terms, Changed: terms, Asked: nd.asked,
+		Log: log, Rules: c.currentPolicy().Rules,
 		NodeState: func() drain.NodeState { return c.nodeState(nd) },
-	})
+	}
+}
+
+// concludeEvacuation waits for the load balancers, and says what came of the drain of the pods.
+func (c *Controller) concludeEvacuation(
+	ctx context.Context, log *slog.Logger, nd *nodeDrain, took time.Duration, err error,
+) error {
+	result := *nd.evacuated.Load()
+	var targets report.Targets
+	if err == nil && !result.Self {
+		targets, err = c.awaitLoadBalancers(ctx, log, nd)
+	}
 	final, _ := nd.current()
 	ended := report.Drain{
-		Node: nd.ref, Intent: final, Outcome: outcomeOf(result, err), Result: result, Took: time.Since(start),
+		Node: nd.ref, Intent: final, Outcome: outcomeOf(result, err), Result: result, Targets: targets, Took: took,
 	}
 	if ended.Outcome != "" {
+		nd.record.drain = &ended
 		c.Observer.Drained(ended)
 	}
 	switch {
@@ -182,12 +255,45 @@ func (nd *nodeDrain) lock(ctx context.Context) error {
 func (nd *nodeDrain) unlock() { <-nd.turn }
 
 // setIntent notes the intent that the node carries now.
-func (nd *nodeDrain) setIntent(i intent.Intent) {
+func (nd *nodeDrain) setIntent(i intent.Intent) { nd.change(func() { nd.intent = i }) }
+
+// change changes what current and terms return. do is called with mu held.
+func (nd *nodeDrain) change(do func()) {
 	nd.mu.Lock()
-	defer nd.mu.Unlock()
-	nd.intent = i
+	do()
 	close(nd.changed)
 	nd.changed = make(chan struct{})
+	nd.mu.Unlock()
+	nd.tell()
+}
+
+// onChange calls look now, after each change, and when the drain is called off, until remove is called: a drain that
+// waits for hours, beside thousands of others, needs no goroutine for that. look runs on the goroutine of whoever makes
+// the change, once at a time: it must not block, make a change, nor call remove. When remove returns, look has too.
+func (nd *nodeDrain) onChange(look func()) (remove func()) {
+	nd.listening.Lock()
+	defer nd.listening.Unlock()
+	nd.listeners = append(nd.listeners, &look)
+	look()
+	return func() {
+		nd.listening.Lock()
+		defer nd.listening.Unlock()
+		nd.listeners = slices.DeleteFunc(nd.listeners, func(l *func()) bool { return l == &look })
+	}
+}
+
+func (nd *nodeDrain) tell() {
+	nd.listening.Lock()
+	defer nd.listening.Unlock()
+	for _, look := range nd.listeners {
+		(*look)()
+	}
+}
+
+// quitFor has the drain end for a reason; nil: what asked for it is over.
+func (nd *nodeDrain) quitFor(reason error) {
+	nd.quit.closeFor(reason)
+	nd.tell()
 }
 
 // current returns the intent, and a channel that is closed when the intent changes.
@@ -195,6 +301,13 @@ func (nd *nodeDrain) current() (intent.Intent, <-chan struct{}) {
 	nd.mu.Lock()
 	defer nd.mu.Unlock()
 	return nd.intent, nd.changed
+}
+
+// hasHooks reports whether the intent has hooks.
+func (nd *nodeDrain) hasHooks() bool {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	return len(nd.intent.Hooks) > 0
 }
 
 // heldBack reports whether the node is not touched yet. A nil drain is not held back.
@@ -270,8 +383,10 @@ func newNodeDrain(ref cluster.Ref) *nodeDrain {
 		instanceGone: newSignal(),
 		podsGone:     newSignal(),
 		quit:         newSignal(),
+		hurry:        newSignal(),
 		done:         make(chan struct{}),
 		turn:         make(chan struct{}, 1),
+		asked:        make(chan chan<- drain.Progress),
 		changed:      make(chan struct{}),
 	}
 }

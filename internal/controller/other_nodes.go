@@ -13,10 +13,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// awaitOtherNodes waits until the hooks of the instance can be completed: an instance may
-// have more Nodes than this one. The pods of all its Nodes have to leave first. If the Node
+// awaitOtherNodes waits until the hooks of the instance can be completed, and an instance that was replaced be
+// terminated: an instance may have more Nodes than this one. The pods of all its Nodes have to leave first. If the Node
 // was deleted and its instance still runs, the next Node of the instance gets the notices
 // and the hooks; its drain is returned as next, and does the rest.
 func (c *Controller) awaitOtherNodes(
@@ -34,15 +35,17 @@ func (c *Controller) awaitOtherNodes(
 		case isClosed(nd.instanceGone.done):
 			return nil, nil
 		case there && len(carried.Hooks) == 0:
-			with, theirs := c.otherWithHooks(nd)
-			if with == nil {
+			if with, theirs := c.otherWithHooks(nd); with != nil {
+				// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
+				nd.say(overview.Completing, waitsForNode([]*nodeDrain{with}))
+				if err := awaitAny(ctx, with.done, theirs, ours, nd.instanceGone.done); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			if !carried.Replacement.EndsOwn() {
 				return nil, nil
 			}
-			// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
-			if err := awaitAny(ctx, with.done, theirs, ours, nd.instanceGone.done); err != nil {
-				return nil, err
-			}
-			continue
 		case !there:
 			if next, done, err := c.passOn(ctx, log, nd, carried); done || err != nil {
 				return next, err
@@ -50,6 +53,8 @@ func (c *Controller) awaitOtherNodes(
 		}
 		others := c.othersWithPods(nd) // after passOn, which makes requests
 		switch {
+		case len(others) > 0 && hooksEnd(carried):
+			return nil, nil
 		case len(others) > 0:
 		case there:
 			return nil, nil
@@ -57,23 +62,36 @@ func (c *Controller) awaitOtherNodes(
 			if over, err := c.noNodeExpected(ctx, log, nd, carried, begin); over || err != nil {
 				return nil, err
 			}
+			until := c.nextNodeUntil(carried, begin)
+			nd.say(overview.Completing, waitsForNextNode(until))
 			if !logged {
 				logged = true
-				log.Info("the Node was deleted and its instance runs: the next Node gets the notices",
-					"until", c.nextNodeUntil(carried, begin))
+				log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
 		var emptied <-chan struct{}
 		if len(others) > 0 {
 			emptied = others[0].podsGone.done
+			nd.say(overview.Completing, waitsForNode(others))
 		}
-		later, cancel := context.WithTimeout(ctx, answerKeptShort)
+		wait := answerKeptShort
+		if end := carried.HookDeadline(); !end.IsZero() {
+			wait = min(wait, max(0, time.Until(end)))
+		}
+		later, cancel := context.WithTimeout(ctx, wait)
 		_ = awaitAny(ctx, changed, emptied, nd.instanceGone.done, later.Done())
 		cancel()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// hooksEnd reports whether a hook ends by itself now: nothing is gained if it is not completed, and the group may
+// do something else with the instance then.
+func hooksEnd(i intent.Intent) bool {
+	end := i.HookDeadline()
+	return !end.IsZero() && !time.Now().Before(end)
 }
 
 // passOn gives the notices and hooks of a deleted Node to the next Node of its instance. It
@@ -143,7 +161,10 @@ func (c *Controller) otherWithHooks(nd *nodeDrain) (with *nodeDrain, changed <-c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, other := range c.drains {
-		if i, changed := other.current(); other != nd && other.ref.Instance == nd.ref.Instance && len(i.Hooks) > 0 {
+		if other == nd || other.ref.Instance != nd.ref.Instance {
+			continue
+		}
+		if i, changed := other.current(); len(i.Hooks) > 0 {
 			return other, changed
 		}
 	}
@@ -183,7 +204,10 @@ func (c *Controller) intents(ref cluster.Ref) []intent.Intent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, nd := range c.drains {
-		if i, _ := nd.current(); nd.ref.Instance == ref.Instance && nd.ref.UID != ref.UID && i.Version > 0 {
+		if nd.ref.Instance != ref.Instance || nd.ref.UID == ref.UID {
+			continue
+		}
+		if i, _ := nd.current(); i.Version > 0 {
 			i.Hooks = nil
 			intents = append(intents, i)
 		}

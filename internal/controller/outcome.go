@@ -46,6 +46,9 @@ func logEnd(log *slog.Logger, d report.Drain) {
 		values = append(values, "ended", r.Ended)
 	}
 	values = append(values, "took", d.Took.Round(time.Millisecond).String())
+	if waited := d.Targets.Waited.Round(time.Second); waited > 0 {
+		values = append(values, "waitedForLoadBalancers", waited.String())
+	}
 	if !d.Deadline().IsZero() {
 		values = append(values, "left", time.Until(d.Deadline()).Round(time.Second).String())
 	}
@@ -74,6 +77,10 @@ func logEnd(log *slog.Logger, d report.Drain) {
 	case intent.Drained, intent.Cordoned, intent.CalledOff:
 	}
 	say(message, values...)
+	if left := d.Targets.Left; len(left) > 0 {
+		log.Warn("load balancers may still send connections to the machine: these are cut when it ends",
+			"targetGroups", drain.Names(left, most), "waited", d.Targets.Waited.Round(time.Second).String())
+	}
 	if r.Volumes > 0 {
 		log.Warn("volumes were still attached at the deadline: pods that need them on other nodes have to wait",
 			"volumes", r.Volumes)

@@ -70,8 +70,8 @@ func lastLaunch(inst instance.Instance) time.Time { return inst.Launched.Truncat
 func alive(inst instance.Instance) bool { return inst.State == "pending" || inst.State == "running" }
 
 // resolve finds out whose an instance is. EC2 is not asked about a new spot warning or
-// recommendation for a known node, unless the tag check is on. A notice about the past, and
-// one that ends a drain or takes a change back, is compared with what EC2 says now.
+// recommendation for a known node, unless the tag check is on. A notice about the past, one about a change that is
+// hours ahead, and one that ends a drain or takes a change back is compared with what EC2 says now.
 func (c *Controller) resolve(
 	ctx context.Context, n notice.Notice, id string, maxAge time.Duration,
 ) (resolution, error) {
@@ -83,7 +83,7 @@ func (c *Controller) resolve(
 	case n.Runs && !slices.ContainsFunc(nodes, carriesNotice): // each launch tells so
 		return resolution{}, nil
 	}
-	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange ||
+	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange || n.Kind == notice.ScheduledChange ||
 		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
 	doubtful := doubt && len(nodes) > 0
 	switch {

@@ -77,15 +77,19 @@ func (c *Controller) revertIfRestarted(ctx context.Context, ref cluster.Ref) err
 
 // sinceRestart forgets what the last restart of a node's machine has ended. launched is when
 // EC2 has started the machine last; zero: not known. The hooks of an instance stand on one of its
-// Nodes, and hold on all of them.
-func (c *Controller) sinceRestart(ref cluster.Ref, launched time.Time) func(intent.Intent) intent.Intent {
+// Nodes, and hold on all of them, but for those that have ended.
+func (c *Controller) sinceRestart(
+	ref cluster.Ref, launched time.Time, ended ...intent.Hook,
+) func(intent.Intent) intent.Intent {
 	now, bootID := time.Now(), ""
 	if node, there := c.Cluster.Look(ref); there && cluster.Ready(node) {
 		bootID = cluster.BootID(node)
 	}
 	elsewhere := c.hooksOnOthers(ref)
 	return func(i intent.Intent) intent.Intent {
-		own := i.Hooks
+		own := slices.DeleteFunc(slices.Clone(i.Hooks), func(h intent.Hook) bool {
+			return slices.Contains(ended, h.Action())
+		})
 		i.Hooks = slices.Concat(own, elsewhere)
 		i = i.SinceLaunch(launched).SinceBoot(bootID, !launched.IsZero(), now)
 		i.Hooks = own

@@ -197,6 +197,26 @@ func TestALaunchHookAfterAnotherRootVolumeWaitsForTheReboot(t *testing.T) {
 	})
 }
 
+// The machine is interrupted nevertheless. EC2 may not be asked, and another root volume is no launch.
+func TestASpotInterruptionOutlivesAnotherRootVolume(t *testing.T) {
+	tell(t, func(s *story) {
+		s.change(theNode, boots("first"))
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(5 * time.Second)
+		s.replaceRootVolume()
+		s.after(time.Minute)
+		s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "join", Transition: awssim.Launching, HeartbeatTimeout: time.Hour}))
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}))
+		s.rootVolumeReplaced()
+		s.change(theNode, reboots("second"))
+		s.after(10 * time.Second)
+		if a := s.aws.LifecycleActions(); a[1].Outcome != awssim.Completed || !s.isCordoned(theNode) || !s.intent().Has(notice.SpotInterruption) {
+			t.Errorf("the launch hook is %q, the node is cordoned: %t, and carries %+v", a[1].Outcome, s.isCordoned(theNode), s.intent())
+		}
+	})
+}
+
 // A hook that is open outlives a reboot: the replacement of the root volume is still to come.
 func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
 	tell(t, func(s *story) {
@@ -288,4 +308,29 @@ func TestALateNoticeOfAMachineThatIsBackBeginsNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// EC2 does not answer when it comes back, and its root volume is to be replaced before that: the hook is not one
+// of the drain that has ended.
+func TestAMachineThatHasComeBackIsDrainedForTheNextHook(t *testing.T) {
+	tell(t, func(s *story) {
+		s.change(theNode, boots("first"))
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		s.change(theNode, notReady)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "RequestLimitExceeded"}))
+		s.after(5 * time.Minute)
+		s.change(theNode, boots("second"))
+		s.after(time.Minute)
+		if !s.node().Spec.Unschedulable {
+			t.Fatal("it is known already that the machine has come back")
+		}
+		s.terminate(time.Hour)
+		s.after(time.Minute)
+		if len(s.drain.all()) != 2 {
+			t.Errorf("%d drains, want one for the hook", len(s.drain.all()))
+		}
+		s.aws.RemoveFault("ec2")
+	})
 }

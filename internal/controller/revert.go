@@ -41,6 +41,12 @@ func (c *Controller) undo(
 func (c *Controller) revert(
 	ctx context.Context, log *slog.Logger, ref cluster.Ref, why decision.Why, change func(intent.Intent) intent.Intent,
 ) error {
+	if c.isDelegated(ref) {
+		log.Warn("the node is not uncordoned: Karpenter replaces it, which cannot be taken back",
+			"node", ref.Name, "why", why)
+		c.Observer.Stepped(report.Step{Node: ref, Kind: report.KeepDelegated, Why: why})
+		return nil
+	}
 	ctx, span := trace.Begin(ctx, "uncordon", "node", ref.Name)
 	undone := false
 	err := c.retry(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
@@ -71,7 +77,7 @@ func (c *Controller) revertLocked(
 	}
 	if carried, _ := nd.current(); nd.started && len(carried.Entries) > 0 && len(change(carried).Entries) == 0 {
 		next := c.succeed(nd)
-		nd.quit.close()
+		nd.quitFor(nil)
 		err := nd.awaitEnd(ctx)
 		nd.unlock()
 		switch {

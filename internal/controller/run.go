@@ -142,8 +142,9 @@ func (c *Controller) identify(ctx context.Context, u *cluster.Unfinished) error 
 			continue
 		}
 		u.Ref.Instance = id
-		err = c.retry(ctx, log, "read the intent", func(ctx context.Context) (err error) {
-			u.Intent, err = c.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
+		err = c.retry(ctx, log, "read the intent", func(ctx context.Context) error {
+			carried, err := c.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
+			u.Intent = *carried
 			return err
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // nodeState is what a drain has to know of its node. A deleted Node is not ready.
@@ -26,22 +27,13 @@ func (c *Controller) nodeState(nd *nodeDrain) drain.NodeState {
 	}
 }
 
-// tighten sends the terms of the drain each time its intent has changed.
-func (nd *nodeDrain) tighten(ctx context.Context, changed <-chan struct{}, terms chan<- drain.Terms) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-		var carried intent.Intent
-		carried, changed = nd.current()
-		select {
-		case <-ctx.Done():
-			return
-		case terms <- TermsOf(carried):
-		}
-	}
+// terms are what the drain of the pods has to observe now.
+func (nd *nodeDrain) terms() drain.Terms {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	terms := TermsOf(nd.intent)
+	terms.Reserve = nd.reserve
+	return terms
 }
 
 // TermsOf is what an intent asks of a drain.
@@ -67,6 +59,9 @@ func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free fun
 		if d := carried.Deadline(); !d.IsZero() {
 			hurry = time.After(time.Until(d.Add(-c.NodeGracePeriod)))
 		}
+		nd.say(overview.Draining, overview.Wait{
+			Cause: overview.Worker, Why: "other nodes are drained first, as the option workers says",
+		})
 		select {
 		case c.workers <- struct{}{}:
 			release := sync.OnceFunc(func() { <-c.workers })
@@ -90,7 +85,7 @@ func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free fun
 // watchGone stops the evictions when there is nothing left to evict from.
 func (c *Controller) watchGone(ctx context.Context, nd *nodeDrain, stop context.CancelCauseFunc) {
 	for {
-		changed := c.Cluster.Changed()
+		changed := c.Cluster.ChangedOf(nd.ref)
 		if !c.Cluster.Exists(nd.ref) || isClosed(nd.instanceGone.done) {
 			stop(drain.ErrMachineGone)
 			return
@@ -121,10 +116,15 @@ func (c *Controller) awaitCompletionDelay(ctx context.Context, _ *slog.Logger, n
 		}
 		carried.DrainedAt = now
 	}
-	timer := time.NewTimer(time.Until(intent.Earlier(carried.DrainedAt.Add(c.CompletionDelay), carried.Deadline())))
+	until := intent.Earlier(carried.DrainedAt.Add(c.CompletionDelay), carried.Deadline())
+	nd.say(overview.Completing, overview.Wait{
+		Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
+	})
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		nd.say(overview.Completing)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -154,6 +154,7 @@ func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd
 				more = more || !completed[h.Action()]
 			}
 			if !more {
+				nd.record.hooks = i.Hooks
 				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, nd.outcome
 			}
 			if isClosed(nd.instanceGone.done) {

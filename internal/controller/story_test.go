@@ -62,8 +62,9 @@ type story struct {
 	// sweeps: leaders look for hooks that wait without a notice.
 	sweeps bool
 	// poll: leaders ask EC2 each minute for scheduled events and failed status checks, as poll says.
-	poll func(*status.Poll)
-	stop func() // the leader, where a story needs that
+	poll       func(*status.Poll)
+	stop       func()                                  // the leader, where a story needs that
+	killLeader atomic.Pointer[context.CancelCauseFunc] // of the last leader
 	// beforePatch, if there is one, answers a patch of a node in the API server's place, or does something before it.
 	beforePatch atomic.Pointer[clienttesting.ReactionFunc]
 }
@@ -104,6 +105,11 @@ func (s *story) patchNode(action clienttesting.Action) (bool, runtime.Object, er
 			return true, node, err
 		}
 	}
+	return s.applyPatch(action)
+}
+
+// applyPatch is patchNode without what may come before it.
+func (s *story) applyPatch(action clienttesting.Action) (bool, runtime.Object, error) {
 	patch := action.(clienttesting.PatchAction)
 	gvr := corev1.SchemeGroupVersion.WithResource("nodes")
 	obj, err := s.kube.Tracker().Get(gvr, "", patch.GetName())
@@ -150,6 +156,7 @@ func (s *story) lead() (stop func()) {
 	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.CordonOptions{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
+	s.killLeader.Store(&cancel)
 	metrics := telemetry.New()
 	cfg := Config{
 		Cluster:   nodes,
@@ -196,6 +203,9 @@ func (s *story) lead() (stop func()) {
 	s.Cleanup(stop)
 	return stop
 }
+
+// kill ends the last leader, and does not wait for its end.
+func (s *story) kill() { (*s.killLeader.Load())(errors.New("the story kills the leader")) }
 
 // body is an example about an instance, of this moment of virtual time.
 func (s *story) body(name, id string, edits ...string) string {
@@ -291,7 +301,7 @@ type drained struct {
 	terms drain.Terms // the last ones
 }
 
-func (d *slowDrainer) Drain(ctx context.Context, o drain.Request) (drain.Result, error) {
+func (d *slowDrainer) Drain(ctx context.Context, o *drain.Request) (*drain.Result, error) {
 	d.mu.Lock()
 	at := len(d.drains)
 	d.drains = append(d.drains, drained{o.Node, o.Terms})
@@ -326,18 +336,18 @@ func (d *slowDrainer) Drain(ctx context.Context, o drain.Request) (drain.Result,
 		select {
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), drain.ErrMachineGone) {
-				return drain.Result{Lost: []string{"ns/pod"}}, nil
+				return &drain.Result{Lost: []string{"ns/pod"}}, nil
 			}
-			return drain.Result{}, context.Cause(ctx)
+			return &drain.Result{}, context.Cause(ctx)
 		case <-end:
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if d.result != nil {
-				return *d.result, nil
+				return d.result, nil
 			}
-			return drain.Result{Evicted: 1}, nil
+			return &drain.Result{Evicted: 1}, nil
 		case <-missed:
-			return drain.Result{Missed: []string{"ns/pod"}}, nil
+			return &drain.Result{Missed: []string{"ns/pod"}, Record: drain.Record{PodsGone: time.Now()}}, nil
 		case t := <-o.Changed:
 			d.mu.Lock()
 			d.drains[at].terms = t
@@ -827,10 +837,54 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
 		c.cancelled.add(announced, theID)
-		s.must(c.join(s.Context(), c.Log, announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}))
+		wait, err := c.join(s.Context(), c.Log, announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange})
+		s.must(err)
+		s.must(wait())
 		s.wantUntouched()
 		if n := len(s.drain.all()); n != 0 {
 			t.Errorf("%d drains", n)
 		}
 	})
+}
+
+// Each write of a Node goes to everybody who watches the nodes, so a drain makes two: the cordon with all marks, and the
+// end. A notice that joins it is one more.
+func TestADrainPatchesItsNodeTwice(t *testing.T) {
+	for name, test := range map[string]struct {
+		notices func(s *story)
+		want    int
+	}{
+		"a spot interruption": {func(s *story) { s.send(s.body("spot-interruption", theID)) }, 2},
+		"a lifecycle hook":    {func(s *story) { s.terminate(10 * time.Minute) }, 2},
+		"a recommendation, and then a spot interruption": {func(s *story) {
+			s.send(s.body("rebalance-recommendation", theID))
+			s.after(time.Second)
+			s.send(s.body("spot-interruption", theID))
+		}, 3},
+		"the same message ten times": {func(s *story) {
+			body := s.body("spot-interruption", theID)
+			for range 10 {
+				s.send(body)
+				s.after(time.Second) // until the watch shows what was written
+			}
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = 30 * time.Second
+				var patches atomic.Int64
+				count := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+					patches.Add(1)
+					return false, nil, nil
+				})
+				s.beforePatch.Store(&count)
+				s.lead()
+				test.notices(s)
+				s.after(time.Hour)
+				if got := int(patches.Load()); got != test.want || s.left() != 0 {
+					t.Errorf("%d patches, want %d; %d messages are left", got, test.want, s.left())
+				}
+			})
+		})
+	}
 }

@@ -28,7 +28,7 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 	log := c.Log.With("kind", n.Kind, "event", n.ID)
 	acts = sync.OnceFunc(acts)
 	err := c.recoverPanic(func() error {
-		return c.handle(ctx, log, n, func(a decision.Action) {
+		return c.handle(ctx, log, &n, func(a decision.Action) {
 			if !c.DryRun && a != decision.Leave && a != decision.Drop {
 				acts()
 			}

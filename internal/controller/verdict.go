@@ -56,6 +56,10 @@ func (c *Controller) retry(ctx context.Context, log *slog.Logger, doing string, 
 		if err == nil || errors.Is(err, cluster.ErrNodeGone) {
 			return err
 		}
+		if errors.Is(err, cluster.ErrNoTurn) && ctx.Err() == nil {
+			tries = 0 // it was not tried
+			continue
+		}
 		pause := retry.Backoff{First: firstPause, Max: lastPause, Factor: 2}.Pause(tries)
 		if ctx.Err() == nil {
 			level := slog.LevelInfo

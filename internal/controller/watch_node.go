@@ -12,6 +12,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // watchNode watches the node during its drain.
@@ -24,7 +25,8 @@ import (
 // before that may be void.
 func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 	wasReady := true
-	c.atEachChange(ctx, func() error {
+	changed := func() <-chan struct{} { return c.Cluster.ChangedOf(nd.ref) }
+	atEach(ctx, changed, func() error {
 		node, there := c.Cluster.Look(nd.ref)
 		if !there {
 			return nil
@@ -52,8 +54,13 @@ func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 // atEachChange calls look now and after each change of the nodes, until look returns an
 // error or ctx ends.
 func (c *Controller) atEachChange(ctx context.Context, look func() error) {
+	atEach(ctx, c.Cluster.Changed, look)
+}
+
+// atEach is atEachChange for the changes that a channel of next tells.
+func atEach(ctx context.Context, next func() <-chan struct{}, look func() error) {
 	for {
-		changed := c.Cluster.Changed()
+		changed := next()
 		if look() != nil {
 			return
 		}
@@ -92,13 +99,13 @@ func (c *Controller) quitIf(
 	defer nd.unlock()
 	carried, _ := nd.current()
 	switch {
-	case !ends(carried):
+	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil
 	case isClosed(nd.quit.done):
 		return reason
 	}
 	nd.quitOn = carried
-	nd.quit.closeFor(reason)
+	nd.quitFor(reason)
 	return reason
 }
 
@@ -106,8 +113,11 @@ func (c *Controller) quitIf(
 // they had done so before, and whether the machine goes away anyway. It goes by the intent on the
 // node: a node that has lost its intent is not cordoned again.
 func (c *Controller) uncordoned(node *corev1.Node) (uncordoned bool, times int, goes bool) {
+	if node.Spec.Unschedulable { // as most are, and a drain asks often
+		return false, 0, false
+	}
 	i, _, err := cluster.ReadIntent(node)
-	if err != nil || !i.UncordonedWithin(node.Spec.Unschedulable) {
+	if err != nil || !i.UncordonedWithin(false) {
 		return false, 0, false
 	}
 	now := time.Now()
@@ -162,8 +172,8 @@ func (c *Controller) forgetEarlierLives(ctx context.Context, f resolution) error
 // forgetBefore forgets notices that are older than a launch, and those that the last restart has
 // ended. An error means that the drain ends.
 func (c *Controller) forgetBefore(ctx context.Context, log *slog.Logger, nd *nodeDrain, launched time.Time) error {
-	since := c.sinceRestart(nd.ref, launched)
 	carried, _ := nd.current()
+	since := c.sinceRestart(nd.ref, launched, c.endedHooks(ctx, nd.ref, carried)...)
 	switch now := since(carried); {
 	case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:
 		return nil
@@ -174,4 +184,23 @@ func (c *Controller) forgetBefore(ctx context.Context, log *slog.Logger, nd *nod
 		return c.rewrite(ctx, nd, since)
 	}
 	return c.quitIf(ctx, nd, errRestarted, func(i intent.Intent) bool { return len(since(i).Entries) == 0 })
+}
+
+// endedHooks are those of an intent's hooks for which Auto Scaling does not wait any more. It is asked if the machine
+// has another boot id and was to come back after a hook: a leader may have completed the hook, and ended before it
+// could write that. Without an answer a hook counts as open.
+func (c *Controller) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Intent) (ended []intent.Hook) {
+	node, there := c.Cluster.Look(ref)
+	returns := slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+		return e.Kind == notice.ASGTerminate && e.Returns
+	})
+	if !there || !returns || i.BootID == "" || cluster.BootID(node) == "" || i.BootID == cluster.BootID(node) {
+		return nil
+	}
+	for _, h := range i.Hooks {
+		if over, err := c.Hooks.Ended(ctx, h); err == nil && over {
+			ended = append(ended, h.Action())
+		}
+	}
+	return ended
 }

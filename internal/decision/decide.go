@@ -128,8 +128,8 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 	if !d.ByFile() {
 		return d
 	}
-	d.Terms = rule.Terms(n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)
-	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) {
+	d.Terms = rule.termsFor(n.Kind, n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)
+	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) || d.Terms.ReplaceFirst {
 		d.HoldUntil = f.Now.Add(p.NodeGracePeriod) // the node carries the rest
 	}
 	return d
@@ -296,6 +296,9 @@ func CordonsOnly(i intent.Intent, p Policy) bool {
 // Otherwise the drain is called off by that. An impaired machine may stay, and the deadline of its
 // drain is ours.
 func MachineGoes(i intent.Intent, now time.Time, p Policy) bool {
+	if i.Delegated() {
+		return true
+	}
 	i = i.Forget(func(e intent.Entry) bool { return e.Kind == notice.InstanceImpaired })
 	return i.Has(notice.ASGTerminate) || !CanWait(i, now, p)
 }

@@ -102,6 +102,10 @@ type Policy struct {
 	Region   string
 	// ManagedTag must be on an instance for its notices to be acted on. Empty: no tag check.
 	ManagedTag string
+	// Exclusion says which nodes are excluded from load balancers.
+	Exclusion Exclusion
+	// DrainByKarpenter leaves the pods of Karpenter's nodes to Karpenter, unless a rule says otherwise.
+	DrainByKarpenter bool
 	// Rules are those of the policy file.
 	Rules Rules
 }
@@ -188,4 +192,20 @@ const (
 	WhyNotifiedByRule   Why = "notified-by-rule"
 	WhyRuleTime         Why = "time-of-rule"
 	WhyRuleLimit        Why = "limit-of-rule"
+	WhyReplacement      Why = "replacement-awaited"
+	WhyReplaced         Why = "replacement-ready"
+	WhyReplacementLate  Why = "replacement-late"
+	WhyNoReplacement    Why = "replacement-impossible"
+	WhyNoCapacity       Why = "replacement-no-capacity"
+	WhyReplacementRight Why = "replacement-denied"
+	WhyReplacementFails Why = "replacement-refused"
+	WhySurplusReturned  Why = "replacement-returned"
+	WhySurplusLeft      Why = "replacement-left"
+
+	WhyDelegated        Why = "drained-by-karpenter"
+	WhyKarpenterOff     Why = "drain-by-karpenter-is-off"
+	WhyNoNodeClaim      Why = "no-nodeclaim"
+	WhyKarpenterRefused Why = "nodeclaim-not-deleted"
+	WhyKarpenterAway    Why = "karpenter-does-not-act"
+	WhyRuleByHandler    Why = "handler-by-rule"
 )

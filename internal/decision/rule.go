@@ -40,6 +40,11 @@ type NodeRule struct {
 	Grace time.Duration
 	// Limit holds a drain that can wait back; zero: it does not.
 	Limit Limit
+	// ReplaceFirst: another instance is to stand ready before the drain begins. Limit.Wait bounds how long
+	// it is awaited; see PatienceForReplacement.
+	ReplaceFirst bool
+	// By is who gets the pods off a node of Karpenter's; empty: the option says.
+	By intent.By
 }
 
 // A Limit holds drains back while too many nodes of a group are not ready or cordoned, by whomever.
@@ -82,11 +87,17 @@ func (r *NodeRule) String() string {
 	if r.Grace > 0 {
 		text += ", grace " + r.Grace.String()
 	}
+	if r.By != "" {
+		text += ", by " + string(r.By)
+	}
 	if r.Limit.Nodes != "" {
 		text += ", limit " + r.Limit.Nodes
 		if r.Limit.Per != "" {
 			text += " per " + r.Limit.Per
 		}
+	}
+	if r.ReplaceFirst {
+		text += ", a replacement first"
 	}
 	if r.Limit.Wait > 0 {
 		text += ", wait at most " + r.Limit.Wait.String()
@@ -170,7 +181,7 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 		if rule.Do < Cordoning || IsOption(rule.Name) {
 			i.Entries[k].Terms = intent.Terms{}
 		} else {
-			i.Entries[k].Terms = rule.Terms(e.Deadline, latestBegin(e.Kind, e.Deadline, now, p), now)
+			i.Entries[k].Terms = rule.termsFor(e.Kind, e.Deadline, latestBegin(e.Kind, e.Deadline, now, p), now)
 		}
 	}
 	return i
@@ -205,6 +216,13 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 	return MatchesRule
 }
 
+// termsFor is Terms for a notice of a kind.
+func (r *NodeRule) termsFor(kind notice.Kind, start, latest, now time.Time) intent.Terms {
+	t := r.Terms(start, latest, now)
+	t.ReplaceFirst = r.ReplaceFirst && Replaceable(kind)
+	return t
+}
+
 // Terms are what a rule says of a notice that a node gets now. latest is when the drain has to begin
 // at the latest, and start is when what is announced begins; zero: not known.
 //
@@ -215,10 +233,11 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 //	start-D       window    when the window opens for the last time by D before the start, now if it
 //	                        is open and does not open again, or D before the start if it is never open
 //
-// It never begins after latest.
+// It never begins after latest. ReplaceFirst depends on the kind, and is not set.
 func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
 	t := intent.Terms{
 		Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second),
+		By: r.By,
 	}
 	due := time.Time{}
 	if r.Before >= 0 && !start.IsZero() {

@@ -37,8 +37,10 @@ var checks = []check{
 	{"api-server", groupCluster, apiServer},
 	{"handler", groupCluster, handlerRuns},
 	{"rbac", groupCluster, rbac},
+	{"load-balancers", groupCluster, loadBalancers},
 	{"lease", groupCluster, lease},
 	{"other-handlers", groupCluster, otherHandlers},
+	{"karpenter", groupCluster, karpenterDrains},
 	{"policy", groupCluster, policyFits},
 	{"budgets", groupCluster, budgets},
 

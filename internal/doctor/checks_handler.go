@@ -210,8 +210,13 @@ func rbac(f *Facts) verdict {
 		return unknown(subject, f.Rights.Err)
 	}
 	var missing, useful []string
+	asked := 0
 	var unsure error // whether a right is there that is needed
 	for a, answer := range f.Access {
+		if isOfTargets(a) { // loadBalancers tells of it
+			continue
+		}
+		asked++
 		switch {
 		case answer.Err != nil && (unsure == nil || a.Resource != "events"):
 			unsure = answer.Err
@@ -233,10 +238,10 @@ func rbac(f *Facts) verdict {
 		return unknown(subject, unsure)
 	case len(useful) > 0:
 		return warn(hint, "%s has no permission to %s: the rest works", who, list(useful))
-	case len(f.Access) == 0:
+	case asked == 0:
 		return unclear("", "%s was not asked", subject)
 	}
-	return ok("%s has the %s that the handler needs", who, count(len(f.Access), "right"))
+	return ok("%s has the %s that the handler needs", who, count(asked, "right"))
 }
 
 func lease(f *Facts) verdict {

@@ -145,7 +145,7 @@ func permissions(f *Facts) verdict {
 	var missing, useful, unsure []string
 	neededUnsure := false
 	for _, p := range f.Permissions {
-		if p.Action == pollAction { // statusPoll tells of it
+		if p.Action == pollAction || p.Action == targetAction { // statusPoll and loadBalancers tell of it
 			continue
 		}
 		_, notAsked := errors.AsType[*BlockedError](p.Err)

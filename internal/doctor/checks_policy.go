@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // A Policy is the policy file of the handler.
@@ -46,6 +48,12 @@ func policyFits(f *Facts) verdict {
 			}
 		}
 	}
+	groups := notReplaced(f, p.Rules)
+	if len(groups) > 0 && len(problems) == 0 {
+		return warn("change the groups, or the nodes that the rules with first: replacement select",
+			"nodes of these groups are drained without a replacement: %s", list(groups))
+	}
+	problems = append(problems, groups...)
 	switch {
 	case len(problems) > 0:
 		return warn("correct the selectors, or accept this warning if such nodes come and go",
@@ -55,4 +63,35 @@ func policyFits(f *Facts) verdict {
 	}
 	return ok("%s for nodes and %s for pods of %s",
 		count(len(p.Rules.Nodes), "rule"), count(len(p.Rules.Pods), "rule"), p.From)
+}
+
+// notReplaced says of which groups rules cannot replace instances first, and why.
+func notReplaced(f *Facts, rules decision.Rules) (problems []string) {
+	about := map[notice.Kind]bool{}
+	for _, r := range rules.Nodes {
+		for _, k := range []notice.Kind{notice.RebalanceRecommendation, notice.ScheduledChange} {
+			about[k] = about[k] || r.ReplaceFirst && (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k))
+		}
+	}
+	for _, g := range f.Groups.Value {
+		if g.Replacing.Name == "" { // not described
+			continue
+		}
+		hooked := slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating })
+		switch {
+		case about[notice.RebalanceRecommendation] && g.Replacing.Rebalances:
+			problems = append(problems,
+				"group "+g.Name+" has CapacityRebalance=true and does it by itself: drop the rebalance rule")
+			continue
+		case !about[notice.RebalanceRecommendation] && !about[notice.ScheduledChange]:
+			continue
+		}
+		for _, k := range []notice.Kind{notice.RebalanceRecommendation, notice.ScheduledChange} {
+			if _, why := replacement.Choose([]notice.Kind{k}, g.Replacing, hooked); about[k] && why != "" {
+				problems = append(problems, why)
+				break
+			}
+		}
+	}
+	return problems
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 func TestThePolicyFile(t *testing.T) {
@@ -31,6 +33,36 @@ func TestThePolicyFile(t *testing.T) {
 	} {
 		f := healthy()
 		f.Policy, f.Nodes = tt.policy, tt.nodes
+		if got := policyFits(f); got.status != tt.want || !strings.Contains(got.what, tt.says) {
+			t.Errorf("%s: %+v, want %v with %q", name, got, tt.want, tt.says)
+		}
+	}
+}
+
+func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
+	able := replacement.Group{Name: "workers", Desired: 1, Max: 3, LaunchTemplate: true}
+	full, rebalancing := able, able
+	full.Max, rebalancing.Rebalances = 1, true
+	hooks := []Hook{{Name: "drain", Terminating: true}}
+	first := func(kinds ...notice.Kind) []decision.NodeRule {
+		return []decision.NodeRule{{Name: "replaced", Kinds: kinds, Do: decision.Draining, ReplaceFirst: true}}
+	}
+	for name, tt := range map[string]struct {
+		rules []decision.NodeRule
+		group replacement.Group
+		want  Status
+		says  string
+	}{
+		"all are":                           {first(), able, OK, "1 rule"},
+		"the largest size":                  {first(notice.ScheduledChange), full, Warning, "its desired capacity 1 is its maximum"},
+		"no rule asks for it":               {[]decision.NodeRule{{Name: "drained", Do: decision.Draining}}, full, OK, "1 rule"},
+		"Capacity Rebalancing":              {first(notice.RebalanceRecommendation), rebalancing, Warning, "has CapacityRebalance=true and does it by itself: drop the rebalance rule"},
+		"Capacity Rebalancing, for changes": {first(notice.ScheduledChange), rebalancing, OK, "1 rule"},
+		"a group that may not be described": {first(), replacement.Group{}, OK, "1 rule"},
+	} {
+		f := healthy()
+		f.Policy = value(Policy{Rules: decision.Rules{Nodes: tt.rules}})
+		f.Groups = value([]Group{{Name: "workers", Hooks: value(hooks), Replacing: tt.group}})
 		if got := policyFits(f); got.status != tt.want || !strings.Contains(got.what, tt.says) {
 			t.Errorf("%s: %+v, want %v with %q", name, got, tt.want, tt.says)
 		}

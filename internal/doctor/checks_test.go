@@ -217,6 +217,10 @@ var ailments = []struct {
 	{"permissions that could not be tried", func(f *Facts) { f.Permissions[1].Err = errSlow }, map[string]Status{"permissions": Unknown}, "no answer"},
 	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown, "status-poll": Unknown}, "not tried"},
 	{"no permission to poll EC2", func(f *Facts) { f.Permissions[2].Err = errDenied }, map[string]Status{"status-poll": Warning}, "the poll of EC2 is off, because the role lacks ec2:DescribeInstanceStatus"},
+	{"no permission to wait for load balancers", func(f *Facts) {
+		f.Options.Excludes, f.TargetGroups = true, value([]string{"arn"})
+		f.Permissions = append(f.Permissions, Permission{Action: targetAction, Err: errDenied})
+	}, map[string]Status{"load-balancers": Warning}, "drains do not wait for the 1 target group of type instance"},
 	{"a poll that is off", func(f *Facts) { f.Options.Poll, f.Permissions[2].Err = false, errDenied }, nil, ""},
 	{"a poll that could not be tried", func(f *Facts) { f.Permissions[2].Err = errSlow }, map[string]Status{"status-poll": Unknown}, "whether EC2 can be polled"},
 
@@ -541,6 +545,18 @@ var ailments = []struct {
 		f.Nodes.Value[0].Karpenter = true
 		f.Rules.Value, f.Groups.Value = f.Rules.Value[1:2], nil
 	}, nil, "spot interruption warnings are left to Karpenter"},
+	{"Karpenter drains, and has no nodes", func(f *Facts) { f.Options.ByKarpenter = true; delegating(true)(f) }, nil, "of which there are none"},
+	{"Karpenter drains its nodes", func(f *Facts) {
+		f.Options.ByKarpenter, f.Nodes.Value[0].Karpenter = true, true
+		delegating(true)(f)
+		pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, State: State{Ready: true}})(f)
+	}, nil, "Karpenter drains its own nodes"},
+	{"Karpenter is to drain, and does not run", func(f *Facts) {
+		f.Options.ByKarpenter, f.Nodes.Value[0].Karpenter = true, true
+		delegating(true)(f)
+		pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}})(f)
+	}, map[string]Status{"karpenter": Warning}, "drains its nodes some seconds later"},
+	{"Karpenter is to drain, and may not be asked", func(f *Facts) { f.Options.ByKarpenter = true; delegating(false)(f) }, map[string]Status{"rbac": Failed}, "delete nodeclaims.karpenter.sh"},
 	{"Karpenter without a queue", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}}), nil, ""},
 
 	{"nodes that may not be listed", func(f *Facts) {
@@ -723,6 +739,14 @@ func TestTheTrustPolicyThatIsExpectedCanBeCopied(t *testing.T) {
 		`"oidc.eks.us-east-1.amazonaws.com/id/X:aud":"sts.amazonaws.com","oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:node-termination-handler"}}}]}'`
 	if diff := cmp.Diff([]string{want}, credentials(f).commands); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
+func delegating(granted bool) func(*Facts) {
+	return func(f *Facts) {
+		for _, a := range kube.Delegating() {
+			f.Access[a] = value(granted)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // Facts are what is known about an installation. Gather collects them; checks only read them.
@@ -34,7 +35,9 @@ type Facts struct {
 	Instances Answer[[]Instance]
 	Groups    Answer[[]Group] // those that have one of Instances
 	Budgets   Answer[[]Budget]
-	Policy    Answer[Policy]
+	// TargetGroups are the ARNs of those of type instance; ErrAbsent: there is no AWS Load Balancer Controller.
+	TargetGroups Answer[[]string]
+	Policy       Answer[Policy]
 
 	// DeadLetters are the queues for messages that cannot be read or delivered, by ARN.
 	DeadLetters deadLetterQueues
@@ -114,9 +117,12 @@ type Options struct {
 	HeartbeatUntil    time.Duration
 	Sweep             bool     // the handler looks for hooks whose notices were lost
 	Poll              bool     // it asks EC2 for scheduled events and status checks
+	Excludes          bool     // it excludes nodes from load balancers, and waits for these
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
+	Conditions        bool          // nodes say by conditions how far their drains are
+	ByKarpenter       bool          // Karpenter drains its own nodes for the handler
 	Surge             bool          // rollouts bring the replacements of pods
 	PodGrace          time.Duration // that every pod is given; 0 or less: each pod's own
 	Namespace         string        // of the Lease, and of the handler's pods
@@ -319,6 +325,8 @@ type Group struct {
 	Retains bool
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
+	// Replacing is what matters where a replacement comes first. It is not known if Tags has an error.
+	Replacing replacement.Group
 }
 
 // A Hook is a lifecycle hook.

@@ -77,7 +77,11 @@ type inquiry struct {
 	groups    func() Answer[[]Group]
 	hookTries func() []Permission
 	pollTries func() []Permission
-	role      func() simulation
+
+	targetGroups func() Answer[[]string]
+	targetTries  func() []Permission
+
+	role func() simulation
 }
 
 // askWho asks AWS and the API server as whom doctor runs. The answers tell whether either of them
@@ -160,6 +164,7 @@ func (i *inquiry) askCluster(ctx context.Context) {
 	i.lease = askServer(ctx, i, "the Lease", func(ctx context.Context) Answer[Lease] {
 		return i.Cluster.lease(ctx, i.Options.Namespace, i.Options.Lease)
 	})
+	i.targetGroups = askServer(ctx, i, "TargetGroupBindings", i.Cluster.targetGroups)
 	i.deployments = askServer(ctx, i, "Deployments", i.Cluster.deployments)
 	i.policy = ask(ctx, i.questions, "the policy file", func(ctx context.Context) Answer[Policy] {
 		if i.Policy == nil {
@@ -229,6 +234,12 @@ func (i *inquiry) askInstances(ctx context.Context) {
 		}
 		return i.AWS.pollPermissions(ctx, i.Options)
 	})
+	i.targetTries = ask(ctx, i.questions, "permissions of Elastic Load Balancing", func(ctx context.Context) []Permission {
+		if err := i.noAWS(); err != nil || !i.Options.Excludes {
+			return nil
+		}
+		return i.AWS.targetPermissions(ctx, i.targetGroups().Value)
+	})
 	i.role = ask(ctx, i.questions, "the handler's role", func(ctx context.Context) simulation {
 		if i.noAWS() != nil {
 			return simulation{}
@@ -245,7 +256,8 @@ func (i *inquiry) facts() *Facts {
 		Topics: i.topics(), Rules: i.rules(), DeadLetters: i.deadLetters(),
 		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
 		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(), Policy: i.policy(),
-		Instances: i.instances(), Groups: i.groups(), Role: i.role().role,
+		TargetGroups: i.targetGroups(),
+		Instances:    i.instances(), Groups: i.groups(), Role: i.role().role,
 	}
 	lines := i.lastLine()
 	for k, p := range f.Pods.Value {
@@ -264,7 +276,7 @@ func (i *inquiry) facts() *Facts {
 // permissions are the permissions of the handler's role: as IAM says, or, if doctor runs with that
 // role, as calls that were tried say.
 func (i *inquiry) permissions(f *Facts) []Permission {
-	tries := slices.Concat(i.queueTries(), i.hookTries(), i.pollTries())
+	tries := slices.Concat(i.queueTries(), i.hookTries(), i.pollTries(), i.targetTries())
 	if f.Role.Simulated {
 		return i.role().permissions
 	}

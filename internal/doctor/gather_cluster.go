@@ -17,6 +17,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 )
 
 // Cluster is the cluster to examine.
@@ -24,6 +25,8 @@ type Cluster struct {
 	Client kube.Client
 	// Version asks the API server for its version.
 	Version func(context.Context) (string, error)
+	// Bindings are the TargetGroupBindings; nil: they are not asked for.
+	Bindings kube.Objects[*loadbalancer.Bindings]
 	// Err says why there is no Client; nil: there is one.
 	Err error
 }
@@ -34,11 +37,39 @@ func accesses(o Options) []kube.Access {
 	if o.LeaderElect {
 		lease = o.Lease
 	}
-	needed := kube.Accesses(lease, o.EmitEvents)
+	needed := append(kube.Accesses(lease, o.EmitEvents), kube.Disrupting()...)
+	if o.Conditions {
+		needed = append(needed, kube.Conditions()...)
+	}
 	if o.Surge {
 		needed = append(needed, kube.Surging()...)
 	}
+	if o.Excludes {
+		needed = append(needed, kube.LoadBalancers()...)
+	}
+	if o.ByKarpenter {
+		needed = append(needed, kube.Delegating()...)
+	}
 	return needed
+}
+
+// targetGroups are the ARNs of the target groups of type instance.
+func (c *Cluster) targetGroups(ctx context.Context) Answer[[]string] {
+	if c.Bindings == nil {
+		return Answer[[]string]{Err: ErrAbsent}
+	}
+	list, err := c.Bindings.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Answer[[]string]{Err: refused(ctx, "list targetgroupbindings.elbv2.k8s.aws", err)}
+	}
+	var arns []string
+	for k := range list.Items {
+		if b := &list.Items[k]; b.OfInstances() {
+			arns = append(arns, b.Spec.TargetGroupARN)
+		}
+	}
+	slices.Sort(arns)
+	return Answer[[]string]{Value: slices.Compact(arns)}
 }
 
 // refused turns an error of the API server into a *DeniedError or ErrAbsent if it is one of these.

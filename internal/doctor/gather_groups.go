@@ -10,6 +10,8 @@ import (
 	astypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // instances returns the instances behind the nodes, found by the id in the provider id, else by
@@ -99,6 +101,7 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 		groups[k] = Group{
 			Name: names[k], Tags: Answer[map[string]string]{Value: described.propagated[names[k]], Err: err}, Hooks: ours,
 			OtherHooks: others, AllTags: described.tags[names[k]], Retains: slices.Contains(described.retaining, names[k]),
+			Replacing: described.replacing[names[k]],
 		}
 	})
 	return Answer[[]Group]{Value: groups}
@@ -111,10 +114,14 @@ type describedGroups struct {
 	// retaining keep instances whose termination hook ends with ABANDON.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 	retaining []string
+	replacing map[string]replacement.Group
 }
 
 func (a *AWS) describeGroups(ctx context.Context, names []string) (describedGroups, error) {
-	d := describedGroups{propagated: map[string]map[string]string{}, tags: map[string]map[string]string{}}
+	d := describedGroups{
+		propagated: map[string]map[string]string{}, tags: map[string]map[string]string{},
+		replacing: map[string]replacement.Group{},
+	}
 	for some := range slices.Chunk(names, 50) {
 		out, err := a.DescribeAutoScalingGroups(ctx,
 			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: some, MaxRecords: aws.Int32(100)})
@@ -124,6 +131,7 @@ func (a *AWS) describeGroups(ctx context.Context, names []string) (describedGrou
 		for _, g := range out.AutoScalingGroups {
 			name := aws.ToString(g.AutoScalingGroupName)
 			d.propagated[name], d.tags[name] = map[string]string{}, map[string]string{}
+			d.replacing[name] = replacement.FromAWS(g)
 			for _, t := range g.Tags {
 				d.tags[name][aws.ToString(t.Key)] = aws.ToString(t.Value)
 				if aws.ToBool(t.PropagateAtLaunch) {

@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -43,6 +44,15 @@ func (a *AWS) pollPermissions(ctx context.Context, o Options) []Permission {
 	}
 	_, err := a.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: aws.Bool(true)})
 	return []Permission{tried(ctx, pollAction, false, err)}
+}
+
+// targetPermissions is empty if there are no target groups to wait for.
+func (a *AWS) targetPermissions(ctx context.Context, groups []string) []Permission {
+	if len(groups) == 0 || a.DescribeTargetHealth == nil {
+		return nil
+	}
+	_, err := a.DescribeTargetHealth(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &groups[0]})
+	return []Permission{tried(ctx, targetAction, false, err)}
 }
 
 func (a *AWS) hookPermissions(ctx context.Context, groups Answer[[]Group], o Options) []Permission {
@@ -105,6 +115,9 @@ func handlerActions(groups []Group, o Options) []simulatedSet {
 	describes := []simulatedAction{{"ec2:DescribeInstances", o.CheckTag}, {"autoscaling:DescribeLifecycleHooks", false}}
 	if o.Poll {
 		describes = append(describes, simulatedAction{pollAction, false})
+	}
+	if o.Excludes {
+		describes = append(describes, simulatedAction{targetAction, false})
 	}
 	if hooks && o.Sweep {
 		describes = append(describes, simulatedAction{"autoscaling:DescribeAutoScalingGroups", false})

@@ -73,7 +73,7 @@ func TestAListThatComesAtTheDeadlineIsNoDrain(t *testing.T) {
 func TestAPodThatTheWatchBringsBackIsCountedOnce(t *testing.T) {
 	play(t, func(s *stage) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", UID: "uid-a"}, Spec: corev1.PodSpec{NodeName: "node", TerminationGracePeriodSeconds: new(int64(30))}}
-		r := newRun(s.drainer, Request{Node: "node", Log: slog.New(slog.DiscardHandler), NodeState: s.look, Terms: Terms{CordonedAt: time.Now()}})
+		r := newRun(s.drainer, &Request{Node: "node", Log: slog.New(slog.DiscardHandler), NodeState: s.look, Terms: Terms{CordonedAt: time.Now()}})
 		_ = r.store.Replace([]any{pod}, "1")
 		r.refresh(time.Now())
 		_ = r.store.Delete(pod) // as readPod does

@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 const (
@@ -37,16 +38,17 @@ type Blocked struct {
 
 // A block is what keeps a pod on its node.
 type block struct {
-	cause    string // identifies it, as the text of why changes
+	cause    overview.Cause
+	name     string // of what keeps it; with cause it identifies the block, as the text of why changes
 	why      string
 	since    time.Time
 	reported bool
 }
 
 // setBlock notes what keeps a pod now, and returns whether it is a new cause.
-func (p *podState) setBlock(cause, why string, now time.Time) (isNew bool) {
-	k := slices.IndexFunc(p.blocks, func(b block) bool { return b.cause == cause })
-	b := block{cause: cause, since: now}
+func (p *podState) setBlock(cause overview.Cause, name, why string, now time.Time) (isNew bool) {
+	k := slices.IndexFunc(p.blocks, func(b block) bool { return b.cause == cause && b.name == name })
+	b := block{cause: cause, name: name, since: now}
 	switch {
 	case k >= 0:
 		b = p.blocks[k]
@@ -59,6 +61,11 @@ func (p *podState) setBlock(cause, why string, now time.Time) (isNew bool) {
 	return k < 0
 }
 
+// dropBlock says that no such cause keeps the pod any more.
+func (p *podState) dropBlock(cause overview.Cause) {
+	p.blocks = slices.DeleteFunc(p.blocks, func(b block) bool { return b.cause == cause })
+}
+
 // reportAt returns when to report what keeps the pod; zero: it was reported, or nothing does.
 func (p podState) reportAt() time.Time {
 	if len(p.blocks) == 0 || p.blocks[len(p.blocks)-1].reported {
@@ -68,14 +75,15 @@ func (p podState) reportAt() time.Time {
 }
 
 // logRefusal logs that an eviction was refused, once for each cause.
-func logRefusal(c *call, log *slog.Logger, now time.Time) {
-	cause, why := causeOf(c.pod, c.err)
-	if cause == "" && len(c.state.blocks) > 0 { // that one request fails is not what keeps the pod
+func (r *run) logRefusal(c *call, log *slog.Logger, now time.Time) {
+	cause, name, why := causeOf(c.pod, c.err)
+	if cause == overview.Refused && len(c.state.blocks) > 0 { // that one request fails is not what keeps the pod
 		return
 	}
-	if !c.state.setBlock(cause, why, now) {
+	if !c.state.setBlock(cause, name, why, now) {
 		return
 	}
+	r.countRefusal(cause, name, why)
 	logIt := log.Info
 	if refusalOf(c.err) == TwoBudgets {
 		logIt = log.Warn // it does not clear by itself
@@ -91,9 +99,6 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text[:maxWhy], "") + "…"
 }
 
-// finalizersPrefix begins the causes that are finalizers.
-const finalizersPrefix = "finalizers "
-
 // noteFinalizers notes that a pod has ended and its finalizers keep it. ready says whether the node
 // is ready: if it is not, the pod may be there because no kubelet confirms its end.
 func (p *podState) noteFinalizers(pod *corev1.Pod, ready bool, now time.Time) {
@@ -105,22 +110,19 @@ func (p *podState) noteFinalizers(pod *corev1.Pod, ready bool, now time.Time) {
 	ended := grace != nil && *grace == 0 || finished(pod)
 	if ended || ready && !now.Before(p.stopsAt()) {
 		names := joinFirst(pod.Finalizers, ", ")
-		p.setBlock(finalizersPrefix+names, "it should have ended, and is kept by its finalizers: "+names, now)
+		p.setBlock(overview.Finalizer, names, "it should have ended, and is kept by its finalizers: "+names, now)
 	}
 }
-
-// lastCause is the cause that keeps pods which leave last.
-const lastCause = "leaves last"
 
 // noteLast notes that a pod keeps its drain from ending, because it leaves last and there is no deadline.
 // A deadline ends that.
 func (p *podState) noteLast(terms Terms, now time.Time) {
 	surges := p.surge.begun || p.surge.cancel != nil
 	if p.tier == last && terms.Deadline.IsZero() && !p.asked() && !surges {
-		p.setBlock(lastCause, p.turnWords()+", and there is no deadline so far", now)
+		p.setBlock(overview.Turn, "", p.turnWords()+", and there is no deadline so far", now)
 		return
 	}
-	p.blocks = slices.DeleteFunc(p.blocks, func(b block) bool { return b.cause == lastCause })
+	p.dropBlock(overview.Turn)
 }
 
 // reportBlocked reports what has kept a pod for blockedTime, once for each cause.
@@ -130,24 +132,25 @@ func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
 	}
 	b := &p.blocks[len(p.blocks)-1]
 	b.reported = true
-	if strings.HasPrefix(b.cause, finalizersPrefix) {
+	if b.cause == overview.Finalizer {
 		r.request.Log.Warn("a pod is held by its finalizers", "pod", nameOf(pod), "why", b.why)
 	}
-	if b.cause != "" { // without a cause a request has failed, and is tried again
-		r.reportCause(pod, b.cause, b.why)
+	if b.cause != overview.Refused { // a request has failed, and is tried again
+		r.reportCause(pod, b.cause, b.name, b.why)
 	}
 }
 
 // reportCause calls Blocked with what keeps a pod, or the volumes if pod is nil.
-func (r *run) reportCause(pod *corev1.Pod, cause, why string) {
+func (r *run) reportCause(pod *corev1.Pod, cause overview.Cause, name, why string) {
 	if r.drainer.Blocked == nil {
 		return
 	}
-	first := !r.reportedCauses[cause]
+	key := string(cause) + " " + name
+	first := !r.reportedCauses[key]
 	if r.reportedCauses == nil {
 		r.reportedCauses = map[string]bool{}
 	}
-	r.reportedCauses[cause] = true
+	r.reportedCauses[key] = true
 	r.drainer.Blocked(Blocked{Node: r.request.Node, Pod: pod, Why: why, First: first})
 }
 
@@ -177,49 +180,13 @@ func (r *run) logWaiting(now time.Time, untilDeadline string) {
 	var waiting []string
 	for _, pod := range r.sortedPods() {
 		if p := r.pods[pod.UID]; !p.unconfirmed {
-			waiting = append(waiting, nameOf(pod)+": "+r.whyWaiting(*p, now))
+			waiting = append(waiting, nameOf(pod)+": "+inWords(r.waitOf(*p, now)))
 		}
 	}
 	if len(waiting) > 0 {
 		r.request.Log.Info("waiting for pods to leave",
 			"pods", len(waiting), "why", joinFirst(waiting, "; "), "untilDeadline", untilDeadline)
 	}
-}
-
-// whyWaiting says why a pod is still there.
-func (r *run) whyWaiting(p podState, now time.Time) string {
-	var blocked string
-	if len(p.blocks) > 0 {
-		blocked = p.blocks[len(p.blocks)-1].why
-	}
-	switch end := p.stopsAt(); {
-	case !end.IsZero() && blocked != "":
-		return blocked
-	case !end.IsZero() && now.Before(end):
-		return "grace until " + timeOfDay(end)
-	case !end.IsZero():
-		return "it should have ended at " + timeOfDay(end) + ", but its kubelet has not confirmed it"
-	case p.failed > 0:
-		return "its deletion fails"
-	case blocked != "":
-		at := p.lastMoment(r.request.Terms)
-		if p.surge.begun && !p.asked() && !at.IsZero() {
-			return blocked + "; it leaves at " + timeOfDay(at) + " at the latest"
-		}
-		if force := p.forceAt(r.request.Terms); !force.IsZero() {
-			blocked += ", deleted at " + timeOfDay(force)
-		}
-		return blocked
-	case p.deleting, !p.evictingSince.IsZero():
-		return "the API server has not answered the request to evict or delete it"
-	case !p.acceptedAt.IsZero():
-		return "its eviction or deletion was accepted, but it is not stopping yet"
-	}
-	words := cmp.Or(p.turnWords(), "it waits for its turn")
-	if at := p.lastMoment(r.request.Terms); p.tier == last && !at.IsZero() {
-		words += ", at " + timeOfDay(at)
-	}
-	return words
 }
 
 // timeOfDay formats a time for the log.

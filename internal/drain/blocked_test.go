@@ -56,7 +56,7 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 		},
 		{
 			"two budgets", &apierrors.StatusError{ErrStatus: *twice("")},
-			"two budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline",
+			"two-budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline",
 		},
 		{
 			"a webhook", &apierrors.StatusError{ErrStatus: *deniedBy("pods.example.com")},
@@ -67,10 +67,11 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 			apierrors.NewInternalError(errors.New(`failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`)),
 			"webhook pods.example.com", `Internal error occurred: failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`,
 		},
-		{"nobody", errors.New("connection refused"), "", "connection refused"},
+		{"nobody", errors.New("connection refused"), "refused", "connection refused"},
 		{"a webhook that talks", &apierrors.StatusError{ErrStatus: *long}, "webhook long.example.com", long.Message[:maxWhy-1] + "…"},
 	} {
-		cause, why := causeOf(pod, test.err)
+		kind, name, why := causeOf(pod, test.err)
+		cause := strings.TrimSpace(string(kind) + " " + name)
 		if diff := cmp.Diff([]string{test.cause, test.why}, []string{cause, why}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
@@ -94,7 +95,7 @@ func (s *stage) drainLogged(terms Terms) *bytes.Buffer {
 	log := &bytes.Buffer{}
 	terms.CordonedAt = s.begin
 	handler := slog.NewTextHandler(log, nil)
-	_, err := s.drainer.Drain(s.Context(), Request{Node: "node", Terms: terms, NodeState: s.look, Log: slog.New(handler)})
+	_, err := s.drainer.Drain(s.Context(), &Request{Node: "node", Terms: terms, NodeState: s.look, Log: slog.New(handler)})
 	if err != nil {
 		s.Error(err)
 	}

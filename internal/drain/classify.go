@@ -82,7 +82,6 @@ func (r *run) removeDeparted(seen map[types.UID]bool) {
 			r.endSpan(uid, nil)
 			delete(r.pods, uid)
 			r.departed[uid] = p
-			p.departed = true
 			p.dequeue()
 			p.endSurge()
 		}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,8 @@ const (
 	// maxPending bounds the requests of one drain that wait at the gate or are in flight. Urgent
 	// ones are counted apart, with the same bound.
 	maxPending = 16
+	// defaultShareFrom is Drainer.ShareFrom if that is zero.
+	defaultShareFrom = 32
 )
 
 // Drainer drains nodes. Drain may be called concurrently for different nodes; the fields must not
@@ -57,6 +60,9 @@ type Drainer struct {
 	// it does if the replacement does not come in time. The pod has the fields that trimPod keeps, and
 	// must not be changed. nil: no workload is asked for that.
 	Surge func(ctx context.Context, pod *corev1.Pod) error
+	// ShareFrom is from how many drains at once they share one watch of all pods of the cluster, instead of one for
+	// each node; zero: 32.
+	ShareFrom int
 	// Volumes are waited for after the pods; nil: they are not.
 	Volumes *Volumes
 	// Observe is called for each answer to a request for a pod, by the goroutine of Drain; nil: it
@@ -65,6 +71,9 @@ type Drainer struct {
 	// Blocked is called when something has kept a pod or the volumes on the node for a while, once
 	// for each pod and cause, by the goroutine of Drain; nil: it is not called.
 	Blocked func(Blocked)
+
+	watches          podWatches
+	disruptionDenied sync.Once // the log says that pods of Jobs cannot get their condition
 }
 
 // A Request is what Drain is to do.
@@ -76,6 +85,10 @@ type Request struct {
 	Rules decision.Rules
 	// Changed delivers new terms; nil: they never change.
 	Changed <-chan Terms
+	// Asked delivers questions for the progress of the drain. Each is answered at once, but for the moment in which
+	// the drain has not begun or has ended: who asks must not wait for ever. The channels need room for the answer.
+	// nil: nobody asks.
+	Asked <-chan chan<- Progress
 	// NodeState returns the present state of the node. It is called often, and makes no request;
 	// nil: the node is ready and cordoned.
 	NodeState func() NodeState

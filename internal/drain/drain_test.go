@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
@@ -281,6 +282,39 @@ func (s *stage) passes(d time.Duration) bool {
 	}
 }
 
+func TestWhoIsInReserveTakesOverAtOnceWhenItIsTold(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("web")
+		terms := make(chan Terms)
+		go func() {
+			if s.passes(20 * time.Second) {
+				terms <- Terms{Deadline: s.begin.Add(2 * time.Minute)}
+			}
+		}()
+		result, err := s.drain(Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, terms)
+		s.wantEnd(result, err, Result{Evicted: 1}, 20*time.Second)
+		if diff := cmp.Diff([]string{"20s evicted web with 30s"}, s.events); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWhatSomebodyElseDrainsIsOnlyWatched(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("web")
+		go func() {
+			if s.passes(30 * time.Second) {
+				_ = s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "web")
+			}
+		}()
+		result, err := s.drain(Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, nil)
+		s.wantEnd(result, err, Result{Ended: 1}, 30*time.Second)
+		if len(s.events) != 0 {
+			t.Errorf("events %v, want none", s.events)
+		}
+	})
+}
+
 // evictable is the fake with an eviction API.
 type evictable struct {
 	kubernetes.Interface
@@ -345,14 +379,14 @@ func (e evictions) RESTClient() rest.Interface {
 	}
 }
 
-func (s *stage) drain(terms Terms, changed <-chan Terms) (Result, error) {
+func (s *stage) drain(terms Terms, changed <-chan Terms) (*Result, error) {
 	return s.drainIn(s.Context(), terms, changed)
 }
 
 // drainIn is drain in a context that may end.
-func (s *stage) drainIn(ctx context.Context, terms Terms, changed <-chan Terms) (Result, error) {
+func (s *stage) drainIn(ctx context.Context, terms Terms, changed <-chan Terms) (*Result, error) {
 	terms.CordonedAt = s.begin
-	return s.drainer.Drain(ctx, Request{Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: s.log()})
+	return s.drainer.Drain(ctx, &Request{Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: s.log()})
 }
 
 // want checks what happened; refusals are counted, not listed.
@@ -377,9 +411,9 @@ func (s *stage) want(refused int, events ...string) {
 	}
 }
 
-func (s *stage) wantEnd(result Result, err error, want Result, after time.Duration) {
+func (s *stage) wantEnd(result *Result, err error, want Result, after time.Duration) {
 	s.Helper()
-	if diff := cmp.Diff(want, result); diff != "" || err != nil {
+	if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil {
 		s.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
 	if took := time.Since(s.begin).Round(time.Second); took != after {
@@ -447,7 +481,7 @@ func TestEachPodThatIsAskedToLeaveHasOneSpanHoweverOftenItIsAsked(t *testing.T) 
 			return budget(pod)
 		}
 		// As the controller calls it: within the span of a notice.
-		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), Request{
+		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), &Request{
 			Node: "node", Terms: Terms{CordonedAt: s.begin, Deadline: s.begin.Add(120 * time.Second)}, Log: s.log(),
 		})
 		if err != nil {
@@ -673,8 +707,8 @@ func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
 	})
 	d := &Drainer{Client: kube, Grace: -1}
 	deadline := time.Now().Add(200 * time.Millisecond)
-	result, err := d.Drain(t.Context(), Request{Node: "node", Terms: Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if diff := cmp.Diff(Result{Missed: []string{"all, which could not be listed"}}, result); diff != "" || err != nil {
+	result, err := d.Drain(t.Context(), &Request{Node: "node", Terms: Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if diff := cmp.Diff(Result{Missed: []string{"all, which could not be listed"}}, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil {
 		t.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
 	if time.Now().Before(deadline) {
@@ -692,11 +726,11 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 			time.Sleep(7 * time.Second)
 			cancel(cause)
 		}()
-		result, err := s.drainer.Drain(ctx, Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
+		result, err := s.drainer.Drain(ctx, &Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
 		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
 			t.Errorf("Drain = %v after %s", err, took)
 		}
-		if diff := cmp.Diff(Result{}, result); diff != "" {
+		if diff := cmp.Diff(Result{}, *result, cmpopts.IgnoreTypes(Record{})); diff != "" {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}
 	})
@@ -719,11 +753,11 @@ func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 				cause := errors.New("the process stops")
 				ctx, cancel := context.WithCancelCause(s.Context())
 				time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
-				result, err := s.drainer.Drain(ctx, Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
+				result, err := s.drainer.Drain(ctx, &Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
 				if took := time.Since(s.begin); !errors.Is(err, cause) || took != test.want {
 					t.Errorf("Drain = %v after %s, want %v after %s", err, took, cause, test.want)
 				}
-				if diff := cmp.Diff(test.result, result); diff != "" {
+				if diff := cmp.Diff(test.result, *result, cmpopts.IgnoreTypes(Record{})); diff != "" {
 					t.Errorf("result (-want +got):\n%s", diff)
 				}
 			})
@@ -820,7 +854,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 // gated gives the drainer a gate that lets in one request at a time, each for a
 // second, and is taken until open is called.
 func (s *stage) gated() (gate *pace.Gate, open func()) {
-	gate = pace.NewGate(1)
+	gate = pace.NewGate(1, 1)
 	s.drainer.Gate = gate
 	s.refuse = func(string) *metav1.Status {
 		time.Sleep(time.Second)
@@ -843,7 +877,7 @@ func TestOfNodesWithOneDeadlineOneIsEmptiedAfterTheOther(t *testing.T) {
 				s.pod(fmt.Sprintf("%s-%d", node, k), func(p *corev1.Pod) { p.Spec.NodeName = node })
 			}
 			drains.Go(func() {
-				result, err := s.drainer.Drain(s.Context(), Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()})
+				result, err := s.drainer.Drain(s.Context(), &Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()})
 				if err != nil || result.Evicted != 2 {
 					t.Errorf("%s: %+v, %v", node, result, err)
 				}
@@ -883,7 +917,7 @@ func TestWhatWasRefusedGoesBehindWhatWasNotTried(t *testing.T) {
 		var drains sync.WaitGroup
 		begin := func(node string) {
 			drains.Go(func() {
-				if _, err := s.drainer.Drain(s.Context(), Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()}); err != nil {
+				if _, err := s.drainer.Drain(s.Context(), &Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -933,7 +967,7 @@ func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
 		} {
 			o.Terms.CordonedAt, o.Log = s.begin, s.log()
 			drains.Go(func() {
-				if _, err := s.drainer.Drain(s.Context(), o); err != nil {
+				if _, err := s.drainer.Drain(s.Context(), &o); err != nil {
 					t.Error(err)
 				}
 			})

@@ -28,7 +28,7 @@ func ExampleDrainer_Drain() {
 		},
 	}
 	now := time.Now()
-	result, err := drainer.Drain(context.Background(), drain.Request{
+	result, err := drainer.Drain(context.Background(), &drain.Request{
 		Node:  "node-1",
 		Terms: drain.Terms{Deadline: now.Add(2 * time.Minute), IgnoreBudgets: true, CordonedAt: now.Add(-time.Minute)},
 	})

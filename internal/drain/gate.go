@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -21,7 +22,7 @@ func (r *run) startWatch(ctx context.Context) error {
 		return err
 	}
 	r.startSlot = release
-	go r.store.watch(ctx, r.drainer.Client, r.request.Node)
+	go r.store.watch(ctx, r.drainer, r.request.Node)
 	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(timeout, r.end())
 		if !time.Now().Before(until) {
@@ -43,36 +44,50 @@ func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err
 		if !end.IsZero() && !time.Now().Before(end) {
 			return nil, nil
 		}
-		waiting, stop := context.WithCancel(ctx)
-		if !end.IsZero() {
-			stop()
-			waiting, stop = context.WithDeadline(ctx, end)
-		}
+		granted := make(chan func(time.Duration), 1)
 		priority := pace.Priority{Deadline: r.request.Terms.Deadline, Rank: pace.Begin}
-		changed := make(chan struct{})
-		go func() {
-			defer close(changed)
-			for {
-				select {
-				case r.request.Terms = <-r.request.Changed:
-					if !r.request.Terms.Deadline.Equal(priority.Deadline) {
-						stop()
-					}
-				case <-waiting.Done():
-					return
-				}
-			}
-		}()
-		release, err := r.drainer.Gate.Enter(waiting, priority)
-		stop()
-		<-changed
+		withdraw := r.drainer.Gate.Line(priority, func(release func(time.Duration)) { granted <- release })
+		release, err := r.awaitSlot(ctx, granted, end)
+		if release == nil && !withdraw() {
+			release = <-granted
+		}
 		switch {
-		case err == nil:
+		case err != nil:
+			if release != nil {
+				release(0)
+			}
+			return nil, err
+		case release != nil:
 			return release, nil
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// awaitSlot returns what granted delivers, or nil at the end of the drain or when the deadline has changed, or the
+// cause of ctx.
+func (r *run) awaitSlot(
+	ctx context.Context, granted <-chan func(time.Duration), end time.Time,
+) (release func(time.Duration), err error) {
+	var alarm <-chan time.Time
+	if !end.IsZero() {
+		timer := time.NewTimer(time.Until(end))
+		defer timer.Stop()
+		alarm = timer.C
+	}
+	for deadline := r.request.Terms.Deadline; r.request.Terms.Deadline.Equal(deadline); {
+		select {
+		case release := <-granted:
+			return release, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-alarm:
+			return nil, nil
+		case r.request.Terms = <-r.request.Changed:
+		case reply := <-r.request.Asked:
+			reply <- Progress{Waits: []overview.Wait{atGate}}
+		}
+	}
+	return nil, nil
 }
 
 // releaseStartSlot releases the slot of startWatch, unless a request has taken it over.
@@ -99,47 +114,59 @@ func (r *run) takeSlot(p *podState) (release func(time.Duration)) {
 // A ticket is the place of a pod's next request at the gate. Which request that is, is decided
 // when it has a slot.
 type ticket struct {
-	priority pace.Priority
-	cancel   func()              // ends the wait; does nothing once that has ended
-	release  func(time.Duration) // of its slot; nil: it still waits
+	priority  pace.Priority
+	withdraw  func()              // ends the wait; does nothing once that has ended
+	withdrawn bool                // a slot that comes nevertheless is given back
+	release   func(time.Duration) // of its slot; nil: it still waits
 }
 
 // enqueue has a pod wait at the gate.
-func (r *run) enqueue(ctx context.Context, p *podState, priority pace.Priority) {
-	ctx, cancel := context.WithCancel(ctx)
-	t := &ticket{priority: priority, cancel: cancel}
+func (r *run) enqueue(p *podState, priority pace.Priority) {
+	t := &ticket{priority: priority}
 	p.ticket = t
 	r.pending[urgent(priority)]++
-	go func() {
-		defer cancel()
-		release, err := r.drainer.Gate.Enter(ctx, priority)
+	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
+	ended := func(release func(time.Duration)) {
 		posted := r.post(func() {
 			r.pending[urgent(priority)]--
-			switch {
-			case err != nil:
+			switch t.release = release; {
+			case release == nil:
 				p.ticket = nil
-			case p.departed:
-				release(0)
-			default:
-				t.release = release
+			case t.withdrawn:
+				p.dequeue()
 			}
 		})
-		if !posted && err == nil {
+		if !posted && release != nil {
 			release(0)
 		}
-	}()
+	}
+	withdraw := r.drainer.Gate.Line(priority, func(release func(time.Duration)) { go ended(release) })
+	t.withdraw = func() {
+		if withdraw() {
+			go ended(nil)
+		}
+	}
 }
 
 // dequeue takes a pod out of the gate: it needs no request now, or another priority. While it
 // waits for a slot its ticket is kept until the wait has ended.
 func (p *podState) dequeue() {
-	switch t := p.ticket; {
-	case t == nil:
-	case t.release == nil:
-		t.cancel()
-	default:
-		t.release(0)
-		p.ticket = nil
+	t := p.ticket
+	if t == nil {
+		return
+	}
+	if t.withdrawn = true; t.release == nil {
+		t.withdraw()
+		return
+	}
+	t.release(0)
+	p.ticket = nil
+}
+
+// dequeueAll takes all pods out of the gate.
+func (r *run) dequeueAll() {
+	for _, p := range r.pods {
+		p.dequeue()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
@@ -24,12 +25,11 @@ import (
 //
 // The error is the cause of ctx, or nil: whatever else fails is tried again. ErrMachineGone is no
 // error: it ends the drain.
-func (d *Drainer) Drain(ctx context.Context, request Request) (Result, error) {
+func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) {
 	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
 	defer cut()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	request.Log = cmp.Or(request.Log, slog.New(slog.DiscardHandler))
 	r := newRun(d, request)
 	defer r.close()
 	err := r.drain(ctx, calls)
@@ -39,7 +39,8 @@ func (d *Drainer) Drain(ctx context.Context, request Request) (Result, error) {
 			r.result.Lost = d.unlistedPods(calls, request.Node)
 		}
 	}
-	return r.result, err
+	result := r.result // without the pods and all else that r has
+	return &result, err
 }
 
 // run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines
@@ -71,16 +72,17 @@ type run struct {
 	startSlot func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 
 	nextProgress   time.Time                // when the log says next what the drain waits for; zero: not set yet
+	refusals       []overview.Refusal       // what has refused evictions
 	reportedCauses map[string]bool          // causes that Blocked was called for; nil: none
 	claims         map[claim]bool           // of the pods that have to leave; nil: none
 	mistakes       map[string]bool          // of annotations that the log has warned of; nil: none
 	spans          map[types.UID]trace.Span // of pods that were asked to leave; nil: none
 }
 
-func newRun(d *Drainer, request Request) *run {
-	return &run{
+func newRun(d *Drainer, request *Request) *run {
+	r := &run{
 		drainer:   d,
-		request:   request,
+		request:   *request,
 		started:   time.Now(),
 		store:     newPodStore(request.Rules),
 		pods:      map[types.UID]*podState{},
@@ -90,6 +92,8 @@ func newRun(d *Drainer, request Request) *run {
 		posted:    make(chan func()),
 		ended:     make(chan struct{}),
 	}
+	r.request.Log = cmp.Or(request.Log, slog.New(slog.DiscardHandler))
+	return r
 }
 
 // drain does what Drain says, except that it returns ErrMachineGone.
@@ -99,10 +103,15 @@ func (r *run) drain(ctx, calls context.Context) error {
 	}
 	defer r.endSpans(ctx)
 	inTime, err := r.awaitPods(ctx, calls)
+	if err == nil || errors.Is(err, ErrMachineGone) {
+		r.result.Record.PodsGone = time.Now()
+	}
 	r.result.Returned = r.newcomers.names()
 	if volumes := r.drainer.Volumes; inTime && volumes != nil && !r.result.Self {
 		ctx, span := trace.Begin(ctx, "await volumes")
+		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
+		r.result.Record.VolumesTook = time.Since(begun)
 		span.End(err, "left", r.result.Volumes)
 	}
 	return err
@@ -120,7 +129,7 @@ func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 		wake := r.end()
 		if r.store.synced() {
 			var done bool
-			wake, done = r.startDueRequests(ctx, calls, now)
+			wake, done = r.startDueRequests(calls, now)
 			r.releaseStartSlot()
 			if done {
 				r.countPods(nil)
@@ -129,6 +138,7 @@ func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 		}
 		wake = earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))
 		if err := r.sleep(ctx, wake); err != nil {
+			r.dequeueAll()
 			r.awaitInFlight()
 			if errors.Is(err, ErrMachineGone) {
 				r.countPods(&r.result.Lost)
@@ -142,7 +152,7 @@ func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 
 // startDueRequests starts the requests that are due. It returns when to look again (zero: when
 // something changes), and whether the drain is done with its pods.
-func (r *run) startDueRequests(ctx, calls context.Context, now time.Time) (wake time.Time, done bool) {
+func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.Time, done bool) {
 	front := r.refresh(now)
 	if front >= self { // no pod is waited for, or our own alone
 		if !r.idle() {
@@ -174,14 +184,14 @@ func (r *run) startDueRequests(ctx, calls context.Context, now time.Time) (wake 
 				return time.Time{}, true
 			}
 		}
-		wake = earlier(wake, r.advance(ctx, calls, pod, p, front, now))
+		wake = earlier(wake, r.advance(calls, pod, p, front, now))
 	}
 	return wake, false
 }
 
 // advance takes the next step with a pod: it starts a request, or waits at the gate for its
 // turn, or waits. It returns when to look again; zero: when something changes.
-func (r *run) advance(ctx, calls context.Context, pod *corev1.Pod, p *podState, front tier, now time.Time) time.Time {
+func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front tier, now time.Time) time.Time {
 	wake := earlier(p.reportAt(), p.changesAt(now))
 	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
@@ -201,7 +211,7 @@ func (r *run) advance(ctx, calls context.Context, pod *corev1.Pod, p *podState, 
 	}
 	switch {
 	case p.ticket == nil && r.pending[urgent(priority)] < maxPending:
-		r.enqueue(ctx, p, priority)
+		r.enqueue(p, priority)
 	case p.ticket != nil && !p.ticket.priority.Same(priority):
 		p.dequeue() // and enters again with the new priority
 	}
@@ -247,6 +257,8 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 		r.request.Terms = terms
 	case f := <-r.posted:
 		f()
+	case reply := <-r.request.Asked:
+		reply <- r.progress(time.Now())
 	}
 	return nil
 }
@@ -265,9 +277,7 @@ func (r *run) post(f func()) bool {
 func (r *run) close() {
 	close(r.ended)
 	r.releaseStartSlot()
-	for _, p := range r.pods {
-		p.dequeue()
-	}
+	r.dequeueAll()
 }
 
 // earlier returns the earlier of two times. A zero time means never.

@@ -200,7 +200,7 @@ func TestPodsOfTheFirstListHaveToLeaveAlsoWhereTheyTolerateTheCordon(t *testing.
 	play(t, func(s *stage) {
 		s.pod("tolerant", tolerant)
 		s.node.Cordoned = false
-		result, err := s.drainer.Drain(s.Context(), Request{Node: "node", NodeState: s.look, Terms: Terms{CordonedAt: s.begin.Add(-time.Hour)}})
+		result, err := s.drainer.Drain(s.Context(), &Request{Node: "node", NodeState: s.look, Terms: Terms{CordonedAt: s.begin.Add(-time.Hour)}})
 		if result.Evicted != 1 || err != nil {
 			t.Errorf("Drain = %+v, %v", result, err)
 		}

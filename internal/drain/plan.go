@@ -67,7 +67,7 @@ type step struct {
 //	the watch is behind                     | wait
 //	D - g - m is ahead, or there is no D:   |
 //	  a lower tier is still there           | wait
-//	  it leaves last                        | wait
+//	  it leaves last, or we are in reserve  | wait
 //	refused too recently                    | wait
 //	otherwise                               | evict with g
 //
@@ -140,7 +140,7 @@ func evict(p podState, front tier, terms Terms, now time.Time) step {
 	switch {
 	case !p.evictingSince.IsZero(), p.staleVersion != "":
 		return step{until: forceAt}
-	case early && (p.tier > front || p.tier == last):
+	case early && (p.tier > front || p.tier == last || terms.Reserve):
 		return step{until: latest}
 	case now.Before(p.retryAt):
 		return step{until: earlier(forceAt, p.retryAt)}

@@ -24,6 +24,29 @@ func TestNextStep(t *testing.T) {
 			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
+		"in reserve it is not asked before its last moment": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Reserve: true},
+			want: step{until: at(85)},
+		},
+		"and is evicted then": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(35), Reserve: true},
+			want: step{kind: stepEvict},
+		},
+		"or deleted, if it was refused before": {
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1}, terms: Terms{Deadline: at(35), Reserve: true},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
+		"in reserve without a deadline it is never asked": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Reserve: true},
+		},
+		"in reserve under patient terms it is asked at its last moment": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Patient: true, Reserve: true},
+			want: step{until: at(85)},
+		},
+		"in reserve a machine that stops already counts more": {
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true, Reserve: true},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
 		"or the one of the option": {
 			pod: podState{grace: 10 * s}, terms: Terms{Deadline: at(120)},
 			want: step{kind: stepEvict, grace: 10 * s},

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -41,35 +42,88 @@ func newPodStore(rules decision.Rules) *podStore {
 }
 
 // watch keeps the store up to date with the pods of a node until ctx ends.
-func (s *podStore) watch(ctx context.Context, client kube.Client, node string) {
-	pods := podsOf{client.CoreV1().Pods(metav1.NamespaceAll), onNode(node)}
+func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
+	pods := &podsOf{
+		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node,
+		watches: &d.watches, shareFrom: cmp.Or(d.ShareFrom, defaultShareFrom),
+	}
+	d.watches.enter()
+	defer d.watches.leave()
+	defer pods.end()
 	cache.NewReflectorWithOptions(kube.ListWatch(pods, pods), &corev1.Pod{}, s,
 		cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
 }
 
-// podsOf lists and watches the pods that a selector selects. It lists them first, as of
+// podsOf lists and watches the pods of a node, for one reflector. It lists them first, as of
 // now, which the API server answers from an index of its cache. For a watch that also lists
 // it would go through all pods of the cluster, for each node of a storm.
 type podsOf struct {
-	pods     typedcorev1.PodInterface
-	selector string
+	pods      typedcorev1.PodInterface
+	node      string
+	watches   *podWatches
+	shareFrom int
+
+	mu       sync.Mutex
+	ended    bool      // the reflector has ended, but for a list in progress
+	listed   bool      // nothing was watched since the last list
+	follower *follower // from before the list on; nil: there was no watch to share
 }
 
 // List implements [kube.Objects].
-func (p podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
+func (p *podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
+	done, err := p.watches.startOne(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return p.pods.List(ctx, metav1.ListOptions{FieldSelector: p.selector})
+	follower := p.watches.follow(p.node, p.shareFrom)
+	list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil || p.ended {
+		follower.Stop()
+		return list, err
+	}
+	p.follower.Stop() // of a list that nothing was watched from
+	p.listed, p.follower = true, follower
+	return list, nil
+}
+
+// end releases what the reflector would have watched.
+func (p *podsOf) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	p.follower.Stop()
 }
 
 // Watch implements [kube.Objects].
-func (p podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	opts.FieldSelector = p.selector
+func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	p.mu.Lock()
+	listed, follower := p.listed, p.follower
+	p.listed, p.follower = false, nil
+	p.mu.Unlock()
+	if follower != nil && follower.from(opts.ResourceVersion) {
+		return follower, nil
+	}
+	if listed {
+		if follower := p.watches.start(ctx, p.pods, p.node, p.shareFrom, opts); follower != nil {
+			return follower, nil
+		}
+	}
+	done, err := p.watches.startOne(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	opts.FieldSelector = onNode(p.node)
 	return p.pods.Watch(ctx, opts)
 }
 
 // IsWatchListSemanticsUnSupported makes a reflector list before it watches.
-func (podsOf) IsWatchListSemanticsUnSupported() bool { return true }
+func (*podsOf) IsWatchListSemanticsUnSupported() bool { return true }
 
 // onNode selects the pods of a node.
 func onNode(name string) string { return fields.OneTermEqualSelector("spec.nodeName", name).String() }
@@ -180,11 +234,17 @@ func (s *podStore) trimPod(obj any) (*corev1.Pod, error) {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
+	if slices.ContainsFunc(pod.Status.Conditions, isDisruption) {
+		small.Status.Conditions = disrupted
+	}
 	if toleratesCordon(pod) {
 		small.Spec.Tolerations = cordonTolerated
 	}
 	return small, nil
 }
+
+// disrupted is what trimPod keeps of the conditions of a pod, shared by all that have it.
+var disrupted = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
 
 // some returns the entries with these keys; nil: there are none. Values are cut to what no rule
 // compares with: an annotation may have 256 KiB.

@@ -60,7 +60,7 @@ func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, string) {
 	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(&log, nil))), d)
 	defer cancel()
 	store := newPodStore(decision.Rules{})
-	store.watch(ctx, client, "a")
+	store.watch(ctx, &Drainer{Client: client}, "a")
 	return store, log.String()
 }
 

@@ -11,6 +11,7 @@ import (
 
 // podState is what is known of a pod that has to leave, and what was tried with it.
 type podState struct {
+	name     string // with its namespace
 	tier     tier
 	grace    time.Duration // what the pod gets if there is time; see setGrace
 	ownGrace bool          // grace is the pod's own, so that requests need not name it
@@ -24,7 +25,6 @@ type podState struct {
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
 	localEnd time.Time // when its grace has passed by our clock; zero: it was stopping when first seen
-	departed bool      // it is gone
 
 	// Requests.
 	requested     bool      // it was asked to leave
@@ -50,7 +50,7 @@ type podState struct {
 // newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,
 // negative for the pod's own; ours is the pod that this program runs in. reconsider finds its turn.
 func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
-	p := &podState{option: grace, seen: now}
+	p := &podState{name: nameOf(pod), option: grace, seen: now}
 	p.setGrace(pod, Terms{})
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // An Answer is the API server's to a request for a pod.
@@ -20,6 +21,7 @@ type Answer struct {
 	Forced bool          // the request was to delete the pod, not to evict it
 	Grace  time.Duration // the grace of the request; zero: the pod's own
 	Err    error         // nil: the pod is on its way out, or was gone already
+	First  bool          // no request for the pod was accepted before
 	// Refusal says why an eviction was refused; empty for any other answer.
 	Refusal Refusal
 }
@@ -83,25 +85,25 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// causeOf returns who has refused an eviction, and why. cause is empty if the request has failed and
-// nobody has refused it.
-func causeOf(pod *corev1.Pod, err error) (cause, why string) {
+// causeOf returns who has refused an eviction, with its name, and why. The cause is [overview.Refused] if the
+// request has failed and nobody has refused it.
+func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string) {
 	switch refusalOf(err) {
 	case TwoBudgets:
-		return "two budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
+		return overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
 			"it stays until the deadline"
 	case Budget:
 		if name, says := budgetOf(err); name != "" {
 			name = pod.Namespace + "/" + name
-			return "budget " + name, "PodDisruptionBudget " + name + " " + says
+			return overview.Budget, name, "PodDisruptionBudget " + name + " " + says
 		}
-		return "budget", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
+		return overview.Budget, "", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
 	case Busy, Failed:
 	}
 	if name := webhookOf(err); name != "" {
-		return "webhook " + name, truncate(err.Error())
+		return overview.Webhook, name, truncate(err.Error())
 	}
-	return "", truncate(err.Error())
+	return overview.Refused, "", truncate(err.Error())
 }
 
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may

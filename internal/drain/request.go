@@ -82,6 +82,7 @@ func (r *run) startRequest(
 		p.endSurge()
 		r.newcomers.noteRequest(pod, p.replaces)
 	}
+	r.noteAsked(time.Now())
 	r.pending[c.urgent]++
 	r.inFlight++
 	r.beginSpan(ctx, pod)
@@ -165,7 +166,12 @@ func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
 		}).Do(ctx).Error()
 }
 
-func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) error {
+func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
+	if needsDisruption(pod) {
+		if s.version, err = r.setDisruption(ctx, pod, s.version); err != nil {
+			return err
+		}
+	}
 	return r.drainer.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, s))
 }
 
@@ -222,7 +228,10 @@ func (r *run) observe(c *call, err error) {
 	if r.drainer.Observe == nil {
 		return
 	}
-	a := Answer{Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err}
+	a := Answer{
+		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err,
+		First: !c.state.evicted && !c.state.forced,
+	}
 	if err != nil && c.step.kind == stepEvict {
 		a.Refusal = refusalOf(err)
 	}
@@ -262,7 +271,7 @@ func (r *run) failed(c *call, log *slog.Logger, err error, now time.Time) {
 		if refusal == TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
 		}
-		logRefusal(c, log, now)
+		r.logRefusal(c, log, now)
 	}
 }
 

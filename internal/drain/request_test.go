@@ -44,7 +44,7 @@ func (s *stage) requests() []string {
 // A rebalance recommendation comes before the spot warning, and other nodes in between.
 func TestWhatWaitsAtTheGateIsBroughtForwardWithItsDrain(t *testing.T) {
 	play(t, func(s *stage) {
-		s.drainer.Gate = pace.NewGate(1)
+		s.drainer.Gate = pace.NewGate(1, 1)
 		s.answers = each
 		for k := range 5 {
 			s.pod(fmt.Sprintf("calm%d", k), on("calm"))
@@ -58,7 +58,7 @@ func TestWhatWaitsAtTheGateIsBroughtForwardWithItsDrain(t *testing.T) {
 		} {
 			o.Terms.CordonedAt, o.Log = s.begin, s.log()
 			drains.Go(func() {
-				result, err := s.drainer.Drain(s.Context(), o)
+				result, err := s.drainer.Drain(s.Context(), &o)
 				if result.Evicted != 5 || err != nil {
 					t.Errorf("%s: %+v, %v", o.Node, result, err)
 				}
@@ -98,7 +98,7 @@ func TestAPodThatMustBeForcedDoesNotWaitBehindACrowd(t *testing.T) {
 	for name, refuse := range map[string]func(string) *metav1.Status{"asked before": budget, "never asked": nil} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
-				s.drainer.Gate = pace.NewGate(1)
+				s.drainer.Gate = pace.NewGate(1, 1)
 				s.refuse = refuse
 				s.pod("critical", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) }) // it waits for the other
 				s.pod("stuck", func(p *corev1.Pod) {
@@ -130,7 +130,7 @@ func TestAPodThatMustBeForcedDoesNotWaitBehindACrowd(t *testing.T) {
 
 func TestADeadlineThatIsPutOffForcesNothing(t *testing.T) {
 	play(t, func(s *stage) {
-		s.drainer.Gate = pace.NewGate(1)
+		s.drainer.Gate = pace.NewGate(1, 1)
 		s.pod("a")
 		s.refuse = func(pod string) *metav1.Status {
 			if time.Since(s.begin) > 200*time.Second {
@@ -205,7 +205,7 @@ func TestAPodThatMustBeForcedIsDeletedBesideAnEvictionThatHangs(t *testing.T) {
 
 func TestEvictionsThatHangHoldNobodyUpForLong(t *testing.T) {
 	play(t, func(s *stage) {
-		s.drainer.Gate = pace.NewGate(maxPending)
+		s.drainer.Gate = pace.NewGate(maxPending, maxPending)
 		for k := range maxPending {
 			s.pod(fmt.Sprintf("hangs-%02d", k))
 		}
@@ -249,7 +249,7 @@ func denial(code int32, reason metav1.StatusReason) *metav1.Status {
 
 func TestA429OfAWebhookIsTheBusinessOfItsPodAlone(t *testing.T) {
 	play(t, func(s *stage) {
-		s.drainer.Gate = pace.NewGate(1)
+		s.drainer.Gate = pace.NewGate(1, 1)
 		s.pod("guarded")
 		s.pod("other", on("other"))
 		s.refuse = func(pod string) *metav1.Status {
@@ -267,7 +267,7 @@ func TestA429OfAWebhookIsTheBusinessOfItsPodAlone(t *testing.T) {
 		}
 		go func() {
 			s.passes(100 * time.Millisecond)
-			result, err := s.drainer.Drain(s.Context(), Request{Node: "other", Log: s.log()})
+			result, err := s.drainer.Drain(s.Context(), &Request{Node: "other", Log: s.log()})
 			if took := time.Since(s.begin); result.Evicted != 1 || err != nil || took > time.Second {
 				s.Errorf("another node: %+v, %v after %s", result, err, took)
 			}

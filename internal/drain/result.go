@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A Result says how a drain ended. Each pod that had to leave is counted in exactly one of the
@@ -34,6 +35,20 @@ type Result struct {
 	Returned []string
 	Self     bool // the only pod left is the one of this program
 	Volumes  int  // volumes that were still attached at the deadline
+
+	Record Record
+}
+
+// A Record says what happened in a drain, for people.
+type Record struct {
+	// FirstAsked and LastAsked are when pods were asked to leave; zero: none was.
+	FirstAsked, LastAsked time.Time
+	PodsGone              time.Time     // when no pod was waited for any more
+	VolumesTook           time.Duration // how long volumes were waited for then
+	ForcedPods            []string      // the names of the Forced, sorted
+	// Kept is what has refused evictions, and what has kept pods to the end. What has kept most pods comes first, and
+	// some of it is left out if there is much.
+	Kept []overview.Refusal
 }
 
 // notListed takes the place of pods whose names are not known.
@@ -68,6 +83,7 @@ func (r *run) countPods(remaining *[]string) {
 			r.result.Unconfirmed = append(r.result.Unconfirmed, nameOf(pod))
 		case remaining != nil:
 			*remaining = append(*remaining, nameOf(pod))
+			r.countKept(pod, time.Now())
 		}
 	}
 	for uid, p := range r.pods {
@@ -75,17 +91,19 @@ func (r *run) countPods(remaining *[]string) {
 			r.departed[uid] = p
 		}
 	}
-	r.result.Surged = r.surged()
+	r.result.Surged, r.result.Record.Kept = r.surged(), r.sortedRefusals()
 	for _, p := range r.departed {
 		switch { // a request without an answer may have been accepted
 		case p.forced || p.deleting || p.unanswered && p.failed > 0:
 			r.result.Forced++
+			r.result.Record.ForcedPods = append(r.result.Record.ForcedPods, p.name)
 		case p.evicted || p.unanswered || !p.evictingSince.IsZero():
 			r.result.Evicted++
 		default:
 			r.result.Ended++
 		}
 	}
+	slices.Sort(r.result.Record.ForcedPods)
 }
 
 // Remaining lists the pods that have to leave a node, as namespace/name, sorted. Those of DaemonSets

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 const (
@@ -42,7 +44,8 @@ func (p podState) asked() bool {
 // surges reports whether the workload of a pod is to be asked for a replacement: its owner wants that, and
 // nobody has asked.
 func (p podState) surges(terms Terms) bool {
-	return p.tier == last && p.turn.Surges && !p.surge.tried && !p.requested && !p.asked() && terms.mode() != immediate
+	return p.tier == last && p.turn.Surges && !p.surge.tried && !p.requested && !p.asked() && terms.mode() != immediate &&
+		!terms.Reserve
 }
 
 // surgeBy returns until when a rollout is of use; zero: at any time.
@@ -115,16 +118,13 @@ func (p *podState) endSurge() {
 	}
 }
 
-// surgeCause is the cause that keeps pods whose replacement comes first.
-const surgeCause = "surge"
-
 // noteRollout notes that a pod waits for its replacement.
 func (p *podState) noteRollout(now time.Time) {
 	if p.surge.begun && p.tier == last && !p.asked() {
-		p.setBlock(surgeCause, "its Deployment is rolling out a replacement", now)
+		p.setBlock(overview.Surge, "", "its Deployment is rolling out a replacement", now)
 		return
 	}
-	p.blocks = slices.DeleteFunc(p.blocks, func(b block) bool { return b.cause == surgeCause })
+	p.dropBlock(overview.Surge)
 }
 
 // surged returns the names of the pods that have ended after their workload began to roll out a

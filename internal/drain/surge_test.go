@@ -40,11 +40,11 @@ func (s *stage) rollsOut(after, ready time.Duration, err error) {
 }
 
 // surgeLog drains and returns the result and what the log says of replacements.
-func (s *stage) surgeLog(terms Terms, changed <-chan Terms) (Result, string) {
+func (s *stage) surgeLog(terms Terms, changed <-chan Terms) (*Result, string) {
 	s.Helper()
 	var log bytes.Buffer
 	terms.CordonedAt = s.begin
-	result, err := s.drainer.Drain(s.Context(), Request{
+	result, err := s.drainer.Drain(s.Context(), &Request{
 		Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {

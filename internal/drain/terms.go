@@ -16,6 +16,9 @@ type Terms struct {
 	// Grace replaces the grace period of the pods, also that of [Drainer.Grace]; zero: it does not.
 	// Requests are in whole seconds.
 	Grace time.Duration
+	// Reserve: somebody else gets the pods off the node. A pod is asked to leave only at its last moment, and
+	// without a deadline never. It has no effect with IgnoreBudgets.
+	Reserve bool
 	// CordonedAt is when the node was last cordoned.
 	CordonedAt time.Time
 }

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A claim is the namespace and name of a PersistentVolumeClaim.
@@ -111,13 +113,25 @@ func (w *volumeWait) sleep(ctx context.Context, wake time.Time, changed <-chan s
 	case <-w.again:
 		w.again = nil
 	case w.owners = <-w.read:
-		w.run.reportCause(nil, "volumes", "volumes are still attached to the node: "+describe(attached, w.owners))
+		w.run.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+describe(attached, w.owners))
 	case <-changed:
 	case <-w.run.store.changed: // a pod that has come may use one of the volumes
 	case terms := <-w.run.request.Changed:
 		w.run.request.Terms = terms
+	case reply := <-w.run.request.Asked:
+		progress := w.run.progress(time.Now())
+		progress.Waits = []overview.Wait{w.wait(attached)}
+		reply <- progress
 	}
 	return nil
+}
+
+// wait says that volumes are waited for.
+func (w *volumeWait) wait(attached []string) overview.Wait {
+	return overview.Wait{
+		Cause: overview.Volume, Name: describe(attached, w.owners), Until: w.run.request.Terms.Deadline,
+		Why: "volumes are still attached to the node: " + describe(attached, w.owners),
+	}
 }
 
 // describe names volumes, with their claims if these are known.

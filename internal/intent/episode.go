@@ -67,6 +67,9 @@ func (i Intent) reopened(now time.Time) Intent {
 	i.Entries = pending
 	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
 	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
+	if !i.Replacement.Open() {
+		i.Replacement = Replacement{}
+	}
 	return i
 }
 

@@ -33,6 +33,15 @@ func (h Hook) Action() Hook {
 // Same reports whether both are the same lifecycle action.
 func (h Hook) Same(other Hook) bool { return h.Action() == other.Action() }
 
+// MayBe reports whether both are the same lifecycle action as far as is known: of one that a sweep has found the
+// token is not.
+func (h Hook) MayBe(other Hook) bool {
+	if h.Token == "" || other.Token == "" {
+		h.Token, other.Token = "", ""
+	}
+	return h.Same(other)
+}
+
 // withHook adds a hook, or what is known of it by now. Beyond MaxHooks it is left
 // out; see HasHook.
 func (i Intent) withHook(hook Hook) Intent {

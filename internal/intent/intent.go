@@ -42,6 +42,8 @@ type Intent struct {
 	// HeldBack is set while the node is not to be touched: too many others are out
 	// of use. The intent does not cordon it then.
 	HeldBack bool `json:"heldBack,omitempty"`
+	// Replacement is what has been done to have another instance ready before the drain.
+	Replacement Replacement `json:"replacement,omitzero"`
 	// Uncordoned is how often somebody else has uncordoned the node in the middle of
 	// the episode. It is cordoned again after the first time, and never after the second.
 	Uncordoned int `json:"uncordoned,omitempty"`
@@ -52,6 +54,9 @@ type Intent struct {
 	BootID string `json:"bootID,omitempty"`
 	// DrainedAt is when the pods were gone; zero before.
 	DrainedAt time.Time `json:"drainedAt,omitzero"`
+	// DelegatedAt is when Karpenter was asked to get the pods off the node, by deleting its NodeClaim; zero:
+	// it was not. That cannot be taken back: the drain stays Karpenter's, and the machine goes.
+	DelegatedAt time.Time `json:"delegatedAt,omitzero"`
 	// FinishedAt is when the hooks were completed too; zero before.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Outcome is how the drain ended; empty before FinishedAt.
@@ -167,6 +172,9 @@ func (i Intent) Urgent() bool {
 func (i Intent) DrainedForEnd() bool {
 	return i.Finished() && i.Outcome == Drained && i.EndsInstance()
 }
+
+// Delegated reports whether Karpenter was asked to get the pods off the node.
+func (i Intent) Delegated() bool { return !i.DelegatedAt.IsZero() }
 
 // Finished reports whether nothing is left to do.
 func (i Intent) Finished() bool { return !i.FinishedAt.IsZero() }

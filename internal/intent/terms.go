@@ -17,6 +17,8 @@ import (
 //	NotBefore     the earliest; one that begins at once wins
 //	Patient       only if all are that have a deadline; see [Intent.Terms]
 //	GraceSeconds  the shortest; one that sets none does not count
+//	ReplaceFirst  only if all ask for it; a notice that cannot wait never does
+//	By            the handler if one says so; see [Intent.DelegatedAt]
 type Terms struct {
 	// Rule is the name of the rule; empty: none of a policy, the options decide.
 	Rule string `json:"rule,omitempty"`
@@ -28,7 +30,20 @@ type Terms struct {
 	Patient bool `json:"patient,omitempty"`
 	// GraceSeconds replaces the termination grace period of the pods; zero: it does not.
 	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+	// ReplaceFirst: another instance stands ready before the node is drained.
+	ReplaceFirst bool `json:"replaceFirst,omitempty"`
+	// By is who gets the pods off a node of Karpenter's; empty: the option says.
+	By By `json:"by,omitempty"`
 }
+
+// By is who gets the pods off a node.
+type By string
+
+// Those who do.
+const (
+	ByHandler   By = "handler"
+	ByKarpenter By = "karpenter"
+)
 
 // Grace is what GraceSeconds says.
 func (t Terms) Grace() time.Duration { return time.Duration(t.GraceSeconds) * time.Second }
@@ -42,7 +57,12 @@ func (t Terms) join(more Terms) Terms {
 	}
 	earlier.CordonOnly = t.CordonOnly && more.CordonOnly
 	earlier.Patient = t.Patient && more.Patient
+	earlier.ReplaceFirst = t.ReplaceFirst && more.ReplaceFirst
 	earlier.GraceSeconds = cmp.Or(min(t.GraceSeconds, more.GraceSeconds), t.GraceSeconds, more.GraceSeconds)
+	earlier.By = cmp.Or(t.By, more.By)
+	if t.By == ByHandler || more.By == ByHandler {
+		earlier.By = ByHandler
+	}
 	return earlier
 }
 

@@ -12,7 +12,10 @@ import (
 
 // drawTerms are terms without the name of a rule: which of two names stays is a matter of order.
 func drawTerms(r *rand.Rand) Terms {
-	t := Terms{CordonOnly: r.IntN(2) == 0, Patient: r.IntN(2) == 0, GraceSeconds: int64(r.IntN(3)) * 10}
+	t := Terms{
+		CordonOnly: r.IntN(2) == 0, Patient: r.IntN(2) == 0, GraceSeconds: int64(r.IntN(3)) * 10, ReplaceFirst: r.IntN(2) == 0,
+	}
+	t.By = []By{"", ByHandler, ByKarpenter}[r.IntN(3)]
 	if k := r.IntN(4); k > 0 {
 		t.NotBefore = time.Date(2026, 11, 20, k, 0, 0, 0, time.UTC)
 	}
@@ -23,7 +26,8 @@ func drawTerms(r *rand.Rand) Terms {
 func weaker(t, than Terms) bool {
 	later := than.NotBefore.IsZero() || !t.NotBefore.IsZero() && !t.NotBefore.Before(than.NotBefore)
 	longer := t.GraceSeconds == 0 || than.GraceSeconds > 0 && t.GraceSeconds >= than.GraceSeconds
-	return (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && later && longer
+	own := t.By != ByHandler || than.By == ByHandler
+	return own && (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && (t.ReplaceFirst || !than.ReplaceFirst) && later && longer
 }
 
 func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
@@ -43,7 +47,8 @@ func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
 		}
 		// Nothing stronger than need be: each part is that of one of the two.
 		if both.NotBefore != a.NotBefore && both.NotBefore != b.NotBefore || both.GraceSeconds != a.GraceSeconds && both.GraceSeconds != b.GraceSeconds ||
-			both.CordonOnly != (a.CordonOnly && b.CordonOnly) || both.Patient != (a.Patient && b.Patient) {
+			both.By != a.By && both.By != b.By || both.CordonOnly != (a.CordonOnly && b.CordonOnly) || both.Patient != (a.Patient && b.Patient) ||
+			both.ReplaceFirst != (a.ReplaceFirst && b.ReplaceFirst) {
 			t.Fatalf("%+v and %+v are %+v", a, b, both)
 		}
 	}

@@ -70,6 +70,15 @@ func Accesses(lease string, events bool) []Access {
 	return all
 }
 
+// Disrupting is the right to say of a Job's pod, before it is deleted, that it is disrupted. A handler works
+// without it.
+func Disrupting() []Access { return []Access{{Resource: "pods", Subresource: "status", Verb: "patch"}} }
+
+// Conditions is the right to say on a node how far its drain is. A handler works without it.
+func Conditions() []Access {
+	return []Access{{Resource: "nodes", Subresource: "status", Verb: "patch"}}
+}
+
 // Surging are the further rights that a handler needs which begins rollouts of Deployments.
 func Surging() []Access {
 	const apps = "apps"
@@ -77,6 +86,25 @@ func Surging() []Access {
 		{Group: apps, Resource: "replicasets", Verb: "get"},
 		{Group: apps, Resource: "deployments", Verb: "get"},
 		{Group: apps, Resource: "deployments", Verb: "patch"},
+	}
+}
+
+// LoadBalancers are the further rights of a handler that waits for load balancers. Without them it does not wait.
+func LoadBalancers() []Access {
+	const elb, bindings = "elbv2.k8s.aws", "targetgroupbindings"
+	return []Access{
+		{Group: elb, Resource: bindings, Verb: "list"},
+		{Group: elb, Resource: bindings, Verb: "watch"},
+	}
+}
+
+// Delegating are the further rights that a handler needs which has Karpenter drain its nodes.
+func Delegating() []Access {
+	const karpenter = "karpenter.sh"
+	return []Access{
+		{Group: karpenter, Resource: "nodeclaims", Verb: "get"},
+		{Group: karpenter, Resource: "nodeclaims", Verb: "patch"},
+		{Group: karpenter, Resource: "nodeclaims", Verb: "delete"},
 	}
 }
 

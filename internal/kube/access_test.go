@@ -3,6 +3,7 @@ package kube
 import (
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,21 +15,21 @@ import (
 func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
 	granted := grantedBy(t, "../../deploy/manifests/node-termination-handler.yaml")
 	checked := map[string]bool{"list poddisruptionbudgets.policy": true} // for doctor and what-if: the handler works without
-	for _, a := range Accesses("node-termination-handler", true) {
+	for _, a := range slices.Concat(Accesses("node-termination-handler", true), Disrupting(), Conditions(), LoadBalancers()) {
 		checked[a.String()] = true
 	}
 	if diff := cmp.Diff(granted, checked); diff != "" {
 		t.Errorf("rights (-granted +checked):\n%s", diff)
 	}
-	// A release with all options has those for rollouts besides.
+	// A release with all options has those for rollouts and NodeClaims besides.
 	all := grantedBy(t, "../../e2e/helm/testdata/golden/everything.yaml")
 	maps.DeleteFunc(all, func(right string, _ bool) bool { return granted[right] })
-	surging := map[string]bool{}
-	for _, a := range Surging() {
-		surging[a.String()] = true
+	byOption := map[string]bool{}
+	for _, a := range append(Surging(), Delegating()...) {
+		byOption[a.String()] = true
 	}
-	if diff := cmp.Diff(all, surging); diff != "" {
-		t.Errorf("rights for rollouts (-granted +checked):\n%s", diff)
+	if diff := cmp.Diff(all, byOption); diff != "" {
+		t.Errorf("rights by option (-granted +checked):\n%s", diff)
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -18,7 +21,13 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-const userAgent = "node-termination-handler"
+const (
+	userAgent = "node-termination-handler"
+
+	// As client-go dials.
+	dialTimeout = 30 * time.Second
+	keepAlive   = 30 * time.Second
+)
 
 // Client has the API groups that this program uses. [Clients] implement it, and so does
 // a clientset of client-go, also its fake. It may be used concurrently.
@@ -45,8 +54,9 @@ type Clients struct {
 	authentication typedauthenticationv1.AuthenticationV1Interface
 }
 
-// New returns clients that share one connection and one rate limit: config.QPS, none if
-// that is negative. It changes config.
+// New returns clients that share their connections and one rate limit: config.QPS, none if
+// that is negative. Only that of Leases has a connection of its own, and no limit: a lease must
+// be renewed in time, whatever else is in flight. New changes config.
 func New(config *rest.Config) (*Clients, error) {
 	config.UserAgent = userAgent
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -57,6 +67,7 @@ func New(config *rest.Config) (*Clients, error) {
 	var c Clients
 	connection, err := rest.HTTPClientFor(config)
 	if err == nil {
+		connection = staying(connection)
 		c.core, err = typedcorev1.NewForConfigAndClient(config, connection)
 	}
 	if err == nil {
@@ -66,7 +77,7 @@ func New(config *rest.Config) (*Clients, error) {
 		c.storage, err = typedstoragev1.NewForConfigAndClient(config, connection)
 	}
 	if err == nil {
-		c.coordination, err = typedcoordinationv1.NewForConfigAndClient(config, connection)
+		c.coordination, err = newLeases(config)
 	}
 	if err == nil {
 		c.authorization, err = typedauthorizationv1.NewForConfigAndClient(config, connection)
@@ -81,6 +92,27 @@ func New(config *rest.Config) (*Clients, error) {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	return &c, nil
+}
+
+func newLeases(config *rest.Config) (typedcoordinationv1.CoordinationV1Interface, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.RateLimiter = -1, nil
+	if config.Dial == nil { // client-go shares connections between configurations that dial the same way
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	}
+	connection, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return typedcoordinationv1.NewForConfigAndClient(config, staying(connection))
+}
+
+// staying returns a client that follows no redirect. The API server passes on that of a pod behind its proxy, and
+// client-go would send the credentials along, to any host.
+func staying(connection *http.Client) *http.Client {
+	c := *connection // it may be that of all programs
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &c
 }
 
 // CoreV1 implements Client, as the methods below do.

@@ -80,7 +80,7 @@ func ListWatch[L runtime.Object](client any, objects Objects[L]) cache.ListerWat
 			err := starts.Wait(ctx, pace.Priority{})
 			var started watch.Interface
 			if err == nil {
-				started, err = start(ctx, objects, opts)
+				started, err = StartWatch(ctx, objects, opts)
 			}
 			if err != nil && ctx.Err() != nil {
 				return nil, io.EOF // the informer ends, which is no error to log
@@ -90,7 +90,9 @@ func ListWatch[L runtime.Object](client any, objects Objects[L]) cache.ListerWat
 	}, client)
 }
 
-func start[L runtime.Object](
+// StartWatch starts a watch. It is to be answered within 10 s, and then lives as long as its context, or until it is
+// stopped.
+func StartWatch[L runtime.Object](
 	ctx context.Context, objects Objects[L], opts metav1.ListOptions,
 ) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

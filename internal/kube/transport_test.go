@@ -36,7 +36,7 @@ func TestAnAPIServerWithTooMuchToDoIsLeftAloneAndCordonsGoFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate := pace.NewGate(1)
+				gate := pace.NewGate(1, 1)
 				server := Backpressure(gate)(roundTrip(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {test.retryAfter}}, Body: io.NopCloser(strings.NewReader(test.body))}, nil
 				}))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,15 +16,21 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The timing of the lease. A leader that was killed is followed within leaseDuration
-// plus two retry periods. One that is cut off stops acting at renewDeadline, before
-// anybody can take over. One that stops in order releases the lease and is followed at
-// the next retry: client-go's jitter makes each candidate retry after 1 to 2.2 times
-// retryPeriod, and a change of leaders may take two seconds.
+// The timing of the lease. A leader that cannot renew it stops before another replica can take it, whatever happens
+// to its requests: it stops actAfter the renew time that it has written last. No replica takes the lease before it has
+// seen the same renew time for leaseDuration. It may miss a change by a second, because client-go compares renew times
+// by the second. So 0.6 s are left to stop in. client-go alone would count from the answer, which may come
+// seconds later.
+//
+// A request has requestTimeout, so that a second one can be answered in time. A leader that was killed is followed
+// within leaseDuration and two retries: client-go's jitter makes each candidate retry after 1 to 2.2 times
+// retryPeriod. One that stops in order releases the lease and is followed at the next retry.
 const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 750 * time.Millisecond
+	leaseDuration  = 8 * time.Second // whole seconds, as the Lease has it
+	actAfter       = 6400 * time.Millisecond
+	renewDeadline  = 7 * time.Second // client-go's, which ends later than actAfter
+	requestTimeout = 3 * time.Second
+	retryPeriod    = 400 * time.Millisecond
 )
 
 // ErrLost is the cause of the context of a leader that no longer leads.
@@ -35,20 +42,29 @@ type Elector struct {
 	Namespace string
 	Name      string
 	Identity  string // of this replica; no other may have it
-	Log       *slog.Logger
+	// Labels are those that the Lease has while this replica holds it. Others that it has stay.
+	Labels map[string]string
+	Log    *slog.Logger
 	// Observe, if it is not nil, is called with the outcome of each request about the
-	// lease. There is about one a second. That the lease does not exist is no error.
+	// lease. There are about two a second. That the lease does not exist is no error.
 	Observe func(error)
+	// NewLeader, if it is not nil, is called with the identity of who holds the lease, whenever this replica sees
+	// another one there; empty: nobody holds it. It may be called while lead runs.
+	NewLeader func(identity string)
 }
 
-// observedLock calls observe with the outcome of each request.
-type observedLock struct {
+// boundedLock bounds each request by requestTimeout, calls observe with its outcome, and remembers the last renew time
+// that was written.
+type boundedLock struct {
 	resourcelock.Interface
 	observe func(error)
+	renewed atomic.Pointer[time.Time] // nil: never
 }
 
 // Get implements resourcelock.Interface.
-func (l observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *boundedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	record, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
 		l.observe(nil)
@@ -59,17 +75,42 @@ func (l observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionReco
 }
 
 // Create implements resourcelock.Interface.
-func (l observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	err := l.Interface.Create(ctx, record)
+func (l *boundedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(ctx, record, l.Interface.Create)
+}
+
+// Update implements resourcelock.Interface.
+func (l *boundedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(ctx, record, l.Interface.Update)
+}
+
+func (l *boundedLock) write(
+	ctx context.Context, record resourcelock.LeaderElectionRecord,
+	do func(context.Context, resourcelock.LeaderElectionRecord) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := do(ctx, record)
+	if err == nil {
+		l.renewed.Store(&record.RenewTime.Time)
+	}
 	l.observe(err)
 	return err
 }
 
-// Update implements resourcelock.Interface.
-func (l observedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	err := l.Interface.Update(ctx, record)
-	l.observe(err)
-	return err
+// awaitLoss returns when the lease may be somebody else's soon, or when ended is closed.
+func (l *boundedLock) awaitLoss(ended <-chan struct{}) {
+	for {
+		left := actAfter - time.Since(*l.renewed.Load())
+		if left <= 0 {
+			return
+		}
+		select {
+		case <-ended:
+			return
+		case <-time.After(left):
+		}
+	}
 }
 
 // Run calls lead whenever this replica holds the lease, until ctx ends or lead
@@ -102,6 +143,7 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(acquired) },
 			OnStoppedLeading: func() {},
+			OnNewLeader:      e.NewLeader,
 		},
 	})
 	if err != nil {
@@ -125,31 +167,32 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 	leading, stopLeading := context.WithCancelCause(ctx)
 	defer stopLeading(nil)
 	go func() {
-		<-ended
+		lock.awaitLoss(ended)
 		stopLeading(ErrLost)
 	}()
 	err = lead(leading)
-	select {
-	case <-ended:
-		return ErrLost
-	default:
-	}
+	lost := errors.Is(context.Cause(leading), ErrLost)
 	stopElecting()
 	<-ended
+	if lost {
+		return ErrLost
+	}
 	e.release(ctx, lock)
 	return err
 }
 
-func (e Elector) lock() resourcelock.Interface {
+func (e Elector) lock() *boundedLock {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
 		Client:     e.Client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
+		Labels:     e.Labels,
 	}
-	if e.Observe == nil {
-		return lock
+	observe := e.Observe
+	if observe == nil {
+		observe = func(error) {}
 	}
-	return observedLock{lock, e.Observe}
+	return &boundedLock{Interface: lock, observe: observe}
 }
 
 // release releases the lease if this replica holds it, so that the next leader need

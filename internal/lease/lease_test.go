@@ -75,3 +75,22 @@ func TestALeaseIsTakenByOurClockWhateverThatOfItsHolderSays(t *testing.T) {
 		})
 	}
 }
+
+// The Lease of an earlier release has no labels, or those of others.
+func TestALeaseThatIsTakenGetsTheLabels(t *testing.T) {
+	for name, there := range map[string]map[string]string{"no labels": nil, "others": {"port": "1", "theirs": "stays"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				leases := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns", Labels: there}}).CoordinationV1()
+				elector := Elector{
+					Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Labels: map[string]string{"port": "9092"}, Log: slog.New(slog.DiscardHandler),
+				}
+				_ = elector.Run(t.Context(), func(context.Context) error { return nil })
+				lease, err := leases.Leases("ns").Get(t.Context(), "lease", metav1.GetOptions{})
+				if err != nil || lease.Labels["port"] != "9092" || lease.Labels["theirs"] != there["theirs"] {
+					t.Errorf("the labels are %v, %v", lease.Labels, err)
+				}
+			})
+		})
+	}
+}

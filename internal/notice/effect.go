@@ -59,6 +59,17 @@ var eventEffects = map[string]Effect{
 // EffectOfEvent is the effect of a scheduled event with this code, as EC2 lists it.
 func EffectOfEvent(code string) Effect { return eventEffects[code] }
 
+// EffectOf is the effect of a scheduled change by its code, whether AWS Health, EC2 or the instance
+// metadata has told it. The codes of one are not those of another with another effect.
+func EffectOf(code string) Effect {
+	for _, known := range []map[string]Effect{effects, eventEffects, codes} {
+		if effect, ok := known[code]; ok {
+			return effect
+		}
+	}
+	return Unclear
+}
+
 // effectOf is the effect of a scheduled change with this code.
 func effectOf(code string) Effect { return effects[code] }
 

@@ -2,6 +2,7 @@ package notice
 
 import (
 	"strings"
+	"unicode"
 )
 
 // aliases are other names of the kinds, as spelling leaves them: what people say,
@@ -33,6 +34,21 @@ var aliases = map[Kind][]string{
 // Names are the kind's name, and its others; the first of these is the shortest that people say.
 func (k Kind) Names() []string {
 	return append([]string{k.String()}, aliases[k]...)
+}
+
+// Dashed is the kind's name in small letters, with dashes between its words, as a policy file and the label of
+// a node have it.
+func (k Kind) Dashed() string {
+	var b strings.Builder
+	name := k.String()
+	for at, r := range name {
+		startsWord := unicode.IsUpper(r) && at+1 < len(name) && unicode.IsLower(rune(name[at+1]))
+		if at > 0 && startsWord {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
 // KindNamed is the kind that people mean by a name, in any case, with dashes,

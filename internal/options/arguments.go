@@ -14,6 +14,8 @@ import (
 // Termination Handler does (-workers 5), as it has its flags from the package flag of the
 // standard library.
 //
+// A short name of one letter is written out: -o json becomes --output=json, and so does -ojson.
+//
 // The values of flags are not checked.
 func NormaliseArgs(flags *pflag.FlagSet, args []string) (normal []string, wrong Problems) {
 	for len(args) > 0 {
@@ -28,6 +30,11 @@ func NormaliseArgs(flags *pflag.FlagSet, args []string) (normal []string, wrong 
 		}
 		name, text, hasText := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
 		f := flags.Lookup(name)
+		if f == nil && !strings.HasPrefix(arg, "--") {
+			if s, value, inWord := short(flags, arg[1:]); s != nil {
+				f, name, text, hasText = s, s.Name, value, inWord
+			}
+		}
 		switch next := first(args); {
 		case f == nil:
 			wrong = append(wrong, unknown(flags, name))
@@ -50,6 +57,18 @@ func NormaliseArgs(flags *pflag.FlagSet, args []string) (normal []string, wrong 
 		}
 	}
 	return normal, wrong
+}
+
+// short returns the flag with a short name, nil if there is none, and the value that follows in the same word.
+func short(flags *pflag.FlagSet, word string) (f *pflag.Flag, text string, hasText bool) {
+	if f = flags.ShorthandLookup(word[:1]); f == nil || word == f.Shorthand {
+		return f, "", false
+	}
+	text, hasEqual := strings.CutPrefix(word[1:], "=")
+	if f.NoOptDefVal != "" && !hasEqual {
+		return nil, "", false // -wo is two flags in one word, which no other command here takes
+	}
+	return f, text, true
 }
 
 func first(args []string) string {

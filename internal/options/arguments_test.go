@@ -28,6 +28,15 @@ func TestArgumentsAreRewrittenForPflag(t *testing.T) {
 		{name: "help", args: []string{"-h"}, normal: []string{"-h"}},
 		{name: "the end of the options", args: []string{"-dry-run", "--", "-workers"}, normal: []string{"--dry-run", "--", "-workers"}},
 		{
+			name: "short names", args: []string{"-w", "-o", "json", "-ojson", "-o=json", "-w=false"},
+			normal: []string{"--watch", "--output=json", "--output=json", "--output=json", "--watch=false"},
+		},
+		{
+			name: "short names that there are not", args: []string{"-x=1", "-wo", "json"},
+			wrong: []string{"--x: there is no such option", "--wo: there is no such option"},
+		},
+		{name: "a short name without its value", args: []string{"-o"}, wrong: []string{"output: --output is the last word and has no value"}},
+		{
 			name: "a boolean in two words", args: []string{"--dry-run", "false", "--workers=5"}, normal: []string{"--workers=5"},
 			wrong: []string{"dry-run: --dry-run false is two words: write --dry-run=false"},
 		},
@@ -49,6 +58,8 @@ func TestArgumentsAreRewrittenForPflag(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 			Register(flags)
+			flags.StringP("output", "o", "", "")
+			flags.BoolP("watch", "w", false, "")
 			normal, wrong := NormaliseArgs(flags, tt.args)
 			var words []string
 			for _, m := range wrong {

@@ -151,6 +151,13 @@ func chartObjects(texts schema) []chartValue {
 				"what is missing.",
 		},
 		{
+			path: "rbac.viewers", schema: anyList, def: "[]",
+			words: "Subjects of RBAC that may see what the handler does, by kubectl nth status and report: a list of users, " +
+				"groups and ServiceAccounts. They get the rights to list nodes, to get the Lease, and to get pods/proxy in " +
+				"the namespace of the release, which reaches each HTTP port of its pods: give the handler a namespace of its " +
+				"own. Default: nobody.",
+		},
+		{
 			path: "admissionPolicy.create", schema: anyBool, def: "true",
 			words: "Create ValidatingAdmissionPolicies, which limit what the ServiceAccount may change to what the " +
 				"handler changes and, in IMDS mode, to the node of the pod. There are none on Kubernetes 1.29, and none " +

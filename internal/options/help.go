@@ -32,7 +32,7 @@ func WriteHelp(w io.Writer, flags *pflag.FlagSet) {
 func (o *Option) help() string {
 	var b strings.Builder
 	b.WriteString(o.sentence())
-	if o.NoEffect == "" && o.value.kind != kindBool {
+	if o.NoEffect == "" && o.value.allowed != anyBoolean {
 		fmt.Fprintf(&b, " Takes %s.", o.value.allowed)
 	}
 	switch {

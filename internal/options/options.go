@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
@@ -63,7 +64,7 @@ type Options struct {
 	TaintNode                bool
 	TaintEffect              corev1.TaintEffect
 	OutOfServiceTaint        bool
-	ExcludeFromLoadBalancers bool
+	ExcludeFromLoadBalancers decision.Exclusion
 	NodeGracePeriod          time.Duration // bounds a drain whose notice has no deadline
 	PolicyFile               string        // a path; empty: none
 
@@ -71,6 +72,7 @@ type Options struct {
 	IgnoreDaemonSets bool
 	PodGracePeriod   time.Duration // negative: each pod's own; never 0
 	SurgeSingletons  bool
+	DrainByKarpenter bool
 
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration // since the hook began; for HeartbeatInterval > 0 alone
@@ -94,11 +96,13 @@ type Options struct {
 	JSONLogging bool
 
 	PrometheusServer bool
-	PrometheusPort   int // 0: any that is free, as for ProbesPort
+	PrometheusPort   int  // 0: any that is free, as for ProbesPort
+	StatusPage       bool // on PrometheusPort
 	ProbesServer     bool
 	ProbesPort       int
 	ProbesPath       string
 
+	NodeConditions   bool
 	EmitEvents       bool
 	EventAnnotations map[string]string
 

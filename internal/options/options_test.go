@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
@@ -60,16 +61,18 @@ func defaults() *Options {
 		IgnoreDaemonSets:  true,
 		PodGracePeriod:    -1,
 		SweepInterval:     30 * time.Second,
-		KubeQPS:           500,
+		KubeQPS:           -1,
 		KubeBurst:         1000,
 		LeaderElect:       true,
 		LeaseName:         "node-termination-handler",
 		LogLevel:          slog.LevelInfo,
 		PrometheusServer:  true,
 		PrometheusPort:    9092,
+		StatusPage:        true,
 		ProbesServer:      true,
 		ProbesPort:        8080,
 		ProbesPath:        "/healthz",
+		NodeConditions:    true,
 		EmitEvents:        true,
 		WebhookHeaders:    map[string]string{"Content-type": "application/json"},
 		WebhookPhases:     []webhook.Phase{webhook.PhaseReceived},
@@ -131,7 +134,9 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "taint-effect", text: "PreferNoSchedule", set: func(c *Options) { c.TaintEffect = corev1.TaintEffectPreferNoSchedule }},
 		{flag: "taint-effect", text: "noexecute", set: func(c *Options) { c.TaintEffect = corev1.TaintEffectNoExecute }},
 		{flag: "enable-out-of-service-taint", text: "true", set: func(c *Options) { c.OutOfServiceTaint = true }},
-		{flag: "exclude-from-load-balancers", text: "true", set: func(c *Options) { c.ExcludeFromLoadBalancers = true }},
+		{flag: "exclude-from-load-balancers", text: "true", set: func(c *Options) { c.ExcludeFromLoadBalancers = decision.ExcludeAll }},
+		{flag: "exclude-from-load-balancers", text: "0", set: func(c *Options) { c.ExcludeFromLoadBalancers = decision.ExcludeNone }},
+		{flag: "exclude-from-load-balancers", text: "Auto", set: func(*Options) {}, unchanged: true},
 		{flag: "node-termination-grace-period", text: "600", set: func(c *Options) { c.NodeGracePeriod = 10 * time.Minute }},
 		{flag: "max-unready-nodes", text: "12", set: func(c *Options) { c.MaxUnready = intstr.FromInt(12) }},
 		{flag: "max-unready-nodes", text: "07%", set: func(c *Options) { c.MaxUnready = intstr.FromString("7%") }},
@@ -139,6 +144,7 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "ignore-daemon-sets", text: "false", set: func(c *Options) { c.IgnoreDaemonSets = false }},
 		{flag: "pod-termination-grace-period", text: "30", set: func(c *Options) { c.PodGracePeriod = 30 * time.Second }},
 		{flag: "pod-termination-grace-period", text: "-7", set: func(*Options) {}},
+		{flag: "drain-by-karpenter", text: "true", set: func(c *Options) { c.DrainByKarpenter = true }},
 		{flag: "surge-singletons", text: "true", set: func(c *Options) { c.SurgeSingletons = true }},
 		{flag: "heartbeat-interval", text: "30", set: func(c *Options) { c.HeartbeatInterval, c.HeartbeatUntil = 30*time.Second, 48*time.Hour }},
 		{flag: "heartbeat-interval", text: "-1", set: func(*Options) {}, unchanged: true},
@@ -168,9 +174,11 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "json-logging", text: "true", set: func(c *Options) { c.JSONLogging = true }},
 		{flag: "enable-prometheus-server", text: "false", set: func(c *Options) { c.PrometheusServer = false }},
 		{flag: "prometheus-server-port", text: "0", set: func(c *Options) { c.PrometheusPort = 0 }},
+		{flag: "status-page", text: "false", set: func(c *Options) { c.StatusPage = false }},
 		{flag: "enable-probes-server", text: "false", set: func(c *Options) { c.ProbesServer = false }},
 		{flag: "probes-server-port", text: "65535", set: func(c *Options) { c.ProbesPort = 65535 }},
 		{flag: "probes-server-endpoint", text: "/live/now", set: func(c *Options) { c.ProbesPath = "/live/now" }},
+		{flag: "node-conditions", text: "false", set: func(c *Options) { c.NodeConditions = false }},
 		{flag: "emit-kubernetes-events", text: "false", set: func(c *Options) { c.EmitEvents = false }},
 		{flag: "kubernetes-events-extra-annotations", text: "example.com/Team=a=b, stage=", set: func(c *Options) {
 			c.EventAnnotations = map[string]string{"example.com/Team": "a=b", "stage": ""}

@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 const (
@@ -13,10 +15,9 @@ const (
 	// seconds do.
 	week = 7 * 24 * 60 * 60
 
-	// 500 nodes of 10 pods ask for some 6,000 writes at once: 10 seconds at this
-	// rate, of the 120 that a spot warning leaves. It is there to stop a loop gone
-	// wild, not to protect the API server, which has priority and fairness.
-	defaultQPS   = "500"
+	// The number of requests in flight follows the answers of the API server, which has priority and fairness. A rate
+	// as well would be the limit in the largest storms: 5,000 nodes of ten pods are 70,000 requests.
+	defaultQPS   = "-1"
 	defaultBurst = "1000"
 )
 
@@ -172,10 +173,12 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"exclude-from-load-balancers", "EXCLUDE_FROM_LOAD_BALANCERS", "excludeFromLoadBalancers"},
-			Group: groupNode, Default: "false",
-			value: boolean(&c.ExcludeFromLoadBalancers),
+			Group: groupNode, Default: "auto",
+			value: booleanOr(&c.ExcludeFromLoadBalancers, "auto",
+				decision.ExcludeEnding, decision.ExcludeAll, decision.ExcludeNone),
 			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers to the node, so that " +
-				"load balancers stop sending it traffic.",
+				"load balancers stop sending it traffic: true for each node that is cordoned, auto for those whose machine " +
+				"ends (docs/load-balancers.md).",
 		},
 		{
 			Names: Names{"node-termination-grace-period", "NODE_TERMINATION_GRACE_PERIOD", "nodeTerminationGracePeriod"},
@@ -229,6 +232,16 @@ func (c *Options) drainOptions() []Option {
 				"node-termination-handler/leave: surged. The handler begins a rollout of the Deployment. Without a " +
 				"replacement in time the pod leaves at its last moment. Needs the rights to get ReplicaSets and to get " +
 				"and patch Deployments, which the chart grants with this option.",
+		},
+		{
+			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"},
+			Group: groupPods, Mode: QueueMode, Default: "false",
+			value: boolean(&c.DrainByKarpenter),
+			Help: "Have Karpenter drain its own nodes: the handler gives the NodeClaim the deadline and deletes it, and " +
+				"Karpenter makes a replacement while the pods still run. If Karpenter does not begin within seconds, the " +
+				"handler drains the node. Pods leave by Karpenter's rules, not by the handler's. A rule of the policy file " +
+				"can say by: handler. Needs the rights to get, patch and delete NodeClaims, which the chart grants with " +
+				"this option.",
 		},
 
 		{

@@ -37,7 +37,8 @@ func (c *Options) processOptions() []Option {
 			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"},
 			Group: groupKube, Default: defaultQPS, Owner: OfProcess,
 			value: rate(&c.KubeQPS),
-			Help:  "Maximum rate of requests to the API server, per second. Negative: no limit.",
+			Help: "Maximum rate of requests to the API server, per second. Negative: no limit but that of requests in flight, " +
+				"which follows the answers of the API server.",
 		},
 		{
 			Names: Names{"kube-api-burst", "KUBE_API_BURST", "kubeApiBurst"},
@@ -109,6 +110,13 @@ func (c *Options) processOptions() []Option {
 			Help:  "Port of the metrics. 0: any free port.",
 		},
 		{
+			Names: Names{"status-page", "STATUS_PAGE", "statusPage"},
+			Group: groupLogs, Default: "true", Owner: OfProcess,
+			value: boolean(&c.StatusPage),
+			Help: "Serve a page about drains in progress and of the last day, at / on the port of the metrics. It is " +
+				"read-only.",
+		},
+		{
 			Names: Names{"enable-probes-server", "ENABLE_PROBES_SERVER", ""},
 			Group: groupLogs, Default: "true", Owner: OfProcess,
 			value: boolean(&c.ProbesServer),
@@ -127,6 +135,13 @@ func (c *Options) processOptions() []Option {
 			Help:  "Path of the liveness probe. The path of the readiness probe is always /readyz.",
 		},
 
+		{
+			Names: Names{"node-conditions", "NODE_CONDITIONS", "nodeConditions"},
+			Group: groupEvents, Default: "true",
+			value: boolean(&c.NodeConditions),
+			Help: "Say on each node how far its drain is, by the conditions DrainInProgress, Drained and " +
+				"MaintenancePlanned.",
+		},
 		{
 			Names: Names{"emit-kubernetes-events", "EMIT_KUBERNETES_EVENTS", "emitKubernetesEvents"},
 			Group: groupEvents, Default: "true",

@@ -43,9 +43,12 @@ func noValue(k kind) value {
 	return value{kind: k, schema: schema{}, set: func(string) error { return nil }}
 }
 
+// anyBoolean is what boolean takes, in words.
+const anyBoolean = "true or false"
+
 func boolean(p *bool) value {
 	looks := schema{"type": "boolean"}
-	return value{kind: kindBool, allowed: "true or false", schema: looks, set: func(text string) error {
+	return value{kind: kindBool, allowed: anyBoolean, schema: looks, set: func(text string) error {
 		b, err := strconv.ParseBool(text)
 		if err != nil {
 			return errors.New("is neither true nor false")
@@ -53,6 +56,30 @@ func boolean(p *bool) value {
 		*p = b
 		return nil
 	}}
+}
+
+// booleanOr takes what boolean takes, and a word besides.
+func booleanOr[T any](p *T, word string, forWord, forTrue, forFalse T) value {
+	var b bool
+	v := boolean(&b)
+	set := v.set
+	v.allowed = word + ", " + v.allowed
+	v.schema = schema{"anyOf": []schema{v.schema, {"const": word}}}
+	v.set = func(text string) error {
+		if strings.EqualFold(text, word) {
+			*p = forWord
+			return nil
+		}
+		if set(text) != nil {
+			return fmt.Errorf("is neither true nor false nor %s", word)
+		}
+		*p = forFalse
+		if b {
+			*p = forTrue
+		}
+		return nil
+	}
+	return v
 }
 
 // not takes what boolean takes, and stores the opposite.

@@ -17,7 +17,7 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 		most := rapid.IntRange(1, 5).Draw(rt, "most")
 		classes := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 30).Draw(rt, "classes")
 		synctest.Test(t, func(t *testing.T) {
-			g := NewGate(most)
+			g := NewGate(most, most)
 			var mu sync.Mutex
 			inside, peak := 0, 0
 			var order []int
@@ -63,7 +63,7 @@ func TestAGateLetsInNoMoreThanItsBoundAndTheMostUrgentFirst(t *testing.T) {
 
 func TestLowPriorityCallsGetAnEighthOfTheSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(16)
+		g := NewGate(16, 16)
 		entered := func(p Priority) (leaves []func(time.Duration)) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -104,7 +104,7 @@ func TestLowPriorityCallsGetAnEighthOfTheSlots(t *testing.T) {
 
 func TestABusyServerGetsNoCallForAWhileAndThenHalfAsMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(4)
+		g := NewGate(4, 4)
 		var leaves []func(time.Duration)
 		for range 4 {
 			leave, err := g.Enter(t.Context(), Priority{})
@@ -148,7 +148,7 @@ func TestNoAnswerClosesAGateForLongerThanAFewSeconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := NewGate(4)
+				g := NewGate(4, 4)
 				tell(g, time.Hour)
 				begin := time.Now()
 				leave, err := g.Enter(t.Context(), Priority{Class: Foremost})
@@ -166,7 +166,7 @@ func TestNoAnswerClosesAGateForLongerThanAFewSeconds(t *testing.T) {
 
 func TestACallOfAHigherClassThanAllInsideNeedNotWaitForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(1)
+		g := NewGate(1, 1)
 		enters := func(class int) (leave func(time.Duration), entered bool) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -200,7 +200,7 @@ func TestACallOfAHigherClassThanAllInsideNeedNotWaitForThem(t *testing.T) {
 
 func TestAGateOpensAgainAsCallsGoWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(8)
+		g := NewGate(8, 8)
 		for range 10 {
 			leave, _ := g.Enter(t.Context(), Priority{})
 			leave(time.Second)
@@ -217,7 +217,7 @@ func TestAGateOpensAgainAsCallsGoWell(t *testing.T) {
 
 func TestACallerThatStopsWaitingAtAGateTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(1)
+		g := NewGate(1, 1)
 		leave, _ := g.Enter(t.Context(), Priority{})
 		cause := errors.New("lease lost")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -240,4 +240,70 @@ func TestANilGateIsOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	leave(time.Hour)
+}
+
+// work has n callers make calls of that length, one after another, until the time is over, and returns the widest bound.
+func work(t *testing.T, g *Gate, n int, call, lasts time.Duration) (widest int) {
+	t.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	until := time.Now().Add(lasts)
+	for range n {
+		all.Go(func() {
+			for time.Now().Before(until) {
+				leave, err := g.Enter(t.Context(), Priority{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(call)
+				bound := g.Bound()
+				mu.Lock()
+				widest = max(widest, bound)
+				mu.Unlock()
+				leave(0)
+			}
+		})
+	}
+	all.Wait()
+	return widest
+}
+
+func TestAGateWidensWhileAnswersAreFast(t *testing.T) {
+	for name, test := range map[string]struct {
+		callers int
+		call    time.Duration
+		want    int
+	}{
+		"fast answers":              {600, 20 * time.Millisecond, 256},
+		"slow answers":              {600, 400 * time.Millisecond, 64},
+		"answers in between":        {600, 150 * time.Millisecond, 64},
+		"few callers, nobody waits": {60, 20 * time.Millisecond, 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if got := work(t, NewGate(64, 256), test.callers, test.call, 20*time.Second); got != test.want {
+					t.Errorf("the bound became %d, want %d", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAGateIsNarrowAgainWhenAnswersBecomeSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(64, 256)
+		if wide := work(t, g, 600, 20*time.Millisecond, 20*time.Second); wide != 256 {
+			t.Fatalf("the bound became %d", wide)
+		}
+		work(t, g, 600, time.Second, 5*time.Minute)
+		if bound := g.Bound(); bound != 64 {
+			t.Errorf("the bound is %d after minutes of slow answers", bound)
+		}
+		leave, _ := g.Enter(t.Context(), Priority{})
+		leave(time.Second)
+		if bound := g.Bound(); bound != 32 {
+			t.Errorf("the bound is %d when the server is too busy", bound)
+		}
+	})
 }

@@ -123,70 +123,102 @@ func (l *Limiter) take(now time.Time) {
 	l.due = l.due.Add(l.interval)
 }
 
-// line is where callers wait, in the order of their priorities.
+// line is where callers wait, in the order of their priorities. Nobody runs while they wait: whoever changes what the
+// first one waits for, or has left the line, calls serve.
 type line struct {
 	mu      sync.Mutex // also guards the type that embeds line
 	waiting queue
 	arrived uint64
+	alarm   *time.Timer // calls serve when the first is to look again; nil: nobody has waited for a time so far
 }
 
-// wait returns nil when the caller has what it waits for, or the cause of ctx. It calls
-// tryAcquire with mu held, and only for the first of the line. tryAcquire takes what the
-// caller waits for and returns 0 or less, or returns when to look again.
-func (l *line) wait(ctx context.Context, p Priority, tryAcquire func(now time.Time) time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	w := &waiter{priority: p, arrival: l.arrived, first: make(chan struct{}, 1)}
-	l.arrived++
-	heap.Push(&l.waiting, w)
-	// Only the first of the line sleeps until a time. Who leaves the line wakes the next.
-	defer func() {
-		heap.Remove(&l.waiting, w.place)
-		l.wakeFirst()
-	}()
-	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		wait := forever
-		if w.place == 0 {
-			if wait = tryAcquire(time.Now()); wait <= 0 {
-				return nil
-			}
-		}
-		timer := time.NewTimer(wait)
-		l.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-w.first:
-		}
-		timer.Stop()
-		l.mu.Lock()
-	}
-}
-
-// wakeFirst lets the first of the line look again. The caller holds mu.
-func (l *line) wakeFirst() {
-	if len(l.waiting) > 0 {
-		l.waiting[0].wake()
-	}
-}
-
+// waiter is somebody in the line.
 type waiter struct {
 	priority Priority
-	arrival  uint64
-	place    int           // in the heap, which keeps it up to date
-	first    chan struct{} // has a value when the waiter has become the first
+	// tryAcquire takes what is waited for and returns 0 or less, or returns when to look again. It is called with mu
+	// held, and only for the first of the line.
+	tryAcquire func(now time.Time) time.Duration
+	// acquired is called then, with mu held: it must not block.
+	acquired func()
+	// over reports whether nobody waits any more, although the waiter is still in the line; nil: that cannot be.
+	over func() bool
+
+	arrival uint64
+	place   int // in the heap, which keeps it up to date; -1: not in it any more
 }
 
-// wake never blocks: a waiter that was woken twice looks once.
-func (w *waiter) wake() {
-	select {
-	case w.first <- struct{}{}:
-	default:
+// join puts a waiter in the line. The caller holds mu.
+func (l *line) join(w *waiter) {
+	w.arrival = l.arrived
+	l.arrived++
+	heap.Push(&l.waiting, w)
+	l.serve()
+}
+
+// withdraw takes a waiter out of the line. It returns false if the waiter has what it waited for. The caller holds mu.
+func (l *line) withdraw(w *waiter) bool {
+	if w.place < 0 {
+		return false
 	}
+	heap.Remove(&l.waiting, w.place)
+	l.serve()
+	return true
+}
+
+// serve gives the first of the line what it waits for, then the next, until one has to wait. The caller holds mu.
+func (l *line) serve() {
+	wait := forever
+	for len(l.waiting) > 0 {
+		w := l.waiting[0]
+		if w.over == nil || !w.over() {
+			if wait = w.tryAcquire(time.Now()); wait > 0 {
+				break
+			}
+			heap.Pop(&l.waiting)
+			w.acquired()
+		} else {
+			heap.Pop(&l.waiting)
+		}
+	}
+	switch {
+	case len(l.waiting) == 0 || wait == forever:
+		if l.alarm != nil {
+			l.alarm.Stop()
+		}
+	case l.alarm == nil:
+		l.alarm = time.AfterFunc(wait, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.serve()
+		})
+	default:
+		l.alarm.Reset(wait)
+	}
+}
+
+// wait returns nil when tryAcquire has taken what the caller waits for, or the cause of ctx.
+func (l *line) wait(ctx context.Context, p Priority, tryAcquire func(now time.Time) time.Duration) error {
+	has, turn := false, make(chan struct{})
+	w := &waiter{
+		priority: p, tryAcquire: tryAcquire,
+		acquired: func() { has = true; close(turn) },
+		over:     func() bool { return ctx.Err() != nil },
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.join(w); w.place >= 0 {
+		l.mu.Unlock()
+		select {
+		case <-turn:
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		l.withdraw(w)
+	}
+	if !has {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // queue is a heap of waiters, the most urgent one first.
@@ -216,5 +248,6 @@ func (q *queue) Pop() any {
 	w := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
+	w.place = -1
 	return w
 }

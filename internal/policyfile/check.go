@@ -79,11 +79,18 @@ func (rule *nodeRule) check(r *reader, w *written) {
 			p.refuse(r, key, "has no effect, because none of the rule's kinds can wait; kinds that can: %s", kindsThat(canWait))
 		}
 	}
-	if p.has("wait") && !p.has("limit") {
-		p.refuse(r, "wait", "has no effect without limit")
+	if p.has("first") && !slices.ContainsFunc(about, decision.Replaceable) {
+		p.refuse(r, "first", "has no effect, because none of the rule's kinds leaves the time; kinds that do: %s",
+			kindsThat(decision.Replaceable))
+	}
+	if p.has("wait") && !p.has("limit") && !p.has("first") {
+		p.refuse(r, "wait", "has no effect without limit or first")
 	}
 	if p.has("within") && rule.window != "" && w.window(rule.window) == nil {
 		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
+	}
+	if p.has("grace") && p.says("by", string(decision.ByKarpenter)) {
+		p.refuse(r, "grace", "has no effect with by: karpenter, which gives each pod its own grace period")
 	}
 	rule.checkEffort(r)
 }
@@ -97,9 +104,9 @@ func (rule *nodeRule) checkEffort(r *reader) {
 	var idle []string
 	switch rule.Do {
 	case decision.Ignoring, decision.Notifying:
-		idle = []string{"at", "within", "force", "grace", "limit", "wait"}
+		idle = []string{"at", "within", "force", "grace", "by", "limit", "first", "wait"}
 	case decision.Cordoning:
-		idle = []string{"force", "grace"}
+		idle = []string{"force", "grace", "by", "first"}
 	case decision.Draining:
 	}
 	for _, key := range idle {
@@ -296,12 +303,23 @@ func (rule *nodeRule) warn(r *reader) {
 	var urgent []string
 	for _, k := range rule.Kinds {
 		if !canWait(k) {
-			urgent = append(urgent, dashed(k))
+			urgent = append(urgent, k.Dashed())
 		}
 	}
 	for _, key := range []string{"within", "limit"} {
 		if rule.place.has(key) && len(urgent) > 0 {
 			rule.place.refuse(r, key, "has no effect on %s, which cannot wait", strings.Join(urgent, ", "))
+		}
+	}
+	if rule.place.has("first") {
+		var others []string
+		for _, k := range rule.Kinds {
+			if !decision.Replaceable(k) {
+				others = append(others, k.Dashed())
+			}
+		}
+		if len(others) > 0 {
+			rule.place.refuse(r, "first", "has no effect on %s", strings.Join(others, ", "))
 		}
 	}
 }

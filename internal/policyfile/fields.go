@@ -124,15 +124,28 @@ func (rule *nodeRule) value() value {
 			false, duration(&rule.Grace),
 		},
 		{
+			"by", "Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and " +
+				"then Karpenter's rules count for the pods. Default: karpenter with that option, else handler.", false,
+			oneOf(&rule.By, drainer(decision.ByHandler), drainer(decision.ByKarpenter)),
+		},
+		{
 			"limit", "How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are " +
 				"about minutes. Default: no limit but that of the option max-unready-nodes.", false, limit(&rule.Limit),
 		},
 		{
-			"wait", "How long the limit holds a drain back at most, such as 2h. Needs limit. Default: as long as the " +
-				"drain can wait.", false, duration(&rule.Limit.Wait),
+			"first", "replacement: another instance of the node's Auto Scaling group stands ready before the drain begins. " +
+				"Needs a kind that leaves the time: " + kindsThat(decision.Replaceable) + ". Default: no replacement is " +
+				"waited for.", false, oneOf(&rule.ReplaceFirst, choice[bool]{"replacement", true}),
+		},
+		{
+			"wait", "How long the limit holds a drain back at most, and how long a replacement is waited for, such as 2h. " +
+				"Needs limit or first. Default: as long as the drain can wait; for a replacement 15m.",
+			false, duration(&rule.Limit.Wait),
 		},
 	})
 }
+
+func drainer(by decision.By) choice[decision.By] { return choice[decision.By]{string(by), by} }
 
 func limit(l *decision.Limit) value {
 	var where place

@@ -32,7 +32,8 @@ type Follower struct {
 	log   *slog.Logger
 	valid func(bool)
 
-	now atomic.Pointer[inForce]
+	now     atomic.Pointer[inForce]
+	problem atomic.Pointer[string] // what is wrong with the file; nil: nothing
 	// The rest is Run's.
 	tried   string    // hash of the content that was read last
 	bad     bool      // the content that was read last is wrong
@@ -69,6 +70,17 @@ func (f *Follower) Rules() *decision.Rules {
 		return &decision.Rules{}
 	}
 	return &f.now.Load().rules
+}
+
+// Problem says what is wrong with the file of now, whose rules do not count; empty: nothing, or f is nil.
+func (f *Follower) Problem() string {
+	if f == nil {
+		return ""
+	}
+	if problem := f.problem.Load(); problem != nil {
+		return *problem
+	}
+	return ""
 }
 
 // Changed returns a channel that is closed when other rules come into force. Call it before Rules, and
@@ -113,9 +125,11 @@ func (f *Follower) look() {
 	if err := f.take(data); err != nil {
 		f.log.Error("the policy file is wrong: the rules of before stay in force",
 			"file", f.path, "hash", short(f.tried), "inForce", short(f.now.Load().hash), "error", inLog(err))
+		f.problem.Store(new("it is wrong: " + inLog(err).Error()))
 		f.valid(false)
 		return
 	}
+	f.problem.Store(nil)
 	if wasBad {
 		f.log.Info("the policy file is right again", f.inForce()...)
 	}
@@ -133,6 +147,7 @@ func (f *Follower) miss(err error) {
 	f.told = true
 	f.log.Error("the policy file cannot be read: the rules of before stay in force",
 		"file", f.path, "inForce", short(f.now.Load().hash), "error", err)
+	f.problem.Store(new("it cannot be read: " + err.Error()))
 	f.valid(false)
 }
 

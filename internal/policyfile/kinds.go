@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -14,26 +13,12 @@ func kinds() []notice.Kind {
 	return slices.DeleteFunc(slices.Clone(notice.Kinds), func(k notice.Kind) bool { return k == notice.ASGLaunch })
 }
 
-// dashed is the name of a kind in small letters, with dashes between its words.
-func dashed(k notice.Kind) string {
-	var b strings.Builder
-	name := k.String()
-	for at, r := range name {
-		startsWord := unicode.IsUpper(r) && at+1 < len(name) && unicode.IsLower(rune(name[at+1]))
-		if at > 0 && startsWord {
-			b.WriteByte('-')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
-}
-
 // kindsThat names the kinds of which that is true.
 func kindsThat(is func(notice.Kind) bool) string {
 	var all []string
 	for _, k := range kinds() {
 		if is(k) {
-			all = append(all, dashed(k))
+			all = append(all, k.Dashed())
 		}
 	}
 	return strings.Join(all, ", ")
@@ -54,7 +39,7 @@ func canWait(k notice.Kind) bool { return !k.Urgent() && k != notice.InstanceImp
 func kind(p *notice.Kind) value {
 	var names []string
 	for _, k := range kinds() {
-		names = append(names, dashed(k))
+		names = append(names, k.Dashed())
 	}
 	for _, k := range kinds() { // what editors offer first comes first
 		for _, name := range k.Names() {

@@ -34,7 +34,7 @@ line 3, column 7: the file has the alias *a: aliases are not allowed`},
 		{"a key of the options", "version: 1\nrules: []\ncordonOnly: true\n", `line 2, column 1: rules: there is no such key; allowed: version, windows, nodes, pods, tests
 line 3, column 1: cordonOnly: there is no such key; allowed: version, windows, nodes, pods, tests`},
 		{"a key that is a list", "version: 1\n[a]: 1\n", `line 2, column 1: the file has a list as a key, and keys are texts`},
-		{"a key that merges", "version: 1\nnodes: [{<<: {do: drain}, name: a, do: drain}]\n", `line 2, column 10: nodes[0].<<: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, limit, wait`},
+		{"a key that merges", "version: 1\nnodes: [{<<: {do: drain}, name: a, do: drain}]\n", `line 2, column 10: nodes[0].<<: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, by, limit, first, wait`},
 		{"a key that comes twice", "version: 1\nnodes: []\nnodes: []\n", `line 3, column 1: nodes: is given twice, the first time in line 2`},
 		{"lists that are none", "version: 1\nnodes: {}\npods: 5\ntests: yes\nwindows: []\n", `line 2, column 8: nodes: is a map, and has to be a list
 line 3, column 7: pods: is 5, and has to be a list
@@ -45,9 +45,9 @@ line 3, column 8: pods[0]: is a list, and has to be a map of keys and values
 line 4, column 9: tests[0]: is "a", and has to be a map of keys and values
 line 5, column 14: windows.n: is empty, and has to be a map of keys and values`},
 		{"typing errors", "version: 1\nnodes:\n  - {nam: a, do: drian, kind: [sport], force: Never}\n", `line 3, column 5: nodes[0].name: is missing: the name of the rule, which no other rule for nodes has
-line 3, column 6: nodes[0].nam: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, limit, wait; did you mean name?
+line 3, column 6: nodes[0].nam: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, by, limit, first, wait; did you mean name?
 line 3, column 18: nodes[0].do: "drian" is none of them; allowed: ignore, notify, cordon, drain; did you mean drain?
-line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, limit, wait; did you mean kinds?
+line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, by, limit, first, wait; did you mean kinds?
 line 3, column 47: nodes[0].force: "Never" is none of them; allowed: deadline, never; did you mean never?`},
 		{"names", "version: 1\nnodes:\n  - {name: A, do: drain}\n  - {name: drain, do: drain}\n  - {name: b, do: drain}\n  - {name: b, do: drain}\n" +
 			"pods:\n  - {name: none, leave: now}\n  - {name: c, leave: now}\n  - {name: c, leave: now}\n", `line 3, column 12: nodes[0].name: "A" is not a name; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
@@ -89,12 +89,15 @@ line 3, column 62: nodes[0].wait: "0s" is less than a second; allowed: a duratio
 line 3, column 49: nodes[0].limit.per: "a b" is not the key of a label; allowed: the key of a label`},
 		{"a limit of more than all", rule("limit: {nodes: 101%}"), `line 3, column 41: nodes[0].limit.nodes: is "101%"; allowed: 1 to 100000, or 1% to 100%`},
 		{"a limit that is a number", rule("limit: 2"), `line 3, column 33: nodes[0].limit: is 2, and has to be a map of keys and values`},
-		{"wait without a limit", rule("wait: 2h"), `line 3, column 32: nodes[0].wait: has no effect without limit`},
+		{"wait without a limit", rule("wait: 2h"), `line 3, column 32: nodes[0].wait: has no effect without limit or first`},
 		{"what is ignored is not drained", "version: 1\nnodes: [{name: a, kinds: health, do: ignore, at: start-5m, force: never, grace: 5s, limit: {nodes: 1}, wait: 5m}]\n", `line 2, column 50: nodes[0].at: has no effect with do: ignore
 line 2, column 67: nodes[0].force: has no effect with do: ignore
 line 2, column 81: nodes[0].grace: has no effect with do: ignore
 line 2, column 92: nodes[0].limit: has no effect with do: ignore
 line 2, column 110: nodes[0].wait: has no effect with do: ignore`},
+		{"nobody drains by halves", rule("by: somebody"), `line 3, column 30: nodes[0].by: "somebody" is none of them; allowed: handler, karpenter`},
+		{"a grace period that Karpenter does not know", rule("by: karpenter, grace: 5s"), `line 3, column 48: nodes[0].grace: has no effect with by: karpenter, which gives each pod its own grace period`},
+		{"what is cordoned is not drained by anybody", "version: 1\nnodes: [{name: a, do: cordon, by: karpenter}]\n", `line 2, column 35: nodes[0].by: has no effect with do: cordon`},
 		{"what is cordoned is not drained", "version: 1\nnodes: [{name: a, do: cordon, force: deadline, grace: 5s}]\n", `line 2, column 38: nodes[0].force: has no effect with do: cordon
 line 2, column 55: nodes[0].grace: has no effect with do: cordon`},
 		{"everything is ignored", "version: 1\nnodes: [{name: a, do: ignore}]\n", `line 2, column 23: nodes[0].do: ignores every notice about every node: give the rule kinds or nodes`},

@@ -49,7 +49,7 @@ func TestAFileIsTheRulesThatItSays(t *testing.T) {
 					{Key: "gpu", Operator: decision.DoesNotExist}, {Key: "team", Operator: decision.In, Values: []string{"batch"}},
 				}},
 				Do: decision.Draining, Before: 30 * time.Minute, Within: nights, Patient: true, Grace: time.Minute,
-				Limit: decision.Limit{Nodes: "2", Per: "topology.kubernetes.io/zone", Wait: 2 * time.Hour},
+				Limit: decision.Limit{Nodes: "2", Per: "topology.kubernetes.io/zone", Wait: 2 * time.Hour}, By: decision.ByHandler,
 			},
 			{
 				Name: "gpu", Kinds: []notice.Kind{notice.RebalanceRecommendation},

@@ -17,23 +17,8 @@ func TestSchemaIsWhatTheFieldsSay(t *testing.T) {
 }
 
 func TestTheDocHasTheKeysOfTheSchema(t *testing.T) {
-	const page = "../../docs/policy.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc := string(text)
 	nodes, pods := Keys()
-	for name, table := range map[string]string{"nodes": nodes, "pods": pods} {
-		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
-		head, rest, ok := strings.Cut(doc, begin)
-		_, tail, also := strings.Cut(rest, end)
-		if !ok || !also {
-			t.Fatalf("%s has no place for the table of %s", page, name)
-		}
-		doc = head + begin + "\n" + table + "\n" + end + tail
-	}
-	golden.Compare(t, page, doc)
+	golden.ComparePage(t, "../../docs/policy.md", map[string]string{"nodes": nodes, "pods": pods})
 }
 
 func compiled(t *testing.T) *jsonschema.Schema {
@@ -93,7 +78,7 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		"nodes: [{do: drain}]", "nodes: [{name: a}]", "nodes: [{name: A, do: drain}]", "nodes: [{name: a, do: drian}]",
 		"nodes: [{name: " + strings.Repeat("a", 41) + ", do: drain}]",
 		rule("kind: spot"), rule("kinds: []"), rule("codes: []"), rule("nodes: ''"), rule("nodes: {a: b}"), rule("at: 30m"), rule("at: start-30"),
-		rule("force: sometimes"), rule("grace: 60"), rule("grace: 5 minutes"), rule("limit: 2"), rule("limit: {per: a}"),
+		rule("force: sometimes"), rule("grace: 60"), rule("grace: 5 minutes"), rule("limit: 2"), rule("by: somebody"), rule("limit: {per: a}"),
 		rule("limit: {nodes: 0}"), rule("limit: {nodes: 101%}"), rule("limit: {nodes: 1, wait: 2h}"),
 		"windows: {n: {from: '22:00'}}", "windows: {n: {from: '24:00', to: '24:00'}}", "windows: {Night: {from: '22:00', to: '24:00'}}",
 		"windows: {n: {from: '2:00', to: '24:00'}}", "windows: {n: {from: '22:00', to: '24:00', days: [monday]}}",

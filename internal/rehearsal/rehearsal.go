@@ -44,7 +44,8 @@ type Snapshot struct {
 	pods       map[string][]*corev1.Pod // by node
 	size       map[workload]int         // number of pods
 	budgets    map[string][]policyv1.PodDisruptionBudget
-	budgetsErr error // why the budgets could not be read; nil if they were
+	targets    []service // whose pods are targets of load balancers themselves
+	budgetsErr error     // why the budgets could not be read; nil if they were
 }
 
 // Read lists the pods of one node, and the budgets and pods of their namespaces.
@@ -169,6 +170,7 @@ func (v *Snapshot) Run(r Request) *Report {
 			report.SingleReplica = append(report.SingleReplica, w.namespace+"/"+w.name)
 		}
 	}
+	report.isCut = v.isCut
 	slices.Sort(report.SingleReplica)
 	return report
 }

@@ -25,6 +25,8 @@ type Report struct {
 	// SingleReplica are the workloads whose only pod has to leave: they are down until the
 	// next one is ready. By namespace/name, sorted.
 	SingleReplica []string
+
+	isCut func(drain.PodOutcome) bool // see Snapshot.isCut; nil: none is
 }
 
 // A Summary counts the pods of a report that would have to leave.
@@ -221,6 +223,9 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		if f.Turn.Surges && r.Surge {
 			parts = append(parts, "sooner, if its Deployment can roll out a replacement first")
 		}
+	}
+	if r.isCut != nil && r.isCut(f) {
+		parts = append(parts, cutTargets)
 	}
 	if f.Turn.Mistake != "" {
 		parts = append(parts, f.Turn.Mistake)

@@ -73,7 +73,12 @@ const (
 	CallOff        StepKind = "call-off"        // after somebody uncordoned it, and the drain can wait
 	Ignore         StepKind = "ignore"          // a notice about a node that the controller does not manage
 	Retain         StepKind = "retain"          // by the Auto Scaling group, after an abandoned termination
+	Unscheduled    StepKind = "unscheduled"     // pods that have left the node, and for which there is no other
 	Impair         StepKind = "impair"          // the instance, of which the status checks fail
+	Replace        StepKind = "replace"         // the node has a replacement before its drain, or gets none
+	Delegate       StepKind = "ask-karpenter"   // to replace the node, and to get the pods off it
+	TakeOver       StepKind = "take-over"       // from Karpenter, which does not do that
+	KeepDelegated  StepKind = "keep-delegated"  // what asked for the drain is over, and Karpenter replaces the node
 )
 
 // A Drain is a drain that has ended.
@@ -82,7 +87,15 @@ type Drain struct {
 	Intent  intent.Intent // as the node carried it then
 	Outcome intent.Outcome
 	Result  drain.Result
-	Took    time.Duration
+	Targets Targets
+	Took    time.Duration // until the pods had left
+}
+
+// Targets say how the machine left its load balancers, after its pods had left.
+type Targets struct {
+	Waited time.Duration // for load balancers
+	// Left are the names of the target groups in which the machine is still, or of which that is not known.
+	Left []string
 }
 
 // Deadline is when the machine goes away; zero: not known.

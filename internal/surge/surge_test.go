@@ -77,7 +77,7 @@ const wantPatch = `{"metadata":{"uid":"db-uid","resourceVersion":"7"},"spec":{"t
 func TestARolloutIsBegunOnceForAPod(t *testing.T) {
 	client := fake.NewClientset(replicaSet(), deployment())
 	for range 3 { // leaders, one after the other
-		if err := (Deployments{Client: client, Gate: pace.NewGate(1)}).Surge(t.Context(), pod()); err != nil {
+		if err := (Deployments{Client: client, Gate: pace.NewGate(1, 1)}).Surge(t.Context(), pod()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,7 +215,7 @@ func TestARequestThatFailsIsMadeAgainIfThatMayHelp(t *testing.T) {
 					}
 					return true, nil, tt.err
 				})
-				err := Deployments{Client: client, Gate: pace.NewGate(1)}.Surge(t.Context(), pod())
+				err := Deployments{Client: client, Gate: pace.NewGate(1, 1)}.Surge(t.Context(), pod())
 				if tt.fails != errors.Is(err, tt.err) || !tt.fails && err != nil {
 					t.Errorf("Surge = %v", err)
 				}

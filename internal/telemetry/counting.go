@@ -2,12 +2,15 @@ package telemetry
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -62,6 +65,9 @@ func (m *Metrics) Swept(retained int, err error) {
 // Unannounced implements sweep.Metrics.
 func (m *Metrics) Unannounced() { m.unannounced.Inc() }
 
+// Unscheduled implements unscheduled.Metrics.
+func (m *Metrics) Unscheduled(pods int) { m.unscheduled.Set(float64(pods)) }
+
 // Polled implements status.Metrics.
 func (m *Metrics) Polled(impaired int, err error, denied bool) {
 	m.impaired.Set(float64(impaired))
@@ -96,9 +102,13 @@ func (m *Metrics) lifecycle(call string, err error) {
 	m.lifecycleCalls.WithLabelValues(call, resultOf(err)).Inc()
 }
 
+// TargetsDenied implements loadbalancer.Metrics.
+func (m *Metrics) TargetsDenied() { m.denied.WithLabelValues(loadbalancer.Permission).Inc() }
+
 // Decided implements report.Observer.
 func (m *Metrics) Decided(d report.Decision) {
 	m.decisions.WithLabelValues(d.Notice.Kind.String(), d.Action.String(), string(d.Why)).Inc()
+	m.followed.decided(d, time.Now())
 	if d.Rule != "" {
 		m.byRule.WithLabelValues(d.Rule, d.Action.String()).Inc()
 	}
@@ -109,7 +119,18 @@ func (m *Metrics) Decided(d report.Decision) {
 
 // Stepped implements report.Observer.
 func (m *Metrics) Stepped(s report.Step) {
+	switch s.Kind { //nolint:exhaustive // the others are actions
+	case report.Delegate:
+		m.byKarpenter.WithLabelValues(string(intent.ByKarpenter), string(s.Why)).Inc()
+		return
+	case report.TakeOver:
+		m.byKarpenter.WithLabelValues(string(intent.ByHandler), string(s.Why)).Inc()
+		return
+	}
 	m.actions.WithLabelValues(string(s.Kind), status(s.Err)).Inc()
+	if s.Kind == report.Replace {
+		m.replacements.WithLabelValues(strings.TrimPrefix(string(s.Why), replacementPrefix)).Inc()
+	}
 	if s.Kind == report.Cordon {
 		m.actions.WithLabelValues("pre-drain", status(s.Err)).Inc()
 	}
@@ -131,6 +152,7 @@ func (m *Metrics) Drained(d report.Drain) {
 		m.pods.WithLabelValues(kind, how).Add(float64(n))
 	}
 	m.volumes.Add(float64(r.Volumes))
+	m.targets.Add(float64(len(d.Targets.Left)))
 	m.drains.WithLabelValues(kind, endings[d.Outcome]).Inc()
 	if d.Outcome == intent.CalledOff {
 		return
@@ -140,9 +162,13 @@ func (m *Metrics) Drained(d report.Drain) {
 		err = errMissed
 	}
 	m.actions.WithLabelValues("cordon-and-drain", status(err)).Inc()
-	m.emptied.WithLabelValues(kind).Observe(time.Since(cause.Time).Seconds())
-	if !cause.Deadline.IsZero() && d.Outcome != intent.Gone {
-		m.slack.WithLabelValues(kind).Observe(time.Until(cause.Deadline).Seconds())
+	m.emptied.WithLabelValues(kind).Observe((time.Since(cause.Time) - d.Targets.Waited).Seconds())
+	if !cause.Deadline.IsZero() {
+		slack := (time.Until(cause.Deadline) + d.Targets.Waited).Seconds()
+		if d.Outcome == intent.Missed || d.Outcome == intent.Gone { // there was not enough time, whatever the clock says
+			slack = min(slack, 0)
+		}
+		m.slack.WithLabelValues(kind).Observe(slack)
 	}
 }
 
@@ -166,3 +192,17 @@ func (m *Metrics) Tagged(nodes, instances, unmanaged int) {
 	m.taggedNodes.WithLabelValues().Set(float64(nodes))
 	m.taggedInstances.WithLabelValues().Set(float64(instances))
 }
+
+// replacementPrefix is that of the reasons of steps about replacements.
+const replacementPrefix = "replacement-"
+
+// replacementResults are these reasons, without the prefix.
+var replacementResults = func() (results []string) {
+	for _, why := range []decision.Why{
+		decision.WhyReplaced, decision.WhyReplacementLate, decision.WhyNoReplacement, decision.WhyNoCapacity,
+		decision.WhyReplacementRight, decision.WhyReplacementFails, decision.WhySurplusReturned, decision.WhySurplusLeft,
+	} {
+		results = append(results, strings.TrimPrefix(string(why), replacementPrefix))
+	}
+	return results
+}()

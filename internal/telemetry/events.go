@@ -77,6 +77,26 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 		"InstanceImpaired", "The status checks of the node's instance fail",
 		"The status checks could not fail", corev1.EventTypeWarning,
 	},
+	report.Unscheduled: {
+		"PodsUnscheduled", "The scheduler finds no node for pods that have left this one",
+		"The pods could not be left unscheduled", corev1.EventTypeWarning,
+	},
+	report.Replace: {
+		"ReplacementFirst", "The node's replacement",
+		"The node is drained without a replacement, or one is left", corev1.EventTypeNormal,
+	},
+	report.Delegate: {
+		"DrainByKarpenter", "Karpenter is asked to replace the node, and gets its pods off it",
+		"Karpenter could not be asked to replace the node", corev1.EventTypeNormal,
+	},
+	report.TakeOver: {
+		"DrainByHandler", "The handler gets the pods off the node instead of Karpenter",
+		"The handler could not take over from Karpenter", corev1.EventTypeWarning,
+	},
+	report.KeepDelegated: {
+		"DrainGoesOn", "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned",
+		"The drain could not go on", corev1.EventTypeWarning,
+	},
 	report.CallOff: {
 		"DrainCalledOff", "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",
 		"The drain could not be called off", corev1.EventTypeWarning,

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -18,6 +19,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -61,6 +63,7 @@ const sqsMonitor = "SQS_MONITOR"
 type Metrics struct {
 	catalogue catalogue
 	term      atomic.Pointer[Term]
+	bound     func() int // of requests in flight; nil: there is none
 	requests  requests
 
 	// Did every interruption end in time?
@@ -73,9 +76,14 @@ type Metrics struct {
 	emptied  *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
 	volumes  prometheus.Counter
+	targets  prometheus.Counter
+
+	unscheduled prometheus.Gauge
 	// What was decided, and why?
 	decisions   *prometheus.CounterVec
+	followed    *followed
 	byRule      *prometheus.CounterVec
+	byKarpenter *prometheus.CounterVec
 	policyValid *prometheus.GaugeVec
 	// What becomes of the messages?
 	received       prometheus.Counter
@@ -92,6 +100,7 @@ type Metrics struct {
 	polls          *prometheus.CounterVec
 	impaired       prometheus.Gauge
 	sweeps         *prometheus.CounterVec
+	replacements   *prometheus.CounterVec
 	// Is anybody told?
 	eventWrites *prometheus.CounterVec
 	webhooks    *prometheus.CounterVec
@@ -119,7 +128,8 @@ func New() *Metrics {
 			"no kubelet confirms it. `called-off`: the drain was cancelled.",
 		drained, label{name: "outcome", values: slices.Sorted(maps.Values(endings))})
 	m.slack = c.histograms(namespace+"deadline_slack_seconds",
-		"Time between the end of the last pod and the deadline. Zero or negative: the deadline was missed.",
+		"Time between the end of the last pod and the deadline. Zero or negative: pods were still there at the deadline, or "+
+			"when the instance was gone.",
 		[]float64{-60, -10, 0, 5, 10, 20, 30, 60, 90, 110, 300, 1800}, deadlined)
 	m.pods = c.counters(namespace+"pods_total",
 		"Pods that had to leave their node, each counted once, by how they left. `evicted`: by the eviction "+
@@ -131,8 +141,18 @@ func New() *Metrics {
 			leftEvicted, leftForced, leftEnded, leftMissed, leftLost,
 			leftUnconfirmed,
 		}})
+	m.replacements = c.counters("node_termination_handler_replacements_total",
+		"Replacements before a drain, for rules with `first: replacement`. `left`: the group may have kept an instance "+
+			"too many.",
+		label{name: "result", values: replacementResults})
 	m.volumes = c.counter(namespace+"volumes_missed_total",
 		"Volumes that were still attached at the deadline of their node.")
+	m.targets = c.counter(namespace+"load_balancer_targets_missed_total",
+		"Target groups that may still have sent connections to a machine when its drain ended, each counted once for each "+
+			"node.")
+	m.unscheduled = c.gauges(namespace+"pods_unscheduled",
+		"Pods that wait for a node, and whose predecessors have left drained nodes within a quarter of an hour: the "+
+			"scheduler finds no room. Only on the leader.").WithLabelValues()
 	c.gaugeOf(namespace+"drains_under_way", "Drains in progress.", func() float64 { return float64(m.load().Drains) })
 	c.gaugeOf(namespace+"drains_held_back",
 		"Drains that wait because more nodes than `max-unready-nodes` allows are cordoned or not ready.",
@@ -171,6 +191,19 @@ func New() *Metrics {
 			"only the rules that stand for options decide.",
 		label{name: "rule", words: "a name of the policy file, `cordon-only`, `cordon-rebalance` or `drain`"},
 		label{name: "action", words: "`drop`, `cordon`, `drain`, `complete`"})
+	m.byKarpenter = c.counters(namespace+"karpenter_drains_total",
+		"Drains of Karpenter's nodes with drain-by-karpenter, by who gets the pods off. A drain that the handler takes over "+
+			"from Karpenter counts under both.",
+		label{name: "by", values: []string{string(intent.ByKarpenter), string(intent.ByHandler)}},
+		label{name: "why", words: "`drained-by-karpenter`; of the handler `no-nodeclaim`, `nodeclaim-not-deleted`, " +
+			"`karpenter-does-not-act`, `handler-by-rule`"})
+
+	m.followed = &followed{counter: c.counters(namespace+"rebalance_followed_by_spot_total",
+		"Rebalance recommendations for nodes, by the time until the spot interruption warning for the same instance. "+
+			"`never`: none came within two hours. Counted once the warning has come, or two hours after the "+
+			"recommendation.",
+		label{name: "within", values: followedLabels()})}
+	m.followed.forget()
 
 	m.policyValid = c.gauges(namespace+"policy_valid",
 		"1 if the policy file is right, 0 if it is wrong or cannot be read, and rules of before are in force. Only with "+
@@ -256,6 +289,10 @@ func New() *Metrics {
 
 	c.answers("How do AWS and the API server answer?")
 	m.requests = newRequests(c)
+	c.gaugeOf(namespace+"kubernetes_requests_limit",
+		"How many requests about nodes and pods may be in flight: more while the API server answers fast, fewer when "+
+			"it has too much to do.",
+		func() float64 { return float64(m.limit()) })
 	m.denied = c.counters(namespace+"permission_denied_total", "Calls that failed because the role lacks the IAM action.",
 		label{name: "action", values: iamActions(), words: "as IAM names it"})
 
@@ -278,8 +315,8 @@ func New() *Metrics {
 			"completion of its lifecycle hook.",
 		label{name: "node_action", values: []string{
 			"call-off", "cordon", "cordon-again", "cordon-and-drain", "hold-back",
-			"ignore", "impair", "left-uncordoned", "post-drain", "pre-drain",
-			"retain", "uncordon",
+			"ignore", "impair", "keep-delegated", "left-uncordoned", "post-drain", "pre-drain",
+			"replace", "retain", "uncordon", "unscheduled",
 		}}, label{name: "node_status", values: []string{status(nil), status(errMissed)}})
 	m.eventErrors = c.counters("events_error_total", "Receives that failed, and messages that cannot be read.",
 		label{name: "event_error_where", values: []string{sqsMonitor}})
@@ -312,8 +349,16 @@ func refusals() []string {
 	return all
 }
 
+func followedLabels() []string {
+	var all []string
+	for _, f := range followedWithin {
+		all = append(all, f.within)
+	}
+	return append(all, neverFollowed)
+}
+
 func iamActions() []string {
-	all := slices.Clone(asg.Permissions)
+	all := append(slices.Clone(asg.Permissions), loadbalancer.Permission)
 	for _, a := range queue.Actions {
 		all = append(all, string(a))
 	}
@@ -322,7 +367,11 @@ func iamActions() []string {
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.catalogue.registry, promhttp.HandlerOpts{})
+	all := promhttp.HandlerFor(m.catalogue.registry, promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.followed.expire(time.Now())
+		all.ServeHTTP(w, r)
+	})
 }
 
 // WriteDoc writes docs/metrics.md.

@@ -117,7 +117,7 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 			lines++
 		}
 	}
-	const most = 700 // nine kinds of notice, each with 35 to 40 series
+	const most = 730 // nine kinds of notice, each with 35 to 40 series
 	if lines > most {
 		t.Errorf("%d series at rest, want %d at most", lines, most)
 	}
@@ -194,8 +194,8 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 			intent.Gone,
 			map[string]string{
 				"drains_total{SpotInterruption,gone}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{lost,SpotInterruption}": "2",
-				"notice_to_empty_seconds{SpotInterruption}": "1/30",
-				"actions_total{cordon-and-drain,error}":     "1",
+				"deadline_slack_seconds{SpotInterruption}": "1/0", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+				"actions_total{cordon-and-drain,error}": "1",
 			},
 		},
 		{
@@ -310,6 +310,19 @@ func TestStepsCountUnderTheNamesOfNTH(t *testing.T) {
 		"actions_total{cordon,success}": "1", "actions_total{cordon,error}": "1", "actions_total{pre-drain,success}": "1", "actions_total{pre-drain,error}": "1",
 		"actions_total{uncordon,success}": "1",
 		"events_error_total{SQS_MONITOR}": "1", "receive_errors_total": "1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhoDrainsKarpentersNodesIsCounted(t *testing.T) {
+	got := counted(t, func(_ *testing.T, m *Metrics) {
+		m.Stepped(report.Step{Kind: report.Delegate, Why: decision.WhyDelegated})
+		m.Stepped(report.Step{Kind: report.TakeOver, Why: decision.WhyKarpenterAway})
+	})
+	want := map[string]string{
+		"karpenter_drains_total{karpenter,drained-by-karpenter}": "1", "karpenter_drains_total{handler,karpenter-does-not-act}": "1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/picture"
 )
 
 // The picture has the rows, the panels and what each is about, as the dashboard has them.
@@ -27,7 +28,7 @@ func TestThePictureOfTheDocHasThePanelsOfTheDashboard(t *testing.T) {
 		letter = 6.6 // width of a character, roughly
 	)
 	columns := func(p panel) int { return int(float64(p.GridPos.W*unit-gap-16) / letter) }
-	p := golden.NewPicture(2*left + 24*unit)
+	p := picture.New(2*left + 24*unit)
 	y := p.Text("strong", left, 32, 80, dashboard.Title)
 	for k := 0; k < len(dashboard.Panels); {
 		first := dashboard.Panels[k]
@@ -40,9 +41,9 @@ func TestThePictureOfTheDocHasThePanelsOfTheDashboard(t *testing.T) {
 		lines := 0
 		for ; next < len(dashboard.Panels) && dashboard.Panels[next].GridPos.Y == first.GridPos.Y; next++ {
 			q := dashboard.Panels[next]
-			lines = max(lines, golden.Lines(columns(q), q.Title)+golden.Lines(columns(q), q.Description))
+			lines = max(lines, picture.Lines(columns(q), q.Title)+picture.Lines(columns(q), q.Description))
 		}
-		height := lines*golden.LineHeight + 14
+		height := lines*picture.LineHeight + 14
 		for ; k < next; k++ {
 			q := dashboard.Panels[k]
 			x := left + q.GridPos.X*unit

@@ -39,18 +39,20 @@ const (
 	apiSQS         = "sqs"
 	apiEC2         = "ec2"
 	apiAutoScaling = "autoscaling"
+	apiELB         = "elasticloadbalancing"
 	apiSTS         = "sts"
 	apiOther       = "other"
 	apiKubernetes  = "kubernetes"
 )
 
-// calls are the calls to AWS that this program makes, except those that get credentials.
+// calls are the calls to AWS that this program makes, except those that get credentials, and those about
+// load balancers: few clusters make them.
 var calls = map[string][]string{
 	apiSQS: {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
 	apiEC2: {"DescribeInstanceStatus", "DescribeInstances"},
 	apiAutoScaling: {
-		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeLifecycleHooks",
-		"RecordLifecycleActionHeartbeat",
+		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeAutoScalingInstances", "DescribeLifecycleHooks",
+		"LaunchInstances", "RecordLifecycleActionHeartbeat", "SetInstanceHealth", "TerminateInstanceInAutoScalingGroup",
 	},
 }
 
@@ -62,7 +64,7 @@ func newRequests(c *catalogue) requests {
 		aws: c.counters(namespace+"aws_requests_total", "Requests to AWS, including retries, by their answer. "+
 			"`throttled`: too many requests. `denied`: a permission is missing. `refused`: another 4xx. "+
 			"`fault`: 5xx. `no-answer`: none that can be read.",
-			label{name: "service", words: "`sqs`, `ec2`, `autoscaling`, `sts`, `other` (credentials)"},
+			label{name: "service", words: "`sqs`, `ec2`, `autoscaling`, `elasticloadbalancing`, `sts`, `other` (credentials)"},
 			label{name: "action", words: "the API action"},
 			label{name: "code", words: "`ok`, `throttled`, `denied`, `refused`, `fault`, `no-answer`"}),
 		kubernetes: c.counters(namespace+"kubernetes_requests_total",
@@ -116,6 +118,8 @@ func serviceOf(ctx context.Context) string {
 		return apiEC2
 	case "Auto Scaling":
 		return apiAutoScaling
+	case "Elastic Load Balancing v2":
+		return apiELB
 	case "STS":
 		return apiSTS
 	}
@@ -180,7 +184,8 @@ func (t countingTransport) WrappedRoundTripper() http.RoundTripper { return t.ne
 
 // resources are those that this program uses; any other is counted as other.
 var resources = []string{
-	"events", "leases", "nodes", "pods", "pods/eviction", "selfsubjectaccessreviews", "volumeattachments",
+	"deployments", "events", "leases", "nodeclaims", "nodes", "nodes/status", "persistentvolumeclaims", "pods",
+	"pods/eviction", "pods/status", "replicasets", "selfsubjectaccessreviews", "targetgroupbindings", "volumeattachments",
 }
 
 // kubernetesAction is the verb and the resource of a request, as in RBAC.

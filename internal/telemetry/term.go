@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -12,6 +13,8 @@ type Term struct {
 	Load        func() report.Load
 	Held        func() (messages int, oldest time.Time)
 	LastReceive func() time.Time // zero: never
+	// Intents calls visit for each node that carries an intent. It is asked once, when the term begins.
+	Intents func(visit func(instance string, i intent.Intent))
 
 	since time.Time
 }
@@ -20,14 +23,30 @@ type Term struct {
 func (m *Metrics) Lead(t Term) (end func()) {
 	t.since = time.Now()
 	m.term.Store(&t)
+	m.followed.forget()
+	if t.Intents != nil {
+		t.Intents(func(instance string, i intent.Intent) { m.followed.carried(instance, i, t.since) })
+	}
 	return func() {
 		m.term.Store(nil)
+		m.followed.forget()
 		m.retained.Set(0)
 		m.impaired.Set(0)
 		m.unmanagedNodes.Reset()
 		m.taggedNodes.Reset()
 		m.taggedInstances.Reset()
 	}
+}
+
+// Bound has the metrics tell how many requests to the API server may be in flight. It is to be called before they are
+// served.
+func (m *Metrics) Bound(requests func() int) { m.bound = requests }
+
+func (m *Metrics) limit() int {
+	if m.bound == nil {
+		return 0
+	}
+	return m.bound()
 }
 
 func (m *Metrics) load() report.Load {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -61,6 +62,9 @@ func (w WhatIf) targets(ctx context.Context, s *Session) ([]*target, *rehearsal.
 			return nil, nil, err
 		}
 		view, err := rehearsal.Read(ctx, s.client, w.Node)
+		if err == nil {
+			view.ReadTargets(ctx, s.client, loadbalancer.OfCluster(s.client.CoreV1().RESTClient()))
+		}
 		return []*target{t}, view, err
 	}
 	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -77,6 +81,9 @@ func (w WhatIf) targets(ctx context.Context, s *Session) ([]*target, *rehearsal.
 		return nil, nil, errors.New("no node of the cluster is an EC2 instance")
 	}
 	view, err := rehearsal.ReadAll(ctx, s.client)
+	if err == nil {
+		view.ReadTargets(ctx, s.client, loadbalancer.OfCluster(s.client.CoreV1().RESTClient()))
+	}
 	return targets, view, err
 }
 

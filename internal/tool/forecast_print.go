@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -43,6 +45,17 @@ func (f forecast) writeFate(out io.Writer) error {
 	if begin := f.begin(); !begin.IsZero() {
 		_, err := fmt.Fprintf(out, "the drain would begin at %s, by rule %s; the times below count from then\n",
 			begin.UTC().Format(time.RFC3339), f.Rule)
+		if err != nil {
+			return err
+		}
+	}
+	if f.By == intent.ByKarpenter {
+		until := "and takes the time that it needs"
+		if by := decision.KarpenterDeadline(f.Intent); !by.IsZero() {
+			until = fmt.Sprintf("and is told to be done %s after the notice", by.Sub(f.at))
+		}
+		_, err := fmt.Fprintf(out, "Karpenter would be asked to replace and drain the node, %s; below is what the handler "+
+			"does if Karpenter does not\n", until)
 		if err != nil {
 			return err
 		}
@@ -117,6 +130,8 @@ type nodeReport struct {
 	// Rule is the one that decides; absent if none is asked. Begin is when the drain begins; absent: at once.
 	Rule  string     `json:"rule,omitempty"`
 	Begin *time.Time `json:"begin,omitempty"`
+	// By is karpenter if Karpenter would be asked to drain the node, and else absent.
+	By string `json:"by,omitempty"`
 	// Deadline is in seconds after the notice; absent if nothing is forced.
 	Deadline *float64              `json:"deadlineSeconds,omitempty"`
 	Pods     []rehearsal.PodReport `json:"pods"`
@@ -142,6 +157,9 @@ func (f forecast) report() nodeReport {
 	}
 	if begin := f.begin(); !begin.IsZero() {
 		r.Begin = &begin
+	}
+	if f.By == intent.ByKarpenter && r.Ignored == "" {
+		r.By = string(f.By)
 	}
 	if f.BudgetsUnread != nil {
 		r.BudgetsUnread = f.BudgetsUnread.Error()

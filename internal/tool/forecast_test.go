@@ -13,13 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
 
-// forecasts are those of a cluster of four nodes: one is ready for it, one has a pod
+// forecasts are those of a cluster of four nodes: one is Karpenter's, and ready for it, one has a pod
 // that is slow, the instance of one lacks the tag, one is empty.
 func forecasts(t *testing.T, kind notice.Kind, environ ...string) (*Session, []forecast) {
 	t.Helper()
@@ -43,6 +44,9 @@ func forecasts(t *testing.T, kind notice.Kind, environ ...string) (*Session, []f
 	var all []forecast
 	for k, name := range []string{"empty", "well", "slow", "untagged"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-0000000000000000" + string(rune('0'+k))}}
+		if name == "well" {
+			node.Labels = map[string]string{decision.NodePoolLabel: "pool"}
+		}
 		sc := s.target(kind, node)
 		sc.tags = map[string]string{c.ManagedTag: ""}
 		if name == "untagged" {
@@ -93,6 +97,27 @@ would be lost with the instance: a, b
 `
 	if _, got, _ := strings.Cut(out.String(), "\n"); got != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+func TestWhatIfSaysWhichNodeKarpenterWouldDrain(t *testing.T) {
+	for kind, until := range map[notice.Kind]string{
+		notice.SpotInterruption:        "and is told to be done 1m53s after the notice",
+		notice.RebalanceRecommendation: "and takes the time that it needs",
+	} {
+		for option, want := range map[string]bool{"true": true, "false": false} {
+			_, all := forecasts(t, kind, "DRAIN_BY_KARPENTER="+option)
+			for _, f := range all {
+				var out strings.Builder
+				if err := f.write(&out); err != nil {
+					t.Fatal(err)
+				}
+				want := want && f.node.Name == "well"
+				if got := strings.Contains(out.String(), "Karpenter would be asked to replace and drain the node, "+until); got != want || (f.report().By == "karpenter") != want {
+					t.Errorf("%s, option %s: by %q\n%s", kind, option, f.report().By, out.String())
+				}
+			}
+		}
 	}
 }
 

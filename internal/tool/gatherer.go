@@ -7,6 +7,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
@@ -16,8 +17,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
@@ -36,9 +39,9 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag,
 			DeleteForeign: c.DeleteIfNodeNotFound, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
-			Sweep: c.SweepInterval > 0, Poll: c.StatusInterval > 0,
-			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, PodGrace: c.PodGracePeriod,
-			Surge: c.SurgeSingletons,
+			Sweep: c.SweepInterval > 0, Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
+			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions, PodGrace: c.PodGracePeriod,
+			Surge: c.SurgeSingletons, ByKarpenter: c.DrainByKarpenter,
 			Lease: c.LeaseName, Version: version,
 		},
 		AWS: doctor.AWS{
@@ -60,6 +63,8 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 
 			DescribeInstances: instances.DescribeInstances, DescribeInstanceStatus: instances.DescribeInstanceStatus,
 
+			DescribeTargetHealth: elb.NewFromConfig(cfg).DescribeTargetHealth,
+
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups,
 			DescribeLifecycleHooks:    groups.DescribeLifecycleHooks,
 			CompleteLifecycleAction:   groups.CompleteLifecycleAction,
@@ -71,6 +76,9 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 		var clients *kube.Clients
 		clients, g.Cluster.Err = connect(c, requestTimeout)
 		g.Cluster.Client, g.Cluster.Version = clients, clients.Version
+		if clients != nil {
+			g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())
+		}
 	}
 	return g
 }

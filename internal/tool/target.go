@@ -216,13 +216,15 @@ func (t *target) preview(when time.Time) (outcome, error) {
 		Labels: t.node.Labels,
 	}
 	p := t.policy().Preview(parsed, subject, when)
-	return outcome{p, controller.TermsOf(p.Intent)}, nil
+	by, _ := t.policy().Drains(p.Intent, t.node.Labels)
+	return outcome{p, controller.TermsOf(p.Intent), by}, nil
 }
 
 // An outcome is what a notice would mean for a node, and for its drain.
 type outcome struct {
 	decision.Preview
 	Terms drain.Terms
+	By    intent.By // who would get the pods off the node
 }
 
 // begin is when the drain would begin; zero: at once.

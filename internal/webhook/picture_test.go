@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/picture"
 )
 
 // Slack shows these for the names between colons.
@@ -23,7 +24,7 @@ func TestThePictureOfTheDocHasTheMessagesOfItsTemplate(t *testing.T) {
 		t.Fatal("docs/webhooks.md has no template")
 	}
 	const columns = 92
-	p := golden.NewPicture(720)
+	p := picture.New(720)
 	y := p.Text("strong", 20, 32, columns, "# node-drains")
 	for _, i := range Samples() {
 		if i.Phase != PhaseReceived && i.Phase != PhaseDrained && i.Phase != PhaseMissed {

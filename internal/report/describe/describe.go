@@ -85,6 +85,9 @@ func Drain(d report.Drain) string {
 	}
 	count += fmt.Sprintf(", in %s", Rounded(d.Took))
 	const most = 10 // names that a reader would look at
+	if left := d.Targets.Left; len(left) > 0 {
+		count += "; still a target of load balancer " + strings.Join(drain.Names(left, most), ", ")
+	}
 	names := strings.Join(drain.Names(d.Remaining(), most), ", ")
 	switch d.Outcome {
 	case intent.Missed:
@@ -95,7 +98,11 @@ func Drain(d report.Drain) string {
 		return fmt.Sprintf("Pods should have ended, but no kubelet confirms it: %s (%s)", names, count)
 	case intent.Drained, intent.Cordoned, intent.CalledOff:
 	}
-	return "The node is drained: " + count + At("; the instance goes away at ", d.Deadline())
+	text := "The node is drained: " + count + At("; the instance goes away at ", d.Deadline())
+	if gone := d.Result.Record.PodsGone; !gone.IsZero() && !d.Deadline().IsZero() {
+		text += ", " + d.Deadline().Sub(gone).Round(time.Second).String() + " later"
+	}
+	return text
 }
 
 // Rounded is a duration rounded for people.

@@ -8,12 +8,18 @@ cluster, Helm knows a version but no kinds.
 {{- $known := or (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- $kinds := list -}}
 {{- if and $values.create $known (ne (include "node-termination-handler.serviceAccount" .) "default") -}}
-{{- $kinds = list "nodes" "pods" -}}
+{{- $kinds = list "nodes" "pods" "conditions" -}}
 {{- if and $values.evictions (eq (include "node-termination-handler.mode" .) "IMDS") -}}
 {{- $kinds = append $kinds "evictions" -}}
 {{- end -}}
 {{- if include "node-termination-handler.surges" . -}}
 {{- $kinds = append $kinds "deployments" -}}
+{{- end -}}
+{{- if include "node-termination-handler.delegates" . -}}
+{{- $kinds = append $kinds "nodeclaims" -}}
+{{- end -}}
+{{- if include "node-termination-handler.nodeConditions" . -}}
+{{- $kinds = append $kinds "nodeconditions" -}}
 {{- end -}}
 {{- $kinds = append $kinds "events" -}}
 {{- if eq (include "node-termination-handler.mode" .) "queue" -}}

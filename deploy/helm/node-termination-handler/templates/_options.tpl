@@ -122,6 +122,18 @@ IMDS
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "surgeSingletons" "env" "SURGE_SINGLETONS" "default" "false") -}}
 {{- end -}}
 
+{{/* Not empty if Karpenter drains its own nodes. */}}
+{{- define "node-termination-handler.delegates" -}}
+{{- if eq (include "node-termination-handler.mode" .) "queue" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "drainByKarpenter" "env" "DRAIN_BY_KARPENTER" "default" "false") -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty if nodes say by conditions how far their drains are. */}}
+{{- define "node-termination-handler.nodeConditions" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "nodeConditions" "env" "NODE_CONDITIONS") -}}
+{{- end -}}
+
 {{- define "node-termination-handler.hasMetrics" -}}
 {{- $default := eq (include "node-termination-handler.mode" .) "queue" | toString -}}
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER" "default" $default) -}}

@@ -1,0 +1,42 @@
+package helm
+
+import (
+	"strings"
+	"testing"
+)
+
+const viewers = `rbac.viewers=[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"on-call"}]`
+
+func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
+	h, root := program(t)
+	for name, test := range map[string]struct {
+		args        []string
+		roles, lets int // roles of viewers, and those that let them ask the leader
+	}{
+		"by default":             {[]string{queue}, 0, 0},
+		"queue mode":             {[]string{queue, "--set-json=" + viewers}, 4, 1},
+		"IMDS mode":              {[]string{"--set-json=" + viewers}, 2, 0},
+		"both":                   {[]string{queue, "--set-json=" + viewers, "--set=daemonset.create=true"}, 4, 1},
+		"rights made by hand":    {[]string{queue, "--set-json=" + viewers, "--set=rbac.create=false"}, 4, 1},
+		"values of an older one": {[]string{queue, "--set-json=rbac=null"}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := h.Run(t.Context(), append([]string{"template", "nth", Chart(root), "--namespace=nth", Image}, test.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roles, lets := 0, 0
+			for object := range strings.SplitSeq(out, "\n---\n") {
+				if strings.Contains(object, "\n  name: nth-node-termination-handler-viewer") {
+					roles++
+				}
+				if strings.Contains(object, "pods/proxy") {
+					lets++
+				}
+			}
+			if roles != test.roles || lets != test.lets {
+				t.Errorf("%d objects for viewers, %d with pods/proxy", roles, lets)
+			}
+		})
+	}
+}

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/page"
+)
+
+// slowTerm is a term whose drains answer when that is allowed, and tell nothing of pods if nobody waits for them.
+func slowTerm() (term lookedAt, begun, answer chan struct{}) {
+	begun, answer = make(chan struct{}, 10), make(chan struct{})
+	return lookedAt{
+		status: func(ctx context.Context) []overview.Node {
+			begun <- struct{}{}
+			<-answer
+			if ctx.Err() != nil {
+				return []overview.Node{{Name: "a"}}
+			}
+			return []overview.Node{{Name: "a", Pods: &overview.Pods{Left: 3}}}
+		},
+		heldBack:    func() (int, string) { return 0, "" },
+		lastReceive: time.Now,
+	}, begun, answer
+}
+
+func TestAReaderThatLeavesSpoilsNoAnswerOfOthers(t *testing.T) {
+	l := newLookout("handler-1", nil, slog.New(slog.DiscardHandler))
+	term, begun, answer := slowTerm()
+	defer l.lead(term)()
+	hasty, leave := context.WithCancel(t.Context())
+	go func() { _, _ = l.Overview(hasty) }()
+	<-begun
+	leave()
+	close(answer)
+	o, err := l.Overview(t.Context())
+	if err != nil || len(o.Nodes) != 1 || o.Nodes[0].Pods == nil {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// The lease is given away after the end of the term.
+func TestTheEndOfATermWaitsForNoReader(t *testing.T) {
+	l := newLookout("handler-1", nil, slog.New(slog.DiscardHandler))
+	term, begun, answer := slowTerm()
+	end := l.lead(term)
+	read := make(chan error)
+	go func() {
+		_, err := l.Overview(t.Context())
+		read <- err
+	}()
+	<-begun
+	ended := make(chan struct{})
+	go func() {
+		end()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(3 * time.Second):
+		t.Error("the end of the term waits for a drain that does not answer a reader")
+	}
+	close(answer)
+	if err := <-read; !errors.As(err, new(page.Standby)) {
+		t.Errorf("a reader was told of a term that has ended: %v", err)
+	}
+	term.status = func(context.Context) []overview.Node { return []overview.Node{{Name: "b"}} }
+	defer l.lead(term)()
+	if o, err := l.Overview(t.Context()); err != nil || len(o.Nodes) != 1 || o.Nodes[0].Name != "b" {
+		t.Errorf("the next term shows %+v, %v", o, err)
+	}
+}

@@ -1,0 +1,176 @@
+package drain
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// Progress is how far a drain has come.
+type Progress struct {
+	Listed    bool // the pods of the node are known
+	Pods      overview.Pods
+	LastAsked time.Time // when a pod was last asked to leave; zero: never
+	PodsGone  time.Time // when no pod was waited for any more; zero: not yet
+	// Waits are what the drain waits for, what keeps most pods first.
+	Waits []overview.Wait
+}
+
+// atGate is the wait for a free place among the requests to the API server.
+var atGate = overview.Wait{Cause: overview.Gate, Why: "other requests to the API server go first"}
+
+// maxRefusals bounds the refusals that a drain remembers: a pod's causes are few, and a node's budgets, too.
+const maxRefusals = 16
+
+// progress returns how far the drain has come.
+func (r *run) progress(now time.Time) Progress {
+	p := Progress{Listed: r.listed, LastAsked: r.result.Record.LastAsked, PodsGone: r.result.Record.PodsGone}
+	if !r.listed {
+		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
+		return p
+	}
+	for _, pod := range r.departed {
+		p.Pods.Gone++
+		if pod.forced {
+			p.Pods.Forced++
+		}
+	}
+	if !p.PodsGone.IsZero() {
+		return p
+	}
+	type key struct {
+		cause overview.Cause
+		name  string
+	}
+	waits := map[key]*overview.Wait{}
+	for _, pod := range r.sortedPods() {
+		state := r.pods[pod.UID]
+		p.Pods.Left++
+		if state.forced {
+			p.Pods.Forced++
+		}
+		if state.unconfirmed {
+			continue
+		}
+		w := r.waitOf(*state, now)
+		known := waits[key{w.Cause, w.Name}]
+		if known == nil {
+			w.Pod = state.name
+			waits[key{w.Cause, w.Name}] = &w
+			known = &w
+		} else {
+			known.Until = earlier(known.Until, w.Until)
+		}
+		known.Pods++
+	}
+	for _, w := range waits {
+		p.Waits = append(p.Waits, *w)
+	}
+	slices.SortFunc(p.Waits, func(a, b overview.Wait) int {
+		return cmp.Or(b.Pods-a.Pods, cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Name, b.Name))
+	})
+	return p
+}
+
+// waitOf says why a pod is still there, and until when at the latest.
+func (r *run) waitOf(p podState, now time.Time) overview.Wait {
+	wait := func(cause overview.Cause, why string) overview.Wait { return overview.Wait{Cause: cause, Why: why} }
+	var blocked *overview.Wait
+	if len(p.blocks) > 0 {
+		b := p.blocks[len(p.blocks)-1]
+		blocked = &overview.Wait{Cause: b.cause, Name: b.name, Why: b.why}
+	}
+	switch end := p.stopsAt(); {
+	case !end.IsZero() && blocked != nil:
+		return *blocked
+	case !end.IsZero() && now.Before(end):
+		w := wait(overview.Grace, "grace until "+timeOfDay(end))
+		w.Until = end
+		return w
+	case !end.IsZero():
+		w := wait(overview.Kubelet, "it should have ended at "+timeOfDay(end)+", but its kubelet has not confirmed it")
+		w.Until = p.unconfirmedAt(r.notReadySince)
+		return w
+	case p.failed > 0:
+		return wait(overview.Refused, "its deletion fails")
+	case blocked != nil:
+		blocked.Until = p.forceAt(r.request.Terms)
+		if at := p.lastMoment(r.request.Terms); blocked.Cause == overview.Surge {
+			blocked.Until = at
+		}
+		return *blocked
+	case p.deleting, !p.evictingSince.IsZero():
+		return wait(overview.Answer, "the API server has not answered the request to evict or delete it")
+	case !p.acceptedAt.IsZero():
+		return wait(overview.Answer, "its eviction or deletion was accepted, but it is not stopping yet")
+	case p.ticket != nil:
+		return atGate
+	}
+	w := wait(overview.Turn, cmp.Or(p.turnWords(), "it waits for its turn"))
+	if r.request.Terms.Reserve {
+		w = wait(overview.Karpenter, "Karpenter gets it off the node")
+	}
+	if p.tier == last || r.request.Terms.Reserve {
+		w.Until = p.lastMoment(r.request.Terms)
+	}
+	return w
+}
+
+// refusing are the causes for which an eviction is refused, so that its pod is deleted in the end.
+var refusing = []overview.Cause{overview.Budget, overview.TwoBudgets, overview.Webhook, overview.Refused}
+
+// inWords adds to a wait for a pod what happens at its end, for the log.
+func inWords(w overview.Wait) string {
+	switch at := timeOfDay(w.Until); {
+	case w.Until.IsZero():
+	case w.Cause == overview.Surge:
+		return w.Why + "; it leaves at " + at + " at the latest"
+	case w.Cause == overview.Turn, w.Cause == overview.Karpenter:
+		return w.Why + ", at " + at
+	case slices.Contains(refusing, w.Cause):
+		return w.Why + ", deleted at " + at
+	}
+	return w.Why
+}
+
+// noteAsked notes that a pod is asked to leave.
+func (r *run) noteAsked(now time.Time) {
+	if r.result.Record.FirstAsked.IsZero() {
+		r.result.Record.FirstAsked = now
+	}
+	r.result.Record.LastAsked = now
+}
+
+// countRefusal counts a pod that somebody keeps on the node. The text is that of the last one.
+func (r *run) countRefusal(cause overview.Cause, name, why string) {
+	same := func(known overview.Refusal) bool { return known.Cause == cause && known.Name == name }
+	k := slices.IndexFunc(r.refusals, same)
+	if k < 0 {
+		if len(r.refusals) == maxRefusals {
+			return
+		}
+		k = len(r.refusals)
+		r.refusals = append(r.refusals, overview.Refusal{Cause: cause, Name: name})
+	}
+	r.refusals[k].Pods++
+	r.refusals[k].Why = why
+}
+
+// sortedRefusals returns what has refused evictions, of most pods first.
+func (r *run) sortedRefusals() []overview.Refusal {
+	sorted := slices.Clone(r.refusals)
+	slices.SortStableFunc(sorted, func(a, b overview.Refusal) int { return b.Pods - a.Pods })
+	return sorted
+}
+
+// countKept counts a pod that is still there at the end, where it was no refusal that has kept it.
+func (r *run) countKept(pod *corev1.Pod, now time.Time) {
+	switch w := r.waitOf(*r.pods[pod.UID], now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
+	case overview.Finalizer, overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
+		r.countRefusal(w.Cause, w.Name, w.Why)
+	}
+}

@@ -1,0 +1,535 @@
+package drain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
+
+// A podServer is an API server that has pods, lists those of a node and can be watched.
+type podServer struct {
+	*testing.T
+	slow func() time.Duration // how long a request takes; nil: no time
+	lag  func() time.Duration // how far a watch is behind; nil: not at all
+
+	mu       sync.Mutex
+	pods     map[string]*corev1.Pod
+	history  []podChange
+	changed  chan struct{} // closed with the next change
+	requests []string
+	open     map[*podStream]bool
+	expired  bool // a watch cannot begin in the past
+	refused  bool // a watch of all pods cannot begin
+}
+
+type podChange struct {
+	version int
+	kind    string
+	pod     *corev1.Pod
+}
+
+// versionAtStart has fewer digits than later ones: versions are numbers, not texts.
+const versionAtStart = 95
+
+func newPodServer(t *testing.T) *podServer {
+	return &podServer{T: t, pods: map[string]*corev1.Pod{}, changed: make(chan struct{}), open: map[*podStream]bool{}}
+}
+
+func (s *podServer) version() int { return versionAtStart + len(s.history) }
+
+func (s *podServer) change(kind, name, node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID(name), ResourceVersion: strconv.Itoa(s.version() + 1)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+	s.history = append(s.history, podChange{s.version() + 1, kind, pod})
+	s.pods[name] = pod
+	if kind == "DELETED" {
+		delete(s.pods, name)
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// onNode are the versions of the pods of a node, by name.
+func (s *podServer) onNode(node string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	versions := map[string]string{}
+	for name, pod := range s.pods {
+		if pod.Spec.NodeName == node {
+			versions[name] = pod.ResourceVersion
+		}
+	}
+	return versions
+}
+
+// watches counts the open watches by their selector.
+func (s *podServer) watches() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := map[string]int{}
+	for w := range s.open {
+		counts[w.selector]++
+	}
+	return counts
+}
+
+// breakOff ends the open watches.
+func (s *podServer) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.open {
+		w.cut()
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.slow != nil {
+		time.Sleep(s.slow())
+	}
+	query := r.URL.Query()
+	s.mu.Lock()
+	selector := query.Get("fieldSelector")
+	s.requests = append(s.requests, strings.TrimSpace(map[bool]string{true: "watch", false: "list"}[query.Has("watch")]+" "+selector))
+	var body io.ReadCloser
+	if query.Has("watch") && selector == "" && s.refused {
+		s.mu.Unlock()
+		return &http.Response{
+			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"reason":"Forbidden"}`)),
+		}, nil
+	}
+	if query.Has("watch") {
+		since, err := strconv.Atoi(query.Get("resourceVersion"))
+		if err != nil || query.Has("sendInitialEvents") {
+			s.Errorf("a watch with %v", query)
+		}
+		w := &podStream{s: s, selector: selector, next: since - versionAtStart, ctx: r.Context()}
+		w.ended, w.cut = context.WithCancel(context.WithoutCancel(s.Context()))
+		if s.expired {
+			w.next = len(s.history)
+			w.unread = []byte(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired"}}`)
+		}
+		s.open[w] = true
+		body = w
+	} else {
+		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version())}}
+		for _, pod := range s.pods {
+			if "spec.nodeName="+pod.Spec.NodeName == selector {
+				list.Items = append(list.Items, *pod)
+			}
+		}
+		text, err := json.Marshal(list)
+		if err != nil {
+			s.Error(err)
+		}
+		body = io.NopCloser(bytes.NewReader(text))
+	}
+	s.mu.Unlock()
+	if s.slow != nil {
+		time.Sleep(s.slow())
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+}
+
+// A podStream is the body of the answer to a watch.
+type podStream struct {
+	s        *podServer
+	selector string
+	next     int
+	unread   []byte
+	ctx      context.Context // of the request
+	ended    context.Context
+	cut      func()
+}
+
+// Read implements io.Reader.
+func (w *podStream) Read(p []byte) (int, error) {
+	for {
+		if n := copy(p, w.unread); n > 0 {
+			w.unread = w.unread[n:]
+			return n, nil
+		}
+		if w.ended.Err() != nil {
+			return 0, io.EOF
+		}
+		w.s.mu.Lock()
+		changed, behind := w.s.changed, w.next < len(w.s.history)
+		w.s.mu.Unlock()
+		if !behind {
+			select {
+			case <-changed:
+			case <-w.ended.Done():
+			case <-w.ctx.Done():
+				return 0, w.ctx.Err()
+			}
+			continue
+		}
+		if w.s.lag != nil {
+			time.Sleep(w.s.lag())
+		}
+		w.s.mu.Lock()
+		change := w.s.history[w.next]
+		w.s.mu.Unlock()
+		w.next++
+		if w.selector != "" && w.selector != "spec.nodeName="+change.pod.Spec.NodeName {
+			continue
+		}
+		text, err := json.Marshal(map[string]any{"type": change.kind, "object": change.pod})
+		if err != nil {
+			return 0, err
+		}
+		w.unread = text
+	}
+}
+
+// Close implements io.Closer.
+func (w *podStream) Close() error {
+	w.cut()
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	delete(w.s.open, w)
+	return nil
+}
+
+// A fleet is nodes whose pods are followed.
+type fleet struct {
+	s       *podServer
+	drainer *Drainer
+	ctx     context.Context
+	stores  map[string]*podStore
+	stop    map[string]func()
+	all     sync.WaitGroup
+}
+
+func newFleet(s *podServer, shareFrom int) *fleet {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: s, QPS: -1})
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logr.FromSlogHandler(slog.NewTextHandler(s.Output(), nil))))
+	f := &fleet{s: s, drainer: &Drainer{Client: client, ShareFrom: shareFrom}, ctx: ctx, stores: map[string]*podStore{}, stop: map[string]func(){}}
+	s.Cleanup(func() {
+		cancel()
+		f.all.Wait()
+	})
+	return f
+}
+
+func (f *fleet) drain(nodes ...string) {
+	for _, node := range nodes {
+		store := newPodStore(decision.Rules{})
+		ctx, cancel := context.WithCancel(f.ctx)
+		f.stores[node], f.stop[node] = store, cancel
+		f.all.Go(func() { store.watch(ctx, f.drainer, node) })
+	}
+}
+
+// end ends drains.
+func (f *fleet) end(nodes ...string) {
+	for _, node := range nodes {
+		f.stop[node]()
+		delete(f.stores, node)
+	}
+	synctest.Wait()
+}
+
+// check compares what the drains know with what is true.
+func (f *fleet) check(when string) {
+	f.s.Helper()
+	synctest.Wait()
+	for node, store := range f.stores {
+		known := map[string]string{}
+		for _, pod := range store.list() {
+			known[pod.Name] = pod.ResourceVersion
+		}
+		if truth := f.s.onNode(node); !maps.Equal(known, truth) {
+			f.s.Errorf("%s: the drain of %s knows the pods %v, and there are %v", when, node, known, truth)
+		}
+	}
+}
+
+func (f *fleet) wantWatches(when string, want map[string]int) {
+	f.s.Helper()
+	synctest.Wait()
+	if got := f.s.watches(); !maps.Equal(got, want) {
+		f.s.Errorf("%s the watches are %v, want %v", when, got, want)
+	}
+}
+
+func TestManyDrainsShareOneWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		f := newFleet(s, 3)
+		for _, node := range []string{"a", "b", "c", "d", "e"} {
+			s.change("ADDED", "first-of-"+node, node)
+			f.drain(node)
+			synctest.Wait()
+		}
+		f.wantWatches("with five drains", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+		for _, node := range []string{"a", "b", "c", "d", "e", "another"} {
+			s.change("ADDED", "second-of-"+node, node)
+			s.change("MODIFIED", "first-of-"+node, node)
+		}
+		f.check("after some changes")
+		s.change("DELETED", "first-of-c", "c")
+		f.check("after a deletion")
+
+		f.end("c", "d")
+		f.wantWatches("with one follower", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+
+		f.end("e")
+		f.wantWatches("without followers", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
+		f.drain("f")
+		f.wantWatches("with a new one", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+		f.end("a", "b")
+		f.drain("g")
+		f.wantWatches("with one more, of few", map[string]int{"spec.nodeName=g": 1, "": 1})
+	})
+}
+
+func TestFewDrainsWatchForThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(newPodServer(t), 0)
+		for k := range defaultShareFrom - 1 {
+			f.drain(fmt.Sprint(k))
+		}
+		synctest.Wait()
+		if n := f.s.watches()[""]; n != 0 {
+			t.Errorf("%d watches are shared", n)
+		}
+		f.drain("one-more")
+		synctest.Wait()
+		if n := f.s.watches()[""]; n != 1 {
+			t.Errorf("%d watches are shared", n)
+		}
+	})
+}
+
+// A list may take long, and brings the state of its end or of its beginning.
+func TestNothingIsMissedWhileAFollowerLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		f := newFleet(s, 1)
+		f.drain("a")
+		synctest.Wait()
+		s.change("ADDED", "there", "b")
+		s.slow = func() time.Duration { return time.Second }
+		f.drain("b")
+		time.Sleep(500 * time.Millisecond)
+		s.change("DELETED", "there", "b") // before the list
+		s.change("ADDED", "listed", "b")
+		time.Sleep(time.Second)
+		s.change("DELETED", "listed", "b") // after the list, before its answer
+		s.change("ADDED", "late", "b")
+		time.Sleep(time.Minute)
+		f.check("after the list")
+		f.wantWatches("still", map[string]int{"": 1})
+	})
+}
+
+func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
+	for name, test := range map[string]struct {
+		expired, refused bool
+		want             map[string]int
+	}{
+		"by another one": {want: map[string]int{"": 1}},
+		"for themselves": {refused: true, want: map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}},
+		"from new lists": {expired: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newPodServer(t)
+				f := newFleet(s, 1)
+				f.drain("a")
+				synctest.Wait()
+				f.drain("b", "c")
+				f.wantWatches("with three drains", map[string]int{"": 1})
+				s.change("ADDED", "first-of-a", "a")
+				s.change("ADDED", "of-another", "another")
+				time.Sleep(time.Minute)
+				s.mu.Lock()
+				s.requests, s.expired, s.refused = nil, test.expired, test.refused
+				s.mu.Unlock()
+				s.breakOff()
+				s.change("ADDED", "second-of-a", "a")
+				s.change("ADDED", "first-of-b", "b")
+				time.Sleep(time.Second)
+				s.mu.Lock()
+				s.expired, s.refused = false, false
+				s.mu.Unlock()
+				time.Sleep(time.Minute)
+				f.check("after the break")
+				if test.want != nil {
+					f.wantWatches("after the break", test.want)
+				}
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				lists := slices.ContainsFunc(s.requests, func(r string) bool { return strings.HasPrefix(r, "list") })
+				if lists != test.expired {
+					t.Errorf("the requests after the break are %q", s.requests)
+				}
+			})
+		})
+	}
+}
+
+// Drains begin and end, pods change, watches lag, break off and expire, all at random.
+func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
+	for seed := range uint64(300) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			var mu sync.Mutex
+			up := func(to time.Duration) time.Duration {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(random.Int64N(int64(to)))
+			}
+			s := newPodServer(t)
+			s.slow = func() time.Duration { return up(300 * time.Millisecond) }
+			s.lag = func() time.Duration { return up(100 * time.Millisecond) }
+			f := newFleet(s, 1+int(up(4)))
+			nodes := []string{"a", "b", "c", "d", "e", "f"}
+			for range 200 {
+				time.Sleep(up(200 * time.Millisecond))
+				node, pod := nodes[up(6)], fmt.Sprint("pod-", up(5))
+				switch k := up(20); {
+				case k < 3 && f.stores[node] == nil:
+					f.drain(node)
+				case k < 3:
+					f.end(node)
+				case k == 3:
+					s.breakOff()
+				case k == 4:
+					s.mu.Lock()
+					s.expired, s.refused = up(2) == 0, up(2) == 0
+					s.mu.Unlock()
+				case s.onNode(node)[node+pod] == "":
+					s.change("ADDED", node+pod, node)
+				case k < 10:
+					s.change("DELETED", node+pod, node)
+				default:
+					s.change("MODIFIED", node+pod, node)
+				}
+			}
+			s.mu.Lock()
+			s.expired, s.refused = false, false
+			s.mu.Unlock()
+			time.Sleep(10 * time.Minute)
+			f.check(fmt.Sprint("seed ", seed))
+			for node := range maps.Clone(f.stores) {
+				f.end(node)
+			}
+			time.Sleep(time.Minute) // lists end
+			f.wantWatches(fmt.Sprint("at the end of seed ", seed), map[string]int{})
+			if d := f.drainer.watches.drains; d != 0 {
+				t.Errorf("seed %d: %d drains are counted at the end", seed, d)
+			}
+		})
+	}
+}
+
+// What the list has shown is not shown again by older events.
+func TestAFollowerReportsWhatCameAfterItsList(t *testing.T) {
+	w := &podWatches{shared: &sharedWatch{followers: map[string]map[*follower]bool{}, stop: func() {}}}
+	event := func(version string) watch.Event {
+		return watch.Event{Type: watch.Modified, Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}}
+	}
+	f := w.follow("a", 0)
+	for _, version := range []string{"9", "10", "11"} {
+		if readers := w.readers(w.shared, "a", event(version)); readers != nil {
+			t.Error("it reads before its list has come")
+		}
+	}
+	if !f.from("10") || len(f.events) != 1 || (<-f.events).Object.(*corev1.Pod).ResourceVersion != "11" {
+		t.Error("it does not report 11 alone")
+	}
+	f.send(event("10"))
+	if len(f.events) != 0 {
+		t.Error("it reports what the list has shown")
+	}
+}
+
+// A follower that does not read holds up nobody: its events wait, in their order, and end with the shared watch.
+func TestAFollowerThatDoesNotReadHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 100
+		w := &podWatches{shared: &sharedWatch{followers: map[string]map[*follower]bool{}, stop: func() {}}}
+		reads, leaves := w.follow("a", 0), w.follow("a", 0)
+		if !reads.from("0") || !leaves.from("0") {
+			t.Fatal("they do not begin")
+		}
+		shared := w.shared
+		for version := range events {
+			event := watch.Event{Type: watch.Modified, Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version + 1)}}}
+			for _, f := range w.readers(shared, "a", event) {
+				f.send(event)
+			}
+		}
+		leaves.Stop()
+		w.end(shared, strconv.Itoa(events))
+		next := 1
+		for event := range reads.ResultChan() {
+			pod := event.Object.(*corev1.Pod)
+			if pod.ResourceVersion != strconv.Itoa(min(next, events)) || (event.Type == watch.Bookmark) != (next > events) {
+				t.Fatalf("%s of version %s comes as number %d", event.Type, pod.ResourceVersion, next)
+			}
+			next++
+		}
+		if next != events+2 {
+			t.Errorf("%d events came, want %d and the bookmark", next-1, events)
+		}
+	})
+}
+
+func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &podWatches{}
+		var one func()
+		for range maxStarts {
+			done, err := w.startOne(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			one = done
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := w.startOne(ctx); err == nil {
+			t.Error("one more starts")
+		}
+		one()
+		if _, err := w.startOne(t.Context()); err != nil {
+			t.Errorf("nothing starts in its place: %v", err)
+		}
+	})
+}

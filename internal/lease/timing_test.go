@@ -1,0 +1,243 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+// A store has one Lease, as the API server has it: who updates another version than the last gets a conflict.
+type store struct {
+	mu      sync.Mutex
+	lease   *coordinationv1.Lease // nil: there is none
+	version int
+}
+
+func (s *store) get() (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
+	}
+	return s.lease.DeepCopy(), nil
+}
+
+func (s *store) create(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease != nil {
+		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), "lease")
+	}
+	return s.keep(l), nil
+}
+
+func (s *store) update(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil || s.lease.ResourceVersion != l.ResourceVersion {
+		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), "lease", errors.New("another version"))
+	}
+	return s.keep(l), nil
+}
+
+func (s *store) keep(l *coordinationv1.Lease) *coordinationv1.Lease {
+	s.version++
+	s.lease = l.DeepCopy()
+	s.lease.ResourceVersion = strconv.Itoa(s.version)
+	return s.lease.DeepCopy()
+}
+
+// A network is what lies between a replica and the store: it delays requests and answers, or lets nothing through. A
+// request whose sender has given up may be carried out nevertheless.
+type network struct {
+	typedcoordinationv1.LeaseInterface
+	store  *store
+	mu     sync.Mutex
+	random *rand.Rand
+	cut    bool          // nothing gets through
+	slow   time.Duration // how long a request and its answer take each, at most
+}
+
+func (n *network) Leases(string) typedcoordinationv1.LeaseInterface { return n }
+
+func (n *network) set(cut bool, slow time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut, n.slow = cut, slow
+}
+
+// weather is how the next request fares.
+func (n *network) weather() (cut bool, there, back time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.slow > 0 {
+		there, back = time.Duration(n.random.Int64N(int64(n.slow))), time.Duration(n.random.Int64N(int64(n.slow)))
+	}
+	return n.cut, there, back
+}
+
+// send carries a request out, and returns when its answer is there, or ctx has ended.
+func (n *network) send(ctx context.Context, do func() (*coordinationv1.Lease, error)) (lease *coordinationv1.Lease, err error) {
+	cut, there, back := n.weather()
+	if cut {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	answered := make(chan struct{})
+	var answer *coordinationv1.Lease
+	var failure error
+	go func() {
+		defer close(answered)
+		time.Sleep(there)
+		answer, failure = do()
+		time.Sleep(back)
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-answered:
+		return answer, failure
+	}
+}
+
+func (n *network) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return n.send(ctx, n.store.get)
+}
+
+func (n *network) Create(ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	l = l.DeepCopy() // it may be carried out when the sender uses it for something else
+	return n.send(ctx, func() (*coordinationv1.Lease, error) { return n.store.create(l) })
+}
+
+func (n *network) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	l = l.DeepCopy() // as in Create
+	return n.send(ctx, func() (*coordinationv1.Lease, error) { return n.store.update(l) })
+}
+
+// A history of two replicas is who led when.
+type history struct {
+	mu      sync.Mutex
+	leading map[string]bool
+	terms   int
+	overlap string // how two led at once
+}
+
+func (h *history) begin(who string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for other := range h.leading {
+		h.overlap = fmt.Sprintf("%s leads while %s does", who, other)
+	}
+	h.leading[who] = true
+	h.terms++
+}
+
+func (h *history) end(who string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.leading, who)
+}
+
+// A leader needs stopsIn to stop when its context has ended.
+const stopsIn = 550 * time.Millisecond
+
+// Requests and answers are slow, one of two replicas is cut off again and again, and both stand for election all the time.
+func TestTwoReplicasNeverLeadAtOnce(t *testing.T) {
+	changes := 0
+	for seed := range uint64(300) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			ctx, cancel := context.WithCancel(t.Context())
+			led := history{leading: map[string]bool{}}
+			shared := &store{}
+			var replicas [2]*network
+			var all sync.WaitGroup
+			for k := range replicas {
+				who := "replica " + strconv.Itoa(k)
+				replicas[k] = &network{store: shared, random: rand.New(rand.NewPCG(seed, uint64(k)+1))}
+				elector := Elector{Client: replicas[k], Namespace: "ns", Name: "lease", Identity: who, Log: slog.New(slog.DiscardHandler)}
+				all.Go(func() {
+					_ = elector.Run(ctx, func(ctx context.Context) error {
+						led.begin(who)
+						defer led.end(who)
+						<-ctx.Done()
+						time.Sleep(stopsIn)
+						return ctx.Err()
+					})
+				})
+			}
+			for range 40 {
+				n := replicas[random.IntN(2)]
+				n.set(random.IntN(3) == 0, []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 5 * time.Second}[random.IntN(4)])
+				time.Sleep(time.Duration(random.Int64N(int64(12 * time.Second))))
+			}
+			cancel()
+			all.Wait()
+			time.Sleep(time.Minute) // for requests that are under way
+			if led.overlap != "" {
+				t.Errorf("seed %d: %s", seed, led.overlap)
+			}
+			changes += led.terms
+		})
+	}
+	if changes < 500 {
+		t.Errorf("only %d terms were played", changes)
+	}
+	t.Logf("%d terms", changes)
+}
+
+// The other replica has seen the lease renewed. With an API server that answers in 500 ms, it takes it in time too.
+func TestAKilledLeaderIsFollowedInTime(t *testing.T) {
+	for answers, want := range map[time.Duration]time.Duration{ // after so long at most
+		0: 10 * time.Second, 500 * time.Millisecond: 11 * time.Second,
+	} {
+		slowest := time.Duration(0)
+		for seed := range uint64(50) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				shared := &store{}
+				led := make(chan struct{})
+				var all sync.WaitGroup
+				run := func(ctx context.Context, k uint64, lead func()) *network {
+					n := &network{store: shared, random: rand.New(rand.NewPCG(seed, k)), slow: answers / 2}
+					elector := Elector{Client: n, Namespace: "ns", Name: "lease", Identity: strconv.Itoa(int(k)), Log: slog.New(slog.DiscardHandler)}
+					all.Go(func() {
+						_ = elector.Run(ctx, func(ctx context.Context) error {
+							lead()
+							<-ctx.Done()
+							return ctx.Err()
+						})
+					})
+					return n
+				}
+				first := run(ctx, 1, func() {})
+				time.Sleep(5 * time.Second)
+				run(ctx, 2, func() { close(led) })
+				time.Sleep(10*time.Second + time.Duration(seed)*37*time.Millisecond)
+				first.set(true, 0) // as if it were killed
+				killed := time.Now()
+				<-led
+				slowest = max(slowest, time.Since(killed))
+				cancel()
+				all.Wait()
+				time.Sleep(time.Minute) // for requests that are under way
+			})
+		}
+		t.Logf("requests that take up to %s: %s at most", answers, slowest)
+		if slowest > want {
+			t.Errorf("with requests that take up to %s the lease is taken after %s, want %s at most", answers, slowest, want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package overview
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// slowCordon is longer than a notice takes to its node: its message is in the queue within seconds.
+	slowCordon = 30 * time.Second
+	// closeSlack is a slack that another day eats up.
+	closeSlack = 15 * time.Second
+)
+
+// advice says what to change so that the next drain goes better: nothing of one that went well.
+func (e *Episode) advice() (all []string) {
+	if !e.wentWrong() && (e.Slack == nil || *e.Slack >= closeSlack.Seconds()) {
+		return nil
+	}
+	for k := range e.Refused {
+		if a := e.Refused[k].advice(); a != "" {
+			all = append(all, a)
+		}
+	}
+	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 {
+		all = append(all, fmt.Sprintf("Pods were forced with no budget in their way%s: their grace period is longer than "+
+			"the notice. "+graceAdvice, listed(p.ForcedPods)))
+	}
+	if len(e.Targets) > 0 {
+		all = append(all, fmt.Sprintf("The machine may have got requests to its end: shorten the deregistration delay "+
+			"of the target groups%s. See `docs/load-balancers.md`.", listed(e.Targets)))
+	}
+	if e.Volumes > 0 {
+		all = append(all, "Volumes were attached to the end: check the node part of the CSI driver, which must not leave "+
+			"before the pods, or set the option `enable-out-of-service-taint`.")
+	}
+	if took := e.CordonedAt.Sub(e.Began); !e.Began.IsZero() && took > slowCordon && e.Known == Everything && e.hurries() {
+		if e.HeldBack != "" {
+			all = append(all, fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
+				name(e.Node), length(took), prose(e.HeldBack)))
+		} else {
+			all = append(all, fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
+				"and whether a leader was there.", name(e.Node), length(took)))
+		}
+	}
+	if len(all) == 0 && e.Slack != nil && *e.Slack > 0 && *e.Slack < closeSlack.Seconds() {
+		all = append(all, fmt.Sprintf("The drain of node %s was in time by %s only. "+graceAdvice, name(e.Node), e.slack()))
+	}
+	if len(all) == 0 && e.Known == AsCarried {
+		all = append(all, fmt.Sprintf("What kept pods on node %s is not known here: search the logs of the handler for "+
+			"`episode`.", name(e.Node)))
+	}
+	return all
+}
+
+// hurries reports whether its notice leaves minutes, so that each second counts.
+func (e *Episode) hurries() bool {
+	return !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour
+}
+
+const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +
+	"`kubectl nth what-if spot --node NODE`."
+
+// advice says what to change about what kept pods; empty: nothing is known that helps.
+func (r *Refusal) advice() string {
+	namespace, budget, _ := strings.Cut(r.Name, "/")
+	switch r.Cause { //nolint:exhaustive // the others are no refusals, or end by themselves
+	case Budget:
+		if budget == "" {
+			return "A PodDisruptionBudget allowed too few disruptions: let each allow one (`maxUnavailable: 1`), and keep a " +
+				"spare replica."
+		}
+		return fmt.Sprintf("PodDisruptionBudget %s allowed too few disruptions. Let it allow one (`maxUnavailable: 1`), "+
+			"give its workload a spare replica, and check that its pods become ready fast: %s.",
+			name(r.Name), name("kubectl -n "+namespace+" describe pdb "+budget))
+	case TwoBudgets:
+		return "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
+			"`kubectl get pdb -A` shows their selectors with `-o yaml`."
+	case Webhook:
+		return fmt.Sprintf("Admission webhook %s refused evictions: let it pass `pods/eviction` for the handler, or set its "+
+			"failurePolicy to Ignore if it was down.", name(r.Name))
+	case Refused:
+		return "Evictions failed: " + prose(r.Why) + "."
+	case Grace:
+		return "Pods were still stopping at the deadline. " + graceAdvice
+	case Finalizer:
+		return fmt.Sprintf("Finalizers kept pods that had ended (%s): check the controller that removes them.", prose(r.Name))
+	case Kubelet:
+		return "No kubelet confirmed the end of pods: the machine was overloaded or already dead. Look at its console " +
+			"output, and set the option `enable-out-of-service-taint` if volumes must move."
+	case Surge:
+		return "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster."
+	case Turn:
+		return "Pods that leave last, or after others, ran out of time: mark fewer pods " +
+			"`node-termination-handler/leave: last`."
+	}
+	return ""
+}

@@ -1,0 +1,88 @@
+package overview
+
+import "time"
+
+// A History is what has happened.
+type History struct {
+	At time.Time `json:"at"`
+	// Since is when this leader began to keep episodes: of what ended before it knows only what nodes carry.
+	Since    time.Time `json:"since"`
+	Episodes []Episode `json:"episodes"` // the newest first
+}
+
+// An Episode is the record of one episode of a node: from its first notice to the end of its drain. Times that
+// are zero, and numbers in a nil pointer, are not known or did not come about.
+type Episode struct {
+	Node     string   `json:"node"`
+	Instance string   `json:"instance,omitempty"`
+	Kind     string   `json:"kind,omitempty"` // of the most urgent notice
+	Notices  []Notice `json:"notices"`
+	Rule     string   `json:"rule,omitempty"`
+	// Outcome is drained, missed, gone, unconfirmed, cordoned or called-off.
+	Outcome string `json:"outcome"`
+	Why     string `json:"why,omitempty"` // it was called off
+	// Known says how much is known.
+	Known Known `json:"known"`
+
+	Began      time.Time `json:"began,omitzero"` // the time of the first notice, as AWS says
+	HeldBack   string    `json:"heldBack,omitempty"`
+	CordonedAt time.Time `json:"cordonedAt,omitzero"`
+	FirstAsked time.Time `json:"firstAsked,omitzero"` // a pod was asked to leave
+	LastAsked  time.Time `json:"lastAsked,omitzero"`
+	PodsGone   time.Time `json:"podsGone,omitzero"` // no pod was waited for any more
+	Ended      time.Time `json:"ended"`
+	Deadline   time.Time `json:"deadline,omitzero"`
+	// Slack is the time between PodsGone and the deadline, in seconds; not above zero where pods were missed or
+	// lost. nil: there was no deadline, or it is not known.
+	Slack *float64 `json:"slack,omitempty"`
+
+	Pods    *Counts   `json:"pods,omitempty"`
+	Refused []Refusal `json:"refused,omitempty"` // what has refused evictions or kept pods, that of most pods first
+	// Targets are the load balancers' target groups that may still have had the machine when it went.
+	Targets          []string `json:"targets,omitempty"`
+	AwaitedBalancers float64  `json:"awaitedLoadBalancers,omitempty"` // seconds
+	Volumes          int      `json:"volumes,omitempty"`              // still attached at the deadline
+	AwaitedVolumes   float64  `json:"awaitedVolumes,omitempty"`       // seconds
+	Hooks            []Hook   `json:"hooks,omitempty"`                // that were completed
+}
+
+// Known says how much is known of an episode.
+type Known string
+
+// What can be known.
+const (
+	Everything    Known = "everything"      // this process has seen all of it
+	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it: what that did with pods is not counted
+	AsCarried     Known = "as-carried"      // it ended before this leader began: only what the node carries
+)
+
+// A Notice is one that belongs to an episode.
+type Notice struct {
+	Kind     string    `json:"kind"`
+	At       time.Time `json:"at"`             // of its event, as AWS says
+	ID       string    `json:"id,omitempty"`   // of the event
+	Code     string    `json:"code,omitempty"` // of a scheduled change
+	Rule     string    `json:"rule,omitempty"`
+	Deadline time.Time `json:"deadline,omitzero"`
+}
+
+// Counts say what became of the pods that had to leave. Each is in one of the first six. Names are namespace/name;
+// they are bounded, and the last one then says how many more there are.
+type Counts struct {
+	Evicted     int      `json:"evicted"`
+	Forced      int      `json:"forced"`
+	Ended       int      `json:"ended"`       // without us
+	Missed      int      `json:"missed"`      // still there at the deadline
+	Lost        int      `json:"lost"`        // still there when the machine was gone
+	Unconfirmed int      `json:"unconfirmed"` // should have ended, and no kubelet says so
+	ForcedPods  []string `json:"forcedPods,omitempty"`
+	Remaining   []string `json:"remaining,omitempty"` // the names of the missed, lost and unconfirmed
+}
+
+// A Refusal is what has refused evictions, or has kept pods to the end.
+type Refusal struct {
+	Cause Cause  `json:"cause"`
+	Name  string `json:"name,omitempty"`
+	Why   string `json:"why"`
+	Pods  int    `json:"pods"`
+}

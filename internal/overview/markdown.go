@@ -1,0 +1,433 @@
+package overview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Report is what an incident channel wants to know of drains that have ended.
+type Report struct {
+	At time.Time `json:"at"`
+	// Node is the node that it is about; empty: it is about all.
+	Node string `json:"node,omitempty"`
+	// Since is the earliest end of a drain that it is about; zero: all that are known.
+	Since time.Time `json:"since,omitzero"`
+	// Episodes are the drains, the newest first.
+	Episodes []Episode `json:"episodes"`
+	// KnownSince is when the leader began to keep episodes; zero: it was not asked.
+	KnownSince time.Time `json:"knownSince,omitzero"`
+	// Missing says why the leader was not asked; else it is empty.
+	Missing string `json:"missing,omitempty"`
+	// Current is the drain of Node that is in progress; nil: none is, or it is not known.
+	Current *Node `json:"current,omitempty"`
+	// Events are those of Node, the oldest first, where the leader was not asked.
+	Events []Event `json:"events,omitempty"`
+}
+
+// An Event is one of Kubernetes.
+type Event struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+	Text   string    `json:"text"`
+}
+
+const (
+	// mostRows bounds the table of drains, and mostDetails the drains that are told in full. A channel cuts more.
+	mostRows    = 50
+	mostDetails = 8
+)
+
+// Select returns the episodes that a report is about.
+func Select(all []Episode, node string, since time.Time) []Episode {
+	chosen := []Episode{}
+	for _, e := range all {
+		if (node == "" || e.Node == node) && !e.Ended.Before(since) {
+			chosen = append(chosen, e)
+		}
+	}
+	return chosen
+}
+
+// Lost returns how many pods were lost: they were still there, or perhaps, when the machine went.
+func (r *Report) Lost() (lost int) {
+	for k := range r.Episodes {
+		lost += r.Episodes[k].lost()
+	}
+	return lost
+}
+
+// LostAny reports whether a pod was lost, also where it is not known which.
+func (r *Report) LostAny() bool {
+	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.late() || e.lost() > 0 })
+}
+
+// late reports whether pods were not known to have left in time.
+func (e *Episode) late() bool {
+	return e.Outcome == "missed" || e.Outcome == "gone" || e.Outcome == "unconfirmed"
+}
+
+func (e *Episode) lost() int {
+	if e.Pods == nil {
+		return 0
+	}
+	return e.Pods.Missed + e.Pods.Lost + e.Pods.Unconfirmed
+}
+
+// wentWrong reports whether a reader wants to know more of the episode.
+func (e *Episode) wentWrong() bool {
+	return e.late() || e.lost() > 0 || e.Pods != nil && e.Pods.Forced > 0 || e.Slack != nil && *e.Slack <= 0 ||
+		len(e.Targets) > 0 || e.Volumes > 0
+}
+
+// Markdown returns the report. Names and texts of others are no markdown in it: they make neither links nor mentions.
+func (r *Report) Markdown() string {
+	var b strings.Builder
+	r.writeHead(&b)
+	if r.Current != nil {
+		r.writeCurrent(&b)
+	}
+	if len(r.Episodes) > 1 {
+		r.writeTable(&b)
+	}
+	for _, e := range r.toTell() {
+		e.write(&b)
+	}
+	if len(r.Events) > 0 {
+		r.writeEvents(&b)
+	}
+	r.writeAdvice(&b)
+	return b.String()
+}
+
+func (r *Report) writeHead(b *strings.Builder) {
+	if r.Node != "" {
+		fmt.Fprintf(b, "# Drains of node %s\n\n", name(r.Node))
+	} else {
+		fmt.Fprintf(b, "# Drains since %s\n\n", day(r.Since))
+	}
+	if r.Missing != "" {
+		fmt.Fprintf(b, "> **Incomplete**: %s. What follows is what nodes and their Events tell: which pods left, "+
+			"and what kept them, is not known.\n\n", prose(strings.TrimSuffix(r.Missing, ".")))
+	}
+	if len(r.Episodes) == 0 {
+		b.WriteString("No drain that has ended is known.\n\n")
+	} else {
+		b.WriteString(r.summary() + "\n\n")
+	}
+	carried := func(e Episode) bool { return e.Known == AsCarried }
+	if !r.KnownSince.IsZero() && slices.ContainsFunc(r.Episodes, carried) {
+		fmt.Fprintf(b, "> The present leader began at %s. Of drains that ended before, only what the nodes carry is "+
+			"known.\n\n", day(r.KnownSince))
+	}
+}
+
+// summary counts drains and pods.
+func (r *Report) summary() string {
+	outcomes := map[string]int{}
+	var left, forced int
+	var known bool
+	for k := range r.Episodes {
+		e := &r.Episodes[k]
+		outcomes[e.Outcome]++
+		if p := e.Pods; p != nil {
+			known = true
+			left += p.Evicted + p.Ended
+			forced += p.Forced
+		}
+	}
+	var parts []string
+	for _, outcome := range []string{"drained", "missed", "gone", "unconfirmed", "cordoned", "called-off"} {
+		if n := outcomes[outcome]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, outcome))
+		}
+	}
+	text := fmt.Sprintf("%s: %s.", count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
+	if known {
+		text += fmt.Sprintf(" Pods: %d left in order, %d forced, **%d lost**.", left, forced, r.Lost())
+	}
+	return text
+}
+
+func (r *Report) writeCurrent(b *strings.Builder) {
+	n := r.Current
+	text := fmt.Sprintf("**In progress**: %s, since %s", name(n.Kind), length(r.At.Sub(n.Since)))
+	if !n.Deadline.IsZero() {
+		text += fmt.Sprintf(", deadline %s (in %s)", clock(n.Deadline, r.At), length(n.Deadline.Sub(r.At)))
+	}
+	if n.Pods != nil {
+		text += ", " + count(n.Pods.Left, "pod") + " left"
+	}
+	b.WriteString(text + ".\n")
+	for k := range n.WaitsFor {
+		b.WriteString("- It waits: " + prose(n.WaitsFor[k].describe(r.At)) + "\n")
+	}
+	b.WriteString("\n")
+}
+
+func (r *Report) writeTable(b *strings.Builder) {
+	b.WriteString("| ended | node | kind | outcome | slack | forced | lost |\n|---|---|---|---|---|---|---|\n")
+	for k := range r.Episodes[:min(len(r.Episodes), mostRows)] {
+		e := &r.Episodes[k]
+		forced, lost := "?", "?"
+		if e.Pods != nil {
+			forced, lost = fmt.Sprint(e.Pods.Forced), fmt.Sprint(e.lost())
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n",
+			day(e.Ended), name(e.Node), prose(e.Kind), prose(e.Outcome), e.slack(), forced, lost)
+	}
+	if more := len(r.Episodes) - mostRows; more > 0 {
+		fmt.Fprintf(b, "\nThere are %d more, which are older.\n", more)
+	}
+	b.WriteString("\n")
+}
+
+func (e *Episode) slack() string {
+	if e.Slack == nil {
+		return "-"
+	}
+	return length(time.Duration(*e.Slack * float64(time.Second)))
+}
+
+// toTell are the episodes that are told in full: all of a few, of many those that went wrong.
+func (r *Report) toTell() (told []*Episode) {
+	const few = 3
+	for k := range r.Episodes {
+		if e := &r.Episodes[k]; len(told) < mostDetails && (len(r.Episodes) <= few || e.wentWrong()) {
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+func (e *Episode) write(b *strings.Builder) {
+	fmt.Fprintf(b, "## %s: %s, %s\n\n", name(e.Node), prose(e.Kind), prose(e.Outcome))
+	if e.Instance != "" {
+		fmt.Fprintf(b, "Instance %s. ", name(e.Instance))
+	}
+	b.WriteString(e.verdict() + "\n\n")
+	b.WriteString("**What AWS said**\n")
+	if len(e.Notices) == 0 {
+		b.WriteString("- Not known.\n")
+	}
+	for _, n := range e.Notices {
+		b.WriteString("- " + n.describe() + "\n")
+	}
+	b.WriteString("\n**What was done when**\n\n| after | at | what |\n|---|---|---|\n")
+	begin := e.begin()
+	for _, s := range e.steps() {
+		fmt.Fprintf(b, "| %s | %s | %s |\n", length(s.at.Sub(begin)), clock(s.at, begin), s.what)
+	}
+	e.writePods(b)
+	b.WriteString("\n")
+}
+
+// verdict says how it ended.
+func (e *Episode) verdict() string {
+	var text string
+	switch e.Outcome {
+	case "drained":
+		text = "All pods that had to leave have left."
+	case "missed":
+		text = "Pods were still there at the deadline."
+	case "gone":
+		text = "The machine was gone before all pods had left."
+	case "unconfirmed":
+		text = "Pods should have ended, and no kubelet says that they have."
+	case "cordoned":
+		text = "The node was only cordoned."
+	case "called-off":
+		text = "The drain was called off, and undone."
+	}
+	if e.Why != "" {
+		text += " Reason: " + prose(e.Why) + "."
+	}
+	switch {
+	case e.Slack == nil:
+	case *e.Slack > 0:
+		text += fmt.Sprintf(" The pods were gone %s before the deadline.", e.slack())
+	default:
+		text += fmt.Sprintf(" No time was left: the slack is %s.", e.slack())
+	}
+	switch e.Known {
+	case SinceTakeOver:
+		text += " Another leader took over in the middle: pods that the earlier one evicted are not counted."
+	case AsCarried:
+		text += " Only what the node carries is known: nothing of pods, budgets and volumes."
+	case Everything:
+	}
+	return text
+}
+
+func (n *Notice) describe() string {
+	text := day(n.At) + " " + prose(n.Kind)
+	if n.Code != "" {
+		text += " " + name(n.Code)
+	}
+	if !n.Deadline.IsZero() {
+		text += ", deadline " + clock(n.Deadline, n.At) + " (" + length(n.Deadline.Sub(n.At)) + " later)"
+	}
+	if n.Rule != "" {
+		text += ", rule " + name(n.Rule)
+	}
+	if n.ID != "" {
+		text += ", event " + name(n.ID)
+	}
+	return text
+}
+
+// begin is the time that those of its steps are told from.
+func (e *Episode) begin() time.Time {
+	for _, t := range []time.Time{e.Began, e.CordonedAt, e.FirstAsked} {
+		if !t.IsZero() {
+			return t
+		}
+	}
+	return e.Ended
+}
+
+// A step is something that was done.
+type step struct {
+	at   time.Time
+	what string
+}
+
+// steps are what is known to have been done, in its order.
+func (e *Episode) steps() (steps []step) {
+	add := func(at time.Time, what string) {
+		if !at.IsZero() {
+			steps = append(steps, step{at, what})
+		}
+	}
+	add(e.Began, "the first notice")
+	cordoned := "the node was cordoned"
+	if e.HeldBack != "" {
+		cordoned += ". Before that it was held back: " + prose(e.HeldBack)
+	}
+	add(e.CordonedAt, cordoned)
+	add(e.FirstAsked, "the first pod was asked to leave")
+	if !e.LastAsked.Equal(e.FirstAsked) {
+		add(e.LastAsked, "the last pod was asked to leave")
+	}
+	add(e.PodsGone, "no pod was waited for any more")
+	add(e.Deadline, "**the deadline**")
+	ended := "the drain ended"
+	if len(e.Hooks) > 0 {
+		var hooks []string
+		for _, h := range e.Hooks {
+			hooks = append(hooks, name(h.Group+"/"+h.Name))
+		}
+		ended += ", lifecycle hook completed: " + strings.Join(hooks, ", ")
+	}
+	add(e.Ended, ended)
+	slices.SortStableFunc(steps, func(a, b step) int { return a.at.Compare(b.at) })
+	return steps
+}
+
+func (e *Episode) writePods(b *strings.Builder) {
+	p := e.Pods
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(b, "\n**Pods**: %d evicted, %d ended by themselves, %d forced%s. Lost: **%d**%s.\n",
+		p.Evicted, p.Ended, p.Forced, listed(p.ForcedPods), e.lost(), listed(p.Remaining))
+	if len(e.Refused) > 0 {
+		b.WriteString("\n**What kept pods**\n")
+	}
+	for _, r := range e.Refused {
+		fmt.Fprintf(b, "- %s: %s\n", count(r.Pods, "pod"), prose(r.Why))
+	}
+	if e.AwaitedBalancers > 0 || len(e.Targets) > 0 {
+		fmt.Fprintf(b, "\n**Load balancers**: awaited for %s", seconds(e.AwaitedBalancers))
+		if len(e.Targets) > 0 {
+			b.WriteString("; the machine may still have been a target" + listed(e.Targets))
+		}
+		b.WriteString(".\n")
+	}
+	if e.AwaitedVolumes > 0 || e.Volumes > 0 {
+		fmt.Fprintf(b, "\n**Volumes**: awaited for %s, %d still attached at the end.\n", seconds(e.AwaitedVolumes), e.Volumes)
+	}
+}
+
+func seconds(s float64) string { return length(time.Duration(s * float64(time.Second))) }
+
+// listed lists names after a number.
+func listed(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	var all []string
+	for _, n := range names {
+		all = append(all, name(n))
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
+func (r *Report) writeEvents(b *strings.Builder) {
+	b.WriteString("**Events of the node**\n")
+	for _, e := range r.Events[max(0, len(r.Events)-mostRows):] {
+		fmt.Fprintf(b, "- %s %s: %s\n", day(e.At), name(e.Reason), prose(e.Text))
+	}
+	b.WriteString("\n")
+}
+
+func (r *Report) writeAdvice(b *strings.Builder) {
+	var all []string
+	for k := range r.Episodes {
+		for _, a := range r.Episodes[k].advice() {
+			if !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	b.WriteString("## What to change\n\n")
+	for _, a := range all[:min(len(all), mostRows)] {
+		b.WriteString("- " + a + "\n")
+	}
+}
+
+// day is a moment in UTC with its date.
+func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// name is a name as code. Of what would end the code, or be a mention in a chat, other characters are shown.
+func name(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return "`" + strings.NewReplacer("`", "'", "|", "¦", "<", "‹", ">", "›", "@", "＠").Replace(Clean(text)) + "`"
+}
+
+// specials are the characters that mean something in markdown within a line.
+const specials = "\\`*_[]|#~!"
+
+// prose is a text of others that is no markdown.
+func prose(text string) string {
+	var b strings.Builder
+	text = Clean(text)
+	for at, r := range text {
+		switch {
+		case r == ':' && strings.HasPrefix(text[at:], "://"): // an address would be a link
+			b.WriteRune('：')
+		case r == '.' && strings.EqualFold(text[max(0, at-3):at], "www"):
+			b.WriteRune('．')
+		case r == '<':
+			b.WriteRune('‹')
+		case r == '>':
+			b.WriteRune('›')
+		case r == '&':
+			b.WriteString("＆")
+		case r == '@':
+			b.WriteRune('＠')
+		case strings.ContainsRune(specials, r):
+			b.WriteRune('\\')
+			b.WriteRune(r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,205 @@
+package overview_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	east "github.com/yuin/goldmark/extension/ast"
+	gmtext "github.com/yuin/goldmark/text"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// spot is a drain for a spot interruption whose pods were kept by what is given.
+func spot(node string, began time.Time, slack float64, pods overview.Counts, refused ...overview.Refusal) overview.Episode {
+	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
+	outcome := "drained"
+	switch {
+	case pods.Missed > 0:
+		outcome = "missed"
+	case pods.Unconfirmed > 0:
+		outcome = "unconfirmed"
+	}
+	return overview.Episode{
+		Node: node, Instance: "i-0123456789abcdef0", Kind: "spot-interruption", Outcome: outcome, Known: overview.Everything,
+		Notices: []overview.Notice{{Kind: "spot-interruption", At: began, ID: "6a7e8feb-b491-4cf7-a9f1-bf3703467718", Deadline: at(120)}},
+		Began:   began, CordonedAt: at(1.2), FirstAsked: at(2), LastAsked: at(100), PodsGone: at(120 - slack), Deadline: at(120), Ended: at(121), Slack: &slack,
+		Pods: &pods, Refused: refused,
+	}
+}
+
+func episodes() []overview.Episode {
+	keeps := func(cause overview.Cause, name, why string, pods int) overview.Refusal {
+		return overview.Refusal{Cause: cause, Name: name, Why: why, Pods: pods}
+	}
+	hooked := spot("ip-10-0-1-5", ago(5*time.Hour), 30, overview.Counts{Evicted: 3, Forced: 1, ForcedPods: []string{"shop/slow-0"}})
+	hooked.Kind, hooked.Rule, hooked.HeldBack = "asg-terminate", "one-by-one", "rule one-by-one allows 1 node out of use"
+	hooked.Notices = []overview.Notice{
+		{Kind: "asg-terminate", At: hooked.Began, Rule: "one-by-one", Deadline: hooked.Deadline},
+		{Kind: "scheduled-change", Code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", At: hooked.Began.Add(time.Second)},
+	}
+	hooked.CordonedAt = hooked.Began.Add(50 * time.Second)
+	hooked.Hooks = []overview.Hook{{Group: "workers", Name: "drain"}}
+	hooked.Targets, hooked.AwaitedBalancers, hooked.Volumes, hooked.AwaitedVolumes = []string{"k8s-shop-api-1234"}, 42, 1, 30
+	carried := overview.Episode{
+		Node: "ip-10-0-1-6", Kind: "rebalance-recommendation", Outcome: "missed", Known: overview.AsCarried, Began: ago(30 * time.Hour), Ended: ago(29 * time.Hour),
+	}
+	calledOff := overview.Episode{
+		Node: "ip-10-0-1-7", Kind: "scheduled-change", Outcome: "called-off", Why: "AWS has cancelled the change", Known: overview.SinceTakeOver,
+		Began: ago(50 * time.Hour), CordonedAt: ago(49 * time.Hour), Ended: ago(48 * time.Hour), Pods: &overview.Counts{},
+	}
+	return []overview.Episode{
+		spot("ip-10-0-1-1", ago(10*time.Minute), -3, overview.Counts{Evicted: 8, Forced: 1, Missed: 2, ForcedPods: []string{"shop/api-1"}, Remaining: []string{"shop/api-2", "shop/api-3"}},
+			keeps(overview.Budget, "shop/api", "PodDisruptionBudget shop/api needs 3 healthy pods and has 3", 3), keeps(overview.Grace, "", "grace until 03:01:00Z", 1)),
+		spot("ip-10-0-1-2", ago(2*time.Hour), 0, overview.Counts{Evicted: 2, Unconfirmed: 5, Remaining: []string{"a/b"}},
+			keeps(overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod", 1), keeps(overview.Finalizer, "example.com/wait", "it is kept by its finalizers: example.com/wait", 1),
+			keeps(overview.Kubelet, "", "its kubelet has not confirmed it", 2), keeps(overview.Webhook, "deny.example.com", `admission webhook "deny.example.com" denied the request`, 1),
+			keeps(overview.Budget, "", "a PodDisruptionBudget allows no disruption now", 1), keeps(overview.Surge, "", "its replacement is not ready", 1),
+			keeps(overview.Turn, "", "it leaves last", 1), keeps(overview.Refused, "", "the server is on fire", 1)),
+		spot("ip-10-0-1-3", ago(3*time.Hour), 9, overview.Counts{Evicted: 20}),
+		spot("ip-10-0-1-4", ago(4*time.Hour), 90, overview.Counts{Evicted: 20, Ended: 2}),
+		hooked, carried, calledOff,
+	}
+}
+
+func TestAReportSaysWhatWasLostAndWhatToChange(t *testing.T) {
+	all := episodes()
+	for name, r := range map[string]*overview.Report{
+		"all":  {Since: ago(72 * time.Hour), Episodes: all},
+		"node": {Node: "ip-10-0-1-1", Episodes: overview.Select(all, "ip-10-0-1-1", time.Time{})},
+		"well": {Node: "ip-10-0-1-4", Episodes: overview.Select(all, "ip-10-0-1-4", time.Time{})},
+		"carried": {
+			Node: "ip-10-0-1-6", Episodes: overview.Select(all, "ip-10-0-1-6", time.Time{}), Missing: "nobody leads",
+			Events: []overview.Event{{ago(30 * time.Hour), "SpotInterruption", "spot interruption: the node is drained"}},
+		},
+		"current": {Node: "ip-10-0-1-1", Current: &storm().Nodes[0]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.At = now
+			if r.Missing == "" {
+				r.KnownSince = ago(24 * time.Hour)
+			}
+			golden.Compare(t, "testdata/report_"+name+".md", r.Markdown())
+		})
+	}
+}
+
+func TestAReportOfAStormIsShort(t *testing.T) {
+	var all []overview.Episode
+	for range 100 {
+		all = append(all, episodes()...)
+	}
+	r := &overview.Report{At: now, Episodes: all}
+	if size := len(r.Markdown()); size > 40_000 {
+		t.Errorf("it has %d bytes", size)
+	}
+	if lost := r.Lost(); lost != 700 {
+		t.Errorf("%d pods were lost", lost)
+	}
+}
+
+func TestPodsAreLostAlsoWhereItIsNotKnownWhich(t *testing.T) {
+	for name, test := range map[string]struct {
+		node string
+		lost bool
+	}{"missed": {"ip-10-0-1-1", true}, "unconfirmed": {"ip-10-0-1-2", true}, "drained": {"ip-10-0-1-4", false}, "as carried": {"ip-10-0-1-6", true}, "called off": {"ip-10-0-1-7", false}} {
+		r := &overview.Report{Episodes: overview.Select(episodes(), test.node, time.Time{})}
+		if got := r.LostAny(); got != test.lost || len(r.Episodes) != 1 {
+			t.Errorf("%s: lost is %v", name, got)
+		}
+	}
+}
+
+func TestAReportIsAboutItsNodeAndTime(t *testing.T) {
+	var names []string
+	for _, e := range overview.Select(episodes(), "", ago(4*time.Hour)) {
+		names = append(names, e.Node)
+	}
+	if want := []string{"ip-10-0-1-1", "ip-10-0-1-2", "ip-10-0-1-3", "ip-10-0-1-4"}; !slices.Equal(names, want) {
+		t.Errorf("the nodes are %v", names)
+	}
+}
+
+// Neither a link, nor a mention, nor HTML, nor another line is made of what somebody else has named.
+func TestHostileNamesAreNoMarkdown(t *testing.T) {
+	e := overview.Episode{
+		Node: hostile, Instance: hostile, Kind: hostile, Outcome: hostile, Why: hostile, Rule: hostile, HeldBack: hostile, CordonedAt: now, Began: now, Ended: now,
+		Notices: []overview.Notice{{Kind: hostile, ID: hostile, Code: hostile, Rule: hostile, Deadline: now}},
+		Pods:    &overview.Counts{Forced: 1, ForcedPods: []string{hostile}, Remaining: []string{hostile}},
+		Targets: []string{hostile}, Hooks: []overview.Hook{{Group: hostile, Name: hostile}},
+	}
+	harmless := e
+	harmless.Node = "a"
+	for _, cause := range []overview.Cause{overview.Budget, overview.Webhook, overview.Finalizer, overview.Refused, overview.Grace} {
+		e.Refused = append(e.Refused, overview.Refusal{Cause: cause, Name: hostile + "/" + hostile, Why: hostile, Pods: 1})
+	}
+	r := &overview.Report{
+		At: now, Node: hostile, Missing: hostile, Episodes: []overview.Episode{e, harmless}, Events: []overview.Event{{now, hostile, hostile}},
+		Current: &overview.Node{Kind: hostile, WaitsFor: []overview.Wait{{Name: hostile, Why: hostile, Pod: hostile}}},
+	}
+	text := r.Markdown()
+	tree := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(gmtext.NewReader([]byte(text)))
+	counts := map[ast.NodeKind]int{}
+	_ = ast.Walk(tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if entering {
+			counts[n.Kind()]++
+		}
+		return ast.WalkContinue, nil
+	})
+	for _, kind := range []ast.NodeKind{ast.KindLink, ast.KindAutoLink, ast.KindImage, ast.KindRawHTML, ast.KindHTMLBlock, ast.KindCodeBlock, ast.KindFencedCodeBlock} {
+		if counts[kind] > 0 {
+			t.Errorf("there are %d of %s in\n%s", counts[kind], kind, text)
+		}
+	}
+	// Two tables of steps and that of the drains; the title, two drains and the advice.
+	if counts[east.KindTable] != 3 || counts[ast.KindHeading] != 4 {
+		t.Errorf("there are %d tables and %d headings in\n%s", counts[east.KindTable], counts[ast.KindHeading], text)
+	}
+	for line := range strings.Lines(text) {
+		bare := strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "> ")
+		if strings.ContainsFunc(bare, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune("<>@&", r) }) {
+			t.Errorf("a character does harm in %q", line)
+		}
+		if strings.Count(strings.ReplaceAll(bare, "\\`", ""), "`")%2 != 0 {
+			t.Errorf("code does not end in %q", line)
+		}
+		outside := strings.Builder{}
+		for k, part := range strings.Split(strings.ReplaceAll(bare, "\\`", ""), "`") {
+			if k%2 == 0 {
+				outside.WriteString(part)
+			} else if strings.Contains(part, "|") {
+				t.Errorf("code ends a cell in %q", line)
+			}
+		}
+		for at, r := range outside.String() {
+			if strings.ContainsRune("[]", r) && outside.String()[at-1] != '\\' {
+				t.Errorf("there may be a link in %q", line)
+			}
+		}
+	}
+}
+
+// GitHub and others make links of addresses that stand in a text, and of those that only begin with www.
+func TestAddressesInTextsAreNoLinks(t *testing.T) {
+	for _, address := range []string{"https://evil.example/a", "http://evil.example", "ftp://evil.example", "WWW.evil.example", "www.evil.example", "Https://evil.example", "xmpp:a@evil.example", "a@evil.example"} {
+		r := &overview.Report{At: now, Missing: "see " + address, Events: []overview.Event{{now, "Other", address}}, Episodes: []overview.Episode{
+			{Node: "a", Outcome: "called-off", Why: "(" + address + ")", HeldBack: address, CordonedAt: now, Ended: now},
+		}}
+		text := r.Markdown()
+		tree := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(gmtext.NewReader([]byte(text)))
+		_ = ast.Walk(tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+			if entering && n.Kind() == ast.KindAutoLink {
+				t.Errorf("%s is a link in\n%s", address, text)
+				return ast.WalkStop, nil
+			}
+			return ast.WalkContinue, nil
+		})
+	}
+}

@@ -1,0 +1,52 @@
+package overview
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// nearDeadline is how close a deadline is where nobody can wait any longer: a pod is forced its grace period
+	// before, 30 s by default.
+	nearDeadline = 30 * time.Second
+	// longBlocked is how long a drain without a deadline may be blocked before somebody should look.
+	longBlocked = 15 * time.Minute
+)
+
+// blocking are the causes that do not end by themselves, or that nobody knows the end of.
+var blocking = []Cause{
+	Budget, TwoBudgets, Webhook, Refused, Finalizer, Kubelet, Volume, Target,
+}
+
+// Blocked reports whether the node waits for something that somebody has to clear away.
+func (n *Node) Blocked() bool {
+	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool { return slices.Contains(blocking, w.Cause) })
+}
+
+// Emptied reports whether nothing is known to be left on the node that has to leave.
+func (n *Node) Emptied() bool {
+	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
+}
+
+// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, it is
+// blocked within 30 s of its deadline or after it, or it has no deadline and is blocked since 15 minutes.
+func (n *Node) Stuck(now time.Time) bool {
+	switch {
+	case n.Deadline.IsZero():
+		return n.Blocked() && !n.Since.IsZero() && now.Sub(n.Since) >= longBlocked
+	case !now.Before(n.Deadline) && !n.Emptied():
+		return true
+	}
+	return n.Blocked() && n.Deadline.Sub(now) <= nearDeadline
+}
+
+// Stuck returns how many nodes somebody should look at; see [Node.Stuck].
+func (o *Overview) Stuck() int {
+	stuck := 0
+	for k := range o.Nodes {
+		if o.Nodes[k].Stuck(o.At) {
+			stuck++
+		}
+	}
+	return stuck
+}

@@ -1,0 +1,241 @@
+package overview
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// mostUnscheduled bounds the lines about pods that find no other node.
+	mostUnscheduled = 3
+	// mostHooks bounds the lifecycle hooks of a node: the widest cell makes all lines wide.
+	mostHooks = 16
+)
+
+// A Style says how an overview is printed.
+type Style struct {
+	Wide   bool // more columns, and all that a node waits for
+	Colour bool // with the escape sequences of ECMA-48
+}
+
+// Table returns the overview for people: who leads, the queue, what is held back, and a line for each node. What
+// names in it hold does nothing to a terminal.
+func (o *Overview) Table(style Style) string {
+	var b strings.Builder
+	for _, line := range o.heading(style) {
+		b.WriteString(line + "\n")
+	}
+	if len(o.Nodes) == 0 {
+		b.WriteString("No node is being drained.\n")
+		return b.String()
+	}
+	b.WriteByte('\n')
+	rows := [][]string{columns(style)}
+	for k := range o.Nodes {
+		rows = append(rows, o.Nodes[k].row(o.At, style))
+	}
+	for k, line := range aligned(rows) {
+		switch {
+		case k == 0:
+			line = style.paint(bold, line)
+		case o.Nodes[k-1].Stuck(o.At):
+			line = style.paint(red, line)
+		case o.Nodes[k-1].Stage == HeldBack:
+			line = style.paint(yellow, line)
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// heading returns what is true of all nodes.
+func (o *Overview) heading(style Style) []string {
+	leader := "nobody leads"
+	switch {
+	case o.Leader != "":
+		leader = Clean(o.Leader)
+	case o.Missing != "":
+		leader = "not known"
+	}
+	lines := []string{"Leader:      " + leader + ", at " + clock(o.At, o.At)}
+	if o.Missing != "" {
+		lines = append(lines, style.paint(yellow, "Incomplete:  "+Clean(o.Missing)))
+	}
+	if q := o.Queue; q != nil {
+		lines = append(lines, "Queue:       "+q.describe(o.At))
+	}
+	if p := o.Policy; p != nil {
+		text := "Policy:      " + count(p.Rules, "rule")
+		if p.Problem != "" {
+			text = style.paint(red, text+"; the file of now does not count: "+Clean(p.Problem))
+		}
+		lines = append(lines, text)
+	}
+	if o.HeldBack != "" {
+		lines = append(lines, style.paint(yellow, "Held back:   "+Clean(o.HeldBack)))
+	}
+	for k, u := range o.Unscheduled {
+		if k == mostUnscheduled {
+			lines = append(lines, fmt.Sprintf("Unscheduled: of %d more nodes", len(o.Unscheduled)-k))
+			break
+		}
+		lines = append(lines, style.paint(yellow, fmt.Sprintf("Unscheduled: %s of node %s: %s",
+			count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why))))
+	}
+	if len(o.Nodes) > 0 {
+		text := "Nodes:       " + count(len(o.Nodes), "node")
+		if stuck := o.Stuck(); stuck > 0 {
+			text = style.paint(red, fmt.Sprintf("%s, %d stuck", text, stuck))
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}
+
+func (q *Queue) describe(now time.Time) string {
+	text := count(q.InFlight, "message") + " in flight"
+	if !q.Oldest.IsZero() {
+		text += ", the oldest since " + length(now.Sub(q.Oldest))
+	}
+	if q.LastReceive.IsZero() {
+		return text + "; SQS has not answered a receive yet"
+	}
+	return text + "; last receive " + length(now.Sub(q.LastReceive)) + " ago"
+}
+
+func columns(style Style) []string {
+	names := []string{"NODE", "KIND", "RULE", "SINCE", "DEADLINE", "LEFT", "PODS"}
+	if style.Wide {
+		names = append(names, "STAGE", "INSTANCE", "HOOKS")
+	}
+	return append(names, "WAITS-FOR")
+}
+
+func (n *Node) row(now time.Time, style Style) []string {
+	since, deadline, left := "-", "-", "-"
+	if !n.Since.IsZero() {
+		since = length(now.Sub(n.Since))
+	}
+	if !n.Deadline.IsZero() {
+		deadline, left = clock(n.Deadline, now), length(n.Deadline.Sub(now))
+	}
+	cells := []string{orNone(n.Name), orNone(n.Kind), orNone(n.Rule), since, deadline, left, n.Pods.describe()}
+	if style.Wide {
+		var hooks []string
+		for _, h := range n.Hooks[:min(len(n.Hooks), mostHooks)] {
+			hooks = append(hooks, Clean(h.Group)+"/"+Clean(h.Name))
+		}
+		if more := len(n.Hooks) - mostHooks; more > 0 {
+			hooks = append(hooks, fmt.Sprintf("and %d more", more))
+		}
+		cells = append(cells, orNone(string(n.Stage)), orNone(n.Instance), cmp.Or(strings.Join(hooks, ","), "-"))
+	}
+	return append(cells, n.waits(now, style))
+}
+
+func (p *Pods) describe() string {
+	switch {
+	case p == nil:
+		return "-"
+	case p.Forced > 0:
+		return fmt.Sprintf("%d, %d forced", p.Left, p.Forced)
+	}
+	return fmt.Sprint(p.Left)
+}
+
+// waits returns what the node waits for: what keeps most pods, or all of it.
+func (n *Node) waits(now time.Time, style Style) string {
+	shown := n.WaitsFor
+	if !style.Wide && len(shown) > 1 {
+		shown = shown[:1]
+	}
+	var all []string
+	for k := range shown {
+		all = append(all, shown[k].describe(now))
+	}
+	if more := len(n.WaitsFor) - len(shown) + n.MoreWaits; more > 0 && len(all) > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	if len(all) == 0 {
+		return "-"
+	}
+	return strings.Join(all, "; ")
+}
+
+// describe is what the wait is for, and until when.
+func (w *Wait) describe(now time.Time) string {
+	text := cmp.Or(w.Why, string(w.Cause))
+	var about []string
+	if w.Name != "" && !strings.Contains(text, w.Name) {
+		about = append(about, Clean(w.Name))
+	}
+	switch {
+	case w.Pods > 0 && w.Pod != "":
+		about = append(about, count(w.Pods, "pod")+such(w.Pods)+Clean(w.Pod))
+	case w.Pods > 0:
+		about = append(about, count(w.Pods, "pod"))
+	case w.Pod != "":
+		about = append(about, Clean(w.Pod))
+	}
+	if end := clock(w.Until, now); !w.Until.IsZero() && !strings.Contains(text, end) {
+		about = append(about, w.ends()+" "+end)
+	}
+	if text = Clean(text); len(about) > 0 {
+		text += " (" + strings.Join(about, ", ") + ")"
+	}
+	return text
+}
+
+// ends says what happens at the end of the wait.
+func (w *Wait) ends() string {
+	switch w.Cause { //nolint:exhaustive // the others end, or are given up
+	case Budget, TwoBudgets, Webhook, Refused:
+		return "forced at"
+	}
+	return "until"
+}
+
+func such(pods int) string {
+	if pods == 1 {
+		return " "
+	}
+	return " such as "
+}
+
+// aligned returns the rows as lines with aligned columns. The last column is as wide as it likes.
+func aligned(rows [][]string) []string {
+	const gap = 3
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for k, cell := range row {
+			widths[k] = max(widths[k], width(cell))
+		}
+	}
+	var lines []string
+	for _, row := range rows {
+		var b strings.Builder
+		for k, cell := range row {
+			b.WriteString(cell)
+			if k < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[k]-width(cell)+gap))
+			}
+		}
+		lines = append(lines, b.String())
+	}
+	return lines
+}
+
+const (
+	bold   = "1"
+	red    = "31"
+	yellow = "33"
+)
+
+func (s Style) paint(colour, text string) string {
+	if !s.Colour {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}

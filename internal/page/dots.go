@@ -1,0 +1,234 @@
+package page
+
+import (
+	"html/template"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+const (
+	// past is how far back the page looks.
+	past = 24 * time.Hour
+	// mostDots bounds the page; the leader keeps no more.
+	mostDots = 500
+
+	// The plot of the dots is 260 high, as the template says. Slack is between these two, and what had no deadline is
+	// below them.
+	plotTop    = 12.0
+	plotBottom = 206.0
+	plotApart  = 226.0
+)
+
+// A story is an episode in the table and the plot.
+type story struct {
+	Node, Rule, Ended, Slack, Outcome, Pods, Blamed string
+	Kind                                            *kind
+	Bad                                             bool
+}
+
+// A tally is what became of the episodes of a kind.
+type tally struct {
+	Kind                  *kind
+	Episodes, InTime, Bad int
+	Least, Median         string // slack; empty: none is known
+}
+
+// What is below zero has failed, as the outcome or the pods say; an episode without a slack can have failed too.
+func failed(e *overview.Episode) bool {
+	if e.Slack != nil && *e.Slack < 0 || e.Outcome == "missed" {
+		return true
+	}
+	return e.Pods != nil && e.Pods.Missed+e.Pods.Lost > 0
+}
+
+// recent are the episodes of the last day, the newest first.
+func recent(h overview.History) []overview.Episode {
+	var all []overview.Episode
+	for i := range h.Episodes {
+		e := &h.Episodes[i]
+		if age := h.At.Sub(e.Ended); age <= past && len(all) < mostDots {
+			all = append(all, *e)
+		}
+	}
+	return all
+}
+
+// tallies are in the order of kinds.
+func tallies(episodes []overview.Episode) []tally {
+	slacks := map[*kind][]float64{}
+	found := map[*kind]*tally{}
+	for i := range episodes {
+		e := &episodes[i]
+		k := kindNamed(e.Kind)
+		t := found[k]
+		if t == nil {
+			t = &tally{Kind: k}
+			found[k] = t
+		}
+		t.Episodes++
+		if failed(e) {
+			t.Bad++
+		} else {
+			t.InTime++
+		}
+		if e.Slack != nil {
+			slacks[k] = append(slacks[k], *e.Slack)
+		}
+	}
+	var all []tally
+	for i := range kinds {
+		t := found[&kinds[i]]
+		if t == nil {
+			continue
+		}
+		if s := slacks[t.Kind]; len(s) > 0 {
+			slices.Sort(s)
+			t.Least, t.Median = slackText(s[0]), slackText(s[(len(s)-1)/2])
+		}
+		all = append(all, *t)
+	}
+	return all
+}
+
+func slackText(seconds float64) string {
+	text := took(time.Duration(min(max(seconds, -1e8), 1e8) * float64(time.Second)))
+	if seconds < 0 {
+		return "−" + text
+	}
+	return text
+}
+
+func stories(episodes []overview.Episode, now time.Time) []story {
+	all := make([]story, 0, len(episodes))
+	for i := range episodes {
+		e := &episodes[i]
+		s := story{
+			Node: shown(e.Node), Kind: kindNamed(e.Kind), Rule: shown(e.Rule), Ended: clock(e.Ended, now),
+			Outcome: shown(e.Outcome), Bad: failed(e),
+		}
+		if e.Slack != nil {
+			s.Slack = slackText(*e.Slack)
+		}
+		if p := e.Pods; p != nil {
+			s.Pods = became(p)
+		}
+		if len(e.Refused) > 0 {
+			r := e.Refused[0]
+			s.Blamed = shown(string(r.Cause))
+			if r.Name != "" {
+				s.Blamed += " " + shown(r.Name)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// became names what is not zero.
+func became(p *overview.Counts) string {
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{
+		{p.Evicted, "evicted"},
+		{p.Forced, "forced"},
+		{p.Ended, "ended"},
+		{p.Missed, "missed"},
+		{p.Lost, "lost"},
+		{p.Unconfirmed, "unconfirmed"},
+	} {
+		if part.n > 0 {
+			parts = append(parts, strconv.Itoa(part.n)+" "+part.what)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// A scale places slack: seconds are far apart near zero, where they count, and hours are near each other.
+type scale struct{ least, most float64 }
+
+func newScale(episodes []overview.Episode) scale {
+	s := scale{least: bend(-30), most: bend(120)}
+	for i := range episodes {
+		if e := &episodes[i]; e.Slack != nil {
+			s.least, s.most = min(s.least, bend(*e.Slack)), max(s.most, bend(*e.Slack))
+		}
+	}
+	return s
+}
+
+func bend(seconds float64) float64 {
+	if math.IsNaN(seconds) {
+		seconds = 0
+	}
+	return math.Asinh(min(max(seconds, -1e8), 1e8) / 15)
+}
+
+func (s scale) y(seconds float64) float64 {
+	return plotBottom - (plotBottom-plotTop)*(bend(seconds)-s.least)/(s.most-s.least)
+}
+
+// ticks are what the axis of slack names, as far as there is room, in seconds.
+var ticks = []float64{
+	-3600, -900, -300, -60, -30, 0, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600,
+}
+
+// plot draws the episodes: when each ended, and with how much slack.
+func plot(episodes []overview.Episode, now time.Time) template.HTML {
+	s := newScale(episodes)
+	var d drawing
+	zero := s.y(0)
+	d.add(`<rect class="bad-ground" x="0" width="100%" y="`).number(zero).add(`" height="`).number(plotBottom - zero)
+	d.add(`"/>`)
+	last := math.Inf(1)
+	for _, tick := range ticks {
+		y := s.y(tick)
+		if y < plotTop-4 || y > plotBottom+4 || tick != 0 && (last-y < 14 || math.Abs(y-zero) < 14) {
+			continue
+		}
+		last = y
+		class, name := "tick", "+"+round(time.Duration(tick)*time.Second)
+		switch {
+		case tick == 0:
+			class, name = "end", "deadline"
+		case tick < 0:
+			name = "−" + round(time.Duration(-tick)*time.Second)
+		}
+		d.add(`<line class="` + class + `" x1="0" x2="100%" y1="`).number(y).add(`" y2="`).number(y).add(`"/>`)
+		d.add(`<text class="axis" text-anchor="end" x="-8" y="`).number(y + 4).add(`">` + name + `</text>`)
+	}
+	d.add(`<text class="axis" text-anchor="end" x="-8" y="230">none</text>`)
+	for hours := 0; hours <= 24; hours += 6 {
+		x := 100 * (1 - float64(hours)/24)
+		anchor, name := "middle", "−"+round(time.Duration(hours)*time.Hour)
+		switch hours {
+		case 0:
+			anchor, name = "end", "now"
+		case 24:
+			anchor = "start"
+		}
+		d.add(`<line class="tick" x1="`).percent(x).add(`" x2="`).percent(x).add(`" y1="238" y2="243"/>`)
+		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x).add(`" y="256">` + name + `</text>`)
+	}
+	for i := range episodes {
+		e := &episodes[i]
+		x := min(max(100*(1-float64(now.Sub(e.Ended))/float64(past)), 0), 100)
+		y := plotApart
+		if e.Slack != nil {
+			y = s.y(*e.Slack)
+		}
+		k := kindNamed(e.Kind)
+		d.add(`<use class="dot ` + k.Class)
+		if failed(e) {
+			d.add(" bad")
+		}
+		d.add(`" href="#` + k.Class + `" x="`).percent(x).add(`" y="`).number(y).add(`"/>`)
+	}
+	return d.html()
+}

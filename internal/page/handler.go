@@ -1,0 +1,142 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// A Source knows what the page shows. Its methods may be called concurrently.
+type Source interface {
+	// Overview returns what is in progress. It returns a [Standby] if this replica does not lead; another
+	// error is shown as it is.
+	Overview(ctx context.Context) (overview.Overview, error)
+	// History returns what has happened. Its errors are those of Overview.
+	History(ctx context.Context) (overview.History, error)
+}
+
+// A Standby is the error of a Source that does not know, because its replica does not lead.
+type Standby struct {
+	Leader string // the name of the pod that leads; empty: none, or it is not known
+}
+
+// Error says who leads.
+func (s Standby) Error() string {
+	if s.Leader == "" {
+		return "this replica stands by: the leader knows what is in progress"
+	}
+	return "this replica stands by: the leader, " + s.Leader + ", knows what is in progress"
+}
+
+const (
+	// refreshes is the time between refreshes in a browser. A deadline is two minutes at the least that is usual.
+	refreshes = 5 * time.Second
+	// fresh is how long a page is served again: however many look at it, it is made once in that time.
+	fresh = time.Second
+	// patience is how long a Source may take.
+	patience = 5 * time.Second
+)
+
+// A HandlerOptions says what the page of a Handler tells beside its Source.
+type HandlerOptions struct {
+	Version string
+	Port    int // on which the handler is served; 0: it is not said
+}
+
+// Handler serves the page, and a small page with the status 503 where the Source has no overview. It answers the
+// path that it is registered for, and writes nothing: register it for "GET /{$}".
+func Handler(source Source, opts HandlerOptions) http.Handler {
+	return &handler{source: source, opts: opts}
+}
+
+type handler struct {
+	source Source
+	opts   HandlerOptions
+
+	mu     sync.Mutex // is held while a page is made: others wait for that one
+	made   time.Time
+	status int
+	text   []byte
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status, text, err := h.page(r.Context())
+	if err != nil { // a template that fails is a mistake of ours, which the tests would find
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Length", strconv.Itoa(len(text)))
+	header.Set("Content-Security-Policy", Policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // the reader may have left
+}
+
+// page returns a page that is at most as old as fresh.
+func (h *handler) page(ctx context.Context) (status int, text []byte, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.text != nil && time.Since(h.made) < fresh {
+		return h.status, h.text, nil
+	}
+	// Others get what is made here, and so it does not end with the one who asked first.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	var b bytes.Buffer
+	b.Grow(len(h.text) + len(h.text)/8)
+	status = http.StatusOK
+	o, unknown := h.source.Overview(ctx)
+	var past overview.History
+	if unknown == nil {
+		past, unknown = h.source.History(ctx)
+	}
+	if unknown == nil {
+		err = Render(&b, o, past, Options{Refresh: refreshes, Version: h.opts.Version})
+	} else {
+		status = http.StatusServiceUnavailable
+		err = templates.ExecuteTemplate(&b, "standby", h.standby(unknown))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	h.made, h.status, h.text = time.Now(), status, b.Bytes()
+	return h.status, h.text, nil
+}
+
+// A standby is the page of a replica that has nothing to show.
+type standby struct {
+	frame
+
+	Heading, Text, Leader, Port string
+}
+
+func (h *handler) standby(why error) standby {
+	s := standby{Heading: "This replica stands by", Text: "Another replica leads, and has the page."}
+	var other Standby
+	switch is := errors.As(why, &other); {
+	case !is:
+		s.Heading, s.Text = "The overview is not to be had", shown(why.Error())
+	case other.Leader == "":
+		s.Text = "Nobody is known to lead. The replicas elect a leader within seconds."
+	default:
+		s.Leader = shown(other.Leader)
+	}
+	if h.opts.Port != 0 {
+		s.Port = strconv.Itoa(h.opts.Port)
+	}
+	s.frame = newFrame(s.Heading+" · node-termination-handler", s.Heading+".",
+		Options{Refresh: refreshes, Version: h.opts.Version})
+	return s
+}

@@ -1,0 +1,417 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
+)
+
+var now = time.Date(2026, 11, 20, 3, 12, 45, 0, time.UTC)
+
+func render(t *testing.T, o overview.Overview, h overview.History) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Render(&b, o, h, Options{Refresh: 5 * time.Second, Version: "1.2.3"}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// section is the text of a section of the page, without its markup.
+func section(t *testing.T, html, id string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(html, `<section id="`+id+`"`)
+	text, _, ended := strings.Cut(rest, "</section>")
+	if !found || !ended {
+		t.Fatalf("there is no section %s", id)
+	}
+	return strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(text, " ")), " ")
+}
+
+func contains(t *testing.T, text string, wanted ...string) {
+	t.Helper()
+	for _, want := range wanted {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in: %s", want, text)
+		}
+	}
+}
+
+func TestANodeIsALaneWithWhatItWaitsFor(t *testing.T) {
+	o := overview.Overview{At: now, Source: overview.Leader, Leader: "handler-0", Nodes: []overview.Node{{
+		Name: "node-a", Kind: "spot-interruption", Rule: "gentle", Stage: overview.Draining,
+		Since: now.Add(-78 * time.Second), CordonedAt: now.Add(-77 * time.Second), Deadline: now.Add(42 * time.Second),
+		Pods: &overview.Pods{Left: 3, Forced: 1, Gone: 9}, MoreWaits: 2,
+		WaitsFor: []overview.Wait{{
+			Cause: overview.Budget, Name: "shop/web", Why: "PodDisruptionBudget shop/web allows 0 disruptions", Pods: 2,
+			Pod: "shop/web-1", Until: now.Add(7 * time.Second),
+		}},
+	}}}
+	text := section(t, render(t, o, overview.History{}), "progress")
+	contains(t, text, "Deadline within five minutes 1", "node-a spot-interruption, rule gentle", "42 s left until 03:13:27",
+		"draining 3 left, 9 gone, 1 forced",
+		"budget : PodDisruptionBudget shop/web allows 0 disruptions (2 pods, shop/web-1), until 03:12:52 and 2 more",
+		"Notice 03:11:27; cordoned 03:11:28; deadline 03:13:27")
+}
+
+// What is left of the time is the gap before the line of the deadline, which is one for all lanes of a band.
+func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
+	node := func(change func(*overview.Node)) overview.Node {
+		n := overview.Node{
+			Name: "n", Kind: "spot-interruption", Stage: overview.Draining, Since: now.Add(-time.Minute),
+			CordonedAt: now.Add(-time.Minute), Deadline: now.Add(time.Minute),
+		}
+		change(&n)
+		return n
+	}
+	for name, test := range map[string]struct {
+		node  overview.Node
+		parts []string
+	}{
+		"half of the time is over": {
+			node(func(*overview.Node) {}),
+			[]string{
+				`<rect class="work k0" x="0.0%" width="45.0%" y="8" height="12"/>`,
+				`<rect class="slack ok" x="45.0%" width="45.0%" y="8" height="12"/>`,
+				`<use href="#m-now" x="45.0%" y="14"/>`,
+			},
+		},
+		"it is near": {
+			node(func(n *overview.Node) { n.Deadline, n.Since = now.Add(12*time.Second), now.Add(-108*time.Second) }),
+			[]string{`<rect class="slack near" x="81.0%" width="9.0%" y="8" height="12"/>`},
+		},
+		"it is over": {
+			node(func(n *overview.Node) { n.Deadline, n.Since = now.Add(-8*time.Second), now.Add(-128*time.Second) }),
+			[]string{`<rect class="over" x="90.0%" width="6.0%" y="5" height="18"/>`, `<use href="#m-now" x="96.0%" y="14"/>`},
+		},
+		"the pods have left": {
+			node(func(n *overview.Node) { n.PodsGone = now.Add(-30 * time.Second) }),
+			[]string{
+				`<rect class="work k0" x="0.0%" width="22.5%" y="8" height="12"/>`,
+				`<rect class="slack ok" x="22.5%" width="67.5%" y="8" height="12"/>`, `<use href="#m-gone" x="22.5%" y="14"/>`,
+			},
+		},
+		"it is held back": {
+			node(func(n *overview.Node) { n.CordonedAt, n.NotBefore = time.Time{}, now.Add(20*time.Second) }),
+			[]string{`<rect class="held" x="0.0%" width="45.0%" y="12" height="4"/>`, `<use href="#m-begin" x="60.0%" y="14"/>`},
+		},
+		"without a deadline the line is now": {
+			node(func(n *overview.Node) { n.Deadline = time.Time{} }),
+			[]string{`<rect class="work k0" x="0.0%" width="90.0%" y="8" height="12"/>`},
+		},
+		"nothing is known but the deadline": {
+			overview.Node{Name: "n", Deadline: now.Add(30 * time.Second), CordonedAt: now.Add(-30 * time.Second)},
+			[]string{`<rect class="held" x="0.0%" width="0.0%"`, `<rect class="slack ok" x="45.0%" width="45.0%"`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			used, _ := lanesOf(overview.Overview{At: now, Nodes: []overview.Node{test.node}})
+			if len(used) != 1 || len(used[0].Lanes) != 1 {
+				t.Fatalf("bands: %+v", used)
+			}
+			drawing := string(used[0].Lanes[0].Drawing)
+			for _, part := range test.parts {
+				if name != "nothing is known but the deadline" || !strings.Contains(part, "held") {
+					contains(t, drawing, part)
+				}
+			}
+			if n := strings.Count(drawing, `<line class="end"`); n != 1 {
+				t.Errorf("%d lines of the deadline", n)
+			}
+		})
+	}
+}
+
+func TestNodesAreApartByHowMuchTimeThereIs(t *testing.T) {
+	var o overview.Overview
+	o.At = now
+	for _, in := range []time.Duration{-time.Minute, time.Minute, 20 * time.Minute, 48 * time.Hour} {
+		o.Nodes = append(o.Nodes, overview.Node{Name: in.String(), Deadline: now.Add(in), Since: now.Add(-time.Minute)})
+	}
+	o.Nodes = append(o.Nodes, overview.Node{Name: "none"})
+	used, more := lanesOf(o)
+	var got []string
+	for _, b := range used {
+		names := b.ID + ":"
+		for _, l := range b.Lanes {
+			names += " " + l.Name
+		}
+		got = append(got, names)
+	}
+	want := []string{"minutes: -1m0s 1m0s", "hour: 20m0s", "later: 48h0m0s", "none: none"}
+	if !slices.Equal(got, want) || more != 0 {
+		t.Errorf("%q, and %d more, want %q", got, more, want)
+	}
+}
+
+func TestWhatBlocksMostNodesComesFirst(t *testing.T) {
+	wait := func(cause overview.Cause, name string, pods int) overview.Wait {
+		return overview.Wait{Cause: cause, Name: name, Why: "why", Pods: pods}
+	}
+	o := overview.Overview{At: now}
+	for i := range 7 {
+		n := overview.Node{Name: sample.Node(i), WaitsFor: []overview.Wait{wait(overview.Budget, "shop/web", 2)}}
+		if i < 2 { // the same budget twice on a node is one node
+			n.WaitsFor = append(n.WaitsFor, wait(overview.Budget, "shop/web", 1), wait(overview.Budget, "data/db", 1))
+		}
+		o.Nodes = append(o.Nodes, n)
+	}
+	all := blocks(o)
+	if len(all) != 2 || all[0].Name != "shop/web" || all[0].Nodes != 7 || all[0].Pods != 16 || len(all[0].First) != firstNodes ||
+		all[0].More != 2 || all[1].Name != "data/db" || all[1].Nodes != 2 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestPodsWithoutANodeAreNamed(t *testing.T) {
+	o := overview.Overview{At: now}
+	for i := range 22 {
+		o.Unscheduled = append(o.Unscheduled, overview.Unscheduled{Node: sample.Node(i), Pods: 30 - i, Why: "0/9 nodes are available: 9 Insufficient cpu"})
+	}
+	contains(t, section(t, render(t, o, overview.History{}), "blocks"),
+		"Pods that have left, and find no other node", sample.Node(0)+" 30 0/9 nodes are available: 9 Insufficient cpu", "and 2 nodes more")
+}
+
+func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
+	slack := func(s float64) *float64 { return &s }
+	h := overview.History{At: now, Since: now.Add(-2 * time.Hour), Episodes: []overview.Episode{
+		{Node: "in-time", Kind: "spot-interruption", Ended: now.Add(-time.Hour), Slack: slack(41), Outcome: "drained", Pods: &overview.Counts{Evicted: 7, Forced: 1}},
+		{
+			Node: "missed", Kind: "asg-terminate", Ended: now.Add(-6 * time.Hour), Slack: slack(-12), Outcome: "missed", Pods: &overview.Counts{Evicted: 7, Missed: 2},
+			Refused: []overview.Refusal{{Cause: overview.Budget, Name: "shop/web"}},
+		},
+		{Node: "none", Kind: "rebalance-recommendation", Ended: now.Add(-7 * time.Hour), Outcome: "drained"},
+		{Node: "new", Kind: "of-next-year", Ended: now.Add(-8 * time.Hour), Outcome: "drained"},
+		{Node: "old", Kind: "spot-interruption", Ended: now.Add(-25 * time.Hour), Slack: slack(1), Outcome: "missed"},
+	}}
+	html := render(t, overview.Overview{At: now}, h)
+	contains(t, section(t, html, "day"),
+		"4 drains ended in the last 24 hours, 1 missed the deadline or lost pods. This leader began at 01:12:45",
+		"spot-interruption 1 1 0 41 s 41 s", "asg-terminate 1 0 1 −12 s −12 s", "rebalance-recommendation 1 1 0 – –", "unknown 1",
+		"missed asg-terminate Nov 19 21:12:45 −12 s missed 7 evicted, 2 missed budget shop/web",
+		"7 evicted, 1 forced")
+	if strings.Contains(html, ">old<") {
+		t.Error("an episode of the day before is shown")
+	}
+	dots := regexp.MustCompile(`<use class="dot (\w+)( bad)?" href="#\w+" x="([\d.]+)%" y="([\d.]+)"/>`).FindAllStringSubmatch(html, -1)
+	if len(dots) != 4 {
+		t.Fatalf("%d dots: %v", len(dots), dots)
+	}
+	zero := regexp.MustCompile(`<line class="end" x1="0" x2="100%" y1="([\d.]+)"`).FindStringSubmatch(html)[1]
+	if number(t, dots[0][4]) >= number(t, zero) || number(t, dots[1][4]) <= number(t, zero) || dots[0][2] != "" || dots[1][2] != " bad" {
+		t.Errorf("the line is at %s, the dots are %v", zero, dots)
+	}
+	if dots[0][3] != "95.8" || dots[1][3] != "75.0" {
+		t.Errorf("the dots of an hour and of six hours ago are %v", dots)
+	}
+}
+
+func number(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestWhatIsNotKnownIsSaid(t *testing.T) {
+	html := render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "it has no port", HeldBack: "drains held back: 3"}, overview.History{})
+	contains(t, html, "The leader was not asked: <bdi>it has no port</bdi>.", "drains held back: 3")
+	contains(t, section(t, html, "handler"), "Leader nobody leads", "Queue not known here")
+	contains(t, section(t, html, "progress"), "No node is being drained.")
+	contains(t, section(t, html, "blocks"), "Nothing is waited for.")
+	contains(t, section(t, html, "day"), "No drain has ended in the last 24 hours. There is nothing to draw.")
+}
+
+func TestQueueAndPolicyAreShown(t *testing.T) {
+	o := overview.Overview{
+		At: now, Source: overview.Leader, Leader: "handler-0",
+		Queue:  &overview.Queue{InFlight: 3, Oldest: now.Add(-96 * time.Second), LastReceive: now.Add(-2 * time.Minute)},
+		Policy: &overview.Policy{Rules: 2, Problem: "line 3: no such field"},
+	}
+	html := render(t, o, overview.History{})
+	contains(t, section(t, html, "handler"), "Leader handler-0", "Messages in flight 3", "received 1:36 ago", "2:00 ago",
+		"2 rules. The file of now does not count: line 3: no such field")
+	contains(t, html, `<dd class="late"><bdi>2:00 ago`)
+}
+
+func TestAFileNeitherRefreshesNorRuns(t *testing.T) {
+	var b bytes.Buffer
+	o, h := sample.Storm(now, 3, 3)
+	if err := Render(&b, o, h, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"<script", `http-equiv="refresh"`, `href="status"`} {
+		if strings.Contains(b.String(), word) {
+			t.Errorf("it has %s", word)
+		}
+	}
+}
+
+// Names are text: the markup is the same whatever they are. A browser confirms that in the end-to-end tests.
+func TestHostileNamesDoNothing(t *testing.T) {
+	o, h := sample.Hostile(now)
+	html := render(t, o, h)
+	for _, word := range []string{"<script>window", "<img", "<iframe", "<base", "<form", "<a href=\"javascript", "onload=window.harmed=1>", "\u202e", "\x1b", "\x00"} {
+		if strings.Contains(html, word) {
+			t.Errorf("it has %q", word)
+		}
+	}
+	if n := strings.Count(html, "<script>"); n != 1 {
+		t.Errorf("%d scripts", n)
+	}
+	allowed := "html head meta title style noscript body a header p button nav ul li main svg defs path circle h1 time dl div dt dd b span section h2 use rect line text table caption thead tbody tr th td bdi small i details summary footer code script"
+	attributes := "lang charset http-equiv content name class href id role aria-live aria-pressed type aria-label aria-hidden aria-labelledby data-refresh data-summary data-title data-name datetime width height viewBox d r x y x1 x2 y1 y2 cx cy text-anchor scope hidden"
+	decoder := xml.NewDecoder(strings.NewReader(html))
+	decoder.Strict, decoder.AutoClose, decoder.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+	for elements := 0; ; elements++ {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			if elements < 1000 {
+				t.Errorf("only %d elements were read", elements)
+			}
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		element, ok := token.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		if !slices.Contains(strings.Fields(allowed), element.Name.Local) {
+			t.Errorf("element %s", element.Name.Local)
+		}
+		for _, a := range element.Attr {
+			if !slices.Contains(strings.Fields(attributes), a.Name.Local) {
+				t.Errorf("%s has attribute %s=%q", element.Name.Local, a.Name.Local, a.Value)
+			}
+			if a.Name.Local == "href" && !regexp.MustCompile(`^(#[\w-]+|status|history)$`).MatchString(a.Value) {
+				t.Errorf("%s links to %q", element.Name.Local, a.Value)
+			}
+		}
+	}
+}
+
+func TestTextsAreShownAsTheyCanBe(t *testing.T) {
+	for text, want := range map[string]string{
+		"shop/web": "shop/web", "": "", "naïve": "naïve", "a\u202eb": "a\ufffdb", "a\nb\x00": "a\ufffdb\ufffd", "\xff": "\ufffd",
+		strings.Repeat("ab", 60): strings.Repeat("ab", 60), strings.Repeat("a", 60) + "xyz" + strings.Repeat("b", 60): strings.Repeat("a", 60) + "…" + strings.Repeat("b", 60),
+	} {
+		if got := shown(text); got != want {
+			t.Errorf("shown(%q) = %q, want %q", text, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0.0 s", 400 * time.Millisecond: "0.4 s", 9960 * time.Millisecond: "10 s", 42 * time.Second: "42 s", 59600 * time.Millisecond: "1:00",
+		102 * time.Second: "1:42", time.Hour - time.Millisecond: "1 h 00 min", 125 * time.Minute: "2 h 05 min", 24*time.Hour - time.Second: "1 d 0 h", 76 * time.Hour: "3 d 4 h", -42 * time.Second: "42 s",
+	} {
+		if got := took(d); got != want {
+			t.Errorf("took(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestEachKindHasAColourAndAShape(t *testing.T) {
+	shapes := map[string]bool{}
+	for _, k := range notice.Kinds {
+		is := kindNamed(k.Dashed())
+		if is.Name != k.Dashed() {
+			t.Errorf("%s is unknown", k.Dashed())
+		}
+		if shapes[is.Shape] || !strings.Contains(style, "."+is.Class+" { fill") || strings.Count(style, "--"+is.Class+":") != 2 {
+			t.Errorf("%s has no shape or colour of its own", is.Name)
+		}
+		shapes[is.Shape] = true
+	}
+}
+
+// Five thousand nodes of a storm make a page of five hundred, and the names of hostile ones are cut.
+func TestThePageIsBounded(t *testing.T) {
+	const most = 1 << 20
+	for name, drains := range map[string]int{"500 drains": 500, "5,000 drains": 5000} {
+		o, h := sample.Storm(now, drains, 500)
+		html := render(t, o, h)
+		t.Logf("%s and 500 episodes: %d bytes", name, len(html))
+		if len(html) > most {
+			t.Errorf("%s: %d bytes", name, len(html))
+		}
+		if lanes, dots := strings.Count(html, `<svg class="lane"`), strings.Count(html, `<use class="dot `); lanes != 500 || dots != 500 {
+			t.Errorf("%s: %d lanes, %d dots", name, lanes, dots)
+		}
+	}
+	contains(t, render(t, func() overview.Overview { o, _ := sample.Storm(now, 501, 0); return o }(), overview.History{}), "Not drawn: 1 node with later deadlines or none.")
+}
+
+// A time by itself says nothing: the page is compared with its data as JSON, which the leader serves too.
+func TestThePageTakesNotMuchLongerThanItsJSON(t *testing.T) {
+	const most = 40 // it is about ten, on a machine with nothing else to do
+	o, h := sample.Storm(now, 500, 500)
+	page := fastest(func() error { return Render(io.Discard, o, h, Options{Refresh: 5 * time.Second}) })
+	data := fastest(func() error {
+		return errors.Join(json.NewEncoder(io.Discard).Encode(o), json.NewEncoder(io.Discard).Encode(h))
+	})
+	allocations := testing.AllocsPerRun(3, func() {
+		if err := Render(io.Discard, o, h, Options{Refresh: 5 * time.Second}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("page %s, JSON %s, %v allocations", page, data, allocations)
+	if allocations > 130_000 { // they say the same on any machine
+		t.Errorf("%v allocations", allocations)
+	}
+	if page > most*data {
+		t.Errorf("the page took %s, its data as JSON %s: more than %d times as long", page, data, most)
+	}
+}
+
+// fastest is the least time of many runs: what else the machine does only adds to them.
+func fastest(run func() error) time.Duration {
+	least := time.Hour
+	for range 15 {
+		began := time.Now()
+		if err := run(); err != nil {
+			return time.Hour
+		}
+		least = min(least, time.Since(began))
+	}
+	return least
+}
+
+func BenchmarkRender(b *testing.B) {
+	o, h := sample.Storm(now, 500, 500)
+	var out bytes.Buffer
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Reset()
+		if err := Render(&out, o, h, Options{Refresh: 5 * time.Second}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(out.Len()), "bytes/page")
+}
+
+// A deadline can be as late as JSON can say: a kubelet writes the intent of its node.
+func TestADeadlineOfAnyYearHasItsLane(t *testing.T) {
+	for _, deadline := range []time.Time{
+		time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), now.Add(1<<62 + 1), time.Unix(0, 0), time.Time{}.Add(time.Second),
+	} {
+		o := overview.Overview{At: now, Nodes: []overview.Node{{Name: "a", Deadline: deadline, Since: deadline}}}
+		if got := section(t, render(t, o, overview.History{}), "progress"); !strings.Contains(got, "a unknown") {
+			t.Errorf("%s: %s", deadline, got)
+		}
+	}
+}

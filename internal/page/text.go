@@ -1,0 +1,79 @@
+package page
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// longest is how many characters of a name or a sentence are shown: those of Kubernetes have up to 253, and one
+// that has more than these is cut in its middle, because names differ at their ends.
+const longest = 120
+
+// shown makes a name or a sentence of somebody else fit to be shown. What does not print, such as a control
+// character or one that turns the direction of what follows, becomes U+FFFD. HTML is escaped by the template.
+func shown(text string) string {
+	plain := true
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			plain = false
+			break
+		}
+	}
+	if plain && len(text) <= longest {
+		return text
+	}
+	if len(text) > 4*1024 { // more is not even looked at
+		text = text[:4*1024]
+	}
+	runes := []rune(text)
+	if len(runes) > longest {
+		runes = append(append(runes[:longest/2:longest/2], '…'), runes[len(runes)-longest/2:]...)
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, string(runes))
+}
+
+// took is a time span in two units at most: 0.4 s, 42 s, 1:42, 2 h 05 min, 3 d 4 h. It has no sign.
+func took(d time.Duration) string {
+	d = d.Abs()
+	const day = 24 * time.Hour
+	switch {
+	case d < 9950*time.Millisecond:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+	case d < 59500*time.Millisecond:
+		return strconv.Itoa(int(d.Round(time.Second)/time.Second)) + " s"
+	case d < time.Hour-500*time.Millisecond:
+		d = d.Round(time.Second)
+		return fmt.Sprintf("%d:%02d", d/time.Minute, d%time.Minute/time.Second)
+	case d < day-30*time.Second:
+		d = d.Round(time.Minute)
+		return fmt.Sprintf("%d h %02d min", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		d = d.Round(time.Hour)
+		return fmt.Sprintf("%d d %d h", d/day, d%day/time.Hour)
+	}
+}
+
+// clock is the time of day, with the date if that is another than that of now.
+func clock(t, now time.Time) string {
+	t, now = t.UTC(), now.UTC()
+	if t.YearDay() != now.YearDay() || t.Year() != now.Year() {
+		return t.Format("Jan 2 15:04:05")
+	}
+	return t.Format("15:04:05")
+}
+
+// counted is a number with its noun: 1 node, 2 nodes.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

@@ -1,0 +1,313 @@
+package page
+
+import (
+	"cmp"
+	"html/template"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+const (
+	// mostBlocks bounds the table of what blocks whom.
+	mostBlocks = 100
+	// firstNodes are named for each of its rows.
+	firstNodes = 5
+	// mostUnscheduled bounds the table of pods that find no other node.
+	mostUnscheduled = 20
+)
+
+// A view is what the template reads.
+type view struct {
+	frame
+
+	At       string
+	AtExact  string // RFC 3339
+	Leader   string
+	Missing  string // why the leader was not asked
+	HeldBack string
+	Tiles    []tile
+	Kinds    []kind // all of them, for the symbols
+	Seen     []kind // those on this page, for the legends
+
+	Bands  []band
+	More   string // how many nodes have no lane; empty: none
+	Blocks []block
+
+	Unscheduled     []overview.Unscheduled
+	MoreUnscheduled string // nodes that are not in Unscheduled; empty: none
+
+	Plot     template.HTML
+	PlotTold string
+	Stories  []story
+	Tallies  []tally
+	Since    string // the leader's knowledge begins
+	Facts    []fact
+}
+
+// A tile is a number that is read from afar.
+type tile struct{ Name, Value, Note, Class string }
+
+// A fact is about the handler itself.
+type fact struct{ Name, Value, Class string }
+
+// A block is something that nodes wait for.
+type block struct {
+	Cause, Name, Why string
+	Nodes, Pods      int
+	First            []link
+	More             int // nodes that are not in First
+	Until            string
+
+	until time.Time
+}
+
+// A link is a node's name, and where its lane is; an empty ID: it has none.
+type link struct{ ID, Name string }
+
+func newView(o overview.Overview, h overview.History, opts Options) *view {
+	now := o.At
+	if h.At.IsZero() {
+		h.At = now
+	}
+	v := &view{
+		At: now.UTC().Format("15:04:05"), AtExact: now.UTC().Format(time.RFC3339),
+		Leader: shown(o.Leader), HeldBack: shown(o.HeldBack), Kinds: kinds[:], Facts: facts(o),
+	}
+	if o.Source == overview.Nodes {
+		v.Missing = cmp.Or(shown(o.Missing), "it was not asked")
+	}
+	var more int
+	if v.Bands, more = lanesOf(o); more > 0 {
+		v.More = counted(more, "node")
+	}
+	v.Blocks = blocks(o)
+	for _, u := range o.Unscheduled[:min(len(o.Unscheduled), mostUnscheduled)] {
+		u.Node, u.Why = shown(u.Node), shown(u.Why)
+		v.Unscheduled = append(v.Unscheduled, u)
+	}
+	if more := len(o.Unscheduled) - mostUnscheduled; more > 0 {
+		v.MoreUnscheduled = counted(more, "node")
+	}
+	episodes := recent(h)
+	v.Plot, v.Tallies, v.Stories = plot(episodes, h.At), tallies(episodes), stories(episodes, h.At)
+	v.PlotTold = plotTold(v.Tallies)
+	if !h.Since.IsZero() && h.At.Sub(h.Since) < past {
+		v.Since = clock(h.Since, h.At)
+	}
+	v.Seen = seen(o, episodes)
+	v.Tiles = tiles(o, episodes)
+	v.frame = newFrame(title(o), summary(o), opts)
+	return v
+}
+
+func title(o overview.Overview) string {
+	if len(o.Nodes) == 0 {
+		return "No drain · node-termination-handler"
+	}
+	return counted(len(o.Nodes), "drain") + " · node-termination-handler"
+}
+
+// count is what the page says of all nodes.
+type count struct {
+	heldBack, late, left, forced int
+	podsKnown                    bool
+	next                         time.Time // the first deadline that is to come, of nodes with pods
+}
+
+func countOf(o overview.Overview) count {
+	var c count
+	for i := range o.Nodes {
+		n := &o.Nodes[i]
+		if n.Stage == overview.HeldBack {
+			c.heldBack++
+		}
+		if p := n.Pods; p != nil {
+			c.podsKnown = true
+			c.left += p.Left
+			c.forced += p.Forced
+		}
+		if n.Deadline.IsZero() || !n.PodsGone.IsZero() {
+			continue
+		}
+		if !n.Deadline.After(o.At) {
+			c.late++
+		} else if c.next.IsZero() || n.Deadline.Before(c.next) {
+			c.next = n.Deadline
+		}
+	}
+	return c
+}
+
+// summary changes when something of note does, not each second: it is read aloud.
+func summary(o overview.Overview) string {
+	c := countOf(o)
+	if len(o.Nodes) == 0 {
+		return "No node is being drained."
+	}
+	text := counted(len(o.Nodes), "drain") + " in progress"
+	if c.heldBack > 0 {
+		text += ", " + strconv.Itoa(c.heldBack) + " held back"
+	}
+	if c.late > 0 {
+		text += ", " + strconv.Itoa(c.late) + " past the deadline"
+	}
+	return text + "."
+}
+
+func tiles(o overview.Overview, episodes []overview.Episode) []tile {
+	c := countOf(o)
+	inProgress := tile{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes))}
+	if c.heldBack > 0 {
+		inProgress.Note = strconv.Itoa(c.heldBack) + " held back"
+	}
+	next := tile{Name: "until the next deadline", Value: "–"}
+	if !c.next.IsZero() {
+		next.Value = took(c.next.Sub(o.At))
+		if c.next.Sub(o.At) < near {
+			next.Class = "near"
+		}
+	}
+	if c.late > 0 {
+		next.Note, next.Class = strconv.Itoa(c.late)+" past the deadline", "late"
+	}
+	pods := tile{Name: "pods that still have to leave", Value: "–"}
+	if c.podsKnown || len(o.Nodes) == 0 {
+		pods.Value = strconv.Itoa(c.left)
+	}
+	if c.forced > 0 {
+		pods.Note = strconv.Itoa(c.forced) + " forced"
+	}
+	bad := 0
+	for i := range episodes {
+		if failed(&episodes[i]) {
+			bad++
+		}
+	}
+	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed"}
+	if bad > 0 {
+		day.Note, day.Class = strconv.Itoa(bad)+" missed", "late"
+	} else if len(episodes) == 0 {
+		day.Note = ""
+	}
+	return []tile{inProgress, next, pods, day}
+}
+
+func seen(o overview.Overview, episodes []overview.Episode) []kind {
+	found := map[*kind]bool{}
+	for i := range o.Nodes {
+		found[kindNamed(o.Nodes[i].Kind)] = true
+	}
+	for i := range episodes {
+		found[kindNamed(episodes[i].Kind)] = true
+	}
+	var all []kind
+	for i := range kinds {
+		if found[&kinds[i]] {
+			all = append(all, kinds[i])
+		}
+	}
+	return all
+}
+
+// blocks gathers the waits of all nodes by cause and name. What keeps most nodes comes first.
+func blocks(o overview.Overview) []block {
+	type key struct {
+		cause overview.Cause
+		name  string
+	}
+	found := map[key]*block{}
+	var order []*block
+	for i := range o.Nodes {
+		n := &o.Nodes[i]
+		met := map[key]bool{}
+		for _, w := range n.WaitsFor {
+			k := key{w.Cause, w.Name}
+			b := found[k]
+			if b == nil {
+				b = &block{Cause: shown(string(w.Cause)), Name: shown(w.Name), Why: shown(w.Why)}
+				found[k] = b
+				order = append(order, b)
+			}
+			b.Pods += w.Pods
+			if w.Until.After(b.until) {
+				b.until, b.Until = w.Until, clock(w.Until, o.At)
+			}
+			if met[k] {
+				continue
+			}
+			met[k] = true
+			b.Nodes++
+			if len(b.First) == firstNodes {
+				b.More++
+				continue
+			}
+			l := link{Name: shown(n.Name)}
+			if i < mostLanes {
+				l.ID = anchor(n.Name)
+			}
+			b.First = append(b.First, l)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b *block) int {
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(b.Pods, a.Pods))
+	})
+	all := make([]block, 0, min(len(order), mostBlocks))
+	for _, b := range order[:min(len(order), mostBlocks)] {
+		all = append(all, *b)
+	}
+	return all
+}
+
+func plotTold(all []tally) string {
+	episodes, bad := 0, 0
+	for _, t := range all {
+		episodes += t.Episodes
+		bad += t.Bad
+	}
+	if episodes == 0 {
+		return "No drain has ended in the last 24 hours."
+	}
+	text := counted(episodes, "drain") + " ended in the last 24 hours, "
+	if bad == 0 {
+		return text + "none missed its deadline."
+	}
+	return text + strconv.Itoa(bad) + " missed the deadline or lost pods."
+}
+
+// facts are about the leader, its queue and its policy. What is not known is said to be so.
+func facts(o overview.Overview) []fact {
+	leader := fact{Name: "Leader", Value: shown(o.Leader)}
+	if o.Leader == "" {
+		leader.Value, leader.Class = "nobody leads", "late"
+	}
+	all := []fact{leader}
+	if q := o.Queue; q != nil {
+		all = append(all, fact{Name: "Messages in flight", Value: strconv.Itoa(q.InFlight)})
+		oldest := fact{Name: "Oldest message", Value: "none"}
+		if !q.Oldest.IsZero() {
+			oldest.Value = "received " + took(o.At.Sub(q.Oldest)) + " ago"
+		}
+		last := fact{Name: "Last answer of SQS", Value: "never", Class: "late"}
+		if !q.LastReceive.IsZero() {
+			last.Value, last.Class = took(o.At.Sub(q.LastReceive))+" ago", ""
+			if o.At.Sub(q.LastReceive) > 90*time.Second { // then /healthz fails
+				last.Class = "late"
+			}
+		}
+		all = append(all, oldest, last)
+	} else {
+		all = append(all, fact{Name: "Queue", Value: "not known here"})
+	}
+	policy := fact{Name: "Policy", Value: "no policy file, or not known here"}
+	if p := o.Policy; p != nil {
+		policy.Value = counted(p.Rules, "rule")
+		if p.Problem != "" {
+			policy.Value += ". The file of now does not count: " + shown(p.Problem)
+			policy.Class = "late"
+		}
+	}
+	return append(all, policy)
+}

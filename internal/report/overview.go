@@ -1,0 +1,128 @@
+package report
+
+import (
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// NodeOf is what the intent of a node says of a drain that has not ended.
+func NodeOf(ref cluster.Ref, i intent.Intent) overview.Node {
+	terms := i.Terms()
+	n := overview.Node{
+		Name: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: terms.Rule,
+		Stage: overview.Draining, Since: firstNotice(i), CordonedAt: i.CordonedAt, Deadline: i.Deadline(),
+		PodsGone: i.DrainedAt, Hooks: HooksOf(i.Hooks),
+	}
+	if i.HeldBack {
+		n.Stage, n.CordonedAt, n.NotBefore = overview.HeldBack, time.Time{}, terms.NotBefore
+	}
+	if !i.DrainedAt.IsZero() {
+		n.Stage = overview.Completing
+	}
+	return n
+}
+
+// EpisodeOf is what the intent of a node says of an episode that has ended: nothing of pods. The caller adds what
+// else is known.
+func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
+	e := overview.Episode{
+		Node: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: i.Terms().Rule,
+		Outcome: outcomeOf(i), Known: overview.AsCarried,
+		Began: firstNotice(i), CordonedAt: i.CordonedAt, PodsGone: i.DrainedAt, Ended: i.FinishedAt, Deadline: i.Deadline(),
+	}
+	if i.HeldBack {
+		e.CordonedAt = time.Time{} // it never was
+	}
+	for _, entry := range i.Entries {
+		n := overview.Notice{
+			At: entry.Time, Code: entry.Code, Rule: entry.Rule, Deadline: entry.Deadline,
+		}
+		if slices.Contains(notice.Kinds, entry.Kind) { // a kubelet can write another one
+			n.Kind = entry.Kind.Dashed()
+		}
+		if len(entry.IDs) > 0 {
+			n.ID = entry.IDs[0]
+		}
+		e.Notices = append(e.Notices, n)
+	}
+	return e
+}
+
+// WithDrain adds to an episode what is known of the end of its evacuation.
+func WithDrain(e overview.Episode, d Drain) overview.Episode {
+	r := d.Result
+	e.Outcome, e.Deadline = string(d.Outcome), d.Deadline()
+	e.FirstAsked, e.LastAsked, e.PodsGone = r.Record.FirstAsked, r.Record.LastAsked, r.Record.PodsGone
+	e.Pods = &overview.Counts{
+		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
+		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
+		ForcedPods: drain.Names(r.Record.ForcedPods, mostNames),
+		Remaining:  drain.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
+	}
+	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
+	const shortest = time.Millisecond // that anybody has waited
+	e.Targets = drain.Names(d.Targets.Left, mostNames)
+	e.AwaitedBalancers = d.Targets.Waited.Truncate(shortest).Seconds()
+	e.Volumes, e.AwaitedVolumes = r.Volumes, r.Record.VolumesTook.Truncate(shortest).Seconds()
+	e.Slack = slackOf(e, len(r.Missed)+len(r.Lost) > 0)
+	return e
+}
+
+// What a record keeps at most, so that 500 of them are no burden.
+const (
+	mostNames    = 5
+	mostRefusals = 4
+)
+
+// slackOf is the time between the end of the pods and the deadline, in seconds; nil: one of them is not known.
+func slackOf(e overview.Episode, late bool) *float64 {
+	if e.Deadline.IsZero() || e.PodsGone.IsZero() {
+		return nil
+	}
+	slack := e.Deadline.Sub(e.PodsGone).Seconds()
+	if late {
+		slack = min(0, slack)
+	}
+	return &slack
+}
+
+// kindOf is the kind of the notice that binds a node the most, as its label has it. A kubelet can write another
+// one into the intent, which is no kind.
+func kindOf(i intent.Intent) string {
+	if kind := i.Cause().Kind; slices.Contains(notice.Kinds, kind) {
+		return kind.Dashed()
+	}
+	return ""
+}
+
+// outcomeOf is how the drain of a node has ended. A kubelet can write another text into the intent, which is no
+// outcome.
+func outcomeOf(i intent.Intent) string {
+	switch i.Outcome {
+	case intent.Drained, intent.Missed, intent.Gone, intent.Unconfirmed, intent.Cordoned, intent.CalledOff:
+		return string(i.Outcome)
+	}
+	return ""
+}
+
+// firstNotice is the time of the first notice, as AWS says.
+func firstNotice(i intent.Intent) (first time.Time) {
+	for _, e := range i.Entries {
+		first = intent.Earlier(first, e.Time)
+	}
+	return first
+}
+
+// HooksOf are lifecycle hooks as an overview has them.
+func HooksOf(hooks []intent.Hook) (all []overview.Hook) {
+	for _, h := range hooks {
+		all = append(all, overview.Hook{Group: h.Group, Name: h.Name, Deadline: h.Deadline})
+	}
+	return all
+}

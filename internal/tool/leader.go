@@ -1,0 +1,262 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/redact"
+)
+
+const (
+	// leaderTimeout is how long the leader may take to answer. Who waits for it looks at a screen.
+	leaderTimeout = 3 * time.Second
+	// answerLimit bounds an answer of the leader: a thousand nodes are some 500 kB.
+	answerLimit = 32 << 20
+	// metricsPort is the port of a leader whose Lease does not name it: that of an older release.
+	metricsPort = 9092
+)
+
+// A Viewer asks the leader what it knows, through the API server, and with the rights of a person: to get the
+// Lease and to get pods/proxy in the namespace of the handler. It may be used concurrently.
+type Viewer struct {
+	client           kube.Client
+	namespace, lease string // lease empty: it is searched
+	ownPod           string // this process runs in it; empty: in none
+}
+
+// A Cluster says where the handler is. Each field may be empty.
+type Cluster struct {
+	Kubeconfig, Context string // as of kubectl
+	Namespace, Lease    string // of the handler, and of its election; those of the chart
+}
+
+// NewViewer connects to the cluster: with the kubeconfig, as kubectl does, or in a pod with its ServiceAccount. The
+// logs of the Kubernetes libraries are discarded. environ is a list as from os.Environ.
+func NewViewer(c Cluster, environ []string) (*Viewer, error) {
+	klog.SetLogger(logr.Discard())
+	env := options.Environment(environ)
+	v := &Viewer{namespace: c.Namespace, lease: c.Lease}
+	config, err := userConfig(c, env["KUBECONFIG"])
+	if err != nil {
+		return nil, err
+	}
+	if inCluster := config.BearerTokenFile != ""; inCluster && c.Namespace == "" && env["POD_NAME"] != "" {
+		v.namespace, v.ownPod = env["NAMESPACE"], env["POD_NAME"]
+		v.lease = cmp.Or(v.lease, env["LEADER_ELECT_RESOURCE_NAME"])
+	}
+	config.QPS, config.Timeout = -1, requestTimeout
+	v.client, err = kube.New(config)
+	return v, err
+}
+
+// userConfig returns how to reach the API server as a person does.
+func userConfig(c Cluster, variable string) (*rest.Config, error) {
+	if c.Kubeconfig == "" && c.Context == "" && variable == "" {
+		config, err := rest.InClusterConfig()
+		if !errors.Is(err, rest.ErrNotInCluster) {
+			return config, err
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	if c.Kubeconfig != "" {
+		rules.ExplicitPath = c.Kubeconfig
+	} else if variable != "" {
+		rules.Precedence = strings.Split(variable, string(os.PathListSeparator))
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return config, nil
+}
+
+// A leader is who leads, as the Lease says.
+type leader struct {
+	namespace, pod, port string
+	expired              bool // the Lease has, by our clock
+}
+
+// An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
+type unreachable string
+
+func (u unreachable) Error() string { return string(u) }
+
+// leader finds out who leads. The error is unreachable if nobody does, or nobody says so.
+func (v *Viewer) leader(ctx context.Context) (*leader, error) {
+	l, err := v.findLease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	holder := ""
+	if l.Spec.HolderIdentity != nil {
+		holder = *l.Spec.HolderIdentity
+	}
+	if holder == "" {
+		return nil, unreachable(fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run",
+			l.Namespace, l.Name))
+	}
+	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
+	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port}
+	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
+		lasts := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+		found.expired = time.Since(l.Spec.RenewTime.Time) > lasts
+	}
+	return found, nil
+}
+
+// podOf is the pod of who holds the Lease: the identity has a random part behind its name.
+func podOf(holder string) string {
+	if at := strings.LastIndexByte(holder, '_'); at >= 0 {
+		return holder[:at]
+	}
+	return holder
+}
+
+// findLease gets the Lease. Where its name was not given and it is not where the chart's would be, it is found by
+// its label.
+func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
+	namespace, name := cmp.Or(v.namespace, options.ProgramName), cmp.Or(v.lease, options.ProgramName)
+	const remedy = "name the Lease by --namespace and --lease"
+	l, err := v.client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return l, nil
+	case apierrors.IsForbidden(err):
+		return nil, unreachable(fmt.Sprintf("you lack the permission to get the Lease %s/%s: %s, or see docs/status.md for "+
+			"the rights", namespace, name, remedy))
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("get the Lease %s/%s: %w", namespace, name, err)
+	case v.namespace != "" && v.lease != "":
+		return nil, unreachable(fmt.Sprintf("there is no Lease %s/%s: %s. In IMDS mode there is none",
+			namespace, name, remedy))
+	}
+	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
+	switch {
+	case err != nil || len(list.Items) == 0:
+		return nil, unreachable(fmt.Sprintf("there is no Lease %s/%s, and no other was found: %s. In IMDS mode there is none",
+			namespace, name, remedy))
+	case len(list.Items) > 1:
+		var names []string
+		for k := range list.Items {
+			names = append(names, list.Items[k].Namespace+"/"+list.Items[k].Name)
+		}
+		return nil, unreachable(fmt.Sprintf("there are the Leases %s: %s", strings.Join(names, ", "), remedy))
+	}
+	return &list.Items[0], nil
+}
+
+// ask gets what the leader serves on a path. The error is unreachable if there is no answer.
+func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
+	if l.port == app.NoPort {
+		return unreachable(fmt.Sprintf("pod %s leads and serves nothing: set enable-prometheus-server", l.pod))
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	body, err := v.stream(ctx, l, path)
+	if err != nil {
+		return unreachable(v.whyUnreachable(l, err))
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
+	if err != nil {
+		return unreachable(v.whyUnreachable(l, err))
+	}
+	if err := json.Unmarshal(text, into); err != nil || !ofLeader(into) {
+		return unreachable(fmt.Sprintf("the answer of pod %s on port %s is not one of this release: compare the versions",
+			l.pod, l.port))
+	}
+	return nil
+}
+
+// ofLeader reports whether an answer has what each answer of a leader has. Another program may listen on the port,
+// and JSON of others fits into any answer.
+func ofLeader(answer any) bool {
+	switch a := answer.(type) {
+	case *overview.Overview:
+		return a.Source == overview.Leader
+	case *overview.History:
+		return !a.At.IsZero()
+	}
+	return false
+}
+
+// stream asks through the API server. A pod of the handler lacks the right to that, and asks the leader's pod itself.
+func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadCloser, error) {
+	host := "localhost"
+	switch v.ownPod {
+	case "":
+		return v.client.CoreV1().Pods(l.namespace).ProxyGet("", l.pod, l.port, path, nil).Stream(ctx)
+	case l.pod:
+	default:
+		// The handler may list pods, and may not get them.
+		list, err := v.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", l.pod).String(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(list.Items) == 0 {
+			return nil, apierrors.NewNotFound(corev1.Resource("pods"), l.pod)
+		}
+		if host = list.Items[0].Status.PodIP; host == "" { // the URL would be one of this pod
+			return nil, unreachable(fmt.Sprintf("pod %s/%s, which holds the Lease, has no address", l.namespace, l.pod))
+		}
+	}
+	return getDirectly(ctx, "http://"+net.JoinHostPort(host, l.port)+path)
+}
+
+// whyUnreachable says what to do about an error of the leader, or on the way to it.
+func (v *Viewer) whyUnreachable(l *leader, err error) string {
+	pod := fmt.Sprintf("pod %s/%s", l.namespace, l.pod)
+	about := "" // what the API server speaks of: the pod, or the pod with the port where the pod has answered
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && status.ErrStatus.Details != nil {
+		about = status.ErrStatus.Details.Name
+	}
+	why, isUnreachable := errors.AsType[unreachable](err)
+	switch {
+	case l.expired:
+		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for too long. Check that the handler's pods run", pod)
+	case isUnreachable:
+		return string(why)
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("you lack the permission to get pods/proxy in namespace %s: see docs/status.md for the rights",
+			l.namespace)
+	case apierrors.IsNotFound(err) && about == l.pod:
+		return fmt.Sprintf("%s, which holds the Lease, does not exist: another replica leads within 20 seconds", pod)
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("%s does not know the path: it is of an older release", pod)
+	case errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err):
+		return fmt.Sprintf("%s does not answer on port %s within %s: a NetworkPolicy must let the API server in",
+			pod, l.port, leaderTimeout)
+	case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "trying to reach service"):
+		return fmt.Sprintf("the API server cannot reach %s on port %s: a NetworkPolicy or a firewall must let it",
+			pod, l.port)
+	case apierrors.IsServiceUnavailable(err):
+		return fmt.Sprintf("%s does not lead any more: try again", pod)
+	}
+	return fmt.Sprintf("%s cannot be asked on port %s: %v", pod, l.port, redact.Error(err))
+}

@@ -1,0 +1,174 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/page"
+	"github.com/node-termination-handler/node-termination-handler/internal/redact"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+)
+
+// Overview returns what is in progress: two requests where the leader answers within 3 s. Otherwise it is what
+// the nodes carry, and Missing says why. The error says that the API server does not tell even that.
+func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
+	l, err := v.leader(ctx)
+	if err == nil {
+		o := &overview.Overview{}
+		if err = v.ask(ctx, l, overview.StatusPath, o); err == nil {
+			return o, nil
+		}
+	}
+	missing, ok := errors.AsType[unreachable](err)
+	if !ok {
+		return nil, err
+	}
+	o, err := v.carried(ctx, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("%w; the leader was not asked either: %s", err, string(missing))
+	}
+	o.Missing = string(missing)
+	if l != nil && !l.expired {
+		o.Leader = l.pod
+	}
+	return o, nil
+}
+
+// Page writes what is in progress, and what has happened within a day, as a page of HTML that needs no server.
+func (v *Viewer) Page(ctx context.Context, out io.Writer, version string) (Health, error) {
+	const day = 24 * time.Hour
+	o, err := v.Overview(ctx)
+	if err != nil {
+		return Uncertain, err
+	}
+	r, err := v.Report(ctx, "", time.Now().Add(-day))
+	if err != nil {
+		return Uncertain, err
+	}
+	h := overview.History{At: r.At, Since: r.KnownSince, Episodes: r.Episodes}
+	return healthOf(o), page.Render(out, *o, h, page.Options{Version: version})
+}
+
+// getDirectly gets a URL of a pod, without a proxy.
+func getDirectly(ctx context.Context, url string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		_ = response.Body.Close()
+		return nil, redact.Status(response.StatusCode)
+	}
+	return response.Body, nil
+}
+
+// A Status is how what is in progress is shown.
+type Status struct {
+	Format string // text, wide or json
+	Watch  bool   // show it again and again
+	// Terminal: the output is a terminal: what was shown before is overwritten.
+	Terminal bool
+	Colour   bool
+}
+
+// The formats.
+const (
+	FormatText = "text"
+	FormatWide = "wide"
+	FormatJSON = "json"
+)
+
+// A Health is what a script wants to know of a status.
+type Health int
+
+// The healths, the worst last.
+const (
+	Healthy   Health = iota // nothing is in progress, or nothing is stuck
+	Uncertain               // the leader was not asked
+	Stuck                   // somebody should look at a node
+)
+
+// watchPause is the time between two overviews of a watch.
+const watchPause = 2 * time.Second
+
+// Run shows what is in progress until ctx ends, or once, and returns how that is. In a watch only the first
+// overview has to succeed.
+func (s Status) Run(ctx context.Context, v *Viewer, out io.Writer) (Health, error) {
+	o, failed := v.Overview(ctx)
+	if failed != nil {
+		return Uncertain, failed
+	}
+	for {
+		text, err := s.text(o, failed)
+		if err != nil {
+			return Uncertain, err
+		}
+		if _, err := io.WriteString(out, s.framed(text)); err != nil {
+			return Uncertain, err
+		}
+		if !s.Watch {
+			return healthOf(o), nil
+		}
+		if retry.Sleep(ctx, watchPause) != nil {
+			return Healthy, nil
+		}
+		if o, failed = v.Overview(ctx); ctx.Err() != nil {
+			return Healthy, nil
+		}
+	}
+}
+
+func healthOf(o *overview.Overview) Health {
+	switch {
+	case o.Stuck() > 0:
+		return Stuck
+	case o.Source != overview.Leader:
+		return Uncertain
+	}
+	return Healthy
+}
+
+// framed is a text as it is written.
+func (s Status) framed(text string) string {
+	const home, eraseLine, eraseBelow = "\x1b[H", "\x1b[K\n", "\x1b[J"
+	switch {
+	case !s.Watch || s.Format == FormatJSON:
+		return text
+	case !s.Terminal:
+		return text + "\n"
+	}
+	return home + strings.ReplaceAll(text, "\n", eraseLine) + eraseBelow
+}
+
+// text is the overview in the format, or the error of a watch.
+func (s Status) text(o *overview.Overview, err error) (string, error) {
+	switch {
+	case err != nil && s.Format == FormatJSON:
+		text, err := json.Marshal(map[string]string{"error": err.Error()})
+		return string(text) + "\n", err
+	case err != nil:
+		return "No answer:   " + overview.Clean(err.Error()) + "\n", nil
+	case s.Format == FormatJSON && s.Watch:
+		text, err := json.Marshal(o)
+		return string(text) + "\n", err
+	case s.Format == FormatJSON:
+		text, err := json.MarshalIndent(o, "", "  ")
+		return string(text) + "\n", err
+	}
+	return o.Table(overview.Style{Wide: s.Format == FormatWide, Colour: s.Colour}), nil
+}

@@ -1,0 +1,442 @@
+package tool
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// An apiServer answers as an API server does, and counts.
+type apiServer struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []string
+	answers  map[string]any // by path: an object, an error, or a handler
+}
+
+func newAPIServer(t testing.TB, answers map[string]any) *apiServer {
+	a := &apiServer{answers: answers}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
+	answer := a.answers[r.URL.Path]
+	a.mu.Unlock()
+	var object runtime.Object
+	code := http.StatusOK
+	switch answer := answer.(type) {
+	case http.HandlerFunc:
+		answer(w, r)
+		return
+	case runtime.Object:
+		object = answer
+	case *apierrors.StatusError:
+		code, object = int(answer.ErrStatus.Code), &answer.ErrStatus
+	default:
+		missing := apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
+		code, object = http.StatusNotFound, &missing.ErrStatus
+	}
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	w.WriteHeader(code)
+	encoder := scheme.Codecs.EncoderForVersion(info.Serializer, schema.GroupVersions{corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, {Version: "v1"}})
+	_ = encoder.Encode(object, w)
+}
+
+func (a *apiServer) viewer(t testing.TB) *Viewer {
+	client, err := kube.New(&rest.Config{Host: a.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Viewer{client: client}
+}
+
+const (
+	leasePath  = "/apis/coordination.k8s.io/v1/namespaces/node-termination-handler/leases/node-termination-handler"
+	leasesPath = "/apis/coordination.k8s.io/v1/leases"
+	proxyPath  = "/api/v1/namespaces/node-termination-handler/pods/handler-1:9999/proxy/status"
+	nodesPath  = "/api/v1/nodes"
+)
+
+func leaseOf(holder string, edit ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "node-termination-handler", Name: "node-termination-handler", Labels: map[string]string{app.PortLabel: "9999"},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NowMicro()),
+		},
+	}
+	for _, e := range edit {
+		e(l)
+	}
+	return l
+}
+
+func serves(v any) http.HandlerFunc {
+	text, _ := json.Marshal(v)
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(text) }
+}
+
+func says(code int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, code) }
+}
+
+func draining(name string, i intent.Intent) *corev1.Node {
+	text, _ := i.Encode()
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{cluster.IntentAnnotation: text}},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-" + name},
+	}
+}
+
+func TestStatusAsksTheLeaderWithTwoRequests(t *testing.T) {
+	want := &overview.Overview{
+		At: time.Now().UTC().Truncate(time.Second), Source: overview.Leader, Leader: "handler-1",
+		Nodes: []overview.Node{{Name: "a", Stage: overview.Draining, WaitsFor: []overview.Wait{{Cause: overview.Budget, Why: "no"}}}},
+	}
+	server := newAPIServer(t, map[string]any{leasePath: leaseOf("handler-1_abcdefgh"), proxyPath: serves(want)})
+	got, err := server.viewer(t).Overview(t.Context())
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if asked := []string{"GET " + leasePath, "GET " + proxyPath}; !slices.Equal(server.requests, asked) {
+		t.Errorf("the requests are %q", server.requests)
+	}
+}
+
+// In a pod of the handler no right to the proxy is needed.
+func TestAPodOfTheHandlerAsksTheLeaderItself(t *testing.T) {
+	code := http.StatusOK
+	itself := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(code)
+		serves(&overview.Overview{Leader: r.URL.Path, Source: overview.Leader})(w, r)
+	}))
+	t.Cleanup(itself.Close)
+	_, port, err := net.SplitHostPort(itself.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = port })
+	pods := &corev1.PodList{}
+	server := newAPIServer(t, map[string]any{
+		leasePath: own, nodesPath: &corev1.NodeList{}, "/api/v1/namespaces/node-termination-handler/pods": pods,
+	})
+	v := server.viewer(t)
+	v.ownPod = "handler-1"
+	if o, err := v.Overview(t.Context()); err != nil || o.Leader != "/status" || len(server.requests) != 1 {
+		t.Errorf("%+v, %v: %q", o, err, server.requests)
+	}
+	// Another pod of the handler asks the leader's pod.
+	v.ownPod = "handler-2"
+	if o, err := v.Overview(t.Context()); err != nil || !strings.Contains(o.Missing, "does not exist") {
+		t.Errorf("%+v, %v", o, err)
+	}
+	// A pod without an address is not this one.
+	pods.Items = []corev1.Pod{{}}
+	if o, err := v.Overview(t.Context()); err != nil || o.Source != overview.Nodes || !strings.Contains(o.Missing, "has no address") {
+		t.Errorf("%+v, %v", o, err)
+	}
+	pods.Items = []corev1.Pod{{Status: corev1.PodStatus{PodIP: "127.0.0.1"}}}
+	if o, err := v.Overview(t.Context()); err != nil || o.Leader != "/status" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	code = http.StatusServiceUnavailable
+	if o, err := v.Overview(t.Context()); err != nil || o.Source != overview.Nodes || !strings.Contains(o.Missing, "cannot be asked on port "+port) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestThePageHasWhatIsInProgressAndWhatHasHappened(t *testing.T) {
+	at := time.Now().UTC()
+	status := &overview.Overview{At: at, Source: overview.Leader, Leader: "handler-1", Nodes: []overview.Node{{Name: "in-progress", Stage: overview.Draining, Deadline: at}}}
+	history := &overview.History{At: at, Since: at, Episodes: []overview.Episode{{Node: "has-ended", Kind: "spot-interruption", Outcome: "drained", Ended: at, Deadline: at, Slack: new(5.0)}}}
+	server := newAPIServer(t, map[string]any{leasePath: leaseOf("handler-1_x"), proxyPath: serves(status), historyPath: serves(history)})
+	var out strings.Builder
+	health, err := server.viewer(t).Page(t.Context(), &out, "1.2.3")
+	if err != nil || health != Stuck {
+		t.Errorf("health %d, %v", health, err)
+	}
+	for _, part := range []string{"<!doctype html>", "in-progress", "has-ended", "1.2.3", "</html>"} {
+		if !strings.Contains(strings.ToLower(out.String()), part) {
+			t.Errorf("the page lacks %q", part)
+		}
+	}
+}
+
+func TestTheLeaseIsFoundByItsLabelWhereItHasAnotherName(t *testing.T) {
+	other := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Namespace, l.Name = "kube-system", "nth" })
+	path := strings.Replace(proxyPath, "/node-termination-handler/", "/kube-system/", 1)
+	server := newAPIServer(t, map[string]any{
+		leasesPath: &coordinationv1.LeaseList{Items: []coordinationv1.Lease{*other}}, path: serves(&overview.Overview{Source: overview.Leader}),
+	})
+	if o, err := server.viewer(t).Overview(t.Context()); err != nil || o.Source != overview.Leader {
+		t.Errorf("%+v, %v: %q", o, err, server.requests)
+	}
+}
+
+func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
+	at := time.Now().UTC().Truncate(time.Second)
+	spot := intent.Entry{Kind: notice.SpotInterruption, Time: at.Add(-time.Minute), Deadline: at.Add(time.Minute)}
+	change := intent.Entry{Kind: notice.ScheduledChange, Time: at.Add(-time.Hour), Terms: intent.Terms{Rule: "nightly", NotBefore: at.Add(time.Hour)}}
+	hook := intent.Hook{Group: "g", Name: "h", Instance: "i-emptied"}
+	broken := draining("broken", intent.Intent{})
+	broken.Annotations[cluster.IntentAnnotation], broken.Labels = "{", map[string]string{cluster.KindLabel: "asg-terminate"}
+	nodes := &corev1.NodeList{}
+	for _, n := range []*corev1.Node{
+		draining("waiting", intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{change}, CordonedAt: at}),
+		draining("held", intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: at}}, CordonedAt: at}),
+		draining("warned", intent.Intent{Version: 1, Entries: []intent.Entry{change, spot}, CordonedAt: at.Add(-30 * time.Second)}),
+		draining("emptied", intent.Intent{Version: 1, Entries: []intent.Entry{{Kind: notice.ASGTerminate, Time: at}}, CordonedAt: at, DrainedAt: at, Hooks: []intent.Hook{hook}}),
+		draining("finished", intent.Intent{Version: 1, Entries: []intent.Entry{spot}, FinishedAt: at}),
+		broken,
+	} {
+		nodes.Items = append(nodes.Items, *n)
+	}
+	want := []overview.Node{
+		{Name: "warned", Instance: "i-warned", Kind: "spot-interruption", Stage: overview.Draining, Since: change.Time, CordonedAt: at.Add(-30 * time.Second), Deadline: spot.Deadline},
+		{Name: "broken", Instance: "i-broken", Kind: "asg-terminate", Stage: overview.Draining, WaitsFor: []overview.Wait{{
+			Cause: overview.Record, Why: "annotation node-termination-handler/intent of node broken: unexpected end of JSON input; remove the annotation to start again",
+		}}},
+		{
+			Name: "waiting", Instance: "i-waiting", Kind: "scheduled-change", Rule: "nightly", Stage: overview.HeldBack, Since: change.Time, NotBefore: change.NotBefore,
+			WaitsFor: []overview.Wait{{Cause: overview.Window, Why: "the drain begins later", Until: change.NotBefore}},
+		},
+		{
+			Name: "emptied", Instance: "i-emptied", Kind: "asg-terminate", Stage: overview.Completing, Since: at, CordonedAt: at, PodsGone: at,
+			Hooks: []overview.Hook{{Group: "g", Name: "h"}},
+		},
+		{
+			Name: "held", Instance: "i-held", Kind: "rebalance-recommendation", Stage: overview.HeldBack, Since: at,
+			WaitsFor: []overview.Wait{{Cause: overview.MaxUnready, Why: "it is held back, and only the leader knows for what"}},
+		},
+	}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods/proxy"}, "handler-1:9999", nil)
+	unavailable := apierrors.NewServiceUnavailable("error trying to reach service: dial tcp 10.0.0.1:9999: connect: connection refused")
+	noPod := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "handler-1")
+	led := leaseOf("handler-1_x")
+	for name, test := range map[string]struct {
+		lease, proxy any
+		missing      string
+		leader       string
+	}{
+		"no lease":          {nil, nil, "there is no Lease node-termination-handler/node-termination-handler, and no other was found: name the Lease by --namespace and --lease. In IMDS mode there is none", ""},
+		"lease forbidden":   {apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", nil), nil, "you lack the permission to get the Lease node-termination-handler/node-termination-handler: name the Lease by --namespace and --lease, or see docs/status.md for the rights", ""},
+		"nobody leads":      {leaseOf(""), nil, "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run", ""},
+		"lease expired":     {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(-time.Minute))) }), noPod, "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for too long. Check that the handler's pods run", ""},
+		"proxy forbidden":   {led, forbidden, "you lack the permission to get pods/proxy in namespace node-termination-handler: see docs/status.md for the rights", "handler-1"},
+		"pod gone":          {led, noPod, "pod node-termination-handler/handler-1, which holds the Lease, does not exist: another replica leads within 20 seconds", "handler-1"},
+		"older release":     {led, says(404, "404 page not found"), "pod node-termination-handler/handler-1 does not know the path: it is of an older release", "handler-1"},
+		"another release":   {led, says(200, "<html>"), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
+		"another program":   {led, says(200, `{"status":"ok"}`), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
+		"no object":         {led, says(200, "null"), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
+		"not the leader":    {led, says(503, "this replica does not lead"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
+		"port closed":       {led, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: a NetworkPolicy or a firewall must let it", "handler-1"},
+		"nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = app.NoPort }), nil, "pod handler-1 leads and serves nothing: set enable-prometheus-server", "handler-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newAPIServer(t, map[string]any{
+				leasePath: test.lease, proxyPath: test.proxy, nodesPath: nodes, leasesPath: &coordinationv1.LeaseList{},
+			})
+			o, err := server.viewer(t).Overview(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "2 nodes" {
+				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)
+			}
+			if diff := cmp.Diff(want, o.Nodes); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestALeaderThatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+	})
+	server := newAPIServer(t, map[string]any{leasePath: leaseOf("handler-1_x"), proxyPath: silent, nodesPath: &corev1.NodeList{}})
+	defer close(stop)
+	began := time.Now()
+	o, err := server.viewer(t).Overview(t.Context())
+	if took := time.Since(began); err != nil || !strings.Contains(o.Missing, "does not answer on port 9999 within 3s: a NetworkPolicy") || took > 2*leaderTimeout {
+		t.Errorf("after %s: %+v, %v", took, o, err)
+	}
+}
+
+func TestAnAPIServerThatSaysNothingIsAnError(t *testing.T) {
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)
+	for name, answers := range map[string]map[string]any{
+		"the nodes are forbidden":    {nodesPath: denied},
+		"the lease ends in an error": {leasePath: apierrors.NewInternalError(fmt.Errorf("boom"))},
+	} {
+		if o, err := newAPIServer(t, answers).viewer(t).Overview(t.Context()); err == nil {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+	gone := newAPIServer(t, nil)
+	gone.Close()
+	if o, err := gone.viewer(t).Overview(t.Context()); err == nil {
+		t.Errorf("no API server: %+v", o)
+	} else if !strings.Contains(err.Error(), "get the Lease") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestAWatchGoesOnAfterAnError(t *testing.T) {
+	t.Parallel()
+	var asked int
+	flaky := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked == 2 {
+			says(500, "boom")(w, r)
+			return
+		}
+		serves(&overview.Overview{Source: overview.Leader, Leader: fmt.Sprint("answer ", asked), Nodes: []overview.Node{}})(w, r)
+	})
+	server := newAPIServer(t, map[string]any{leasePath: leaseOf("handler-1_x"), proxyPath: flaky})
+	shown := make(chan string)
+	done := make(chan error, 1)
+	ctx := t.Context()
+	out := writerFunc(func(text []byte) (int, error) {
+		select {
+		case shown <- string(text):
+			return len(text), nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	})
+	go func() {
+		_, err := Status{Format: FormatText, Watch: true, Terminal: true}.Run(ctx, server.viewer(t), out)
+		done <- err
+	}()
+	for k, want := range []string{"\x1b[HLeader:      answer 1, at ", "\x1b[HNo answer:   list the nodes", "\x1b[HLeader:      answer 3"} {
+		if got := <-shown; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "\x1b[J") {
+			t.Errorf("%d: %q", k, got)
+		}
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
+
+// large is an overview of as many nodes, each of which waits for several things.
+func large(nodes int) *overview.Overview {
+	o := &overview.Overview{At: time.Now(), Source: overview.Leader, Leader: "handler-1", Queue: &overview.Queue{InFlight: nodes}}
+	for k := range nodes {
+		n := overview.Node{
+			Name: fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", k/256, k%256), Instance: fmt.Sprintf("i-%017x", k),
+			Kind: "spot-interruption", Stage: overview.Draining, Since: o.At, CordonedAt: o.At, Deadline: o.At.Add(time.Minute), Pods: &overview.Pods{Left: 30},
+		}
+		for w := range 4 {
+			n.WaitsFor = append(n.WaitsFor, overview.Wait{
+				Cause: overview.Budget, Name: fmt.Sprintf("team-%d/service-%d", k%50, w), Why: "the PodDisruptionBudget allows no disruption", Pods: 2,
+				Pod: fmt.Sprintf("team-%d/service-%d-6f8d9c7b5-abcde", k%50, w), Until: o.At.Add(time.Minute),
+			})
+		}
+		o.Nodes = append(o.Nodes, n)
+	}
+	return o
+}
+
+func BenchmarkStatus(b *testing.B) {
+	nodes := &corev1.NodeList{}
+	at := time.Now()
+	for k := range 500 {
+		n := draining(fmt.Sprintf("%017x", k), intent.Intent{
+			Version: 1, Queue: "https://sqs.us-east-1.amazonaws.com/123456789012/nth", CordonedAt: at, Cordoned: true,
+			Entries: []intent.Entry{{Kind: notice.SpotInterruption, Time: at, Deadline: at.Add(time.Minute), IDs: []string{"6a7e8feb-b491-4cf7-a9f1-bf3703467718"}}},
+		})
+		n.Annotations["managed"] = strings.Repeat("x", 2000)
+		for i := range 50 { // what kubelets report: 5 kB of images
+			n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.com/team/image-%d@sha256:%064x", i, i)}})
+		}
+		nodes.Items = append(nodes.Items, *n)
+	}
+	for name, answers := range map[string]map[string]any{
+		"leader": {leasePath: leaseOf("handler-1_x"), proxyPath: serves(large(500))},
+		"nodes":  {leasePath: leaseOf(""), nodesPath: nodes},
+	} {
+		b.Run(name, func(b *testing.B) {
+			server := newAPIServer(b, answers)
+			v := server.viewer(b)
+			for b.Loop() {
+				o, err := v.Overview(b.Context())
+				if err != nil || len(o.Nodes) != 500 {
+					b.Fatal(o, err)
+				}
+				b.SetBytes(int64(len(o.Table(overview.Style{Wide: true}))))
+			}
+			b.ReportMetric(float64(len(server.requests))/float64(b.N), "requests/op")
+		})
+	}
+}
+
+// The API server passes on where a pod sends its client. There nobody may get the credentials of who asks.
+func TestALeaderSendsNobodyElsewhere(t *testing.T) {
+	var mu sync.Mutex
+	var visits []string
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		visits = append(visits, r.URL.Path+" "+r.Header.Get("Authorization"))
+		mu.Unlock()
+		serves(&overview.Overview{Source: overview.Leader})(w, r)
+	}))
+	t.Cleanup(elsewhere.Close)
+	sends := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL+"/taken", http.StatusFound)
+	})
+	hostile := httptest.NewServer(sends)
+	t.Cleanup(hostile.Close)
+	_, port, err := net.SplitHostPort(hostile.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = port })
+	proxy := strings.Replace(proxyPath, "9999", port, 1)
+	server := newAPIServer(t, map[string]any{leasePath: lease, proxy: sends, nodesPath: &corev1.NodeList{}})
+	client, err := kube.New(&rest.Config{Host: server.URL, QPS: -1, BearerToken: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, own := range []string{"", "handler-1"} {
+		v := &Viewer{client: client, ownPod: own}
+		if o, err := v.Overview(t.Context()); err != nil || o.Source != overview.Nodes || len(visits) > 0 {
+			t.Errorf("from pod %q: %+v, %v; visits: %q", own, o, err, visits)
+		}
+	}
+}
