@@ -521,6 +521,8 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.must(s.aws.PutInstance(awssim.Instance{ID: s.id(1)}))
 	s.join(s.name+"-untagged", s.id(1))
+	odd := s.name + "-odd" // no notice can name its instance
+	s.join(odd, "i-0dd")
 	s.deployment("web", 2, grace(30, 0))
 	s.budget("web", "web", 2)
 	s.pod("slow", n.name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
@@ -584,6 +586,12 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 	with, without := at(n.name), at(s.name+"-untagged")
 	if all.Nodes[with].Ignored != "" || !slices.Contains(all.Nodes[with].Lost, s.name+"/slow") || !strings.Contains(all.Nodes[without].Ignored, "has no tag") {
 		t.Errorf("of all nodes: %+v and %+v", all.Nodes[with], all.Nodes[without])
+	}
+	if strings.Contains(out, odd) {
+		t.Errorf("a node whose instance no notice can name is among all nodes:\n%s", out)
+	}
+	if status, _, errOut := s.run("", "what-if", "--node", odd); status != 1 || !strings.Contains(errOut, "i-0dd is not an instance id") {
+		t.Errorf("about node %s: status %d, %s", odd, status, errOut)
 	}
 
 	if after := s.getNode(n.name); after.Spec.Unschedulable || len(after.Annotations) != len(before.Annotations) {

@@ -38,7 +38,7 @@ func TestTheSimulatedAPIServerAnswersAsTheRealOne(t *testing.T) {
 	}
 	const stop = time.Second
 	name := fmt.Sprint("as-the-real-one-", number.Add(1))
-	if _, err := shared.AddNode(t.Context(), sandbox.NodeSpec{Name: name, ProviderID: "aws:///us-east-1a/i-0a5ea1"}); err != nil {
+	if _, err := shared.AddNode(t.Context(), sandbox.NodeSpec{Name: name, ProviderID: "aws:///us-east-1a/i-00000000000a5ea1"}); err != nil {
 		t.Fatal(err)
 	}
 	for k := range 3 {
@@ -62,7 +62,7 @@ func TestTheSimulatedAPIServerAnswersAsTheRealOne(t *testing.T) {
 	}
 	simulated := kubesim.Start(kubesim.Options{})
 	t.Cleanup(simulated.Stop)
-	simulated.AddNode(kubesim.NodeSpec{Name: name, ProviderID: "aws:///us-east-1a/i-0a5ea1", Pods: 3, Stop: stop})
+	simulated.AddNode(kubesim.NodeSpec{Name: name, ProviderID: "aws:///us-east-1a/i-00000000000a5ea1", Pods: 3, Stop: stop})
 
 	want, got := answers(t, shared.Config(), name), answers(t, simulated.Config(), name)
 	if diff := gocmp.Diff(want, got); diff != "" {

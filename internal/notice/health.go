@@ -155,7 +155,7 @@ func instanceOf(value string) (id string, ok bool) {
 	if strings.HasPrefix(value, "arn:") {
 		_, value, _ = strings.Cut(value, ":instance/")
 	}
-	if !isInstanceID(value) {
+	if !IsInstanceID(value) {
 		return "", false
 	}
 	return strings.Clone(value), true

@@ -21,15 +21,15 @@ func decode(detail json.RawMessage, into any) error {
 }
 
 func withInstance(n Notice, field, id string) (Notice, error) {
-	if !isInstanceID(id) {
+	if !IsInstanceID(id) {
 		return n, fmt.Errorf("%s is %q, not an instance id", field, clip(id))
 	}
 	n.Instances = []string{strings.Clone(id)}
 	return n, nil
 }
 
-// isInstanceID reports whether id is i- and 8 to 17 lower-case hex digits.
-func isInstanceID(id string) bool {
+// IsInstanceID reports whether id is i- and 8 to 17 lower-case hex digits.
+func IsInstanceID(id string) bool {
 	digits, ok := strings.CutPrefix(id, "i-")
 	return ok && len(digits) >= 8 && len(digits) <= 17 && strings.Trim(digits, "0123456789abcdef") == ""
 }
