@@ -90,7 +90,8 @@ func (w WhatIf) targets(ctx context.Context, s *Session) ([]*target, *rehearsal.
 // onEC2 reports whether an instance can be behind the node.
 func onEC2(n *corev1.Node) bool {
 	d := doctorNode(n)
-	return (notice.IsInstanceID(d.InstanceID) || d.ProviderID == "") && n.Labels["eks.amazonaws.com/compute-type"] != "fargate"
+	return (notice.IsInstanceID(d.InstanceID) || d.ProviderID == "") &&
+		n.Labels["eks.amazonaws.com/compute-type"] != "fargate"
 }
 
 // lookUpAll asks AWS what the handler would ask about the nodes. It notes what remains

@@ -82,8 +82,8 @@ func (s *Session) targetNamed(ctx context.Context, kind notice.Kind, name string
 		return nil, fmt.Errorf("get node %s: %w", name, err)
 	}
 	if id := cluster.InstanceID(node); id != "" && !notice.IsInstanceID(id) {
-		return nil, fmt.Errorf("node %s: no notice can name its instance: its provider id is %q, and %s is not an "+
-			"instance id (i- and 8 to 17 hex digits)", name, node.Spec.ProviderID, id)
+		return nil, fmt.Errorf("node %s: no notice can name its instance: its provider id is %q, and %s is not "+
+			"an instance id (i- and 8 to 17 hex digits)", name, node.Spec.ProviderID, id)
 	}
 	return s.target(kind, node), nil
 }
