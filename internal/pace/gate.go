@@ -26,7 +26,8 @@ const (
 // slow ones narrow it again.
 //
 // Low-priority calls get at most an eighth of the slots, so that kubelets can still
-// report the status of pods when the evictions are done.
+// report the status of pods when the evictions are done. Those that wait for one of these
+// keep no other call out.
 //
 // A call of a higher class than all calls inside enters beyond the bound. Else, with a
 // bound of one, a call that nobody waits for could keep a cordon out until its timeout.
@@ -67,7 +68,7 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Dura
 	if g == nil {
 		return func(time.Duration) {}, nil
 	}
-	if err := g.wait(ctx, p, g.tryEnter(p)); err != nil {
+	if err := g.wait(ctx, g.waiterOf(p)); err != nil {
 		return nil, err
 	}
 	return g.leaving(p), nil
@@ -81,7 +82,8 @@ func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (c
 		entered(func(time.Duration) {})
 		return func() bool { return false }
 	}
-	w := &waiter{priority: p, tryAcquire: g.tryEnter(p), acquired: func() { entered(g.leaving(p)) }}
+	w := g.waiterOf(p)
+	w.acquired = func() { entered(g.leaving(p)) }
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.join(w)
@@ -90,6 +92,11 @@ func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (c
 		defer g.mu.Unlock()
 		return g.withdraw(w)
 	}
+}
+
+// waiterOf returns who waits with a priority. Calls of low priority wait aside: there may be slots for the others.
+func (g *Gate) waiterOf(p Priority) *waiter {
+	return &waiter{priority: p, tryAcquire: g.tryEnter(p), aside: p.isLow()}
 }
 
 // tryEnter lets a call of a priority in, if there is room for it.
@@ -149,7 +156,7 @@ func (g *Gate) succeeded(took time.Duration) {
 	switch step := 1 / g.bound; {
 	case g.bound < g.first:
 		g.bound = min(g.first, g.bound+step)
-	case took < fastAnswer && len(g.waiting) > 0:
+	case took < fastAnswer && len(g.waiting)+len(g.aside) > 0:
 		g.bound = min(g.most, g.bound+step)
 	case took > slowAnswer:
 		g.bound = max(g.first, g.bound-step)

@@ -104,13 +104,13 @@ func rounded(nanoseconds float64) time.Duration {
 // Wait returns nil when the caller has a token. If ctx ends first, it returns the cause
 // of ctx, and no token is spent.
 func (l *Limiter) Wait(ctx context.Context, p Priority) error {
-	return l.wait(ctx, p, func(now time.Time) time.Duration {
+	return l.wait(ctx, &waiter{priority: p, tryAcquire: func(now time.Time) time.Duration {
 		wait := l.next().Sub(now)
 		if wait <= 0 {
 			l.take(now)
 		}
 		return wait
-	})
+	}})
 }
 
 // next returns when the next token is there.
@@ -124,10 +124,12 @@ func (l *Limiter) take(now time.Time) {
 }
 
 // line is where callers wait, in the order of their priorities. Nobody runs while they wait: whoever changes what the
-// first one waits for, or has left the line, calls serve.
+// first one waits for, or has left the line, calls serve. Those for whom less may be there wait aside, and keep out
+// nobody but each other.
 type line struct {
 	mu      sync.Mutex // also guards the type that embeds line
 	waiting queue
+	aside   queue
 	arrived uint64
 	alarm   *time.Timer // calls serve when the first is to look again; nil: nobody has waited for a time so far
 }
@@ -136,22 +138,28 @@ type line struct {
 type waiter struct {
 	priority Priority
 	// tryAcquire takes what is waited for and returns 0 or less, or returns when to look again. It is called with mu
-	// held, and only for the first of the line.
+	// held, and only for the first of the line, and the first of those aside.
 	tryAcquire func(now time.Time) time.Duration
 	// acquired is called then, with mu held: it must not block.
 	acquired func()
 	// over reports whether nobody waits any more, although the waiter is still in the line; nil: that cannot be.
-	over func() bool
+	over  func() bool
+	aside bool // it waits aside
 
 	arrival uint64
 	place   int // in the heap, which keeps it up to date; -1: not in it any more
+}
+
+// before reports whether w goes before another waiter.
+func (w *waiter) before(other *waiter) bool {
+	return cmp.Or(w.priority.compare(other.priority), cmp.Compare(w.arrival, other.arrival)) < 0
 }
 
 // join puts a waiter in the line. The caller holds mu.
 func (l *line) join(w *waiter) {
 	w.arrival = l.arrived
 	l.arrived++
-	heap.Push(&l.waiting, w)
+	heap.Push(l.queueOf(w), w)
 	l.serve()
 }
 
@@ -160,28 +168,35 @@ func (l *line) withdraw(w *waiter) bool {
 	if w.place < 0 {
 		return false
 	}
-	heap.Remove(&l.waiting, w.place)
+	heap.Remove(l.queueOf(w), w.place)
 	l.serve()
 	return true
 }
 
+// queueOf returns where a waiter waits.
+func (l *line) queueOf(w *waiter) *queue {
+	if w.aside {
+		return &l.aside
+	}
+	return &l.waiting
+}
+
+// queues returns both queues, that with the most urgent waiter first.
+func (l *line) queues() [2]*queue {
+	if len(l.aside) > 0 && (len(l.waiting) == 0 || l.aside[0].before(l.waiting[0])) {
+		return [2]*queue{&l.aside, &l.waiting}
+	}
+	return [2]*queue{&l.waiting, &l.aside}
+}
+
 // serve gives the first of the line what it waits for, then the next, until one has to wait. The caller holds mu.
 func (l *line) serve() {
-	wait := forever
-	for len(l.waiting) > 0 {
-		w := l.waiting[0]
-		if w.over == nil || !w.over() {
-			if wait = w.tryAcquire(time.Now()); wait > 0 {
-				break
-			}
-			heap.Pop(&l.waiting)
-			w.acquired()
-		} else {
-			heap.Pop(&l.waiting)
-		}
+	wait := l.serveOne()
+	for wait <= 0 {
+		wait = l.serveOne()
 	}
 	switch {
-	case len(l.waiting) == 0 || wait == forever:
+	case wait == forever:
 		if l.alarm != nil {
 			l.alarm.Stop()
 		}
@@ -196,14 +211,33 @@ func (l *line) serve() {
 	}
 }
 
-// wait returns nil when tryAcquire has taken what the caller waits for, or the cause of ctx.
-func (l *line) wait(ctx context.Context, p Priority, tryAcquire func(now time.Time) time.Duration) error {
-	has, turn := false, make(chan struct{})
-	w := &waiter{
-		priority: p, tryAcquire: tryAcquire,
-		acquired: func() { has = true; close(turn) },
-		over:     func() bool { return ctx.Err() != nil },
+// serveOne serves the first that need not wait, and returns 0 or less, or returns when to look again. The caller holds
+// mu.
+func (l *line) serveOne() time.Duration {
+	wait := forever
+	for _, q := range l.queues() {
+		if len(*q) == 0 {
+			continue
+		}
+		w := (*q)[0]
+		if w.over != nil && w.over() {
+			heap.Pop(q)
+			return 0
+		}
+		if wait = min(wait, w.tryAcquire(time.Now())); wait <= 0 {
+			heap.Pop(q)
+			w.acquired()
+			return 0
+		}
 	}
+	return wait
+}
+
+// wait returns nil when w, of which acquired and over are not set, has what it waits for, or the cause of ctx.
+func (l *line) wait(ctx context.Context, w *waiter) error {
+	has, turn := false, make(chan struct{})
+	w.acquired = func() { has = true; close(turn) }
+	w.over = func() bool { return ctx.Err() != nil }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.join(w); w.place >= 0 {
@@ -226,9 +260,7 @@ type queue []*waiter
 
 func (q queue) Len() int { return len(q) }
 
-func (q queue) Less(i, j int) bool {
-	return cmp.Or(q[i].priority.compare(q[j].priority), cmp.Compare(q[i].arrival, q[j].arrival)) < 0
-}
+func (q queue) Less(i, j int) bool { return q[i].before(q[j]) }
 
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]

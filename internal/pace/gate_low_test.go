@@ -1,0 +1,39 @@
+package pace
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What only records that all is done waits for the few slots of its sort. Others do not wait for it: there is room.
+func TestACallThatWaitsForALowPrioritySlotKeepsNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(64, 64)
+		for range 4 { // the server is so busy that one slot is left for low priorities
+			g.Busy(time.Second)
+			time.Sleep(time.Second)
+		}
+		slow, err := g.Enter(t.Context(), Priority{Class: Aside}) // an Event, whose webhook hangs
+		if err != nil {
+			t.Fatal(err)
+		}
+		near := time.Now().Add(time.Minute)
+		go func() {
+			if leave, err := g.Enter(t.Context(), Priority{Deadline: near, Rank: Conclude}); err == nil {
+				leave(0)
+			}
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if leave, err := g.Enter(ctx, Priority{Deadline: near.Add(time.Second)}); err != nil {
+			t.Errorf("an eviction with a later deadline does not enter, though %d of %d slots are free", g.Bound()-1, g.Bound())
+		} else {
+			leave(0)
+		}
+		slow(0)
+		synctest.Wait()
+	})
+}
