@@ -29,6 +29,7 @@ import (
 //
 //	from any of them, by quit ─▶ called off: undone, uncordoned, restarted
 //	from any of them, by instanceGone ─▶ evacuate ends at once, and the rest follows
+//	after it was only cordoned, by a notice that asks for more ─▶ evacuate
 //
 // A goroutine of [Controller.Run] moves it from stage to stage; see stages. Whoever has
 // its lock may record a further notice meanwhile, or call it off; see join.go and revert.go.
@@ -78,6 +79,7 @@ var (
 	errRestarted  = errors.New("the instance was stopped and started again since")
 	errIgnored    = errors.New("a rule of the policy file ignores by now what asked for the drain")
 	errUncordoned = errors.New("somebody has uncordoned the node, and the drain can wait")
+	errAsksMore   = errors.New("the node was only to be cordoned, and is to be evacuated by now")
 )
 
 // run does what the node's intent asks for, to the end: the pods, the hooks, the mark that
@@ -124,16 +126,32 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 }
 
 // stages are what a drain consists of. The hooks of the node are held open until they are
-// completed.
+// completed. A node that was only to be cordoned may have to be evacuated after all.
 func (c *Controller) stages(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	release := c.holdHooks(ctx, nd)
-	defer release()
-	for _, stage := range []func(context.Context, *slog.Logger, *nodeDrain) error{
-		c.awaitBegin, c.evacuate, c.awaitCompletionDelay,
-	} {
-		if err := stage(ctx, log, nd); err != nil {
+	defer func() { release() }()
+	if err := c.awaitBegin(ctx, log, nd); err != nil {
+		return err
+	}
+	for {
+		err := c.evacuate(ctx, log, nd)
+		if err == nil {
+			err = c.conclude(ctx, log, nd, release)
+		}
+		if !errors.Is(err, errAsksMore) {
 			return err
 		}
+		release()
+		release = c.holdHooks(ctx, nd)
+	}
+}
+
+// conclude is what follows the evacuation. It returns errAsksMore if there was none, and a notice asks for one.
+func (c *Controller) conclude(ctx context.Context, log *slog.Logger, nd *nodeDrain, release func()) error {
+	ctx, stop := c.whileEnough(ctx, nd)
+	defer stop()
+	if err := c.awaitCompletionDelay(ctx, log, nd); err != nil {
+		return err
 	}
 	next, err := c.awaitOtherNodes(ctx, log, nd)
 	if err != nil {
@@ -151,6 +169,23 @@ func (c *Controller) stages(ctx context.Context, log *slog.Logger, nd *nodeDrain
 		return next.await(ctx)
 	}
 	return c.completeAndFinish(ctx, log, nd)
+}
+
+// whileEnough is a context that ends with errAsksMore when a node that was only cordoned is to be evacuated.
+func (c *Controller) whileEnough(ctx context.Context, nd *nodeDrain) (_ context.Context, stop func()) {
+	if nd.outcome != intent.Cordoned {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	remove := nd.onChange(func() {
+		if !c.cordonsOnly(nd) {
+			cancel(errAsksMore)
+		}
+	})
+	return ctx, func() {
+		remove()
+		cancel(nil)
+	}
 }
 
 // evacuate gets the pods off the node, and the machine out of load balancers, unless the node is only to be

@@ -133,7 +133,7 @@ func (c *Controller) awaitCompletionDelay(ctx context.Context, _ *slog.Logger, n
 
 // completeAndFinish completes the node's hooks, each once, and marks the intent finished.
 // A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
-// notice that asks for more has come meanwhile, it is evacuated first.
+// notice that asks for more has come meanwhile, it returns errAsksMore.
 func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	completed := map[intent.Hook]bool{}
 	for {
@@ -166,9 +166,7 @@ func (c *Controller) completeAndFinish(ctx context.Context, log *slog.Logger, nd
 			return errLeaderDrains
 		}
 		if err == nil && asksMore {
-			if err = c.evacuate(ctx, log, nd); err == nil {
-				continue
-			}
+			return errAsksMore
 		}
 		if err != nil || !more {
 			return err
