@@ -183,6 +183,15 @@ func (r *run) priority(p podState, s step, now time.Time) pace.Priority {
 	return priority
 }
 
+// mostPending returns below how many pending requests one of this priority may join them. What was refused once leaves
+// half of the places to what has not been tried: at a busy gate it waits until other nodes are drained.
+func mostPending(p pace.Priority) int {
+	if p.Rank == pace.Retry {
+		return maxPending / 2
+	}
+	return maxPending
+}
+
 // urgent reports whether a priority is that of a pod which must be forced.
 func urgent(p pace.Priority) bool { return p.Class == pace.Urgent }
 
