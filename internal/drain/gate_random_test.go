@@ -135,7 +135,7 @@ func TestHoweverADrainEndsItHoldsNoSlot(t *testing.T) {
 			time.Sleep(time.Minute)
 			var leaves []func(time.Duration)
 			for range gate.Bound() {
-				enter, stop := context.WithTimeout(context.Background(), time.Millisecond)
+				enter, stop := context.WithTimeout(s.Context(), time.Millisecond)
 				leave, err := gate.Enter(enter, pace.Priority{})
 				stop()
 				if err != nil {
