@@ -14,6 +14,10 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
+// heartbeatEnds is how long a heartbeat in flight may still take when no more are wanted. If it were cut off, it could
+// reach Auto Scaling after the completion that follows.
+const heartbeatEnds = 500 * time.Millisecond
+
 // Hold keeps the hook open by heartbeats. It blocks until ctx ends, the action does not
 // exist any more, or HeartbeatUntil has passed since hook.Started. Without a positive
 // HeartbeatInterval it returns at once.
@@ -77,7 +81,12 @@ func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.D
 	if h.wasDenied(permission{heartbeatPermission, hook.Group}) {
 		urgency.Class = refused
 	}
-	err := h.call(ctx, urgency, min(callTimeout, interval/2), func(ctx context.Context) error {
+	timeout := min(callTimeout, interval/2)
+	lasting, cut := retry.WithDelayedCancel(ctx, heartbeatEnds)
+	defer cut()
+	err := h.call(ctx, urgency, timeout, func(context.Context) error {
+		ctx, cancel := context.WithTimeout(lasting, timeout)
+		defer cancel()
 		_, err := h.Client.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
 			AutoScalingGroupName: aws.String(hook.Group),
 			LifecycleHookName:    aws.String(hook.Name),

@@ -150,6 +150,32 @@ func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 	})
 }
 
+// A heartbeat that is cut off could reach Auto Scaling after the completion that follows.
+func TestAHeartbeatInFlightEndsBeforeHoldReturns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		takes, returns time.Duration
+	}{
+		"quick":   {100 * time.Millisecond, 100 * time.Millisecond},
+		"hanging": {time.Hour, heartbeatEnds + 10*time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+				hook := as.begin(t, "workers", "drain")
+				start := time.Now()
+				if _, err := h.Limits(t.Context(), hook); err != nil {
+					t.Fatal(err)
+				}
+				as.latency = tc.takes
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second+10*time.Millisecond)
+				defer cancel()
+				h.Hold(ctx, started(hook, start))
+				wantAfter(t, start, 30*time.Second+tc.returns)
+				wantState(t, as, hook, actionState{Heartbeats: map[bool]int{true: 1}[tc.takes < time.Second]})
+			})
+		})
+	}
+}
+
 func TestManyNoticesOfOneHookAskForItsLimitsOnce(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.latency = time.Second
