@@ -41,32 +41,44 @@ func newPodStore(rules decision.Rules) *podStore {
 	return s
 }
 
-// watch keeps the store up to date with the pods of a node until ctx ends.
+// watch keeps the store up to date with the pods of a node until ctx ends. It returns before, if a shared watch does
+// that.
 func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
-	pods := &podsOf{
-		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node,
+	d.watches.enter()
+	context.AfterFunc(ctx, d.watches.leave)
+	p := &podsOf{
+		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node, store: s,
 		watches: &d.watches, shareFrom: cmp.Or(d.ShareFrom, defaultShareFrom),
 	}
-	d.watches.enter()
-	defer d.watches.leave()
-	defer pods.end()
-	cache.NewReflectorWithOptions(kube.ListWatch(pods, pods), &corev1.Pod{}, s,
-		cache.ReflectorOptions{Name: "pods of " + node}).RunWithContext(ctx)
+	p.watch(ctx, sharesTried)
 }
 
-// podsOf lists and watches the pods of a node, for one reflector. It lists them first, as of
-// now, which the API server answers from an index of its cache. For a watch that also lists
-// it would go through all pods of the cluster, for each node of a storm.
+// podsOf lists and watches the pods of a node. It lists them first, as of now, which the API server answers from an
+// index of its cache. For a watch that also lists it would go through all pods of the cluster, for each node of a
+// storm.
 type podsOf struct {
 	pods      typedcorev1.PodInterface
 	node      string
+	store     *podStore
 	watches   *podWatches
 	shareFrom int
+}
 
-	mu       sync.Mutex
-	ended    bool      // the reflector has ended, but for a list in progress
-	listed   bool      // nothing was watched since the last list
-	follower *follower // from before the list on; nil: there was no watch to share
+// watch is the watch of a podStore. It tries so many times to share one.
+func (p *podsOf) watch(ctx context.Context, shares int) {
+	for ; shares > 0; shares-- {
+		f := p.watches.follow(ctx, p, func() { p.watch(ctx, shares-1) })
+		if f == nil {
+			break
+		}
+		context.AfterFunc(ctx, f.stop)
+		if list, err := p.List(ctx, metav1.ListOptions{}); err == nil && f.begin(list) || ctx.Err() != nil {
+			return
+		}
+		f.stop()
+	}
+	cache.NewReflectorWithOptions(kube.ListWatch(p, p), &corev1.Pod{}, p.store,
+		cache.ReflectorOptions{Name: "pods of " + p.node}).RunWithContext(ctx)
 }
 
 // List implements [kube.Objects].
@@ -78,41 +90,11 @@ func (p *podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodLis
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	follower := p.watches.follow(p.node, p.shareFrom)
-	list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err != nil || p.ended {
-		follower.Stop()
-		return list, err
-	}
-	p.follower.Stop() // of a list that nothing was watched from
-	p.listed, p.follower = true, follower
-	return list, nil
-}
-
-// end releases what the reflector would have watched.
-func (p *podsOf) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
-	p.follower.Stop()
+	return p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
 }
 
 // Watch implements [kube.Objects].
 func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	p.mu.Lock()
-	listed, follower := p.listed, p.follower
-	p.listed, p.follower = false, nil
-	p.mu.Unlock()
-	if follower != nil && follower.from(opts.ResourceVersion) {
-		return follower, nil
-	}
-	if listed {
-		if follower := p.watches.start(ctx, p.pods, p.node, p.shareFrom, opts); follower != nil {
-			return follower, nil
-		}
-	}
 	done, err := p.watches.startOne(ctx)
 	if err != nil {
 		return nil, err
@@ -143,26 +125,29 @@ func (s *podStore) list() []*corev1.Pod {
 	return slices.Collect(maps.Values(s.pods))
 }
 
-// Add implements cache.ReflectorStore.
-func (s *podStore) Add(obj any) error { return s.Update(obj) }
+// put adds a pod, or what it is now.
+func (s *podStore) put(pod *corev1.Pod) {
+	small := s.trimPod(pod)
+	s.change(func() { s.pods[pod.UID] = small })
+}
 
-// Update implements cache.ReflectorStore.
-func (s *podStore) Update(obj any) error {
-	pod, err := s.trimPod(obj)
-	if err != nil {
-		return err
+func (s *podStore) remove(pod *corev1.Pod) {
+	s.change(func() { delete(s.pods, pod.UID) })
+}
+
+// replace makes these all pods that there are.
+func (s *podStore) replace(all []*corev1.Pod) {
+	pods := make(map[types.UID]*corev1.Pod, len(all))
+	for _, pod := range all {
+		pods[pod.UID] = s.trimPod(pod)
 	}
-	s.change(func() { s.pods[pod.UID] = pod })
-	return nil
+	s.change(func() { s.pods, s.listed = pods, true })
 }
 
 // updateKnown updates a pod that was read by itself. A pod that the watch has removed does not come
 // back.
 func (s *podStore) updateKnown(pod *corev1.Pod) {
-	small, err := s.trimPod(pod)
-	if err != nil {
-		return
-	}
+	small := s.trimPod(pod)
 	s.change(func() {
 		if s.pods[pod.UID] != nil {
 			s.pods[pod.UID] = small
@@ -170,36 +155,58 @@ func (s *podStore) updateKnown(pod *corev1.Pod) {
 	})
 }
 
-// Delete implements cache.ReflectorStore.
-func (s *podStore) Delete(obj any) error {
-	pod, err := s.trimPod(obj)
-	if err != nil {
-		return err
+// Add implements cache.ReflectorStore, as do the methods that follow.
+func (s *podStore) Add(obj any) error { return s.Update(obj) }
+
+func (s *podStore) Update(obj any) error {
+	pod, err := asPod(obj)
+	if err == nil {
+		s.put(pod)
 	}
-	s.change(func() { delete(s.pods, pod.UID) })
-	return nil
+	return err
 }
 
-// Replace implements cache.ReflectorStore.
+func (s *podStore) Delete(obj any) error {
+	pod, err := asPod(obj)
+	if err == nil {
+		s.remove(pod)
+	}
+	return err
+}
+
 func (s *podStore) Replace(objs []any, _ string) error {
-	pods := make(map[types.UID]*corev1.Pod, len(objs))
-	for _, obj := range objs {
-		pod, err := s.trimPod(obj)
+	pods := make([]*corev1.Pod, len(objs))
+	for k, obj := range objs {
+		pod, err := asPod(obj)
 		if err != nil {
 			return err
 		}
-		pods[pod.UID] = pod
+		pods[k] = pod
 	}
-	s.change(func() { s.pods, s.listed = pods, true })
+	s.replace(pods)
 	return nil
 }
 
-// Resync implements cache.ReflectorStore. It does nothing: there are no handlers to call again.
+// Resync does nothing: there are no handlers to call again.
 func (s *podStore) Resync() error { return nil }
 
 // Transformer implements cache.TransformingStore.
 func (s *podStore) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return s.trimPod(obj) }
+	return func(obj any) (any, error) {
+		pod, err := asPod(obj)
+		if err != nil {
+			return nil, err
+		}
+		return s.trimPod(pod), nil
+	}
+}
+
+func asPod(obj any) (*corev1.Pod, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("the watch of pods brought %T", obj)
+	}
+	return pod, nil
 }
 
 // change calls do, which changes the pods, and signals that.
@@ -214,11 +221,7 @@ func (s *podStore) change(do func()) {
 }
 
 // trimPod keeps of a Pod what this package reads.
-func (s *podStore) trimPod(obj any) (*corev1.Pod, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, fmt.Errorf("the watch of pods brought %T", obj)
-	}
+func (s *podStore) trimPod(pod *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{
 		TypeMeta: pod.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
@@ -240,7 +243,7 @@ func (s *podStore) trimPod(obj any) (*corev1.Pod, error) {
 	if toleratesCordon(pod) {
 		small.Spec.Tolerations = cordonTolerated
 	}
-	return small, nil
+	return small
 }
 
 // disrupted is what trimPod keeps of the conditions of a pod, shared by all that have it.

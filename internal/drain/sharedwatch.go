@@ -15,49 +15,38 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
-const (
-	// roomForEvents is how many events of a node can wait without a goroutine that hands them over.
-	roomForEvents = 8
-	// maxStarts bounds how many drains list their pods or start a watch at once. The gate bounds it too, but not where
-	// all of them have to list again: each would open connections of its own for that.
-	maxStarts = 128
-)
+// maxStarts bounds how many drains list their pods or start a watch at once. The gate bounds it too, but not where all
+// of them have to list again: each would open connections of its own for that.
+const maxStarts = 128
 
 // podWatches are the watches of the pods of all nodes that one Drainer drains. A node's own watch brings its own pods
 // and no others. In a storm that is a stream, its buffers and three goroutines for each node. Then they share one
-// watch of all pods: the first that begins while there are many starts it, and those that begin later follow it. It
-// ends with its last follower. The zero value is ready for use. Methods may be called concurrently.
+// watch of all pods, which has one goroutine for all. It ends with its last follower. The zero value is ready for use.
+// Methods may be called concurrently.
 type podWatches struct {
-	mu       sync.Mutex
-	starts   chan struct{} // a semaphore, see maxStarts; nil: nobody has used it
-	drains   int
-	starting bool         // somebody starts a shared watch
-	shared   *sharedWatch // the one that can be followed; nil: there is none
+	mu     sync.Mutex
+	starts chan struct{} // a semaphore, see maxStarts; nil: nobody has used it
+	drains int
+	shared *sharedWatch // the one that can be followed; nil: there is none
 }
 
 // sharedWatch is one watch of all pods. The mutex of its podWatches guards it.
 type sharedWatch struct {
+	start     func(version string)
 	stop      func()
+	first     string                        // the resource version from which it was started; empty: it waits for a list
 	followers map[string]map[*follower]bool // by the name of the node
 	count     int
 }
 
-// follower is a node's part of a shared watch. It implements [watch.Interface].
+// follower is a node's part of a shared watch. The mutex of its podWatches guards it.
 type follower struct {
-	watches *podWatches
-	node    string
-	stopped chan struct{} // closed by Stop
-	once    sync.Once
+	of   *podsOf
+	lost func() // called, on a goroutine of its own, when the shared watch has ended
 
-	shared *sharedWatch     // guarded by the mutex of watches, as is what follows
-	since  string           // the resource version of the list
-	early  []watch.Event    // came before from was called
-	events chan watch.Event // nil: from was not called; see send
-
-	sending sync.Mutex    // guards what follows
-	late    []watch.Event // what events has no room for
-	pumping bool          // a goroutine sends them, and nobody else sends
-	ended   bool          // nothing comes after them
+	shared *sharedWatch  // nil: it has ended, or nobody follows it here any more
+	since  string        // the resource version of the list; empty: there was none yet
+	early  []watch.Event // what came before the list
 }
 
 // enter counts a drain in.
@@ -65,6 +54,12 @@ func (w *podWatches) enter() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drains++
+}
+
+func (w *podWatches) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drains--
 }
 
 // startOne waits until a list or the start of a watch may begin. done is to be called at its end. The error is the
@@ -84,79 +79,79 @@ func (w *podWatches) startOne(ctx context.Context) (done func(), err error) {
 	}
 }
 
-func (w *podWatches) leave() {
+// follow has a node follow the shared watch; nil: there are too few drains, for which it would bring too much. Who then
+// lists the pods, as of now, and calls begin, has the store get all that comes after the list. ctx hands on its logger.
+func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follower {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.drains--
-}
-
-// follow makes a node a follower of the shared watch; nil: there is none, or there are fewer drains than from, for
-// which it would bring too much. Who lists the pods afterwards, as of now, gets by [follower.from] all that comes after
-// the list.
-func (w *podWatches) follow(node string, from int) *follower {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.shared == nil || w.drains < from {
+	if w.drains < of.shareFrom {
 		return nil
 	}
-	return w.shared.add(w, node)
-}
-
-// start starts a shared watch from the resource version of a list of one node, which becomes its first follower; nil:
-// there are fewer drains than from, or there is one, or it cannot be started. ctx bounds the start, and hands on its
-// logger.
-func (w *podWatches) start(
-	ctx context.Context, pods typedcorev1.PodInterface, node string, from int, opts metav1.ListOptions,
-) *follower {
-	w.mu.Lock()
-	if w.drains < from || w.starting || w.shared != nil {
-		w.mu.Unlock()
-		return nil
+	if w.shared == nil {
+		s := &sharedWatch{followers: map[string]map[*follower]bool{}}
+		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+		s.stop = stop
+		s.start = func(version string) {
+			s.first = version
+			go w.serve(ctx, s, of.pods, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		}
+		w.shared = s
 	}
-	w.starting = true
-	w.mu.Unlock()
-	streaming, stop := context.WithCancel(context.WithoutCancel(ctx))
-	unlink := context.AfterFunc(ctx, stop)
-	opts.FieldSelector = ""
-	stream, err := pods.Watch(streaming, opts)
-	if err == nil && !unlink() {
-		stream.Stop()
-		err = context.Cause(ctx)
+	s := w.shared
+	f := &follower{of: of, lost: lost, shared: s}
+	if s.followers[of.node] == nil {
+		s.followers[of.node] = map[*follower]bool{}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.starting = false
-	if err != nil { // the node's own watch tells
-		stop()
-		return nil
-	}
-	w.shared = &sharedWatch{stop: stop, followers: map[string]map[*follower]bool{}}
-	f := w.shared.add(w, node)
-	f.begin(opts.ResourceVersion)
-	go w.serve(streaming, w.shared, pods, opts, stream)
+	s.followers[of.node][f] = true
+	s.count++
 	return f
 }
 
-// serve hands the events of a stream to the followers. The API server ends a stream after some minutes, and another one
-// goes on from there. If that fails the followers end, and watch for themselves.
+// begin fills the store with a list, and from then on with what comes after it. The first list starts the shared watch.
+// It returns false if the shared watch does not bring all that comes after the list.
+func (f *follower) begin(list *corev1.PodList) bool {
+	f.of.watches.mu.Lock()
+	defer f.of.watches.mu.Unlock()
+	s := f.shared
+	switch {
+	case s == nil || s.first != "" && isNewer(s.first, list.ResourceVersion):
+		return false
+	case s.first == "":
+		s.start(list.ResourceVersion)
+	}
+	f.since = list.ResourceVersion
+	pods := make([]*corev1.Pod, len(list.Items))
+	for k := range list.Items {
+		pods[k] = &list.Items[k]
+	}
+	f.of.store.replace(pods)
+	for _, event := range f.early {
+		f.receive(event)
+	}
+	f.early = nil
+	return true
+}
+
+// serve hands what happens after a list to the followers. The API server ends a stream after some minutes, and another
+// one goes on from there. If that fails the followers are lost.
 func (w *podWatches) serve(
-	ctx context.Context, shared *sharedWatch,
-	pods typedcorev1.PodInterface, opts metav1.ListOptions, stream watch.Interface,
+	ctx context.Context, shared *sharedWatch, pods typedcorev1.PodInterface, opts metav1.ListOptions,
 ) {
-	pprof.SetGoroutineLabels(pprof.WithLabels(ctx, pprof.Labels("node", "all", "instance", ""))) // not the first one's
+	defer w.end(shared)
+	ctx = pprof.WithLabels(ctx, pprof.Labels("node", "all", "instance", "")) // not those of the first drain
+	pprof.SetGoroutineLabels(ctx)
 	for {
+		stream, err := kube.StartWatch(ctx, pods, opts)
+		if err != nil {
+			return
+		}
 		begun, before := time.Now(), opts.ResourceVersion
 		ended := w.pass(shared, stream, &opts.ResourceVersion)
 		stream.Stop()
 		if !ended || ctx.Err() != nil || time.Since(begun) <= time.Second && opts.ResourceVersion == before {
-			break
-		}
-		var err error
-		if stream, err = kube.StartWatch(ctx, pods, opts); err != nil {
-			break
+			return
 		}
 	}
-	w.end(shared, opts.ResourceVersion)
 }
 
 // pass hands the events of one stream to the followers until it ends, and notes the newest resource version. It returns
@@ -168,173 +163,78 @@ func (w *podWatches) pass(shared *sharedWatch, stream watch.Interface, version *
 			return false
 		}
 		*version = pod.ResourceVersion
-		if event.Type == watch.Bookmark {
-			continue
-		}
-		for _, f := range w.readers(shared, pod.Spec.NodeName, event) {
-			f.send(event)
+		if event.Type != watch.Bookmark {
+			w.hand(shared, pod.Spec.NodeName, event)
 		}
 	}
 	return true
 }
 
-// end ends the followers of a shared watch, which has brought all up to a resource version.
-func (w *podWatches) end(shared *sharedWatch, version string) {
-	w.mu.Lock()
-	var readers []*follower
-	for _, followers := range shared.followers {
-		for f := range followers {
-			f.shared = nil
-			if f.events != nil {
-				readers = append(readers, f)
-			}
-		}
-	}
-	if w.shared == shared {
-		w.shared = nil
-	}
-	w.mu.Unlock()
-	shared.stop()
-	seen := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
-	for _, f := range readers {
-		f.send(watch.Event{Type: watch.Bookmark, Object: seen}) // from where it is to watch
-		f.finish()
-	}
-}
-
-// readers returns the followers of a node that read, and keeps the event for the others.
-func (w *podWatches) readers(shared *sharedWatch, node string, event watch.Event) (readers []*follower) {
+// hand hands an event to the followers of its node. Nobody waits for a drain in that: the shared watch would fall
+// behind, for all nodes, and the API server would end it.
+func (w *podWatches) hand(shared *sharedWatch, node string, event watch.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for f := range shared.followers[node] {
-		if f.events == nil {
-			f.early = append(f.early, event)
-		} else {
-			readers = append(readers, f)
-		}
-	}
-	return readers
-}
-
-// add adds a follower. The caller holds the mutex of w.
-func (s *sharedWatch) add(w *podWatches, node string) *follower {
-	f := &follower{watches: w, node: node, stopped: make(chan struct{}), shared: s}
-	if s.followers[node] == nil {
-		s.followers[node] = map[*follower]bool{}
-	}
-	s.followers[node][f] = true
-	s.count++
-	return f
-}
-
-// from begins to report what came after a list with this resource version. It returns false if the shared watch has
-// ended.
-func (f *follower) from(version string) bool {
-	f.watches.mu.Lock()
-	defer f.watches.mu.Unlock()
-	if f.shared == nil {
-		return false
-	}
-	f.begin(version)
-	return true
-}
-
-// begin is from. The caller holds the mutex.
-func (f *follower) begin(version string) {
-	f.since = version
-	f.events = make(chan watch.Event, len(f.early)+roomForEvents)
-	for _, event := range f.early {
-		if f.isNew(event) {
-			f.events <- event
-		}
-	}
-	f.early = nil
-}
-
-// send hands an event to who reads, if it came after the list. It does not wait for that: the shared watch would fall
-// behind, for all nodes, and the API server would end it.
-func (f *follower) send(event watch.Event) {
-	if !f.isNew(event) {
-		return
-	}
-	f.sending.Lock()
-	defer f.sending.Unlock()
-	if !f.pumping {
-		select {
-		case f.events <- event:
-			return
-		default:
-			f.pumping = true
-			go f.pump()
-		}
-	}
-	f.late = append(f.late, event)
-}
-
-// finish closes the events after the last one.
-func (f *follower) finish() {
-	f.sending.Lock()
-	defer f.sending.Unlock()
-	if f.ended = true; !f.pumping {
-		close(f.events)
+		f.receive(event)
 	}
 }
 
-// pump sends what events had no room for.
-func (f *follower) pump() {
-	for {
-		f.sending.Lock()
-		late := f.late
-		f.late = nil
-		if f.pumping = len(late) > 0; !f.pumping && f.ended {
-			close(f.events)
-		}
-		f.sending.Unlock()
-		if len(late) == 0 {
-			return
-		}
-		for _, event := range late {
-			select {
-			case f.events <- event:
-			case <-f.stopped:
-				return
-			}
-		}
+// receive hands an event to the store, if it came after the list. The caller holds the mutex.
+func (f *follower) receive(event watch.Event) {
+	pod := event.Object.(*corev1.Pod)
+	switch {
+	case f.since == "":
+		f.early = append(f.early, event)
+	case !isNewer(pod.ResourceVersion, f.since): // the list may be newer than what the shared watch has brought
+	case event.Type == watch.Deleted:
+		f.of.store.remove(pod)
+	default:
+		f.of.store.put(pod)
 	}
 }
 
-// isNew reports whether an event came after the list. The list may be newer than what the shared watch has brought.
-func (f *follower) isNew(event watch.Event) bool {
-	order, err := resourceversion.CompareResourceVersion(event.Object.(*corev1.Pod).ResourceVersion, f.since)
+// isNewer reports whether a resource version came after another one, or cannot be compared with it.
+func isNewer(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
 	return err != nil || order > 0
 }
 
-// ResultChan implements [watch.Interface].
-func (f *follower) ResultChan() <-chan watch.Event { return f.events }
-
-// Stop implements [watch.Interface]. It may be called more than once, and for nil.
-func (f *follower) Stop() {
-	if f == nil {
-		return
+// end ends a shared watch. Those who follow it watch anew.
+func (w *podWatches) end(shared *sharedWatch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	shared.stop()
+	if w.shared == shared {
+		w.shared = nil
 	}
-	f.once.Do(func() {
-		close(f.stopped)
-		f.watches.mu.Lock()
-		defer f.watches.mu.Unlock()
-		s := f.shared
-		if s == nil {
-			return
-		}
-		f.shared = nil
-		delete(s.followers[f.node], f)
-		if len(s.followers[f.node]) == 0 {
-			delete(s.followers, f.node)
-		}
-		if s.count--; s.count == 0 {
-			s.stop()
-			if f.watches.shared == s {
-				f.watches.shared = nil
+	for _, followers := range shared.followers {
+		for f := range followers {
+			f.shared = nil
+			if f.since != "" { // else begin tells it
+				go f.lost()
 			}
 		}
-	})
+	}
+}
+
+// stop ends what follow has begun. It may be called more than once.
+func (f *follower) stop() {
+	f.of.watches.mu.Lock()
+	defer f.of.watches.mu.Unlock()
+	s := f.shared
+	if s == nil {
+		return
+	}
+	f.shared = nil
+	delete(s.followers[f.of.node], f)
+	if len(s.followers[f.of.node]) == 0 {
+		delete(s.followers, f.of.node)
+	}
+	if s.count--; s.count == 0 {
+		s.stop()
+		if f.of.watches.shared == s {
+			f.of.watches.shared = nil
+		}
+	}
 }

@@ -395,7 +395,7 @@ func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				lists := slices.ContainsFunc(s.requests, func(r string) bool { return strings.HasPrefix(r, "list") })
-				if lists != test.expired {
+				if lists != (test.expired || test.refused) {
 					t.Errorf("the requests after the break are %q", s.requests)
 				}
 			})
@@ -458,57 +458,45 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 	}
 }
 
-// What the list has shown is not shown again by older events.
-func TestAFollowerReportsWhatCameAfterItsList(t *testing.T) {
-	w := &podWatches{shared: &sharedWatch{followers: map[string]map[*follower]bool{}, stop: func() {}}}
-	event := func(version string) watch.Event {
-		return watch.Event{Type: watch.Modified, Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}}
+// What the list has shown is not shown again by older events. A list that is older than the shared watch is made again.
+func TestAFollowerTakesWhatCameAfterItsList(t *testing.T) {
+	version := func(version string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod", ResourceVersion: version}}
 	}
-	f := w.follow("a", 0)
-	for _, version := range []string{"9", "10", "11"} {
-		if readers := w.readers(w.shared, "a", event(version)); readers != nil {
-			t.Error("it reads before its list has come")
+	store := newPodStore(decision.Rules{})
+	want := func(when, version string) {
+		if pods := store.list(); len(pods) != 1 || pods[0].ResourceVersion != version {
+			t.Errorf("%s the pods are %v, want one of version %s", when, pods, version)
 		}
 	}
-	if !f.from("10") || len(f.events) != 1 || (<-f.events).Object.(*corev1.Pod).ResourceVersion != "11" {
-		t.Error("it does not report 11 alone")
+	of := &podsOf{node: "a", store: store, watches: &podWatches{}}
+	w := of.watches
+	f := w.follow(t.Context(), of, nil)
+	shared := f.shared
+	shared.first = "8"
+	event := func(kind watch.EventType, v string) {
+		w.hand(shared, "a", watch.Event{Type: kind, Object: version(v)})
 	}
-	f.send(event("10"))
-	if len(f.events) != 0 {
-		t.Error("it reports what the list has shown")
+	event(watch.Modified, "9")
+	event(watch.Modified, "11")
+	event(watch.Deleted, "10")
+	if store.synced() {
+		t.Error("it has pods before its list")
 	}
-}
-
-// A follower that does not read holds up nobody: its events wait, in their order, and end with the shared watch.
-func TestAFollowerThatDoesNotReadHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const events = 100
-		w := &podWatches{shared: &sharedWatch{followers: map[string]map[*follower]bool{}, stop: func() {}}}
-		reads, leaves := w.follow("a", 0), w.follow("a", 0)
-		if !reads.from("0") || !leaves.from("0") {
-			t.Fatal("they do not begin")
-		}
-		shared := w.shared
-		for version := range events {
-			event := watch.Event{Type: watch.Modified, Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version + 1)}}}
-			for _, f := range w.readers(shared, "a", event) {
-				f.send(event)
-			}
-		}
-		leaves.Stop()
-		w.end(shared, strconv.Itoa(events))
-		next := 1
-		for event := range reads.ResultChan() {
-			pod := event.Object.(*corev1.Pod)
-			if pod.ResourceVersion != strconv.Itoa(min(next, events)) || (event.Type == watch.Bookmark) != (next > events) {
-				t.Fatalf("%s of version %s comes as number %d", event.Type, pod.ResourceVersion, next)
-			}
-			next++
-		}
-		if next != events+2 {
-			t.Errorf("%d events came, want %d and the bookmark", next-1, events)
-		}
-	})
+	list := func(v string) *corev1.PodList {
+		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: v}, Items: []corev1.Pod{*version(v)}}
+	}
+	if f.begin(list("7")) {
+		t.Error("it takes a list that is older than the shared watch")
+	}
+	if !f.begin(list("10")) {
+		t.Error("it does not take its list")
+	}
+	want("after the list", "11")
+	event(watch.Modified, "10")
+	want("after an event of before the list", "11")
+	event(watch.Modified, "12")
+	want("after an event", "12")
 }
 
 func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
