@@ -213,7 +213,9 @@ func perform(t *testing.T, at *point) *play {
 	<-after.C
 	select {
 	case first := <-received:
-		p.takeover = first.Sub(later(p.victim.killed, ready))
+		if p.takeover = first.Sub(later(p.victim.killed, ready)); p.takeover > takenOver {
+			p.Errorf("the other replica received its first message %s after the kill", p.takeover)
+		}
 	default:
 	}
 	p.nothingIsLost(about)
@@ -237,6 +239,9 @@ func firstReceive(received chan<- time.Time) func(*handler) proxy.Hooks {
 }
 
 const hookTimeout = 36 * time.Second
+
+// takenOver is the time within which docs/reliability.md promises another replica after a crash.
+const takenOver = 20 * time.Second
 
 func (p *play) setUp() {
 	for k, n := range []*node{&p.spot, &p.scaledIn, &p.retired, &p.retiredToo, &p.calledOff, &p.spare} {
