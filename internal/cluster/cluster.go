@@ -49,6 +49,8 @@ type Cluster struct {
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
 	toInform    map[types.UID]Ref         // see NodesToInform
 	restarted   map[types.UID]Ref         // see Restarted
+	// afterDeletion has what is to be called; see AfterDeletion.
+	afterDeletion map[types.UID]map[*func()]bool
 	// identified are the instances of nodes without a provider id that were written to, by UID.
 	identified *lru.Cache
 }
@@ -105,7 +107,9 @@ func newCluster(
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize),
 		toInform:    map[types.UID]Ref{},
 		restarted:   map[types.UID]Ref{},
-		seed:        maphash.MakeSeed(),
+
+		afterDeletion: map[types.UID]map[*func()]bool{},
+		seed:          maphash.MakeSeed(),
 
 		identified: lru.New(memorySize),
 	}

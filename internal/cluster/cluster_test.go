@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -546,5 +547,49 @@ func TestAChangeOfANodeWakesWhoWatchesItAndFewOthers(t *testing.T) {
 	}
 	if woken > 100 {
 		t.Errorf("%d of 1000 who watch other nodes were woken", woken)
+	}
+}
+
+func TestWhatIsToBeDoneAfterTheDeletionOfANodeIsDoneOnce(t *testing.T) {
+	for name, end := range map[string]func(context.Context, typedcorev1.NodeInterface) error{
+		"deleted": func(ctx context.Context, nodes typedcorev1.NodeInterface) error {
+			return nodes.Delete(ctx, "a", metav1.DeleteOptions{})
+		},
+		"replaced": func(ctx context.Context, nodes typedcorev1.NodeInterface) error { // between two events
+			_, err := nodes.Update(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "2"}}, metav1.UpdateOptions{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+			ref := Ref{Name: "a", UID: "1"}
+			called := make(chan string, 10)
+			c.AfterDeletion(ref, func() { called <- "kept" })
+			c.AfterDeletion(ref, func() { called <- "stopped" })()
+			select {
+			case who := <-called:
+				t.Fatalf("%s is called while the node is there", who)
+			default:
+			}
+			if err := end(t.Context(), client.CoreV1().Nodes()); err != nil {
+				t.Fatal(err)
+			}
+			if who := <-called; who != "kept" {
+				t.Errorf("%s is called", who)
+			}
+			c.AfterDeletion(ref, func() { called <- "late" })()
+			if who := <-called; who != "late" {
+				t.Errorf("%s is called", who)
+			}
+			if c.mu.Lock(); len(c.afterDeletion) > 0 {
+				t.Errorf("%d nodes are kept", len(c.afterDeletion))
+			}
+			c.mu.Unlock()
+			select {
+			case who := <-called:
+				t.Errorf("%s is called too", who)
+			default:
+			}
+		})
 	}
 }

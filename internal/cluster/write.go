@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -139,7 +140,10 @@ func (c *Cluster) update(
 				return err
 			}
 		}
-		body, priority, err := patchOf(node, ref, build)
+		var body []byte
+		var priority pace.Priority
+		var err error
+		apart.Do(func() { body, priority, err = patchOf(node, ref, build) })
 		if err != nil || body == nil && fresh {
 			return err
 		}

@@ -35,7 +35,7 @@ func (c *Controller) awaitNode(
 	ctx, span := trace.Begin(ctx, "await node", "instance", id)
 	defer func() { span.End(err, "node", found.ref().Name, "action", next.Action, "why", next.Why) }()
 	defer c.count(n, d.Deadline)()
-	defer c.holdOpen(ctx, hookOf(n, id, d), n)()
+	defer c.holdOpen(ctx, hookOf(&n, id, &d), n)()
 	for {
 		changed := c.Cluster.Changed()
 		found, next, err = c.resolveAndDecide(ctx, log, n, id, answerKeptShort)
@@ -57,7 +57,7 @@ func (c *Controller) awaitNode(
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
 func (c *Controller) awaitReady(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d decision.Decision,
+	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d *decision.Decision,
 ) error {
 	defer c.count(n, d.Deadline)()
 	for {
@@ -77,7 +77,7 @@ func (c *Controller) awaitReady(
 			}
 			fallthrough
 		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
-			return c.complete(ctx, log.With("node", found.ref().Name, "ready", found.ready), hookOf(n, id, d))
+			return c.complete(ctx, log.With("node", found.ref().Name, "ready", found.ready), hookOf(&n, id, d))
 		case late:
 			log.Warn("the node is not ready at the hook's deadline: its default result decides", "node", found.ref().Name)
 			return nil
@@ -126,7 +126,7 @@ func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n noti
 	}) {
 		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
 		err := c.retry(ctx, log, "ask for the launch hook", func(ctx context.Context) (err error) {
-			waits, err = c.Hooks.Waits(ctx, hookOf(n, id, decision.Decision{}))
+			waits, err = c.Hooks.Waits(ctx, hookOf(&n, id, &decision.Decision{}))
 			return err
 		})
 		if err != nil {

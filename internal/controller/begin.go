@@ -108,7 +108,7 @@ func (c *Controller) limitFor(
 
 // mustHoldBack reports whether a node has to wait when it gets the notice; see permitFor. A drain that is
 // not held back goes on, and so does the next Node of a machine.
-func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Time) bool {
+func (c *Controller) mustHoldBack(nd *nodeDrain, entry *intent.Entry, now time.Time) bool {
 	if c.unready == nil && entry.Rule == "" {
 		return false
 	}
@@ -116,9 +116,9 @@ func (c *Controller) mustHoldBack(nd *nodeDrain, entry intent.Entry, now time.Ti
 	if node, there := c.Cluster.Look(nd.ref); there && carried.Version == 0 {
 		carried, _, _ = cluster.ReadIntent(node) // what cannot be read is replaced
 	}
-	next := carried.With(entry, nil, now)
+	next := carried.With(*entry, nil, now)
 	switch {
-	case carried.Over(entry) || inWork(carried) || next.Finished():
+	case carried.Over(*entry) || inWork(carried) || next.Finished():
 		return false
 	case c.isDraining(nd.ref):
 		c.unready.acquire(nd.ref.UID)

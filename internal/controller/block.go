@@ -24,11 +24,12 @@ func (c *Controller) handleBlock(ctx context.Context, log *slog.Logger, n notice
 		return c.handleAll(ctx, log, n)
 	}
 	d := decision.Decide(n, decision.Facts{Ownership: ownership, Now: time.Now()}, c.Policy)
-	c.reportDecision(log, n, "", resolution{ownership: ownership}, d, false)
+	t := &task{&n, "", resolution{ownership: ownership}, d}
+	c.reportDecision(log, n, t.id, t.found, d, false)
 	if c.DryRun {
 		return []error{errDryRun}
 	}
-	_, err = c.act(ctx, log, n, "", resolution{ownership: ownership}, d) // without an instance there is no wait
+	_, err = c.act(ctx, log, t) // without an instance there is no wait
 	return []error{err}
 }
 

@@ -54,13 +54,14 @@ func leftDrained(node *corev1.Node, f resolution) bool {
 // It holds even if the notice of the drain is cancelled, and the next Node of the instance is
 // told. cluster.ErrNodeGone, errOutdated: a Node has changed meanwhile.
 func (c *Controller) noteConsequence(
-	ctx context.Context, log *slog.Logger, n notice.Notice, f resolution, d decision.Decision,
+	ctx context.Context, log *slog.Logger, t *task,
 ) error {
+	d := t.Decision
 	if d.Deadline.IsZero() {
-		d.Deadline = decision.DeadlineOf(n, time.Now(), c.Policy)
+		d.Deadline = decision.DeadlineOf(*t.n, time.Now(), c.Policy)
 	}
-	entry := d.Entry(n, time.Now())
-	for _, ref := range f.refs {
+	entry := d.Entry(*t.n, time.Now())
+	for _, ref := range t.found.refs {
 		noted := false
 		err := c.retry(ctx, log, "note what follows from the drain", func(ctx context.Context) error {
 			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {

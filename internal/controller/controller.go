@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -62,7 +64,9 @@ type Controller struct {
 // other messages, and by another process.
 func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.With("message", m.ID)
-	n, err := c.read(log, m)
+	var n *notice.Notice
+	var err error
+	apart.Do(func() { n, err = c.read(log, m) })
 	if n == nil || err != nil {
 		return err
 	}
@@ -182,8 +186,14 @@ func (c *Controller) handle(
 	log = log.With("instance", n.Instances[0])
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
-		next, wait, err := c.decideAndAct(ctx, log, n, try, decided)
-		if ctx = next; err == nil && wait != nil {
+		var t *task
+		var err error
+		apart.Do(func() { ctx, t, err = c.decide(ctx, log, n, try, decided) })
+		var wait func() error
+		if err == nil {
+			apart.Do(func() { wait, err = c.act(ctx, log, t) })
+		}
+		if err == nil && wait != nil {
 			err = wait()
 		}
 		switch {
@@ -199,20 +209,31 @@ func (c *Controller) handle(
 	}
 }
 
-// decideAndAct is one try of handle. It returns what is to be waited for; nil: nothing. There are as many waits as
-// messages, so handle begins them where the stack is small again. next is ctx, with the trace of the notice.
-func (c *Controller) decideAndAct(
-	ctx context.Context, log *slog.Logger, about *notice.Notice, try int, decided func(decision.Action),
-) (next context.Context, wait func() error, err error) {
-	n := *about
+// A task is what is to be done about a notice for one instance. Thousands can wait at the gate with theirs, so it goes
+// from function to function by its address.
+type task struct {
+	n     *notice.Notice
+	id    string // of the instance; empty: it is about none
+	found resolution
+	decision.Decision
+}
+
+// hook is the lifecycle action that the notice is about.
+func (t *task) hook() intent.Hook { return hookOf(t.n, t.id, &t.Decision) }
+
+// decide decides what is to be done about a notice. Where that is to wait for a Node, it waits. next is ctx, with the
+// trace of the notice.
+func (c *Controller) decide(
+	ctx context.Context, log *slog.Logger, n *notice.Notice, try int, decided func(decision.Action),
+) (next context.Context, t *task, err error) {
 	id := n.Instances[0]
-	found, d, err := c.resolveAndDecide(ctx, log, n, id, answerKept)
+	found, d, err := c.resolveAndDecide(ctx, log, *n, id, answerKept)
 	if err != nil {
 		decided(decision.Leave)
 		return ctx, nil, err
 	}
 	decided(d.Action)
-	c.reportDecision(log, n, id, found, d, try > 1)
+	c.reportDecision(log, *n, id, found, d, try > 1)
 	if c.DryRun {
 		return ctx, nil, errDryRun
 	}
@@ -223,50 +244,47 @@ func (c *Controller) decideAndAct(
 			"deadline", d.Deadline)
 	}
 	if d.Action == decision.Hold {
-		if found, d, err = c.awaitNode(ctx, log, n, id, d); err != nil {
+		if found, d, err = c.awaitNode(ctx, log, *n, id, d); err != nil {
 			return ctx, nil, err
 		}
-		c.reportDecision(log, n, id, found, d, true)
+		c.reportDecision(log, *n, id, found, d, true)
 	}
-	wait, err = c.act(ctx, log, n, id, found, d)
-	return ctx, wait, err
+	return ctx, &task{n, id, found, d}, nil
 }
 
 // act does what was decided, but for the wait that it returns; nil: none. cluster.ErrNodeGone: the
 // Node was deleted first.
-func (c *Controller) act(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
-) (wait func() error, err error) {
-	if d.Why == decision.WhyConsequence {
-		if err := c.noteConsequence(ctx, log, n, f, d); err != nil {
+func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait func() error, err error) {
+	if t.Why == decision.WhyConsequence {
+		if err := c.noteConsequence(ctx, log, t); err != nil {
 			return nil, err
 		}
 	}
-	switch d.Action {
+	switch t.Action {
 	case decision.Leave:
-		return nil, leaveError{d.Why}
+		return nil, leaveError{t.Why}
 	case decision.Drop:
 		switch {
-		case n.Runs:
-			return nil, c.runsAgain(ctx, log, n, f)
-		case d.Why == decision.WhyEarlierLife, d.Why == decision.WhyStillRuns: // so may the present drain be
-			return nil, c.forgetEarlierLives(ctx, f)
+		case t.n.Runs:
+			return nil, c.runsAgain(ctx, log, t)
+		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
+			return nil, c.forgetEarlierLives(ctx, &t.found)
 		}
 		return nil, nil
 	case decision.Cordon, decision.Drain:
-		return c.join(ctx, log, n, id, f, d)
+		return c.join(ctx, log, t)
 	case decision.Undo:
-		return nil, c.undo(ctx, log, n, f, d.Why)
+		return nil, c.undo(ctx, log, t)
 	case decision.Finish:
-		return nil, c.finish(ctx, log, f)
+		return nil, c.finish(ctx, log, &t.found)
 	case decision.Complete:
-		return nil, c.completeUncarried(ctx, log, hookOf(n, id, d))
+		return nil, c.completeUncarried(ctx, log, t.hook())
 	case decision.Launch:
-		return nil, c.awaitReady(ctx, log, n, id, d)
+		return nil, c.awaitReady(ctx, log, *t.n, t.id, &t.Decision)
 	case decision.Hold, decision.Reject:
 		// What waits for a Node was decided again before this; what cannot be read has no instance.
 	}
-	return nil, fmt.Errorf("no way to %s", d.Action)
+	return nil, fmt.Errorf("no way to %s", t.Action)
 }
 
 // resolveAndDecide finds out whose the instance is, and decides. It tries until it knows.
@@ -296,7 +314,7 @@ func (c *Controller) resolveAndDecide(
 		Labels: found.labels,
 	}
 	if c.Owns(n.Hook) && (found.ownership == decision.Ours || found.ownership == decision.Pending) {
-		f.Limits = c.limits(ctx, log, hookOf(n, id, decision.Decision{}))
+		f.Limits = c.limits(ctx, log, hookOf(&n, id, &decision.Decision{}))
 	}
 	if n.Ended {
 		c.cancelled.add(n, id)
@@ -304,7 +322,7 @@ func (c *Controller) resolveAndDecide(
 	if n.Kind == notice.ASGTerminate && c.Owns(n.Hook) && f.EarlierLife(n) {
 		// Somebody may have stopped and started an instance that its group still waits for.
 		err := c.retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) error {
-			waits, err := c.Hooks.Waits(ctx, hookOf(n, id, decision.Decision{}))
+			waits, err := c.Hooks.Waits(ctx, hookOf(&n, id, &decision.Decision{}))
 			if waits {
 				f.Launched = time.Time{}
 			}
@@ -317,7 +335,7 @@ func (c *Controller) resolveAndDecide(
 	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && c.Owns(n.Hook) &&
 		found.ownership == decision.Ours && decision.Late(n, time.Now()) {
 		err := c.retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
-			f.HookEnded, err = c.Hooks.Ended(ctx, hookOf(n, id, decision.Decision{}))
+			f.HookEnded, err = c.Hooks.Ended(ctx, hookOf(&n, id, &decision.Decision{}))
 			return err
 		})
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // finish ends the drains of the nodes of an instance on which nothing runs any more.
-func (c *Controller) finish(ctx context.Context, log *slog.Logger, f resolution) error {
+func (c *Controller) finish(ctx context.Context, log *slog.Logger, f *resolution) error {
 	for _, ref := range f.refs {
 		if !c.OutOfServiceTaint || f.state != decision.Stopping && f.state != decision.Gone { // only the message says so
 			break
@@ -28,6 +28,7 @@ func (c *Controller) finish(ctx context.Context, log *slog.Logger, f resolution)
 	for _, ref := range f.refs {
 		if nd := c.get(ref); nd != nil {
 			nd.instanceGone.close()
+			nd.tell()
 			if err := nd.await(ctx); err != nil {
 				return err
 			}

@@ -230,7 +230,7 @@ func (c *Controller) limits(ctx context.Context, log *slog.Logger, hook intent.H
 }
 
 // hookOf is the lifecycle action of a notice for an instance.
-func hookOf(n notice.Notice, id string, d decision.Decision) intent.Hook {
+func hookOf(n *notice.Notice, id string, d *decision.Decision) intent.Hook {
 	return intent.Hook{
 		Group: n.Hook.Group, Name: n.Hook.Name, Token: n.Hook.Token, Instance: id,
 		Started: n.HappenedAt(time.Now()), Deadline: d.Deadline, Assumed: d.Assumed,

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
@@ -20,28 +20,26 @@ import (
 // join makes all Nodes of the instance carry the notice. The first of them that has something left to do carries the
 // hook; the end of its drain completes it. Where none has, the hook is completed here: the Node that carried it may be
 // gone, and the process that remembered it too. wait waits for the end of their drains.
-func (c *Controller) join(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
-) (wait func() error, err error) {
-	joined, hook, err := c.recordOnAll(ctx, log, n, id, f, d)
-	until := d.HoldUntil
+func (c *Controller) join(ctx context.Context, log *slog.Logger, t *task) (wait func() error, err error) {
+	joined, hook, err := c.recordOnAll(ctx, log, t)
+	until := t.HoldUntil
 	switch {
 	case err != nil:
 		return nil, err
 	case hook == hookPending && len(joined) == 0:
-		return nil, c.completeUncarried(ctx, log, hookOf(n, id, d))
+		return nil, c.completeUncarried(ctx, log, t.hook())
 	case hook == hookLeftOut:
 		log.Warn("the node carries too many lifecycle hooks: this one is completed when its message is done",
-			"hook", n.Hook.Name, "group", n.Hook.Group)
+			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
 		return func() error {
-			release := c.holdOpen(ctx, hookOf(n, id, d), n)
+			release := c.holdOpen(ctx, t.hook(), *t.n)
 			defer release()
-			defer c.count(n, d.Deadline)()
+			defer c.count(*t.n, t.Deadline)()
 			if ended, err := c.awaitAll(ctx, log, joined, until); err != nil || !ended {
 				return err
 			}
 			release()
-			return c.complete(ctx, log, hookOf(n, id, d))
+			return c.complete(ctx, log, t.hook())
 		}, nil
 	}
 	return func() error {
@@ -62,17 +60,18 @@ const (
 // recordOnAll records a notice on all Nodes of its instance. It returns their drains, but
 // for those that have nothing left to do.
 func (c *Controller) recordOnAll(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision,
+	ctx context.Context, log *slog.Logger, t *task,
 ) (joined []*nodeDrain, place hookPlace, err error) {
-	entry := d.Entry(n, time.Now())
+	entry := new(t.Entry(*t.n, time.Now()))
 	entry.Trace = trace.Carry(ctx)
 	var hook *intent.Hook // to be recorded; nil: there is none of ours, or it is recorded
-	if c.Owns(n.Hook) {
-		hook, place = new(hookOf(n, id, d)), hookPending
+	if c.Owns(t.n.Hook) {
+		hook, place = new(t.hook()), hookPending
 	}
-	for k := 0; k < len(f.refs); k++ {
-		ref := f.refs[k]
-		nd, err := c.recordOn(ctx, log, ref, entry, hook, d.Why, func() bool { return c.cancelled.has(n, id) })
+	refs := t.found.refs
+	for k := 0; k < len(refs); k++ {
+		ref := refs[k]
+		nd, err := c.recordOn(ctx, log, ref, entry, hook, t.Why, func() bool { return c.cancelled.has(*t.n, t.id) })
 		switch {
 		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
 		case err != nil:
@@ -83,14 +82,14 @@ func (c *Controller) recordOnAll(
 			joined = append(joined, nd)
 			if hook != nil {
 				place = hookLeftOut
-				if carried, _ := nd.current(); carried.HasHook(*hook) {
+				if nd.carries(hook) {
 					place = hookRecorded
 				}
 				hook = nil
 			}
 		}
-		if k == len(f.refs)-1 { // a Node may have come that did not find the notice on the others
-			f = c.andNew(f, id)
+		if k == len(refs)-1 { // a Node may have come that did not find the notice on the others
+			refs = c.andNew(refs, t.id)
 		}
 	}
 	return joined, place, nil
@@ -133,20 +132,20 @@ func (c *Controller) awaitAll(
 }
 
 // andNew adds the Nodes that the instance has got since.
-func (c *Controller) andNew(f resolution, id string) resolution {
+func (c *Controller) andNew(refs []cluster.Ref, id string) []cluster.Ref {
 	for _, node := range c.Cluster.ByInstance(id) {
-		if !slices.ContainsFunc(f.refs, func(ref cluster.Ref) bool { return ref.UID == node.UID }) {
-			f.refs = append(f.refs, cluster.RefOf(node))
+		if !slices.ContainsFunc(refs, func(ref cluster.Ref) bool { return ref.UID == node.UID }) {
+			refs = append(refs, cluster.RefOf(node))
 		}
 	}
-	return f
+	return refs
 }
 
 // recordOn records a notice on a node; see record. It returns errOutdated if that does not
 // succeed within answerKeptShort: the decision may not hold any more.
 func (c *Controller) recordOn(
 	ctx context.Context, log *slog.Logger, ref cluster.Ref,
-	entry intent.Entry, hook *intent.Hook, why decision.Why, void func() bool,
+	entry *intent.Entry, hook *intent.Hook, why decision.Why, void func() bool,
 ) (nd *nodeDrain, err error) {
 	_, span := trace.Begin(ctx, "cordon", "node", ref.Name)
 	trying, cancel := context.WithTimeoutCause(ctx, answerKeptShort, errOutdated)
@@ -173,7 +172,7 @@ func (c *Controller) recordOn(
 // while it holds the lock of the node: who makes the notice void later has to wait for the
 // lock, and then finds the notice recorded. begins: the node was in no drain before.
 func (c *Controller) record(
-	ctx context.Context, ref cluster.Ref, entry intent.Entry, hook *intent.Hook, void func() bool,
+	ctx context.Context, ref cluster.Ref, entry *intent.Entry, hook *intent.Hook, void func() bool,
 ) (nd *nodeDrain, begins bool, err error) {
 	for {
 		nd := c.getOrCreate(ref)
@@ -202,14 +201,15 @@ func (c *Controller) record(
 			return nil, false, nil
 		}
 		now := time.Now().UTC()
-		holdBack := c.mustHoldBack(nd, entry, now)
+		holdBack := false
+		apart.Do(func() { holdBack = c.mustHoldBack(nd, entry, now) })
 		repeated, over, elsewhere := false, false, c.openReplacement(ref)
 		carried, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
-			repeated, over, begins = i.Covers(entry), i.Over(entry), !inWork(i)
+			repeated, over, begins = i.Covers(*entry), i.Over(*entry), !inWork(i)
 			if over {
 				return i
 			}
-			next := c.with(i, entry, hook, holdBack, now)
+			next := c.with(i, *entry, hook, holdBack, now)
 			if next.Replacement.Step == intent.NotReplacing {
 				next.Replacement = elsewhere
 			}
@@ -222,7 +222,7 @@ func (c *Controller) record(
 			return nil, begins, err
 		}
 		if !repeated && !carried.HeldBack {
-			c.Observer.Recorded(entry)
+			c.Observer.Recorded(*entry)
 		}
 		c.applyIntent(nd, carried)
 		if nd.started {

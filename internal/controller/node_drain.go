@@ -205,7 +205,7 @@ func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDra
 	defer free()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	go c.watchGone(ctx, nd, stop)
+	defer c.afterMachine(nd, func() { stop(drain.ErrMachineGone) })()
 	c.delegate(ctx, log, nd)
 	start := time.Now()
 	err = c.drainPods(ctx, log, nd)
@@ -302,9 +302,10 @@ func (nd *nodeDrain) change(do func()) {
 	nd.tell()
 }
 
-// onChange calls look now, after each change, and when the drain is called off, until remove is called: a drain that
-// waits for hours, beside thousands of others, needs no goroutine for that. look runs on the goroutine of whoever makes
-// the change, once at a time: it must not block, make a change, nor call remove. When remove returns, look has too.
+// onChange calls look now, after each change, and when the drain is called off or its instance is gone, until remove is
+// called: a drain that waits for hours, beside thousands of others, needs no goroutine for that. look runs on the
+// goroutine of whoever makes the change, once at a time: it must not block, make a change, nor call remove. When remove
+// returns, look has too.
 func (nd *nodeDrain) onChange(look func()) (remove func()) {
 	nd.listening.Lock()
 	defer nd.listening.Unlock()
@@ -350,8 +351,16 @@ func (nd *nodeDrain) heldBack() bool {
 	if nd == nil {
 		return false
 	}
-	carried, _ := nd.current()
-	return carried.HeldBack
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	return nd.intent.HeldBack
+}
+
+// carries reports whether the intent has a hook.
+func (nd *nodeDrain) carries(h *intent.Hook) bool {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	return nd.intent.HasHook(*h)
 }
 
 // await waits for the end of the drain, and returns its error, or the cause of ctx.

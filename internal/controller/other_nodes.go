@@ -276,7 +276,7 @@ func (c *Controller) inform(
 		void := func() bool {
 			return !slices.ContainsFunc(intents(), func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) })
 		}
-		nd, err := c.recordOn(ctx, log, ref, n.entry, n.hook, decision.WhyNextNode, void)
+		nd, err := c.recordOn(ctx, log, ref, &n.entry, n.hook, decision.WhyNextNode, void)
 		switch {
 		case errors.Is(err, cluster.ErrNodeGone):
 			return nil, nil

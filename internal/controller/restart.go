@@ -12,7 +12,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // revertRestarted reverts what was done to nodes whose machines have come back since: they were
@@ -99,13 +98,13 @@ func (c *Controller) sinceRestart(
 
 // runsAgain reverts what was done to the nodes of an instance in its earlier lives, because EC2
 // says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
-func (c *Controller) runsAgain(ctx context.Context, log *slog.Logger, n notice.Notice, f resolution) error {
-	launched := f.launched
+func (c *Controller) runsAgain(ctx context.Context, log *slog.Logger, t *task) error {
+	launched := t.found.launched
 	if launched.IsZero() {
-		launched = n.Time
+		launched = t.n.Time
 	}
 	since := func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) }
-	for _, ref := range f.refs {
+	for _, ref := range t.found.refs {
 		if err := c.revert(ctx, log, ref, decision.WhyRestarted, since); err != nil {
 			return err
 		}

@@ -22,14 +22,12 @@ import (
 //
 // A maintenance often stops and starts the instance. Notices of before the start are about
 // an earlier life of the instance, and do not keep the node cordoned.
-func (c *Controller) undo(
-	ctx context.Context, log *slog.Logger, n notice.Notice, f resolution, why decision.Why,
-) error {
+func (c *Controller) undo(ctx context.Context, log *slog.Logger, t *task) error {
 	change := func(i intent.Intent) intent.Intent {
-		return i.Without(n.Kind, n.Change, n.HappenedAt(time.Now())).SinceLaunch(f.launched)
+		return i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(time.Now())).SinceLaunch(t.found.launched)
 	}
-	for _, ref := range f.refs {
-		if err := c.revert(ctx, log, ref, why, change); err != nil {
+	for _, ref := range t.found.refs {
+		if err := c.revert(ctx, log, ref, t.Why, change); err != nil {
 			return err
 		}
 	}

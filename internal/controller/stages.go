@@ -82,20 +82,17 @@ func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free fun
 	return func() {}, nil
 }
 
-// watchGone stops the evictions when there is nothing left to evict from.
-func (c *Controller) watchGone(ctx context.Context, nd *nodeDrain, stop context.CancelCauseFunc) {
-	for {
-		changed := c.Cluster.ChangedOf(nd.ref)
-		if !c.Cluster.Exists(nd.ref) || isClosed(nd.instanceGone.done) {
-			stop(drain.ErrMachineGone)
-			return
+// afterMachine calls do when there is nothing left to evict from. do must not block.
+func (c *Controller) afterMachine(nd *nodeDrain, do func()) (stop func()) {
+	remove := nd.onChange(func() {
+		if isClosed(nd.instanceGone.done) {
+			do()
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-nd.instanceGone.done:
-		case <-changed:
-		}
+	})
+	forget := c.Cluster.AfterDeletion(nd.ref, do)
+	return func() {
+		forget()
+		remove()
 	}
 }
 

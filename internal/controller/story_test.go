@@ -837,7 +837,7 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
 		c.cancelled.add(announced, theID)
-		wait, err := c.join(s.Context(), c.Log, announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange})
+		wait, err := c.join(s.Context(), c.Log, &task{&announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}})
 		s.must(err)
 		s.must(wait())
 		s.wantUntouched()

@@ -156,7 +156,7 @@ func (c *Controller) forgetWhatPassed(ctx context.Context, log *slog.Logger, nd 
 }
 
 // forgetEarlierLives does so for the drains of all nodes of an instance.
-func (c *Controller) forgetEarlierLives(ctx context.Context, f resolution) error {
+func (c *Controller) forgetEarlierLives(ctx context.Context, f *resolution) error {
 	for _, ref := range f.refs {
 		nd := c.get(ref)
 		if nd == nil {
