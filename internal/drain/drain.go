@@ -35,8 +35,6 @@ const (
 	maxPending = 16
 	// defaultShareFrom is Drainer.ShareFrom if that is zero.
 	defaultShareFrom = 32
-	// sharesTried is how often a drain begins to share a watch. If those fail, it watches for itself.
-	sharesTried = 2
 )
 
 // Drainer drains nodes. Drain may be called concurrently for different nodes; the fields must not

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // podStore holds the pods of one node as the API server reports them. A reflector writes to it: an
@@ -50,7 +54,7 @@ func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node, store: s,
 		watches: &d.watches, shareFrom: cmp.Or(d.ShareFrom, defaultShareFrom),
 	}
-	p.watch(ctx, sharesTried)
+	p.watch(ctx, 0)
 }
 
 // podsOf lists and watches the pods of a node. It lists them first, as of now, which the API server answers from an
@@ -64,18 +68,35 @@ type podsOf struct {
 	shareFrom int
 }
 
-// watch is the watch of a podStore. It tries so many times to share one.
-func (p *podsOf) watch(ctx context.Context, shares int) {
-	for ; shares > 0; shares-- {
-		f := p.watches.follow(ctx, p, func() { p.watch(ctx, shares-1) })
+// watch is the watch of a podStore, which has lost so many shared watches before.
+func (p *podsOf) watch(ctx context.Context, lost int) {
+	for failures := 0; lost < sharesLost; {
+		began := time.Now()
+		f := p.watches.follow(ctx, p, func() {
+			pprof.SetGoroutineLabels(ctx)
+			if time.Since(began) > sharedLong {
+				lost = 0
+			}
+			p.watch(ctx, lost+1)
+		})
 		if f == nil {
 			break
 		}
-		context.AfterFunc(ctx, f.stop)
-		if list, err := p.List(ctx, metav1.ListOptions{}); err == nil && f.begin(list) || ctx.Err() != nil {
+		stop := context.AfterFunc(ctx, f.stop)
+		list, err := p.List(ctx, metav1.ListOptions{})
+		if err == nil && f.begin(list) || ctx.Err() != nil {
 			return
 		}
+		stop()
 		f.stop()
+		if err == nil { // the shared watch has ended, or begun after this list
+			continue
+		}
+		failures++
+		klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
+		if retry.Sleep(ctx, watchBackoff.Pause(failures)) != nil {
+			return
+		}
 	}
 	cache.NewReflectorWithOptions(kube.ListWatch(p, p), &corev1.Pod{}, p.store,
 		cache.ReflectorOptions{Name: "pods of " + p.node}).RunWithContext(ctx)

@@ -7,17 +7,31 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
-// maxStarts bounds how many drains list their pods or start a watch at once. The gate bounds it too, but not where all
-// of them have to list again: each would open connections of its own for that.
-const maxStarts = 128
+const (
+	// maxStarts bounds how many drains list their pods or start a watch at once. The gate bounds it too, but not where
+	// all of them have to list again: each would open connections of its own for that.
+	maxStarts = 128
+	// sharesLost is how many shared watches a drain loses, each after less than sharedLong, before it watches for
+	// itself.
+	sharesLost = 2
+	sharedLong = time.Minute
+	// resumeFor is how long it is tried to go on with a shared watch that was cut.
+	resumeFor = 10 * time.Second
+)
+
+// watchBackoff says when a list of the pods of a node, or a shared watch, is tried again. It has the first pause of a
+// reflector, and is never as long as that: a drain may have two minutes in all.
+var watchBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 4 * time.Second, Factor: 2, Jitter: 0.5}
 
 // podWatches are the watches of the pods of all nodes that one Drainer drains. A node's own watch brings its own pods
 // and no others. In a storm that is a stream, its buffers and three goroutines for each node. Then they share one
@@ -34,7 +48,8 @@ type podWatches struct {
 type sharedWatch struct {
 	start     func(version string)
 	stop      func()
-	first     string                        // the resource version from which it was started; empty: it waits for a list
+	started   bool                          // there was a list to start from
+	first     string                        // the resource version of that list
 	followers map[string]map[*follower]bool // by the name of the node
 	count     int
 }
@@ -45,7 +60,8 @@ type follower struct {
 	lost func() // called, on a goroutine of its own, when the shared watch has ended
 
 	shared *sharedWatch  // nil: it has ended, or nobody follows it here any more
-	since  string        // the resource version of the list; empty: there was none yet
+	begun  bool          // the store has its list
+	since  string        // the resource version of the list
 	early  []watch.Event // what came before the list
 }
 
@@ -92,7 +108,6 @@ func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follo
 		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 		s.stop = stop
 		s.start = func(version string) {
-			s.first = version
 			go w.serve(ctx, s, of.pods, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 		}
 		w.shared = s
@@ -114,12 +129,13 @@ func (f *follower) begin(list *corev1.PodList) bool {
 	defer f.of.watches.mu.Unlock()
 	s := f.shared
 	switch {
-	case s == nil || s.first != "" && isNewer(s.first, list.ResourceVersion):
+	case s == nil || s.started && isNewer(s.first, list.ResourceVersion):
 		return false
-	case s.first == "":
-		s.start(list.ResourceVersion)
+	case !s.started:
+		s.started, s.first = true, list.ResourceVersion
+		s.start(s.first)
 	}
-	f.since = list.ResourceVersion
+	f.begun, f.since = true, list.ResourceVersion
 	pods := make([]*corev1.Pod, len(list.Items))
 	for k := range list.Items {
 		pods[k] = &list.Items[k]
@@ -133,22 +149,30 @@ func (f *follower) begin(list *corev1.PodList) bool {
 }
 
 // serve hands what happens after a list to the followers. The API server ends a stream after some minutes, and another
-// one goes on from there. If that fails the followers are lost.
+// one goes on from there. If that fails for a while, or is not possible any more, the followers are lost.
 func (w *podWatches) serve(
 	ctx context.Context, shared *sharedWatch, pods typedcorev1.PodInterface, opts metav1.ListOptions,
 ) {
 	defer w.end(shared)
 	ctx = pprof.WithLabels(ctx, pprof.Labels("node", "all", "instance", "")) // not those of the first drain
 	pprof.SetGoroutineLabels(ctx)
+	failures, passed := 0, time.Now()
 	for {
 		stream, err := kube.StartWatch(ctx, pods, opts)
-		if err != nil {
-			return
+		if err == nil {
+			begun, before := time.Now(), opts.ResourceVersion
+			ended := w.pass(shared, stream, &opts.ResourceVersion)
+			stream.Stop()
+			if !ended {
+				return
+			}
+			if time.Since(begun) > time.Second || opts.ResourceVersion != before {
+				failures, passed = 0, time.Now()
+				continue
+			}
 		}
-		begun, before := time.Now(), opts.ResourceVersion
-		ended := w.pass(shared, stream, &opts.ResourceVersion)
-		stream.Stop()
-		if !ended || ctx.Err() != nil || time.Since(begun) <= time.Second && opts.ResourceVersion == before {
+		if failures++; time.Since(passed) > resumeFor || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||
+			retry.Sleep(ctx, watchBackoff.Pause(failures)) != nil {
 			return
 		}
 	}
@@ -184,7 +208,7 @@ func (w *podWatches) hand(shared *sharedWatch, node string, event watch.Event) {
 func (f *follower) receive(event watch.Event) {
 	pod := event.Object.(*corev1.Pod)
 	switch {
-	case f.since == "":
+	case !f.begun:
 		f.early = append(f.early, event)
 	case !isNewer(pod.ResourceVersion, f.since): // the list may be newer than what the shared watch has brought
 	case event.Type == watch.Deleted:
@@ -211,7 +235,7 @@ func (w *podWatches) end(shared *sharedWatch) {
 	for _, followers := range shared.followers {
 		for f := range followers {
 			f.shared = nil
-			if f.since != "" { // else begin tells it
+			if f.begun { // else begin tells it
 				go f.lost()
 			}
 		}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +44,7 @@ type podServer struct {
 	changed  chan struct{} // closed with the next change
 	requests []string
 	open     map[*podStream]bool
+	away     bool // no request arrives
 	expired  bool // a watch cannot begin in the past
 	refused  bool // a watch of all pods cannot begin
 }
@@ -111,6 +114,12 @@ func (s *podServer) breakOff() {
 	}
 }
 
+func (s *podServer) setAway(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
 // RoundTrip implements http.RoundTripper.
 func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.slow != nil {
@@ -118,6 +127,10 @@ func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	query := r.URL.Query()
 	s.mu.Lock()
+	if s.away {
+		s.mu.Unlock()
+		return nil, errors.New("connection refused")
+	}
 	selector := query.Get("fieldSelector")
 	s.requests = append(s.requests, strings.TrimSpace(map[bool]string{true: "watch", false: "list"}[query.Has("watch")]+" "+selector))
 	var body io.ReadCloser
@@ -358,13 +371,16 @@ func TestNothingIsMissedWhileAFollowerLists(t *testing.T) {
 }
 
 func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
+	shared, own := map[string]int{"": 1}, map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}
 	for name, test := range map[string]struct {
-		expired, refused bool
+		expired, refused time.Duration // how long watches cannot begin
 		want             map[string]int
+		lists            bool // after the break
 	}{
-		"by another one": {want: map[string]int{"": 1}},
-		"for themselves": {refused: true, want: map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}},
-		"from new lists": {expired: true},
+		"by another one":              {want: shared},
+		"by another one, after tries": {refused: time.Second, want: shared},
+		"for themselves, at once":     {expired: time.Second, want: own, lists: true},
+		"for themselves, after tries": {refused: time.Minute, want: own, lists: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -378,29 +394,86 @@ func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
 				s.change("ADDED", "of-another", "another")
 				time.Sleep(time.Minute)
 				s.mu.Lock()
-				s.requests, s.expired, s.refused = nil, test.expired, test.refused
+				s.requests, s.expired, s.refused = nil, test.expired > 0, test.refused > 0
 				s.mu.Unlock()
 				s.breakOff()
 				s.change("ADDED", "second-of-a", "a")
 				s.change("ADDED", "first-of-b", "b")
-				time.Sleep(time.Second)
+				time.Sleep(max(test.expired, test.refused))
 				s.mu.Lock()
 				s.expired, s.refused = false, false
 				s.mu.Unlock()
 				time.Sleep(time.Minute)
 				f.check("after the break")
-				if test.want != nil {
-					f.wantWatches("after the break", test.want)
-				}
+				f.wantWatches("after the break", test.want)
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				lists := slices.ContainsFunc(s.requests, func(r string) bool { return strings.HasPrefix(r, "list") })
-				if lists != (test.expired || test.refused) {
+				if lists != test.lists {
 					t.Errorf("the requests after the break are %q", s.requests)
 				}
 			})
 		})
 	}
+}
+
+// An API server that cannot be reached for a moment does not end the sharing: neither when a storm begins, nor during it.
+func TestAShortOutageDoesNotEndTheSharing(t *testing.T) {
+	for name, before := range map[string]time.Duration{"at the beginning": 0, "later": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newPodServer(t)
+				f := newFleet(s, 3)
+				outage := func() {
+					s.setAway(true)
+					s.breakOff()
+				}
+				if before == 0 {
+					outage()
+				}
+				for k := range 40 {
+					f.drain(fmt.Sprint("node-", k))
+				}
+				if before > 0 {
+					time.Sleep(before)
+					outage()
+				}
+				time.Sleep(100 * time.Millisecond)
+				s.setAway(false)
+				time.Sleep(time.Minute)
+				f.check("after the outage")
+				if watches := s.watches(); watches[""] != 1 || len(watches) > 3 {
+					t.Errorf("40 drains have the watches %v", watches)
+				}
+			})
+		})
+	}
+}
+
+// A goroutine dump names the node of each goroutine of a drain.
+func TestWhoWatchesAfterALostSharedWatchIsLabelledWithItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		f := newFleet(s, 1)
+		s.refused = true
+		for _, node := range []string{"a", "b"} {
+			pprof.Do(f.ctx, pprof.Labels("node", node), func(ctx context.Context) {
+				f.ctx = ctx
+				f.drain(node)
+			})
+		}
+		time.Sleep(time.Minute)
+		f.wantWatches("each for itself", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
+		var dump bytes.Buffer
+		if err := pprof.Lookup("goroutine").WriteTo(&dump, 1); err != nil {
+			t.Fatal(err)
+		}
+		for goroutine := range strings.SplitSeq(dump.String(), "\n\n") {
+			if strings.Contains(goroutine, "(*podsOf).watch") && strings.Contains(goroutine, `"node":"all"`) {
+				t.Errorf("who watches one node is labelled as who watches all:\n%s", goroutine)
+			}
+		}
+	})
 }
 
 // Drains begin and end, pods change, watches lag, break off and expire, all at random.
@@ -431,7 +504,7 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 					s.breakOff()
 				case k == 4:
 					s.mu.Lock()
-					s.expired, s.refused = up(2) == 0, up(2) == 0
+					s.expired, s.refused, s.away = up(2) == 0, up(2) == 0, up(4) == 0
 					s.mu.Unlock()
 				case s.onNode(node)[node+pod] == "":
 					s.change("ADDED", node+pod, node)
@@ -442,7 +515,7 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 				}
 			}
 			s.mu.Lock()
-			s.expired, s.refused = false, false
+			s.expired, s.refused, s.away = false, false, false
 			s.mu.Unlock()
 			time.Sleep(10 * time.Minute)
 			f.check(fmt.Sprint("seed ", seed))
@@ -473,7 +546,7 @@ func TestAFollowerTakesWhatCameAfterItsList(t *testing.T) {
 	w := of.watches
 	f := w.follow(t.Context(), of, nil)
 	shared := f.shared
-	shared.first = "8"
+	shared.started, shared.first = true, "8"
 	event := func(kind watch.EventType, v string) {
 		w.hand(shared, "a", watch.Event{Type: kind, Object: version(v)})
 	}
