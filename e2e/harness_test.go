@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -137,15 +138,23 @@ func newScenarioIn(t *testing.T, cluster *sandbox.Cluster) *scenario {
 	return s
 }
 
-// openAccount gives the scenario an AWS account with a queue.
+// endpoints are those of all accounts so far.
+var endpoints sync.Map
+
+// openAccount gives the scenario an AWS account with a queue. A port that was another scenario's would make its queue
+// that one's too, and the drains of nodes which that one has left.
 func (s *scenario) openAccount(o awssim.Options) {
 	s.Helper()
-	account := awssim.New(o)
-	s.Cleanup(account.Close)
+	for used := true; used; {
+		account := awssim.New(o)
+		s.Cleanup(account.Close)
+		endpoint, err := account.Listen(s.ctx, "127.0.0.1:0")
+		s.must(err)
+		s.aws, s.endpoint = account, endpoint
+		_, used = endpoints.LoadOrStore(endpoint, true)
+	}
+	account := s.aws
 	s.Cleanup(func() { countCalls(s.name, account) })
-	endpoint, err := account.Listen(s.ctx, "127.0.0.1:0")
-	s.must(err)
-	s.aws, s.endpoint = account, endpoint
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"VisibilityTimeout": "20"}}))
 }
 
