@@ -68,16 +68,17 @@ type podsOf struct {
 	shareFrom int
 }
 
-// watch is the watch of a podStore, which has lost so many shared watches before.
+// watch is the watch of a podStore, which has lost so many shared watches before, each after a short time.
 func (p *podsOf) watch(ctx context.Context, lost int) {
-	for failures := 0; lost < sharesLost; {
+	for failures := 1; lost < sharesLost; failures++ {
 		began := time.Now()
 		f := p.watches.follow(ctx, p, func() {
 			pprof.SetGoroutineLabels(ctx)
 			if time.Since(began) > sharedLong {
-				lost = 0
+				p.watch(ctx, 0)
+			} else {
+				p.watch(ctx, lost+1)
 			}
-			p.watch(ctx, lost+1)
 		})
 		if f == nil {
 			break
@@ -89,11 +90,9 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		}
 		stop()
 		f.stop()
-		if err == nil { // the shared watch has ended, or begun after this list
-			continue
+		if err != nil { // else the shared watch has ended, or begun after this list
+			klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		}
-		failures++
-		klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		if retry.Sleep(ctx, watchBackoff.Pause(failures)) != nil {
 			return
 		}
