@@ -519,12 +519,12 @@ func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
 func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
+	s.deployment("web", 2, grace(30, 0)) // before there is another node that they could go to
+	s.budget("web", "web", 2)
 	s.must(s.aws.PutInstance(awssim.Instance{ID: s.id(1)}))
 	s.join(s.name+"-untagged", s.id(1))
 	odd := s.name + "-odd" // no notice can name its instance
 	s.join(odd, "i-0dd")
-	s.deployment("web", 2, grace(30, 0))
-	s.budget("web", "web", 2)
 	s.pod("slow", n.name, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 	before := s.getNode(n.name)
 	for _, tt := range []struct {

@@ -199,7 +199,12 @@ func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
 	const left = 45 * time.Second // of the two minutes: more than the grace period of the pod
 	stuck := s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance))
 	lost := s.send(s.body("spot-interruption", nodes[1].instance))
-	s.eventually("one pod has left", func() bool { return !s.podExists("leaves") && s.cordoned(nodes[0].name) })
+	// The notice about the end must not come before the handler has heard that the pod has left: another stream brings that.
+	s.eventually("one pod has left, as the handler knows, and the other node is cordoned", func() bool {
+		return slices.ContainsFunc(h.overview().Nodes, func(n overview.Node) bool {
+			return n.Name == nodes[1].name && n.Pods != nil && n.Pods.Left == 1 && n.Pods.Gone == 1
+		}) && s.cordoned(nodes[0].name)
+	})
 	s.must(s.aws.SetInstanceState(nodes[1].instance, "terminated"))
 	s.awaitDeleted(soon, stuck, lost, s.send(s.body("state-change-terminated", nodes[1].instance)))
 
