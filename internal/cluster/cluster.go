@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -41,23 +40,18 @@ type Cluster struct {
 	options CordonOptions
 	seen    fields.Selector // of the nodes that there are, to this Cluster
 	nodes   cache.SharedIndexInformer
-	seed    maphash.Seed // of the hash that finds a node's share
 
 	mu          sync.Mutex
 	changed     chan struct{}             // closed and replaced, see Changed
-	changedOf   [shares]chan struct{}     // the same, see ChangedOf
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
 	toInform    map[types.UID]Ref         // see NodesToInform
 	restarted   map[types.UID]Ref         // see Restarted
-	// afterDeletion has what is to be called; see AfterDeletion.
-	afterDeletion map[types.UID]map[*func()]bool
 	// identified are the instances of nodes without a provider id that were written to, by UID.
 	identified *lru.Cache
-}
 
-// shares are the parts of all nodes that ChangedOf tells apart. One change of a node then wakes few of the thousands of
-// goroutines that watch one node each, and nothing is kept of nodes that are gone.
-const shares = 256
+	listening sync.Mutex                     // held while listeners are called
+	listeners map[types.UID]map[*func()]bool // see OnChange
+}
 
 // A Ref names one Node for its whole life; a new Node of the same name is another.
 type Ref struct {
@@ -107,14 +101,8 @@ func newCluster(
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize),
 		toInform:    map[types.UID]Ref{},
 		restarted:   map[types.UID]Ref{},
-
-		afterDeletion: map[types.UID]map[*func()]bool{},
-		seed:          maphash.MakeSeed(),
-
-		identified: lru.New(memorySize),
-	}
-	for k := range c.changedOf {
-		c.changedOf[k] = make(chan struct{})
+		identified:  lru.New(memorySize),
+		listeners:   map[types.UID]map[*func()]bool{},
 	}
 	if err := c.nodes.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("watch the nodes: %w", err)
@@ -199,25 +187,38 @@ func (c *Cluster) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// ChangedOf is Changed for one node. The channel is closed when some other nodes change, too.
-func (c *Cluster) ChangedOf(ref Ref) <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changedOf[c.share(ref.UID)]
+// OnChange calls look now, and after each change of the Node that Changed tells, until remove is called: who waits for
+// one of thousands of nodes needs no goroutine for that. look runs on the goroutine of the watch, once at a time. It
+// must not block, nor call OnChange or remove. When remove returns, look has too.
+func (c *Cluster) OnChange(ref Ref, look func()) (remove func()) {
+	c.listening.Lock()
+	defer c.listening.Unlock()
+	if c.listeners[ref.UID] == nil {
+		c.listeners[ref.UID] = map[*func()]bool{}
+	}
+	c.listeners[ref.UID][&look] = true
+	look()
+	return func() {
+		c.listening.Lock()
+		defer c.listening.Unlock()
+		if delete(c.listeners[ref.UID], &look); len(c.listeners[ref.UID]) == 0 {
+			delete(c.listeners, ref.UID)
+		}
+	}
 }
-
-func (c *Cluster) share(uid types.UID) uint64 { return maphash.String(c.seed, string(uid)) % shares }
 
 // broadcast tells that these nodes have changed.
 func (c *Cluster) broadcast(nodes ...*corev1.Node) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	close(c.changed)
 	c.changed = make(chan struct{})
+	c.mu.Unlock()
+	c.listening.Lock()
+	defer c.listening.Unlock()
 	for _, node := range nodes {
-		k := c.share(node.UID)
-		close(c.changedOf[k])
-		c.changedOf[k] = make(chan struct{})
+		for look := range c.listeners[node.UID] {
+			(*look)()
+		}
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -502,55 +501,8 @@ func apply(t *testing.T, node corev1.Node, p *nodePatch) corev1.Node {
 	return node
 }
 
-// Each of thousands of drains watches its own node: the change of one must not wake them all.
-func TestAChangeOfANodeWakesWhoWatchesItAndFewOthers(t *testing.T) {
-	c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
-	one := Ref{Name: "a", UID: "1"}
-	all := map[types.UID]<-chan struct{}{}
-	for k := range 1000 {
-		uid := types.UID(fmt.Sprint("other ", k))
-		all[uid] = c.ChangedOf(Ref{UID: uid})
-	}
-	wantWoken := func(what string, change func() error) {
-		t.Helper()
-		woken := c.ChangedOf(one)
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-woken:
-		case <-time.After(30 * time.Second):
-			t.Fatalf("who watches the node has not heard that it was %s", what)
-		}
-	}
-	nodes := client.CoreV1().Nodes()
-	wantWoken("made ready", func() error {
-		_, err := nodes.Update(t.Context(), &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-		}, metav1.UpdateOptions{})
-		return err
-	})
-	wantWoken("replaced", func() error { // deleted and created again between two events
-		_, err := nodes.Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "2"}}, metav1.UpdateOptions{})
-		return err
-	})
-	one.UID = "2"
-	wantWoken("deleted", func() error { return nodes.Delete(t.Context(), "a", metav1.DeleteOptions{}) })
-	woken := 0
-	for _, changed := range all {
-		select {
-		case <-changed:
-			woken++
-		default:
-		}
-	}
-	if woken > 100 {
-		t.Errorf("%d of 1000 who watch other nodes were woken", woken)
-	}
-}
-
-func TestWhatIsToBeDoneAfterTheDeletionOfANodeIsDoneOnce(t *testing.T) {
+// Each of thousands of drains listens to its own node: it hears of each change, and of no other node's.
+func TestWhoListensToANodeHearsOfItsChangesAndNoOthers(t *testing.T) {
 	for name, end := range map[string]func(context.Context, typedcorev1.NodeInterface) error{
 		"deleted": func(ctx context.Context, nodes typedcorev1.NodeInterface) error {
 			return nodes.Delete(ctx, "a", metav1.DeleteOptions{})
@@ -562,33 +514,60 @@ func TestWhatIsToBeDoneAfterTheDeletionOfANodeIsDoneOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
-			ref := Ref{Name: "a", UID: "1"}
-			called := make(chan string, 10)
-			c.AfterDeletion(ref, func() { called <- "kept" })
-			c.AfterDeletion(ref, func() { called <- "stopped" })()
-			select {
-			case who := <-called:
-				t.Fatalf("%s is called while the node is there", who)
-			default:
+			nodes, ref := client.CoreV1().Nodes(), Ref{Name: "a", UID: "1"}
+			type state struct {
+				who          string
+				there, ready bool
 			}
-			if err := end(t.Context(), client.CoreV1().Nodes()); err != nil {
+			heard := make(chan state, 20)
+			listen := func(who string, ref Ref) (remove func()) {
+				return c.OnChange(ref, func() {
+					node, there := c.Look(ref)
+					heard <- state{who, there, there && Ready(node)}
+				})
+			}
+			// want waits until each of them has heard of its state, and nobody else of anything. That the node was added
+			// may be told late.
+			want := func(want ...state) {
+				t.Helper()
+				for left := slices.Clone(want); len(left) > 0; {
+					select {
+					case h := <-heard:
+						if !slices.ContainsFunc(want, func(w state) bool { return w.who == h.who }) {
+							t.Fatalf("heard %+v, want %+v", h, want)
+						}
+						left = slices.DeleteFunc(left, func(w state) bool { return w == h })
+					case <-time.After(30 * time.Second):
+						t.Fatalf("not heard: %+v", left)
+					}
+				}
+			}
+			removeA, removeB := listen("a", ref), listen("b", ref)
+			listen("other", Ref{Name: "other", UID: "other"})
+			listen("stopped", ref)()
+			want(state{"a", true, false}, state{"b", true, false}, state{"other", false, false}, state{"stopped", true, false})
+			if _, err := nodes.Update(t.Context(), &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
+				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			}, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			if who := <-called; who != "kept" {
-				t.Errorf("%s is called", who)
+			want(state{"a", true, true}, state{"b", true, true})
+			removeB()
+			for len(heard) > 0 {
+				<-heard
 			}
-			c.AfterDeletion(ref, func() { called <- "late" })()
-			if who := <-called; who != "late" {
-				t.Errorf("%s is called", who)
+			if err := end(t.Context(), nodes); err != nil {
+				t.Fatal(err)
 			}
-			if c.mu.Lock(); len(c.afterDeletion) > 0 {
-				t.Errorf("%d nodes are kept", len(c.afterDeletion))
-			}
-			c.mu.Unlock()
-			select {
-			case who := <-called:
-				t.Errorf("%s is called too", who)
-			default:
+			want(state{"a", false, false})
+			removeA()
+			listen("late", ref)()
+			want(state{"late", false, false})
+			c.listening.Lock()
+			defer c.listening.Unlock()
+			if len(c.listeners) != 1 { // the other node
+				t.Errorf("%d nodes are listened to", len(c.listeners))
 			}
 		})
 	}

@@ -28,32 +28,6 @@ func (c *Cluster) noteDeleted(node *corev1.Node) {
 	defer c.mu.Unlock()
 	delete(c.toInform, uid)
 	delete(c.restarted, uid)
-	for do := range c.afterDeletion[uid] {
-		go (*do)()
-	}
-	delete(c.afterDeletion, uid)
-}
-
-// AfterDeletion calls do once, on a goroutine of its own, when the Node does not exist any more, according to the
-// watch; that may be at once. Whoever does not need it any more calls stop; do may be running then.
-func (c *Cluster) AfterDeletion(ref Ref, do func()) (stop func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.Exists(ref) { // else who has deleted it waits for mu, and then finds do
-		go do()
-		return func() {}
-	}
-	if c.afterDeletion[ref.UID] == nil {
-		c.afterDeletion[ref.UID] = map[*func()]bool{}
-	}
-	c.afterDeletion[ref.UID][&do] = true
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if delete(c.afterDeletion[ref.UID], &do); len(c.afterDeletion[ref.UID]) == 0 {
-			delete(c.afterDeletion, ref.UID)
-		}
-	}
 }
 
 // instanceOf is the instance of a node, from its provider id, or from EC2 where the node had

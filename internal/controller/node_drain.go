@@ -87,10 +87,8 @@ var (
 func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	log := c.Log.With("node", nd.ref.Name, "instance", nd.ref.Instance)
 	working, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	var beside sync.WaitGroup
 	defer beside.Wait()
-	defer stop(nil)
 	reading := false
 	defer nd.onChange(func() {
 		if isClosed(nd.quit.done) {
@@ -101,7 +99,8 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 			beside.Go(func() { c.readHooks(working, nd) })
 		}
 	})()
-	beside.Go(func() { c.watchNode(working, nd) })
+	defer c.watchNode(working, nd)()
+	defer stop(nil)
 	var err error
 	if nd.resumed {
 		err = c.forgetWhatPassed(working, log, nd)

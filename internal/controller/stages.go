@@ -82,14 +82,18 @@ func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free fun
 	return func() {}, nil
 }
 
-// afterMachine calls do when there is nothing left to evict from. do must not block.
+// afterMachine calls do, maybe several times, when there is nothing left to evict from. do must not block.
 func (c *Controller) afterMachine(nd *nodeDrain, do func()) (stop func()) {
 	remove := nd.onChange(func() {
 		if isClosed(nd.instanceGone.done) {
 			do()
 		}
 	})
-	forget := c.Cluster.AfterDeletion(nd.ref, do)
+	forget := c.Cluster.OnChange(nd.ref, func() {
+		if !c.Cluster.Exists(nd.ref) {
+			do()
+		}
+	})
 	return func() {
 		forget()
 		remove()

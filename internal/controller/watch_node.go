@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-// watchNode watches the node during its drain.
+// watchNode watches the node during its drain, until stop is called.
 //
 // Somebody who uncordons the node means it, or has made a mistake; nobody is to fight with
 // the controller over a cordon. If the machine goes away the node is cordoned again, once.
@@ -23,10 +24,9 @@ import (
 //
 // A node that turns ready again, or has another boot id, may have been restarted: notices of
 // before that may be void.
-func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
+func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) (stop func()) {
 	wasReady := true
-	changed := func() <-chan struct{} { return c.Cluster.ChangedOf(nd.ref) }
-	atEach(ctx, changed, func() error {
+	l := looker{look: func() error {
 		node, there := c.Cluster.Look(nd.ref)
 		if !there {
 			return nil
@@ -48,19 +48,58 @@ func (c *Controller) watchNode(ctx context.Context, nd *nodeDrain) {
 			return nil
 		}
 		return c.onUncordon(ctx, nd, node)
+	}}
+	remove := c.Cluster.OnChange(nd.ref, func() {
+		if ctx.Err() == nil {
+			l.changed()
+		}
 	})
+	return func() {
+		remove()
+		l.running.Wait()
+	}
+}
+
+// A looker looks after each change, on a goroutine of its own that ends then: one that waits for the next change would
+// cost each of thousands of drains a stack. It looks once at a time, and never again after an error.
+type looker struct {
+	look    func() error
+	running sync.WaitGroup
+
+	mu                    sync.Mutex
+	looking, again, ended bool
+}
+
+// changed has it look, soon. It does not block.
+func (l *looker) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.ended:
+	case l.looking:
+		l.again = true
+	default:
+		l.looking = true
+		l.running.Go(l.run)
+	}
+}
+
+func (l *looker) run() {
+	for more := true; more; {
+		err := l.look()
+		l.mu.Lock()
+		l.ended = err != nil
+		more, l.again = l.again && !l.ended, false
+		l.looking = more
+		l.mu.Unlock()
+	}
 }
 
 // atEachChange calls look now and after each change of the nodes, until look returns an
 // error or ctx ends.
 func (c *Controller) atEachChange(ctx context.Context, look func() error) {
-	atEach(ctx, c.Cluster.Changed, look)
-}
-
-// atEach is atEachChange for the changes that a channel of next tells.
-func atEach(ctx context.Context, next func() <-chan struct{}, look func() error) {
 	for {
-		changed := next()
+		changed := c.Cluster.Changed()
 		if look() != nil {
 			return
 		}

@@ -19,9 +19,8 @@ const maxLease = 2 * time.Minute
 // extendLeases extends the visibility of all messages in flight, until none is left. The
 // server starts it again with the next one.
 //
-// It looks eight times in a visibility timeout, and extends each message of which half
-// the lease has passed. That leaves time for a few more tries, and messages that came in
-// one after another share a batch.
+// It looks eight times in a visibility timeout, and extends what is due, see renewAfter.
+// Messages that came in one after another share a batch.
 func (s *Server) extendLeases(ctx context.Context) {
 	failing := outage{name: "extending visibility"}
 	step := s.visibility() / 8
@@ -55,8 +54,15 @@ type extension struct {
 	ended    chan struct{}
 }
 
-// due returns the messages of which half the lease has passed, the most overdue first,
-// and whether any message is in flight at all.
+// renewAfter is when to extend a lease that begins now: when a quarter of it is left, and half of the first one at
+// least. That leaves time for a few more tries, and for a server that stops. A storm is mostly over before its messages
+// are due for a second time.
+func (s *Server) renewAfter(lease time.Duration) time.Duration {
+	return lease - max(lease/4, s.visibility()/2)
+}
+
+// due returns the messages whose lease is to be extended, the most overdue first, and
+// whether any message is in flight at all.
 func (s *Server) due(now time.Time) (batches []extension, some bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +117,7 @@ func (s *Server) recordExtension(b extension, asked time.Time, errs []error) err
 			done++
 			if f.receipt == b.receipts[i] { // else it was delivered again meanwhile
 				f.lease = b.leases[i]
-				f.renewAt = asked.Add(f.lease / 2)
+				f.renewAt = asked.Add(s.renewAfter(f.lease))
 			}
 		case isGone(err):
 			refused++

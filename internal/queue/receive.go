@@ -220,7 +220,7 @@ func (s *Server) admit(ctx, settling context.Context, asked int, received []type
 		f.receipt, f.receives = aws.ToString(r.ReceiptHandle), m.ReceiveCount
 		f.expired = false
 		f.lease = s.visibility()
-		f.renewAt = now.Add(f.lease / 2)
+		f.renewAt = now.Add(s.renewAfter(f.lease))
 	}
 	if len(received) > 0 {
 		s.adaptReceiveSize(len(received), bytes)

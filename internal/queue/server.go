@@ -107,7 +107,7 @@ type inFlight struct {
 	body     int // bytes of the body, until the handler has released it
 
 	lease     time.Duration // the visibility that SQS was last asked for
-	renewAt   time.Time     // when half of lease has passed
+	renewAt   time.Time     // see renewAfter
 	expired   bool          // SQS refused to extend receipt
 	extension chan struct{} // closed when the extension under way has ended; nil without one
 

@@ -525,9 +525,11 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 }
 
 func TestTheVisibilityOfMessagesLastsUntilAServerHasStopped(t *testing.T) {
-	// Leases are looked at eight times in a visibility timeout, and extended at their half.
-	if least := defaultVisibility/2 - defaultVisibility/8; least < handlersStop+settleStop {
-		t.Errorf("a message may be hidden for another %v, and the server takes %v to stop", least, handlersStop+settleStop)
+	// Leases are looked at eight times in a visibility timeout.
+	for _, lease := range []time.Duration{defaultVisibility, 2 * defaultVisibility, 4 * defaultVisibility, maxLease} {
+		if least := lease - (&Server{}).renewAfter(lease) - defaultVisibility/8; least < handlersStop+settleStop {
+			t.Errorf("a message with a lease of %v may be hidden for another %v, and the server takes %v to stop", lease, least, handlersStop+settleStop)
+		}
 	}
 }
 
