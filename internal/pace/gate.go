@@ -19,6 +19,13 @@ const (
 	slowAnswer = 250 * time.Millisecond
 )
 
+// A slow answer to a call that somebody waits for has calls of class [Aside] enter one each asideGap, for as long as
+// quiet: when a small control plane has answered the last evictions, it is still busy with what kubelets say of the pods.
+const (
+	quiet    = time.Second
+	asideGap = 100 * time.Millisecond
+)
+
 // A Gate bounds how many calls are in flight at once. The most urgent caller that
 // waits enters first. The bound follows the server: an answer that the server is too
 // busy halves it, and calls that succeed widen it again, by one after about as many
@@ -26,8 +33,8 @@ const (
 // slow ones narrow it again.
 //
 // Low-priority calls get at most an eighth of the slots, so that kubelets can still
-// report the status of pods when the evictions are done. Those that wait for one of these
-// keep no other call out.
+// report the status of pods when the evictions are done. While answers are slow, those of class [Aside] enter one by
+// one. Those that wait for one of these slots keep no other call out.
 //
 // A call of a higher class than all calls inside enters beyond the bound. Else, with a
 // bound of one, a call that nobody waits for could keep a cordon out until its timeout.
@@ -38,11 +45,13 @@ type Gate struct {
 	first, most float64 // bounds: that at the beginning, and the widest
 
 	line
-	bound   float64     // how many calls the server takes at present
-	inside  int         // calls in flight
-	classes map[int]int // how many of them, by class
-	low     int         // how many of them have low priority
-	closed  time.Time   // nobody enters before
+	bound     float64     // how many calls the server takes at present
+	inside    int         // calls in flight
+	classes   map[int]int // how many of them, by class
+	low       int         // how many of them have low priority
+	slow      time.Time   // when a call of another class than Aside last had an answer that was not fast
+	lastAside time.Time   // when a call of class Aside last entered
+	closed    time.Time   // nobody enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -107,11 +116,16 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 			return g.closed.Sub(now)
 		case g.inside >= int(g.bound) && !g.above(p.Class), p.isLow() && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
+		case p.Class == Aside && now.Before(g.slow.Add(quiet)) && now.Before(g.lastAside.Add(asideGap)):
+			return g.lastAside.Add(asideGap).Sub(now)
 		}
 		g.inside++
 		g.classes[p.Class]++
 		if p.isLow() {
 			g.low++
+		}
+		if p.Class == Aside {
+			g.lastAside = now
 		}
 		return 0
 	}
@@ -142,6 +156,9 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 	}
 	if p.isLow() {
 		g.low--
+	}
+	if p.Class != Aside && took > fastAnswer {
+		g.slow = time.Now()
 	}
 	if busy > 0 {
 		g.slowDown(busy)

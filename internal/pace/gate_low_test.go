@@ -37,3 +37,44 @@ func TestACallThatWaitsForALowPrioritySlotKeepsNobodyOut(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// When a small control plane has answered the last evictions, kubelets have a lot to tell it: Events can wait.
+func TestCallsThatNobodyWaitsForComeOneByOneWhileAnswersAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(64, 64)
+		events := 0
+		enter := func(n int) {
+			for range n {
+				g.Line(Priority{Class: Aside}, func(leave func(time.Duration)) {
+					events++
+					time.AfterFunc(time.Millisecond, func() { leave(0) })
+				})
+			}
+		}
+		want := func(what string, after time.Duration, least, most int) {
+			t.Helper()
+			time.Sleep(after)
+			if events < least || events > most {
+				t.Errorf("%s: %d Events were written, want %d to %d", what, events, least, most)
+			}
+		}
+		evict := func(took time.Duration) {
+			leave, err := g.Enter(t.Context(), Priority{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(took)
+			leave(0)
+		}
+		evict(fastAnswer)
+		enter(100)
+		want("after fast answers", 50*time.Millisecond, 100, 100)
+		events = 0
+		evict(slowAnswer)
+		enter(100)
+		want("after a slow one", quiet/2, 5, 6)
+		evict(slowAnswer)
+		want("after another", quiet/2, 10, 14)
+		want("a while after", quiet, 100, 100)
+	})
+}
