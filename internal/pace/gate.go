@@ -19,11 +19,12 @@ const (
 	slowAnswer = 250 * time.Millisecond
 )
 
-// A slow answer to a call that somebody waits for has calls of class [Aside] enter one each asideGap, for as long as
-// quiet: when a small control plane has answered the last evictions, it is still busy with what kubelets say of the pods.
+// A slow answer to a call that somebody waits for has low-priority calls enter one each lowGap, for as long as quiet. A
+// small control plane that answers evictions slowly has no room for what can be written later; and when it has answered
+// the last of them, it is still busy with what kubelets say of the pods.
 const (
-	quiet    = time.Second
-	asideGap = 100 * time.Millisecond
+	quiet  = time.Second
+	lowGap = 100 * time.Millisecond
 )
 
 // A Gate bounds how many calls are in flight at once. The most urgent caller that
@@ -33,8 +34,8 @@ const (
 // slow ones narrow it again.
 //
 // Low-priority calls get at most an eighth of the slots, so that kubelets can still
-// report the status of pods when the evictions are done. While answers are slow, those of class [Aside] enter one by
-// one. Those that wait for one of these slots keep no other call out.
+// report the status of pods when the evictions are done. While answers are slow they enter one by one. Those that wait
+// for one of these slots keep no other call out.
 //
 // A call of a higher class than all calls inside enters beyond the bound. Else, with a
 // bound of one, a call that nobody waits for could keep a cordon out until its timeout.
@@ -45,13 +46,13 @@ type Gate struct {
 	first, most float64 // bounds: that at the beginning, and the widest
 
 	line
-	bound     float64     // how many calls the server takes at present
-	inside    int         // calls in flight
-	classes   map[int]int // how many of them, by class
-	low       int         // how many of them have low priority
-	slow      time.Time   // when a call of another class than Aside last had an answer that was not fast
-	lastAside time.Time   // when a call of class Aside last entered
-	closed    time.Time   // nobody enters before
+	bound   float64     // how many calls the server takes at present
+	inside  int         // calls in flight
+	classes map[int]int // how many of them, by class
+	low     int         // how many of them have low priority
+	slow    time.Time   // when another call last had an answer that was not fast
+	lastLow time.Time   // when a low-priority call last entered
+	closed  time.Time   // nobody enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -116,16 +117,14 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 			return g.closed.Sub(now)
 		case g.inside >= int(g.bound) && !g.above(p.Class), p.isLow() && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
-		case p.Class == Aside && now.Before(g.slow.Add(quiet)) && now.Before(g.lastAside.Add(asideGap)):
-			return g.lastAside.Add(asideGap).Sub(now)
+		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.lastLow.Add(lowGap)):
+			return g.lastLow.Add(lowGap).Sub(now)
 		}
 		g.inside++
 		g.classes[p.Class]++
 		if p.isLow() {
 			g.low++
-		}
-		if p.Class == Aside {
-			g.lastAside = now
+			g.lastLow = now
 		}
 		return 0
 	}
@@ -157,7 +156,7 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 	if p.isLow() {
 		g.low--
 	}
-	if p.Class != Aside && took > fastAnswer {
+	if !p.isLow() && took > fastAnswer {
 		g.slow = time.Now()
 	}
 	if busy > 0 {

@@ -38,15 +38,16 @@ func TestACallThatWaitsForALowPrioritySlotKeepsNobodyOut(t *testing.T) {
 	})
 }
 
-// When a small control plane has answered the last evictions, kubelets have a lot to tell it: Events can wait.
-func TestCallsThatNobodyWaitsForComeOneByOneWhileAnswersAreSlow(t *testing.T) {
+// When a small control plane has answered the last evictions, kubelets have a lot to tell it: Events
+// and the marks of finished nodes can wait.
+func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(64, 64)
-		events := 0
+		written := 0
 		enter := func(n int) {
-			for range n {
-				g.Line(Priority{Class: Aside}, func(leave func(time.Duration)) {
-					events++
+			for k := range n {
+				g.Line([]Priority{{Class: Aside}, {Rank: Conclude}}[k%2], func(leave func(time.Duration)) {
+					written++
 					time.AfterFunc(time.Millisecond, func() { leave(0) })
 				})
 			}
@@ -54,8 +55,8 @@ func TestCallsThatNobodyWaitsForComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 		want := func(what string, after time.Duration, least, most int) {
 			t.Helper()
 			time.Sleep(after)
-			if events < least || events > most {
-				t.Errorf("%s: %d Events were written, want %d to %d", what, events, least, most)
+			if written < least || written > most {
+				t.Errorf("%s: %d were written, want %d to %d", what, written, least, most)
 			}
 		}
 		evict := func(took time.Duration) {
@@ -69,7 +70,7 @@ func TestCallsThatNobodyWaitsForComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 		evict(fastAnswer)
 		enter(100)
 		want("after fast answers", 50*time.Millisecond, 100, 100)
-		events = 0
+		written = 0
 		evict(slowAnswer)
 		enter(100)
 		want("after a slow one", quiet/2, 5, 6)
