@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -29,25 +30,26 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 
 // awaitNode waits until an instance of ours has its Node, or is gone, or d.HoldUntil has
 // passed, and returns what to do then. The hook of the notice is held open meanwhile.
-func (c *Controller) awaitNode(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d decision.Decision,
-) (found resolution, next decision.Decision, err error) {
-	ctx, span := trace.Begin(ctx, "await node", "instance", id)
-	defer func() { span.End(err, "node", found.ref().Name, "action", next.Action, "why", next.Why) }()
-	defer c.count(n, d.Deadline)()
-	defer c.holdOpen(ctx, hookOf(&n, id, &d), n)()
+func (c *Controller) awaitNode(ctx context.Context, log *slog.Logger, t *task) (next *task, err error) {
+	ctx, span := trace.Begin(ctx, "await node", "instance", t.id)
+	defer func() {
+		last := cmp.Or(next, &task{})
+		span.End(err, "node", last.found.ref().Name, "action", last.Action, "why", last.Why)
+	}()
+	defer c.count(*t.n, t.Deadline)()
+	defer c.holdOpen(ctx, t.hook(), *t.n)()
 	for {
 		changed := c.Cluster.Changed()
-		found, next, err = c.resolveAndDecide(ctx, log, n, id, answerKeptShort)
+		next, err = c.resolveAndDecide(ctx, log, t.n, t.id, answerKeptShort)
 		if err != nil || next.Action != decision.Hold {
-			return found, next, err
+			return next, err
 		}
-		if !time.Now().Before(d.HoldUntil) {
-			next.Action = c.WithoutNode(n)
-			return found, next, nil
+		if !time.Now().Before(t.HoldUntil) {
+			next.Action = c.WithoutNode(*t.n)
+			return next, nil
 		}
-		if err := pause(ctx, changed, d.HoldUntil); err != nil {
-			return found, next, err
+		if err := pause(ctx, changed, t.HoldUntil); err != nil {
+			return next, err
 		}
 	}
 }
@@ -56,16 +58,16 @@ func (c *Controller) awaitNode(
 // is gone. If the node is not ready by the deadline of the hook, the default result of the
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
-func (c *Controller) awaitReady(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, d *decision.Decision,
-) error {
+func (c *Controller) awaitReady(ctx context.Context, log *slog.Logger, t *task) error {
+	n, id, d := *t.n, t.id, &t.Decision
 	defer c.count(n, d.Deadline)()
 	for {
 		changed := c.Cluster.Changed()
-		found, next, err := c.resolveAndDecide(ctx, log, n, id, answerKeptShort)
+		next, err := c.resolveAndDecide(ctx, log, t.n, id, answerKeptShort)
 		if err != nil {
 			return err
 		}
+		found := next.found
 		if next.Action == decision.Launch {
 			d.Deadline = next.Deadline // the limits of the hook may have been read by now
 		}

@@ -141,6 +141,11 @@ func (c *Controller) awaitBegin(ctx context.Context, log *slog.Logger, nd *nodeD
 	if !nd.heldBack() {
 		return nil
 	}
+	return c.awaitPermit(ctx, log, nd)
+}
+
+// awaitPermit is awaitBegin for a node that is held back.
+func (c *Controller) awaitPermit(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	var told decision.Why
 	var decidedBy <-chan struct{} // closed when there are other rules than those that the node's intent is of
 	for first := true; ; first = false {

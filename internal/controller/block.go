@@ -25,7 +25,7 @@ func (c *Controller) handleBlock(ctx context.Context, log *slog.Logger, n notice
 	}
 	d := decision.Decide(n, decision.Facts{Ownership: ownership, Now: time.Now()}, c.Policy)
 	t := &task{&n, "", resolution{ownership: ownership}, d}
-	c.reportDecision(log, n, t.id, t.found, d, false)
+	c.reportDecision(log, t, false)
 	if c.DryRun {
 		return []error{errDryRun}
 	}

@@ -226,30 +226,36 @@ func (t *task) hook() intent.Hook { return hookOf(t.n, t.id, &t.Decision) }
 func (c *Controller) decide(
 	ctx context.Context, log *slog.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (next context.Context, t *task, err error) {
-	id := n.Instances[0]
-	found, d, err := c.resolveAndDecide(ctx, log, *n, id, answerKept)
+	t, err = c.resolveAndDecide(ctx, log, n, n.Instances[0], answerKept)
 	if err != nil {
 		decided(decision.Leave)
 		return ctx, nil, err
 	}
-	decided(d.Action)
-	c.reportDecision(log, *n, id, found, d, try > 1)
+	decided(t.Action)
+	c.reportDecision(log, t, try > 1)
 	if c.DryRun {
 		return ctx, nil, errDryRun
 	}
-	if try == 1 && d.Action != decision.Leave && d.Action != decision.Drop {
-		ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
-		trace.SinceReceive(ctx, "resolve",
-			"instance", id, "node", found.ref().Name, "action", d.Action, "why", d.Why, "rule", d.Rule,
-			"deadline", d.Deadline)
+	if try == 1 && t.Action != decision.Leave && t.Action != decision.Drop {
+		ctx = t.traced(ctx)
 	}
-	if d.Action == decision.Hold {
-		if found, d, err = c.awaitNode(ctx, log, *n, id, d); err != nil {
+	if t.Action == decision.Hold {
+		if t, err = c.awaitNode(ctx, log, t); err != nil {
 			return ctx, nil, err
 		}
-		c.reportDecision(log, *n, id, found, d, true)
+		c.reportDecision(log, t, true)
 	}
-	return ctx, &task{n, id, found, d}, nil
+	return ctx, t, nil
+}
+
+// traced is ctx with the trace of the notice.
+func (t *task) traced(ctx context.Context) context.Context {
+	n := t.n
+	ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
+	trace.SinceReceive(ctx, "resolve",
+		"instance", t.id, "node", t.found.ref().Name, "action", t.Action, "why", t.Why, "rule", t.Rule,
+		"deadline", t.Deadline)
+	return ctx
 }
 
 // act does what was decided, but for the wait that it returns; nil: none. cluster.ErrNodeGone: the
@@ -280,7 +286,7 @@ func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait f
 	case decision.Complete:
 		return nil, c.completeUncarried(ctx, log, t.hook())
 	case decision.Launch:
-		return nil, c.awaitReady(ctx, log, *t.n, t.id, &t.Decision)
+		return nil, c.awaitReady(ctx, log, t)
 	case decision.Hold, decision.Reject:
 		// What waits for a Node was decided again before this; what cannot be read has no instance.
 	}
@@ -289,26 +295,43 @@ func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait f
 
 // resolveAndDecide finds out whose the instance is, and decides. It tries until it knows.
 func (c *Controller) resolveAndDecide(
-	ctx context.Context, log *slog.Logger, n notice.Notice, id string, maxAge time.Duration,
-) (resolution, decision.Decision, error) {
-	var found resolution
+	ctx context.Context, log *slog.Logger, n *notice.Notice, id string, maxAge time.Duration,
+) (*task, error) {
+	found, err := c.resolveSurely(ctx, log, n, id, maxAge)
+	if err != nil {
+		return nil, err
+	}
+	return c.decideOn(ctx, log, n, id, found)
+}
+
+// resolveSurely is resolve. It tries until it knows, and until EC2 shows what EventBridge has told already, which may
+// take a moment.
+func (c *Controller) resolveSurely(
+	ctx context.Context, log *slog.Logger, n *notice.Notice, id string, maxAge time.Duration,
+) (found *resolution, err error) {
 	for begin := time.Now(); ; {
 		err := c.retry(ctx, log, "look up the instance", func(ctx context.Context) (err error) {
 			found, err = c.resolve(ctx, n, id, maxAge)
 			return err
 		})
 		if err != nil {
-			return found, decision.Decision{}, err
+			return nil, err
 		}
-		// EC2 may take a moment to show what EventBridge has told already.
 		if !n.Gone || c.DryRun || found.state != decision.Running ||
-			decision.Late(n, time.Now()) || time.Since(begin) > decision.LateAfter {
-			break
+			decision.Late(*n, time.Now()) || time.Since(begin) > decision.LateAfter {
+			return found, nil
 		}
 		if err := pause(ctx, nil, time.Now().Add(askStateAgain)); err != nil {
-			return found, decision.Decision{}, err
+			return nil, err
 		}
 	}
+}
+
+// decideOn decides about a notice for an instance that was looked up.
+func (c *Controller) decideOn(
+	ctx context.Context, log *slog.Logger, of *notice.Notice, id string, found *resolution,
+) (*task, error) {
+	n := *of
 	f := decision.Facts{
 		Ownership: found.ownership, State: found.state, Launched: found.launched, CalledOff: c.cancelled.has(n, id),
 		Labels: found.labels,
@@ -329,7 +352,7 @@ func (c *Controller) resolveAndDecide(
 			return err
 		})
 		if err != nil {
-			return found, decision.Decision{}, err
+			return nil, err
 		}
 	}
 	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && c.Owns(n.Hook) &&
@@ -339,19 +362,18 @@ func (c *Controller) resolveAndDecide(
 			return err
 		})
 		if err != nil {
-			return found, decision.Decision{}, err
+			return nil, err
 		}
 	}
-	f.Drained = c.isAsDrained(ctx, n, found)
+	f.Drained = c.isAsDrained(ctx, n, *found)
 	f.Now = time.Now()
-	return found, decision.Decide(n, f, c.currentPolicy()), nil
+	return &task{of, id, *found, decision.Decide(n, f, c.currentPolicy())}, nil
 }
 
 // reportDecision logs a decision and tells the observer. Messages that are not ours are
 // logged at debug level only: in a shared queue most are of this sort.
-func (c *Controller) reportDecision(
-	log *slog.Logger, n notice.Notice, id string, f resolution, d decision.Decision, waited bool,
-) {
+func (c *Controller) reportDecision(log *slog.Logger, t *task, waited bool) {
+	n, id, f, d := *t.n, t.id, &t.found, t.Decision
 	repeated := f.intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
 		repeated = c.hasBeenTold(n, id)

@@ -65,7 +65,7 @@ func (c *Controller) removeOutOfServiceTaints(ctx context.Context) {
 		waiting := c.Cluster.OutOfService()
 		for _, ref := range waiting {
 			inst, known, err := c.lookUp(ctx, ref.Instance, answerFresh, true)
-			runs := err == nil && known && alive(inst)
+			runs := err == nil && known && alive(*inst)
 			if errors.Is(err, instance.ErrDenied) {
 				runs = c.Cluster.ReadyAgain(ref)
 			}

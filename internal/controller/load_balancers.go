@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -34,44 +35,66 @@ const (
 
 var errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
 
+// A targetWait is what a drain waits for when its pods have left: that its machine leaves its target groups.
+type targetWait struct {
+	machine loadbalancer.Machine
+	until   time.Time // the last moment
+}
+
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
-// left. It waits only for a node that is excluded from load balancers: nobody takes another one out of
-// them. The error is the cause of ctx.
+// left. The error is the cause of ctx.
 func (c *Controller) awaitLoadBalancers(
 	ctx context.Context, log *slog.Logger, nd *nodeDrain,
-) (report.Targets, error) {
+) (*report.Targets, error) {
+	var w *targetWait
+	apart.Do(func() { w = c.targetWaitOf(nd) })
+	if w == nil {
+		return &report.Targets{}, nil
+	}
+	return c.awaitTargets(ctx, log, nd, w)
+}
+
+// targetWaitOf is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
+// balancers: nobody takes another one out of them.
+func (c *Controller) targetWaitOf(nd *nodeDrain) *targetWait {
 	carried, _ := nd.current()
 	node, there := c.Cluster.Look(nd.ref)
 	until := c.awaitsTargetsUntil(nd, carried)
 	if c.LoadBalancers == nil || nd.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
 		!time.Now().Before(until) {
-		return report.Targets{}, nil
+		return nil
 	}
+	return &targetWait{until: until, machine: loadbalancer.Machine{
+		Instance: nd.ref.Instance, Node: node.Labels,
+		Since: carried.CordonedAt, Patience: excludedAt(nd, carried).Add(c.NodeGracePeriod),
+	}}
+}
+
+func (c *Controller) awaitTargets(
+	ctx context.Context, log *slog.Logger, nd *nodeDrain, w *targetWait,
+) (*report.Targets, error) {
 	begin := time.Now()
 	var span trace.Span
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go c.stopBeforeDeadline(waiting, nd, stop)
 	told := func() bool { return true }
-	left, err := c.LoadBalancers.Await(waiting, loadbalancer.Machine{
-		Instance: nd.ref.Instance, Node: node.Labels,
-		Since: carried.CordonedAt, Patience: excludedAt(nd, carried).Add(c.NodeGracePeriod),
-	}, func(groups []string) {
+	left, err := c.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
-		nd.say(overview.Detaching, waitsForTargets(groups, until))
+		nd.say(overview.Detaching, waitsForTargets(groups, w.until))
 		_, span = trace.Begin(ctx, "await load balancers")
-		log.Info("waits for: load balancer "+names, "until", until.UTC().Format(time.RFC3339))
+		log.Info("waits for: load balancer "+names, "until", w.until.UTC().Format(time.RFC3339))
 		told = time.AfterFunc(targetsBlocked, func() { c.reportTargets(nd, names) }).Stop
 	})
 	told()
 	nd.say(overview.Detaching)
 	span.End(nil, "left", len(left))
-	targets := report.Targets{Waited: time.Since(begin), Left: left}
+	targets := &report.Targets{Waited: time.Since(begin), Left: left}
 	switch {
 	case errors.Is(err, errNoTimeForTargets):
 		return targets, nil
 	case errors.Is(err, drain.ErrMachineGone): // there is nothing to connect to
-		return report.Targets{Waited: targets.Waited}, nil
+		return &report.Targets{Waited: targets.Waited}, nil
 	}
 	return targets, err
 }

@@ -14,13 +14,14 @@ import (
 // node: the instance has a Node here. Such requests go before those about unknown ids.
 func (c *Controller) lookUp(
 	ctx context.Context, id string, maxAge time.Duration, node bool,
-) (inst instance.Instance, known bool, err error) {
+) (inst *instance.Instance, known bool, err error) {
 	get := c.Instances.Get
 	if node {
 		get = c.Instances.GetUrgent
 	}
+	inst = new(instance.Instance)
 	err = c.unlessDenied(func() (err error) {
-		inst, known, err = get(ctx, id, maxAge)
+		*inst, known, err = get(ctx, id, maxAge)
 		return err
 	})
 	return inst, known, err
@@ -29,7 +30,7 @@ func (c *Controller) lookUp(
 // lookUpWithin is lookUp with a timeout.
 func (c *Controller) lookUpWithin(
 	ctx context.Context, timeout time.Duration, id string, maxAge time.Duration, node bool,
-) (inst instance.Instance, known bool, err error) {
+) (inst *instance.Instance, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return c.lookUp(ctx, id, maxAge, node)
@@ -68,8 +69,9 @@ func (c *Controller) unlessDenied(ask func() error) error {
 func (c *Controller) ask(
 	ctx context.Context, log *slog.Logger, doing, id string, maxAge time.Duration,
 ) (inst instance.Instance, known bool, err error) {
-	err = c.retry(ctx, log, doing, func(ctx context.Context) (err error) {
-		inst, known, err = c.lookUp(ctx, id, maxAge, true)
+	err = c.retry(ctx, log, doing, func(ctx context.Context) error {
+		found, ok, err := c.lookUp(ctx, id, maxAge, true)
+		inst, known = *found, ok
 		if errors.Is(err, instance.ErrDenied) {
 			return nil
 		}

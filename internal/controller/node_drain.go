@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
@@ -191,7 +192,8 @@ func (c *Controller) whileEnough(ctx context.Context, nd *nodeDrain) (_ context.
 // cordoned.
 func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	nd.say(overview.Draining) // it is not held back any more, whatever has ended that
-	if c.cordonsOnly(nd) {
+	var cordonsOnly bool
+	if apart.Do(func() { cordonsOnly = c.cordonsOnly(nd) }); cordonsOnly {
 		nd.outcome = intent.Cordoned
 		nd.podsGone.close()
 		return nil
@@ -205,11 +207,17 @@ func (c *Controller) evacuate(ctx context.Context, log *slog.Logger, nd *nodeDra
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer c.afterMachine(nd, func() { stop(drain.ErrMachineGone) })()
-	c.delegate(ctx, log, nd)
+	apart.Do(func() { c.delegate(ctx, log, nd) })
 	start := time.Now()
 	err = c.drainPods(ctx, log, nd)
 	free()
-	return c.concludeEvacuation(ctx, log, nd, time.Since(start), err)
+	took := time.Since(start)
+	targets := new(report.Targets)
+	if err == nil && !nd.evacuated.Load().Self {
+		targets, err = c.awaitLoadBalancers(ctx, log, nd)
+	}
+	apart.Do(func() { err = c.concludeEvacuation(log, nd, targets, took, err) })
+	return err
 }
 
 func (c *Controller) cordonsOnly(nd *nodeDrain) bool {
@@ -218,16 +226,20 @@ func (c *Controller) cordonsOnly(nd *nodeDrain) bool {
 }
 
 // drainPods gets the pods off the node. What came of it is in nd.evacuated. A drain may take hours, and there may be
-// thousands, so what is large has its place in what is called before and after it.
+// thousands, so what needs much stack is done apart.
 func (c *Controller) drainPods(ctx context.Context, log *slog.Logger, nd *nodeDrain) error {
 	terms := make(chan drain.Terms, 1) // the latest that Drain has not received
-	defer nd.onChange(func() {
-		select {
-		case <-terms:
-		default:
-		}
-		terms <- nd.terms()
-	})()
+	var remove func()
+	apart.Do(func() {
+		remove = nd.onChange(func() {
+			select {
+			case <-terms:
+			default:
+			}
+			terms <- nd.terms()
+		})
+	})
+	defer remove()
 	nd.evacuating.Store(true)
 	result, err := c.Drainer.Drain(ctx, c.drainRequest(log, nd, terms))
 	nd.evacuating.Store(false)
@@ -243,18 +255,14 @@ func (c *Controller) drainRequest(log *slog.Logger, nd *nodeDrain, terms <-chan 
 	}
 }
 
-// concludeEvacuation waits for the load balancers, and says what came of the drain of the pods.
+// concludeEvacuation says what came of the drain of the pods, and of the wait for load balancers.
 func (c *Controller) concludeEvacuation(
-	ctx context.Context, log *slog.Logger, nd *nodeDrain, took time.Duration, err error,
+	log *slog.Logger, nd *nodeDrain, targets *report.Targets, took time.Duration, err error,
 ) error {
 	result := *nd.evacuated.Load()
-	var targets report.Targets
-	if err == nil && !result.Self {
-		targets, err = c.awaitLoadBalancers(ctx, log, nd)
-	}
 	final, _ := nd.current()
 	ended := report.Drain{
-		Node: nd.ref, Intent: final, Outcome: outcomeOf(result, err), Result: result, Targets: targets, Took: took,
+		Node: nd.ref, Intent: final, Outcome: outcomeOf(result, err), Result: result, Targets: *targets, Took: took,
 	}
 	if ended.Outcome != "" {
 		nd.record.drain = &ended

@@ -28,7 +28,7 @@ type resolution struct {
 }
 
 // ref is the first of the Nodes; zero if there is none.
-func (f resolution) ref() cluster.Ref {
+func (f *resolution) ref() cluster.Ref {
 	if len(f.refs) == 0 {
 		return cluster.Ref{}
 	}
@@ -36,9 +36,9 @@ func (f resolution) ref() cluster.Ref {
 }
 
 // ofNodes is the resolution of an instance that has Nodes.
-func (c *Controller) ofNodes(id string, nodes []*corev1.Node) resolution {
+func (c *Controller) ofNodes(id string, nodes []*corev1.Node) *resolution {
 	ready := cluster.Ready(nodes[0]) && !cluster.AwaitsStartup(nodes[0], c.StartupTaints)
-	f := resolution{ownership: decision.Ours, ready: ready, labels: nodes[0].Labels}
+	f := &resolution{ownership: decision.Ours, ready: ready, labels: nodes[0].Labels}
 	for _, node := range nodes {
 		ref := cluster.RefOf(node)
 		ref.Instance = id // also where the node has no provider id
@@ -51,10 +51,10 @@ func (c *Controller) ofNodes(id string, nodes []*corev1.Node) resolution {
 }
 
 // asked adds what EC2 says of the instance.
-func (f resolution) asked(inst instance.Instance, known bool) resolution {
-	f.launched = lastLaunch(inst)
+func (f *resolution) asked(inst *instance.Instance, known bool) *resolution {
+	f.launched = lastLaunch(*inst)
 	switch {
-	case known && alive(inst):
+	case known && alive(*inst):
 		f.state = decision.Running
 	case inst.State == "stopping" || inst.State == "shutting-down":
 		f.state = decision.Stopping
@@ -73,64 +73,96 @@ func alive(inst instance.Instance) bool { return inst.State == "pending" || inst
 // recommendation for a known node, unless the tag check is on. A notice about the past, one about a change that is
 // hours ahead, and one that ends a drain or takes a change back is compared with what EC2 says now.
 func (c *Controller) resolve(
-	ctx context.Context, n notice.Notice, id string, maxAge time.Duration,
-) (resolution, error) {
+	ctx context.Context, n *notice.Notice, id string, maxAge time.Duration,
+) (*resolution, error) {
+	q := c.questionOf(*n, id, maxAge)
+	if q.answered != nil {
+		return q.answered, nil
+	}
+	inst, known, err := c.lookUpWithin(ctx, q.timeout, id, q.maxAge, len(q.nodes) > 0)
+	if err != nil {
+		return c.withoutAnswer(*n, id, q.nodes, err)
+	}
+	found, maxAge := c.resolved(*n, id, q, inst, known)
+	if found == nil { // the answer is too old to go by
+		return c.resolve(ctx, n, id, maxAge)
+	}
+	return found, nil
+}
+
+// A question is what EC2 has to be asked to find out whose an instance is.
+type question struct {
+	answered *resolution    // there is none to be asked; nil: there is
+	nodes    []*corev1.Node // of the instance
+	doubtful bool           // EC2 may know better than the notice
+	maxAge   time.Duration
+	timeout  time.Duration
+}
+
+func (c *Controller) questionOf(n notice.Notice, id string, maxAge time.Duration) *question {
 	nodes := c.Cluster.ByInstance(id)
 	switch {
 	case c.Elsewhere(n):
 		c.reportElsewhere(n, id, nodes)
-		return resolution{ownership: decision.Elsewhere}, nil
+		return &question{answered: &resolution{ownership: decision.Elsewhere}}
 	case n.Runs && !slices.ContainsFunc(nodes, carriesNotice): // each launch tells so
-		return resolution{}, nil
+		return &question{answered: &resolution{}}
 	}
-	doubt := n.Gone || n.Ended || n.Kind == notice.StateChange || n.Kind == notice.ScheduledChange ||
-		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
-	doubtful := doubt && len(nodes) > 0
+	q := &question{nodes: nodes, doubtful: doubts(n) && len(nodes) > 0, maxAge: maxAge, timeout: tryTimeout}
 	switch {
-	case doubtful:
-		maxAge = min(maxAge, answerFresh)
+	case q.doubtful:
+		q.maxAge = min(maxAge, answerFresh)
 	case len(nodes) > 0 && c.ManagedTag == "":
-		return c.ofNodes(id, nodes), nil
+		q.answered = c.ofNodes(id, nodes)
 	}
-	timeout := tryTimeout
-	if doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
-		timeout = doubtTimeout
+	if q.doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
+		q.timeout = doubtTimeout
 	}
-	inst, known, err := c.lookUpWithin(ctx, timeout, id, maxAge, len(nodes) > 0)
-	if err != nil {
-		return c.withoutAnswer(n, id, nodes, err)
-	}
+	return q
+}
+
+// doubts reports whether a notice is compared with what EC2 says now.
+func doubts(n notice.Notice) bool {
+	return n.Gone || n.Ended || n.Kind == notice.StateChange || n.Kind == notice.ScheduledChange ||
+		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
+}
+
+// resolved says whose an instance is by the answer of EC2; nil: the answer has to be younger than maxAge for that.
+func (c *Controller) resolved(
+	n notice.Notice, id string, q *question, inst *instance.Instance, known bool,
+) (found *resolution, maxAge time.Duration) {
+	nodes, doubtful := q.nodes, q.doubtful
 	if len(nodes) == 0 && known {
-		nodes = c.nodesNamedLike(inst)
-		if doubtful = doubt && len(nodes) > 0; doubtful && maxAge > answerFresh {
-			return c.resolve(ctx, n, id, answerFresh)
+		nodes = c.nodesNamedLike(*inst)
+		if doubtful = doubts(n) && len(nodes) > 0; doubtful && q.maxAge > answerFresh {
+			return nil, answerFresh
 		}
 	}
 	_, tagged := inst.Tags[c.ManagedTag]
 	switch {
 	case known && c.LacksTag(inst.Tags):
 		c.reportUntagged(n, id, nodes)
-		return resolution{ownership: decision.Unmanaged}, nil
+		return &resolution{ownership: decision.Unmanaged}, 0
 	case doubtful:
-		return c.ofNodes(id, nodes).asked(inst, known), nil
+		return c.ofNodes(id, nodes).asked(inst, known), 0
 	case len(nodes) > 0:
 		f := c.ofNodes(id, nodes)
-		f.launched = lastLaunch(inst) // the answer may be old: a later launch is possible
-		return f, nil
+		f.launched = lastLaunch(*inst) // the answer may be old: a later launch is possible
+		return f, 0
 	}
-	mine := c.Cluster.RecentlyDeleted(id) || known && c.expected(inst, tagged)
+	mine := c.Cluster.RecentlyDeleted(id) || known && c.expected(*inst, tagged)
 	switch {
 	// EC2 shows a new instance a little later than Auto Scaling announces it.
 	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
-		return resolution{ownership: decision.Pending}, nil
+		return &resolution{ownership: decision.Pending}, 0
 	case !mine:
-		return resolution{ownership: decision.Foreign}, nil
-	case known && alive(inst):
-		return resolution{ownership: decision.Pending, launched: lastLaunch(inst)}, nil
-	case maxAge > answerKeptShort: // it may have been started since
-		return c.resolve(ctx, n, id, answerKeptShort)
+		return &resolution{ownership: decision.Foreign}, 0
+	case known && alive(*inst):
+		return &resolution{ownership: decision.Pending, launched: lastLaunch(*inst)}, 0
+	case q.maxAge > answerKeptShort: // it may have been started since
+		return nil, answerKeptShort
 	}
-	return resolution{ownership: decision.Departed}, nil
+	return &resolution{ownership: decision.Departed}, 0
 }
 
 func carriesNotice(node *corev1.Node) bool {
@@ -139,17 +171,17 @@ func carriesNotice(node *corev1.Node) bool {
 }
 
 // withoutAnswer is the resolution of an instance that EC2 has said nothing about.
-func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (resolution, error) {
+func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (*resolution, error) {
 	refused := errors.Is(err, instance.ErrDenied) && c.ManagedTag == ""
 	switch {
 	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended && !n.Runs):
 		return c.ofNodes(id, nodes), nil // there is nothing but the message to go by
 	case refused && c.Cluster.RecentlyDeleted(id) && n.Kind == notice.ASGLaunch: // it is started again
-		return resolution{ownership: decision.Pending}, nil
+		return &resolution{ownership: decision.Pending}, nil
 	case refused && c.Cluster.RecentlyDeleted(id):
-		return resolution{ownership: decision.Departed}, nil
+		return &resolution{ownership: decision.Departed}, nil
 	case refused:
-		return resolution{ownership: decision.Unknown}, nil
+		return &resolution{ownership: decision.Unknown}, nil
 	case len(nodes) > 0 && !n.Gone && !n.Ended && !n.Runs:
 		// A tag hardly ever changes: an old answer is good enough.
 		if inst, known, asked := c.Instances.Known(id); known && time.Since(asked) < tagKept {
@@ -158,7 +190,7 @@ func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.N
 			}
 		}
 	}
-	return resolution{}, err
+	return nil, err
 }
 
 // expected reports whether an instance without a Node belongs to this cluster.

@@ -44,24 +44,29 @@ func (c *Controller) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case nd := <-c.toRun:
 			all.Go(func() {
-				var err error
-				labels := pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance)
-				pprof.Do(nd.span.In(ctx), labels, func(ctx context.Context) {
-					err = c.recoverPanic(func() error { return c.run(ctx, nd) })
-				})
-				c.remove(nd)
-				nd.span.End(err)
-				nd.err = err
-				close(nd.done)
-				if errors.Is(err, ErrGiveWay) {
+				if c.carryOut(ctx, nd) {
 					stop(ErrGiveWay)
-				} else if err != nil && ctx.Err() == nil {
-					c.Log.Error("the drain of a node failed: it starts again when SQS delivers its message again",
-						"error", err, "node", nd.ref.Name)
 				}
 			})
 		}
 	}
+}
+
+// carryOut carries out a drain, and tells those who wait for its end. It reports whether the leader is to give way.
+func (c *Controller) carryOut(ctx context.Context, nd *nodeDrain) (givesWay bool) {
+	working := pprof.WithLabels(nd.span.In(ctx), pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
+	pprof.SetGoroutineLabels(working)
+	err := c.recoverPanic(func() error { return c.run(working, nd) })
+	c.remove(nd)
+	nd.span.End(err)
+	nd.err = err
+	close(nd.done)
+	givesWay = errors.Is(err, ErrGiveWay)
+	if err != nil && !givesWay && ctx.Err() == nil {
+		c.Log.Error("the drain of a node failed: it starts again when SQS delivers its message again",
+			"error", err, "node", nd.ref.Name)
+	}
+	return givesWay
 }
 
 // resume begins the drains that the nodes carry from an earlier leader.

@@ -50,10 +50,17 @@ func TermsOf(i intent.Intent) drain.Terms {
 // its worker before its end. It mostly waits for PodDisruptionBudgets then, and a budget that
 // never allows a disruption must not stop all other drains.
 func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free func(), err error) {
-	for c.workers != nil {
+	if c.workers == nil {
+		return func() {}, nil
+	}
+	return c.awaitWorker(ctx, nd)
+}
+
+func (c *Controller) awaitWorker(ctx context.Context, nd *nodeDrain) (free func(), err error) {
+	for {
 		carried, changed := nd.current()
 		if carried.Urgent() {
-			break
+			return func() {}, nil
 		}
 		var hurry <-chan time.Time // a near deadline matters more than the bound
 		if d := carried.Deadline(); !d.IsZero() {
@@ -79,7 +86,6 @@ func (c *Controller) acquireWorker(ctx context.Context, nd *nodeDrain) (free fun
 			return nil, context.Cause(ctx)
 		}
 	}
-	return func() {}, nil
 }
 
 // afterMachine calls do, maybe several times, when there is nothing left to evict from. do must not block.

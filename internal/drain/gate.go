@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -29,8 +30,12 @@ func (r *run) startWatch(ctx context.Context) error {
 			r.releaseStartSlot()
 			return nil
 		}
-		if err := r.sleep(ctx, until); err != nil {
+		changed, err := r.sleep(ctx, until)
+		if err != nil {
 			return err
+		}
+		if changed != nil {
+			apart.Do(changed)
 		}
 	}
 	return nil

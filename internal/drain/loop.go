@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 	"github.com/node-termination-handler/node-termination-handler/internal/trace"
@@ -30,7 +31,8 @@ func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) 
 	defer cut()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	r := newRun(d, request)
+	var r *run
+	apart.Do(func() { r = newRun(d, request) })
 	defer r.close()
 	err := r.drain(ctx, calls)
 	if errors.Is(err, ErrMachineGone) {
@@ -43,8 +45,8 @@ func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) 
 	return &result, err
 }
 
-// run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines
-// hand it functions through posted, and it calls them there.
+// run is one drain in progress. Its fields belong to the goroutine of Drain, which does apart what needs much stack,
+// and waits for that. Other goroutines hand it functions through posted, and it calls them there.
 //
 // Two contexts are passed through its methods: ctx is the drain's, and calls is the one of its
 // requests, which ends requestLinger later; see Drain.
@@ -120,33 +122,57 @@ func (r *run) drain(ctx, calls context.Context) error {
 // awaitPods asks the pods to leave until none is waited for any more, or, which is not in time,
 // until the deadline. It returns the cause of ctx when that ends first.
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
+	var changed func()
 	for {
-		now := time.Now()
-		if end := r.end(); !end.IsZero() && !now.Before(end) {
-			r.countMissed(now)
-			return false, nil
+		var next pass
+		apart.Do(func() { next = r.look(calls, changed) })
+		if next.done {
+			return next.inTime, nil
 		}
-		wake := r.end()
-		if r.store.synced() {
-			var done bool
-			wake, done = r.startDueRequests(calls, now)
-			r.releaseStartSlot()
-			if done {
-				r.countPods(nil)
-				return true, nil
-			}
-		}
-		wake = earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))
-		if err := r.sleep(ctx, wake); err != nil {
-			r.dequeueAll()
-			r.awaitInFlight()
-			if errors.Is(err, ErrMachineGone) {
-				r.countPods(&r.result.Lost)
-			} else {
-				r.countPods(nil)
-			}
+		if changed, err = r.sleep(ctx, next.wake); err != nil {
+			apart.Do(func() { r.interrupt(err) })
 			return false, err
 		}
+	}
+}
+
+// A pass says how a drain goes on.
+type pass struct {
+	wake         time.Time // when to look again; zero: when something changes
+	done, inTime bool      // no pod is waited for any more; that is before the deadline
+}
+
+// look applies a change, if there is one, and does what is due.
+func (r *run) look(calls context.Context, changed func()) pass {
+	if changed != nil {
+		changed()
+	}
+	now := time.Now()
+	if end := r.end(); !end.IsZero() && !now.Before(end) {
+		r.countMissed(now)
+		return pass{done: true}
+	}
+	wake := r.end()
+	if r.store.synced() {
+		var done bool
+		wake, done = r.startDueRequests(calls, now)
+		r.releaseStartSlot()
+		if done {
+			r.countPods(nil)
+			return pass{done: true, inTime: true}
+		}
+	}
+	return pass{wake: earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))}
+}
+
+// interrupt ends what look has begun, when the context ends with a cause.
+func (r *run) interrupt(cause error) {
+	r.dequeueAll()
+	r.awaitInFlight()
+	if errors.Is(cause, ErrMachineGone) {
+		r.countPods(&r.result.Lost)
+	} else {
+		r.countPods(nil)
 	}
 }
 
@@ -239,9 +265,9 @@ func (r *run) nodeState() NodeState {
 	return r.request.NodeState()
 }
 
-// sleep waits until wake (zero: no limit) or until something changes, and applies the change. It
-// returns the cause of ctx when that ends.
-func (r *run) sleep(ctx context.Context, wake time.Time) error {
+// sleep waits until wake (zero: no limit) or until something changes, and returns what is to be called then; nil:
+// nothing. The error is the cause of ctx when that ends.
+func (r *run) sleep(ctx context.Context, wake time.Time) (changed func(), err error) {
 	var alarm <-chan time.Time
 	if !wake.IsZero() {
 		timer := time.NewTimer(time.Until(wake))
@@ -250,17 +276,17 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	}
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case <-alarm:
 	case <-r.store.changed:
 	case terms := <-r.request.Changed:
-		r.request.Terms = terms
+		return func() { r.request.Terms = terms }, nil
 	case f := <-r.posted:
-		f()
+		return f, nil
 	case reply := <-r.request.Asked:
-		reply <- r.progress(time.Now())
+		return func() { reply <- r.progress(time.Now()) }, nil
 	}
-	return nil
+	return nil, nil
 }
 
 // post has the goroutine of Drain call f. It returns false if Drain has returned.

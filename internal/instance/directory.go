@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ type answer struct {
 
 // A batch is one look-up of many ids.
 type batch struct {
-	call  *flight.Call[map[string]answer] // its waiters are the callers
+	call  *flight.Call[map[string]*answer] // its waiters are the callers
 	full  chan struct{}                   // closed when no further id fits
 	pause *time.Timer                     // fires when no id has come for batchPause
 	lane  int                             // ordinary or urgent
@@ -122,7 +123,8 @@ var idPattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
 // not remembered. If ctx ends first, the error wraps its cause, and others that wait
 // for the same look-up do not notice.
 func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (inst Instance, found bool, err error) {
-	return d.get(ctx, id, maxAge, ordinary)
+	a, err := d.get(ctx, id, maxAge, ordinary)
+	return a.instance, a.found, err
 }
 
 // GetUrgent is Get for an instance that a Node of the cluster waits for. Its look-ups go
@@ -132,7 +134,8 @@ func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (i
 func (d *Directory) GetUrgent(
 	ctx context.Context, id string, maxAge time.Duration,
 ) (inst Instance, found bool, err error) {
-	return d.get(ctx, id, maxAge, urgent)
+	a, err := d.get(ctx, id, maxAge, urgent)
+	return a.instance, a.found, err
 }
 
 // Known returns the last answer about the instance, however old, without a call. found
@@ -143,26 +146,25 @@ func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time
 	if !ok {
 		return Instance{}, false, time.Time{}
 	}
-	a := known.(answer)
+	a := known.(*answer)
 	return a.instance, a.found, a.asked
 }
 
-func (d *Directory) get(
-	ctx context.Context, id string, maxAge time.Duration, lane int,
-) (inst Instance, found bool, err error) {
+// get does what Get does. Without an answer it returns an empty one.
+func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, lane int) (*answer, error) {
 	if !idPattern.MatchString(id) {
-		return Instance{}, false, fmt.Errorf("look up instance %q: not an instance id", id)
+		return &answer{}, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
 	if known, ok := d.answers.Get(id); ok {
-		if a := known.(answer); time.Since(a.asked) < maxAge {
-			return a.instance, a.found, nil
+		if a := known.(*answer); time.Since(a.asked) < maxAge {
+			return a, nil
 		}
 	}
 	answers, err := d.join(ctx, id, lane).Wait(ctx)
 	if err != nil {
-		return Instance{}, false, fmt.Errorf("look up instance %s: %w", id, err)
+		return &answer{}, fmt.Errorf("look up instance %s: %w", id, err)
 	}
-	return answers[id].instance, answers[id].found, nil
+	return cmp.Or(answers[id], &answer{}), nil
 }
 
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps
@@ -178,7 +180,7 @@ func (d *Directory) Allowed(ctx context.Context) error {
 // join counts the caller as a waiter for a look-up of id. It is one that has the id
 // already, if that goes no later than the caller's own lane would, or else the next one
 // of that lane.
-func (d *Directory) join(ctx context.Context, id string, lane int) *flight.Call[map[string]answer] {
+func (d *Directory) join(ctx context.Context, id string, lane int) *flight.Call[map[string]*answer] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.lanes[urgent].asked[id]
@@ -206,7 +208,7 @@ func (d *Directory) join(ctx context.Context, id string, lane int) *flight.Call[
 // start begins a batch, with the caller as its first waiter. The caller holds mu.
 func (d *Directory) start(ctx context.Context, lane int) *batch {
 	b := &batch{lane: lane, full: make(chan struct{}), pause: time.NewTimer(batchPause)}
-	b.call = flight.Start(ctx, func(ctx context.Context, _ func(error)) (map[string]answer, error) {
+	b.call = flight.Start(ctx, func(ctx context.Context, _ func(error)) (map[string]*answer, error) {
 		defer d.forget(b)
 		return d.run(ctx, b)
 	})
@@ -229,7 +231,7 @@ func (d *Directory) forget(b *batch) {
 	}
 }
 
-func (d *Directory) run(ctx context.Context, b *batch) (map[string]answer, error) {
+func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, error) {
 	defer b.pause.Stop()
 
 	window := time.NewTimer(batchWindow)
@@ -259,10 +261,10 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]answer, error
 	if err != nil {
 		return nil, err
 	}
-	answers := make(map[string]answer, len(ids))
+	answers := make(map[string]*answer, len(ids))
 	for _, id := range ids {
 		inst, ok := found[id]
-		answers[id] = answer{instance: inst, found: ok, asked: asked}
+		answers[id] = &answer{instance: inst, found: ok, asked: asked}
 		d.answers.Add(id, answers[id])
 	}
 	return answers, nil

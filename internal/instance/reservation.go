@@ -67,7 +67,7 @@ func (d *Directory) list(ctx context.Context, id string) ([]Instance, error) {
 	}
 	var all []Instance
 	err := d.pages(ctx, in, pace.Priority{}, func(inst Instance, asked time.Time) {
-		d.answers.Add(inst.ID, answer{instance: inst, found: true, asked: asked})
+		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
 		all = append(all, inst)
 	})
 	if err != nil {
