@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -134,12 +135,13 @@ func (c *Controller) complete(ctx context.Context, log *slog.Logger, h intent.Ho
 // holdHooks sends heartbeats for all hooks of the node, also for those that come later,
 // until release is called. release returns when no heartbeat is in flight any more.
 func (c *Controller) holdHooks(ctx context.Context, nd *nodeDrain) (release func()) {
-	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	held := map[intent.Hook]bool{}
-	remove := nd.onChange(func() {
-		if !nd.hasHooks() {
-			return
+	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
+	stop := func() {}
+	holdNew := func() {
+		if held == nil {
+			held = map[intent.Hook]bool{}
+			ctx, stop = context.WithCancel(ctx)
 		}
 		carried, _ := nd.current()
 		for _, h := range carried.Hooks {
@@ -147,6 +149,11 @@ func (c *Controller) holdHooks(ctx context.Context, nd *nodeDrain) (release func
 				held[h.Action()] = true
 				all.Go(func() { c.Hooks.Hold(ctx, h) })
 			}
+		}
+	}
+	remove := nd.onChange(func() {
+		if nd.hasHooks() {
+			apart.Do(holdNew)
 		}
 	})
 	return func() {

@@ -196,7 +196,7 @@ func (c *Controller) record(
 		defer nd.unlock()
 		if void() {
 			if !nd.started {
-				c.abandon(nd, nil)
+				c.end(nd, nil)
 			}
 			return nil, false, nil
 		}
@@ -217,7 +217,7 @@ func (c *Controller) record(
 		})
 		if err != nil || over || carried.Finished() {
 			if !nd.started {
-				c.abandon(nd, nil)
+				c.end(nd, nil)
 			}
 			return nil, begins, err
 		}
@@ -261,18 +261,9 @@ func (c *Controller) start(ctx context.Context, nd *nodeDrain, span trace.Span) 
 		nd.started = true
 		return nil
 	case <-ctx.Done():
-		c.abandon(nd, context.Cause(ctx))
+		c.end(nd, context.Cause(ctx))
 		return context.Cause(ctx)
 	}
-}
-
-// abandon ends a drain that never started: somebody may wait for its end already. The caller
-// holds the lock.
-func (c *Controller) abandon(nd *nodeDrain, err error) {
-	c.remove(nd)
-	nd.span.End(err)
-	nd.err = err
-	close(nd.done)
 }
 
 // applyIntent notes the intent that the node carries now, and tells if somebody has

@@ -38,12 +38,12 @@ import (
 type nodeDrain struct {
 	ref          cluster.Ref
 	since        time.Time
-	instanceGone signal        // nothing runs on the instance any more
-	podsGone     signal        // the pods have left, or are not waited for any more
-	quit         signal        // it is called off, with the reason: nobody joins it any more
-	quitOn       intent.Intent // what it was called off on, where there is a reason; set before
-	hurry        signal        // an urgent notice is being recorded
-	done         chan struct{} // closed at the end, after err is set
+	instanceGone signal         // nothing runs on the instance any more
+	podsGone     signal         // the pods have left, or are not waited for any more
+	quit         signal         // it is called off, with the reason: nobody joins it any more
+	quitOn       *intent.Intent // what it was called off on; nil: there was no reason; set before
+	hurry        signal         // an urgent notice is being recorded
+	done         chan struct{}  // closed at the end, after err is set
 	err          error
 
 	// turn is a lock that can wait with a context: see lock. It guards started and span.
@@ -93,7 +93,7 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	reading := false
 	defer nd.onChange(func() {
 		if isClosed(nd.quit.done) {
-			stop(cmp.Or(*nd.quit.why, errUndone))
+			stop(cmp.Or(nd.quit.why, errUndone))
 		}
 		if !reading && nd.hasHooks() {
 			reading = true
@@ -113,6 +113,11 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	default:
 		err = c.stages(working, log, nd)
 	}
+	return c.runEnded(ctx, log, nd, err)
+}
+
+// runEnded does what is left to do at the end of the stages, and returns the error of the drain.
+func (c *Controller) runEnded(ctx context.Context, log *slog.Logger, nd *nodeDrain, err error) error {
 	c.recordEpisode(nd, err)
 	switch {
 	case errors.Is(err, errUndone):
@@ -391,17 +396,15 @@ func (nd *nodeDrain) awaitEnd(ctx context.Context) error {
 // A signal is closed by the first call of close; later calls do nothing.
 type signal struct {
 	done chan struct{} // closed then
-	once *sync.Once
-	why  *error // set before
+	once sync.Once
+	why  error // set before
 }
 
-func newSignal() signal { return signal{make(chan struct{}), new(sync.Once), new(error)} }
+func (s *signal) close() { s.closeFor(nil) }
 
-func (s signal) close() { s.closeFor(nil) }
-
-func (s signal) closeFor(why error) {
+func (s *signal) closeFor(why error) {
 	s.once.Do(func() {
-		*s.why = why
+		s.why = why
 		close(s.done)
 	})
 }
@@ -431,10 +434,10 @@ func newNodeDrain(ref cluster.Ref) *nodeDrain {
 	return &nodeDrain{
 		ref:          ref,
 		since:        time.Now(),
-		instanceGone: newSignal(),
-		podsGone:     newSignal(),
-		quit:         newSignal(),
-		hurry:        newSignal(),
+		instanceGone: signal{done: make(chan struct{})},
+		podsGone:     signal{done: make(chan struct{})},
+		quit:         signal{done: make(chan struct{})},
+		hurry:        signal{done: make(chan struct{})},
 		done:         make(chan struct{}),
 		turn:         make(chan struct{}, 1),
 		asked:        make(chan chan<- drain.Progress),

@@ -84,7 +84,7 @@ func (c *Controller) revertLocked(
 		case next == nil:
 			return false, err
 		case err != nil:
-			c.abandon(next, nil)
+			c.end(next, nil)
 			next.unlock()
 			return false, err
 		}
@@ -107,7 +107,7 @@ func (c *Controller) revertLocked(
 		// the node does not prevent.
 		return false, c.begin(ctx, nd, kept)
 	default:
-		c.abandon(nd, nil)
+		c.end(nd, nil)
 	}
 	return undone, err
 }

@@ -54,19 +54,30 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // carryOut carries out a drain, and tells those who wait for its end. It reports whether the leader is to give way.
 func (c *Controller) carryOut(ctx context.Context, nd *nodeDrain) (givesWay bool) {
-	working := pprof.WithLabels(nd.span.In(ctx), pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
-	pprof.SetGoroutineLabels(working)
+	working := nd.working(ctx)
+	pprof.SetGoroutineLabels(working) // a goroutine dump tells whose drain it is
 	err := c.recoverPanic(func() error { return c.run(working, nd) })
-	c.remove(nd)
-	nd.span.End(err)
-	nd.err = err
-	close(nd.done)
+	c.end(nd, err)
 	givesWay = errors.Is(err, ErrGiveWay)
 	if err != nil && !givesWay && ctx.Err() == nil {
 		c.Log.Error("the drain of a node failed: it starts again when SQS delivers its message again",
 			"error", err, "node", nd.ref.Name)
 	}
 	return givesWay
+}
+
+// working is ctx with the labels and the trace of the drain.
+func (nd *nodeDrain) working(ctx context.Context) context.Context {
+	return pprof.WithLabels(nd.span.In(ctx), pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
+}
+
+// end says that the drain has ended, and with which error. One that has never started can be waited for, too; the caller
+// then holds its lock.
+func (c *Controller) end(nd *nodeDrain, err error) {
+	c.remove(nd)
+	nd.span.End(err)
+	nd.err = err
+	close(nd.done)
 }
 
 // resume begins the drains that the nodes carry from an earlier leader.

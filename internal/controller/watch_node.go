@@ -143,7 +143,7 @@ func (c *Controller) quitIf(
 	case isClosed(nd.quit.done):
 		return reason
 	}
-	nd.quitOn = carried
+	nd.quitOn = &carried
 	nd.quitFor(reason)
 	return reason
 }

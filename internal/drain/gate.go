@@ -16,14 +16,14 @@ import (
 // startWatch waits for a slot at the gate and starts the pod watch. The slot is not released
 // then: the first request takes it over. Otherwise the next node would be started before this
 // one makes progress. startWatch returns when all pods have been seen once, early at the
-// deadline, or with the cause of ctx when that ends.
-func (r *run) startWatch(ctx context.Context) error {
+// deadline, or with the cause of ctx when that ends. The watch ends with the context of the requests.
+func (r *run) startWatch(ctx, calls context.Context) error {
 	release, err := r.acquireSlot(ctx)
 	if err != nil || release == nil {
 		return err
 	}
 	r.startSlot = release
-	go r.store.watch(ctx, r.drainer, r.request.Node)
+	go r.store.watch(calls, r.drainer, r.request.Node)
 	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(timeout, r.end())
 		if !time.Now().Before(until) {
@@ -87,9 +87,10 @@ func (r *run) awaitSlot(
 			return nil, context.Cause(ctx)
 		case <-alarm:
 			return nil, nil
-		case r.request.Terms = <-r.request.Changed:
+		case terms := <-r.request.Changed:
+			r.request.Terms = terms
 		case reply := <-r.request.Asked:
-			reply <- Progress{Waits: []overview.Wait{atGate}}
+			apart.Do(func() { reply <- Progress{Waits: []overview.Wait{atGate}} })
 		}
 	}
 	return nil, nil

@@ -29,8 +29,6 @@ import (
 func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) {
 	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
 	defer cut()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var r *run
 	apart.Do(func() { r = newRun(d, request) })
 	defer r.close()
@@ -100,7 +98,7 @@ func newRun(d *Drainer, request *Request) *run {
 
 // drain does what Drain says, except that it returns ErrMachineGone.
 func (r *run) drain(ctx, calls context.Context) error {
-	if err := r.startWatch(ctx); err != nil {
+	if err := r.startWatch(ctx, calls); err != nil {
 		return err
 	}
 	defer r.endSpans(ctx)

@@ -48,12 +48,12 @@ func newPodStore(rules decision.Rules) *podStore {
 // watch keeps the store up to date with the pods of a node until ctx ends. It returns before, if a shared watch does
 // that.
 func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
-	d.watches.enter()
-	context.AfterFunc(ctx, d.watches.leave)
 	p := &podsOf{
 		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node, store: s,
 		watches: &d.watches, shareFrom: cmp.Or(d.ShareFrom, defaultShareFrom),
 	}
+	d.watches.enter()
+	context.AfterFunc(ctx, p.end)
 	p.watch(ctx, 0)
 }
 
@@ -66,6 +66,26 @@ type podsOf struct {
 	store     *podStore
 	watches   *podWatches
 	shareFrom int
+
+	// The mutex of watches guards these.
+	following *follower // its part of a shared watch; nil: it has none
+	ended     bool      // its drain has ended
+}
+
+// end ends what watch has begun.
+func (p *podsOf) end() {
+	p.watches.mu.Lock()
+	defer p.watches.mu.Unlock()
+	p.ended = true
+	p.watches.drains--
+	p.following.stop()
+}
+
+// unfollow ends its part of a shared watch.
+func (p *podsOf) unfollow() {
+	p.watches.mu.Lock()
+	defer p.watches.mu.Unlock()
+	p.following.stop()
 }
 
 // watch is the watch of a podStore, which has lost so many shared watches before, each after a short time.
@@ -83,13 +103,11 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		if f == nil {
 			break
 		}
-		stop := context.AfterFunc(ctx, f.stop)
 		list, err := p.List(ctx, metav1.ListOptions{})
 		if err == nil && f.begin(list) || ctx.Err() != nil {
 			return
 		}
-		stop()
-		f.stop()
+		p.unfollow()
 		if err != nil { // else the shared watch has ended, or begun after this list
 			klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		}
@@ -252,7 +270,7 @@ func (s *podStore) trimPod(pod *corev1.Pod) *corev1.Pod {
 			Labels: some(pod.Labels, s.labels), Annotations: some(pod.Annotations, s.annotations),
 		},
 		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: pod.Spec.Volumes,
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: volumesOf(pod),
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
@@ -264,6 +282,17 @@ func (s *podStore) trimPod(pod *corev1.Pod) *corev1.Pod {
 		small.Spec.Tolerations = cordonTolerated
 	}
 	return small
+}
+
+// volumesOf are the volumes of a pod that keep data: those that kubectl's filter looks for, and those that have a claim.
+// Every pod has a projected one, with its token.
+func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
+	for k := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[k]; v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			kept = append(kept, *v)
+		}
+	}
+	return kept
 }
 
 // disrupted is what trimPod keeps of the conditions of a pod, shared by all that have it.

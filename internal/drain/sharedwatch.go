@@ -72,12 +72,6 @@ func (w *podWatches) enter() {
 	w.drains++
 }
 
-func (w *podWatches) leave() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drains--
-}
-
 // startOne waits until a list or the start of a watch may begin. done is to be called at its end. The error is the
 // cause of ctx.
 func (w *podWatches) startOne(ctx context.Context) (done func(), err error) {
@@ -95,12 +89,13 @@ func (w *podWatches) startOne(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// follow has a node follow the shared watch; nil: there are too few drains, for which it would bring too much. Who then
+// follow has a node follow the shared watch; nil: there are too few drains, for which it would bring too much, or the
+// drain has ended. Who then
 // lists the pods, as of now, and calls begin, has the store get all that comes after the list. ctx hands on its logger.
 func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follower {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.drains < of.shareFrom {
+	if w.drains < of.shareFrom || of.ended {
 		return nil
 	}
 	if w.shared == nil {
@@ -119,6 +114,7 @@ func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follo
 	}
 	s.followers[of.node][f] = true
 	s.count++
+	of.following = f
 	return f
 }
 
@@ -242,15 +238,13 @@ func (w *podWatches) end(shared *sharedWatch) {
 	}
 }
 
-// stop ends what follow has begun. It may be called more than once.
+// stop ends what follow has begun. It may be called more than once, and for nil. The caller holds the mutex.
 func (f *follower) stop() {
-	f.of.watches.mu.Lock()
-	defer f.of.watches.mu.Unlock()
-	s := f.shared
-	if s == nil {
+	if f == nil || f.shared == nil {
 		return
 	}
-	f.shared = nil
+	s := f.shared
+	f.shared, f.of.following = nil, nil
 	delete(s.followers[f.of.node], f)
 	if len(s.followers[f.of.node]) == 0 {
 		delete(s.followers, f.of.node)

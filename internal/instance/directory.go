@@ -103,11 +103,11 @@ type answer struct {
 // A batch is one look-up of many ids.
 type batch struct {
 	call  *flight.Call[map[string]*answer] // its waiters are the callers
-	full  chan struct{}                   // closed when no further id fits
-	pause *time.Timer                     // fires when no id has come for batchPause
-	lane  int                             // ordinary or urgent
-	ids   []string                        // guarded by Directory.mu, as is sent
-	sent  bool                            // EC2 is asked: no further id can come
+	full  chan struct{}                    // closed when no further id fits
+	pause *time.Timer                      // fires when no id has come for batchPause
+	lane  int                              // ordinary or urgent
+	ids   []string                         // guarded by Directory.mu, as is sent
+	sent  bool                             // EC2 is asked: no further id can come
 }
 
 // idPattern keeps wildcards out of the filter: EC2 would answer i-* with every instance
