@@ -23,7 +23,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// failover is how long a follower may take for all that a killed leader leaves: the lease runs 8 s.
+// failover is how long a follower may take for all that a killed leader leaves: the lease runs 7 s.
 const failover = 30 * time.Second
 
 func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {

@@ -26,10 +26,10 @@ import (
 // within leaseDuration and two retries: client-go's jitter makes each candidate retry after 1 to 2.2 times
 // retryPeriod. One that stops in order releases the lease and is followed at the next retry.
 const (
-	leaseDuration  = 8 * time.Second // whole seconds, as the Lease has it
-	actAfter       = 6400 * time.Millisecond
-	renewDeadline  = 7 * time.Second // client-go's, which ends later than actAfter
-	requestTimeout = 3 * time.Second
+	leaseDuration  = 7 * time.Second // whole seconds, as the Lease has it
+	actAfter       = 5400 * time.Millisecond
+	renewDeadline  = 6 * time.Second // client-go's, which ends later than actAfter
+	requestTimeout = 2400 * time.Millisecond
 	retryPeriod    = 400 * time.Millisecond
 )
 
