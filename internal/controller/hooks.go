@@ -141,7 +141,7 @@ func (c *Controller) holdHooks(ctx context.Context, nd *nodeDrain) (release func
 	holdNew := func() {
 		if held == nil {
 			held = map[intent.Hook]bool{}
-			ctx, stop = context.WithCancel(ctx)
+			ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
 		}
 		carried, _ := nd.current()
 		for _, h := range carried.Hooks {

@@ -71,8 +71,8 @@ func (nd *nodeDrain) working(ctx context.Context) context.Context {
 	return pprof.WithLabels(nd.span.In(ctx), pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
 }
 
-// end says that the drain has ended, and with which error. One that has never started can be waited for, too; the caller
-// then holds its lock.
+// end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
+// caller holds its lock.
 func (c *Controller) end(nd *nodeDrain, err error) {
 	c.remove(nd)
 	nd.span.End(err)

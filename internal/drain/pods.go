@@ -284,7 +284,7 @@ func (s *podStore) trimPod(pod *corev1.Pod) *corev1.Pod {
 	return small
 }
 
-// volumesOf are the volumes of a pod that keep data: those that kubectl's filter looks for, and those that have a claim.
+// volumesOf are the volumes of a pod that matter: those that kubectl's filter looks for, and those that have a claim.
 // Every pod has a projected one, with its token.
 func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
 	for k := range pod.Spec.Volumes {
