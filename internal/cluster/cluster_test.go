@@ -23,6 +23,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const queueURL = "https://sqs.us-east-1.amazonaws.com/123456789012/nth"
@@ -209,6 +210,36 @@ func TestAnIntentThatSomebodyRemovedIsFinishedAllTheSame(t *testing.T) {
 	}
 	if i, ok, err := ReadIntent(node); !ok || err != nil || !i.Finished() {
 		t.Errorf("the node's intent: %+v, %t, %v", i, ok, err)
+	}
+}
+
+// A recommendation has cordoned the node, and now comes the spot interruption: its drain does not know of the deadline
+// before that is written. That all is done can be written later.
+func TestANoticeAboutACordonedNodeWaitsForNoEviction(t *testing.T) {
+	c, _, ref := start(t, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true},
+	})
+	record := func(id string, within time.Duration, change func(intent.Intent) intent.Intent) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		_, err := c.Record(ctx, ref, func(i intent.Intent) intent.Intent { return change(i.With(spot(id), nil, now)) })
+		return err
+	}
+	asIs := func(i intent.Intent) intent.Intent { return i }
+	c.gate = pace.NewGate(1, 1)
+	if _, err := c.gate.Enter(t.Context(), pace.Priority{Deadline: now}); err != nil { // an eviction without an answer
+		t.Fatal(err)
+	}
+	if err := record("a", 30*time.Second, asIs); err != nil {
+		t.Errorf("a notice: %v", err)
+	}
+	for name, change := range map[string]func(intent.Intent) intent.Intent{
+		"finished":  func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i },
+		"held back": func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
+	} {
+		if err := record("b", 100*time.Millisecond, change); !errors.Is(err, ErrNoTurn) {
+			t.Errorf("%s: %v, want no turn", name, err)
+		}
 	}
 }
 

@@ -72,15 +72,30 @@ type nodePatch struct {
 	} `json:"spec,omitzero"`
 
 	deadline time.Time // of the intent; zero: none
+	work     work      // that the intent asks for
 }
 
-// priority is the patch's priority at the gate. A cordon goes before all other
-// requests, because it is a single request and keeps new pods away.
+// work is what an intent asks for.
+type work uint8
+
+const (
+	nothingLeft work = iota
+	heldBack
+	toDrain
+)
+
+// priority is the patch's priority at the gate. A cordon goes before all other requests, because it is a single request
+// and keeps new pods away. So does a notice about a node that is cordoned already: its drain does not know of the
+// deadline before it is written.
 func (p *nodePatch) priority() pace.Priority {
-	if p.Spec.Unschedulable != nil && *p.Spec.Unschedulable {
+	switch p.work {
+	case toDrain:
 		return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
+	case heldBack:
+		return pace.Priority{Deadline: p.deadline, Rank: pace.Begin}
+	case nothingLeft:
 	}
-	return pace.Priority{Class: pace.Normal, Deadline: p.deadline, Rank: pace.Conclude}
+	return pace.Priority{Deadline: p.deadline, Rank: pace.Conclude}
 }
 
 func newPatch(node *corev1.Node) *nodePatch {
@@ -136,11 +151,12 @@ func (p *nodePatch) write(i intent.Intent) error {
 		return fmt.Errorf("write the intent: %w", err)
 	}
 	state := StateDraining
+	p.work = toDrain
 	switch {
 	case i.Finished():
-		state = stateOf(i.Outcome)
+		state, p.work = stateOf(i.Outcome), nothingLeft
 	case i.HeldBack:
-		state = StateWaiting
+		state, p.work = StateWaiting, heldBack
 	}
 	p.Metadata.Annotations[IntentAnnotation] = new(text)
 	p.Metadata.Labels[StateLabel], p.Metadata.Labels[KindLabel] = new(state), nil
