@@ -90,8 +90,8 @@ func (w *podWatches) startOne(ctx context.Context) (done func(), err error) {
 }
 
 // follow has a node follow the shared watch; nil: there are too few drains, for which it would bring too much, or the
-// drain has ended. Who then
-// lists the pods, as of now, and calls begin, has the store get all that comes after the list. ctx hands on its logger.
+// drain has ended. Who then lists the pods, as of now, and calls begin, has the store get all that comes after the list.
+// ctx hands on its logger.
 func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follower {
 	w.mu.Lock()
 	defer w.mu.Unlock()
