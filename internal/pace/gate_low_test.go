@@ -2,6 +2,7 @@ package pace
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,11 +44,11 @@ func TestACallThatWaitsForALowPrioritySlotKeepsNobodyOut(t *testing.T) {
 func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(64, 64)
-		written := 0
+		var written atomic.Int32
 		enter := func(n int) {
 			for k := range n {
 				g.Line([]Priority{{Class: Aside}, {Rank: Conclude}}[k%2], func(leave func(time.Duration)) {
-					written++
+					written.Add(1)
 					time.AfterFunc(time.Millisecond, func() { leave(0) })
 				})
 			}
@@ -55,8 +56,8 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 		want := func(what string, after time.Duration, least, most int) {
 			t.Helper()
 			time.Sleep(after)
-			if written < least || written > most {
-				t.Errorf("%s: %d were written, want %d to %d", what, written, least, most)
+			if n := int(written.Load()); n < least || n > most {
+				t.Errorf("%s: %d were written, want %d to %d", what, n, least, most)
 			}
 		}
 		evict := func(took time.Duration) {
@@ -70,7 +71,7 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 		evict(fastAnswer)
 		enter(100)
 		want("after fast answers", 50*time.Millisecond, 100, 100)
-		written = 0
+		written.Store(0)
 		evict(slowAnswer)
 		enter(100)
 		want("after a slow one", quiet/2, 5, 6)
