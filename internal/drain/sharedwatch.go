@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -28,6 +29,10 @@ const (
 	// resumeFor is how long it is tried to go on with a shared watch that was cut.
 	resumeFor = 10 * time.Second
 )
+
+// bound selects the pods that have a node. Those that replace evicted ones are created, found unschedulable and bound
+// meanwhile: the API server tells of them when they are bound.
+var bound = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 
 // watchBackoff says when a list of the pods of a node, or a shared watch, is tried again. It has the first pause of a
 // reflector, and is never as long as that: a drain may have two minutes in all.
@@ -90,8 +95,8 @@ func (w *podWatches) startOne(ctx context.Context) (done func(), err error) {
 }
 
 // follow has a node follow the shared watch; nil: there are too few drains, for which it would bring too much, or the
-// drain has ended. Who then lists the pods, as of now, and calls begin, has the store get all that comes after the list.
-// ctx hands on its logger.
+// drain has ended. Who then lists the pods, as of now, and calls begin, has the store get all that comes after. ctx
+// hands on its logger.
 func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follower {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +108,9 @@ func (w *podWatches) follow(ctx context.Context, of *podsOf, lost func()) *follo
 		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 		s.stop = stop
 		s.start = func(version string) {
-			go w.serve(ctx, s, of.pods, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+			go w.serve(ctx, s, of.pods, metav1.ListOptions{
+				FieldSelector: bound, ResourceVersion: version, AllowWatchBookmarks: true,
+			})
 		}
 		w.shared = s
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -134,7 +135,7 @@ func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	selector := query.Get("fieldSelector")
 	s.requests = append(s.requests, strings.TrimSpace(map[bool]string{true: "watch", false: "list"}[query.Has("watch")]+" "+selector))
 	var body io.ReadCloser
-	if query.Has("watch") && selector == "" && s.refused {
+	if query.Has("watch") && selector == bound && s.refused {
 		s.mu.Unlock()
 		return &http.Response{
 			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}},
@@ -214,7 +215,7 @@ func (w *podStream) Read(p []byte) (int, error) {
 		change := w.s.history[w.next]
 		w.s.mu.Unlock()
 		w.next++
-		if w.selector != "" && w.selector != "spec.nodeName="+change.pod.Spec.NodeName {
+		if selects := fields.ParseSelectorOrDie(w.selector); !selects.Matches(fields.Set{"spec.nodeName": change.pod.Spec.NodeName}) {
 			continue
 		}
 		text, err := json.Marshal(map[string]any{"type": change.kind, "object": change.pod})
@@ -308,7 +309,7 @@ func TestManyDrainsShareOneWatch(t *testing.T) {
 			f.drain(node)
 			synctest.Wait()
 		}
-		f.wantWatches("with five drains", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+		f.wantWatches("with five drains", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
 		for _, node := range []string{"a", "b", "c", "d", "e", "another"} {
 			s.change("ADDED", "second-of-"+node, node)
 			s.change("MODIFIED", "first-of-"+node, node)
@@ -316,17 +317,21 @@ func TestManyDrainsShareOneWatch(t *testing.T) {
 		f.check("after some changes")
 		s.change("DELETED", "first-of-c", "c")
 		f.check("after a deletion")
+		s.change("ADDED", "third-of-d", "")
+		f.check("with a pod that has no node yet")
+		s.change("MODIFIED", "third-of-d", "d")
+		f.check("when it has one")
 
 		f.end("c", "d")
-		f.wantWatches("with one follower", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+		f.wantWatches("with one follower", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
 
 		f.end("e")
 		f.wantWatches("without followers", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
 		f.drain("f")
-		f.wantWatches("with a new one", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "": 1})
+		f.wantWatches("with a new one", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
 		f.end("a", "b")
 		f.drain("g")
-		f.wantWatches("with one more, of few", map[string]int{"spec.nodeName=g": 1, "": 1})
+		f.wantWatches("with one more, of few", map[string]int{"spec.nodeName=g": 1, bound: 1})
 	})
 }
 
@@ -337,12 +342,12 @@ func TestFewDrainsWatchForThemselves(t *testing.T) {
 			f.drain(fmt.Sprint(k))
 		}
 		synctest.Wait()
-		if n := f.s.watches()[""]; n != 0 {
+		if n := f.s.watches()[bound]; n != 0 {
 			t.Errorf("%d watches are shared", n)
 		}
 		f.drain("one-more")
 		synctest.Wait()
-		if n := f.s.watches()[""]; n != 1 {
+		if n := f.s.watches()[bound]; n != 1 {
 			t.Errorf("%d watches are shared", n)
 		}
 	})
@@ -366,12 +371,12 @@ func TestNothingIsMissedWhileAFollowerLists(t *testing.T) {
 		s.change("ADDED", "late", "b")
 		time.Sleep(time.Minute)
 		f.check("after the list")
-		f.wantWatches("still", map[string]int{"": 1})
+		f.wantWatches("still", map[string]int{bound: 1})
 	})
 }
 
 func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
-	shared, own := map[string]int{"": 1}, map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}
+	shared, own := map[string]int{bound: 1}, map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}
 	for name, test := range map[string]struct {
 		expired, refused time.Duration // how long watches cannot begin
 		want             map[string]int
@@ -389,7 +394,7 @@ func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
 				f.drain("a")
 				synctest.Wait()
 				f.drain("b", "c")
-				f.wantWatches("with three drains", map[string]int{"": 1})
+				f.wantWatches("with three drains", map[string]int{bound: 1})
 				s.change("ADDED", "first-of-a", "a")
 				s.change("ADDED", "of-another", "another")
 				time.Sleep(time.Minute)
@@ -442,7 +447,7 @@ func TestAShortOutageDoesNotEndTheSharing(t *testing.T) {
 				s.setAway(false)
 				time.Sleep(time.Minute)
 				f.check("after the outage")
-				if watches := s.watches(); watches[""] != 1 || len(watches) > 3 {
+				if watches := s.watches(); watches[bound] != 1 || len(watches) > 3 {
 					t.Errorf("40 drains have the watches %v", watches)
 				}
 			})
