@@ -233,9 +233,13 @@ func TestANoticeAboutACordonedNodeWaitsForNoEviction(t *testing.T) {
 	if err := record("a", 30*time.Second, asIs); err != nil {
 		t.Errorf("a notice: %v", err)
 	}
+	if err := record("b", 30*time.Second, asIs); err != nil {
+		t.Errorf("another notice: %v", err)
+	}
 	for name, change := range map[string]func(intent.Intent) intent.Intent{
-		"finished":  func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i },
-		"held back": func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
+		"what the drain notes": func(i intent.Intent) intent.Intent { i.DrainedAt = now; return i },
+		"the end":              func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i },
+		"a node held back":     func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
 	} {
 		if err := record("b", 100*time.Millisecond, change); !errors.Is(err, ErrNoTurn) {
 			t.Errorf("%s: %v, want no turn", name, err)

@@ -190,7 +190,7 @@ func patchOf(
 	if err != nil {
 		return nil, pace.Priority{}, fmt.Errorf("patch node %s: %w", ref.Name, err)
 	}
-	return body, patch.priority(), nil
+	return body, patch.priority(carried), nil
 }
 
 // Read gets a node from the API server, because the watch may be behind. It returns

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -140,8 +141,8 @@ func (c *Controller) quitIf(
 	switch {
 	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil
-	case isClosed(nd.quit.done):
-		return reason
+	case isClosed(nd.quit.done): // an undo, for example
+		return cmp.Or(nd.quit.why, errUndone)
 	}
 	nd.quitOn = &carried
 	nd.quitFor(reason)

@@ -2,10 +2,14 @@ package controller
 
 import (
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
 func TestALookerLooksOnceAtATimeAndNeverMissesAChange(t *testing.T) {
@@ -51,5 +55,25 @@ func TestALookerLooksOnceAtATimeAndNeverMissesAChange(t *testing.T) {
 		change(1)
 		want(time.Minute, 4, 13)
 		l.running.Wait()
+	})
+}
+
+// An undo that has quit a drain may give up waiting for its end. Then the drain may find a reason of its own to end, too.
+func TestADrainThatAnUndoHasQuitEndsForThat(t *testing.T) {
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(time.Second)
+		nd := newNodeDrain(cluster.RefOf(s.node()))
+		nd.setIntent(s.intent())
+		nd.quitFor(nil)
+		err := s.c.quitIf(s.ctx, nd, errRestarted, func(intent.Intent) bool { return true })
+		if !errors.Is(err, errUndone) {
+			t.Errorf("it ends for %v", err)
+		}
+		if err := s.c.runEnded(s.ctx, slog.New(slog.DiscardHandler), nd, err); err != nil {
+			t.Errorf("runEnded = %v", err)
+		}
 	})
 }
