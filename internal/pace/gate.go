@@ -19,9 +19,9 @@ const (
 	slowAnswer = 250 * time.Millisecond
 )
 
-// A slow answer to a call that somebody waits for has low-priority calls enter one each lowGap, for as long as quiet. A
-// small control plane that answers evictions slowly has no room for what can be written later; and when it has answered
-// the last of them, it is still busy with what kubelets say of the pods.
+// While answers to calls that somebody waits for are not fast on average, and for as long as quiet after that,
+// low-priority calls enter one each lowGap. A small control plane that answers evictions slowly has no room for what can
+// be written later; and when it has answered the last of them, it is still busy with what kubelets say of the pods.
 const (
 	quiet  = time.Second
 	lowGap = 100 * time.Millisecond
@@ -46,13 +46,14 @@ type Gate struct {
 	first, most float64 // bounds: that at the beginning, and the widest
 
 	line
-	bound   float64     // how many calls the server takes at present
-	inside  int         // calls in flight
-	classes map[int]int // how many of them, by class
-	low     int         // how many of them have low priority
-	slow    time.Time   // when another call last had an answer that was not fast
-	lastLow time.Time   // when a low-priority call last entered
-	closed  time.Time   // nobody enters before
+	bound   float64       // how many calls the server takes at present
+	inside  int           // calls in flight
+	classes map[int]int   // how many of them, by class
+	low     int           // how many of them have low priority
+	usual   time.Duration // what the last answers to other calls took, on average
+	slow    time.Time     // when that was not fast, for the last time
+	lastLow time.Time     // when a low-priority call last entered
+	closed  time.Time     // nobody enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -156,8 +157,11 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 	if p.isLow() {
 		g.low--
 	}
-	if !p.isLow() && took > fastAnswer {
-		g.slow = time.Now()
+	if !p.isLow() {
+		g.usual += (took - g.usual) / 8 // one slow answer of many tells nothing
+		if g.usual > fastAnswer {
+			g.slow = time.Now()
+		}
 	}
 	if busy > 0 {
 		g.slowDown(busy)

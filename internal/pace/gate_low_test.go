@@ -68,13 +68,18 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 			time.Sleep(took)
 			leave(0)
 		}
-		evict(fastAnswer)
-		enter(100)
-		want("after fast answers", 50*time.Millisecond, 100, 100)
-		written.Store(0)
+		for range 20 {
+			evict(fastAnswer / 10)
+		}
 		evict(slowAnswer)
 		enter(100)
-		want("after a slow one", quiet/2, 5, 6)
+		want("after fast answers, and a slow one", 50*time.Millisecond, 100, 100)
+		written.Store(0)
+		for range 8 {
+			evict(slowAnswer)
+		}
+		enter(100)
+		want("after slow ones", quiet/2, 5, 6)
 		evict(slowAnswer)
 		want("after another", quiet/2, 10, 14)
 		want("a while after", quiet, 100, 100)
