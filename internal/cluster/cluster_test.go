@@ -237,13 +237,20 @@ func TestANoticeAboutACordonedNodeWaitsForNoEviction(t *testing.T) {
 		t.Errorf("another notice: %v", err)
 	}
 	for name, change := range map[string]func(intent.Intent) intent.Intent{
-		"what the drain notes": func(i intent.Intent) intent.Intent { i.DrainedAt = now; return i },
-		"the end":              func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i },
-		"a node held back":     func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
-	} {
-		if err := record("b", 100*time.Millisecond, change); !errors.Is(err, ErrNoTurn) {
-			t.Errorf("%s: %v, want no turn", name, err)
+		"what the drain notes":     func(i intent.Intent) intent.Intent { i.DrainedAt = now; return i },
+		"a node held back":         func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
+		"the end of a cordon only": func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Cordoned; return i },
+	} { // who writes to a node holds its lock
+		if err := record("b", 30*time.Second, change); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
+	}
+	ended := func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Drained; return i }
+	if err := record("c", 100*time.Millisecond, ended); !errors.Is(err, ErrNoTurn) {
+		t.Errorf("the end of a drain: %v, want no turn", err)
+	}
+	if err := c.SetOutOfService(t.Context(), ref, true); err != nil {
+		t.Errorf("the out-of-service taint: %v", err)
 	}
 }
 

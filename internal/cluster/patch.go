@@ -71,37 +71,18 @@ type nodePatch struct {
 		Taints        *[]corev1.Taint `json:"taints,omitempty"`
 	} `json:"spec,omitzero"`
 
-	intent *intent.Intent // what is written; nil: none is
+	deadline time.Time // of the intent; zero: none
+	mark     bool      // says that a drain has ended, and all pods have left
 }
 
 // priority is the patch's priority at the gate. A cordon goes before all other requests, because it is a single request
-// and keeps new pods away. So does a notice about a node that is cordoned already: its drain does not know of the
-// deadline before it is written. carried is what the node carries so far.
-func (p *nodePatch) priority(carried intent.Intent) pace.Priority {
-	if p.intent == nil {
-		return pace.Priority{Rank: pace.Conclude}
+// and keeps new pods away. So do the others: who writes to a node holds its lock, and a notice about it cannot be
+// recorded meanwhile. Only the mark of a node whose pods have left can wait: such a notice finds nothing to evict.
+func (p *nodePatch) priority() pace.Priority {
+	if p.mark {
+		return pace.Priority{Deadline: p.deadline, Rank: pace.Conclude}
 	}
-	next, deadline := *p.intent, p.intent.Deadline()
-	cordons := p.Spec.Unschedulable != nil && *p.Spec.Unschedulable
-	switch {
-	case next.Finished(), next.HeldBack:
-		return pace.Priority{Deadline: deadline, Rank: pace.Conclude}
-	case cordons, asksMore(carried, next):
-		return pace.Priority{Class: pace.Foremost, Deadline: deadline}
-	}
-	return pace.Priority{Deadline: deadline, Rank: pace.Advance}
-}
-
-// asksMore reports whether next begins a drain, or tells one that has begun of another notice.
-func asksMore(carried, next intent.Intent) bool {
-	return carried.Finished() || carried.HeldBack ||
-		slices.ContainsFunc(next.Entries, func(e intent.Entry) bool { return !carried.Covers(e) }) ||
-		slices.ContainsFunc(next.Hooks, func(h intent.Hook) bool { return !waitsFor(carried, h) })
-}
-
-// waitsFor reports whether the lifecycle action is one of the intent's.
-func waitsFor(i intent.Intent, action intent.Hook) bool {
-	return slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool { return h.Action() == action.Action() })
+	return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
 }
 
 func newPatch(node *corev1.Node) *nodePatch {
@@ -151,7 +132,7 @@ func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Int
 
 // write adds the intent and its state to the patch.
 func (p *nodePatch) write(i intent.Intent) error {
-	p.intent = &i
+	p.deadline = i.Deadline()
 	text, err := i.Encode()
 	if err != nil {
 		return fmt.Errorf("write the intent: %w", err)

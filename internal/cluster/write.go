@@ -40,6 +40,7 @@ func (c *Cluster) Record(
 		if next.Finished() { // do not cordon again: somebody may have uncordoned it on purpose
 			p = newPatch(node)
 			written, err = next, p.write(next)
+			p.mark = next.Outcome == intent.Drained || next.Outcome == intent.Gone
 		} else {
 			written, p, err = cordon(node, next, c.options)
 		}
@@ -190,7 +191,7 @@ func patchOf(
 	if err != nil {
 		return nil, pace.Priority{}, fmt.Errorf("patch node %s: %w", ref.Name, err)
 	}
-	return body, patch.priority(carried), nil
+	return body, patch.priority(), nil
 }
 
 // Read gets a node from the API server, because the watch may be behind. It returns

@@ -11,6 +11,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
@@ -68,5 +69,39 @@ func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
 		if diff := cmp.Diff([]string{"event-1"}, s.c.Changes(theID)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+	})
+}
+
+// In a storm the mark of a node that was only cordoned goes before evictions: a notice about the node waits for it.
+func TestAWarningDoesNotWaitForTheMarkOfANodeThatWasOnlyCordoned(t *testing.T) {
+	tell(t, func(s *story) {
+		s.gate = pace.NewGate(64, 512)
+		s.edit = func(c *Config) { c.CordonRebalance = true }
+		storm := time.Now().Add(10 * time.Minute)
+		for range 8 { // evictions
+			go func() {
+				for time.Now().Before(storm) {
+					if leave, err := s.gate.Enter(s.ctx, pace.Priority{}); err == nil {
+						time.Sleep(300 * time.Millisecond)
+						leave(0)
+					}
+				}
+			}()
+		}
+		s.lead()
+		s.after(2 * time.Second)
+		for range 1000 { // marks of other nodes, with near deadlines
+			s.gate.Line(pace.Priority{Deadline: time.Now(), Rank: pace.Conclude}, func(leave func(time.Duration)) {
+				time.AfterFunc(300*time.Millisecond, func() { leave(0) })
+			})
+		}
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.after(10 * time.Second)
+		if !s.node().Spec.Unschedulable || len(s.drain.all()) != 1 {
+			t.Errorf("cordoned: %t, drains after the warning: %d", s.node().Spec.Unschedulable, len(s.drain.all()))
+		}
+		time.Sleep(time.Until(storm) + time.Minute)
 	})
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/status"
 	"github.com/node-termination-handler/node-termination-handler/internal/sweep"
@@ -54,6 +55,7 @@ type story struct {
 	kube  *fake.Clientset
 	drain *slowDrainer
 	began time.Time
+	gate  *pace.Gate // of the API server; nil: all requests enter
 	// edit changes the configuration of each controller before it starts.
 	edit func(*Config)
 	c    *Controller // the last one that was started
@@ -153,7 +155,7 @@ func (s *story) must(err error) {
 // lead starts a leader. stop ends it as SIGTERM or the loss of the lease does.
 func (s *story) lead() (stop func()) {
 	s.Helper()
-	nodes, err := cluster.New(s.kube, nil, s.aws.QueueURL(queueName), cluster.CordonOptions{})
+	nodes, err := cluster.New(s.kube, s.gate, s.aws.QueueURL(queueName), cluster.CordonOptions{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	s.killLeader.Store(&cancel)

@@ -24,7 +24,10 @@ func TestPodsThatABudgetKeepsDoNotKeepOthersFromTheGate(t *testing.T) {
 		for k := range free {
 			s.pod(fmt.Sprintf("b-free-%02d", k))
 		}
+		begun := make(chan struct{}) // else the others keep it from beginning
+		begin := sync.OnceFunc(func() { close(begun) })
 		s.refuse = func(pod string) *metav1.Status {
+			begin()
 			if strings.HasPrefix(pod, "a-") {
 				return budget(pod)
 			}
@@ -37,6 +40,7 @@ func TestPodsThatABudgetKeepsDoNotKeepOthersFromTheGate(t *testing.T) {
 		var others sync.WaitGroup
 		for range 8 {
 			others.Go(func() {
+				<-begun
 				for ctx.Err() == nil {
 					if leave, err := gate.Enter(ctx, pace.Priority{Rank: pace.Advance}); err == nil {
 						time.Sleep(100 * time.Millisecond)

@@ -31,6 +31,7 @@ func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) 
 	defer cut()
 	var r *run
 	apart.Do(func() { r = newRun(d, request) })
+	r.over = ctx.Done()
 	defer r.close()
 	err := r.drain(ctx, calls)
 	if errors.Is(err, ErrMachineGone) {
@@ -68,6 +69,7 @@ type run struct {
 	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
 	inFlight  int                      // requests in flight
 	posted    chan func()              // functions that the goroutine of Drain is to call
+	over      <-chan struct{}          // closed when no request may begin any more
 	ended     chan struct{}            // closed when Drain returns: nobody receives from posted any more
 	startSlot func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 

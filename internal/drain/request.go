@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -166,10 +167,17 @@ func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
 		}).Do(ctx).Error()
 }
 
+var errOver = errors.New("the drain has ended: no request begins any more")
+
 func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
 	if needsDisruption(pod) {
 		if s.version, err = r.setDisruption(ctx, pod, s.version); err != nil {
 			return err
+		}
+		select {
+		case <-r.over: // meanwhile: another leader may act soon
+			return errOver
+		default:
 		}
 	}
 	return r.drainer.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, s))

@@ -20,7 +20,7 @@ const (
 )
 
 // While answers to calls that somebody waits for are not fast on average, and for as long as quiet after that,
-// low-priority calls enter one each lowGap. A small control plane that answers evictions slowly has no room for what can
+// low-priority calls enter one each lowGap, Events beside marks. A small control plane that answers evictions slowly has no room for what can
 // be written later; and when it has answered the last of them, it is still busy with what kubelets say of the pods.
 const (
 	quiet  = time.Second
@@ -46,14 +46,14 @@ type Gate struct {
 	first, most float64 // bounds: that at the beginning, and the widest
 
 	line
-	bound   float64       // how many calls the server takes at present
-	inside  int           // calls in flight
-	classes map[int]int   // how many of them, by class
-	low     int           // how many of them have low priority
-	usual   time.Duration // what the last answers to other calls took, on average
-	slow    time.Time     // when that was not fast, for the last time
-	lastLow time.Time     // when a low-priority call last entered
-	closed  time.Time     // nobody enters before
+	bound   float64          // how many calls the server takes at present
+	inside  int              // calls in flight
+	classes map[int]int      // how many of them, by class
+	low     int              // how many of them have low priority
+	usual   time.Duration    // what the last answers to other calls took, on average
+	slow    time.Time        // when that was not fast, for the last time
+	entered [lanes]time.Time // when a low-priority call of a lane last entered
+	closed  time.Time        // nobody enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -105,9 +105,21 @@ func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (c
 	}
 }
 
-// waiterOf returns who waits with a priority. Calls of low priority wait aside: there may be slots for the others.
+// waiterOf returns who waits with a priority.
 func (g *Gate) waiterOf(p Priority) *waiter {
-	return &waiter{priority: p, tryAcquire: g.tryEnter(p), aside: p.isLow()}
+	return &waiter{priority: p, tryAcquire: g.tryEnter(p), lane: laneOf(p)}
+}
+
+// laneOf is where a call waits. Those of low priority keep out no others: there may be slots for these. Marks keep out
+// no Events, and Events no marks.
+func laneOf(p Priority) int {
+	switch {
+	case p.Class == Aside:
+		return asideLane
+	case p.isLow():
+		return lowLane
+	}
+	return mainLane
 }
 
 // tryEnter lets a call of a priority in, if there is room for it.
@@ -118,14 +130,14 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 			return g.closed.Sub(now)
 		case g.inside >= int(g.bound) && !g.above(p.Class), p.isLow() && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
-		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.lastLow.Add(lowGap)):
-			return g.lastLow.Add(lowGap).Sub(now)
+		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.entered[laneOf(p)].Add(lowGap)):
+			return g.entered[laneOf(p)].Add(lowGap).Sub(now)
 		}
 		g.inside++
 		g.classes[p.Class]++
 		if p.isLow() {
 			g.low++
-			g.lastLow = now
+			g.entered[laneOf(p)] = now
 		}
 		return 0
 	}
@@ -176,7 +188,7 @@ func (g *Gate) succeeded(took time.Duration) {
 	switch step := 1 / g.bound; {
 	case g.bound < g.first:
 		g.bound = min(g.first, g.bound+step)
-	case took < fastAnswer && len(g.waiting)+len(g.aside) > 0:
+	case took < fastAnswer && g.length() > 0:
 		g.bound = min(g.most, g.bound+step)
 	case took > slowAnswer:
 		g.bound = max(g.first, g.bound-step)

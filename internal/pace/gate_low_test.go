@@ -79,9 +79,43 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 			evict(slowAnswer)
 		}
 		enter(100)
-		want("after slow ones", quiet/2, 5, 6)
+		want("after slow ones", quiet/2, 10, 12)
 		evict(slowAnswer)
-		want("after another", quiet/2, 10, 14)
+		want("after another", quiet/2, 20, 28)
 		want("a while after", quiet, 100, 100)
+	})
+}
+
+func TestEventsAreWrittenBesideMarksWhileAnswersAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(64, 64)
+		var events atomic.Int32
+		stop := time.Now().Add(time.Minute)
+		for range 8 { // evictions
+			go func() {
+				for time.Now().Before(stop) {
+					if leave, err := g.Enter(t.Context(), Priority{}); err == nil {
+						time.Sleep(2 * fastAnswer)
+						leave(0)
+					}
+				}
+			}()
+		}
+		for range 10_000 {
+			g.Line(Priority{Rank: Conclude}, func(leave func(time.Duration)) { time.AfterFunc(fastAnswer, func() { leave(0) }) })
+		}
+		go func() {
+			for time.Now().Before(stop) {
+				if leave, err := g.Enter(t.Context(), Priority{Class: Aside}); err == nil {
+					events.Add(1)
+					leave(0)
+				}
+			}
+		}()
+		time.Sleep(10 * time.Second)
+		if n := events.Load(); n < 90 {
+			t.Errorf("%d Events were written in 10 s, want about 100", n)
+		}
+		time.Sleep(time.Hour)
 	})
 }

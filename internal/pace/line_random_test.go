@@ -97,14 +97,16 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 				synctest.Wait()
 				mu.Lock()
 				g.mu.Lock()
-				if g.inside != len(inside) || came-left-len(inside) != len(g.waiting)+len(g.aside) {
-					t.Errorf("seed %d: %d are inside and %d wait, want %d and %d", seed, g.inside, len(g.waiting)+len(g.aside),
+				if g.inside != len(inside) || came-left-len(inside) != g.length() {
+					t.Errorf("seed %d: %d are inside and %d wait, want %d and %d", seed, g.inside, g.length(),
 						len(inside), came-left-len(inside))
 				}
 				if open := !time.Now().Before(g.closed); open && g.inside < int(g.bound) {
-					room := g.low < max(1, int(g.bound/8)) && !time.Now().Before(g.lastLow.Add(lowGap)) // for low priority
-					if len(g.waiting) > 0 || len(g.aside) > 0 && room {
-						t.Errorf("seed %d: %d and %d wait, and %d of %v are inside", seed, len(g.waiting), len(g.aside), g.inside, g.bound)
+					for lane := range g.lanes {
+						room := lane == mainLane || g.low < max(1, int(g.bound/8)) && !time.Now().Before(g.entered[lane].Add(lowGap))
+						if room && len(g.lanes[lane]) > 0 {
+							t.Errorf("seed %d: %d wait in lane %d, and %d of %v are inside", seed, len(g.lanes[lane]), lane, g.inside, g.bound)
+						}
 					}
 				}
 				g.mu.Unlock()
@@ -127,8 +129,8 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 				mu.Unlock()
 			}
 			all.Wait()
-			if g.inside != 0 || g.low != 0 || len(g.classes) != 0 || len(g.waiting)+len(g.aside) != 0 {
-				t.Errorf("seed %d: at the end %d are inside, %d low, %v, %d wait", seed, g.inside, g.low, g.classes, len(g.waiting)+len(g.aside))
+			if g.inside != 0 || g.low != 0 || len(g.classes) != 0 || g.length() != 0 {
+				t.Errorf("seed %d: at the end %d are inside, %d low, %v, %d wait", seed, g.inside, g.low, g.classes, g.length())
 			}
 		})
 	}

@@ -124,27 +124,34 @@ func (l *Limiter) take(now time.Time) {
 }
 
 // line is where callers wait, in the order of their priorities. Nobody runs while they wait: whoever changes what the
-// first one waits for, or has left the line, calls serve. Those for whom less may be there wait aside, and keep out
-// nobody but each other.
+// first one waits for, or has left the line, calls serve. Those for whom less may be there wait in lanes of their own,
+// and keep out nobody in another lane.
 type line struct {
 	mu      sync.Mutex // also guards the type that embeds line
-	waiting queue
-	aside   queue
+	lanes   [lanes]queue
 	arrived uint64
 	alarm   *time.Timer // calls serve when the first is to look again; nil: nobody has waited for a time so far
 }
+
+// The lanes of a line.
+const (
+	mainLane = iota
+	lowLane
+	asideLane // of those of low priority whom nobody waits for
+	lanes
+)
 
 // waiter is somebody in the line.
 type waiter struct {
 	priority Priority
 	// tryAcquire takes what is waited for and returns 0 or less, or returns when to look again. It is called with mu
-	// held, and only for the first of the line, and the first of those aside.
+	// held, and only for the first of each lane.
 	tryAcquire func(now time.Time) time.Duration
 	// acquired is called then, with mu held: it must not block.
 	acquired func()
 	// over reports whether nobody waits any more, although the waiter is still in the line; nil: that cannot be.
-	over  func() bool
-	aside bool // it waits aside
+	over func() bool
+	lane int
 
 	arrival uint64
 	place   int // in the heap, which keeps it up to date; -1: not in it any more
@@ -159,7 +166,7 @@ func (w *waiter) before(other *waiter) bool {
 func (l *line) join(w *waiter) {
 	w.arrival = l.arrived
 	l.arrived++
-	heap.Push(l.queueOf(w), w)
+	heap.Push(&l.lanes[w.lane], w)
 	l.serve()
 }
 
@@ -168,25 +175,28 @@ func (l *line) withdraw(w *waiter) bool {
 	if w.place < 0 {
 		return false
 	}
-	heap.Remove(l.queueOf(w), w.place)
+	heap.Remove(&l.lanes[w.lane], w.place)
 	l.serve()
 	return true
 }
 
-// queueOf returns where a waiter waits.
-func (l *line) queueOf(w *waiter) *queue {
-	if w.aside {
-		return &l.aside
+// length is how many wait.
+func (l *line) length() (n int) {
+	for k := range l.lanes {
+		n += len(l.lanes[k])
 	}
-	return &l.waiting
+	return n
 }
 
-// queues returns both queues, that with the most urgent waiter first.
-func (l *line) queues() [2]*queue {
-	if len(l.aside) > 0 && (len(l.waiting) == 0 || l.aside[0].before(l.waiting[0])) {
-		return [2]*queue{&l.aside, &l.waiting}
+// order returns the lanes, that with the most urgent waiter first.
+func (l *line) order() (order [lanes]*queue) {
+	for k := range l.lanes {
+		order[k] = &l.lanes[k]
+		for at := k; at > 0 && order[at].goesBefore(order[at-1]); at-- {
+			order[at], order[at-1] = order[at-1], order[at]
+		}
 	}
-	return [2]*queue{&l.waiting, &l.aside}
+	return order
 }
 
 // serve gives the first of the line what it waits for, then the next, until one has to wait. The caller holds mu.
@@ -215,7 +225,7 @@ func (l *line) serve() {
 // mu.
 func (l *line) serveOne() time.Duration {
 	wait := forever
-	for _, q := range l.queues() {
+	for _, q := range l.order() {
 		if len(*q) == 0 {
 			continue
 		}
@@ -257,6 +267,11 @@ func (l *line) wait(ctx context.Context, w *waiter) error {
 
 // queue is a heap of waiters, the most urgent one first.
 type queue []*waiter
+
+// goesBefore reports whether the first of a lane is more urgent than that of another one.
+func (q *queue) goesBefore(other *queue) bool {
+	return len(*q) > 0 && (len(*other) == 0 || (*q)[0].before((*other)[0]))
+}
 
 func (q queue) Len() int { return len(q) }
 

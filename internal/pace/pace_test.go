@@ -226,8 +226,8 @@ func play(t *testing.T, l *Limiter, visits []visit) {
 			})
 		}
 		wg.Wait()
-		if len(l.waiting) > 0 {
-			t.Errorf("%d callers are still in the queue", len(l.waiting))
+		if n := l.length(); n > 0 {
+			t.Errorf("%d callers are still in the queue", n)
 		}
 	})
 }
