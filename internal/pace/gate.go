@@ -20,9 +20,9 @@ const (
 )
 
 // While answers to calls that somebody waits for are not fast on average, and for as long as quiet after that,
-// low-priority calls enter one each lowGap, Events beside marks. A small control plane that answers evictions slowly has
-// no room for what can be written later; and when it has answered the last of them, it is still busy with what kubelets
-// say of the pods.
+// low-priority calls enter one each lowGap, Events beside marks. A small control plane that answers evictions
+// slowly has no room for what can be written later. When it has answered the last of them, it is still busy with
+// what kubelets say of the pods.
 const (
 	quiet  = time.Second
 	lowGap = 100 * time.Millisecond
