@@ -54,11 +54,14 @@ type extension struct {
 	ended    chan struct{}
 }
 
-// renewAfter is when to extend a lease that begins now: when a quarter of it is left, and half of the first one at
-// least. That leaves time for a few more tries, and for a server that stops. A storm is mostly over before its messages
-// are due for a second time.
+// renewAfter is when to extend a lease that begins now: when half of the first one is left, and later a quarter, or as
+// much as three quarters of the first. That leaves time for another try, also where SQS does not answer the first. A
+// storm is mostly over before its messages are due for a second time.
 func (s *Server) renewAfter(lease time.Duration) time.Duration {
-	return lease - max(lease/4, s.visibility()/2)
+	if lease <= s.visibility() {
+		return lease / 2
+	}
+	return lease - max(lease/4, 3*s.visibility()/4)
 }
 
 // due returns the messages whose lease is to be extended, the most overdue first, and
