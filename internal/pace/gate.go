@@ -20,12 +20,13 @@ const (
 )
 
 // While answers to calls that somebody waits for are not fast on average, and for as long as quiet after that,
-// low-priority calls enter one each lowGap, Events beside marks. A small control plane that answers evictions
+// marks enter one each markGap, and Events one each eventGap. A small control plane that answers evictions
 // slowly has no room for what can be written later. When it has answered the last of them, it is still busy with
 // what kubelets say of the pods.
 const (
-	quiet  = time.Second
-	lowGap = 100 * time.Millisecond
+	quiet    = time.Second
+	markGap  = 100 * time.Millisecond
+	eventGap = 500 * time.Millisecond
 )
 
 // A Gate bounds how many calls are in flight at once. The most urgent caller that
@@ -131,8 +132,8 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 			return g.closed.Sub(now)
 		case g.inside >= int(g.bound) && !g.above(p.Class), p.isLow() && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
-		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.entered[laneOf(p)].Add(lowGap)):
-			return g.entered[laneOf(p)].Add(lowGap).Sub(now)
+		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(laneOf(p))):
+			return g.nextLow(laneOf(p)).Sub(now)
 		}
 		g.inside++
 		g.classes[p.Class]++
@@ -142,6 +143,15 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 		}
 		return 0
 	}
+}
+
+// nextLow is when the next call of a lane may enter while answers are slow.
+func (g *Gate) nextLow(lane int) time.Time {
+	gap := markGap
+	if lane == asideLane {
+		gap = eventGap
+	}
+	return g.entered[lane].Add(gap)
 }
 
 // leaving is what a call that enters now is to call at its end.

@@ -79,9 +79,9 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 			evict(slowAnswer)
 		}
 		enter(100)
-		want("after slow ones", quiet/2, 10, 12)
+		want("after slow ones", quiet/2, 6, 8)
 		evict(slowAnswer)
-		want("after another", quiet/2, 20, 28)
+		want("after another", quiet/2, 12, 18)
 		want("a while after", quiet, 100, 100)
 	})
 }
@@ -113,8 +113,8 @@ func TestEventsAreWrittenBesideMarksWhileAnswersAreSlow(t *testing.T) {
 			}
 		}()
 		time.Sleep(10 * time.Second)
-		if n := events.Load(); n < 90 {
-			t.Errorf("%d Events were written in 10 s, want about 100", n)
+		if n := events.Load(); n < 18 {
+			t.Errorf("%d Events were written in 10 s, want about 20", n)
 		}
 		time.Sleep(time.Hour)
 	})
