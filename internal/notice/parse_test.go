@@ -564,7 +564,8 @@ func TestTheLargestBodiesAreReadQuickly(t *testing.T) {
 			}
 			memory := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%d bytes: %s, %d bytes allocated", len(tt.body), took, memory)
-			if len(tt.body) > bodyLimit && memory > 4096 {
+			// Other goroutines of the process allocate, too.
+			if len(tt.body) > bodyLimit && memory > bodyLimit/16 {
 				t.Errorf("it took %d bytes, and was not to be read", memory)
 			}
 			if memory > 10*size || took > 5*time.Second { // on a busy machine, with the race detector
