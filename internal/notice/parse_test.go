@@ -3,6 +3,7 @@ package notice
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -553,19 +554,24 @@ func TestTheLargestBodiesAreReadQuickly(t *testing.T) {
 		"twice as much":                       {strings.Repeat(fill("["), 2), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			start := time.Now()
-			n, err := Parse(tt.body)
-			took := time.Since(start)
-			runtime.ReadMemStats(&after)
+			var n Notice
+			var err error
+			var took time.Duration
+			memory := uint64(math.MaxUint64)
+			for range 3 { // other goroutines of the process allocate, too: the least counts
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				start := time.Now()
+				n, err = Parse(tt.body)
+				took = time.Since(start)
+				runtime.ReadMemStats(&after)
+				memory = min(memory, after.TotalAlloc-before.TotalAlloc)
+			}
 			if len(n.Instances) != tt.instances || (err == nil) != (tt.instances > 0) {
 				t.Errorf("%d instances, %v; want %d", len(n.Instances), err, tt.instances)
 			}
-			memory := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%d bytes: %s, %d bytes allocated", len(tt.body), took, memory)
-			// Other goroutines of the process allocate, too.
-			if len(tt.body) > bodyLimit && memory > bodyLimit/16 {
+			if len(tt.body) > bodyLimit && memory > 4096 {
 				t.Errorf("it took %d bytes, and was not to be read", memory)
 			}
 			if memory > 10*size || took > 5*time.Second { // on a busy machine, with the race detector
