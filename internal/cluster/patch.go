@@ -72,12 +72,12 @@ type nodePatch struct {
 	} `json:"spec,omitzero"`
 
 	deadline time.Time // of the intent; zero: none
-	mark     bool      // says that a drain has ended, and all pods have left
+	mark     bool      // says that a drain has ended, and nothing is left to evict
 }
 
 // priority is the patch's priority at the gate. A cordon goes before all other requests, because it is a single request
 // and keeps new pods away. So do the others: who writes to a node holds its lock, and a notice about it cannot be
-// recorded meanwhile. Only the mark of a node whose pods have left can wait: such a notice finds nothing to evict.
+// recorded meanwhile. Only the mark of a node that has nothing left to evict can wait.
 func (p *nodePatch) priority() pace.Priority {
 	if p.mark {
 		return pace.Priority{Deadline: p.deadline, Rank: pace.Conclude}

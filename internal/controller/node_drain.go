@@ -93,7 +93,7 @@ func (c *Controller) run(ctx context.Context, nd *nodeDrain) error {
 	reading := false
 	defer nd.onChange(func() {
 		if isClosed(nd.quit.done) {
-			stop(cmp.Or(nd.quit.why, errUndone))
+			stop(nd.quitReason())
 		}
 		if !reading && nd.hasHooks() {
 			reading = true
@@ -343,6 +343,9 @@ func (nd *nodeDrain) quitFor(reason error) {
 	nd.quit.closeFor(reason)
 	nd.tell()
 }
+
+// quitReason is why the drain was quit. It may be called when quit is closed.
+func (nd *nodeDrain) quitReason() error { return cmp.Or(nd.quit.why, errUndone) }
 
 // current returns the intent, and a channel that is closed when the intent changes.
 func (nd *nodeDrain) current() (intent.Intent, <-chan struct{}) {

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -142,7 +141,7 @@ func (c *Controller) quitIf(
 	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil
 	case isClosed(nd.quit.done): // an undo, for example
-		return cmp.Or(nd.quit.why, errUndone)
+		return nd.quitReason()
 	}
 	nd.quitOn = &carried
 	nd.quitFor(reason)

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -88,6 +89,29 @@ func TestAPodOfAJobIsDisruptedBeforeItIsDeleted(t *testing.T) {
 }
 
 // Whatever becomes of the condition, the pod is deleted in time.
+// A request in flight may end after the loss of the lease, and the deletion of a Job's pod is two requests.
+func TestNoRequestBeginsAfterTheLossOfTheLease(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("job", ownedBy("batch/v1"))
+		ctx, cancel := context.WithCancelCause(s.Context())
+		marked, deleted := false, false
+		s.patchStatus(func(string) error {
+			marked = true
+			cancel(errors.New("the lease is lost"))
+			time.Sleep(900 * time.Millisecond)
+			return nil
+		})
+		s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			deleted = true
+			return false, nil, nil
+		})
+		_, _ = s.drainIn(ctx, Terms{Deadline: s.begin.Add(30 * time.Second), IgnoreBudgets: true}, nil)
+		if !marked || deleted {
+			t.Errorf("it is marked: %t, and its deletion begins: %t", marked, deleted)
+		}
+	})
+}
+
 func TestAPodOfAJobIsDeletedWithoutTheCondition(t *testing.T) {
 	gr := corev1.Resource("pods")
 	for name, tt := range map[string]struct {

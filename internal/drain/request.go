@@ -167,7 +167,8 @@ func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
 		}).Do(ctx).Error()
 }
 
-var errOver = errors.New("the drain has ended: no request begins any more")
+// errOver is returned for a request that would begin after the end of the drain.
+var errOver = errors.New("the drain has ended")
 
 func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
 	if needsDisruption(pod) {

@@ -109,37 +109,26 @@ func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (c
 
 // waiterOf returns who waits with a priority.
 func (g *Gate) waiterOf(p Priority) *waiter {
-	return &waiter{priority: p, tryAcquire: g.tryEnter(p), lane: laneOf(p)}
-}
-
-// laneOf is where a call waits. Those of low priority keep out no others: there may be slots for these. Marks keep out
-// no Events, and Events no marks.
-func laneOf(p Priority) int {
-	switch {
-	case p.Class == Aside:
-		return asideLane
-	case p.isLow():
-		return lowLane
-	}
-	return mainLane
+	return &waiter{priority: p, tryAcquire: g.tryEnter(p), lane: p.lane()}
 }
 
 // tryEnter lets a call of a priority in, if there is room for it.
 func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
+	lane, low := p.lane(), p.isLow()
 	return func(now time.Time) time.Duration {
 		switch {
 		case now.Before(g.closed):
 			return g.closed.Sub(now)
-		case g.inside >= int(g.bound) && !g.above(p.Class), p.isLow() && g.low >= max(1, int(g.bound/8)):
+		case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
-		case p.isLow() && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(laneOf(p))):
-			return g.nextLow(laneOf(p)).Sub(now)
+		case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
+			return g.nextLow(lane).Sub(now)
 		}
 		g.inside++
 		g.classes[p.Class]++
-		if p.isLow() {
+		if low {
 			g.low++
-			g.entered[laneOf(p)] = now
+			g.entered[lane] = now
 		}
 		return 0
 	}
@@ -179,8 +168,7 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 	}
 	if p.isLow() {
 		g.low--
-	}
-	if !p.isLow() {
+	} else {
 		g.usual += (took - g.usual) / 8 // one slow answer of many tells nothing
 		if g.usual > fastAnswer {
 			g.slow = time.Now()

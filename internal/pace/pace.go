@@ -7,6 +7,7 @@ import (
 	"container/heap"
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -40,8 +41,20 @@ type Priority struct {
 	Rank int
 }
 
+// lane is where the call waits. Those of low priority keep out no others: there may be slots for these. Marks keep out
+// no Events, and Events no marks.
+func (p Priority) lane() int {
+	switch {
+	case p.Class == Aside:
+		return asideLane
+	case p.Rank == Conclude:
+		return lowLane
+	}
+	return mainLane
+}
+
 // isLow reports whether the call only records what has already happened.
-func (p Priority) isLow() bool { return p.Class == Aside || p.Rank == Conclude }
+func (p Priority) isLow() bool { return p.lane() != mainLane }
 
 // Same reports whether p and q are equally urgent.
 func (p Priority) Same(q Priority) bool { return p.compare(q) == 0 }
@@ -157,9 +170,9 @@ type waiter struct {
 	place   int // in the heap, which keeps it up to date; -1: not in it any more
 }
 
-// before reports whether w goes before another waiter.
-func (w *waiter) before(other *waiter) bool {
-	return cmp.Or(w.priority.compare(other.priority), cmp.Compare(w.arrival, other.arrival)) < 0
+// compare is negative where w goes before another waiter.
+func (w *waiter) compare(other *waiter) int {
+	return cmp.Or(w.priority.compare(other.priority), cmp.Compare(w.arrival, other.arrival))
 }
 
 // join puts a waiter in the line. The caller holds mu.
@@ -188,15 +201,16 @@ func (l *line) length() (n int) {
 	return n
 }
 
-// order returns the lanes, that with the most urgent waiter first.
-func (l *line) order() (order [lanes]*queue) {
+// firsts returns the first of each lane, the most urgent one first.
+func (l *line) firsts() []*waiter {
+	firsts := make([]*waiter, 0, lanes)
 	for k := range l.lanes {
-		order[k] = &l.lanes[k]
-		for at := k; at > 0 && order[at].goesBefore(order[at-1]); at-- {
-			order[at], order[at-1] = order[at-1], order[at]
+		if len(l.lanes[k]) > 0 {
+			firsts = append(firsts, l.lanes[k][0])
 		}
 	}
-	return order
+	slices.SortFunc(firsts, (*waiter).compare)
+	return firsts
 }
 
 // serve gives the first of the line what it waits for, then the next, until one has to wait. The caller holds mu.
@@ -225,17 +239,13 @@ func (l *line) serve() {
 // mu.
 func (l *line) serveOne() time.Duration {
 	wait := forever
-	for _, q := range l.order() {
-		if len(*q) == 0 {
-			continue
-		}
-		w := (*q)[0]
+	for _, w := range l.firsts() {
 		if w.over != nil && w.over() {
-			heap.Pop(q)
+			heap.Pop(&l.lanes[w.lane])
 			return 0
 		}
 		if wait = min(wait, w.tryAcquire(time.Now())); wait <= 0 {
-			heap.Pop(q)
+			heap.Pop(&l.lanes[w.lane])
 			w.acquired()
 			return 0
 		}
@@ -268,14 +278,9 @@ func (l *line) wait(ctx context.Context, w *waiter) error {
 // queue is a heap of waiters, the most urgent one first.
 type queue []*waiter
 
-// goesBefore reports whether the first of a lane is more urgent than that of another one.
-func (q *queue) goesBefore(other *queue) bool {
-	return len(*q) > 0 && (len(*other) == 0 || (*q)[0].before((*other)[0]))
-}
-
 func (q queue) Len() int { return len(q) }
 
-func (q queue) Less(i, j int) bool { return q[i].before(q[j]) }
+func (q queue) Less(i, j int) bool { return q[i].compare(q[j]) < 0 }
 
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
