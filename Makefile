@@ -3,6 +3,7 @@
 
 PACKAGE  := ./cmd/node-termination-handler
 # What needs a control plane is under e2e; the rest is quick.
+MODULE   := github.com/node-termination-handler/node-termination-handler
 UNIT     := ./cmd/... ./internal/... ./docs
 E2E      := ./e2e/...
 TOOL     := go tool -modfile=hack/tools/go.mod
@@ -22,10 +23,12 @@ BENCH    ?= .
 # What make prometheus has fetched.
 export PATH := $(PATH):$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-termination-handler/prometheus/usr/bin
 
-.PHONY: help build prometheus chromium test unit iac e2e demo playground storm chaos faults lives soak matrix image chart release notes lint fmt generate pictures bench fuzz vuln clean
+MODULES  := iac release karpenter browser
+
+.PHONY: help build prometheus chromium test test-all unit race iac e2e e2e-all scenarios demo playground storm chaos faults lives soak matrix image chart release notes lint lint-hack $(MODULES:%=lint-%) lint-workflows lint-windows fmt generate pictures bench fuzz vuln clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile the program to bin/
 	go build -o bin/ $(PACKAGE)
@@ -36,31 +39,49 @@ prometheus: ## fetch Prometheus, which the tests of alerts and dashboard need
 chromium: ## install Chromium, which the tests of the page need
 	hack/chromium.sh
 
-test: unit iac e2e ## run all tests: unit, stories, fuzz seeds, templates, end to end
+test: unit iac e2e ## run the tests of the gate: unit, stories, fuzz seeds, templates, scenarios; make test-all has the rest
+
+test-all: ## play everything, for hours: the gate, all scenarios, race detector, other Kubernetes, chaos, faults, lives, soak, fuzzing, release
+	@hack/test-all
+
+# The limit is for what hangs, not for what is slow. go vet is a part of make lint.
+GOTEST := go test -vet=off -ldflags='-s -w' -timeout 60m
 
 unit: ## run the tests that need no control plane
-	go test $(RACE) $(UNIT)
+	$(GOTEST) $(UNIT)
+
+race: ## the same with the race detector: a quarter of an hour on 2 cores
+	$(GOTEST) $(RACE) $(UNIT)
 
 # What CloudFormation and IAM say comes from npm. Without it these tests are
 # skipped, but fail where CI is set. Go does not see when files of another module
 # change: hence -count=1.
 iac: ## test the templates in deploy/cloudformation and deploy/terraform
-	cd hack/iac && go test -count=1 -timeout 5m ./...
+	cd hack/iac && $(GOTEST) -count=1 ./...
 
-# The scenarios wait most of the time, so that ten fit on two cores. With more the API
-# server answers after seconds, and nothing ends sooner. They run the binary, which
-# Go's cache of test results does not know of: hence -count=1.
-e2e: ## run the end-to-end tests on a real control plane; KUBERNETES=1.35: on that of this version
-	@echo "compiling Helm and kubectl, unless that was done before: 1 to 3 minutes on 2 cores"
-	@go -C hack/helm tool -n helm >/dev/null
-	@go -C hack/helm tool -n kubectl >/dev/null
+# What takes long or minutes to compile is left to e2e-all: see e2e/tier.
+e2e: SHORT := -short
+e2e: scenarios ## run the end-to-end tests of the gate on a real control plane; KUBERNETES=1.35: on that of this version
+
+e2e-all: ## run all end-to-end tests
 	@echo "compiling the FIPS variant, unless that was done before: 2 to 3 minutes on 2 cores"
 	@CGO_ENABLED=0 GOFIPS140=certified go build -trimpath -o /dev/null $(PACKAGE)
 	@echo "compiling Karpenter, unless that was done before: 2 to 4 minutes on 2 cores"
 	@go -C hack/karpenter build -ldflags '-s -w' -o /dev/null .
 	@go -C hack/browser tool -n browser >/dev/null
-	go test -count=1 -parallel 10 -timeout 30m $(E2E)
-	go -C hack/release test -timeout 20m ./...
+	@$(MAKE) scenarios
+
+# What the tests run is compiled first: a test that waits for a compiler is late. The scenarios of ./e2e wait most of the time,
+# so that ten fit on two cores, if nothing else runs. With more the API server answers after seconds, and nothing ends sooner.
+# They run the binary, which Go's cache of test results does not know of: hence -count=1.
+scenarios:
+	@echo "compiling the program, Helm and kubectl, unless that was done before: 3 to 5 minutes on 2 cores"
+	@go build -o /dev/null $(PACKAGE)
+	@go -C hack/helm tool -n helm >/dev/null
+	@go -C hack/helm tool -n kubectl >/dev/null
+	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
+	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
+	$(GOTEST) $(SHORT) -count=1 -parallel 10 ./e2e
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
 matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md
@@ -116,16 +137,19 @@ faults: ## let every call fail in every way, and print tables
 lives: ## play 10,000 random lives of nodes against the invariants
 	go test ./internal/controller -count=1 -run '^TestLives$$' -lives 10000 -lives-seed 0 -timeout 2h -v | grep -v -e '^=== ' -e '--- PASS'
 
-# The image has a program for Windows too, so that little is compiled twice.
-lint: ## check the code: go vet, a build for Windows, golangci-lint; and the workflows: actionlint
-	go vet ./...
-	CGO_ENABLED=0 GOOS=windows go build -trimpath -o /dev/null $(PACKAGE)
+lint: ## check the code: golangci-lint, which has go vet
 	$(TOOL) golangci-lint run --allow-parallel-runners ./...
-	cd hack/iac && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
-	cd hack/release && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
-	cd hack/karpenter && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
-	cd hack/browser && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
+
+lint-hack: $(MODULES:%=lint-%) lint-workflows ## the same for the modules under hack; and the workflows: actionlint
+
+$(MODULES:%=lint-%): lint-%:
+	cd hack/$* && go tool -modfile=../tools/go.mod golangci-lint run --allow-parallel-runners ./...
+
+lint-workflows:
 	go tool -modfile=hack/tools/actionlint/go.mod actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
+
+lint-windows: ## compile the program for Windows
+	CGO_ENABLED=0 GOOS=windows go build -trimpath -o /dev/null $(PACKAGE)
 
 fmt: ## format the code
 	$(TOOL) golangci-lint fmt ./...

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 // mayReadTheLease gives the DaemonSet the right to read the Lease of the scenario's handler, as the
@@ -63,6 +64,7 @@ func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 }
 
 func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
+	tier.Full(t, "50 s; internal/controller plays it in virtual time")
 	s := newIMDSScenario(t)
 	s.mayReadTheLease()
 	s.pod("kept", s.node.name, app("kept"), stopping(10*time.Second, 3*time.Second))

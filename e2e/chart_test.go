@@ -22,6 +22,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/helm"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -124,6 +125,7 @@ func tainted(taints []corev1.Taint, key string) bool {
 }
 
 func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
+	tier.Full(t, "a minute of Helm; it breaks with the chart only, which e2e/helm renders")
 	for _, tt := range []struct {
 		name, applies string
 		reuses        bool // takes the values of the release, with the defaults of NTH's chart
@@ -193,6 +195,7 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 }
 
 func TestReleasesOfOneNameCanBeInTwoNamespaces(t *testing.T) {
+	tier.Full(t, "40 s of Helm; it breaks with the chart only, which e2e/helm renders")
 	c := newChartScenario(t)
 	c.home(nil)
 	values := []string{"--set=flowSchema.create=true,queueURL=" + c.aws.QueueURL(queueName), "--set=awsRegion=" + region}
@@ -209,6 +212,7 @@ func TestReleasesOfOneNameCanBeInTwoNamespaces(t *testing.T) {
 
 // The ClusterRole that NTH's chart made, which nobody but the user changes.
 func TestWithTheClusterRoleOfNTHTheStartFailsAndListsWhatIsMissing(t *testing.T) {
+	tier.Full(t, "25 s of Helm; TestAStartThatIsInVain has the message")
 	c := newChartScenario(t)
 	c.home(nil)
 	c.serviceAccount("nth")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
 
@@ -53,6 +54,7 @@ func (s *scenario) condition(n node, t corev1.NodeConditionType) corev1.NodeCond
 }
 
 func TestANodeSaysHowFarItsDrainIsAndLosesNobodysCondition(t *testing.T) {
+	tier.Full(t, "75 s; internal/conditions plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	n, other := nodes[0], nodes[1]
@@ -87,6 +89,7 @@ func TestANodeSaysHowFarItsDrainIsAndLosesNobodysCondition(t *testing.T) {
 }
 
 func TestANodeThatIsNotEmptyAtItsDeadlineIsNotDrained(t *testing.T) {
+	tier.Full(t, "a minute; internal/conditions plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("stuck", n.name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/never"} })
@@ -98,6 +101,7 @@ func TestANodeThatIsNotEmptyAtItsDeadlineIsNotDrained(t *testing.T) {
 }
 
 func TestANodeSaysThatMaintenanceIsPlannedUntilItBegins(t *testing.T) {
+	tier.Full(t, "75 s; internal/conditions plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("pod", n.name)
@@ -115,6 +119,7 @@ func TestANodeSaysThatMaintenanceIsPlannedUntilItBegins(t *testing.T) {
 }
 
 func TestNoConditionIsWrittenWhereTheOptionIsOff(t *testing.T) {
+	tier.Full(t, "an option that is off")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("pod", n.name)

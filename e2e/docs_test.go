@@ -23,6 +23,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/helm"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
@@ -97,6 +98,7 @@ const (
 // has to be well. make says what it would do, go compiles what it is to run; the
 // commands of notRun are written down.
 func TestWhatAReaderCanCopyWorks(t *testing.T) {
+	tier.Full(t, "two minutes and a control plane of its own")
 	t.Parallel()
 	own, err := sandbox.Start(t.Context(), sandbox.Options{APIServerFlags: []string{"--enable-admission-plugins=PodNodeSelector"}})
 	if err != nil {

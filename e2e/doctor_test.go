@@ -24,6 +24,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -124,6 +125,7 @@ func rule(name string, sources ...string) awssim.Rule {
 }
 
 func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
+	tier.Full(t, "27 runs of doctor; internal/doctor has each pitfall")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	hook := awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}
@@ -355,6 +357,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 }
 
 func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
+	tier.Full(t, "internal/doctor has the text")
 	s := newScenario(t)
 	status, out, errOut := s.run("", "doctor")
 	if status != 1 {
@@ -441,6 +444,7 @@ func TestSimulateSendsEachKindAndFollowsItToTheEnd(t *testing.T) {
 
 // The next pod of a StatefulSet comes when the last one is gone, and has its name.
 func TestSimulateCountsTheNextPodsOfAStatefulSet(t *testing.T) {
+	tier.Full(t, "30 s; internal/timeline counts them")
 	s := newScenario(t)
 	from := s.nodes(1)[0]
 	labels := map[string]string{"app": "db"}
@@ -468,6 +472,7 @@ func TestSimulateCountsTheNextPodsOfAStatefulSet(t *testing.T) {
 }
 
 func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
+	tier.Full(t, "20 s; internal/eventpattern and internal/awssim match rules")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("pod", n.name)
@@ -488,6 +493,7 @@ func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
 }
 
 func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
+	tier.Full(t, "internal/tool has the refusals")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.must(s.aws.PutInstance(awssim.Instance{ID: s.id(1)}))
@@ -517,6 +523,7 @@ func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
 }
 
 func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
+	tier.Full(t, "internal/rehearsal and internal/tool have it")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 2, grace(30, 0)) // before there is another node that they could go to
@@ -611,6 +618,7 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 
 // The question is asked where stdin stays open, as on a terminal.
 func TestCtrlCEndsTheQuestionOfSimulateAtOnce(t *testing.T) {
+	tier.Full(t, "it is about seconds; cmd has the second Ctrl-C")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
@@ -637,6 +645,7 @@ func TestCtrlCEndsTheQuestionOfSimulateAtOnce(t *testing.T) {
 
 // The options of a handler are those of its Deployment, not those of whoever asks.
 func TestTheToolsGoByTheOptionsOfTheDeployment(t *testing.T) {
+	tier.Full(t, "internal/tool reads the options of a release")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("web", n.name)

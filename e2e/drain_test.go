@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -53,6 +54,7 @@ func TestABudgetThatAllowsNothingKeepsAPodUntilItsGraceHasToBegin(t *testing.T) 
 }
 
 func TestAGraceLongerThanTheNoticeIsCutToWhatIsLeftOfIt(t *testing.T) {
+	tier.Full(t, "the deadline is judged by seconds; internal/drain has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("free", n.name, stopping(10*time.Minute, 4*time.Second))
@@ -81,6 +83,7 @@ func TestAGraceLongerThanTheNoticeIsCutToWhatIsLeftOfIt(t *testing.T) {
 }
 
 func TestTwoBudgetsOnOnePodAreNotHammeredAndTheDeadlineHolds(t *testing.T) {
+	tier.Full(t, "40 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	const grace = 10 * time.Second
@@ -108,6 +111,7 @@ func TestTwoBudgetsOnOnePodAreNotHammeredAndTheDeadlineHolds(t *testing.T) {
 }
 
 func TestATighterDeadlineShortensAGraceThatIsUnderWay(t *testing.T) {
+	tier.Full(t, "the deadline is judged by seconds; internal/drain has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("slow", n.name, stopping(10*time.Minute, 9*time.Minute))
@@ -195,6 +199,7 @@ func TestPodsOfDaemonSetsAndMirrorPodsStayAndAreNotWaitedFor(t *testing.T) {
 }
 
 func TestPodsWithAnEmptyDirStayWhereLocalDataIsNotToBeDeleted(t *testing.T) {
+	tier.Full(t, "internal/drain has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("scratch", n.name, emptyDir)
@@ -211,6 +216,7 @@ func TestPodsWithAnEmptyDirStayWhereLocalDataIsNotToBeDeleted(t *testing.T) {
 }
 
 func TestPodsOfDaemonSetsThatAreNotIgnoredKeepNoOtherPodOnTheNode(t *testing.T) {
+	tier.Full(t, "internal/drain has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	agent := s.daemonSet("agent")[0]
@@ -224,6 +230,7 @@ func TestPodsOfDaemonSetsThatAreNotIgnoredKeepNoOtherPodOnTheNode(t *testing.T) 
 }
 
 func TestTheOptionReplacesThePodsOwnGrace(t *testing.T) {
+	tier.Full(t, "internal/drain has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("plain", n.name, stopping(time.Minute, time.Minute))
@@ -239,6 +246,7 @@ func TestTheOptionReplacesThePodsOwnGrace(t *testing.T) {
 }
 
 func TestSystemCriticalPodsGoLast(t *testing.T) {
+	tier.Full(t, "internal/drain plays the turns in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("critical", n.name, func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" })
@@ -304,6 +312,7 @@ func TestAnAttachedVolumeHoldsBackTheEnd(t *testing.T) {
 }
 
 func TestAnAttachedVolumeIsWaitedForUntilTheDeadlineAtMost(t *testing.T) {
+	tier.Full(t, "20 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.attach("data", n)
@@ -316,6 +325,7 @@ func TestAnAttachedVolumeIsWaitedForUntilTheDeadlineAtMost(t *testing.T) {
 }
 
 func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
+	tier.Full(t, "internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.claim("log")
@@ -336,6 +346,7 @@ func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
 }
 
 func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.T) {
+	tier.Full(t, "20 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	taint := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "node-termination-handler", Effect: corev1.TaintEffectNoExecute}
@@ -367,6 +378,7 @@ func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.
 }
 
 func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
+	tier.Full(t, "25 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(3)
 	for _, n := range nodes {
@@ -390,6 +402,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 }
 
 func TestADrainThatABudgetBlocksDoesNotKeepItsWorkerForEver(t *testing.T) {
+	tier.Full(t, "internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.pod("kept", nodes[0].name, app("kept"))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -18,6 +19,7 @@ func allowTopic(arn string) string {
 // topic fill both queues, as deploy/cloudformation/fan-out.yaml makes them. Each cluster drains its
 // own node and deletes what is about the other's.
 func TestClustersBehindOneTopicDrainEachItsOwnNode(t *testing.T) {
+	tier.Full(t, "40 s and a control plane of its own")
 	t.Parallel()
 	elsewhere, err := sandbox.Start(t.Context(), sandbox.Options{})
 	if err != nil {

@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // The variant differs in its cryptography alone: what it needs for the API server, for
 // AWS and for its Lease has to be among what FIPS 140-3 allows.
 func TestTheFIPSVariantCompletesAHookAfterItsDrain(t *testing.T) {
+	tier.Full(t, "it compiles everything again")
 	s := newScenario(t)
 	path := filepath.Join(s.TempDir(), release.Name)
-	// As hack/release builds it; make e2e has compiled it before.
+	// As hack/release builds it; make e2e-all has compiled it before.
 	build := exec.CommandContext(s.ctx, "go", "build", "-trimpath", "-o", path, "../cmd/"+release.Name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFIPS140=certified")
 	if text, err := build.CombinedOutput(); err != nil {

@@ -76,12 +76,8 @@ func prepare(m *testing.M) error {
 		return err
 	}
 	// The test program exits with what Run returned.
-	if m.Run() == 0 {
-		err = checkRefusals(shared)
-		if wholeSuite() {
-			err = errors.Join(err, checkPrivileges(shared))
-		}
-	}
+	passed := m.Run() == 0
+	err = errors.Join(checkRefusals(shared), checkPrivileges(shared, passed && wholeSuite()))
 	return errors.Join(err, shared.Stop())
 }
 

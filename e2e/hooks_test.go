@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -30,6 +31,7 @@ func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) 
 }
 
 func TestWithoutHeartbeatsPodsAreForcedInTimeForTheHook(t *testing.T) {
+	tier.Full(t, "30 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 25*time.Second, n)
@@ -60,6 +62,7 @@ func TestWithoutHeartbeatsPodsAreForcedInTimeForTheHook(t *testing.T) {
 }
 
 func TestTheCompletionWaitsForItsDelayWhichSurvivesItsLeader(t *testing.T) {
+	tier.Full(t, "30 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 10*time.Minute, n)
@@ -118,6 +121,7 @@ func TestACompletionThatFailsIsTriedUntilItWorks(t *testing.T) {
 }
 
 func TestAHookIsCompletedAfterItsDrainWithTheRoleOfNTH(t *testing.T) {
+	tier.Full(t, "40 s; internal/asg has the answers of that role")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, time.Minute, n)
@@ -142,6 +146,7 @@ func TestAHookIsCompletedAfterItsDrainWithTheRoleOfNTH(t *testing.T) {
 }
 
 func TestAHookWhoseEventNeverArrivedIsCompletedAfterItsDrain(t *testing.T) {
+	tier.Full(t, "a sweep takes a minute; internal/sweep plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 10*time.Minute, n)
@@ -188,6 +193,7 @@ func TestALaunchHookIsCompletedWhenItsNodeIsReadyAndNotBefore(t *testing.T) {
 }
 
 func TestALaunchHookOfAnInstanceThatEC2DoesNotShowYetWaitsForItsNode(t *testing.T) {
+	tier.Full(t, "20 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := node{s.name + "-a", s.id(0)}
 	s.leader()

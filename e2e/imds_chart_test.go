@@ -15,12 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // Values that people use in NTH's IMDS mode, installed as they stand. The pod of the DaemonSet becomes
 // a process with its environment and its token.
 func TestTheDaemonSetOfTheChartDrainsItsNodeWithTheValuesThatPeopleHave(t *testing.T) {
+	tier.Full(t, "four releases of Helm; e2e/helm renders the chart")
 	for _, tt := range []struct {
 		file   string
 		labels map[string]string // of the node, beside that of the scenario

@@ -21,6 +21,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -143,6 +144,7 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 
 // Whose intents another process carries out is told by the node alone.
 func TestOnTheNodeAnUnfinishedDrainOfAnotherNodeIsLeftAlone(t *testing.T) {
+	tier.Full(t, "internal/app plays it in virtual time")
 	s := newIMDSScenario(t)
 	s.pod("pod", s.other.name)
 	const text = `{"v":1,"queue":"imds","notices":[{"kind":"RebalanceRecommendation","ids":["r"],"time":"2026-01-01T00:00:00Z"}],"cordonedAt":"2026-01-01T00:00:00Z"}`
@@ -167,6 +169,7 @@ func TestOnTheNodeARecommendationCordonsAndAWarningDrains(t *testing.T) {
 }
 
 func TestOnTheNodeTheEndOfAScheduledChangeUncordonsIt(t *testing.T) {
+	tier.Full(t, "internal/app plays it in virtual time")
 	s := newIMDSScenario(t)
 	s.pod("pod", s.node.name)
 	h := s.start()
@@ -198,6 +201,7 @@ func TestOnTheNodeARestartGoesOn(t *testing.T) {
 }
 
 func TestOnTheNodeMetadataThatFailsForAWhileLosesNothing(t *testing.T) {
+	tier.Full(t, "20 s; internal/app plays each way to fail in virtual time")
 	for name, fault := range map[string]awssim.MetadataFault{
 		"401": {Status: http.StatusUnauthorized}, "slow": {Delay: 3 * time.Second}, "gone": {Reset: true},
 	} {
@@ -234,6 +238,7 @@ func (s *scenario) blockAll(app string) error {
 // One pod asks the API server for nothing at rest, so a thousand do not either. The pages of the binary
 // count: it is the release's.
 func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
+	tier.Full(t, "a minute, and it compiles the released program")
 	s := newIMDSScenario(t)
 	s.deployment("web", 4)
 	released := filepath.Join(t.TempDir(), release.Name)

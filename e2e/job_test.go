@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 )
 
@@ -45,6 +46,7 @@ func (s *scenario) job(name string) corev1.Pod {
 
 // The instance stops already, so the pod of the Job is deleted and not evicted.
 func TestAForcedPodDoesNotCountAgainstTheBackoffLimitOfItsJob(t *testing.T) {
+	tier.Full(t, "20 s; internal/drain has the order")
 	s := newScenario(t)
 	s.leader()
 	n := s.nodes(1)[0]

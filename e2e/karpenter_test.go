@@ -21,6 +21,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/karpenter"
 )
@@ -148,6 +149,7 @@ func (k *karpenterScenario) deletionsByKarpenter(pod string) []sandbox.AuditEven
 func until(deadline time.Time) time.Time { return deadline.Add(-7 * time.Second) }
 
 func TestKarpenterDrainsItsOwnNodeAndBringsTheReplacementFirst(t *testing.T) {
+	tier.Full(t, "Karpenter, two minutes and a control plane of its own")
 	k := newKarpenterScenario(t)
 	h := k.runPod()
 	h.awaitLead()
@@ -210,6 +212,7 @@ func TestKarpenterDrainsItsOwnNodeAndBringsTheReplacementFirst(t *testing.T) {
 }
 
 func TestTheHandlerDrainsTheNodeWhereKarpenterDoesNot(t *testing.T) {
+	tier.Full(t, "Karpenter, three minutes and a control plane of its own")
 	k := newKarpenterScenario(t)
 	h := k.runPod()
 	h.awaitLead()

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -93,6 +94,7 @@ func TestABlockThatExpiresDrainsAllItsNodesAndNoOther(t *testing.T) {
 }
 
 func TestABlockLosesNoNodeWhenItsLeaderIsKilledInTheMiddle(t *testing.T) {
+	tier.Full(t, "25 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(5)
 	s.deployment("web", 10, grace(30, 5*time.Second))
@@ -113,6 +115,7 @@ func TestABlockLosesNoNodeWhenItsLeaderIsKilledInTheMiddle(t *testing.T) {
 }
 
 func TestAReplayOfACustomBusDrainsNothing(t *testing.T) {
+	tier.Full(t, "internal/notice and internal/controller have it")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("one", n.name)
@@ -256,6 +259,7 @@ func TestTheEndOfAScheduledChangeUndoesWhatWeDidAndNothingElse(t *testing.T) {
 }
 
 func TestTheEndOfAScheduledChangeStopsADrainThatABudgetBlocks(t *testing.T) {
+	tier.Full(t, "20 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 2)
@@ -286,6 +290,7 @@ func TestTheEndOfAScheduledChangeStopsADrainThatABudgetBlocks(t *testing.T) {
 }
 
 func TestAScheduledChangeWhoseEndCameFirstDoesNothing(t *testing.T) {
+	tier.Full(t, "internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("one", n.name)

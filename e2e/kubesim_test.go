@@ -28,10 +28,12 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/kubesim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 // The measurements of large storms stand on a simulated API server.
 func TestTheSimulatedAPIServerAnswersAsTheRealOne(t *testing.T) {
+	tier.Full(t, "only storms stand on it")
 	t.Parallel()
 	if version := os.Getenv(sandbox.Variable); version != "" {
 		t.Skipf("the simulated one is not of Kubernetes %s", version)

@@ -17,6 +17,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -69,6 +70,7 @@ func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 
 // The API server takes half a second for each answer, to both replicas. Nobody loses the lease by that alone.
 func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
+	tier.Full(t, "45 s; internal/lease plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	slow := func(*handler) proxy.Hooks {
@@ -100,6 +102,7 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 }
 
 func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGap(t *testing.T) {
+	tier.Full(t, "a minute and 50 nodes; TestTheOtherReplicaFinishes has two")
 	s := newScenario(t)
 	nodes := s.crowd(50, func(n node) []*corev1.Pod {
 		return []*corev1.Pod{
@@ -136,6 +139,7 @@ func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGa
 }
 
 func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
+	tier.Full(t, "two minutes; TestARestartGoesOn has a short one")
 	s := newScenario(t)
 	nodes := s.nodes(3)
 	s.hook(awssim.Terminating, 3*time.Minute, nodes[0])
@@ -227,6 +231,7 @@ func TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken(t *tes
 }
 
 func TestALeaderThatIsCutOffFromSQSFinishesItsDrainsAndTheOtherTheirMessages(t *testing.T) {
+	tier.Full(t, "45 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(3)
 	s.hook(awssim.Terminating, time.Minute, nodes[0])
@@ -270,6 +275,7 @@ func TestALeaderThatIsCutOffFromSQSFinishesItsDrainsAndTheOtherTheirMessages(t *
 }
 
 func TestANewVersionRollsOutUnderLoad(t *testing.T) {
+	tier.Full(t, "a minute and 16 nodes under load")
 	s := newScenario(t)
 	const each = 4
 	nodes := s.crowd(4*each, func(n node) []*corev1.Pod {
@@ -364,6 +370,7 @@ func TestTheNextLeaderResumes500NodesInUnderFiveSeconds(t *testing.T) {
 }
 
 func TestASingleReplicaNeedsNoLease(t *testing.T) {
+	tier.Full(t, "an option")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("plain", n.name)
@@ -438,6 +445,7 @@ func TestTheLeadersOwnPodGoesLastAndTheOtherReplicaFinishesItsNode(t *testing.T)
 }
 
 func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) {
+	tier.Full(t, "45 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.pod("nth-a", nodes[0].name, stopping(5*time.Second, 0))

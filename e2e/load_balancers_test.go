@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -329,6 +330,7 @@ func drainBehind(
 }
 
 func TestNoConnectionIsCutWhereTheDeadlineAllowsIt(t *testing.T) {
+	tier.Full(t, "a minute, 50 nodes and 60 clients; internal/loadbalancer plays it in virtual time")
 	s := newScenario(t)
 	pods := func(n node) []*corev1.Pod { return []*corev1.Pod{s.newPod("web-"+n.name, n.name)} }
 	made, failed := drainBehind(s, 50, deregistration(t), pods, func() {})
@@ -343,6 +345,7 @@ func TestNoConnectionIsCutWhereTheDeadlineAllowsIt(t *testing.T) {
 
 // It is the wait that keeps the connections: without the permission there is none, and the label alone does not help.
 func TestConnectionsAreCutWhereNobodyMayWaitForLoadBalancers(t *testing.T) {
+	tier.Full(t, "80 s; it proves the test above")
 	s := newScenario(t)
 	none := func(node) []*corev1.Pod { return nil } // the machines end as soon as they are excluded
 	delay := 3 * deregistration(t)                  // a drain takes 5 s, and longer on a slow machine: connections have to outlive it

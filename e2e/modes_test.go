@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
@@ -126,6 +127,7 @@ func TestANodeGetsTheTaintOfEachKindOfNotice(t *testing.T) {
 }
 
 func TestTheTaintHasTheEffectThatIsAskedFor(t *testing.T) {
+	tier.Full(t, "internal/cluster has the patches")
 	t.Parallel()
 	for _, effect := range []string{"PreferNoSchedule", "NoExecute"} {
 		t.Run(effect, func(t *testing.T) {
@@ -140,6 +142,7 @@ func TestTheTaintHasTheEffectThatIsAskedFor(t *testing.T) {
 }
 
 func TestTheClusterNameTellsWhoseAnInstanceWithoutANodeIs(t *testing.T) {
+	tier.Full(t, "internal/decision has the table")
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	other := s.id(1)

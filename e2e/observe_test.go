@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/unscheduled"
@@ -83,6 +84,7 @@ func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
 
 // The API server's own words name the budget.
 func TestWhatBlocksADrainIsNamedInEventsAndInTheLog(t *testing.T) {
+	tier.Full(t, "75 s; internal/drain and internal/telemetry have it")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("db", 2)
@@ -155,6 +157,7 @@ func TestTheWebhookIsCalledOnceWithWhatNTHSays(t *testing.T) {
 }
 
 func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
+	tier.Full(t, "20 s; internal/webhook has it")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.pod("leaves", nodes[0].name)
@@ -187,6 +190,7 @@ func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
 // under it: whoever listens to log, Events, labels, metrics or webhook hears of both, by
 // name, and of neither that its node was drained.
 func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
+	tier.Full(t, "a minute; internal/controller plays each outcome in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} }
@@ -279,6 +283,7 @@ func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
 }
 
 func TestAWebhookThatHangsDelaysNoDrainAndIsCalledAgainWhenItIsBack(t *testing.T) {
+	tier.Full(t, "internal/webhook plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.deployment("web", 2)
@@ -306,6 +311,7 @@ func TestAWebhookThatHangsDelaysNoDrainAndIsCalledAgainWhenItIsBack(t *testing.T
 }
 
 func TestADryRunIsToldToNobody(t *testing.T) {
+	tier.Full(t, "TestADryRunWritesNothing has the rest")
 	s := newScenario(t)
 	nodes := s.nodes(1)
 	hook := s.webhook(nil)
@@ -322,6 +328,7 @@ func TestADryRunIsToldToNobody(t *testing.T) {
 
 // The cluster has no other node.
 func TestPodsThatFindNoOtherNodeAreToldOf(t *testing.T) {
+	tier.Full(t, "45 s; internal/unscheduled plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 2)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -35,6 +36,7 @@ func (s *scenario) foreign(ours node) []string {
 }
 
 func TestMessagesOfForeignInstancesAreDeletedWhereThatIsWanted(t *testing.T) {
+	tier.Full(t, "internal/decision has the table")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("one", n.name)
@@ -105,6 +107,7 @@ func TestWithoutTheTagCheckNodesAreDrainedWithoutACallToEC2(t *testing.T) {
 }
 
 func TestThreePermissionsOfSQSAreEnoughWithoutTagCheckAndHooks(t *testing.T) {
+	tier.Full(t, "20 s; an option")
 	s := newScenario(t)
 	n, late := s.nodes(1)[0], node{name: s.name + "-late", instance: s.id(1)}
 	s.pod("one", n.name)
@@ -135,6 +138,7 @@ func TestThreePermissionsOfSQSAreEnoughWithoutTagCheckAndHooks(t *testing.T) {
 }
 
 func TestANodeWithoutAProviderIDIsFoundByThePrivateDNSNameOfItsInstance(t *testing.T) {
+	tier.Full(t, "internal/cluster has the index")
 	s := newScenario(t)
 	other := s.nodes(1)[0]
 	n := node{name: fmt.Sprintf("ip-10-0-0-%d.ec2.internal", s.number), instance: s.id(8)}
@@ -173,6 +177,7 @@ func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands
 }
 
 func TestHeartbeatsHoldATerminationWhoseNodeIsNotThereYet(t *testing.T) {
+	tier.Full(t, "40 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed}))

@@ -13,9 +13,10 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/browser"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
-// chromium is the browser. Without it the test is skipped, unless REQUIRE_CHROMIUM is set, as .ci/run does.
+// chromium is the browser. Without it the test is skipped, unless REQUIRE_CHROMIUM is set, as make test-all does.
 func chromium(t *testing.T) *browser.Browser {
 	t.Helper()
 	b, err := browser.New(t.Context(), "..")
@@ -31,6 +32,7 @@ func chromium(t *testing.T) *browser.Browser {
 // A storm hits a cluster that has quieter drains already: some drains have ended, some in time and some not, and
 // others wait for what drains wait for.
 func TestAStormIsSeenOnThePage(t *testing.T) {
+	tier.Full(t, "Chromium and 30 nodes")
 	b := chromium(t)
 	s := newScenario(t)
 	const quick, late, slow, guarded, advised, planned = 12, 2, 8, 4, 2, 2

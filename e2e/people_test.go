@@ -21,6 +21,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -122,6 +123,7 @@ func (p *person) requests() (all []string) {
 // TestPeopleSeeWhatIsInProgressThroughTheAPIServer plays the whole way: the person's rights, the Lease, the proxy of
 // the API server, the address of the pod, the port that the Lease names, and the leader.
 func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
+	tier.Full(t, "45 s and a control plane of its own")
 	t.Parallel()
 	egress, err := sandbox.NewEgress(t.Context())
 	if err != nil {

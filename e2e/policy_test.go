@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -108,6 +109,7 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 }
 
 func TestWhatWaitsForItsRuleStandsOnTheNode(t *testing.T) {
+	tier.Full(t, "30 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)
@@ -147,6 +149,7 @@ func (s *scenario) untouchedButWaiting(n node) {
 }
 
 func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
+	tier.Full(t, "50 s; internal/drain plays the turns in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	with := func(key, value string, grace int64) func(*corev1.Pod) {
@@ -206,6 +209,7 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 }
 
 func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
+	tier.Full(t, "internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)
@@ -222,6 +226,7 @@ func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
 }
 
 func TestExplainNamesTheRuleThatDecides(t *testing.T) {
+	tier.Full(t, "internal/tool has it")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -24,6 +25,7 @@ func (s *scenario) listed(n node, instance awssim.StatusCheck, events ...awssim.
 }
 
 func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing.T) {
+	tier.Full(t, "80 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.deployment("web", 4, grace(30, 2*time.Second))
@@ -58,6 +60,7 @@ func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing
 }
 
 func TestAnImpairedInstanceGetsAnEventAndIsDrainedOnlyIfThatIsAskedFor(t *testing.T) {
+	tier.Full(t, "45 s; internal/status plays it in virtual time")
 	t.Parallel()
 	broken := awssim.StatusCheck{Status: "impaired", ImpairedSince: time.Now().Add(-10 * time.Minute)}
 	tell := func(t *testing.T, args ...string) (*scenario, node) {
@@ -89,6 +92,7 @@ func TestAnImpairedInstanceGetsAnEventAndIsDrainedOnlyIfThatIsAskedFor(t *testin
 }
 
 func TestWithoutThePermissionToAskForStatusesAllElseWorks(t *testing.T) {
+	tier.Full(t, "40 s; internal/status has the refusal")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.must(s.aws.SetFault(awssim.Fault{ID: "status", Service: "ec2", Action: "DescribeInstanceStatus", Status: http.StatusForbidden, Code: "UnauthorizedOperation"}))

@@ -20,12 +20,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // A drain that cannot end in time, beside two that can, as the person on call
 // sees them: by the alerts, and on the dashboard.
 func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testing.T) {
+	tier.Full(t, "Prometheus and a minute; internal/telemetry reads rules and panels")
 	program := prometheusProgram(t)
 	s := newScenario(t)
 	nodes := s.nodes(5)
@@ -157,7 +159,7 @@ func (s *scenario) fillDashboard(p *prometheusServer, begin time.Time) {
 }
 
 // prometheusProgram is the path of Prometheus. Without it the test is skipped,
-// unless REQUIRE_PROMETHEUS is set, as .ci/run does.
+// unless REQUIRE_PROMETHEUS is set, as make test-all does.
 func prometheusProgram(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("prometheus")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -75,6 +76,7 @@ func TestARebalancedNodeGetsAReplacementFirst(t *testing.T) {
 }
 
 func TestAGroupWithAMaintenancePolicyReplacesTheInstanceOfANode(t *testing.T) {
+	tier.Full(t, "30 s; internal/controller plays it in virtual time")
 	s, n := replaceable(t, awssim.Group{Maintenance: awssim.Maintenance{MinHealthy: 100, MaxHealthy: 110}})
 	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: time.Minute}))
 	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "ready", Transition: awssim.Launching, HeartbeatTimeout: time.Minute}))
@@ -88,6 +90,7 @@ func TestAGroupWithAMaintenancePolicyReplacesTheInstanceOfANode(t *testing.T) {
 }
 
 func TestWithoutCapacityForAReplacementTheNodeIsDrained(t *testing.T) {
+	tier.Full(t, "internal/controller plays it in virtual time")
 	s, n := replaceable(t, awssim.Group{LaunchError: "InsufficientInstanceCapacity"})
 	file := s.policy("nodes:", aReplacementFirst)
 	h := s.leader("--policy-file="+file.path, "--emit-kubernetes-events=true")

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
@@ -164,6 +165,7 @@ func documented(s *scenario) *regexp.Regexp {
 }
 
 func TestAQueueThatEatsOfTheNoticeIsAWarning(t *testing.T) {
+	tier.Full(t, "internal/app has the warning")
 	for name, test := range map[string]struct {
 		queue awssim.Queue
 		want  string

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
@@ -112,6 +113,7 @@ func TestTheStatusNamesWhatKeepsPods(t *testing.T) {
 }
 
 func TestTheStatusNamesWhatTheEndOfADrainWaitsFor(t *testing.T) {
+	tier.Full(t, "20 s; internal/controller has each wait")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.hook(awssim.Terminating, 10*time.Minute, nodes[0])
@@ -130,6 +132,7 @@ func TestTheStatusNamesWhatTheEndOfADrainWaitsFor(t *testing.T) {
 }
 
 func TestTheStatusNamesTheLimitOfARule(t *testing.T) {
+	tier.Full(t, "20 s; internal/controller has it")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	for _, n := range nodes {
@@ -145,6 +148,7 @@ func TestTheStatusNamesTheLimitOfARule(t *testing.T) {
 
 // Evictions that hang take all places at the gate.
 func TestTheStatusNamesTheGate(t *testing.T) {
+	tier.Full(t, "40 s and 128 pods")
 	s := newScenario(t)
 	nodes := s.crowd(8, func(n node) (pods []*corev1.Pod) {
 		for k := range 16 {
@@ -178,6 +182,7 @@ func TestTheStatusNamesTheGate(t *testing.T) {
 
 // The next leader knows what the nodes carry, and says what it cannot know.
 func TestTheHistoryOutlivesItsLeaderAsFarAsNodesCarryIt(t *testing.T) {
+	tier.Full(t, "40 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.pod("plain", nodes[0].name)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/surge"
 )
@@ -56,6 +57,7 @@ func (c *chartScenario) rollouts(deployment string) int {
 }
 
 func TestTheReplacementOfASingletonIsReadyBeforeItLeaves(t *testing.T) {
+	tier.Full(t, "100 s with Helm; internal/surge plays it in virtual time")
 	c := newSurgeScenario(t)
 	first := c.runPod()
 	first.awaitLead()
@@ -122,6 +124,7 @@ func TestTheReplacementOfASingletonIsReadyBeforeItLeaves(t *testing.T) {
 }
 
 func TestATokenOfTheHandlerBeginsRolloutsAlone(t *testing.T) {
+	tier.Full(t, "30 s with Helm; an option")
 	c := newSurgeScenario(t)
 	otherRights.Store(c.name, true)
 	otherRights.Store(c.namespace, true)

@@ -15,9 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 func TestANoticeIsOneTraceInACollector(t *testing.T) {
+	tier.Full(t, "internal/trace and internal/telemetry have it")
 	s := newScenario(t)
 	nodes := s.nodes(3)
 	s.deployment("web", 3)
@@ -81,6 +84,7 @@ func TestANoticeIsOneTraceInACollector(t *testing.T) {
 }
 
 func TestACollectorThatHangsDelaysNothing(t *testing.T) {
+	tier.Full(t, "internal/telemetry has it")
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.deployment("web", 2)

@@ -9,12 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // In a cluster of its own: all its nodes count.
 func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) {
+	tier.Full(t, "70 s and a control plane of its own; internal/controller plays it in virtual time")
 	t.Parallel()
 	own, err := sandbox.Start(t.Context(), sandbox.Options{})
 	if err != nil {

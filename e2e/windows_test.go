@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
 
@@ -32,6 +33,7 @@ func hostProcess(spec *corev1.PodSpec) {
 
 // The handler runs on Linux, and talks to the API server alone.
 func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
+	tier.Full(t, "30 s; internal/drain has the table")
 	s := newScenario(t)
 	var nodes []node
 	for k, name := range []string{"win-1", "win-2"} {
@@ -90,6 +92,7 @@ func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
 
 // A pod with a longer grace period gets what time the machine has, on Windows too.
 func TestAGraceOnWindowsIsCutToWhatIsLeftOfTheNotice(t *testing.T) {
+	tier.Full(t, "45 s; internal/drain has the table")
 	s := newScenario(t)
 	n := node{s.name + "-win", s.id(0)}
 	s.must(s.addWindows(n))
@@ -123,6 +126,7 @@ func (s *scenario) addWindows(n node) error {
 // No kubelet of Windows is here: the API server, its controllers and the scheduler take the pods, and KWOK says that
 // they run.
 func TestTheChartPutsAPodOnEachNodeWithWindows(t *testing.T) {
+	tier.Full(t, "30 s of Helm; e2e/helm renders the chart")
 	c := newChartScenario(t)
 	c.namespaceEnforces("privileged")
 	c.home(nil)

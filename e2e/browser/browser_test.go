@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/browser"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
@@ -39,7 +40,7 @@ func serve(t *testing.T, s source) string {
 	return server.URL + "/"
 }
 
-// chromium is the browser. Without it the test is skipped, unless REQUIRE_CHROMIUM is set, as .ci/run does.
+// chromium is the browser. Without it the test is skipped, unless REQUIRE_CHROMIUM is set, as make test-all does.
 func chromium(t *testing.T) *browser.Browser {
 	t.Helper()
 	t.Parallel()
@@ -71,6 +72,7 @@ var pictures = flag.String("pictures", "", "an existing directory for pictures o
 var now = time.Date(2026, 11, 20, 3, 12, 45, 0, time.UTC)
 
 func TestAStormIsSeenHeardAndReachedByKeyboard(t *testing.T) {
+	tier.Full(t, "Chromium")
 	o, h := sample.Storm(now, 60, 500)
 	seen := look(t, browser.Look{
 		URL: serve(t, source{o: o, h: h}), Refresh: true, Pictures: *pictures, At: "#blocks",
@@ -105,6 +107,7 @@ func TestAStormIsSeenHeardAndReachedByKeyboard(t *testing.T) {
 }
 
 func TestHostileNamesDoNothingInABrowser(t *testing.T) {
+	tier.Full(t, "Chromium")
 	o, h := sample.Hostile(now)
 	seen := look(t, browser.Look{
 		URL: serve(t, source{o: o, h: h}), Refresh: true,
@@ -116,6 +119,7 @@ func TestHostileNamesDoNothingInABrowser(t *testing.T) {
 }
 
 func TestAnEmptyPageIsAPage(t *testing.T) {
+	tier.Full(t, "Chromium")
 	seen := look(t, browser.Look{URL: serve(t, source{o: overview.Overview{At: now, Source: overview.Leader, Leader: "handler-0"}})})
 	if seen.LiveRegion != "No node is being drained." {
 		t.Errorf("it says %q", seen.LiveRegion)
@@ -123,6 +127,7 @@ func TestAnEmptyPageIsAPage(t *testing.T) {
 }
 
 func TestAReplicaThatStandsByHasAPageToo(t *testing.T) {
+	tier.Full(t, "Chromium")
 	seen := look(t, browser.Look{URL: serve(t, source{err: page.Standby{Leader: "handler-1"}}), Refresh: true})
 	if seen.Status != http.StatusServiceUnavailable || !seen.Refreshed || seen.LiveRegion != "This replica stands by." {
 		t.Errorf("status %d, refreshed: %t, it says %q", seen.Status, seen.Refreshed, seen.LiveRegion)
@@ -130,6 +135,7 @@ func TestAReplicaThatStandsByHasAPageToo(t *testing.T) {
 }
 
 func TestAFileIsAPage(t *testing.T) {
+	tier.Full(t, "Chromium")
 	o, h := sample.Storm(now, 20, 20)
 	var b bytes.Buffer
 	if err := page.Render(&b, o, h, page.Options{}); err != nil {
@@ -147,6 +153,7 @@ func TestAFileIsAPage(t *testing.T) {
 
 // What would be wrong is found: a page of mistakes has all of them.
 func TestAPageOfMistakesHasAllOfThem(t *testing.T) {
+	tier.Full(t, "Chromium")
 	elsewhere := httptest.NewServer(http.NotFoundHandler())
 	defer elsewhere.Close()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

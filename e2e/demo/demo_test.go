@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 // asDemo is the variable that makes the test binary the demo.
@@ -116,6 +118,7 @@ func handler(t *testing.T) string {
 }
 
 func TestTheDemoTellsTheWholeStory(t *testing.T) {
+	tier.Full(t, "make demo plays it in the gate")
 	p := command(t, "-handler", handler(t))
 	if status := p.run(); status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &p.out, &p.errOut)
@@ -161,6 +164,7 @@ func TestTheDemoTellsTheWholeStory(t *testing.T) {
 }
 
 func TestTheDemoFailsWhenNodesAreNotCordoned(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	path := filepath.Join(t.TempDir(), "dry-run")
 	// It sends the notice as it should.
 	script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *\" simulate \"*) exec %[1]q \"$@\" ;; esac\nexec %[1]q --dry-run \"$@\"\n", handler(t))
@@ -183,6 +187,7 @@ func TestTheDemoFailsWhenNodesAreNotCordoned(t *testing.T) {
 }
 
 func TestTheDemoFailsWhenTheControllerDoesNotRun(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	p := command(t, "-handler", "false")
 	if status := p.run(); status != 1 {
 		t.Errorf("status %d, want 1\n%s", status, &p.out)
@@ -194,6 +199,7 @@ func TestTheDemoFailsWhenTheControllerDoesNotRun(t *testing.T) {
 }
 
 func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	p := command(t, "-handler", handler(t))
 	read, write := io.Pipe()
 	p.Stdout = write
@@ -220,6 +226,7 @@ func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
 }
 
 func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	variables := filepath.Join(t.TempDir(), "playground.env")
 	p := command(t, "-handler", handler(t), "-playground", variables)
 	read, write := io.Pipe()

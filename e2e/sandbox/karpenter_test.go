@@ -10,9 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 func TestKarpenterMakesANodeForAPodThatFindsNoRoom(t *testing.T) {
+	tier.Full(t, "Karpenter, which takes minutes to compile")
 	c := startCluster(t)
 	path, err := BuildKarpenter(t.Context(), os.Stderr)
 	if err != nil {

@@ -25,9 +25,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 func TestTheServerAndItsNodesHaveTheVersionThatWasChosen(t *testing.T) {
+	tier.Full(t, "a control plane of its own; make matrix plays it")
 	versions, err := Versions()
 	if err != nil {
 		t.Fatal(err)
@@ -350,6 +353,7 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 }
 
 func TestTwoClustersStartAtTheSameTime(t *testing.T) {
+	tier.Full(t, "two control planes")
 	var starting sync.WaitGroup
 	clusters := make([]*Cluster, 2)
 	for i := range clusters {
@@ -379,6 +383,7 @@ func TestTwoClustersStartAtTheSameTime(t *testing.T) {
 }
 
 func TestAComponentThatDoesNotComeUpIsNamedWithItsLogAndNothingIsLeft(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	temp, err := os.MkdirTemp("", "short-") // t.TempDir has a name too long for sockets
 	if err != nil {
 		t.Fatal(err)
@@ -397,6 +402,7 @@ func TestAComponentThatDoesNotComeUpIsNamedWithItsLogAndNothingIsLeft(t *testing
 // TestNoComponentOutlivesAKilledProgram runs this test binary again as the
 // program that is killed.
 func TestNoComponentOutlivesAKilledProgram(t *testing.T) {
+	tier.Full(t, "a control plane of its own")
 	if os.Getenv("SANDBOX_TEST_VICTIM") != "" {
 		c, err := Start(t.Context(), Options{Out: os.Stderr})
 		if err != nil {

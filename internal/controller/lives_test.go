@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	lives       = flag.Int("lives", 200, "how many histories of nodes to play")
+	lives       = flag.Int("lives", 20, "how many histories of nodes to play, besides those that have found something")
 	livesShrink = flag.Int("lives-shrink", 2, "how many histories to shrink of those that violate the same")
 	livesSeed   = flag.Uint64("lives-seed", 1, "seed of the first history, the same each time so that no gate fails by chance; 0: one of its own; it is printed")
 )

@@ -145,7 +145,7 @@ func TestPrometheusAcceptsTheRulesAndTheyFireWhenTheyShould(t *testing.T) {
 }
 
 // prometheusTool is the path of a program of Prometheus. Without it the test is
-// skipped, unless REQUIRE_PROMETHEUS is set, as .ci/run does.
+// skipped, unless REQUIRE_PROMETHEUS is set, as make test-all does.
 func prometheusTool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
