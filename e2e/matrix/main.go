@@ -5,8 +5,8 @@
 //	matrix [-commit HASH]
 //
 // With a commit it plays only one version, which the commit chooses among those that
-// are not the default one, and writes no table. So the gate costs one version more,
-// and the commits of a while try all of them. The variable KUBERNETES, such as
+// are not the default one, and of this only what differs between versions, and writes no
+// table. So the gate costs little more, and the commits of a while try all versions. The variable KUBERNETES, such as
 // KUBERNETES=1.35, chooses one version as well.
 //
 // It is run from the root of the repository, and exits with 1 if a scenario fails.
@@ -49,7 +49,7 @@ func run(ctx context.Context, commit string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	played := all
+	played, tests := all, ""
 	switch minor := os.Getenv(sandbox.Variable); {
 	case commit != "":
 		version, err := turn(all, commit)
@@ -59,6 +59,9 @@ func run(ctx context.Context, commit string, out io.Writer) error {
 		fmt.Fprintf(out, "commit %s chooses Kubernetes %s; the same by hand: make matrix %s=%s\n",
 			commit, version.Release, sandbox.Variable, version.Minor)
 		played = []sandbox.Version{version}
+		if tests, err = testsOf(gated); err != nil {
+			return fmt.Errorf("find the scenarios of the gate: %w", err)
+		}
 	case minor != "":
 		played = slices.DeleteFunc(slices.Clone(all), func(v sandbox.Version) bool { return v.Minor != minor })
 		if len(played) == 0 {
@@ -70,7 +73,7 @@ func run(ctx context.Context, commit string, out io.Writer) error {
 	for _, version := range played {
 		fmt.Fprintf(out, "=== Kubernetes %s\n", version.Release)
 		start := time.Now()
-		r, err := play(ctx, version, out)
+		r, err := play(ctx, version, tests, out)
 		if err != nil {
 			return fmt.Errorf("play the scenarios on Kubernetes %s: %w", version.Release, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -140,5 +141,23 @@ func TestATestCountsOnceAndTellsWhyItFailed(t *testing.T) {
 	}
 	if diff := cmp.Diff("broken.go:1: no\nbad words\nworse words\nFAIL x/e2e 1s\n", out.String()); diff != "" {
 		t.Errorf("what is said (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheGatePlaysWhatDiffersBetweenVersions(t *testing.T) {
+	t.Chdir("../..")
+	tests, err := testsOf(gated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes", "TestNodesAndPodsBehaveAsTold", "TestSystemCriticalPodsGoLast",
+	} {
+		if !regexp.MustCompile(tests).MatchString(want) {
+			t.Errorf("it does not play %s: %s", want, tests)
+		}
+	}
+	if tests, err := testsOf([]string{"e2e/matrix/table.go"}); err == nil {
+		t.Errorf("the tests of a file without tests: %s", tests)
 	}
 }
