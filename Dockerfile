@@ -1,7 +1,6 @@
-# syntax=docker/dockerfile:1
 # make image makes the same image without a container engine. The version of Go is
 # that of the toolchain line in go.mod.
-FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26.8@sha256:3c3e25a4da13fd0478eed2df1eb35a0e667094a7124d3993a6a1d30f71c17e79 AS build
 ARG TARGETOS TARGETARCH VERSION=0.0.0-dev COMMIT=unknown GOFIPS140=off
 WORKDIR /src
 COPY go.mod go.sum ./

@@ -50,6 +50,32 @@ func (s *scenario) awaitPolicies(holder kubernetes.Interface, n node) {
 	})
 }
 
+// allowOutOfService changes the policy of the manifests as the option enable-out-of-service-taint needs it, and waits
+// until the API server heeds it.
+func (s *scenario) allowOutOfService(holder kubernetes.Interface, n node) {
+	s.Helper()
+	otherRights.Store(s.name, true) // it is refused until then
+	policies := s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	policy, err := policies.Get(s.ctx, s.name+".nodes", metav1.GetOptions{})
+	s.must(err)
+	for k, v := range policy.Spec.Variables {
+		if v.Name == "outOfService" {
+			policy.Spec.Variables[k].Expression = "true"
+		}
+	}
+	_, err = policies.Update(s.ctx, policy, metav1.UpdateOptions{})
+	s.must(err)
+	s.eventually("the taint is allowed", func() bool {
+		ours := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: release.Name, Effect: corev1.TaintEffectNoExecute}
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": append(s.getNode(n.name).Spec.Taints, ours)}})
+		s.must(err)
+		_, err = holder.CoreV1().Nodes().Patch(s.ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil
+	})
+}
+
+const ourOutOfService = `{"key":"node.kubernetes.io/out-of-service","value":"node-termination-handler","effect":"NoExecute"}`
+
 // isRefusal reports whether an error is the refusal of an admission policy.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
@@ -87,7 +113,6 @@ func TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes(t *testing.T) {
 	const (
 		others = `{"key":"example.com/taint","effect":"NoSchedule"}`
 		ours   = `{"key":"aws-node-termination-handler/spot-itn","value":"e","effect":"NoSchedule"}`
-		gone   = `{"key":"node.kubernetes.io/out-of-service","value":"node-termination-handler","effect":"NoExecute"}`
 	)
 	for _, tt := range []struct{ what, patch, says string }{
 		{"another annotation", `{"metadata":{"annotations":{"example.com/new":"1"}}}`, "annotations of a node that are not its own: example.com/new"},
@@ -106,11 +131,13 @@ func TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes(t *testing.T) {
 		{"a removed taint", `{"spec":{"taints":[]}}`, "not its own: example.com/taint"},
 		{"a changed taint", `{"spec":{"taints":[{"key":"example.com/taint","effect":"NoExecute"}]}}`, "not its own: example.com/taint"},
 		{"an administrator's out-of-service taint", `{"spec":{"taints":[` + others + `,{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`, "not its own: node.kubernetes.io/out-of-service"},
+		{"the out-of-service taint without its option", `{"spec":{"taints":[` + others + `,` + ourOutOfService + `]}}`, "not its own: node.kubernetes.io/out-of-service"},
 	} {
 		refused(t, tt.what, tryPatch(s, holder, n.name, tt.patch), tt.says)
 	}
+	s.allowOutOfService(holder, n)
 	write := `{"metadata":{"annotations":{"node-termination-handler/left":"1"},"labels":{"node-termination-handler/state":"draining"}},
-		"spec":{"unschedulable":true,"taints":[` + others + `,` + ours + `,` + gone + `]}}`
+		"spec":{"unschedulable":true,"taints":[` + others + `,` + ours + `,` + ourOutOfService + `]}}`
 	if err := tryPatch(s, holder, n.name, write); err != nil {
 		t.Errorf("what the handler does is refused: %v", err)
 	}
@@ -175,6 +202,7 @@ func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
 	const cordon = `{"spec":{"unschedulable":true}}`
 	foreign := "the token is of a pod on node " + s.node.name + ": it may not "
 	refused(t, "a cordon", tryPatch(s.scenario, holder, s.other.name, cordon), foreign+"change node "+s.other.name)
+	refused(t, "the out-of-service taint", tryPatch(s.scenario, holder, s.node.name, `{"spec":{"taints":[`+ourOutOfService+`]}}`), "not its own: node.kubernetes.io/out-of-service")
 	refused(t, "an annotation", tryPatch(s.scenario, holder, s.node.name, `{"metadata":{"annotations":{"example.com/new":"1"}}}`), "not its own: example.com/new")
 	whose := fmt.Sprintf("pod %s/others, whose node is '%s'", s.name, s.other.name)
 	refused(t, "a deletion", holder.CoreV1().Pods(s.name).Delete(s.ctx, others.Name, metav1.DeleteOptions{}), foreign+"delete "+whose)

@@ -35,28 +35,30 @@ const drains = `node_termination_handler_drains_total{kind="SpotInterruption",ou
 
 // Whoever sees the notice first, each pod is asked to leave once, and one drain is counted.
 func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
-	for name, imdsFirst := range map[string]bool{"the metadata tells first": true, "the queue tells first": false} {
+	const metadata, queue = 0, 1
+	for name, ways := range map[string][]int{
+		"the metadata tells first": {metadata, queue}, "the queue tells first": {queue, metadata},
+		"EventBridge is silent": {metadata}, "the metadata is silent": {queue},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newIMDSScenario(t)
 			s.mayReadTheLease()
 			s.pod("quick", s.node.name)
 			s.pod("slow", s.node.name, stopping(30*time.Second, 12*time.Second))
 			before := s.placement()
-			leader, deputy := s.leader(), s.start("NAMESPACE="+s.name)
-			tell := []func(){
-				func() { s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute)) },
-				func() { s.warn(s.node, 2*time.Minute) },
+			leader, pod := s.leader(), s.start("NAMESPACE="+s.name, "LEADER_ELECT_RESOURCE_NAME="+release.Name)
+			for _, way := range ways {
+				if way == metadata {
+					s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+				} else {
+					s.warn(s.node, 2*time.Minute)
+				}
+				s.eventually("the pods are asked to leave", func() bool { return len(s.asked()) == 2 })
 			}
-			if !imdsFirst {
-				tell[0], tell[1] = tell[1], tell[0]
-			}
-			tell[0]()
-			s.eventually("the pods are asked to leave", func() bool { return len(s.asked()) == 2 })
-			tell[1]()
 			s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 			s.eventually("the message is deleted", func() bool { return len(s.aws.Messages(queueName)) == 0 })
 			s.drainedExactly(before, s.node)
-			if l, d := leader.metric(drains), deputy.metric(drains); l != 1 || d != 0 {
+			if l, d := leader.metric(drains), pod.metric(drains); l != 1 || d != 0 {
 				t.Errorf("the handler with the queue has counted %v drains, the one on the node %v", l, d)
 			}
 		})
@@ -69,7 +71,7 @@ func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	s.mayReadTheLease()
 	s.pod("kept", s.node.name, app("kept"), stopping(10*time.Second, 3*time.Second))
 	s.budget("kept", "kept", 1)
-	leader, deputy := s.leader(), s.start("NAMESPACE="+s.name)
+	leader, pod := s.leader(), s.start("NAMESPACE="+s.name, "LEADER_ELECT_RESOURCE_NAME="+release.Name)
 	s.send(s.body("rebalance-recommendation", s.node.instance))
 	s.eventually("the leader tries", func() bool { return len(s.requests("kept")) > 0 })
 	leader.kill()
@@ -79,7 +81,7 @@ func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	if gone := s.gone("kept"); gone.After(deadline) {
 		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
 	}
-	s.eventually("one drain is counted", func() bool { return deputy.metric(drains) == 1 })
+	s.eventually("one drain is counted", func() bool { return pod.metric(drains) == 1 })
 	s.leader()
 	s.eventually("the next leader ends it", func() bool { return s.imdsState() == "drained" && len(s.aws.Messages(queueName)) == 0 })
 }

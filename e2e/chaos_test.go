@@ -15,10 +15,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 var everyCall = flag.Bool("chaos", false, "kill the leader before and after every call of the play, not at some alone")
@@ -64,7 +67,7 @@ func TestTheLeaderMayBeKilledAtAnyOfItsCalls(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.String(), func(t *testing.T) {
 			var pl *play
-			t.Cleanup(func() { results.add(p, pl, t.Failed()) })
+			t.Cleanup(func() { results.add(p, pl, t.Failed(), t.Skipped()) })
 			pl = perform(t, &p)
 			if !*everyCall && pl.victim.killed.IsZero() {
 				t.Error("the leader made no such call")
@@ -202,6 +205,7 @@ func perform(t *testing.T, at *point) *play {
 	p.setUp()
 	// A poll of EC2 is a call of some plays only, because it comes after a minute.
 	args := []string{"--heartbeat-interval=30", "--taint-node", "--exclude-from-load-balancers", "--status-interval=-1"}
+	pulse := s.feel()
 	s.launchBehind(p.victim.hooks, args...)
 	s.eventually("the first replica leads", func() bool { return p.victim.leads() || p.victim.isExited() })
 	received := make(chan time.Time, 1)
@@ -217,7 +221,13 @@ func perform(t *testing.T, at *point) *play {
 	<-after.C
 	select {
 	case first := <-received:
-		if p.takeover = first.Sub(later(p.victim.killed, ready)); p.takeover > takenOver {
+		from := later(p.victim.killed, ready)
+		p.takeover = first.Sub(from)
+		slowest := pulse.slowest(from.Add(-leasePeriod), first)
+		if p.takeover > takenOver && slowest > healthy {
+			t.Skipf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
+		}
+		if p.takeover > takenOver {
 			p.Errorf("the other replica received its first message %s after the kill", p.takeover)
 		}
 	default:
@@ -244,8 +254,51 @@ func firstReceive(received chan<- time.Time) func(*handler) proxy.Hooks {
 
 const hookTimeout = 36 * time.Second
 
-// takenOver is the time within which docs/reliability.md promises another replica after a crash.
-const takenOver = 20 * time.Second
+const (
+	// takenOver is the time within which docs/reliability.md promises another replica after a crash, where each answer
+	// takes no longer than healthy.
+	takenOver = 17 * time.Second
+	healthy   = 500 * time.Millisecond
+	// leasePeriod is how long the answers count that a Lease lasts by.
+	leasePeriod = 15 * time.Second
+)
+
+// A pulse is how long the control plane takes for the smallest of requests, and this machine to make it.
+type pulse struct {
+	mu    sync.Mutex
+	beats []beat
+}
+
+type beat struct {
+	due  time.Time
+	took time.Duration
+}
+
+// feel reads the scenario's Lease twice a second until the scenario ends.
+func (s *scenario) feel() *pulse {
+	p := &pulse{}
+	go func() {
+		for due := time.Now(); retry.Sleep(s.ctx, time.Until(due)) == nil; due = time.Now().Add(healthy) {
+			_, _ = s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{}) // there may be none yet
+			p.mu.Lock()
+			p.beats = append(p.beats, beat{due, time.Since(due)})
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+// slowest is the longest that one has taken which was due in this time.
+func (p *pulse) slowest(from, to time.Time) (slowest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.beats {
+		if b.due.After(from) && b.due.Before(to) {
+			slowest = max(slowest, b.took)
+		}
+	}
+	return slowest
+}
 
 func (p *play) setUp() {
 	for k, n := range []*node{&p.spot, &p.scaledIn, &p.retired, &p.retiredToo, &p.calledOff, &p.spare} {
@@ -382,8 +435,8 @@ type table struct {
 }
 
 type row struct {
-	points, unreached, failed int
-	slowest                   time.Duration // takeover
+	points, unreached, slow, failed int
+	slowest                         time.Duration // takeover
 }
 
 // kindOf is a call without the name of what it is about.
@@ -393,7 +446,7 @@ func kindOf(call string) string {
 }
 
 // add takes in a play at a point, nil if it did not get to its end.
-func (t *table) add(at point, p *play, failed bool) {
+func (t *table) add(at point, p *play, failed, skipped bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.rows == nil {
@@ -405,6 +458,9 @@ func (t *table) add(at point, p *play, failed bool) {
 		r.points++
 		if failed {
 			r.failed++
+		}
+		if skipped {
+			r.slow++
 		}
 		if p == nil {
 			continue
@@ -423,10 +479,10 @@ func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var text strings.Builder
-	text.WriteString("| the leader's calls | points | not reached | failures | slowest takeover |\n|---|---|---|---|---|\n")
+	text.WriteString("| the leader's calls | points | not reached | too slow to judge | failures | slowest takeover |\n|---|---|---|---|---|---|\n")
 	for _, kind := range slices.Sorted(maps.Keys(t.rows)) {
 		r := t.rows[kind]
-		fmt.Fprintf(&text, "| %s | %d | %d | %d | %.1f s |\n", strings.TrimPrefix(kind, "~ "), r.points, r.unreached, r.failed, r.slowest.Seconds())
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %d | %.1f s |\n", strings.TrimPrefix(kind, "~ "), r.points, r.unreached, r.slow, r.failed, r.slowest.Seconds())
 	}
 	return text.String()
 }

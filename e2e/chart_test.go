@@ -101,7 +101,7 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 // explainsPolicy checks that the handler and the tools have the policy of the release's ConfigMap.
 func (c *chartScenario) explainsPolicy(h *handler, n node) {
 	c.Helper()
-	if !strings.Contains(h.log.String(), "nodeRules=2 podRules=1") {
+	if !strings.Contains(h.log.String(), `"nodeRules": 2, "podRules": 1`) {
 		c.Errorf("the handler does not have the policy; the log:\n%s", h.log.String())
 	}
 	cmd := exec.CommandContext(c.ctx, program, "explain", "health", "--node", n.name, "--release", c.namespace+"/"+c.release+"-node-termination-handler",

@@ -619,9 +619,14 @@ func (r *reader) valuesAt(b block, object map[string]any, path ...string) map[st
 	return object
 }
 
-// queuePolicy expects a statement that lets the named rule send, and no other.
+// queuePolicy expects a statement that lets the named rule send, and no other; or one that denies it to all but AWS
+// services and the named role.
 func (r *reader) queuePolicy(b block) {
 	r.Helper()
+	if strings.Contains(b.text, `"Deny"`) {
+		r.queueDenial(b)
+		return
+	}
 	p, err := iampolicy.Parse(`{"Statement": [` + b.text + `]}`)
 	r.must(err)
 	for rule, want := range map[string]iampolicy.Verdict{"RULE_ARN": iampolicy.Allowed, "ANOTHER_ARN": iampolicy.Refused} {
@@ -630,6 +635,21 @@ func (r *reader) queuePolicy(b block) {
 		}); got != want {
 			r.Errorf("%s: the policy says %v to %s", b.page, got, rule)
 		}
+	}
+}
+
+func (r *reader) queueDenial(b block) {
+	r.Helper()
+	p, err := iampolicy.Parse(`{"Statement": [` + b.text + `, {"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]}`)
+	r.must(err)
+	send := iampolicy.Request{Action: "sqs:SendMessage", Resource: "QUEUE_ARN"}
+	service, role, another := send, send, send
+	service.Service, role.Principal, another.Principal = "events.amazonaws.com", "ROLE_ARN", "ANOTHER_ARN"
+	role.Context = map[string]string{"aws:principalarn": role.Principal}
+	another.Context = map[string]string{"aws:principalarn": another.Principal}
+	got := []iampolicy.Verdict{p.Evaluate(service), p.Evaluate(role), p.Evaluate(another)}
+	if want := []iampolicy.Verdict{iampolicy.Allowed, iampolicy.Allowed, iampolicy.Denied}; !slices.Equal(got, want) {
+		r.Errorf("%s: to a service, the named role and another the policy says %v, want %v", b.page, got, want)
 	}
 }
 

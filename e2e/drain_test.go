@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
@@ -294,11 +296,12 @@ func TestAnAttachedVolumeHoldsBackTheEnd(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 10*time.Minute, n)
-	s.pod("plain", n.name)
+	s.claim("data")
+	s.pod("db", n.name, claiming("data"))
 	s.attach("data", n)
 	s.leader()
 	action, message := s.transition(n, awssim.Terminating)
-	s.gone("plain")
+	s.gone("db")
 	s.throughout(8*time.Second, "the end waits for the volume", func() bool {
 		return !s.isDeleted(message) && s.action(action).Outcome == awssim.Active && s.state(n) == cluster.StateDraining
 	})
@@ -315,6 +318,8 @@ func TestAnAttachedVolumeIsWaitedForUntilTheDeadlineAtMost(t *testing.T) {
 	tier.Full(t, "20 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
+	s.claim("data")
+	s.pod("db", n.name, claiming("data"))
 	s.attach("data", n)
 	s.leader()
 	message, deadline := s.warn(n, 15*time.Second)
@@ -330,18 +335,113 @@ func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.claim("log")
 	s.daemonSet("agent", func(t *corev1.PodTemplateSpec) {
-		t.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "log"},
-		}}}
+		t.Spec.Volumes = volumeOf("log")
 	})
 	s.attach("log", n)
-	s.pod("plain", n.name)
+	s.pod("writer", n.name, claiming("log"))
 	s.leader()
 	message, deadline := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
 	if !s.deleted(message).Before(deadline) {
 		t.Error("the volume was waited for")
+	}
+}
+
+func TestAVolumeThatNoPodOfTheDrainUsedIsNotWaitedFor(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.hook(awssim.Terminating, 10*time.Minute, n)
+	s.claim("data")
+	s.claim("other")
+	s.pod("plain", n.name)
+	s.pod("db", n.name, claiming("data"))
+	s.attach("data", n)
+	s.attach("other", n)
+	h := s.leader("--json-logging")
+	action, message := s.transition(n, awssim.Terminating)
+	s.gone("plain")
+	s.gone("db")
+	detached := time.Now()
+	s.detach("data")
+	s.awaitDeleted(soon, message)
+	s.completedOnce(action)
+	if took := s.action(action).Ended.Sub(detached); took < 0 || took > 15*time.Second { // 6 s on a machine that does nothing else
+		t.Errorf("the hook was completed %s after the volume of its pod was detached", took)
+	}
+	s.endedWell(h, n, map[string]float64{"evicted": 2})
+	reads := s.audit(func(e sandbox.AuditEvent) bool {
+		return e.Resource == "persistentvolumeclaims" && e.Namespace == s.name && e.Verb == "get"
+	})
+	reads = slices.DeleteFunc(reads, func(e sandbox.AuditEvent) bool { return !strings.Contains(e.User, "node-termination-handler") })
+	if len(reads) != 1 || reads[0].Name != "data" {
+		t.Errorf("it has read the claims %v, want data once", reads)
+	}
+}
+
+func TestAPodThatHasEndedIsNotWaitedForThoughAFinalizerKeepsIt(t *testing.T) {
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.hook(awssim.Terminating, 90*time.Second, n)
+	kept := func(p *corev1.Pod) { p.Finalizers = []string{"workflows.argoproj.io/status"} }
+	s.pod("done", n.name, kept)
+	s.end("done", corev1.PodSucceeded)
+	s.pod("stops", n.name, kept) // once it is evicted
+	s.pod("plain", n.name)
+	s.pod("critical", n.name, func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" })
+	h := s.leader("--json-logging")
+	action, message := s.transition(n, awssim.Terminating)
+	s.eventually("the pod is evicted", func() bool {
+		p, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, "stops", metav1.GetOptions{})
+		s.must(err)
+		return p.DeletionTimestamp != nil
+	})
+	s.throughout(8*time.Second, "a pod that runs is waited for, though a finalizer keeps it", func() bool {
+		return s.podExists("critical") && !s.isDeleted(message)
+	})
+	s.end("stops", corev1.PodFailed)
+	ended := s.gone("critical")
+	s.awaitDeleted(soon, message)
+	s.completedOnce(action)
+	if took := s.action(action).Ended.Sub(ended); took < 0 || took > 15*time.Second { // 6 s on a machine that does nothing else
+		t.Errorf("the hook was completed %s after the last pod was gone", took)
+	}
+	if requests := s.requests("done"); len(requests) > 0 {
+		t.Errorf("requests for a pod that had ended: %v", requests)
+	}
+	if requests := s.requests("stops"); len(requests) != 1 || !requests[0].evicts {
+		t.Errorf("requests for the pod that a finalizer keeps: %v, want one eviction", requests)
+	}
+	well := map[string]float64{"evicted": 3, "ended": 1}
+	s.endedWell(h, n, well)
+	// What is there when the machine goes is not lost.
+	s.must(s.aws.SetInstanceState(n.instance, "terminated"))
+	s.awaitDeleted(soon, s.send(s.body("state-change-terminated", n.instance)))
+	s.endedWell(h, n, well)
+}
+
+// endedWell checks that a node whose hook has waited is drained, with so many pods of each bucket, and nothing left.
+func (s *scenario) endedWell(h *handler, n node, pods map[string]float64) {
+	s.Helper()
+	if state := s.state(n); state != "drained" {
+		s.Errorf("the state of the node is %q", state)
+	}
+	for _, how := range []string{"evicted", "forced", "ended", "missed", "lost", "unconfirmed"} {
+		sum := 0.0
+		for _, kind := range []string{"ASGTerminate", "StateChange"} {
+			sum += h.metric(fmt.Sprintf("node_termination_handler_pods_total{how=%q,kind=%q}", how, kind))
+		}
+		if sum != pods[how] {
+			s.Errorf("%v pods are counted as %s, want %v", sum, how, pods[how])
+		}
+	}
+	if left := h.metric("node_termination_handler_volumes_missed_total"); left > 0 {
+		s.Errorf("%v volumes are counted as missed", left)
+	}
+	for _, line := range h.logged("", "node", n.name) {
+		if line["level"] != "info" && line["level"] != "debug" {
+			s.Errorf("the log has %v", line)
+		}
 	}
 }
 
@@ -353,6 +453,9 @@ func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.
 	tainted := func() bool {
 		return slices.ContainsFunc(s.getNode(n.name).Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value })
 	}
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
+	s.must(err)
+	s.allowOutOfService(s.holder(kubeconfig), n)
 	s.leader("--enable-out-of-service-taint")
 	stopping := s.send(s.body("state-change-stopping", n.instance))
 	s.awaitDeleted(soon, stopping)
@@ -546,10 +649,15 @@ func emptyDir(p *corev1.Pod) {
 // mirrorPod creates what a kubelet shows of a static pod.
 func (s *scenario) mirrorPod(name string, n node) {
 	s.Helper()
-	s.pod(name, n.name, func(p *corev1.Pod) {
+	s.pod(name, n.name, s.mirrors(n))
+}
+
+// mirrors makes a pod one that stands for a static pod of a node.
+func (s *scenario) mirrors(n node) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
 		p.Annotations[corev1.MirrorPodAnnotationKey] = "0123456789abcdef"
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: s.getNode(n.name).UID, Controller: new(true)}}
-	})
+	}
 }
 
 // daemonSet runs a pod on each of the scenario's nodes and returns the names when all run.
@@ -586,6 +694,18 @@ func (s *scenario) daemonSet(name string, edit ...func(*corev1.PodTemplateSpec))
 
 // volume is the cluster-wide name of a PersistentVolume, and of its attachment.
 func (s *scenario) volume(name string) string { return s.name + "-" + name }
+
+// volumeOf are the volumes of a pod with one claim.
+func volumeOf(claim string) []corev1.Volume {
+	return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+}
+
+// claiming gives a pod the volume of a claim.
+func claiming(claim string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Volumes = volumeOf(claim) }
+}
 
 // claim makes a volume and the claim that it is bound to.
 func (s *scenario) claim(name string) {

@@ -106,6 +106,7 @@ func (s *imdsScenario) startProgram(program string, env ...string) *handler {
 	h.cmd = exec.CommandContext(context.WithoutCancel(s.ctx), program)
 	h.cmd.Env = slices.Concat([]string{
 		"ENABLE_SQS_TERMINATION_DRAINING=false", "KUBECONFIG=" + s.kubeconfig, "NODE_NAME=" + s.node.name, "INSTANCE_METADATA_URL=" + s.url,
+		"NAMESPACE=" + s.home, "LEADER_ELECT_RESOURCE_NAME=nth-" + release.Name,
 		"PROBES_SERVER_PORT=" + strconv.Itoa(h.probes), "PROMETHEUS_SERVER_PORT=" + strconv.Itoa(h.metrics), "EMIT_KUBERNETES_EVENTS=true",
 	}, env)
 	h.begin()
@@ -124,7 +125,7 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 	began := time.Now()
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second { // it looks every 2 s, and the machine may be busy
 		t.Errorf("cordoned after %s", took)
 	} else {
 		t.Logf("cordoned after %s", took.Round(10*time.Millisecond))
@@ -235,8 +236,8 @@ func (s *scenario) blockAll(app string) error {
 	return err
 }
 
-// One pod asks the API server for nothing at rest, so a thousand do not either. The pages of the binary
-// count: it is the release's.
+// One pod asks the API server for nothing at rest, so a thousand do not either. How many pages of the binary are
+// mapped is for the kernel to say, which takes them back when it needs them: they are reported, and not judged.
 func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	tier.Full(t, "a minute, and it compiles the released program")
 	s := newIMDSScenario(t)
@@ -251,34 +252,32 @@ func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	ready := func() bool { return h.get(h.probes, "/readyz") == http.StatusOK }
 	s.throughout(15*time.Second, "it is ready after the start", ready)
 	from := time.Now()
-	var resident []int64 // kB
+	var own, files []int64 // kB
 	s.throughout(30*time.Second, "it is ready at rest", func() bool {
-		all, _ := s.resident(h)
-		resident = append(resident, all)
+		anonymous, file := s.resident(h)
+		own, files = append(own, anonymous), append(files, file)
 		return ready()
 	})
 	requests := s.audit(func(e sandbox.AuditEvent) bool { return e.Received.After(from) && e.Verb != "watch" })
 	for _, r := range requests {
 		t.Errorf("at rest: %s %s/%s", r.Verb, r.Resource, r.Name)
 	}
-	slices.Sort(resident)
-	half, most := resident[len(resident)/2], resident[len(resident)-1]
-	_, anonymous := s.resident(h)
-	t.Logf("resident: %.1f MiB half of the time or less, %.1f at most; of these %.1f MiB are no pages of files",
-		float64(half)/1024, float64(most)/1024, float64(anonymous)/1024)
-	if half == 0 || half > 30<<10 {
-		t.Errorf("%d kB are resident", half)
+	most := slices.Max(own)
+	t.Logf("resident: %.1f MiB at most, and %.1f to %.1f MiB of the binary",
+		float64(most)/1024, float64(slices.Min(files))/1024, float64(slices.Max(files))/1024)
+	if most == 0 || most > 16<<10 {
+		t.Errorf("%d kB are resident, and no pages of the binary, want 16 MiB at most", most)
 	}
 }
 
-// resident is how much memory a handler takes, and the part that is no pages of files, in kB.
-func (s *imdsScenario) resident(h *handler) (all, anonymous int64) {
+// resident is how much memory a handler takes for itself, and how many pages of files it has mapped, in kB.
+func (s *imdsScenario) resident(h *handler) (anonymous, file int64) {
 	s.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
 	s.must(err)
 	for line := range strings.Lines(string(status)) {
-		_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &all) // other lines are other figures
-		_, _ = fmt.Sscanf(line, "RssAnon: %d kB", &anonymous)
+		_, _ = fmt.Sscanf(line, "RssAnon: %d kB", &anonymous) // other lines are other figures
+		_, _ = fmt.Sscanf(line, "RssFile: %d kB", &file)
 	}
-	return all, anonymous
+	return anonymous, file
 }

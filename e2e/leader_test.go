@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
-	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
@@ -24,8 +23,12 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// failover is how long a follower may take for all that a killed leader leaves: the lease runs 7 s.
-const failover = 30 * time.Second
+// failover is how long a follower may take for all that a killed leader leaves: the lease runs 13 s, and
+// longer where the machine is so busy that answers are slow.
+const failover = 60 * time.Second
+
+// stopsWithin is the grace that the chart gives a pod. The process needs half of it on a machine that does nothing else.
+const stopsWithin = 20 * time.Second
 
 func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 	s := newScenario(t)
@@ -87,17 +90,16 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 	second := s.launchBehind(slow)
 	second.awaitReady()
 	s.throughout(20*time.Second, "the first replica keeps the lease", first.leads)
+	lasts := time.Duration(*s.lease().Spec.LeaseDurationSeconds) * time.Second
 	first.kill()
 	killed := time.Now()
 	message, _ := s.warn(nodes[0], 2*time.Minute)
 	s.awaitDeleted(failover, message)
 	s.drainedBefore(message, nodes[0])
-	lease, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
-	s.must(err)
-	took := lease.Spec.AcquireTime.Sub(killed)
+	took := s.lease().Spec.AcquireTime.Sub(killed)
 	report(t, "the lease was taken %s after the kill, with an API server that answers after 500 ms", took.Round(time.Millisecond))
-	if took > 15*time.Second { // 10 s, where nothing else is done on the machine
-		t.Errorf("the lease was taken %s after the kill", took)
+	if most := lasts + 20*time.Second; took > most { // package lease has the arithmetic; a busy machine answers later
+		t.Errorf("the lease was taken %s after the kill, want %s at most", took, most)
 	}
 }
 
@@ -125,10 +127,10 @@ func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGa
 		t.Errorf("exit status %d, want 0", status)
 	}
 	exited := time.Now()
-	if took := exited.Sub(stopped); took > 10*time.Second {
-		t.Errorf("it took %s to stop, want 10 s at most", took)
+	if took := exited.Sub(stopped); took > stopsWithin {
+		t.Errorf("it took %s to stop, want %s at most", took, stopsWithin)
 	}
-	s.within(10*time.Second, "the other replica goes on with all drains", func() bool { return len(s.askedSince(stopped)) >= len(nodes) })
+	s.within(stopsWithin, "the other replica goes on with all drains", func() bool { return len(s.askedSince(stopped)) >= len(nodes) })
 	t.Logf("stopped in %s, the other received after %s", exited.Sub(stopped).Round(time.Millisecond), (<-received).Sub(stopped).Round(time.Millisecond))
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 	s.awaitDeleted(soon, messages...)
@@ -182,7 +184,7 @@ func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
 func TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(2)
-	s.hook(awssim.Terminating, 30*time.Second, nodes[0]) // with a heartbeat each 10 s
+	s.hook(awssim.Terminating, time.Minute, nodes[0]) // with a heartbeat each 20 s: the other replica leads after 17 s
 	s.pod("slow", nodes[0].name, stopping(time.Minute, 25*time.Second))
 	s.pod("kept", nodes[1].name, app("kept"), stopping(5*time.Second, 0))
 	s.budget("kept", "kept", 1)
@@ -209,15 +211,14 @@ func TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken(t *tes
 	first.api.Sever()
 	s.within(failover, "the other replica leads", second.leads)
 	taken.Store(true)
-	lease, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
-	s.must(err)
+	lease := s.lease()
 	first.api.Mend()
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 	s.awaitDeleted(soon, scaleIn, warning)
 	s.eventually("the first replica stands by", func() bool { return strings.Contains(first.body(first.probes, "/readyz"), "standing by") })
 	s.drainedBefore(scaleIn, nodes[0])
 	s.drainedBefore(warning, nodes[1])
-	s.completedOnce(action)
+	s.acceptedOnce(action)
 	s.askedOnce("slow", "kept")
 	for _, c := range s.aws.Calls() {
 		if c.AccessKeyID == first.key && c.Start.After(lease.Spec.AcquireTime.Time) {
@@ -260,8 +261,8 @@ func TestALeaderThatIsCutOffFromSQSFinishesItsDrainsAndTheOtherTheirMessages(t *
 	}
 
 	stopped := time.Now() // by the kubelet, 90 s after the last receive
-	if status, took := first.stop(), time.Since(stopped); status != 0 || took > 10*time.Second {
-		t.Errorf("exit status %d after %s, want 0 after 10 s at most", status, took)
+	if status, took := first.stop(), time.Since(stopped); status != 0 || took > stopsWithin {
+		t.Errorf("exit status %d after %s, want 0 after %s at most", status, took, stopsWithin)
 	}
 	s.awaitDeleted(soon, scaleIn, warning, late)
 	for k, message := range []string{scaleIn, warning, late} {
@@ -353,8 +354,7 @@ func TestTheNextLeaderResumes500NodesInUnderFiveSeconds(t *testing.T) {
 	killed := time.Now()
 	first.kill()
 	s.within(failover, "the other replica goes on with all drains", func() bool { return len(s.askedSince(killed)) == len(nodes) })
-	lease, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
-	s.must(err)
+	lease := s.lease()
 	var slowest time.Duration
 	for _, at := range s.askedSince(killed) {
 		slowest = max(slowest, at.Sub(lease.Spec.AcquireTime.Time))

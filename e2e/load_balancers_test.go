@@ -47,19 +47,31 @@ const bindings = `{
 // bind adds a target group of the scenario's nodes, as the AWS Load Balancer Controller would for a NodePort.
 func (s *scenario) bind(group string, delay time.Duration) {
 	s.Helper()
-	const path = "/apis/elbv2.k8s.aws/v1beta1"
-	client := s.kube.CoreV1().RESTClient()
-	err := client.Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
+	s.defineBindings()
+	s.must(s.aws.PutTargetGroup(awssim.TargetGroup{Name: group, DeregistrationDelay: delay}))
+	s.addBinding(group, fmt.Sprintf(`{"matchLabels": {"scenario": %q}}`, s.name))
+}
+
+const bindingsPath = "/apis/elbv2.k8s.aws/v1beta1"
+
+// defineBindings adds the resource, unless the cluster has it.
+func (s *scenario) defineBindings() {
+	s.Helper()
+	err := s.kube.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
 		SetHeader("Content-Type", "application/json").Body([]byte(bindings)).Do(s.ctx).Error()
 	if !apierrors.IsAlreadyExists(err) {
 		s.must(err)
 	}
-	s.must(s.aws.PutTargetGroup(awssim.TargetGroup{Name: group, DeregistrationDelay: delay}))
+}
+
+// addBinding adds a binding of a target group to the nodes that a selector selects.
+func (s *scenario) addBinding(group, selector string) {
+	s.Helper()
 	body := fmt.Sprintf(`{"apiVersion": "elbv2.k8s.aws/v1beta1", "kind": "TargetGroupBinding", "metadata": {"name": %q}, "spec": {
 		"targetGroupARN": %q, "targetType": "instance", "serviceRef": {"name": "web", "port": 80},
-		"nodeSelector": {"matchLabels": {"scenario": %q}}}}`, group, s.aws.TargetGroupARN(group), s.name)
+		"nodeSelector": %s}}`, group, s.aws.TargetGroupARN(group), selector)
 	s.eventually("the binding is there", func() bool {
-		err = client.Post().AbsPath(path, "namespaces", s.name, "targetgroupbindings").
+		err := s.kube.CoreV1().RESTClient().Post().AbsPath(bindingsPath, "namespaces", s.name, "targetgroupbindings").
 			SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(s.ctx).Error()
 		return err == nil || apierrors.IsAlreadyExists(err)
 	})

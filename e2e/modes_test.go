@@ -146,8 +146,8 @@ func TestTheClusterNameTellsWhoseAnInstanceWithoutANodeIs(t *testing.T) {
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	other := s.id(1)
-	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: map[string]string{"kubernetes.io/cluster/blue": "owned"}}))
-	s.must(s.aws.PutInstance(awssim.Instance{ID: other, Tags: map[string]string{"kubernetes.io/cluster/green": "owned"}}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, Tags: map[string]string{"kubernetes.io/cluster/blue": "owned"}}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: other, Tags: map[string]string{"kubernetes.io/cluster/green": "owned"}}))
 	s.leader("--check-tag-before-draining=false", "--cluster-name=blue", "--delete-sqs-msg-if-node-not-found")
 	message := s.send(s.body("spot-interruption", n.instance))
 	s.awaitDeleted(soon, s.send(s.body("spot-interruption", other)))

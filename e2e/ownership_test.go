@@ -25,7 +25,7 @@ const (
 func (s *scenario) foreign(ours node) []string {
 	s.Helper()
 	untagged := s.id(90)
-	s.must(s.aws.PutInstance(awssim.Instance{ID: untagged}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: untagged}))
 	return []string{
 		s.send(s.body("spot-interruption", s.id(91))), // unknown to EC2
 		s.send(s.body("state-change-stopping", untagged)),
@@ -72,7 +72,7 @@ func TestOnlyInstancesWithTheManagedTagAreDrained(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	tagged, other := nodes[0], nodes[1]
-	s.must(s.aws.PutInstance(awssim.Instance{ID: tagged.instance, Tags: map[string]string{"example.com/drain": ""}}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: tagged.instance, Tags: map[string]string{"example.com/drain": ""}}))
 	s.deployment("web", 4)
 	s.leader("--managed-tag=example.com/drain", brief)
 	before := s.placement()
@@ -90,8 +90,8 @@ func TestOnlyInstancesWithTheManagedTagAreDrained(t *testing.T) {
 func TestWithoutTheTagCheckNodesAreDrainedWithoutACallToEC2(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(3)
-	s.must(s.aws.PutInstance(awssim.Instance{ID: nodes[0].instance})) // no tag
-	s.aws.RemoveInstance(nodes[1].instance)                           // EC2 does not know it at all
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: nodes[0].instance})) // no tag
+	s.aws.RemoveInstance(nodes[1].instance)                                              // EC2 does not know it at all
 	s.deployment("web", 6)
 	s.leader("--check-tag-before-draining=false")
 	before := s.placement()
@@ -142,7 +142,7 @@ func TestANodeWithoutAProviderIDIsFoundByThePrivateDNSNameOfItsInstance(t *testi
 	s := newScenario(t)
 	other := s.nodes(1)[0]
 	n := node{name: fmt.Sprintf("ip-10-0-0-%d.ec2.internal", s.number), instance: s.id(8)}
-	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, PrivateDNSName: n.name, Tags: managed}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, PrivateDNSName: n.name, Tags: managed}))
 	_, err := shared.AddNode(s.ctx, sandbox.NodeSpec{Name: n.name, Labels: map[string]string{"scenario": s.name}})
 	s.must(err)
 	s.pod("one", n.name)
@@ -158,7 +158,7 @@ func TestANodeWithoutAProviderIDIsFoundByThePrivateDNSNameOfItsInstance(t *testi
 func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands(t *testing.T) {
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
-	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, State: "pending", Tags: managed}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, State: "pending", Tags: managed}))
 	s.leader(short)
 	message := s.send(s.body("spot-interruption", n.instance))
 	s.throughout(6*time.Second, "the message is held", func() bool { return !s.isDeleted(message) && s.received([]string{message}) <= 1 })
@@ -180,7 +180,7 @@ func TestHeartbeatsHoldATerminationWhoseNodeIsNotThereYet(t *testing.T) {
 	tier.Full(t, "40 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
-	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: managed}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, Tags: managed}))
 	s.leader("--heartbeat-interval=30") // or half the hook's timeout, if that is less
 	action := s.scaleIn(n, func(h *awssim.Hook) { h.HeartbeatTimeout = 8 * time.Second })
 	message := s.send(s.hookBody("asg-terminate-lifecycle", action))
@@ -212,7 +212,7 @@ func TestNoticesOfAnInstanceThatIsGoneAreAcknowledgedAndItsHookIsCompleted(t *te
 	action := s.scaleIn(gone)
 	s.must(s.aws.SetInstanceState(gone.instance, "terminated"))
 	never := s.id(50) // its Node was never seen here
-	s.must(s.aws.PutInstance(awssim.Instance{ID: never, State: "terminated", Tags: managed}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: never, State: "terminated", Tags: managed}))
 	s.awaitDeleted(soon,
 		s.send(s.body("spot-interruption", gone.instance)),
 		s.send(s.body("state-change-terminated", gone.instance)),

@@ -64,7 +64,6 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 		`node_termination_handler_messages_settled_total{outcome="deleted",why="done"}`:                                 5,
 		`node_termination_handler_aws_requests_total{service="autoscaling",action="CompleteLifecycleAction",code="ok"}`: 1,
 		`actions_total{node_action="cordon-and-drain",node_status="error"}`:                                             1,
-		`node_termination_handler_rebalance_followed_by_spot_total{within="10m"}`:                                       1,
 		`sum(node_termination_handler_kubernetes_requests_total{resource="nodes/status",code="200"}) > bool 3`:          1,
 		`nth_tagged_instances`: 5,
 		`nth_tagged_nodes`:     5,

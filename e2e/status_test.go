@@ -85,6 +85,8 @@ func TestTheStatusNamesWhatKeepsPods(t *testing.T) {
 	s.budget("three", "twice", 0)
 	s.pod("held", nodes[2].name, stopping(time.Second, time.Second), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/backup"} })
 	s.pod("slow", nodes[3].name, stopping(10*time.Minute, 10*time.Minute))
+	s.claim("data")
+	s.pod("db", nodes[4].name, claiming("data"))
 	s.attach("data", nodes[4])
 	h := s.leader()
 	for _, n := range nodes {
@@ -95,7 +97,7 @@ func TestTheStatusNamesWhatKeepsPods(t *testing.T) {
 		t.Errorf("%+v", budget)
 	}
 	h.awaitWait(nodes[1], overview.TwoBudgets, "two PodDisruptionBudgets")
-	h.awaitWait(nodes[2], overview.Finalizer, "example.com/backup")
+	h.awaitWait(nodes[2], overview.Kubelet, "its kubelet has not confirmed it")
 	h.awaitWait(nodes[3], overview.Grace, "grace until")
 	h.awaitWait(nodes[4], overview.Volume, s.volume("data"))
 

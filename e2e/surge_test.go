@@ -115,7 +115,7 @@ func TestTheReplacementOfASingletonIsReadyBeforeItLeaves(t *testing.T) {
 		t.Errorf("%d rollouts, and %d where there can be none", one, none)
 	}
 	said := second.log.String()
-	for _, want := range []string{fmt.Sprintf("surged=[%s/%s]", c.name, single.Name), "Deployment recreated has the strategy Recreate"} {
+	for _, want := range []string{fmt.Sprintf(`"surged": ["%s/%s"]`, c.name, single.Name), "Deployment recreated has the strategy Recreate"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the log does not say %q", want)
 		}

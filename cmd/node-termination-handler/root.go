@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
@@ -69,7 +68,9 @@ func runAs(ctx context.Context, name string, args, environ []string, out, errOut
 // lastLine prints why the program exits: as an entry of the log where that is JSON.
 func (p *program) lastLine(err error, hint string) {
 	if p.served.JSONLogging {
-		slog.New(app.NewLogHandler(p.served, p.errOut)).Error("exit", "error", err)
+		log, end := logging.New(p.errOut, logFormat(p.served))
+		defer end()
+		log.Error(err, "exit")
 		return
 	}
 	fmt.Fprintf(p.errOut, "%s: %v\n", p.name, err)

@@ -64,7 +64,7 @@ func TestTheLastLineIsJSONWhereJSONWasAskedFor(t *testing.T) {
 		var out, errOut bytes.Buffer
 		status := run(t.Context(), args, []string{"QUEUE_URL=" + testQueue}, &out, &errOut)
 		var entry map[string]any
-		if err := json.Unmarshal(errOut.Bytes(), &entry); err != nil || entry["level"] != "ERROR" || status != exitMistaken {
+		if err := json.Unmarshal(errOut.Bytes(), &entry); err != nil || entry["level"] != "error" || status != exitMistaken {
 			t.Errorf("%v: status %d, and the last line is %s", args, status, errOut.String())
 		}
 	}

@@ -3,26 +3,46 @@ package main
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
 // serve runs the handler until ctx ends, and logs to out.
 func serve(ctx context.Context, o *options.Options, out io.Writer) error {
 	limit := app.TuneMemory()
-	log, endLog := app.NewLogger(o, out)
+	log, endLog := logging.New(out, logFormat(o))
 	defer endLog()
+	logging.Redirect(log)
 	build := strings.ReplaceAll(strings.TrimSpace(describeVersion()), "\n", ", ")
-	log.Info("starting", "version", build, "queue", o.Queue.Text, "region", o.Region,
-		"memoryLimit", limit, "options", o.Changed)
+	log.Info("starting", "version", build, "memoryLimit", limit)
+	for _, name := range slices.Sorted(maps.Keys(o.Changed)) {
+		log.Info("option", "name", name, "value", shortened(o.Changed[name]))
+	}
 	for _, w := range o.Warnings {
-		log.Warn(w)
+		logging.Warn(log, "option with a warning", "says", w)
 	}
 	handler, err := app.New(ctx, o, log, version)
 	if err != nil {
 		return err
 	}
 	return handler.Run(ctx)
+}
+
+// logFormat says how the log is written.
+func logFormat(o *options.Options) logging.Options {
+	return logging.Options{Level: o.LogLevel, JSON: o.JSONLogging}
+}
+
+// shortened keeps a line of the log short enough to read.
+func shortened(text string) string {
+	const most = 200 // bytes
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }

@@ -26,6 +26,7 @@ locals {
   all_groups = join(",", var.groups) == "*"
   hooks      = var.lifecycle_hooks != "none"
   key        = var.key_arn != ""
+  senders    = [for arn in [var.delivery_role_arn, var.sender_arn] : arn if arn != ""]
 
   # A rule for each kind of notice, and the seconds for which EventBridge tries to deliver its
   # events: as long as they are of use. Then they go to the dead-letter queue.
@@ -161,6 +162,18 @@ resource "aws_sqs_queue_policy" "queue" {
         Action    = "sqs:SendMessage"
         Resource  = aws_sqs_queue.queue.arn
       }] : statement if var.delivery_role_arn != ""],
+      # A policy of IAM would be enough within the account otherwise.
+      [{
+        Sid       = "NobodyElseSends"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.queue.arn
+        Condition = merge(
+          { BoolIfExists = { "aws:PrincipalIsAWSService" = "false" } },
+          join("", local.senders) == "" ? {} : { ArnNotEquals = { "aws:PrincipalArn" = local.senders } },
+        )
+      }],
       [{
         Sid       = "TLSOnly"
         Effect    = "Deny"
@@ -317,6 +330,11 @@ resource "aws_iam_role" "role" {
     }
 
     precondition {
+      condition     = !var.replacement_first || !contains(var.groups, "*")
+      error_message = "groups must name the groups if replacement_first is true, because the role may then launch and terminate their instances."
+    }
+
+    precondition {
       condition     = length(local.name) <= 40 # a rule's name has 64 at most
       error_message = "name is longer than 40 characters: set a shorter one."
     }
@@ -378,7 +396,7 @@ resource "aws_iam_role_policy" "role" {
         Effect = "Allow"
         Action = concat(
           ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"],
-          var.replacement_first ? ["autoscaling:SetInstanceHealth", "autoscaling:LaunchInstances", "autoscaling:TerminateInstanceInAutoScalingGroup"] : [],
+          var.replacement_first ? ["autoscaling:SetInstanceHealth"] : [],
         )
         Resource = [for group in var.groups : "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${group}"]
         Condition = merge(
@@ -393,8 +411,6 @@ resource "aws_iam_role_policy" "role" {
           "autoscaling:DescribeAutoScalingInstances",
           "autoscaling:DescribeAutoScalingGroups",
           "autoscaling:DescribeLifecycleHooks",
-          "ec2:DescribeLaunchTemplateVersions",
-          "ec2:CreateFleet",
         ]
         Resource  = "*"
         Condition = { StringEquals = { "aws:RequestedRegion" = local.region } }

@@ -63,7 +63,7 @@ variable "load_balancers" {
 }
 
 variable "replacement_first" {
-  description = "Whether the program may launch and terminate instances of the groups in groups, which rules with first=replacement need. It needs lifecycle_hooks."
+  description = "Whether the program may have the groups in groups replace their instances, which rules with first=replacement need. It needs lifecycle_hooks, and groups that name the groups."
   type        = bool
   default     = false
 }
@@ -184,6 +184,17 @@ variable "delivery_role_arn" {
   validation {
     condition     = can(regex("^(arn:[^:]+:iam::[0-9]+:role/.+)?$", var.delivery_role_arn))
     error_message = "delivery_role_arn must be the ARN of a role."
+  }
+}
+
+variable "sender_arn" {
+  description = "ARN of a role or user of yours that may also send to the queue, for simulate and to move messages back from the dead-letter queue. Everybody else who is no AWS service is denied it."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:[^:]+:iam::[0-9]+:(role|user)/.+)?$", var.sender_arn))
+    error_message = "sender_arn must be the ARN of a role or a user."
   }
 }
 

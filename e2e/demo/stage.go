@@ -81,10 +81,9 @@ func (d *demo) setUpAWS(ctx context.Context) (err error) {
 	var instances []awssim.Instance
 	for _, n := range nodes {
 		instances = append(instances, awssim.Instance{
-			ID: n.instance, Tags: map[string]string{managedTag: "true"},
+			ID: n.instance, Lifecycle: "spot", Tags: map[string]string{managedTag: "true"},
 		})
 	}
-	instances[0].Lifecycle = "spot"
 	return d.aws.Apply(awssim.State{
 		Queues:    []awssim.Queue{{Name: queueName}},
 		Instances: instances,

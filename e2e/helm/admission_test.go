@@ -46,6 +46,29 @@ func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *test
 	}
 }
 
+// Whether the handler adds the taint decides whether it may. In IMDS mode it never does.
+func TestTheOutOfServiceTaintIsAllowedWithItsOptionOnly(t *testing.T) {
+	h, root := program(t)
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string // empty: there is no such variable
+	}{
+		{"queue mode", []string{queue}, "false"},
+		{"with the option", []string{queue, "--set=enableOutOfServiceTaint=true"}, "true"},
+		{"turned on by a variable", []string{queue, "--set-string=extraEnv[0].name=ENABLE_OUT_OF_SERVICE_TAINT,extraEnv[0].value=true"}, "true"},
+		{"turned off", []string{queue, "--set=enableOutOfServiceTaint=false"}, "false"},
+		{"IMDS mode", []string{"--set=enableOutOfServiceTaint=true"}, ""},
+	} {
+		manifest := run(t, h, append([]string{"template", "nth", Chart(root), "--namespace=home", Image}, tt.args...)...)
+		_, rest, found := strings.Cut(manifest, `- {name: outOfService, expression: "`)
+		got, _, _ := strings.Cut(rest, `"}`)
+		if got != tt.want || !found && strings.Contains(manifest, "node.kubernetes.io/out-of-service\"") {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // In IMDS mode the right is about all nodes, so it is granted only with the policy that limits it to one.
 func TestTheRightToWriteConditionsOfNodesFollowsItsOptionAndItsPolicy(t *testing.T) {
 	h, root := program(t)

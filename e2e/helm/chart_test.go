@@ -219,6 +219,12 @@ func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
 			t.Errorf("sources of credentials (-want +got):\n%s", diff)
 		}
 	})
+	t.Run("IRSA, which needs no other source of credentials", func(t *testing.T) {
+		p := policy(t, `--set=serviceAccount.annotations.eks\.amazonaws\.com/role-arn=arn:aws:iam::123456789012:role/nth`)
+		if diff := cmp.Diff([]string{"53", "443", "6443"}, ports(p.Egress)); diff != "" || len(p.Egress) != 2 {
+			t.Errorf("%d rules, ports (-want +got):\n%s", len(p.Egress), diff)
+		}
+	})
 	for _, tt := range []struct {
 		name, set string
 		want      []string
@@ -228,7 +234,6 @@ func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
 		{"a webhook without TLS", "webhookURL=http://hooks.example.com", []string{"80"}},
 		{"a webhook with an address", "webhookURL=http://[fd00::1]:8080/a", []string{"8080"}},
 		{"a proxy with a password", "webhookProxy=http://user:secret@proxy.example.com:3128", []string{"3128"}},
-		{"traces", "extraEnv[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,extraEnv[0].value=http://collector.monitoring:4318", []string{"4318"}},
 		{"a proxy", "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://proxy:3128,extraEnv[1].name=NO_PROXY,extraEnv[1].value=http://x:1", []string{"3128"}},
 		{"a proxy without a scheme", "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=proxy.example.com:3128", []string{"3128"}},
 		{"a proxy that is a host alone", "extraEnv[0].name=https_proxy,extraEnv[0].value=proxy", []string{"80"}},

@@ -56,7 +56,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		{
 			name: "IMDS mode beside Karpenter, with a queue", files: []string{imds}, args: []string{queue},
 			notes: []string{
-				"enableSpotInterruptionDraining: this handler runs in queue mode", "daemonsetAffinity: there is no DaemonSet",
+				"NTH ran this file in IMDS mode", "enableSpotInterruptionDraining: this handler runs in queue mode", "daemonsetAffinity: there is no DaemonSet",
 				"the pods run on spot instances", "nodeSelector karpenter.sh/capacity-type: spot",
 			},
 		},
@@ -211,6 +211,8 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		{name: "metrics on any port", args: []string{queueOfOn, "--set=prometheusServerPort=0"}, says: "prometheusServerPort is 0 & enablePrometheusServer=false"},
 		{name: "metrics on any port, as text", args: []string{queueOfOn, "--set-string=prometheusServerPort=0"}, says: "prometheusServerPort is 0"},
 		{name: "no metrics, on any port", args: []string{queueOfOn, "--set=prometheusServerPort=0,enablePrometheusServer=false"}, env: map[string]string{"PROMETHEUS_SERVER_PORT": "0"}},
+		{name: "probes that no kubelet reaches", args: []string{queueOfOn, "--set-string=bindAddress=127.0.0.1\\, ::1"}, says: "bindAddress is 127.0.0.1, ::1 & turn the probes off"},
+		{name: "probes that a kubelet reaches, too", args: []string{queueOfOn, "--set-string=bindAddress=127.0.0.1\\,10.0.0.1,allowedHosts=nth.example.com"}, env: map[string]string{"BIND_ADDRESS": "127.0.0.1,10.0.0.1", "ALLOWED_HOSTS": "nth.example.com"}},
 		{name: "probes on any port", args: []string{queueOfOn, "--set=probes.httpGet.port=0"}, says: "probes.httpGet.port is 0"},
 		{name: "NTH's tag", args: []string{queueOfOn, noImage, "--set=image.tag=v1.5.0"}, says: "image.tag is v1.5.0, a tag of the image of AWS Node Termination Handler"},
 		{

@@ -16,7 +16,8 @@ package kubesim
 import (
 	"encoding/pem"
 	"fmt"
-	"log/slog"
+	"io"
+	"log"
 	"maps"
 	"net"
 	"net/http"
@@ -132,7 +133,7 @@ func Start(o Options) *Server {
 	s.http.EnableHTTP2 = true
 	const streams = 100 // of a connection, as kube-apiserver has it: --http2-max-streams-per-connection
 	s.http.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: streams}
-	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // clients that go are no news
+	s.http.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that go are no news
 	s.http.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			s.opened.Add(1)

@@ -2,12 +2,7 @@
 // describes, one after the other, and writes what came of it into the table of
 // docs/support.md.
 //
-//	matrix [-commit HASH]
-//
-// With a commit it plays only one version, which the commit chooses among those that
-// are not the default one, and writes no table. So the gate costs one version more,
-// and the commits of a while try all of them. The variable KUBERNETES, such as
-// KUBERNETES=1.35, chooses one version as well.
+// The variable KUBERNETES, such as KUBERNETES=1.35, chooses one version.
 //
 // It is run from the root of the repository, and exits with 1 if a scenario fails.
 package main
@@ -15,13 +10,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -33,10 +26,8 @@ import (
 const page = "docs/support.md"
 
 func main() {
-	commit := flag.String("commit", "", "play only the version that this commit chooses")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *commit, os.Stdout)
+	err := run(ctx, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "matrix:", err)
@@ -44,22 +35,13 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, commit string, out io.Writer) error {
+func run(ctx context.Context, out io.Writer) error {
 	all, err := sandbox.Versions()
 	if err != nil {
 		return err
 	}
 	played := all
-	switch minor := os.Getenv(sandbox.Variable); {
-	case commit != "":
-		version, err := turn(all, commit)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "commit %s chooses Kubernetes %s; the same by hand: make matrix %s=%s\n",
-			commit, version.Release, sandbox.Variable, version.Minor)
-		played = []sandbox.Version{version}
-	case minor != "":
+	if minor := os.Getenv(sandbox.Variable); minor != "" {
 		played = slices.DeleteFunc(slices.Clone(all), func(v sandbox.Version) bool { return v.Minor != minor })
 		if len(played) == 0 {
 			return fmt.Errorf("hack/controlplane has no Kubernetes %s", minor)
@@ -81,24 +63,7 @@ func run(ctx context.Context, commit string, out io.Writer) error {
 			failed = append(failed, fmt.Errorf("on Kubernetes %s: %s", version.Release, r))
 		}
 	}
-	if commit == "" {
-		err = rewrite(page, all, results)
-	}
-	return errors.Join(append(failed, err)...)
-}
-
-// turn is the version that a commit chooses among those that are not the default
-// one: the first digits of its hash, modulo their number.
-func turn(all []sandbox.Version, commit string) (sandbox.Version, error) {
-	others := slices.DeleteFunc(slices.Clone(all), func(v sandbox.Version) bool { return v.Default })
-	if len(others) == 0 {
-		return sandbox.Version{}, errors.New("hack/controlplane has only the default version")
-	}
-	number, err := strconv.ParseUint(commit[:min(len(commit), 12)], 16, 64)
-	if err != nil {
-		return sandbox.Version{}, fmt.Errorf("%q is no commit: %w", commit, err)
-	}
-	return others[number%uint64(len(others))], nil
+	return errors.Join(append(failed, rewrite(page, all, results))...)
 }
 
 // A result is what came of the scenarios on one version.

@@ -89,28 +89,6 @@ func TestAPageWithoutATableIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestCommitsChooseEachVersionButTheDefault(t *testing.T) {
-	for commit, want := range map[string]string{
-		"0":       "1.34",
-		"1":       "1.35",
-		"47c44e1": "1.35",
-		"ffffffffffffffffffffffffffffffffffffffff": "1.35",
-		"a91631a0": "1.34",
-	} {
-		if got, err := turn(some, commit); err != nil || got.Minor != want {
-			t.Errorf("%s chooses %s, %v, want %s", commit, got.Minor, err, want)
-		}
-	}
-	for _, wrong := range []string{"main", ""} {
-		if got, err := turn(some, wrong); err == nil {
-			t.Errorf("%q chooses %s", wrong, got.Minor)
-		}
-	}
-	if got, err := turn(some[2:], "0"); err == nil {
-		t.Errorf("without another version, %s is chosen", got.Minor)
-	}
-}
-
 // What go test -json says, in short.
 func TestATestCountsOnceAndTellsWhyItFailed(t *testing.T) {
 	const events = `

@@ -20,11 +20,11 @@ import (
 // under e2e do not see the version of Kubernetes.
 var suite = []string{"./e2e", "./e2e/demo", "./e2e/helm", "./e2e/sandbox"}
 
-// play runs the scenarios on a version, as make e2e does. What the go tool says about
+// play runs the scenarios on a version, as make e2e-all does. What the go tool says about
 // packages goes to out, and what the tests that failed have written. That some failed is
 // in the result; an error means that they were not played.
 func play(ctx context.Context, version sandbox.Version, out io.Writer) (result, error) {
-	args := append([]string{"test", "-json", "-count=1", "-parallel=10", "-timeout=30m"}, suite...)
+	args := append([]string{"test", "-json", "-count=1", "-parallel=10", "-timeout=90m"}, suite...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), sandbox.Variable+"="+version.Minor)
 	cmd.Stderr = out

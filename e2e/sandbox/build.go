@@ -135,14 +135,14 @@ func compile(ctx context.Context, source string, version Version, dir string, ou
 
 	what := "compiling the control plane of Kubernetes " + version.Release
 	fmt.Fprintln(out, what+": the first time takes 4 to 6 minutes on 2 cores")
-	stop := progress(out, what, "the first time takes 4 to 6 minutes on 2 cores")
+	stop := progress(out, what)
 	err := goBuild(ctx, source, version.modfile, ldflags, filepath.Join(dir, "controlplane"))
 	stop()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "compiling KWOK: the first time takes 1 to 2 minutes on 2 cores")
-	stop = progress(out, "compiling KWOK", "the first time takes 1 to 2 minutes on 2 cores")
+	stop = progress(out, "compiling KWOK")
 	err = goBuild(ctx, filepath.Join(source, "kwok"), defaultModfile, "-s -w", filepath.Join(dir, "kwok"))
 	stop()
 	if err != nil {
@@ -178,7 +178,7 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 }
 
 // progress writes a line to out every 15 s, until the function it returns is called.
-func progress(out io.Writer, what, hint string) (stop func()) {
+func progress(out io.Writer, what string) (stop func()) {
 	start, quit, done := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -189,7 +189,7 @@ func progress(out io.Writer, what, hint string) (stop func()) {
 			case <-quit:
 				return
 			case <-ticker.C:
-				fmt.Fprintf(out, "%s: %s; %s\n", what, time.Since(start).Round(time.Second), hint)
+				fmt.Fprintf(out, "%s: %s\n", what, time.Since(start).Round(time.Second))
 			}
 		}
 	}()

@@ -24,9 +24,8 @@ func BuildKarpenter(ctx context.Context, out io.Writer) (string, error) {
 		return "", fmt.Errorf("hash %s: %w", source, err)
 	}
 	dir, err := cached(ctx, karpenterPrefix+hash, "Karpenter", out, func(partial string) error {
-		const hint = "the first time takes 2 to 4 minutes on 2 cores"
-		fmt.Fprintln(out, "compiling Karpenter: "+hint)
-		defer progress(out, "compiling Karpenter", hint)()
+		fmt.Fprintln(out, "compiling Karpenter: the first time takes 2 to 4 minutes on 2 cores")
+		defer progress(out, "compiling Karpenter")()
 		return goBuild(ctx, source, defaultModfile, "-s -w", filepath.Join(partial, "karpenter"))
 	})
 	return filepath.Join(dir, "karpenter"), err

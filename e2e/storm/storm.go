@@ -132,7 +132,7 @@ func (s *storm) fill(ctx context.Context, prefix string, n int, stops time.Durat
 	pods := nodePods{count: s.pods, stop: stops, spare: prefix == idle}
 	err := each(ctx, setUps, s.named(prefix, n), func(ctx context.Context, n node) error {
 		tags := map[string]string{"aws-node-termination-handler/managed": ""}
-		if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Tags: tags}); err != nil {
+		if err := s.aws.PutInstance(awssim.Instance{ID: n.instance, Lifecycle: "spot", Tags: tags}); err != nil {
 			return err
 		}
 		return s.cluster.addNode(ctx, n, pods)

@@ -75,8 +75,8 @@ var settings = map[string]setting{
 		map[string]cty.Value{"doctor": cty.False},
 	},
 	"a replacement first": {
-		map[string]any{"ReplacementFirst": "true"},
-		map[string]cty.Value{"replacement_first": cty.True},
+		map[string]any{"ReplacementFirst": "true", "Groups": "workers"},
+		map[string]cty.Value{"replacement_first": cty.True, "groups": texts("workers")},
 	},
 	"a replacement first, two groups": {
 		map[string]any{"ReplacementFirst": "true", "Groups": "workers,gpu.workers"},
@@ -167,6 +167,14 @@ var settings = map[string]setting{
 	"a delivery role beside a single rule and a topic": {
 		map[string]any{"SingleRule": "true", "DeliveryRoleArn": deliver, "TopicArn": topic},
 		map[string]cty.Value{"single_rule": cty.True, "delivery_role_arn": text(deliver), "topic_arn": text(topic)},
+	},
+	"a sender": {
+		map[string]any{"SenderArn": platform},
+		map[string]cty.Value{"sender_arn": text(platform)},
+	},
+	"a sender beside a delivery role": {
+		map[string]any{"OwnRules": "false", "DeliveryRoleArn": deliver, "SenderArn": platform},
+		map[string]cty.Value{"own_rules": cty.False, "delivery_role_arn": text(deliver), "sender_arn": text(platform)},
 	},
 	"the fan-out": {map[string]any{"ClusterName": nil}, nil},
 	"the fan-out with an alarm": {
@@ -306,6 +314,14 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"LifecycleHooks": "create"},
 			map[string]cty.Value{"lifecycle_hooks": text("create")},
 		}, "must name the groups"},
+		"replacements for all groups": {setting{
+			map[string]any{"ReplacementFirst": "true"},
+			map[string]cty.Value{"replacement_first": cty.True},
+		}, "must name the groups"},
+		"replacements for all groups beside a named one": {setting{
+			map[string]any{"ReplacementFirst": "true", "Groups": "workers,*"},
+			map[string]cty.Value{"replacement_first": cty.True, "groups": texts("workers", "*")},
+		}, "must name the groups"},
 		"IRSA without its issuer": {setting{
 			map[string]any{"Identity": "IRSA"},
 			map[string]cty.Value{"identity": text("IRSA")},
@@ -326,6 +342,10 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"DeliveryRoleArn": "arn:aws:iam::123456789012:root"},
 			map[string]cty.Value{"delivery_role_arn": text("arn:aws:iam::123456789012:root")},
 		}, "ole"},
+		"an account in place of a sender": {setting{
+			map[string]any{"SenderArn": "arn:aws:iam::123456789012:root"},
+			map[string]cty.Value{"sender_arn": text("arn:aws:iam::123456789012:root")},
+		}, "ender"},
 		"a key by its alias": {setting{
 			map[string]any{"KeyArn": "alias/queues"},
 			map[string]cty.Value{"key_arn": text("alias/queues")},
@@ -378,7 +398,6 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 	if err := json.Unmarshal(read(t, deploy+"eventbridge/patterns.json"), &documented); err != nil {
 		t.Fatal(err)
 	}
-	groups := []any{"gpu.workers", "workers"}
 	for name, s := range settings {
 		if s.parameters["SingleRule"] != nil || s.parameters["OwnRules"] != nil || s.fanOut() {
 			continue
@@ -391,7 +410,11 @@ func TestTheRulesHaveTheDocumentedPatterns(t *testing.T) {
 				}
 			}
 			want := maps.Clone(documented)
-			if s.parameters["Groups"] != nil {
+			if named, ok := s.parameters["Groups"].(string); ok {
+				var groups []any
+				for group := range strings.SplitSeq(named, ",") {
+					groups = append(groups, group)
+				}
 				filtered := maps.Clone(documented["LifecycleAction"].(map[string]any))
 				filtered["detail"] = map[string]any{"AutoScalingGroupName": groups}
 				want["LifecycleAction"] = filtered
@@ -601,8 +624,7 @@ func TestEachFeatureAddsItsPermissionsToThreeOfSQS(t *testing.T) {
 	}
 	replacement := []string{
 		"autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeLifecycleHooks",
-		"autoscaling:LaunchInstances", "autoscaling:SetInstanceHealth", "autoscaling:TerminateInstanceInAutoScalingGroup",
-		"ec2:CreateFleet", "ec2:DescribeLaunchTemplateVersions",
+		"autoscaling:SetInstanceHealth",
 	}
 	for name, want := range map[string][]string{
 		"a replacement first":    slices.Concat(least, checks, tags, poll, lb, hooks, replacement, doctor),

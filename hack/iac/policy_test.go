@@ -80,7 +80,17 @@ var requests = []asked{
 	{"our rule receives", "as they are", "events.amazonaws.com", "sqs:ReceiveMessage", queue, of("SpotInterruptionRule"), refused},
 	{"another service sends in the name of our rule", "as they are", "sns.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), refused},
 	{"Auto Scaling sends by itself", "as they are", "autoscaling.amazonaws.com", "sqs:SendMessage", queue, tls, refused},
-	{"another account sends", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:SendMessage", queue, tls, refused},
+	{"another account sends", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:SendMessage", queue, tls, denied},
+	{"a role of the account that may do everything sends", "as they are", platform, "sqs:SendMessage", queue, tls, denied},
+	{"a role of the account that may do everything receives", "as they are", platform, "sqs:ReceiveMessage", queue, tls, allowed},
+	{"the sender sends", "a sender", platform, "sqs:SendMessage", queue, tls, allowed},
+	{"the sender sends without TLS", "a sender", platform, "sqs:SendMessage", queue, noTLS, denied},
+	{"a user beside the sender sends", "a sender", platform + "2", "sqs:SendMessage", queue, tls, denied},
+	{"our rule sends beside the sender", "a sender", "events.amazonaws.com", "sqs:SendMessage", queue, of("SpotInterruptionRule"), allowed},
+	{"the sender sends beside the role", "a sender beside a delivery role", platform, "sqs:SendMessage", queue, tls, allowed},
+	{"the role delivers beside the sender", "a sender beside a delivery role", deliver, "sqs:SendMessage", queue, tls, allowed},
+	{"the role with which Auto Scaling notifies sends", "a delivery role", deliver, "sqs:SendMessage", queue, tls, allowed},
+	{"a role that may do everything sends past the delivery role", "a delivery role", platform, "sqs:SendMessage", queue, tls, denied},
 	{"another account receives", "as they are", "arn:aws:iam::210987654321:role/Other", "sqs:ReceiveMessage", queue, tls, refused},
 
 	{"the topic hands on", "a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic), allowed},
@@ -98,14 +108,14 @@ var requests = []asked{
 	{"the role delivers without TLS", "a delivery role", deliver, "sqs:SendMessage", queue, noTLS, denied},
 	{"the role receives", "a delivery role", deliver, "sqs:ReceiveMessage", queue, tls, refused},
 	{"the role purges", "a delivery role", deliver, "sqs:PurgeQueue", queue, tls, refused},
-	{"another role of its account delivers", "a delivery role of another account", deliverElsewhere + "2", "sqs:SendMessage", queue, tls, refused},
+	{"another role of its account delivers", "a delivery role of another account", deliverElsewhere + "2", "sqs:SendMessage", queue, tls, denied},
 	{"the role of another account delivers", "a delivery role of another account", deliverElsewhere, "sqs:SendMessage", queue, tls, allowed},
 	{"the role of another account receives", "a delivery role of another account", deliverElsewhere, "sqs:ReceiveMessage", queue, tls, refused},
 	{"a rule sends past the role", "a delivery role", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), refused},
 	{"the role delivers", "a delivery role beside a single rule and a topic", deliver, "sqs:SendMessage", queue, tls, allowed},
 	{"the rule sends beside the role", "a delivery role beside a single rule and a topic", "events.amazonaws.com", "sqs:SendMessage", queue, of("NoticesRule"), allowed},
 	{"the topic hands on beside the role", "a delivery role beside a single rule and a topic", "sns.amazonaws.com", "sqs:SendMessage", queue, with(tls, "aws:SourceArn", topic), allowed},
-	{"the role where none is named", "as they are", deliverElsewhere, "sqs:SendMessage", queue, tls, refused},
+	{"the role where none is named", "as they are", deliverElsewhere, "sqs:SendMessage", queue, tls, denied},
 
 	{"the rule publishes", "the fan-out", "events.amazonaws.com", "sns:Publish", topic, of("NoticesRule"), allowed},
 	{"the rule gives up", "the fan-out", "events.amazonaws.com", "sqs:SendMessage", dead, of("NoticesRule"), allowed},
@@ -133,7 +143,7 @@ var requests = []asked{
 	{"receive without TLS", "as they are", role, "sqs:ReceiveMessage", queue, noTLS, denied},
 	{"receive dead letters", "as they are", role, "sqs:ReceiveMessage", dead, tls, refused},
 	{"receive from another queue", "as they are", role, "sqs:ReceiveMessage", queue + "2", tls, refused},
-	{"send", "as they are", role, "sqs:SendMessage", queue, tls, refused},
+	{"send", "as they are", role, "sqs:SendMessage", queue, tls, denied},
 	{"purge", "as they are", role, "sqs:PurgeQueue", queue, tls, refused},
 	{"change the queue", "as they are", role, "sqs:SetQueueAttributes", queue, tls, refused},
 
@@ -177,12 +187,11 @@ var requests = []asked{
 
 	{"launch an instance of a group", "as they are", role, "autoscaling:LaunchInstances", group + "workers", tls, refused},
 	{"say that an instance of a group is unhealthy", "as they are", role, "autoscaling:SetInstanceHealth", group + "workers", tls, refused},
-	{"launch for a replacement", "a replacement first", role, "autoscaling:LaunchInstances", group + "workers", tls, allowed},
-	{"terminate after a replacement", "a replacement first", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, allowed},
 	{"have a group replace an instance", "a replacement first", role, "autoscaling:SetInstanceHealth", group + "workers", tls, allowed},
+	{"have a group replace one that is not named", "a replacement first, two groups", role, "autoscaling:SetInstanceHealth", group + "others", tls, refused},
+	{"launch for a replacement", "a replacement first", role, "autoscaling:LaunchInstances", group + "workers", tls, refused},
+	{"terminate after a replacement", "a replacement first", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "workers", tls, refused},
 	{"look at an instance of a group", "a replacement first", role, "autoscaling:DescribeAutoScalingInstances", "*", tls, allowed},
-	{"launch for a replacement in a group that is not named", "a replacement first, two groups", role, "autoscaling:LaunchInstances", group + "others", tls, refused},
-	{"terminate in a group that is not named", "a replacement first, two groups", role, "autoscaling:TerminateInstanceInAutoScalingGroup", group + "others", tls, refused},
 	{"launch past the group", "a replacement first", role, "ec2:RunInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
 	{"terminate past the group", "a replacement first", role, "ec2:TerminateInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/i-0123456789abcdef0", tls, refused},
 
@@ -233,6 +242,15 @@ func keyPolicy(t *testing.T) map[string]any {
 	}}
 }
 
+// identified is the context of a request with what AWS itself adds about the principal.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
+func identified(a asked) map[string]string {
+	if strings.HasPrefix(a.who, "arn:") {
+		return with(with(a.context, "aws:PrincipalIsAWSService", "false"), "aws:PrincipalArn", a.who)
+	}
+	return with(a.context, "aws:PrincipalIsAWSService", "true")
+}
+
 func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 	n := node(t)
 	var names []string
@@ -240,7 +258,7 @@ func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 	for _, a := range requests {
 		for template, resources := range stacks(t, here, settings[a.setting]) {
 			r := Request{IdentityPolicies: []NamedPolicy{}, ServiceControlPolicies: []any{}, ResourceControlPolicies: []any{}}
-			r.Request.Principal, r.Request.Action, r.Request.Context = a.who, a.action, a.context
+			r.Request.Principal, r.Request.Action, r.Request.Context = a.who, a.action, identified(a)
 			r.Request.Resource.Resource, r.Request.Resource.AccountID = a.resource, here.ID
 			if strings.Contains(a.resource, ":210987654321:") {
 				r.Request.Resource.AccountID = "210987654321"
@@ -248,7 +266,7 @@ func TestIAMAllowsWhatIsNeededAndNothingElse(t *testing.T) {
 			if a.who == role {
 				r.IdentityPolicies = []NamedPolicy{{"role", resources["RolePolicy"].Properties["PolicyDocument"]}}
 			}
-			if a.who == platform || a.who == deliverElsewhere { // with a policy of its own that lets it do everything
+			if strings.HasPrefix(a.who, platform) || a.who == deliverElsewhere { // with a policy of its own that lets it do everything
 				r.IdentityPolicies = []NamedPolicy{{"all", map[string]any{"Version": "2012-10-17", "Statement": []any{
 					map[string]any{"Effect": "Allow", "Action": "*", "Resource": "*"},
 				}}}}

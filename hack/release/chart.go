@@ -9,6 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"sigs.k8s.io/yaml"
 )
 
 // chart packs the chart into dir as the version of the source, and returns its path.
@@ -65,4 +73,38 @@ func (s source) chart(ctx context.Context, dir string) (string, error) {
 	}
 	target := filepath.Join(dir, name)
 	return target, writePacked(target, files)
+}
+
+// chartLayout writes the packed chart at path to dir as an OCI layout, as helm push would send it. So its digest is
+// known before it is published.
+// https://helm.sh/docs/topics/registries/#helm-chart-manifest
+func (b *builder) chartLayout(path, dir string) error {
+	packed, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	files, err := unpack(bytes.NewReader(packed))
+	if err != nil {
+		return fmt.Errorf("unpack the chart: %w", err)
+	}
+	config, err := yaml.YAMLToJSON(files[0].content)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", files[0].name, err)
+	}
+	made, err := artifact(v1.Manifest{
+		Config:      v1.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"},
+		Annotations: b.labels(b.version),
+	}, config, static.NewLayer(packed, "application/vnd.cncf.helm.chart.content.v1.tar+gzip"))
+	if err != nil {
+		return err
+	}
+	target, err := layout.Write(dir, mutate.IndexMediaType(empty.Index, types.OCIImageIndex))
+	if err != nil {
+		return fmt.Errorf("write the chart: %w", err)
+	}
+	err = target.AppendImage(made, layout.WithAnnotations(map[string]string{tagAnnotation: b.version}))
+	if err != nil {
+		return fmt.Errorf("write the chart: %w", err)
+	}
+	return nil
 }

@@ -187,11 +187,11 @@ func (b *builder) labels(tag string) map[string]string {
 
 // refer adds a bill of materials of what the descriptor names.
 func (i *image) refer(of v1.Descriptor, bom []byte) error {
-	a, err := newArtifact(sbomType, bom, v1.Descriptor{MediaType: of.MediaType, Digest: of.Digest, Size: of.Size})
-	if err != nil {
-		return err
-	}
-	made, err := partial.CompressedToImage(a)
+	made, err := artifact(v1.Manifest{
+		ArtifactType: sbomType,
+		Subject:      &v1.Descriptor{MediaType: of.MediaType, Digest: of.Digest, Size: of.Size},
+		Config:       v1.Descriptor{MediaType: "application/vnd.oci.empty.v1+json", Data: []byte(emptyConfig)},
+	}, []byte(emptyConfig), static.NewLayer(bom, types.MediaType(sbomType)))
 	if err != nil {
 		return err
 	}
@@ -306,43 +306,43 @@ func (b *builder) describeImage(i *image, path string) error {
 	return writeJSON(path+".provenance.json", b.provenance(subjects, &made))
 }
 
-// An artifact is a manifest with one file that is about something else in the registry.
-type artifact struct {
-	manifest []byte
-	layer    v1.Layer
-}
-
 // emptyConfig is what OCI says to put where an artifact has no configuration.
 const emptyConfig = "{}"
 
-func newArtifact(kind string, content []byte, of v1.Descriptor) (*artifact, error) {
-	l := static.NewLayer(content, types.MediaType(kind))
-	descriptor, err := partial.Descriptor(l)
+// artifact is an image of one layer that is no file system. The manifest says what it is, and gets the digests.
+func artifact(manifest v1.Manifest, config []byte, layer v1.Layer) (v1.Image, error) {
+	descriptor, err := partial.Descriptor(layer)
 	if err != nil {
 		return nil, err
 	}
-	config, size, err := v1.SHA256(strings.NewReader(emptyConfig))
+	digest, size, err := v1.SHA256(bytes.NewReader(config))
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal(v1.Manifest{
-		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: kind, Subject: &of,
-		Config: v1.Descriptor{
-			MediaType: "application/vnd.oci.empty.v1+json", Digest: config, Size: size, Data: []byte(emptyConfig),
-		},
-		Layers: []v1.Descriptor{*descriptor},
-	})
-	return &artifact{manifest, l}, err
+	manifest.SchemaVersion, manifest.MediaType = 2, types.OCIManifestSchema1
+	manifest.Config.Digest, manifest.Config.Size = digest, size
+	manifest.Layers = []v1.Descriptor{*descriptor}
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	return partial.CompressedToImage(&artifactCore{text, config, layer})
+}
+
+// An artifactCore implements partial.CompressedImageCore.
+type artifactCore struct {
+	manifest, config []byte
+	layer            v1.Layer
 }
 
 // RawConfigFile and those below implement partial.CompressedImageCore.
-func (a *artifact) RawConfigFile() ([]byte, error) { return []byte(emptyConfig), nil }
+func (a *artifactCore) RawConfigFile() ([]byte, error) { return a.config, nil }
 
-func (a *artifact) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+func (a *artifactCore) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
 
-func (a *artifact) RawManifest() ([]byte, error) { return a.manifest, nil }
+func (a *artifactCore) RawManifest() ([]byte, error) { return a.manifest, nil }
 
-func (a *artifact) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+func (a *artifactCore) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 	if own, err := a.layer.Digest(); err != nil || own != h {
 		return nil, fmt.Errorf("there is no layer %s", h)
 	}

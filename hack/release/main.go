@@ -7,7 +7,6 @@
 //	release [flags] image DIR [REFERENCE] the image; pushed if there is a REFERENCE
 //	release [flags] chart DIR             the packed chart
 //	release [flags] rootfs DIR PROGRAM    the files of the image, for a PROGRAM
-//	release push LAYOUT REFERENCE         push an image that was made before
 //	release [flags] notes                 print the changelog of the version
 //
 // A REFERENCE is such as registry.example.com/team/node-termination-handler:v1.
@@ -74,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	s.root = root
 	words := flags.Args()
 	if len(words) == 0 {
-		return errors.New("say what to make: all, image, chart, rootfs, push or notes")
+		return errors.New("say what to make: all, image, chart, rootfs or notes")
 	}
 	what, rest := words[0], words[1:]
 	least, most := 1, 1
@@ -83,7 +82,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		least, most = 0, 0
 	case "image":
 		most = 2
-	case "rootfs", "push":
+	case "rootfs":
 		least, most = 2, 2
 	}
 	if len(rest) < least || len(rest) > most {
@@ -105,14 +104,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	case "rootfs":
 		return s.rootfs(ctx, rest[0], rest[1])
-	case "push":
-		return pushLayout(ctx, rest[0], rest[1])
 	case "notes":
 		text, err := s.notes()
 		fmt.Fprint(out, text)
 		return err
 	}
-	return fmt.Errorf("%q is none of all, image, chart, rootfs, push and notes", what)
+	return fmt.Errorf("%q is none of all, image, chart, rootfs and notes", what)
 }
 
 // all writes the whole release to dir, which is emptied first.
@@ -179,6 +176,9 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 	if err := b.attest(chart, nil); err != nil {
 		return err
 	}
+	if err := b.chartLayout(chart, filepath.Join(dir, "chart")); err != nil {
+		return err
+	}
 	if err := os.WriteFile(filepath.Join(dir, noticesFile), notices(union(programs)), 0o644); err != nil {
 		return err
 	}
@@ -187,6 +187,12 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 	}
 	if err := s.plugin(dir); err != nil {
 		return err
+	}
+	// A commit between releases has no notes; of a release the workflow demands them.
+	if text, err := s.notes(); err == nil {
+		if err := os.WriteFile(filepath.Join(dir, "notes.md"), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintln(out, dir)
 	return checksums(dir)

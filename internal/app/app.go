@@ -4,21 +4,24 @@ package app
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
-	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/karpenter"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
@@ -45,12 +48,16 @@ const probationTime = 25 * time.Second
 // An App has everything that lives as long as the process.
 type App struct {
 	options *options.Options
-	log     *slog.Logger
+	log     logr.Logger
 	version string // empty: unknown
+	// identity names this replica in the Lease: no two processes share a name. Empty: there is no Lease.
+	identity string
+	// port is that of the metrics, once Run listens; 0: none.
+	port int
 
 	metrics   *telemetry.Metrics
 	policy    *policyfile.Follower // nil: there is no policy file
-	karpenter controller.Karpenter // nil: Karpenter is not asked
+	karpenter nodedrain.Karpenter  // nil: Karpenter is not asked
 	observers observers
 	// conditions is nil if nothing is said by conditions of nodes.
 	conditions *conditions.Writer
@@ -79,13 +86,14 @@ type App struct {
 }
 
 // New makes an App, which asks nobody anything before Run. The Kubernetes Events that it
-// writes end with ctx. The version is for traces; it can be empty.
-func New(ctx context.Context, o *options.Options, log *slog.Logger, version string) (*App, error) {
+// writes end with ctx. The version can be empty.
+func New(ctx context.Context, o *options.Options, log logr.Logger, version string) (*App, error) {
 	template, err := webhookTemplate(o)
 	if err != nil {
 		return nil, err
 	}
 	warnOfBody(log, o, template)
+	warnOfPlainHTTP(log, o)
 	metrics := telemetry.New()
 	rules, err := followPolicy(o, log, metrics)
 	if err != nil {
@@ -94,7 +102,8 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	metrics.Expect(Policy(o).Possible())
 	gate := pace.NewGate(firstRequests, mostRequests)
 	metrics.Bound(gate.Bound)
-	client, namespace, err := newKubeClients(o, metrics, gate)
+	trimmer := newTrimmer(rules)
+	client, namespace, err := newKubeClients(o, metrics, gate, trimmer)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +111,7 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 	if err != nil {
 		return nil, err
 	}
-	secondary, err := newLowPriorityClients(o, metrics, gate)
+	secondary, err := newLowPriorityClients(o, metrics, gate, trimmer)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +137,11 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 		a.serveNode()
 		return a, nil
 	}
+	if o.LeaderElect {
+		a.identity = newIdentity(o)
+	}
 	a.unscheduled = &unscheduled.Pods{
-		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.With("logger", "unscheduled"),
+		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
 	a.lookout.waiting = a.unscheduled.Waiting
 	return a, a.serveQueue(ctx)
@@ -137,7 +149,7 @@ func New(ctx context.Context, o *options.Options, log *slog.Logger, version stri
 
 func newCluster(o *options.Options, client kube.Client, gate *pace.Gate) (*cluster.Cluster, error) {
 	if o.IMDS {
-		return cluster.NewOfNode(client, gate, ofMetadata, cordonOptions(o), o.NodeName)
+		return cluster.NewOfNode(client, gate, intent.OfMetadata, cordonOptions(o), o.NodeName)
 	}
 	return cluster.New(client, gate, o.Queue.Text, cordonOptions(o))
 }
@@ -149,26 +161,26 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.queue = queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: a.log.With("logger", "queue"), Metrics: a.metrics}
+	a.queue = queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: a.log.WithName("queue"), Metrics: a.metrics}
 	a.instances = instance.NewDirectory(aws.instances)
 	a.statuses = instance.Statuses{Client: aws.statuses}
 	a.hooks = &asg.Hooks{
 		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
-		Log: a.log.With("logger", "asg"), Metrics: a.metrics,
+		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
 	a.groups = &replacement.Groups{Client: aws.groups, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
 	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
 	a.drainer.Self = types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName}
 	a.bindings = &loadbalancer.Watch{
-		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.With("logger", "loadbalancer"),
+		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
 	}
 	a.targets = &loadbalancer.Targets{
 		Client: aws.targets, Groups: a.bindings.GroupsOf, Region: o.Region,
-		Log: a.log.With("logger", "loadbalancer"), Metrics: a.metrics,
+		Log: a.log.WithName("loadbalancer"), Metrics: a.metrics,
 	}
 	a.volumes, err = drain.NewVolumes(a.kube)
 	a.drainer.Volumes = a.volumes
-	a.drainer.Observe = func(answer drain.Answer) {
+	a.drainer.Observe = func(answer evacuation.Answer) {
 		a.observers.pod(answer)
 		a.unscheduled.Left(answer)
 	}
@@ -180,12 +192,12 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 // to exit: what may heal by itself is not returned. Run is called once.
 func (a *App) Run(ctx context.Context) error {
 	defer a.observers.start(ctx)()
-	ctx, stopTraces := a.withTraces(ctx)
-	defer stopTraces()
-	stopHTTP, err := listen(ctx, a.log, handlers(a.options, a.metrics, a.health, a.lookout, a.version))
+	tells := httpSide{a.metrics, a.health, a.lookout, a.version, a.identity}
+	ports, stopHTTP, err := listen(ctx, a.log, a.options.BindAddresses, tells.handlers(a.options))
 	if err != nil {
 		return err
 	}
+	a.port = ports[a.options.PrometheusPort]
 	defer stopHTTP()
 	go unmapIdlePages(ctx, a.log)
 	go a.policy.Run(ctx, policyfile.Interval)

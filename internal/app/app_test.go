@@ -1,15 +1,13 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
@@ -20,14 +18,14 @@ func TestTheEndOfTheContextIsNoErrorOfRun(t *testing.T) {
 	}
 	o := &options.Options{Kubeconfig: kubeconfig, Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1}
 	o.Queue.Text = "http://127.0.0.1:1/123456789012/queue"
-	var out bytes.Buffer
+	var out logtest.Log
 	ctx, cancel := context.WithCancelCause(t.Context())
-	a, err := New(ctx, o, slog.New(slog.NewTextHandler(&out, nil)), "")
+	a, err := New(ctx, o, out.Logger(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cancel(errors.New("terminated"))
-	if err := a.Run(ctx); err != nil || !strings.Contains(out.String(), "msg=stopped why=terminated") {
+	if err := a.Run(ctx); err != nil || !out.Has("stopped", "why", "terminated") {
 		t.Errorf("Run = %v, and the log is:\n%s", err, out.String())
 	}
 }

@@ -2,102 +2,80 @@ package app
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
+	"net/netip"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
+// An httpSide is what a replica tells over HTTP.
+type httpSide struct {
+	metrics  *telemetry.Metrics
+	health   *health
+	lookout  *lookout
+	version  string
+	identity string // in the Lease; empty: there is none
+}
+
 // handlers serve probes and metrics as the options say, by port: one serves both if they
 // want the same port. Beside the metrics stands what is in progress, and what has happened.
-func handlers(
-	o *options.Options, metrics *telemetry.Metrics, h *health, l *lookout, version string,
-) map[int]*http.ServeMux {
+func (s httpSide) handlers(o *options.Options) map[int]http.Handler {
 	muxes := map[int]*http.ServeMux{}
+	all := map[int]http.Handler{}
 	mux := func(port int) *http.ServeMux {
 		if muxes[port] == nil {
 			muxes[port] = http.NewServeMux()
+			all[port] = httpserver.Headers(muxes[port])
 		}
 		return muxes[port]
 	}
 	if o.ProbesServer {
 		m := mux(o.ProbesPort)
-		m.HandleFunc("GET "+o.ProbesPath, h.alive)
+		m.HandleFunc("GET "+o.ProbesPath, s.health.alive)
 		if o.ProbesPath != "/readyz" {
-			m.HandleFunc("GET /readyz", h.ready)
+			m.HandleFunc("GET /readyz", s.health.ready)
 		}
 	}
 	if o.PrometheusServer {
 		m := mux(o.PrometheusPort)
-		m.Handle("GET /metrics", metrics.Handler())
-		m.HandleFunc("GET "+overview.StatusPath, serveJSON(l.Overview))
-		m.HandleFunc("GET "+overview.HistoryPath, serveJSON(l.History))
+		guard := httpserver.Guard{Namespace: o.PodNamespace, Hosts: o.AllowedHosts, Identity: s.identity}
+		serve := func(path string, h http.Handler) { m.Handle("GET "+path, guard.Protect(httpserver.Share(h))) }
+		serve("/metrics", s.metrics.Handler())
+		serve(overview.StatusPath, serveJSON(s.lookout.Overview))
+		serve(overview.HistoryPath, serveJSON(s.lookout.History))
 		if o.StatusPage {
-			m.Handle("GET /{$}", page.Handler(l, page.HandlerOptions{Version: version, Port: o.PrometheusPort}))
+			serve("/{$}", page.Handler(s.lookout, page.HandlerOptions{Version: s.version, Port: o.PrometheusPort}))
 		}
 	}
-	return muxes
+	return all
 }
 
-// listen serves each handler on its port until stop is called.
-func listen(ctx context.Context, log *slog.Logger, muxes map[int]*http.ServeMux) (stop func(), err error) {
-	var stops []func()
+// listen serves each handler on its port of the addresses, or of all if there are none, until stop is called. It
+// returns the ports that are served, by those that were asked for.
+func listen(
+	ctx context.Context, log logr.Logger, addresses []netip.Addr, handlers map[int]http.Handler,
+) (ports map[int]int, stop func(), err error) {
+	var servers []*httpserver.Server
 	stop = func() {
-		for _, s := range stops {
-			s()
+		for _, s := range servers {
+			s.Close()
 		}
 	}
-	for port, m := range muxes {
-		s, err := serveHTTP(ctx, log, port, m)
+	ports = map[int]int{}
+	for port, h := range handlers {
+		s, err := httpserver.Listen(ctx, log, addresses, port, h)
 		if err != nil {
 			stop()
-			return nil, err
+			return nil, nil, err
 		}
-		stops = append(stops, s)
+		servers = append(servers, s)
+		ports[port] = s.Port()
 	}
-	return stop, nil
-}
-
-// serveHTTP listens on all of the pod's addresses, and serves until stop is called.
-func serveHTTP(ctx context.Context, log *slog.Logger, port int, mux *http.ServeMux) (stop func(), err error) {
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("listen on port %d: %w", port, err)
-	}
-	server := newHTTPServer(mux)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("serve HTTP", "error", err, "port", port)
-		}
-	}()
-	log.Debug("serving HTTP", "address", strings.Replace(listener.Addr().String(), "[::]", "localhost", 1))
-	return func() {
-		_ = server.Close() // the process ends
-		<-done
-	}, nil
-}
-
-// newHTTPServer bounds what a client that is slow, or sends too much, can use.
-func newHTTPServer(handler http.Handler) *http.Server {
-	const timeout = 10 * time.Second
-	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: timeout,
-		ReadTimeout:       timeout,
-		WriteTimeout:      timeout,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 14,
-	}
+	return ports, stop, nil
 }

@@ -1,20 +1,26 @@
 package app
 
 import (
-	"bufio"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
+
+// byAddress is a request to an address.
+func byAddress(method, path string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	r.Host = "10.0.0.1:9092"
+	return r
+}
 
 func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 	c := &options.Options{
@@ -22,7 +28,10 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 	}
 	probes := newHealth()
 	probes.set("start", "")
-	muxes := handlers(c, telemetry.New(), probes, &lookout{}, "")
+	all := func() map[int]http.Handler {
+		return httpSide{telemetry.New(), probes, &lookout{}, "", ""}.handlers(c)
+	}
+	muxes := all()
 	if len(muxes) != 2 {
 		t.Errorf("%d ports", len(muxes))
 	}
@@ -33,7 +42,7 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 		for path, want := range paths {
 			for method, want := range map[string]int{http.MethodGet: want, http.MethodPost: map[int]int{200: 405, 503: 405, 404: 404}[want]} {
 				answer := httptest.NewRecorder()
-				muxes[port].ServeHTTP(answer, httptest.NewRequest(method, path, nil))
+				muxes[port].ServeHTTP(answer, byAddress(method, path))
 				if answer.Code != want {
 					t.Errorf("%s %s on port %d: %d, want %d", method, path, port, answer.Code, want)
 				}
@@ -42,12 +51,12 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 	}
 	c.StatusPage = false
 	answer := httptest.NewRecorder()
-	handlers(c, telemetry.New(), probes, &lookout{}, "")[c.PrometheusPort].ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	all()[c.PrometheusPort].ServeHTTP(answer, byAddress(http.MethodGet, "/"))
 	if answer.Code != http.StatusNotFound {
 		t.Errorf("the page is turned off, and yet it answers %d", answer.Code)
 	}
 	c.PrometheusServer, c.ProbesServer = false, false
-	if muxes := handlers(c, telemetry.New(), probes, &lookout{}, ""); len(muxes) > 0 {
+	if muxes := all(); len(muxes) > 0 {
 		t.Errorf("turned off, and yet there are %d ports", len(muxes))
 	}
 }
@@ -55,12 +64,12 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 func TestAReplicaThatStandsByNamesTheLeader(t *testing.T) {
 	var l lookout
 	l.ledBy("handler-1_x7f3k2m9")
-	mux := handlers(&options.Options{PrometheusServer: true, StatusPage: true}, telemetry.New(), newHealth(), &l, "")[0]
+	mux := httpSide{telemetry.New(), newHealth(), &l, "", ""}.handlers(&options.Options{PrometheusServer: true, StatusPage: true})[0]
 	for path, want := range map[string]string{
 		"/": "<bdi>handler-1</bdi>", overview.StatusPath: "this replica stands by: the leader, handler-1, knows what is in progress\n",
 	} {
 		answer := httptest.NewRecorder()
-		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		mux.ServeHTTP(answer, byAddress(http.MethodGet, path))
 		if answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), want) {
 			t.Errorf("%s: %d: %s", path, answer.Code, answer.Body)
 		}
@@ -92,90 +101,71 @@ func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
 	}
 }
 
-// A pipe is a listener with one connection, in memory, for a bubble of virtual time.
-type pipe struct {
-	net.Listener
-	conns chan net.Conn
-}
-
-func (p pipe) Accept() (net.Conn, error) {
-	conn, ok := <-p.conns
-	if !ok {
-		return nil, net.ErrClosed
+// Whoever sends a probe, by whatever name, has an answer; what tells something is for those who ask by a name of ours.
+func TestStrangersReadNothingButProbes(t *testing.T) {
+	o := &options.Options{
+		ProbesServer: true, ProbesPort: 8080, ProbesPath: "/healthz", PrometheusServer: true, PrometheusPort: 9092, StatusPage: true,
+		PodNamespace: "nth",
 	}
-	return conn, nil
-}
-
-func (p pipe) Close() error { return nil }
-
-// exchange serves one connection, until run has ended.
-func exchange(t *testing.T, handler http.Handler, run func(client net.Conn)) {
-	t.Helper()
-	client, server := net.Pipe()
-	listener := pipe{conns: make(chan net.Conn, 1)}
-	listener.conns <- server
-	s := newHTTPServer(handler)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(listener)
-	}()
-	run(client)
-	_ = client.Close()
-	close(listener.conns)
-	_ = s.Close()
-	<-done
-	<-time.After(time.Second) // the server lingers on a connection that it has closed
-}
-
-func TestASlowClientIsCutOff(t *testing.T) {
-	big := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.Copy(w, io.LimitReader(zeros{}, 10<<20))
-	})
-	for name, tt := range map[string]struct {
-		client func(net.Conn)
-		want   time.Duration
+	probes := newHealth()
+	probes.set("start", "")
+	all := httpSide{telemetry.New(), probes, &lookout{}, "", "handler-1_x"}.handlers(o)
+	const plain = "default-src 'none'; frame-ancestors 'none'"
+	for _, test := range []struct {
+		port         int
+		method, path string
+		ours, others int
+		policy       string
 	}{
-		"that sends nothing":             {func(net.Conn) {}, 10 * time.Second},
-		"that sends half a header":       {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nX-A: ") }, 10 * time.Second},
-		"that does not read the answer":  {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") }, 10 * time.Second},
-		"that sends no body it has told": {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n") }, 10 * time.Second},
+		{8080, http.MethodGet, "/healthz", 200, 200, plain},
+		{8080, http.MethodGet, "/readyz", 200, 200, plain},
+		{8080, http.MethodGet, "/x", 404, 404, plain},
+		{8080, http.MethodPost, "/healthz", 405, 405, plain},
+		{9092, http.MethodGet, "/metrics", 200, 421, plain},
+		{9092, http.MethodHead, "/metrics", 200, 421, plain},
+		{9092, http.MethodGet, overview.StatusPath, 503, 421, plain},
+		{9092, http.MethodGet, overview.HistoryPath, 503, 421, plain},
+		{9092, http.MethodGet, "/metrics?holder=handler-1_x", 200, 200, plain},
+		{9092, http.MethodGet, "/metrics?holder=handler-1_y", 200, 421, plain},
+		{9092, http.MethodGet, "/", 503, 421, page.Policy},
+		{9092, http.MethodGet, "/x", 404, 404, plain},
+		{9092, http.MethodPost, "/metrics", 405, 405, plain},
+		{9092, http.MethodGet, "//metrics", 307, 307, plain}, // as net/http cleans a path
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				exchange(t, big, func(client net.Conn) {
-					tt.client(client)
-					<-time.After(tt.want + time.Second)
-					synctest.Wait()
-					// What is left is the end: a write to a peer that has gone fails at once.
-					_ = client.SetWriteDeadline(time.Now().Add(time.Minute))
-					if _, err := io.WriteString(client, "x"); err == nil || time.Since(start) > tt.want+2*time.Second {
-						t.Errorf("still connected after %s: %v", time.Since(start), err)
-					}
-				})
-			})
-		})
+		for host, want := range map[string]int{"nth.nth.svc:9092": test.ours, "rebound.example.net:9092": test.others} {
+			r := httptest.NewRequest(test.method, test.path, nil)
+			r.Host = host
+			answer := httptest.NewRecorder()
+			all[test.port].ServeHTTP(answer, r)
+			policy := test.policy
+			if want == http.StatusMisdirectedRequest {
+				policy = plain
+			}
+			if answer.Code != want || answer.Header().Get("Content-Security-Policy") != policy || answer.Header().Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("%s %s of %s: %d, want %d; %v", test.method, test.path, host, answer.Code, want, answer.Header())
+			}
+		}
 	}
 }
 
-func TestAHeaderThatIsTooLargeIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		exchange(t, http.NotFoundHandler(), func(client net.Conn) {
-			go func() {
-				_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nX-A: "+strings.Repeat("a", 1<<20)+"\r\n\r\n")
-			}()
-			response, err := http.ReadResponse(bufio.NewReader(client), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-				t.Errorf("status %d", response.StatusCode)
-			}
-		})
-	})
+func TestTheLeaseTellsThePortThatIsServed(t *testing.T) {
+	o := &options.Options{PrometheusServer: true, ProbesServer: true, ProbesPath: "/healthz", LeaderElect: true}
+	ports, stop, err := listen(t.Context(), logr.Discard(), nil, httpSide{telemetry.New(), newHealth(), &lookout{}, "", ""}.handlers(o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	port := leaderPort(o, ports[o.PrometheusPort])
+	response, err := http.Get("http://127.0.0.1:" + port + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK || port == "0" {
+		t.Errorf("port %s: %d", port, response.StatusCode)
+	}
+	o.PrometheusServer = false // the probes have a port all the same
+	if got := leaderPort(o, ports[0]); got != NoPort {
+		t.Errorf("nothing is served, and the Lease tells %s", got)
+	}
 }
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,22 +1,21 @@
 package app
 
 import (
-	"cmp"
 	"context"
-	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook/delivery"
 )
@@ -25,9 +24,9 @@ import (
 // the options ask for them.
 type observers struct {
 	report.Observers
-	pod     func(drain.Answer)  // is told about the requests for pods
-	blocked func(drain.Blocked) // is told what keeps pods on their nodes; nil: nobody wants to know
-	webhook *delivery.Sender    // nil: none
+	pod     func(evacuation.Answer)  // is told about the requests for pods
+	blocked func(evacuation.Blocked) // is told what keeps pods on their nodes; nil: nobody wants to know
+	webhook *delivery.Sender         // nil: none
 }
 
 // telling is what observers work with.
@@ -42,18 +41,18 @@ type telling struct {
 
 // newConditions makes the writer of conditions of nodes; nil if the options ask for none.
 func newConditions(
-	o *options.Options, log *slog.Logger, client kube.Client, nodes *cluster.Cluster,
+	o *options.Options, log logr.Logger, client kube.Client, nodes *cluster.Cluster,
 ) *conditions.Writer {
 	if !o.NodeConditions || o.DryRun {
 		return nil
 	}
 	return &conditions.Writer{
-		Client: client.CoreV1(), Nodes: nodes, Policy: Policy(o), Log: log.With("logger", "conditions"),
+		Client: client.CoreV1(), Nodes: nodes, Policy: Policy(o), Log: log.WithName("conditions"),
 	}
 }
 
 // newObservers makes the observers that the options ask for. Events are written until ctx ends.
-func newObservers(ctx context.Context, o *options.Options, log *slog.Logger, t telling) observers {
+func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t telling) observers {
 	all := observers{Observers: report.Observers{t.metrics}, pod: t.metrics.Pod}
 	if t.conditions != nil {
 		all.Observers = append(all.Observers, t.conditions)
@@ -62,11 +61,11 @@ func newObservers(ctx context.Context, o *options.Options, log *slog.Logger, t t
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
 			Client: t.client.CoreV1(), Node: t.node, Component: options.ProgramName, Host: o.NodeName,
 			Account: o.InstanceAccount(), Region: o.Region, Annotations: o.EventAnnotations,
-			Metrics: t.metrics, Log: log.With("logger", "events"),
+			Metrics: t.metrics, Log: log.WithName("events"),
 		})
 		all.Observers = append(all.Observers, events)
 		all.blocked = events.Blocked
-		all.pod = func(s drain.Answer) {
+		all.pod = func(s evacuation.Answer) {
 			t.metrics.Pod(s)
 			events.Pod(s)
 		}
@@ -75,7 +74,7 @@ func newObservers(ctx context.Context, o *options.Options, log *slog.Logger, t t
 		all.webhook = delivery.New(delivery.Options{
 			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: t.template, Phases: o.WebhookPhases,
 			Node: t.node, Account: o.InstanceAccount(), Region: o.Region, Pods: podNames(t.client),
-			Delivered: t.metrics.Delivered, Log: log.With("logger", "webhook"),
+			Delivered: t.metrics.Delivered, Log: log.WithName("webhook"),
 		})
 		all.Observers = append(all.Observers, all.webhook)
 	}
@@ -117,15 +116,4 @@ func podNames(client kube.Client) func(ctx context.Context, node string) []strin
 		}
 		return names
 	}
-}
-
-// withTraces returns the context of all that is traced, if the options ask for traces. stop
-// sends the last spans.
-func (a *App) withTraces(ctx context.Context) (_ context.Context, stop func()) {
-	if a.options.Traces == nil {
-		return ctx, func() {}
-	}
-	tracer, stop := telemetry.NewTracer(
-		ctx, a.options.Traces, options.ProgramName, cmp.Or(a.version, "unknown"), a.log.With("logger", "traces"))
-	return trace.With(ctx, tracer), stop
 }

@@ -12,14 +12,12 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/onnode"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
-
-// ofMetadata stands in the intents of the IMDS mode where those of the queue mode have the URL of
-// their queue.
-const ofMetadata = "imds"
 
 // serveNode adds what an App needs that serves the node that it runs on.
 func (a *App) serveNode() {
@@ -80,23 +78,47 @@ func nodeCheck(nodes *cluster.Cluster, own *ownInstance) check {
 	}
 }
 
-// termOnNode serves the node until ctx ends.
-func (a *App) termOnNode(ctx context.Context) error {
-	ctrl := a.newController()
+// onNode serves the node until ctx ends.
+func (a *App) onNode(ctx context.Context) error {
 	poller := &imds.Poller{
-		Metadata: a.own.metadata, Handler: ctrl, Identity: a.own.known(), Kinds: kinds(a.options),
-		Log: a.log.With("logger", "imds"), Metrics: a.metrics,
+		Metadata: a.own.metadata, Identity: a.own.known(), Kinds: kinds(a.options),
+		Log: a.log.WithName("imds"), Metrics: a.metrics,
 	}
+	if a.options.DryRun { // it reports nothing either
+		return a.termOnNode(ctx, poller, true, func(c onnode.Controller) imds.Handler { return c })
+	}
+	s := onnode.Server{
+		Cluster: a.nodes, Node: a.own.node, Policy: Policy(a.options), Log: a.log.WithName("imds"),
+		Lease:  a.lease(),
+		Leader: &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName},
+		Term: func(ctx context.Context, drains bool, with func(onnode.Controller) imds.Handler) error {
+			return a.termOnNode(ctx, poller, drains, with)
+		},
+	}
+	return s.Run(ctx)
+}
+
+// termOnNode is a Term of an onnode.Server.
+func (a *App) termOnNode(
+	ctx context.Context, poller *imds.Poller, drains bool, with func(onnode.Controller) imds.Handler,
+) error {
+	ctrl := a.newController()
 	if node := a.nodes.ByName(a.own.node); node != nil {
 		poller.Life = cluster.BootID(node)
 	}
-	defer a.lookout.lead(lookedAt{status: ctrl.Status, heldBack: ctrl.HeldBack, lastReceive: poller.LastAnswer})()
+	all := ctrl.Registry
+	defer a.lookout.lead(lookedAt{status: all.Status, heldBack: all.HeldBack, lastReceive: poller.LastAnswer})()
 	a.lookout.rebuild(a.nodes)
 	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
 	defer a.metrics.Lead(telemetry.Term{
 		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
-		Held: func() (int, time.Time) { return 0, time.Time{} }, Intents: a.nodes.EachIntent,
+		Held: func() (int, time.Time) { return 0, time.Time{} },
 	})()
+	poller.Handler = with(ctrl)
+	if !drains {
+		poller.Run(ctx)
+		return context.Cause(ctx)
+	}
 	return lead(ctx, a.log, ctrl, func(ctx context.Context) error {
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -117,7 +139,7 @@ func kinds(o *options.Options) imds.Kinds {
 }
 
 // An ownInstance knows of the instance that this process runs on, by its metadata, and of no other. It
-// implements controller.Instances.
+// implements lookup.Instances.
 type ownInstance struct {
 	metadata *imds.Client
 	node     string // its name
@@ -154,7 +176,7 @@ func (o *ownInstance) instance(i imds.Identity) instance.Instance {
 	}
 }
 
-// Get implements controller.Instances, as the methods below do.
+// Get implements lookup.Instances, as the methods below do.
 func (o *ownInstance) Get(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
 	o.mu.Lock()
 	i, old := o.identity, time.Since(o.asked) > maxAge
@@ -188,5 +210,10 @@ func (o *ownInstance) Known(id string) (instance.Instance, bool, time.Time) {
 
 // InReservation knows of none.
 func (*ownInstance) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
+	return nil, nil
+}
+
+// OnHosts knows of none.
+func (*ownInstance) OnHosts(context.Context, []string, time.Duration) ([]instance.Instance, error) {
 	return nil, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
 // points are the requests of a process, to the API server and to the metadata. At one of them, told by
@@ -117,6 +118,9 @@ func TestWhateverIsWrongWithTheMetadataForAWhileNothingIsLost(t *testing.T) {
 
 // Each hour a change is announced and called off. The first hours fill what is bounded.
 func TestNothingGrowsOnTheNode(t *testing.T) {
+	if race.Enabled() {
+		t.Skip("measures memory, of which the race detector takes a multiple")
+	}
 	onMachine(t, func(m *machine) {
 		m.start()
 		measure := func(from, to int) (heap uint64, goroutines int) {

@@ -1,12 +1,8 @@
 package app
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,19 +16,19 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
-	"k8s.io/client-go/rest"
-	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -48,7 +44,7 @@ type machine struct {
 	metadata *awssim.Metadata
 	kube     *fake.Clientset
 	options  *options.Options
-	log      bytes.Buffer
+	log      logtest.Log
 	stops    []func()
 
 	transport http.RoundTripper // of the next process, to the metadata
@@ -104,39 +100,9 @@ func mayAll(action clienttesting.Action) (bool, runtime.Object, error) {
 	return true, review, nil
 }
 
-// evictable is the fake with an eviction API: PolicyV1 of the fake has no way to it.
-type evictable struct {
-	kubernetes.Interface
-	of *machine
-}
-
-// IsWatchListSemanticsUnSupported is what informers ask a client about.
-func (evictable) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (e evictable) PolicyV1() typedpolicyv1.PolicyV1Interface { return evictions{of: e.of} }
-
-type evictions struct {
-	typedpolicyv1.PolicyV1Interface
-	of *machine
-}
-
-func (e evictions) RESTClient() rest.Interface {
-	return &restfake.RESTClient{
-		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: policyv1.SchemeGroupVersion,
-		Client: restfake.CreateHTTPClient(func(*http.Request) (*http.Response, error) {
-			status := e.of.evict()
-			text, err := json.Marshal(status)
-			return &http.Response{
-				StatusCode: int(status.Code), Header: http.Header{"Content-Type": {"application/json"}},
-				Body: io.NopCloser(bytes.NewReader(text)),
-			}, err
-		}),
-	}
-}
-
 // evict is the API server's answer to an eviction. The pod goes a moment later: the fake does not
 // tell a watch what happened between the list and its beginning.
-func (m *machine) evict() *metav1.Status {
+func (m *machine) evict(context.Context, *policyv1.Eviction) (*metav1.Status, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	status := &metav1.Status{
@@ -144,13 +110,13 @@ func (m *machine) evict() *metav1.Status {
 	}
 	if m.refuses {
 		status.Code, status.Status, status.Reason = http.StatusTooManyRequests, metav1.StatusFailure, metav1.StatusReasonTooManyRequests
-		return status
+		return status, nil
 	}
 	m.evicted++
 	time.AfterFunc(10*time.Millisecond, func() {
 		_ = m.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "pod") // it may have gone
 	})
-	return status
+	return status, nil
 }
 
 // start starts a process, and gives it a second. stop is SIGTERM.
@@ -164,17 +130,17 @@ func (m *machine) start() (stop func()) {
 func (m *machine) begin() (stop func()) {
 	m.Helper()
 	ctx, cancel := context.WithCancelCause(m.Context())
-	nodes, err := cluster.NewOfNode(m.kube, nil, ofMetadata, cluster.CordonOptions{}, ownNode)
+	nodes, err := cluster.NewOfNode(m.kube, nil, intent.OfMetadata, cluster.CordonOptions{}, ownNode)
 	if err != nil {
 		m.Fatal(err)
 	}
 	metrics := telemetry.New()
 	a := &App{
-		options: m.options, log: slog.New(slog.NewTextHandler(&m.log, nil)), metrics: metrics, health: newHealth(),
-		lookout: newLookout("", nil, slog.New(slog.DiscardHandler)),
-		kube:    evictable{m.kube, m}, nodes: nodes, observers: observers{},
+		options: m.options, log: m.log.Logger(), metrics: metrics, health: newHealth(),
+		lookout: newLookout("", nil, logr.Discard()),
+		kube:    kubetest.Evictable{Interface: m.kube, Evict: m.evict}, nodes: nodes, observers: observers{},
 		drainer: &drain.Drainer{
-			Client: evictable{m.kube, m}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(drain.Blocked) {},
+			Client: kubetest.Evictable{Interface: m.kube, Evict: m.evict}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(evacuation.Blocked) {},
 		},
 	}
 	a.serveNode()
@@ -246,7 +212,7 @@ func TestASpotActionDrainsTheNodeWithinSeconds(t *testing.T) {
 		}
 		m.after(5 * time.Second)
 		m.want("after", true, intent.Drained, 1)
-		if _, i := m.node(); i.Queue != ofMetadata || len(i.Entries) != 1 {
+		if _, i := m.node(); i.Queue != intent.OfMetadata || len(i.Entries) != 1 {
 			t.Errorf("the intent: %+v", i)
 		}
 	})
@@ -295,7 +261,7 @@ func TestAKindThatIsSwitchedOffDoesNothing(t *testing.T) {
 		m.start()
 		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 		m.metadata.SetLifecycleState("Terminated")
-		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
+		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
 		m.after(time.Minute)
 		m.want("after", false, "", 0)
 	})
@@ -352,7 +318,7 @@ func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
 func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
 	onMachine(t, func(m *machine) {
 		stop := m.start()
-		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Minute)})
+		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Minute)})
 		m.after(30 * time.Second)
 		m.want("announced", true, intent.Drained, 1)
 		stop()
@@ -379,10 +345,10 @@ func TestANodeWithoutAProviderIDOfEC2IsFoundByItsName(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.start()
-			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
+			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
 			m.after(10 * time.Second)
 			m.want("announced", true, intent.Drained, 1)
-			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "completed", NotBefore: time.Now()})
+			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "completed", NotBefore: time.Now()})
 			m.after(10 * time.Second)
 			m.want("over", false, "", 1)
 		})
@@ -396,7 +362,7 @@ func TestADryRunOnTheNodeChangesNothing(t *testing.T) {
 		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 		m.after(time.Minute)
 		m.want("after", false, "", 0)
-		if got := strings.Count(m.log.String(), "msg=decided"); got != 1 {
+		if got := len(m.log.Entries("decided")); got != 1 {
 			t.Errorf("it is told %d times:\n%s", got, m.log.String())
 		}
 	})
@@ -404,7 +370,7 @@ func TestADryRunOnTheNodeChangesNothing(t *testing.T) {
 
 func TestTheMetadataOfAnotherInstanceEndsTheStart(t *testing.T) {
 	onMachine(t, func(m *machine) {
-		nodes, err := cluster.NewOfNode(m.kube, nil, ofMetadata, cluster.CordonOptions{}, ownNode)
+		nodes, err := cluster.NewOfNode(m.kube, nil, intent.OfMetadata, cluster.CordonOptions{}, ownNode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,11 +386,11 @@ func TestTheMetadataOfAnotherInstanceEndsTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := nodeCheck(nodes, own)
-		if err := c.try(ctx); !errors.Is(err, errOtherInstance) || c.heals(err) {
+		if err := c.try(ctx, checkTimeout); !errors.Is(err, errOtherInstance) || c.heals(err) {
 			t.Errorf("%v", err)
 		}
 		own.node = "node-2"
-		if err := c.try(ctx); err == nil || !c.heals(err) {
+		if err := c.try(ctx, checkTimeout); err == nil || !c.heals(err) {
 			t.Errorf("without a Node: %v", err)
 		}
 	})
@@ -449,7 +415,7 @@ func TestAStartThatReachesNoMetadataEndsOrWaits(t *testing.T) {
 			c := metadataCheck(&ownInstance{metadata: imds.New("", m.Transport())})
 			tries, heals := 0, true
 			for heals && tries < 5 {
-				err := c.try(t.Context())
+				err := c.try(t.Context(), checkTimeout)
 				if err == nil {
 					t.Fatalf("%s: it works", name)
 				}

@@ -3,12 +3,13 @@ package app
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/episode"
@@ -19,12 +20,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-const (
-	// overviewKept is how long an overview is served again: however many look at it, the drains are asked that often.
-	overviewKept = 500 * time.Millisecond
-	// overviewTime bounds the making of one.
-	overviewTime = time.Second
-)
+// overviewTime bounds the making of an overview.
+const overviewTime = time.Second
 
 // A lookout tells what is in progress and what has happened, to those who ask over HTTP. Its methods may be called
 // concurrently.
@@ -34,16 +31,14 @@ type lookout struct {
 	waiting  func() []overview.Unscheduled // nil: nobody knows
 	episodes *episode.Recorder
 
-	leads  atomic.Value // the name of the pod that was seen to lead, a string; nil: none was seen
-	making sync.Mutex   // is held while an overview is made: others wait for that one
+	leads atomic.Value // the name of the pod that was seen to lead, a string; nil: none was seen
 
-	mu      sync.Mutex        // is held for a moment: the end of a term waits for no reader
-	present *lookedAt         // nil: this replica stands by
-	last    overview.Overview // of the present term; zero: none
+	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
+	present *lookedAt  // nil: this replica stands by
 }
 
-func newLookout(leader string, policy *policyfile.Follower, log *slog.Logger) *lookout {
-	return &lookout{leader: leader, policy: policy, episodes: episode.NewRecorder(log.With("logger", "episode"))}
+func newLookout(leader string, policy *policyfile.Follower, log logr.Logger) *lookout {
+	return &lookout{leader: leader, policy: policy, episodes: episode.NewRecorder(log.WithName("episode"))}
 }
 
 // ledBy notes who holds the lease, by the identity of a replica: the name of its pod, and a random part.
@@ -75,35 +70,30 @@ func (l *lookout) lead(t lookedAt) (end func()) {
 func (l *lookout) set(t *lookedAt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.present, l.last = t, overview.Overview{}
+	l.present = t
 }
 
-// Overview returns what is in progress, of now or of a moment ago. The error says that this replica stands by.
-func (l *lookout) Overview(ctx context.Context) (overview.Overview, error) {
-	l.making.Lock()
-	defer l.making.Unlock()
+func (l *lookout) term() *lookedAt {
 	l.mu.Lock()
-	t, last := l.present, l.last
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	return l.present
+}
+
+// Overview returns what is in progress. The error says that this replica stands by.
+func (l *lookout) Overview(ctx context.Context) (overview.Overview, error) {
+	t := l.term()
 	if t == nil {
 		return overview.Overview{}, l.standby()
 	}
-	if time.Since(last.At) < overviewKept {
-		return last, nil
-	}
 	o := l.overview(ctx, t)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.present != t {
+	if l.term() != t { // it has ended meanwhile
 		return overview.Overview{}, l.standby()
 	}
-	l.last = o
 	return o, nil
 }
 
-// overview asks a term. Others get what is made here, and so it does not end with the one who asked first.
 func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), overviewTime)
+	ctx, cancel := context.WithTimeout(ctx, overviewTime)
 	defer cancel()
 	o := overview.Overview{Source: overview.Leader, Leader: l.leader, Nodes: t.status(ctx)}
 	o.At = time.Now().UTC()
@@ -124,10 +114,7 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 
 // History returns what has happened. The error says that this replica stands by.
 func (l *lookout) History(context.Context) (overview.History, error) {
-	l.mu.Lock()
-	leads := l.present != nil
-	l.mu.Unlock()
-	if !leads {
+	if l.term() == nil {
 		return overview.History{}, l.standby()
 	}
 	return l.episodes.History(), nil
@@ -146,7 +133,6 @@ func (l *lookout) rebuild(nodes *cluster.Cluster) {
 func serveJSON[T any](get func(context.Context) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
 		v, err := get(r.Context())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -3,49 +3,32 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 )
 
-// slowTerm is a term whose drains answer when that is allowed, and tell nothing of pods if nobody waits for them.
+// slowTerm is a term whose drains answer when that is allowed.
 func slowTerm() (term lookedAt, begun, answer chan struct{}) {
 	begun, answer = make(chan struct{}, 10), make(chan struct{})
 	return lookedAt{
-		status: func(ctx context.Context) []overview.Node {
+		status: func(context.Context) []overview.Node {
 			begun <- struct{}{}
 			<-answer
-			if ctx.Err() != nil {
-				return []overview.Node{{Name: "a"}}
-			}
-			return []overview.Node{{Name: "a", Pods: &overview.Pods{Left: 3}}}
+			return []overview.Node{{Name: "a"}}
 		},
 		heldBack:    func() (int, string) { return 0, "" },
 		lastReceive: time.Now,
 	}, begun, answer
 }
 
-func TestAReaderThatLeavesSpoilsNoAnswerOfOthers(t *testing.T) {
-	l := newLookout("handler-1", nil, slog.New(slog.DiscardHandler))
-	term, begun, answer := slowTerm()
-	defer l.lead(term)()
-	hasty, leave := context.WithCancel(t.Context())
-	go func() { _, _ = l.Overview(hasty) }()
-	<-begun
-	leave()
-	close(answer)
-	o, err := l.Overview(t.Context())
-	if err != nil || len(o.Nodes) != 1 || o.Nodes[0].Pods == nil {
-		t.Errorf("%+v, %v", o, err)
-	}
-}
-
 // The lease is given away after the end of the term.
 func TestTheEndOfATermWaitsForNoReader(t *testing.T) {
-	l := newLookout("handler-1", nil, slog.New(slog.DiscardHandler))
+	l := newLookout("handler-1", nil, logr.Discard())
 	term, begun, answer := slowTerm()
 	end := l.lead(term)
 	read := make(chan error)

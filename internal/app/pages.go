@@ -5,9 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // unmapIdlePages gives the pages of the binary back to the kernel that only the start needs, or a
 // drain: 30 of the 40 MiB that they take. The next access to a page maps it again, from the page
 // cache, within microseconds. It returns when ctx ends.
-func unmapIdlePages(ctx context.Context, log *slog.Logger) {
+func unmapIdlePages(ctx context.Context, log logr.Logger) {
 	for pause := time.NewTimer(startTime); ; pause.Reset(unmapAgain) {
 		select {
 		case <-ctx.Done():
@@ -30,7 +31,7 @@ func unmapIdlePages(ctx context.Context, log *slog.Logger) {
 		case <-pause.C:
 		}
 		if err := unmapBinary(); err != nil {
-			log.Debug("the pages of the binary stay in memory", "error", err)
+			log.V(1).Info("the pages of the binary stay in memory", "error", err)
 			return
 		}
 	}

@@ -43,7 +43,7 @@ func nthAllows(a *authorizationv1.ResourceAttributes) (bool, error) {
 
 func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 	c := &options.Options{LeaderElect: true, LeaseName: "nth"}
-	err := permissionsCheck(asked(nthAllows), accesses(c), "kube-system").try(t.Context())
+	err := permissionsCheck(asked(nthAllows), accesses(c), "kube-system").try(t.Context(), checkTimeout)
 	want := "check the rights: this ServiceAccount may not watch nodes, watch pods, delete pods, get persistentvolumeclaims, " +
 		"list volumeattachments.storage.k8s.io, watch volumeattachments.storage.k8s.io, create leases.coordination.k8s.io in kube-system, " +
 		"get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system; the ClusterRole and the Role in deploy/manifests allow it"
@@ -57,7 +57,7 @@ func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 
 func TestWithoutLeaderElectionNoLeaseIsNeeded(t *testing.T) {
 	client := asked(func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Resource != "leases", nil })
-	if err := permissionsCheck(client, accesses(&options.Options{}), "kube-system").try(t.Context()); err != nil {
+	if err := permissionsCheck(client, accesses(&options.Options{}), "kube-system").try(t.Context(), checkTimeout); err != nil {
 		t.Error(err)
 	}
 }
@@ -66,7 +66,7 @@ func TestAClusterThatAnswersNoQuestionsAboutRightsIsTakenAtItsDeeds(t *testing.T
 	client := asked(func(*authorizationv1.ResourceAttributes) (bool, error) {
 		return false, apierrors.NewForbidden(kschema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", errors.New("no"))
 	})
-	if err := permissionsCheck(client, accesses(&options.Options{}), "").try(t.Context()); err != nil {
+	if err := permissionsCheck(client, accesses(&options.Options{}), "").try(t.Context(), checkTimeout); err != nil {
 		t.Error(err)
 	}
 }

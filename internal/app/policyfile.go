@@ -1,7 +1,7 @@
 package app
 
 import (
-	"log/slog"
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -11,11 +11,11 @@ import (
 
 // followPolicy reads the policy file, if the options name one; else it returns nil. The error is of type
 // [options.Problems].
-func followPolicy(o *options.Options, log *slog.Logger, m *telemetry.Metrics) (*policyfile.Follower, error) {
+func followPolicy(o *options.Options, log logr.Logger, m *telemetry.Metrics) (*policyfile.Follower, error) {
 	if o.PolicyFile == "" {
 		return nil, nil //nolint:nilnil // nil is a Follower without a file
 	}
-	f, err := policyfile.Follow(o.PolicyFile, log.With("logger", "policy"), m.PolicyValid)
+	f, err := policyfile.Follow(o.PolicyFile, log.WithName("policy"), m.PolicyValid)
 	var wrong options.Problems
 	if err == nil {
 		for _, rule := range f.Rules().Nodes {

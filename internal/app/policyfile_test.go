@@ -2,13 +2,13 @@ package app
 
 import (
 	"errors"
-	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -23,7 +23,7 @@ func TestThePolicyFileIsReadAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := telemetry.New()
-		f, err := followPolicy(&options.Options{PolicyFile: file}, slog.New(slog.DiscardHandler), m)
+		f, err := followPolicy(&options.Options{PolicyFile: file}, logr.Discard(), m)
 		if err != nil {
 			return 0, "", err
 		}
@@ -56,19 +56,19 @@ func TestARuleThatLeavesNodesToKarpenterNeedsTheOption(t *testing.T) {
 	if err := os.WriteFile(file, []byte("version: 1\nnodes: [{name: a, do: drain, by: karpenter}, {name: b, do: drain, by: handler}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := followPolicy(&options.Options{PolicyFile: file}, slog.New(slog.DiscardHandler), telemetry.New())
+	_, err := followPolicy(&options.Options{PolicyFile: file}, logr.Discard(), telemetry.New())
 	want := options.Problems{{Name: "policy-file", Text: file + ", rule a says by: karpenter, which needs the option drain-by-karpenter"}}
 	if got, _ := errors.AsType[options.Problems](err); cmp.Diff(want, got) != "" {
 		t.Errorf("problems (-want +got):\n%s", cmp.Diff(want, got))
 	}
-	f, err := followPolicy(&options.Options{PolicyFile: file, DrainByKarpenter: true}, slog.New(slog.DiscardHandler), telemetry.New())
+	f, err := followPolicy(&options.Options{PolicyFile: file, DrainByKarpenter: true}, logr.Discard(), telemetry.New())
 	if err != nil || len(f.Rules().Nodes) != 2 {
 		t.Errorf("with the option: %+v, %v", f.Rules(), err)
 	}
 }
 
 func TestWithoutAPolicyFileThereAreNoRules(t *testing.T) {
-	f, err := followPolicy(&options.Options{}, slog.New(slog.DiscardHandler), telemetry.New())
+	f, err := followPolicy(&options.Options{}, logr.Discard(), telemetry.New())
 	if err != nil || len(f.Rules().Nodes)+len(f.Rules().Pods) > 0 {
 		t.Errorf("rules %+v, error %v", f.Rules(), err)
 	}

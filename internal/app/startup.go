@@ -3,17 +3,22 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
-// checkTimeout bounds one try of a check. An answer takes a second, with the client's own
-// retries.
-const checkTimeout = 10 * time.Second
+// checkTimeout bounds the first try of a check, and checkPatience times that the later ones. An answer takes a second,
+// with the client's own retries. But an API server may need 5 s for each, and a check makes some requests.
+const (
+	checkTimeout  = 10 * time.Second
+	checkPatience = 6
+)
 
 // checkBackoff is the pause after a failed check. It is short at first, because a spot
 // warning leaves two minutes, and longer then, because the other side may be throttling.
@@ -39,7 +44,7 @@ func always(error) bool { return true }
 
 // runChecks makes all checks at once, each until it works. It returns the first error that
 // does not heal, or the cause of ctx.
-func runChecks(ctx context.Context, log *slog.Logger, h *health, checks []check) error {
+func runChecks(ctx context.Context, log logr.Logger, h *health, checks []check) error {
 	group, all := errgroup.WithContext(ctx)
 	var start func([]check)
 	start = func(checks []check) {
@@ -69,8 +74,8 @@ func announce(h *health, checks []check) {
 // await tries the check until it works. It returns an error that does not heal, or the cause
 // of starting, the context of all checks. A background check goes on until ctx ends after
 // await has returned.
-func (c check) await(ctx, starting context.Context, log *slog.Logger, h *health) error {
-	err := c.try(starting)
+func (c check) await(ctx, starting context.Context, log logr.Logger, h *health) error {
+	err := c.try(starting, checkTimeout)
 	switch {
 	case err == nil:
 		h.set(c.part, "")
@@ -88,23 +93,24 @@ func (c check) await(ctx, starting context.Context, log *slog.Logger, h *health)
 }
 
 // try makes the check once.
-func (c check) try(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("no answer within %s", checkTimeout))
+func (c check) try(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
 	defer cancel()
 	return c.run(ctx)
 }
 
 // tryAgain tries a check that has failed with err until it works. It returns an error that
 // does not heal, or the cause of ctx.
-func (c check) tryAgain(ctx context.Context, log *slog.Logger, h *health, err error) error {
+func (c check) tryAgain(ctx context.Context, log logr.Logger, h *health, err error) error {
 	begin := time.Now()
-	log.Warn("the start-up waits for something that may heal by itself: trying again", "what", c.part, "error", err)
+	logging.Warn(log, "the start-up waits for something that may heal by itself: trying again",
+		"what", c.part, "error", err)
 	for tries := 1; ; tries++ {
 		h.set(c.part, err.Error())
 		if ended := retry.Sleep(ctx, min(checkBackoff.Pause(tries), checkBackoff.Max)); ended != nil {
 			return ended
 		}
-		if err = c.try(ctx); err == nil {
+		if err = c.try(ctx, checkTimeout*time.Duration(min(1+tries, checkPatience))); err == nil {
 			break
 		}
 		if ctx.Err() != nil {

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +26,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/go-logr/logr"
 	gocmp "github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +35,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 )
@@ -139,7 +140,7 @@ type startUp struct {
 	aws    *awssim.Server
 	ways   map[string]*way // to SQS, EC2, STS, and the API server
 	probes *health
-	log    bytes.Buffer
+	log    logtest.Log
 	begin  func(context.Context) error
 	err    error
 }
@@ -246,7 +247,7 @@ func newStartUp(t *testing.T, webIdentity bool) *startUp {
 		t.Fatal(err)
 	}
 	s.probes = newHealth()
-	log := slog.New(slog.NewTextHandler(&s.log, nil))
+	log := s.log.Logger()
 	c := &options.Options{CheckTag: true}
 	served := queue.Client{API: sqs.NewFromConfig(forSQS), URL: awssim.MemoryEndpoint + "/123456789012/nth"}
 	s.begin = func(ctx context.Context) error {
@@ -339,7 +340,7 @@ func (s *startUp) outcome(mend func()) string {
 		return goesOn
 	}
 	begun := ended
-	if n := strings.Count(s.log.String(), "level=WARN"); n != 1 {
+	if n := len(s.log.Entries("", "level", "warn")); n != 1 {
 		s.Errorf("%d warnings, want 1:\n%s", n, s.log.String())
 	}
 	mend()
@@ -348,7 +349,7 @@ func (s *startUp) outcome(mend func()) string {
 	if status, body := probe(s.probes.ready); status != http.StatusOK || !ended || s.err != nil {
 		s.Errorf("it is mended, and the start-up has not ended well: %v, %s", s.err, body)
 	}
-	if n := strings.Count(s.log.String(), "level=INFO"); n != 1 {
+	if n := len(s.log.Entries("", "level", "info")); n != 1 {
 		s.Errorf("%d lines that it is over, want 1:\n%s", n, s.log.String())
 	}
 	if begun {
@@ -391,7 +392,7 @@ func TestAStartUpTriesAgainSoonAndNotOften(t *testing.T) {
 			}
 			return nil
 		}}
-		if err := c.tryAgain(t.Context(), slog.New(slog.DiscardHandler), probes, errors.New("away")); err != nil {
+		if err := c.tryAgain(t.Context(), logr.Discard(), probes, errors.New("away")); err != nil {
 			t.Fatal(err)
 		}
 		var wrong []time.Duration

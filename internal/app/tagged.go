@@ -20,7 +20,7 @@ func (a *App) countTagged(ctx context.Context) {
 		case err == nil:
 			a.metrics.Tagged(a.joined(ids), len(ids), a.unmanaged(ids))
 		case ctx.Err() == nil:
-			a.log.Debug("the tagged instances could not be counted", "error", err)
+			a.log.V(1).Info("the tagged instances could not be counted", "error", err)
 		}
 		if retry.Sleep(ctx, pause) != nil {
 			return

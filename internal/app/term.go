@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"strconv"
 	"sync"
@@ -16,9 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -33,7 +36,7 @@ func (a *App) stand(ctx context.Context) error {
 	lead := func(ctx context.Context) error { return a.term(ctx, probation) }
 	switch {
 	case a.options.IMDS: // each node has its own process
-		lead = a.termOnNode
+		lead = a.onNode
 	case a.options.LeaderElect:
 		elector, term := a.elector(), lead
 		lead = func(ctx context.Context) error { return elector.Run(ctx, term) }
@@ -44,11 +47,16 @@ func (a *App) stand(ctx context.Context) error {
 	})
 }
 
+// lease is the Lease of this release, as namespace/name.
+func (a *App) lease() string { return a.namespace + "/" + a.options.LeaseName }
+
 func (a *App) elector() lease.Elector {
 	return lease.Elector{
-		Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName, Identity: identity(a.options),
-		Labels: map[string]string{PortLabel: leaderPort(a.options)},
-		Log:    a.log.With("logger", "lease"), Observe: a.health.leaseAnswered,
+		Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName, Identity: a.identity,
+		Labels: map[string]string{
+			PortLabel: leaderPort(a.options, a.port), lease.DryRunLabel: strconv.FormatBool(a.options.DryRun),
+		},
+		Log: a.log.WithName("lease"), Observe: a.health.leaseAnswered,
 		NewLeader: a.lookout.ledBy,
 	}
 }
@@ -60,15 +68,15 @@ const (
 	NoPort = "none"
 )
 
-func leaderPort(o *options.Options) string {
+// leaderPort is the label's value for the port that is served.
+func leaderPort(o *options.Options, served int) string {
 	if !o.PrometheusServer {
 		return NoPort
 	}
-	return strconv.Itoa(o.PrometheusPort)
+	return strconv.Itoa(served)
 }
 
-// identity names this replica in the Lease: no two processes share a name.
-func identity(o *options.Options) string {
+func newIdentity(o *options.Options) string {
 	name := o.PodName
 	if name == "" {
 		name, _ = os.Hostname()
@@ -81,17 +89,17 @@ func identity(o *options.Options) string {
 // probation ends also one that says that messages may not be received.
 func (a *App) term(ctx context.Context, probation time.Time) error {
 	ctrl := a.newController()
-	server := a.newServer(ctrl, probation)
+	server, drains := a.newServer(ctrl, probation), ctrl.Registry
 	defer a.health.lead(server.LastReceive, func() string {
-		_, why := ctrl.HeldBack()
+		_, why := drains.HeldBack()
 		return why
 	})()
 	defer a.lookout.lead(lookedAt{
-		status: ctrl.Status, heldBack: ctrl.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
+		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
-		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive, Intents: a.nodes.EachIntent,
+		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
 	})()
 	if a.options.CheckTag && a.options.PrometheusServer {
 		counting, stop := context.WithCancel(ctx)
@@ -117,56 +125,57 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
 	return &status.Poll{
 		Source: a.statuses, Handler: ctrl, DrainImpaired: a.options.DrainImpaired,
-		Interval: a.options.StatusInterval, Log: a.log.With("logger", "status"), Metrics: a.metrics,
+		Interval: a.options.StatusInterval, Log: a.log.WithName("status"), Metrics: a.metrics,
 	}
 }
 
 func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
 	return &sweep.Sweep{
 		Groups: a.hooks, Handler: ctrl, HookNames: a.options.HookNames,
-		Interval: a.options.SweepInterval, Log: a.log.With("logger", "sweep"), Metrics: a.metrics,
+		Interval: a.options.SweepInterval, Log: a.log.WithName("sweep"), Metrics: a.metrics,
 	}
 }
 
 func (a *App) newController() *controller.Controller {
 	o := a.options
-	var instances controller.Instances = a.instances
-	var hooks controller.Hooks = a.hooks
-	var leader controller.Leader
-	var targets controller.LoadBalancers
+	var instances lookup.Instances = a.instances
+	var hooks nodedrain.Hooks = a.hooks
+	var targets nodedrain.LoadBalancers
 	if a.targets != nil && o.ExcludeFromLoadBalancers != decision.ExcludeNone {
 		targets = a.targets
 	}
-	var replacements controller.Replacements // in IMDS mode nobody may ask Auto Scaling
+	var replacements nodedrain.Replacements // in IMDS mode nobody may ask Auto Scaling
 	if a.groups != nil {
 		replacements = a.groups
 	}
 	if o.IMDS {
-		instances, hooks = a.own, controller.NoHooks{}
-		leader = &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: o.LeaseName}
+		instances, hooks = a.own, nodedrain.NoHooks{}
 	}
 	return controller.New(controller.Config{
-		Leader:            leader,
-		Cluster:           a.nodes,
 		Instances:         instances,
-		Hooks:             hooks,
-		Drainer:           a.drainer,
-		LoadBalancers:     targets,
-		Replacements:      replacements,
-		Observer:          a.observers,
-		Blocked:           a.observers.blocked,
-		Ended:             a.lookout.episodes.Add,
-		Karpenter:         a.karpenter,
-		Log:               a.log,
-		PolicyFile:        a.policy,
-		Policy:            Policy(o),
-		MaxUnready:        o.MaxUnready,
 		StartupTaints:     o.StartupTaints,
 		ClusterName:       o.ClusterName,
-		DryRun:            o.DryRun,
-		CompletionDelay:   o.CompletionDelay,
+		Lease:             a.lease(),
 		OutOfServiceTaint: o.OutOfServiceTaint,
-		Workers:           o.Workers,
+		Config: nodedrain.Config{
+			OnNode:          o.IMDS,
+			Cluster:         a.nodes,
+			Hooks:           hooks,
+			Drainer:         a.drainer,
+			LoadBalancers:   targets,
+			Replacements:    replacements,
+			Observer:        a.observers,
+			Blocked:         a.observers.blocked,
+			Ended:           a.lookout.episodes.Add,
+			Karpenter:       a.karpenter,
+			Log:             a.log,
+			PolicyFile:      a.policy,
+			Policy:          Policy(o),
+			MaxUnready:      o.MaxUnready,
+			DryRun:          o.DryRun,
+			CompletionDelay: o.CompletionDelay,
+			Workers:         o.Workers,
+		},
 	})
 }
 
@@ -180,7 +189,7 @@ func (a *App) newServer(handler queue.Handler, probation time.Time) *queue.Serve
 // serving receives from the queue, and does what goes on beside it, until ctx ends. The error says
 // that the server may not receive, or what was left undone at the end.
 func serving(
-	log *slog.Logger, server *queue.Server, beside ...func(context.Context),
+	log logr.Logger, server *queue.Server, beside ...func(context.Context),
 ) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup
@@ -194,7 +203,7 @@ func serving(
 			// What the queue allows may have changed since the start-up. That is no reason to
 			// stop, and the first receive does not wait for the answer.
 			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
-				log.Error("check the queue", "error", err)
+				log.Error(err, "check the queue")
 			}
 		})
 		return server.Serve(ctx)
@@ -202,10 +211,10 @@ func serving(
 }
 
 // lead runs the controller, and once it has resumed what nodes carry, serve. It returns when ctx
-// ends, when this pod is the last on its node ([controller.ErrGiveWay]), or when serve does so
+// ends, when this pod is the last on its node ([nodedrain.ErrGiveWay]), or when serve does so
 // before.
 func lead(
-	ctx context.Context, log *slog.Logger, ctrl *controller.Controller, serve func(context.Context) error,
+	ctx context.Context, log logr.Logger, ctrl *controller.Controller, serve func(context.Context) error,
 ) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -216,11 +225,11 @@ func lead(
 		ran <- err
 	}()
 	select {
-	case <-ctrl.Resumed():
+	case <-ctrl.Registry.Resumed():
 		if err := serve(ctx); ctx.Err() == nil {
 			stop(err)
 		} else if err != nil {
-			log.Error("stop receiving", "error", err)
+			log.Error(err, "stop receiving")
 		}
 	case <-ctx.Done():
 	}
@@ -241,11 +250,11 @@ const (
 // on its node. For that reason it calls leave, and then lead again if the process still
 // runs. That happens once: from then on the drain of the node treats this pod as any other.
 func keepLeading(
-	ctx context.Context, log *slog.Logger, lead func(context.Context) error, leave func(context.Context),
+	ctx context.Context, log logr.Logger, lead func(context.Context) error, leave func(context.Context),
 ) error {
 	for {
 		err := lead(ctx)
-		if !errors.Is(err, controller.ErrGiveWay) {
+		if !errors.Is(err, nodedrain.ErrGiveWay) {
 			return err
 		}
 		if leave(ctx); ctx.Err() != nil {
@@ -260,7 +269,7 @@ func keepLeading(
 // finish the node, and evicts this pod if it cannot do so itself. evictSelf returns when ctx
 // ends, or when there seems to be no next leader: a budget that spares one of two replicas
 // refuses while the other is not ready.
-func evictSelf(ctx context.Context, log *slog.Logger, client typedpolicyv1.EvictionsGetter, self types.NamespacedName) {
+func evictSelf(ctx context.Context, log logr.Logger, client typedpolicyv1.EvictionsGetter, self types.NamespacedName) {
 	const pause = 2 * time.Second
 	trying, stop := context.WithTimeout(ctx, evictTime)
 	defer stop()
@@ -273,7 +282,7 @@ func evictSelf(ctx context.Context, log *slog.Logger, client typedpolicyv1.Evict
 			_ = retry.Sleep(ctx, stopTime) // an error is the end that it waits for
 			return
 		}
-		log.Error("evict this pod from its node", "error", err, "pod", self.String())
+		log.Error(err, "evict this pod from its node", "pod", self.String())
 		if retry.Sleep(trying, pause) != nil {
 			return
 		}

@@ -3,12 +3,12 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/go-logr/logr"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 )
 
@@ -72,13 +73,13 @@ func TestALeaderThatCannotLeaveItsNodeLeadsAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				kube := fake.NewClientset()
 				evictions := eviction{refuse: refuse}
-				elector := lease.Elector{Client: kube.CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: slog.New(slog.DiscardHandler)}
+				elector := lease.Elector{Client: kube.CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard()}
 				ctx, cancel := context.WithCancel(t.Context())
 				gaveWay, terms := time.Time{}, 0
 				work := func(ctx context.Context) error {
 					if terms++; terms == 1 {
 						gaveWay = time.Now()
-						return controller.ErrGiveWay
+						return nodedrain.ErrGiveWay
 					}
 					if without := time.Since(gaveWay); without < evictTime || without > evictTime+5*time.Second {
 						t.Errorf("nobody led for %s", without)
@@ -87,8 +88,8 @@ func TestALeaderThatCannotLeaveItsNodeLeadsAgain(t *testing.T) {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				}
-				err := keepLeading(ctx, slog.New(slog.DiscardHandler), func(ctx context.Context) error { return elector.Run(ctx, work) }, func(ctx context.Context) {
-					evictSelf(ctx, slog.New(slog.DiscardHandler), &evictions, types.NamespacedName{Namespace: "ns", Name: "self"})
+				err := keepLeading(ctx, logr.Discard(), func(ctx context.Context) error { return elector.Run(ctx, work) }, func(ctx context.Context) {
+					evictSelf(ctx, logr.Discard(), &evictions, types.NamespacedName{Namespace: "ns", Name: "self"})
 				})
 				if !errors.Is(err, context.Canceled) || terms != 2 {
 					t.Errorf("keepLeading = %v after %d terms", err, terms)
@@ -107,11 +108,11 @@ func TestALeaderThatWasEvictedWaitsForItsEnd(t *testing.T) {
 		defer cancel()
 		evictions := eviction{refuse: func(context.Context) error { return nil }}
 		terms := 0
-		err := keepLeading(ctx, slog.New(slog.DiscardHandler), func(context.Context) error {
+		err := keepLeading(ctx, logr.Discard(), func(context.Context) error {
 			terms++
-			return controller.ErrGiveWay
+			return nodedrain.ErrGiveWay
 		}, func(ctx context.Context) {
-			evictSelf(ctx, slog.New(slog.DiscardHandler), &evictions, types.NamespacedName{Namespace: "ns", Name: "self"})
+			evictSelf(ctx, logr.Discard(), &evictions, types.NamespacedName{Namespace: "ns", Name: "self"})
 		})
 		if !errors.Is(err, context.DeadlineExceeded) || terms != 1 || evictions.tries != 1 {
 			t.Errorf("keepLeading = %v after %d terms and %d evictions", err, terms, evictions.tries)
@@ -128,8 +129,8 @@ func TestTheFirstReceiveOfATermWaitsForNoCheck(t *testing.T) {
 		hangs := hangingQueue{received: make(chan time.Duration, 100), begin: begin}
 		ended := make(chan error, 1)
 		go func() {
-			ctrl := controller.New(controller.Config{DryRun: true})
-			ended <- lead(ctx, slog.New(slog.DiscardHandler), ctrl, serving(slog.New(slog.DiscardHandler),
+			ctrl := controller.New(controller.Config{Config: nodedrain.Config{DryRun: true}})
+			ended <- lead(ctx, logr.Discard(), ctrl, serving(logr.Discard(),
 				&queue.Server{Client: hangs, URL: "queue", Handler: ctrl, Visibility: 20 * time.Second}))
 		}()
 		if after := <-hangs.received; after > 0 {

@@ -20,7 +20,7 @@ import (
 var startSources = map[string][]string{
 	"../../cmd/node-termination-handler/root.go": nil,
 	"../cluster/cluster.go":                      {"New", "WaitForSync"},
-	"../controller/look_up.go":                   {"lookUp"},
+	"../lookup/lookup.go":                        {"Look"},
 	"../drain/volumes.go":                        {"NewVolumes", "WaitForSync"},
 	"../imds/client.go":                          {"ErrTurnedOff", "ErrTooFar", "Identity", "get", "renew", "problem"},
 	"../instance/directory.go":                   {"ErrDenied"},

@@ -3,11 +3,14 @@ package app
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"mime"
+	"net/url"
 	"os"
 	"strings"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
@@ -32,12 +35,19 @@ func webhookTemplate(o *options.Options) (webhook.Template, error) {
 
 // warnOfBody warns if the webhook announces JSON and the template makes something else: most servers
 // refuse that, and nobody would know before the first interruption.
-func warnOfBody(log *slog.Logger, o *options.Options, t webhook.Template) {
+func warnOfBody(log logr.Logger, o *options.Options, t webhook.Template) {
 	if o.WebhookURL == "" || !announcesJSON(o.WebhookHeaders) {
 		return
 	}
 	if err := t.CheckJSON(); err != nil {
-		log.Warn("the template of the webhook makes no JSON, but its Content-Type says JSON", "error", err)
+		logging.Warn(log, "the template of the webhook makes no JSON, but its Content-Type says JSON", "error", err)
+	}
+}
+
+// warnOfPlainHTTP warns if whoever is on the way reads the messages and the headers, which often have a secret.
+func warnOfPlainHTTP(log logr.Logger, o *options.Options) {
+	if to, err := url.Parse(o.WebhookURL); err == nil && strings.EqualFold(to.Scheme, "http") {
+		logging.Warn(log, "the webhook's URL is http, so its messages and headers are sent without encryption")
 	}
 }
 

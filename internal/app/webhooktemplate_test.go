@@ -1,11 +1,10 @@
 package app
 
 import (
-	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
@@ -30,11 +29,21 @@ func TestABodyThatIsNoJSONIsWarnedOfIfTheHeadersSayJSON(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var out bytes.Buffer
-			warnOfBody(slog.New(slog.NewTextHandler(&out, nil)), &options.Options{WebhookURL: tt.url, WebhookHeaders: tt.headers}, template)
-			if warns := strings.Contains(out.String(), "level=WARN") && strings.Contains(out.String(), "phase received: line 1"); warns != tt.warns {
+			var out logtest.Log
+			warnOfBody(out.Logger(), &options.Options{WebhookURL: tt.url, WebhookHeaders: tt.headers}, template)
+			if warns := out.Has("", "level", "warn") && strings.Contains(out.String(), "phase received: line 1"); warns != tt.warns {
 				t.Errorf("the log is %q", out.String())
 			}
 		})
+	}
+}
+
+func TestAWebhookWithoutEncryptionGivesAWarning(t *testing.T) {
+	for address, want := range map[string]bool{"": false, "https://hooks.example.com/x": false, "http://hooks.example.com/x": true, "HTTP://hooks": true} {
+		out := &logtest.Log{}
+		warnOfPlainHTTP(out.Logger(), &options.Options{WebhookURL: address})
+		if got := strings.Contains(out.String(), "without encryption"); got != want || strings.Contains(out.String(), "hooks") {
+			t.Errorf("%q: %s", address, out)
+		}
 	}
 }

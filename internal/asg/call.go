@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -31,7 +32,7 @@ var errCallTimeout = errors.New("no answer from Auto Scaling in time")
 // permission on a group, and logs another one only after a call was allowed.
 func (h *Hooks) permitted(action, group string, err error) error {
 	key := permission{action, group}
-	if !isDenied(err) {
+	if !awserr.Denied(err) {
 		if err == nil {
 			h.bounded(&h.denied).Remove(key)
 		}
@@ -39,15 +40,14 @@ func (h *Hooks) permitted(action, group string, err error) error {
 	}
 	refusal := denial(action, group, err)
 	if h.noteDenial(key) {
-		h.logger().Error("the role of this controller lacks a permission",
-			"error", refusal, "permission", action, "group", group)
+		h.Log.Error(refusal, "the role of this controller lacks a permission", "permission", action, "group", group)
 	}
 	return refusal
 }
 
 // denial turns a denial into a *PermissionError, and leaves other errors as they are.
 func denial(action, group string, err error) error {
-	if !isDenied(err) {
+	if !awserr.Denied(err) {
 		return err
 	}
 	return &PermissionError{Action: action, Group: group, Err: err}

@@ -9,14 +9,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // Complete tells Auto Scaling to CONTINUE with the instance. It returns nil when Auto
-// Scaling has accepted that, and also when there is nothing left to complete: the action
-// has ended, or its hook or group was deleted. It may be called again, and then makes no
-// request if the hook has a token. Concurrent calls share one request.
+// Scaling has accepted that, and an error that wraps ErrGone when there is nothing left to
+// complete. It may be called again, and then makes no request if the hook has a token.
+// Concurrent calls share one request.
 //
 // Complete tries again until ctx ends after every failure that may pass: throttling,
 // faults of the service and of the network, missing credentials and, at longer intervals,
@@ -30,25 +31,27 @@ import (
 func (h *Hooks) Complete(ctx context.Context, hook intent.Hook) error {
 	// The memory is read and written within the shared call, so that no other call can
 	// come in between.
-	_, err := h.completions.Do(ctx, hook.Action(), func(ctx context.Context, report func(error)) (struct{}, error) {
-		if _, done := h.bounded(&h.completed).Get(hook.Action()); done {
-			return struct{}{}, nil
+	gone, err := h.completions.Do(ctx, hook.Action(), func(ctx context.Context, report func(error)) (bool, error) {
+		if gone, done := h.bounded(&h.completed).Get(hook.Action()); done {
+			return gone.(bool), nil
 		}
-		if err := h.complete(ctx, hook, report); err != nil {
-			return struct{}{}, err
+		gone, err := h.complete(ctx, hook, report)
+		if err == nil && hook.Token != "" {
+			h.bounded(&h.completed).Add(hook.Action(), gone)
 		}
-		if hook.Token != "" {
-			h.bounded(&h.completed).Add(hook.Action(), nil)
-		}
-		return struct{}{}, nil
+		return gone, err
 	})
+	if err == nil && gone {
+		err = ErrGone
+	}
 	if err != nil {
 		return fmt.Errorf("complete lifecycle hook %s of group %s for %s: %w", hook.Name, hook.Group, hook.Instance, err)
 	}
 	return nil
 }
 
-func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(error)) error {
+// complete reports whether the action was gone before it was completed here.
+func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(error)) (bool, error) {
 	in := &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName:  aws.String(hook.Group),
 		LifecycleHookName:     aws.String(hook.Name),
@@ -67,26 +70,30 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 			return err
 		})
 		if err != nil && ctx.Err() != nil {
-			return context.Cause(ctx)
+			return false, context.Cause(ctx)
 		}
-		if isGone(err) {
-			h.log(hook).Debug("the lifecycle hook was completed or deleted already", "answer", err.Error())
+		gone := isGone(err)
+		if gone {
 			err = nil
 		}
 		err = h.permitted(completePermission, hook.Group, err)
+		if gone && try == 1 { // later it may be the work of a try whose response was lost
+			h.metrics().Completed(hook.Deadline, ErrGone)
+			return true, nil
+		}
 		h.metrics().Completed(hook.Deadline, err)
 		switch {
 		case err == nil:
-			return nil
+			return false, nil
 		case isInvalid(err):
-			return fmt.Errorf("%w: %w", ErrRefused, err)
+			return false, fmt.Errorf("%w: %w", ErrRefused, err)
 		case time.Since(hook.Started) > longest:
-			return fmt.Errorf("%w: the hook began %s ago, which is longer than it can be open: %w",
+			return false, fmt.Errorf("%w: the hook began %s ago, which is longer than it can be open: %w",
 				ErrRefused, time.Since(hook.Started).Round(time.Second), err)
 		}
 		report(err)
 		if try == 1 {
-			h.log(hook).Warn("the lifecycle hook is not completed yet, trying again", "error", err.Error())
+			logging.Warn(h.log(hook), "the lifecycle hook is not completed yet, trying again", "error", err.Error())
 		}
 		urgency.Class = completing
 		pause := failures.Pause(try)
@@ -95,7 +102,7 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 			pause = denials.Pause(try)
 		}
 		if err := retry.Sleep(ctx, pause); err != nil {
-			return err
+			return false, err
 		}
 	}
 }

@@ -73,13 +73,14 @@ func TestContract(t *testing.T) {
 			as.putHook(t, "workers", "drain", time.Minute)
 			hook := as.begin(t, "workers", "drain")
 			time.Sleep(time.Minute)
-			mustComplete(t, h, hook)
+			wantGone(t, h, hook)
+			wantGone(t, h, hook)
 			wantState(t, as, hook, actionState{Outcome: "timed out"})
 		},
 		"a hook or a group that is gone needs no completion": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Minute)
-			mustComplete(t, h, intent.Hook{Group: "workers", Name: "other", Instance: instance})
-			mustComplete(t, h, intent.Hook{Group: "others", Name: "drain", Instance: instance, Token: "token"})
+			wantGone(t, h, intent.Hook{Group: "workers", Name: "other", Instance: instance})
+			wantGone(t, h, intent.Hook{Group: "others", Name: "drain", Instance: instance, Token: "token"})
 		},
 		"limits are those of the hook": func(t *testing.T, as autoScaling, h *Hooks) {
 			as.putHook(t, "workers", "drain", time.Minute)
@@ -251,6 +252,14 @@ func mustComplete(t *testing.T, h *Hooks, hook intent.Hook) {
 	t.Helper()
 	if err := h.Complete(t.Context(), hook); err != nil {
 		t.Errorf("Complete = %v", err)
+	}
+}
+
+// wantGone expects that there is nothing to complete, and that it is not said to have been completed.
+func wantGone(t *testing.T, h *Hooks, hook intent.Hook) {
+	t.Helper()
+	if err := h.Complete(t.Context(), hook); !errors.Is(err, ErrGone) {
+		t.Errorf("Complete = %v, want ErrGone", err)
 	}
 }
 

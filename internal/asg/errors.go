@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/aws/smithy-go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 // validationError is the code for every request that Auto Scaling finds wrong.
@@ -17,8 +19,7 @@ const validationError = "ValidationError"
 // Auto Scaling has no codes for these. They are validationError as others are, so only
 // the text tells them apart. Only its beginning is compared.
 func isGone(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok || api.ErrorCode() != validationError {
+	if awserr.Code(err) != validationError {
 		return false
 	}
 	for _, beginning := range []string{
@@ -26,7 +27,7 @@ func isGone(err error) bool {
 		"No Lifecycle Hook found",
 		"AutoScalingGroup name not found",
 	} {
-		if strings.HasPrefix(api.ErrorMessage(), beginning) {
+		if strings.HasPrefix(awserr.Message(err), beginning) {
 			return true
 		}
 	}
@@ -39,29 +40,5 @@ func isInvalid(err error) bool {
 	if _, ok := errors.AsType[smithy.InvalidParamsError](err); ok {
 		return true // the SDK has found it before it sent the request
 	}
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && api.ErrorCode() == validationError
-}
-
-// isDenied reports whether err says that the role may not make this call.
-//
-// The code alone does not say so. The SDK may ask STS for credentials within a call, and
-// a role that cannot be assumed is AccessDenied too. The error then wraps an error of
-// another service.
-func isDenied(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok {
-		return false
-	}
-	switch api.ErrorCode() {
-	case "AccessDenied", "AccessDeniedException":
-	default:
-		return false
-	}
-	outer, ok := errors.AsType[*smithy.OperationError](err)
-	if !ok {
-		return true
-	}
-	inner, ok := errors.AsType[*smithy.OperationError](outer.Err)
-	return !ok || inner.ServiceID == outer.ServiceID
+	return awserr.Code(err) == validationError
 }

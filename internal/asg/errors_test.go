@@ -13,6 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 // meaning is what this package reads out of an error.
@@ -85,7 +87,7 @@ func TestADenialOfAnotherServiceIsNotOurs(t *testing.T) {
 }
 
 func understood(err error) meaning {
-	return meaning{Gone: isGone(err), Invalid: isInvalid(err), Denied: isDenied(err)}
+	return meaning{Gone: isGone(err), Invalid: isInvalid(err), Denied: awserr.Denied(err)}
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -39,14 +40,14 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	}
 	interval := h.interval(ctx, hook)
 	log := h.log(hook)
-	log.Debug("keeping the lifecycle hook open", "interval", interval)
+	log.V(1).Info("keeping the lifecycle hook open", "interval", interval)
 	// It does not matter whether ctx or the hook has ended.
 	_ = retry.Renew(ctx, interval-time.Since(hook.Started), interval, func(ctx context.Context) error {
 		err := h.heartbeat(ctx, hook, interval)
 		if errors.Is(err, retry.ErrNothingToRenew) {
-			log.Warn("the lifecycle hook is not open any more, no further heartbeats")
+			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 		} else if err != nil {
-			log.Debug("heartbeat failed, trying again", "error", err.Error())
+			log.V(1).Info("heartbeat failed, trying again", "error", err.Error())
 		}
 		return err
 	})
@@ -98,15 +99,13 @@ func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.D
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ended := isGone(err)
-	if ended {
-		err = nil
+	if isGone(err) {
+		_ = h.permitted(heartbeatPermission, hook.Group, nil)
+		h.metrics().Heartbeat(ErrGone)
+		return retry.ErrNothingToRenew
 	}
 	err = h.permitted(heartbeatPermission, hook.Group, err)
 	h.metrics().Heartbeat(err)
-	if ended {
-		return retry.ErrNothingToRenew
-	}
 	return err
 }
 

@@ -16,6 +16,10 @@ import (
 // no such group.
 var ErrNoHook = errors.New("no such lifecycle hook")
 
+// ErrGone means that there is nothing left to complete or to keep open: the action has ended, or its
+// hook or group was deleted.
+var ErrGone = errors.New("the lifecycle action has ended, or its hook or group is gone")
+
 // ErrRefused means that another try cannot succeed: Auto Scaling finds the request
 // invalid, or the hook is older than its global limit.
 var ErrRefused = errors.New("refused for good")
@@ -60,9 +64,8 @@ type API interface {
 	) (*autoscaling.CompleteLifecycleActionOutput, error)
 }
 
-// Metrics counts the calls to Auto Scaling with their results: nil, a *PermissionError,
-// or another error. A hook that does not exist any more is no error. The methods are
-// called concurrently and must not block.
+// Metrics counts the calls to Auto Scaling with their results: nil, ErrGone, a *PermissionError,
+// or another error. The methods are called concurrently and must not block.
 type Metrics interface {
 	// Completed is told the hook's deadline; zero: not known.
 	Completed(deadline time.Time, err error)

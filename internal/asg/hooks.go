@@ -1,12 +1,12 @@
 package asg
 
 import (
-	"cmp"
-	"log/slog"
 	"sync"
 	"time"
 
 	"k8s.io/utils/lru"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -76,19 +76,19 @@ type Hooks struct {
 	// HeartbeatUntil bounds the heartbeats of a hook, from its start. Not
 	// positive: Auto Scaling's own bound, [notice.HookLimits.Global].
 	HeartbeatUntil time.Duration
-	Log            *slog.Logger
+	Log            logr.Logger
 	Metrics        Metrics // may be nil
 
 	pacing  sync.Once
 	limiter *pace.Limiter
 
-	completions  flight.Group[intent.Hook, struct{}]
+	completions  flight.Group[intent.Hook, bool] // whether the action was gone already
 	descriptions flight.Group[hookName, notice.HookLimits]
 
 	mu        sync.Mutex
 	known     map[hookName]knowledge // entries that are not out of date; the zero key counts for all hooks
 	denied    *lru.Cache             // permissions that were denied and have not been granted since
-	completed *lru.Cache             // completed actions that have a token, without their times
+	completed *lru.Cache             // completed actions with a token, without their times; whether they were gone already
 }
 
 type hookName struct{ group, name string }
@@ -113,11 +113,9 @@ func (h *Hooks) bounded(memory **lru.Cache) *lru.Cache {
 	return *memory
 }
 
-func (h *Hooks) log(hook intent.Hook) *slog.Logger {
-	return h.logger().With("instance", hook.Instance, "group", hook.Group, "hook", hook.Name)
+func (h *Hooks) log(hook intent.Hook) logr.Logger {
+	return h.Log.WithValues("instance", hook.Instance, "group", hook.Group, "hook", hook.Name)
 }
-
-func (h *Hooks) logger() *slog.Logger { return cmp.Or(h.Log, slog.New(slog.DiscardHandler)) }
 
 func (h *Hooks) metrics() Metrics {
 	if h.Metrics == nil {

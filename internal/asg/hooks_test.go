@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -198,8 +197,8 @@ func TestManyNoticesOfOneHookAskForItsLimitsOnce(t *testing.T) {
 
 func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
-		var log logbook
-		h.Log = log.logger()
+		var log logtest.Log
+		h.Log = log.Logger()
 		as.fail(t, describe, "AccessDenied", 403, 0)
 		for i := range 50 {
 			_, err := h.Limits(t.Context(), intent.Hook{Group: fmt.Sprint("workers-", i), Name: "drain"})
@@ -212,7 +211,7 @@ func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
 			t.Error("the fault of the test is gone")
 		}
 		wantCalls(t, as, map[string]int{describe: 2})
-		log.wantOnce(t, "autoscaling:DescribeLifecycleHooks")
+		wantOnce(t, &log, "autoscaling:DescribeLifecycleHooks")
 
 		as.heal()
 		time.Sleep(refusalKept)
@@ -245,8 +244,8 @@ func TestWhatIsKnownOfHooksDoesNotGrow(t *testing.T) {
 
 func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
-		var log logbook
-		h.Log = log.logger()
+		var log logtest.Log
+		h.Log = log.Logger()
 		metrics := &recorder{}
 		h.Metrics = metrics
 		as.fail(t, heartbeat, "AccessDenied", 403, 0)
@@ -259,7 +258,7 @@ func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
 		}
 		holds.Wait()
 		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
-		log.wantOnce(t, "autoscaling:RecordLifecycleActionHeartbeat")
+		wantOnce(t, &log, "autoscaling:RecordLifecycleActionHeartbeat")
 		want := append([]string{"described ok"}, slices.Repeat([]string{"heartbeat denied"}, 6)...)
 		if diff := cmp.Diff(want, metrics.all()); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
@@ -588,36 +587,11 @@ func (r *recorder) all() []string {
 	return slices.Clone(r.told)
 }
 
-// logbook keeps the lines that were logged.
-type logbook struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (b *logbook) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(b, nil))
-}
-
-// Write implements io.Writer, a line a call.
-func (b *logbook) Write(line []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lines = append(b.lines, strings.TrimSuffix(string(line), "\n"))
-	return len(line), nil
-}
-
-func (b *logbook) wantOnce(t *testing.T, words string) {
+// wantOnce wants one line of a log that says that a permission is missing.
+func wantOnce(t *testing.T, log *logtest.Log, permission string) {
 	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var found int
-	for _, line := range b.lines {
-		if strings.Contains(line, words) {
-			found++
-		}
-	}
-	if found != 1 {
-		t.Errorf("%d lines say %q, want 1:\n%s", found, words, strings.Join(b.lines, "\n"))
+	if found := log.Entries("the role of this controller lacks a permission", "permission", permission); len(found) != 1 {
+		t.Errorf("%d lines say that %s is missing, want 1:\n%s", len(found), permission, log)
 	}
 }
 
@@ -628,9 +602,7 @@ func TestATokenOfAnotherActionCompletesNothing(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		real := as.begin(t, "workers", "drain")
 		forged := intent.Hook{Group: "no-such-group", Name: "x", Instance: "i-0000000000000bad0", Token: real.Token}
-		if err := h.Complete(t.Context(), forged); err != nil {
-			t.Fatal(err)
-		}
+		wantGone(t, h, forged)
 		real.Deadline = time.Now().Add(time.Minute)
 		if err := h.Complete(t.Context(), real); err != nil {
 			t.Fatal(err)

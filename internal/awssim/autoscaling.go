@@ -13,7 +13,6 @@ var autoscalingOperations = map[string]operation{
 	"DescribeAutoScalingGroups":           describeAutoScalingGroups,
 	"DescribeAutoScalingInstances":        describeAutoScalingInstances,
 	"DescribeLifecycleHooks":              describeLifecycleHooks,
-	"LaunchInstances":                     launchInstances,
 	"PutLifecycleHook":                    putLifecycleHook,
 	"RecordLifecycleActionHeartbeat":      recordLifecycleActionHeartbeat,
 	"SetInstanceHealth":                   setInstanceHealth,
@@ -172,7 +171,6 @@ type xmlGroup struct {
 	Tags                 []xmlGroupTag      `xml:"Tags>member"`
 
 	CapacityRebalance    bool
-	LaunchConfiguration  string         `xml:"LaunchConfigurationName,omitempty"`
 	LaunchTemplate       string         `xml:"LaunchTemplate>LaunchTemplateName,omitempty"`
 	MinHealthyPercentage int            `xml:"InstanceMaintenancePolicy>MinHealthyPercentage,omitempty"`
 	MaxHealthyPercentage int            `xml:"InstanceMaintenancePolicy>MaxHealthyPercentage,omitempty"`
@@ -262,8 +260,7 @@ func describeAutoScalingGroups(_ context.Context, s *Server, req *request) (any,
 				MaxSize:              g.max(),
 				DesiredCapacity:      g.Desired,
 				CapacityRebalance:    g.CapacityRebalance,
-				LaunchConfiguration:  g.launchConfiguration(),
-				LaunchTemplate:       g.launchTemplate(),
+				LaunchTemplate:       g.Name,
 				MinHealthyPercentage: g.Maintenance.MinHealthy,
 				MaxHealthyPercentage: g.Maintenance.MaxHealthy,
 				Suspended:            g.xmlSuspended(),

@@ -66,6 +66,7 @@ type ec2Instance struct {
 	InstanceType   string   `xml:"instanceType"`
 	LaunchTime     string   `xml:"launchTime"`
 	Zone           string   `xml:"placement>availabilityZone"`
+	Host           string   `xml:"placement>hostId,omitempty"`
 	Lifecycle      string   `xml:"instanceLifecycle,omitempty"`
 	Reservation    string   `xml:"capacityReservationId,omitempty"`
 	Tags           []ec2Tag `xml:"tagSet>item"`
@@ -167,6 +168,7 @@ func (s *Server) reservation(i *instance) ec2Reservation {
 			InstanceType:   i.Type,
 			LaunchTime:     ec2Time(i.LaunchTime),
 			Zone:           i.Zone,
+			Host:           i.Host,
 			Lifecycle:      i.Lifecycle,
 			Reservation:    i.Reservation,
 			Tags:           i.tags(),

@@ -69,6 +69,8 @@ func accept(i *instance, filters []filter) (bool, *apiError) {
 			ok = f.accepts(i.PrivateDNSName)
 		case f.name == "capacity-reservation-id":
 			ok = i.Reservation != "" && f.accepts(i.Reservation)
+		case f.name == "host-id":
+			ok = i.Host != "" && f.accepts(i.Host)
 		case f.name == "instance-state-name":
 			ok = f.accepts(i.State)
 		default:

@@ -20,7 +20,7 @@ const (
 // somebody has set to Unhealthy.
 type Group struct {
 	Name string `json:"name"`
-	// Desired is shown, lowered by terminations that ask for it, and raised by LaunchInstances.
+	// Desired is shown, and lowered by terminations that ask for it.
 	Desired int `json:"desired,omitempty"`
 	// Min and Max bound Desired. A Max of zero is 1000.
 	Min  int               `json:"min,omitempty"`
@@ -30,15 +30,11 @@ type Group struct {
 	Maintenance Maintenance `json:"maintenance,omitzero"`
 	// CapacityRebalance is shown, and has no effect.
 	CapacityRebalance bool `json:"capacityRebalance,omitempty"`
-	// LaunchConfiguration: the group has no launch template. LaunchInstances refuses it.
-	LaunchConfiguration bool `json:"launchConfiguration,omitempty"`
 	// Suspended are the processes of the group that do nothing.
 	Suspended []string `json:"suspended,omitempty"`
 	// LaunchError is the code with which EC2 refuses to launch, such as InsufficientInstanceCapacity. Empty:
 	// it launches.
 	LaunchError string `json:"launchError,omitempty"`
-	// LaunchesBeside: LaunchInstances does not raise Desired. AWS does not say whether it does.
-	LaunchesBeside bool `json:"launchesBeside,omitempty"`
 	// Retains keeps an instance whose termination hook ends with ABANDON, in the state
 	// Terminating:Retained: the retention trigger of the instance lifecycle policy.
 	Retains bool `json:"retains,omitempty"`

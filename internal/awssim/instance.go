@@ -29,6 +29,8 @@ type Instance struct {
 	Lifecycle string `json:"lifecycle,omitempty"`
 	// Reservation is the id of the Capacity Reservation that the instance runs in.
 	Reservation string `json:"reservation,omitempty"`
+	// Host is the id of the Dedicated Host that the instance runs on.
+	Host string `json:"host,omitempty"`
 	// Events are the scheduled events of the instance.
 	Events []ScheduledEvent `json:"events,omitempty"`
 	// InstanceStatus and SystemStatus are what its status checks say.

@@ -82,7 +82,6 @@ type Server struct {
 	moving       map[string]*instance // those with a state change ahead
 	groups       map[string]*group
 	targetGroups map[string]*targetGroup
-	launches     map[string]launch  // of LaunchInstances, by client token
 	actions      []*lifecycleAction // active ones, oldest first
 	ended        ring[LifecycleAction]
 	rules        map[string]Rule
@@ -114,7 +113,6 @@ func New(opts Options) *Server {
 		moving:       map[string]*instance{},
 		groups:       map[string]*group{},
 		targetGroups: map[string]*targetGroup{},
-		launches:     map[string]launch{},
 		ended:        ring[LifecycleAction]{size: 10_000},
 		rules:        map[string]Rule{},
 		topics:       map[string]*topic{},

@@ -7,12 +7,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // Names of what this controller writes on a node.
 const (
 	// IntentAnnotation holds an intent.Intent as JSON.
 	IntentAnnotation = "node-termination-handler/intent"
+	// ReportAnnotation holds a notice.Report: what the pod on the node has read from the instance metadata.
+	ReportAnnotation = "node-termination-handler/reported"
 	// StateLabel is one of the states below or, when the work is finished, an
 	// intent.Outcome. It is for people and for selectors.
 	StateLabel = "node-termination-handler/state"
@@ -41,6 +44,19 @@ func stateOf(o intent.Outcome) string {
 func ReadIntent(node *corev1.Node) (i intent.Intent, ok bool, err error) {
 	i, ok, err = readAnnotation(node)
 	return forInstance(i, InstanceID(node)), ok, err
+}
+
+// ReadReport returns what the pod on a node has reported; a zero Report where it has reported nothing.
+func ReadReport(node *corev1.Node) (notice.Report, error) {
+	text := node.Annotations[ReportAnnotation]
+	if text == "" {
+		return notice.Report{}, nil
+	}
+	r, err := notice.DecodeReport(text, InstanceID(node), time.Now())
+	if err != nil {
+		return r, fmt.Errorf("annotation %s of node %s: %w", ReportAnnotation, node.Name, err)
+	}
+	return r, nil
 }
 
 // readAnnotation returns the intent exactly as in the annotation.

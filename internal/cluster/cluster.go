@@ -127,7 +127,8 @@ func newCluster(
 			tainted := slices.ContainsFunc(a.Spec.Taints, isOurOutOfService) &&
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
 			restarted := c.noteRestart(b, a)
-			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) || c.othersWrote(b, a) ||
+			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) ||
+				b.Annotations[ReportAnnotation] != a.Annotations[ReportAnnotation] ||
 				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
 				c.broadcast(b, a)
 			}
@@ -151,14 +152,10 @@ func newCluster(
 // Serves reports whether the intent is of this queue.
 func (c *Cluster) Serves(i intent.Intent) bool { return i.Serves(c.queue) }
 
-// othersWrote reports whether another handler may have written the intent.
-func (c *Cluster) othersWrote(before, after *corev1.Node) bool {
-	if before.Annotations[IntentAnnotation] == after.Annotations[IntentAnnotation] {
-		return false
-	}
-	was, _, err := ReadIntent(before)
-	i, _, errAfter := ReadIntent(after)
-	return err == nil && c.Shares(was) || errAfter == nil && c.Shares(i)
+// Reverts reports whether this handler reverts what a drain has left on its node: one of its own, or one by the pod on
+// the node, which only reports where a handler with a queue leads.
+func (c *Cluster) Reverts(i intent.Intent) bool {
+	return i.Serves(c.queue) || i.Finished() && i.Serves(intent.OfMetadata)
 }
 
 // Joined is an intent that this handler carries out too.
@@ -178,8 +175,25 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
+// AtEachChange calls look now, after each change of the nodes and at each receive from again, until look returns an
+// error or ctx ends. A nil again is never received from.
+func (c *Cluster) AtEachChange(ctx context.Context, again <-chan struct{}, look func() error) {
+	for {
+		changed := c.Changed()
+		if look() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
 // Changed returns a channel that is closed when a node is next created, deleted, restarted,
-// uncordoned or tainted out of service, when its readiness changes, or when it loses a taint.
+// uncordoned or tainted out of service, when its readiness or its report changes, or when it loses a taint.
 // Call Changed, then look at the nodes, then wait.
 func (c *Cluster) Changed() <-chan struct{} {
 	c.mu.Lock()
@@ -269,22 +283,17 @@ func (c *Cluster) Look(ref Ref) (*corev1.Node, bool) {
 	return node, node != nil && node.UID == ref.UID
 }
 
-// Unavailable returns the nodes that are not ready, or cordoned by anybody, according
-// to the watch. all is the number of all nodes.
-func (c *Cluster) Unavailable() (out map[types.UID]bool, all int) {
-	return c.UnavailableAmong(func(map[string]string) bool { return true })
-}
-
-// UnavailableAmong is Unavailable for the nodes with labels for which among returns true.
-func (c *Cluster) UnavailableAmong(among func(labels map[string]string) bool) (out map[types.UID]bool, all int) {
-	out = map[types.UID]bool{}
+// Unavailable returns the nodes, by UID, that are not ready, or cordoned by anybody, according to the watch, among
+// those with labels for which among returns true. all is how many there are of these.
+func (c *Cluster) Unavailable(among func(labels map[string]string) bool) (out map[string]bool, all int) {
+	out = map[string]bool{}
 	for _, obj := range c.nodes.GetStore().List() {
 		node := obj.(*corev1.Node)
 		if !among(node.Labels) {
 			continue
 		}
 		if all++; node.Spec.Unschedulable || !Ready(node) {
-			out[node.UID] = true
+			out[string(node.UID)] = true
 		}
 	}
 	return out, all
@@ -384,8 +393,13 @@ func trim(obj any) (any, error) {
 			ProviderID: node.Spec.ProviderID, Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints,
 		},
 	}
-	if text, ok := node.Annotations[IntentAnnotation]; ok {
-		small.Annotations = map[string]string{IntentAnnotation: text}
+	for _, key := range []string{IntentAnnotation, ReportAnnotation} {
+		if text, ok := node.Annotations[key]; ok {
+			if small.Annotations == nil {
+				small.Annotations = map[string]string{}
+			}
+			small.Annotations[key] = text
+		}
 	}
 	small.Status.Addresses = node.Status.Addresses
 	small.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID

@@ -77,15 +77,6 @@ func (c *Cluster) SpeaksFor(node *corev1.Node) (intent.Intent, bool) {
 	return i, i.Serves(c.queue)
 }
 
-// EachIntent calls visit for each node that carries an intent of this queue, according to the watch.
-func (c *Cluster) EachIntent(visit func(instance string, i intent.Intent)) {
-	c.All(func(node *corev1.Node) {
-		if i, found, err := ReadIntent(node); found && err == nil && i.Serves(c.queue) {
-			visit(InstanceID(node), i)
-		}
-	})
-}
-
 // All calls visit for each node, according to the watch. The nodes are shared and trimmed.
 func (c *Cluster) All(visit func(node *corev1.Node)) {
 	for _, obj := range c.nodes.GetStore().List() {

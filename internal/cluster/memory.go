@@ -104,7 +104,7 @@ func (c *Cluster) Restarted() []Ref {
 }
 
 // Intents returns the intents of the other Nodes of the same instance: those that exist,
-// and the one that was deleted last, within leftTTL. Only the deleted one's intent keeps its
+// and the one that was deleted last, within memoryTTL. Only the deleted one's intent keeps its
 // hooks, and only if ref is the only Node of the instance.
 func (c *Cluster) Intents(ref Ref) []intent.Intent {
 	var intents []intent.Intent
@@ -126,6 +126,20 @@ func (c *Cluster) Intents(ref Ref) []intent.Intent {
 		add(last.(*corev1.Node), len(there) == 1)
 	}
 	return intents
+}
+
+// Others are the other Nodes of the same instance: those that exist, and the one that was deleted last.
+func (c *Cluster) Others(ref Ref) (refs []Ref) {
+	nodes := c.ByInstance(ref.Instance)
+	if last, ok := c.lastDeleted.Get(ref.Instance); ok {
+		nodes = append(slices.Clone(nodes), last.(*corev1.Node))
+	}
+	for _, node := range nodes {
+		if node.UID != ref.UID {
+			refs = append(refs, RefOf(node))
+		}
+	}
+	return refs
 }
 
 // Remember stores the intent of a recently deleted Node, for the Nodes that follow it.
@@ -155,7 +169,7 @@ func (c *Cluster) ChangeRemembered(id string, change func(intent.Intent) intent.
 }
 
 // RecentlyDeleted reports whether a Node of that instance existed here and was deleted
-// within leftTTL. Then the instance is this cluster's; only EC2 knows whether it still runs.
+// within memoryTTL. Then the instance is this cluster's; only EC2 knows whether it still runs.
 func (c *Cluster) RecentlyDeleted(id string) bool {
 	_, ok := c.lastDeleted.Get(id)
 	return ok

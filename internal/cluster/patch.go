@@ -168,9 +168,14 @@ func uncordon(node *corev1.Node, i intent.Intent) (*nodePatch, error) {
 	if len(taints) < len(node.Spec.Taints) {
 		p.Spec.Taints = &taints
 	}
-	err := p.write(intent.Intent{
+	left := intent.Intent{
 		Version: intent.Version, Queue: i.Queue, Past: i.Past, OutOfServiceAt: i.OutOfServiceAt, FinishedAt: time.Now().UTC(),
-	})
+	}
+	if i.HeldBack && len(i.Entries) > 0 { // what is left is ahead
+		left = i
+		left.Cordoned, left.Taints, left.Excluded = false, nil, false
+	}
+	err := p.write(left)
 	if i.Excluded && node.Labels[excludeLabel] == excludeValue {
 		p.Metadata.Labels[excludeLabel] = nil
 	}

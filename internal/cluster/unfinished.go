@@ -22,9 +22,9 @@ type Unfinished struct {
 	Claimed []string
 }
 
-// Unfinished returns the nodes whose intent has work left. It asks the API server,
-// because the watch may lack the last writes of the previous leader. The error names each
-// node whose intent cannot be read; these are not returned.
+// Unfinished returns the nodes whose intent has work left. It asks the API server for those that are labelled so,
+// because the watch may lack the last writes of the previous leader, and for those that the watch shows without their
+// label: others may take labels off. The error names each node whose intent cannot be read; these are not returned.
 func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 	const unfinished = StateLabel + " in (" + StateDraining + "," + StateWaiting + ")"
 	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
@@ -32,6 +32,15 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
+	}
+	for _, ref := range c.unlabelled() {
+		node, err := c.Read(ctx, ref)
+		switch {
+		case err == nil:
+			list.Items = append(list.Items, *node)
+		case !errors.Is(err, ErrNodeGone):
+			return nil, err
+		}
 	}
 	var found []Unfinished
 	var errs []error
@@ -54,6 +63,19 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 	return found, errors.Join(errs...)
 }
 
+// unlabelled are the nodes with work left that have lost the label which says so.
+func (c *Cluster) unlabelled() (refs []Ref) {
+	c.All(func(node *corev1.Node) {
+		if state := node.Labels[StateLabel]; state == StateDraining || state == StateWaiting {
+			return
+		}
+		if i, ok, err := readAnnotation(node); ok && err == nil && !i.Finished() && i.Serves(c.queue) {
+			refs = append(refs, RefOf(node))
+		}
+	})
+	return refs
+}
+
 // Carried calls visit for each notice that a node carries for this queue, according to the watch.
 // The nodes are shared and trimmed.
 func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
@@ -67,6 +89,16 @@ func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
 			visit(node, e)
 		}
 	}
+}
+
+// Reported calls visit for each node whose pod has reported something, according to the watch. The nodes are shared and
+// trimmed.
+func (c *Cluster) Reported(visit func(node *corev1.Node)) {
+	c.All(func(node *corev1.Node) {
+		if node.Annotations[ReportAnnotation] != "" {
+			visit(node)
+		}
+	})
 }
 
 // Finished calls visit for each node that carries an intent for this queue whose work is done, according to the watch.
@@ -89,7 +121,7 @@ func (c *Cluster) Uncordoned() []Ref {
 			continue
 		}
 		i, ok, err := ReadIntent(node)
-		if ok && err == nil && (i.UncordonedAfter(false) || i.UncordonedHeldBack(false)) && i.Serves(c.queue) {
+		if ok && err == nil && (i.UncordonedAfter(false) || i.UncordonedHeldBack(false)) && c.Reverts(i) {
 			refs = append(refs, RefOf(node))
 		}
 	}

@@ -58,9 +58,9 @@ func (c *Cluster) owned(i intent.Intent) intent.Intent {
 	return i
 }
 
-// Undo changes the node's intent. If no notice remains in the intent, Undo reverts what
-// the intent says that we did, and returns true. The intent keeps its past notices.
-// change follows the rules of Record.
+// Undo changes the node's intent. If no notice remains in the intent, or change holds back what remains, Undo reverts
+// what the intent says that we did, and returns true. The intent keeps its past notices. change follows the rules of
+// Record.
 func (c *Cluster) Undo(
 	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
 ) (undone bool, err error) {
@@ -69,7 +69,7 @@ func (c *Cluster) Undo(
 		next := c.owned(change(old))
 		next.Version = intent.Version
 		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
-		if done && len(next.Entries) == 0 {
+		if done && (len(next.Entries) == 0 || next.HeldBack && !carried.HeldBack) {
 			undone = true
 			return uncordon(node, next)
 		}
@@ -101,6 +101,27 @@ func staleTaints(i intent.Intent) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// Report changes what the node carries of notices that its instance metadata has told. change gets a zero Report where
+// there is none, or where it cannot be read, and must have no effects of its own: it may be called again.
+func (c *Cluster) Report(ctx context.Context, ref Ref, change func(notice.Report) notice.Report) error {
+	return c.update(ctx, ref, func(node *corev1.Node, _, _ intent.Intent, _ bool) (*nodePatch, error) {
+		before, err := ReadReport(node)
+		if err != nil {
+			before = notice.Report{}
+		}
+		text, err := change(before).Encode()
+		if err != nil {
+			return nil, fmt.Errorf("write the report: %w", err)
+		}
+		if text == node.Annotations[ReportAnnotation] {
+			return nil, nil
+		}
+		p := newPatch(node)
+		p.Metadata.Annotations[ReportAnnotation] = new(text)
+		return p, nil
+	})
 }
 
 // SetOutOfService adds the out-of-service taint, or removes ours. The taint's value proves

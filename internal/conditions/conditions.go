@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -21,9 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -61,7 +63,7 @@ type Writer struct {
 	Nodes  Nodes
 	// Policy says which drains only cordon their nodes.
 	Policy decision.Policy
-	Log    *slog.Logger
+	Log    logr.Logger
 
 	mu      sync.Mutex
 	waiting []nudge              // the oldest first, a node once
@@ -95,7 +97,7 @@ func (w *Writer) Drained(d report.Drain) {
 }
 
 // counted says what became of pods, without their names: who may read nodes may not know them.
-func counted(r drain.Result) string {
+func counted(r evacuation.Result) string {
 	var parts []string
 	for _, p := range []struct {
 		pods int
@@ -186,7 +188,7 @@ func (w *Writer) Run(ctx context.Context) {
 				if !first {
 					continue
 				}
-				w.Log.Warn("the conditions of nodes cannot be written (logged once)", "error", err,
+				logging.Warn(w.Log, "the conditions of nodes cannot be written (logged once)", "error", err,
 					"hint", "allow patch of nodes/status in the ClusterRole, or turn the conditions off by node-conditions")
 			}
 			if wrote {
@@ -266,7 +268,7 @@ func (w *Writer) write(ctx context.Context, n nudge, counts string) (wrote bool,
 	case errors.Is(err, context.Canceled), apierrors.IsNotFound(err), apierrors.IsConflict(err): // another Node by now
 		return true, nil
 	case err != nil:
-		w.Log.Debug("the conditions of a node could not be written", "node", node.Name, "error", err)
+		w.Log.V(1).Info("the conditions of a node could not be written", "node", node.Name, "error", err)
 	}
 	return true, err
 }

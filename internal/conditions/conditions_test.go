@@ -1,11 +1,9 @@
 package conditions
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -22,8 +20,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -43,13 +42,7 @@ type scene struct {
 	mu     sync.Mutex
 	fails  error
 	writes []string // the nodes that were written to
-	log    bytes.Buffer
-}
-
-func (s *scene) Write(line []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(line)
+	log    logtest.Log
 }
 
 // written is how many writes there were.
@@ -57,12 +50,6 @@ func (s *scene) written() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.writes)
-}
-
-func (s *scene) logged() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.String()
 }
 
 // fail has writes fail with err from now on; nil: they succeed.
@@ -118,7 +105,7 @@ func play(t *testing.T, run func(s *scene)) {
 // lead begins the term of a leader that knows nothing.
 func (s *scene) lead() {
 	ctx, stop := context.WithCancel(s.Context())
-	w := &Writer{Client: s.kube.CoreV1(), Nodes: s.nodes, Log: slog.New(slog.NewTextHandler(s, nil))}
+	w := &Writer{Client: s.kube.CoreV1(), Nodes: s.nodes, Log: s.log.Logger()}
 	ran := make(chan struct{})
 	go func() {
 		defer close(ran)
@@ -175,7 +162,7 @@ func (s *scene) warn(ref cluster.Ref) {
 	s.writer.Stepped(report.Step{Node: ref, Kind: report.Cordon})
 }
 
-func (s *scene) finish(ref cluster.Ref, o intent.Outcome, r drain.Result) {
+func (s *scene) finish(ref cluster.Ref, o intent.Outcome, r evacuation.Result) {
 	s.Helper()
 	s.writer.Drained(report.Drain{Node: ref, Outcome: o, Result: r})
 	s.record(ref, func(i intent.Intent) intent.Intent {
@@ -228,7 +215,7 @@ func TestADrainIsToldFromItsBeginToItsUndoing(t *testing.T) {
 		s.after(settleTime)
 		s.want("a", begun, notYet)
 		s.after(10 * time.Second)
-		s.finish(a, intent.Drained, drain.Result{Evicted: 3, Forced: 1})
+		s.finish(a, intent.Drained, evacuation.Result{Evicted: 3, Forced: 1})
 		s.after(settleTime)
 		s.want("a", over, "Drained=True SpotInterruption The pods have left the node: 3 evicted, 1 deleted")
 		s.after(10 * sweepInterval)
@@ -250,7 +237,7 @@ func TestADrainThatMissesItsDeadlineIsNotDrained(t *testing.T) {
 		a := s.node("a")
 		s.warn(a)
 		s.after(2 * time.Minute)
-		s.finish(a, intent.Missed, drain.Result{Evicted: 2, Missed: []string{"secret/name"}})
+		s.finish(a, intent.Missed, evacuation.Result{Evicted: 2, Missed: []string{"secret/name"}})
 		s.after(settleTime)
 		s.want("a", over, "Drained=False SpotInterruption Pods were still there at the deadline: 2 evicted, 1 missed")
 	})
@@ -260,7 +247,7 @@ func TestADrainOfAMomentIsOneWrite(t *testing.T) {
 	play(t, func(s *scene) {
 		a := s.node("a")
 		s.warn(a)
-		s.finish(a, intent.Drained, drain.Result{})
+		s.finish(a, intent.Drained, evacuation.Result{})
 		s.after(settleTime)
 		s.want("a", over, "Drained=True SpotInterruption The pods have left the node: none had to leave")
 		if s.written() != 1 {
@@ -278,7 +265,7 @@ func TestTheNextLeaderCorrectsWhatTheOneBeforeHasLeft(t *testing.T) {
 		}
 		s.after(2 * settleTime)
 		s.end()
-		s.finish(ended, intent.Drained, drain.Result{Evicted: 3})
+		s.finish(ended, intent.Drained, evacuation.Result{Evicted: 3})
 		s.record(fresh, func(i intent.Intent) intent.Intent {
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, Time: time.Now(), Deadline: time.Now().Add(time.Minute)}, nil, time.Now())
 		})
@@ -364,7 +351,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	}
 	for n := range 3 * mostWaiting {
 		w.Stepped(report.Step{Node: ref(n), Kind: report.Cordon})
-		w.Drained(report.Drain{Node: ref(n), Result: drain.Result{Evicted: n}})
+		w.Drained(report.Drain{Node: ref(n), Result: evacuation.Result{Evicted: n}})
 	}
 	if len(w.waiting) != mostWaiting || len(w.counts) != mostWaiting {
 		t.Errorf("%d wait, %d counts", len(w.waiting), len(w.counts))
@@ -391,8 +378,8 @@ func TestWithoutTheRightItIsSaidOnceAndTriedAgainLater(t *testing.T) {
 			t.Errorf("%d writes", s.written())
 		}
 		s.after(sweepInterval)
-		if s.written() != 2 || strings.Count(s.logged(), "level=WARN") != 1 || !strings.Contains(s.logged(), "nodes/status") {
-			t.Errorf("%d writes; the log:\n%s", s.written(), s.logged())
+		if s.written() != 2 || len(s.log.Entries("", "level", "warn")) != 1 || !strings.Contains(s.log.String(), "nodes/status") {
+			t.Errorf("%d writes; the log:\n%s", s.written(), s.log.String())
 		}
 		s.fail(nil)
 		s.after(deniedPause + sweepInterval)

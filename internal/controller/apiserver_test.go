@@ -20,6 +20,7 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -148,12 +149,12 @@ func (a *apiServer) put(resource string, object any) {
 	a.store(resource, u)
 }
 
-// get reads an object; it reports whether there is one.
-func (a *apiServer) get(resource, namespace, name string, into any) bool {
+// node reads a Node; it reports whether there is one.
+func (a *apiServer) node(name string, into *corev1.Node) bool {
 	a.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u, ok := a.objects[path.Join(resource, namespace, name)]
+	u, ok := a.objects["nodes/"+name]
 	if !ok {
 		return false
 	}

@@ -1,23 +1,24 @@
 package controller
 
 import (
-	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
-// pause waits for a change, for answerKeptShort, or for until, whichever comes first. It
+// pause waits for a change, for lookup.KeptShort, or for until, whichever comes first. It
 // returns the cause of ctx if ctx ends.
 func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error {
-	timer := time.NewTimer(min(answerKeptShort, max(0, time.Until(until))))
+	timer := time.NewTimer(min(lookup.KeptShort, max(0, time.Until(until))))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -28,19 +29,14 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 	return nil
 }
 
-// awaitNode waits until an instance of ours has its Node, or is gone, or d.HoldUntil has
+// awaitNode waits until an instance of ours has its Node, or is gone, or t.HoldUntil has
 // passed, and returns what to do then. The hook of the notice is held open meanwhile.
-func (c *Controller) awaitNode(ctx context.Context, log *slog.Logger, t *task) (next *task, err error) {
-	ctx, span := trace.Begin(ctx, "await node", "instance", t.id)
-	defer func() {
-		last := cmp.Or(next, &task{})
-		span.End(err, "node", last.found.ref().Name, "action", last.Action, "why", last.Why)
-	}()
+func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, t *task) (next *task, err error) {
 	defer c.count(*t.n, t.Deadline)()
 	defer c.holdOpen(ctx, t.hook(), *t.n)()
 	for {
 		changed := c.Cluster.Changed()
-		next, err = c.resolveAndDecide(ctx, log, t.n, t.id, answerKeptShort)
+		next, err = c.resolveAndDecide(ctx, log, t.n, t.id, lookup.KeptShort)
 		if err != nil || next.Action != decision.Hold {
 			return next, err
 		}
@@ -58,12 +54,12 @@ func (c *Controller) awaitNode(ctx context.Context, log *slog.Logger, t *task) (
 // is gone. If the node is not ready by the deadline of the hook, the default result of the
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
-func (c *Controller) awaitReady(ctx context.Context, log *slog.Logger, t *task) error {
+func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) error {
 	n, id, d := *t.n, t.id, &t.Decision
 	defer c.count(n, d.Deadline)()
 	for {
 		changed := c.Cluster.Changed()
-		next, err := c.resolveAndDecide(ctx, log, t.n, id, answerKeptShort)
+		next, err := c.resolveAndDecide(ctx, log, t.n, id, lookup.KeptShort)
 		if err != nil {
 			return err
 		}
@@ -79,9 +75,10 @@ func (c *Controller) awaitReady(ctx context.Context, log *slog.Logger, t *task) 
 			}
 			fallthrough
 		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
-			return c.complete(ctx, log.With("node", found.ref().Name, "ready", found.ready), hookOf(&n, id, d))
+			return c.Registry.Complete(ctx, log.WithValues("node", found.ref().Name, "ready", found.ready), hookOf(&n, id, d))
 		case late:
-			log.Warn("the node is not ready at the hook's deadline: its default result decides", "node", found.ref().Name)
+			logging.Warn(log, "the node is not ready at the hook's deadline: its default result decides",
+				"node", found.ref().Name)
 			return nil
 		}
 		if err := pause(ctx, changed, d.Deadline); err != nil {
@@ -106,13 +103,13 @@ func (c *Controller) hasRestarted(n notice.Notice, f resolution) bool {
 // because its Auto Scaling group wants it again. Notices after the last launch stay, except
 // for a termination that ended in a warm pool whose instances keep running. Where the role
 // has no permission to ask EC2, the open launch hook counts as the launch.
-func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n notice.Notice, f resolution) error {
-	intents := append(c.intents(f.ref()), f.intent) // also of a Node that was deleted: its next Node would get it
+func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notice.Notice, f resolution) error {
+	intents := append(c.Registry.Intents(f.ref()), f.intent) // also of a Node that was deleted: its next Node would get it
 	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
 		return nil
 	}
 	id := f.ref().Instance
-	launched, err := c.launchOf(ctx, log, id)
+	launched, err := c.Lookup.LaunchOf(ctx, log, id)
 	if err != nil {
 		return err
 	}
@@ -127,7 +124,7 @@ func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n noti
 		return len(left.Hooks) == 0 && slices.ContainsFunc(left.Entries, fromPool)
 	}) {
 		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
-		err := c.retry(ctx, log, "ask for the launch hook", func(ctx context.Context) (err error) {
+		err := cluster.Retry(ctx, log, "ask for the launch hook", func(ctx context.Context) (err error) {
 			waits, err = c.Hooks.Waits(ctx, hookOf(&n, id, &decision.Decision{}))
 			return err
 		})
@@ -143,7 +140,7 @@ func (c *Controller) backInService(ctx context.Context, log *slog.Logger, n noti
 	}
 	c.Cluster.ChangeRemembered(id, since)
 	for _, ref := range f.refs {
-		if err := c.revert(ctx, log, ref, decision.WhyBackInService, since); err != nil {
+		if err := c.Registry.Revert(ctx, log, ref, decision.WhyBackInService, since); err != nil {
 			return err
 		}
 	}

@@ -2,14 +2,17 @@ package controller
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -22,11 +25,12 @@ func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolut
 		return false
 	}
 	for _, ref := range f.refs {
-		if node, there := c.Cluster.Look(ref); !there || c.get(ref) != nil || !leftDrained(node, f) {
+		node, there := c.Cluster.Look(ref)
+		if !there || c.Registry.Get(ref) != nil || !leftDrained(node, f) || c.hasToBeExcluded(node, n) {
 			return false
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
 	defer cancel()
 	for _, ref := range f.refs {
 		node, err := c.Cluster.Read(ctx, ref) // somebody may have uncordoned it a moment ago
@@ -41,6 +45,15 @@ func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolut
 	return true
 }
 
+// hasToBeExcluded reports whether load balancers are to be waited for: a notice excludes a node from them that what it
+// was drained for has not, or the pod on the node has drained it, which does not wait for them.
+func (c *Controller) hasToBeExcluded(node *corev1.Node, n notice.Notice) bool {
+	i, _, _ := cluster.ReadIntent(node)
+	noted := i.Noting(decision.Decision{}.Entry(n, time.Now()))
+	waitedFor := i.Queue != intent.OfMetadata && (cluster.Excluded(node) || c.Excludes(i))
+	return n.Kind == notice.ASGTerminate && c.Owns(n.Hook) && c.Excludes(noted) && !waitedFor
+}
+
 // leftDrained reports whether a node carries the intent of a drain that ended well, in
 // this life of its instance, and is cordoned still. Where EC2 does not say when that began, another boot id shows
 // that the machine has been restarted since.
@@ -52,9 +65,9 @@ func leftDrained(node *corev1.Node, f resolution) bool {
 
 // noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
 // It holds even if the notice of the drain is cancelled, and the next Node of the instance is
-// told. cluster.ErrNodeGone, errOutdated: a Node has changed meanwhile.
+// told. cluster.ErrNodeGone, nodedrain.ErrOutdated: a Node has changed meanwhile.
 func (c *Controller) noteConsequence(
-	ctx context.Context, log *slog.Logger, t *task,
+	ctx context.Context, log logr.Logger, t *task,
 ) error {
 	d := t.Decision
 	if d.Deadline.IsZero() {
@@ -63,7 +76,7 @@ func (c *Controller) noteConsequence(
 	entry := d.Entry(*t.n, time.Now())
 	for _, ref := range t.found.refs {
 		noted := false
-		err := c.retry(ctx, log, "note what follows from the drain", func(ctx context.Context) error {
+		err := cluster.Retry(ctx, log, "note what follows from the drain", func(ctx context.Context) error {
 			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				noted = i.DrainedForEnd()
 				return i.Noting(entry)
@@ -74,7 +87,7 @@ func (c *Controller) noteConsequence(
 			return err
 		}
 		if !noted {
-			return errOutdated
+			return nodedrain.ErrOutdated
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -57,11 +56,11 @@ func TestWhatFollowsAFinishedDrainOpensNoSecondOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
-				said := s.listen(slog.LevelInfo)
+				said := s.listen()
 				s.lead()
 				test.story(s)
 				s.after(time.Minute)
-				drained := len(said.lines())
+				drained := len(said.lines("info", "warn", "error"))
 				s.dies()
 				var told []string
 				for _, what := range said.told {
@@ -73,8 +72,8 @@ func TestWhatFollowsAFinishedDrainOpensNoSecondOne(t *testing.T) {
 				if diff := cmp.Diff(want, told); diff != "" {
 					t.Errorf("told (-want +got):\n%s", diff)
 				}
-				wantLog := []string{"level=INFO msg=decided why=" + string(decision.WhyNothingRuns)}
-				if diff := cmp.Diff(wantLog, said.lines()[drained:]); diff != "" {
+				wantLog := []string{"info decided why=" + string(decision.WhyNothingRuns)}
+				if diff := cmp.Diff(wantLog, said.lines("info", "warn", "error")[drained:]); diff != "" {
 					t.Errorf("log after the drain (-want +got):\n%s", diff)
 				}
 				if n := len(s.drain.all()); n != 1 || s.left() != 0 {

@@ -6,50 +6,40 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // A Controller handles the messages of the queue during one term of leadership: [Controller.Run]
 // carries out what [Controller.Handle] begins. Its methods may be called concurrently.
-//
-// The locks, in the order in which they are taken: nodeDrain.turn, mu, then nodeDrain.mu or
-// ruleLimits.mu, then unreadyLimit.mu. Nobody waits for a request, or for a turn, while holding a mutex.
 type Controller struct {
 	Config
 
-	toRun      chan *nodeDrain // drains for Run to carry out
-	resumed    chan struct{}   // closed when the drains of the leader before have begun
-	workers    chan struct{}   // a semaphore; nil: no bound
-	unready    *unreadyLimit   // nil: no bound
-	ruleLimits *ruleLimits
-	lookUps    chan struct{} // a semaphore, see lookUpsAtOnce
-	crowds     chan struct{} // a semaphore, see crowdsAtOnce
-	cancelled  cancelledChanges
-	endings    flight.Group[string, struct{}] // of instances that were replaced, by id
+	Registry *nodedrain.Registry
 
-	mu       sync.Mutex
-	drains   map[types.UID]*nodeDrain // by their nodes
-	denied   error                    // the last answer of EC2, where the role may not ask and need not
-	askAgain time.Time                // when the role may have got the permission
+	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
+	crowds    chan struct{} // a semaphore, see crowdsAtOnce
+	cancelled cancelledChanges
+
+	mu sync.Mutex
 	// awaited has the deadline of each open hook that no drain is about: those of
 	// launches, and of instances that have no Node yet.
 	awaited map[*time.Time]bool
@@ -63,7 +53,7 @@ type Controller struct {
 // message can be deleted. Handle may be called again for the same message, in any order with
 // other messages, and by another process.
 func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
-	log := c.Log.With("message", m.ID)
+	log := c.Log.WithValues("message", m.ID)
 	var n *notice.Notice
 	var err error
 	apart.Do(func() { n, err = c.read(log, m) })
@@ -74,41 +64,41 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	defer pprof.SetGoroutineLabels(ctx)
 	ctx = pprof.WithLabels(ctx, pprof.Labels("message", m.ID))
 	pprof.SetGoroutineLabels(ctx)
-	log = log.With("kind", n.Kind, "event", n.ID)
-	if n.Kind == notice.CapacityBlockExpiration || len(n.Instances) != 1 {
+	log = log.WithValues("kind", n.Kind, "event", n.ID)
+	if hasMembers(n) || len(n.Instances) != 1 {
 		return verdictOf(c.handleSeveral(ctx, log, n)...)
 	}
 	return verdictOf(c.handle(ctx, log, n, func(decision.Action) {}))
 }
 
 // handleSeveral is Handle for a notice that is not about one instance, with one error of each sort.
-func (c *Controller) handleSeveral(ctx context.Context, log *slog.Logger, n *notice.Notice) []error {
-	if n.Kind == notice.CapacityBlockExpiration {
-		return c.handleBlock(ctx, log.With("reservation", n.Reservation), *n)
+func (c *Controller) handleSeveral(ctx context.Context, log logr.Logger, n *notice.Notice) []error {
+	if hasMembers(n) {
+		return c.handleMembers(ctx, log, *n)
 	}
 	return c.handleAll(ctx, log, *n)
 }
 
 // read reads the notice of a message; nil, with the verdict: it asks for nothing, or cannot be read.
-func (c *Controller) read(log *slog.Logger, m queue.Message) (*notice.Notice, error) {
+func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, error) {
 	n, err := notice.Parse(m.Body)
 	if err != nil {
 		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
 		if c.DryRun {
-			log.Warn("a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
+			logging.Warn(log, "a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
 			return nil, verdictOf(errDryRun)
 		}
 		return nil, queue.Reject(err) // the queue logs it, and not at each delivery
 	}
 	if n.Kind == notice.Ignored {
 		c.Observer.Decided(report.Decision{Notice: n, Action: decision.Drop, Why: decision.Why(n.Ignored), DryRun: c.DryRun})
-		log.Debug("a message asks for nothing", "why", n.Ignored)
+		log.V(1).Info("a message asks for nothing", "why", n.Ignored)
 		if c.DryRun {
 			return nil, verdictOf(errDryRun)
 		}
 		return nil, nil
 	}
-	if len(n.Instances) == 1 {
+	if len(n.Instances) == 1 && len(n.Hosts) == 0 {
 		n = ofOne(n, n.Instances[0])
 	}
 	return &n, nil
@@ -116,7 +106,7 @@ func (c *Controller) read(log *slog.Logger, m queue.Message) (*notice.Notice, er
 
 // handleAll does what a notice asks for each of several instances. It returns one error of
 // each sort. While the drains go on it keeps nothing of the notice in memory.
-func (c *Controller) handleAll(ctx context.Context, log *slog.Logger, n notice.Notice) (errs []error) {
+func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
 	select {
 	case c.crowds <- struct{}{}:
 	default:
@@ -142,13 +132,13 @@ func (c *Controller) handleAll(ctx context.Context, log *slog.Logger, n notice.N
 		all.Go(func() {
 			decided := sync.OnceFunc(func() { <-c.lookUps })
 			defer decided()
-			add(c.recoverPanic(func() error {
+			add(logging.Recover(c.Log, func() error {
 				return c.handle(ctx, log, &one, func(decision.Action) { decided() })
 			}))
 		})
 	}
 	<-c.crowds
-	n.Instances, n.Resolved = nil, nil
+	n.Instances, n.Hosts, n.Resolved = nil, nil, nil
 	all.Wait()
 	return errs
 }
@@ -158,7 +148,7 @@ func ofOne(n notice.Notice, id string) notice.Notice {
 	if slices.Contains(n.Resolved, id) {
 		n.Ended, n.Deadline = true, time.Time{}
 	}
-	n.Instances, n.Resolved = []string{id}, nil
+	n.Instances, n.Hosts, n.Resolved = []string{id}, nil, nil
 	return n
 }
 
@@ -166,29 +156,17 @@ func ofOne(n notice.Notice, id string) notice.Notice {
 // such messages are being looked up.
 var errCrowded = errors.New("too many messages that name several instances at once")
 
-// recoverPanic turns a panic into an error. Otherwise a message could end the process at
-// each delivery.
-func (c *Controller) recoverPanic(do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-			c.Log.Error("recovered", "error", err, "stack", string(debug.Stack()))
-		}
-	}()
-	return do()
-}
-
 // handle does what a notice asks for its one instance. It calls decided, more than once
 // maybe, when the decision is made or has failed; failed, the action is [decision.Leave].
 func (c *Controller) handle(
-	ctx context.Context, log *slog.Logger, n *notice.Notice, decided func(decision.Action),
+	ctx context.Context, log logr.Logger, n *notice.Notice, decided func(decision.Action),
 ) error {
-	log = log.With("instance", n.Instances[0])
+	log = log.WithValues("instance", n.Instances[0])
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
 		var t *task
 		var err error
-		apart.Do(func() { ctx, t, err = c.decide(ctx, log, n, try, decided) })
+		apart.Do(func() { t, err = c.decide(ctx, log, n, try, decided) })
 		var wait func() error
 		if err == nil {
 			apart.Do(func() { wait, err = c.act(ctx, log, t) })
@@ -197,13 +175,13 @@ func (c *Controller) handle(
 			err = wait()
 		}
 		switch {
-		case ctx.Err() == nil && errors.Is(err, errOutdated):
+		case ctx.Err() == nil && errors.Is(err, nodedrain.ErrOutdated):
 			continue
 		case !errors.Is(err, cluster.ErrNodeGone):
 			return err
 		}
 		// The Node was deleted, which says nothing about the instance. The watch may be behind.
-		if err := pause(ctx, changed, time.Now().Add(answerKeptShort)); err != nil {
+		if err := pause(ctx, changed, time.Now().Add(lookup.KeptShort)); err != nil {
 			return err
 		}
 	}
@@ -221,46 +199,32 @@ type task struct {
 // hook is the lifecycle action that the notice is about.
 func (t *task) hook() intent.Hook { return hookOf(t.n, t.id, &t.Decision) }
 
-// decide decides what is to be done about a notice. Where that is to wait for a Node, it waits. next is ctx, with the
-// trace of the notice.
+// decide decides what is to be done about a notice. Where that is to wait for a Node, it waits.
 func (c *Controller) decide(
-	ctx context.Context, log *slog.Logger, n *notice.Notice, try int, decided func(decision.Action),
-) (next context.Context, t *task, err error) {
-	t, err = c.resolveAndDecide(ctx, log, n, n.Instances[0], answerKept)
+	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
+) (*task, error) {
+	t, err := c.resolveAndDecide(ctx, log, n, n.Instances[0], lookup.Kept)
 	if err != nil {
 		decided(decision.Leave)
-		return ctx, nil, err
+		return nil, err
 	}
 	decided(t.Action)
 	c.reportDecision(log, t, try > 1)
 	if c.DryRun {
-		return ctx, nil, errDryRun
-	}
-	if try == 1 && t.Action != decision.Leave && t.Action != decision.Drop {
-		ctx = t.traced(ctx)
+		return nil, errDryRun
 	}
 	if t.Action == decision.Hold {
 		if t, err = c.awaitNode(ctx, log, t); err != nil {
-			return ctx, nil, err
+			return nil, err
 		}
 		c.reportDecision(log, t, true)
 	}
-	return ctx, t, nil
-}
-
-// traced is ctx with the trace of the notice.
-func (t *task) traced(ctx context.Context) context.Context {
-	n := t.n
-	ctx = trace.Open(ctx, n.Kind.String(), "event", n.ID, "account", n.Account, "region", n.Region, "happened", n.Time)
-	trace.SinceReceive(ctx, "resolve",
-		"instance", t.id, "node", t.found.ref().Name, "action", t.Action, "why", t.Why, "rule", t.Rule,
-		"deadline", t.Deadline)
-	return ctx
+	return t, nil
 }
 
 // act does what was decided, but for the wait that it returns; nil: none. cluster.ErrNodeGone: the
 // Node was deleted first.
-func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait func() error, err error) {
+func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) (wait func() error, err error) {
 	if t.Why == decision.WhyConsequence {
 		if err := c.noteConsequence(ctx, log, t); err != nil {
 			return nil, err
@@ -274,7 +238,11 @@ func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait f
 		case t.n.Runs:
 			return nil, c.runsAgain(ctx, log, t)
 		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
-			return nil, c.forgetEarlierLives(ctx, &t.found)
+			for _, ref := range t.found.refs {
+				if err := c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
+					return nil, err
+				}
+			}
 		}
 		return nil, nil
 	case decision.Cordon, decision.Drain:
@@ -284,7 +252,7 @@ func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait f
 	case decision.Finish:
 		return nil, c.finish(ctx, log, &t.found)
 	case decision.Complete:
-		return nil, c.completeUncarried(ctx, log, t.hook())
+		return nil, c.completeUncarried(ctx, log, t)
 	case decision.Launch:
 		return nil, c.awaitReady(ctx, log, t)
 	case decision.Hold, decision.Reject:
@@ -295,7 +263,7 @@ func (c *Controller) act(ctx context.Context, log *slog.Logger, t *task) (wait f
 
 // resolveAndDecide finds out whose the instance is, and decides. It tries until it knows.
 func (c *Controller) resolveAndDecide(
-	ctx context.Context, log *slog.Logger, n *notice.Notice, id string, maxAge time.Duration,
+	ctx context.Context, log logr.Logger, n *notice.Notice, id string, maxAge time.Duration,
 ) (*task, error) {
 	found, err := c.resolveSurely(ctx, log, n, id, maxAge)
 	if err != nil {
@@ -307,10 +275,10 @@ func (c *Controller) resolveAndDecide(
 // resolveSurely is resolve. It tries until it knows, and until EC2 shows what EventBridge has told already, which may
 // take a moment.
 func (c *Controller) resolveSurely(
-	ctx context.Context, log *slog.Logger, n *notice.Notice, id string, maxAge time.Duration,
+	ctx context.Context, log logr.Logger, n *notice.Notice, id string, maxAge time.Duration,
 ) (found *resolution, err error) {
 	for begin := time.Now(); ; {
-		err := c.retry(ctx, log, "look up the instance", func(ctx context.Context) (err error) {
+		err := cluster.Retry(ctx, log, "look up the instance", func(ctx context.Context) (err error) {
 			found, err = c.resolve(ctx, n, id, maxAge)
 			return err
 		})
@@ -329,12 +297,12 @@ func (c *Controller) resolveSurely(
 
 // decideOn decides about a notice for an instance that was looked up.
 func (c *Controller) decideOn(
-	ctx context.Context, log *slog.Logger, of *notice.Notice, id string, found *resolution,
+	ctx context.Context, log logr.Logger, of *notice.Notice, id string, found *resolution,
 ) (*task, error) {
 	n := *of
 	f := decision.Facts{
-		Ownership: found.ownership, State: found.state, Launched: found.launched, CalledOff: c.cancelled.has(n, id),
-		Labels: found.labels,
+		Ownership: found.ownership, State: found.state, Launched: found.launched, NotSpot: found.notSpot,
+		CalledOff: c.cancelled.has(n, id), Labels: found.labels,
 	}
 	if c.Owns(n.Hook) && (found.ownership == decision.Ours || found.ownership == decision.Pending) {
 		f.Limits = c.limits(ctx, log, hookOf(&n, id, &decision.Decision{}))
@@ -344,7 +312,7 @@ func (c *Controller) decideOn(
 	}
 	if n.Kind == notice.ASGTerminate && c.Owns(n.Hook) && f.EarlierLife(n) {
 		// Somebody may have stopped and started an instance that its group still waits for.
-		err := c.retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) error {
+		err := cluster.Retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) error {
 			waits, err := c.Hooks.Waits(ctx, hookOf(&n, id, &decision.Decision{}))
 			if waits {
 				f.Launched = time.Time{}
@@ -357,7 +325,7 @@ func (c *Controller) decideOn(
 	}
 	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && c.Owns(n.Hook) &&
 		found.ownership == decision.Ours && decision.Late(n, time.Now()) {
-		err := c.retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
+		err := cluster.Retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
 			f.HookEnded, err = c.Hooks.Ended(ctx, hookOf(&n, id, &decision.Decision{}))
 			return err
 		})
@@ -367,12 +335,13 @@ func (c *Controller) decideOn(
 	}
 	f.Drained = c.isAsDrained(ctx, n, *found)
 	f.Now = time.Now()
-	return &task{of, id, *found, decision.Decide(n, f, c.currentPolicy())}, nil
+	return &task{of, id, *found, decision.Decide(n, f, c.CurrentPolicy())}, nil
 }
 
 // reportDecision logs a decision and tells the observer. Messages that are not ours are
-// logged at debug level only: in a shared queue most are of this sort.
-func (c *Controller) reportDecision(log *slog.Logger, t *task, waited bool) {
+// logged at debug level only: in a shared queue most are of this sort. So are those whose notice the node carries
+// already, as many do in a new term: each drain is resumed, and says so, once.
+func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 	n, id, f, d := *t.n, t.id, &t.found, t.Decision
 	repeated := f.intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
@@ -382,9 +351,8 @@ func (c *Controller) reportDecision(log *slog.Logger, t *task, waited bool) {
 		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
 		Rule: d.Rule, Repeated: repeated, Waited: waited,
 	})
-	logDecided := log.Info
-	if d.Action == decision.Leave || d.Action == decision.Drop && (repeated || !d.ByFile()) {
-		logDecided = log.Debug
+	if repeated || d.Action == decision.Leave || d.Action == decision.Drop && !d.ByFile() {
+		log = log.V(1)
 	}
 	values := []any{"action", d.Action.String(), "why", d.Why}
 	if node := f.ref().Name; node != "" {
@@ -400,7 +368,7 @@ func (c *Controller) reportDecision(log *slog.Logger, t *task, waited bool) {
 	if c.DryRun {
 		values = append(values, "dryRun", true)
 	}
-	logDecided("decided", values...)
+	log.Info("decided", values...)
 }
 
 // quoted is the beginning of a body, safe to log.

@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -27,28 +25,6 @@ func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
 		s.after(time.Minute)
 		if i := s.intent(); i.Outcome != intent.Drained || len(s.drain.drains) != 1 || s.left() != 0 {
 			t.Errorf("after the warning: %q, %d drains, %d messages", i.Outcome, len(s.drain.drains), s.left())
-		}
-	})
-}
-
-// The warning is recorded after the node was found to be only cordoned, and before its end is.
-func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
-	tell(t, func(s *story) {
-		s.edit = func(c *Config) { c.CordonRebalance = true }
-		s.lead()
-		ref := cluster.RefOf(s.node())
-		now := time.Now().UTC()
-		nd := s.c.getOrCreate(ref)
-		carried, err := s.c.Cluster.Record(s.ctx, ref, func(i intent.Intent) intent.Intent {
-			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
-			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
-		})
-		s.must(err)
-		nd.setIntent(*carried)
-		nd.outcome = intent.Cordoned
-		err = s.c.completeAndFinish(s.ctx, slog.New(slog.DiscardHandler), nd)
-		if i := s.intent(); !errors.Is(err, errAsksMore) || i.Finished() {
-			t.Errorf("%v, finished %t", err, i.Finished())
 		}
 	})
 }

@@ -120,14 +120,14 @@ func TestANodeWithoutAProviderIDTakesPodsAfterTheReboot(t *testing.T) {
 		"rebooted": func(s *story) { s.change(theNode, reboots("second")) },
 		"stopped and started": func(s *story) {
 			s.change(theNode, notReady)
-			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 			s.change(theNode, boots("second"))
 			s.send(s.body("state-change-running", theID))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
-				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 				s.change(theNode, boots("first"))
 				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
 				s.lead()
@@ -174,8 +174,8 @@ func TestANodeIsNotDrainedForAnInstanceOfAnotherClusterWithItsName(t *testing.T)
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.ClusterName = "ours" }
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theirs, PrivateDNSName: theNode, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/theirs": "owned"}}))
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/ours": "owned"}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theirs, PrivateDNSName: theNode, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/theirs": "owned"}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/ours": "owned"}}))
 		s.lead()
 		s.send(s.body("spot-interruption", theirs))
 		s.after(30 * time.Second)
@@ -203,11 +203,11 @@ func TestASweepGoesOnOnceItMaySendHeartbeats(t *testing.T) {
 func TestASweepFindsAnInstanceThatGetsItsTagLater(t *testing.T) {
 	tell(t, func(s *story) {
 		s.sweeps = true
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
 		s.lead()
 		s.quietly(awssim.Terminating, "drain", 2*time.Hour)
 		s.after(5 * time.Minute)
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
 		s.after(90 * time.Minute)
 		s.wantHook(awssim.Completed)
 	})
@@ -304,5 +304,27 @@ func TestAMessageDoesNotEndWhatAPollFinds(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The tag check has the answer at hand. Without it EC2 is not asked about a spot warning, unless it has said so before.
+func TestAForgedSpotWarningDrainsNoOtherInstance(t *testing.T) {
+	for _, tag := range []string{"managed", ""} {
+		for _, kind := range []string{"spot-interruption", "rebalance-recommendation"} {
+			tell(t, func(s *story) {
+				s.edit = func(c *Config) { c.ManagedTag = tag }
+				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+				s.lead()
+				if tag == "" {
+					s.send(s.body("state-change-stopped", theID)) // EC2 is asked, and says that it runs
+					s.after(time.Minute)
+				}
+				s.send(s.body(kind, theID))
+				s.after(time.Minute)
+				if s.isCordoned(theNode) || s.left() > 0 {
+					t.Errorf("%s, tag %q: cordoned %t, %d messages left", kind, tag, s.isCordoned(theNode), s.left())
+				}
+			})
+		}
 	}
 }

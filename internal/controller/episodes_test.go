@@ -21,9 +21,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/instance"
-	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -68,7 +65,7 @@ func (s *story) isCordoned(name string) bool {
 // restart is what a stop and a start make of the instance, as EC2 tells it.
 func (s *story) restart() {
 	s.Helper()
-	s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
 }
 
 // launch begins a launch of the instance, held by a hook.
@@ -232,7 +229,7 @@ func TestWhatTheInstanceIsInNowIsBelievedMoreThanAMessage(t *testing.T) {
 	t.Run("a forged stop ends no drain of a Node without a provider id", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 			s.drain.takes = 30 * time.Minute
 			s.lead()
 			s.terminate(time.Hour)
@@ -463,7 +460,7 @@ func TestANodeBesideOneThatGetsItsProviderIDLaterGetsTheNotice(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = 5 * time.Second
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 		s.lead()
 		s.send(s.body("spot-interruption", theID))
 		s.after(10 * time.Second)
@@ -565,7 +562,7 @@ func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 		s.lead()
 		s.terminate(time.Hour)
 		s.after(2 * time.Second)
@@ -593,7 +590,7 @@ func TestHooksOfANodeWithoutAProviderIDAreResumedWhereEC2SaysThatTheyAreItsOwn(t
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
 				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: test.dns, Tags: map[string]string{"managed": ""}}))
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: test.dns, Tags: map[string]string{"managed": ""}}))
 				s.quietly(awssim.Terminating, "drain", time.Hour) // nobody but the node tells of it
 				s.change(theNode, func(n *corev1.Node) {
 					n.Labels = map[string]string{cluster.StateLabel: cluster.StateDraining}
@@ -779,9 +776,7 @@ func TestEachHookHasItsOwnFate(t *testing.T) {
 			s.must(s.aws.SetFault(awssim.Fault{ID: "asg", Service: "autoscaling", Action: "CompleteLifecycleAction", Status: 403, Code: "AccessDenied"}))
 			s.terminate(5 * time.Minute)
 			s.after(9 * time.Hour) // a hundred times its timeout
-			s.c.mu.Lock()
-			works := len(s.c.drains)
-			s.c.mu.Unlock()
+			works := len(s.c.Registry.Status(s.ctx))
 			if works > 0 || s.left() > 0 || !s.intent().Finished() {
 				t.Errorf("%d works, %d messages left, intent %+v", works, s.left(), s.intent())
 			}
@@ -900,69 +895,6 @@ func TestAPersonWhoUncordonsInTheMiddle(t *testing.T) {
 				t.Error("the machine goes, and its node is schedulable")
 			}
 		})
-	})
-}
-
-func TestADrainDoesNotWaitForACordonThatNobodyWillSet(t *testing.T) {
-	for name, annotation := range map[string]string{"without an intent": "", "with one that cannot be read": "{"} {
-		t.Run(name, func(t *testing.T) {
-			tell(t, func(s *story) {
-				s.drain.takes = time.Hour
-				s.lead()
-				s.terminate(2 * time.Hour)
-				s.after(10 * time.Second)
-				s.change(theNode, func(n *corev1.Node) { // start afresh
-					uncordon(n)
-					n.Annotations[cluster.IntentAnnotation] = annotation
-					if annotation == "" {
-						delete(n.Annotations, cluster.IntentAnnotation)
-					}
-				})
-				s.after(10 * time.Second)
-				state := s.c.nodeState(s.c.get(cluster.RefOf(s.node())))
-				if s.isCordoned(theNode) || state.CordonPending {
-					t.Errorf("cordoned %t, state %+v", s.isCordoned(theNode), state)
-				}
-			})
-		})
-	}
-}
-
-// slowInstances calls meanwhile before each urgent look-up.
-type slowInstances struct {
-	Instances
-	meanwhile func()
-}
-
-func (i slowInstances) GetUrgent(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
-	i.meanwhile()
-	return i.Instances.GetUrgent(ctx, id, maxAge)
-}
-
-func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
-	tell(t, func(s *story) {
-		present := cluster.RefOf(s.node())
-		s.edit = func(cfg *Config) {
-			cfg.Instances = slowInstances{cfg.Instances, func() { s.c.getOrCreate(present) }}
-		}
-		s.lead()
-		deleted := s.c.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
-		deleted.setIntent(intent.Intent{
-			Version: intent.Version,
-			Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: time.Now().Add(-time.Hour)}}, // of an earlier life
-		})
-		var ended time.Duration
-		go func() {
-			begin := time.Now()
-			_, _ = s.c.awaitOtherNodes(s.Context(), s.c.Log, deleted)
-			ended = time.Since(begin)
-		}()
-		s.after(time.Minute)
-		s.c.get(present).podsGone.close()
-		s.after(time.Second)
-		if ended < time.Minute {
-			t.Errorf("it waited for %s, and the pods of the other Node have left after a minute", ended)
-		}
 	})
 }
 
@@ -1175,7 +1107,7 @@ func TestANoticeAboutANodeThatIsIgnoredIsToldOnceForEachInstance(t *testing.T) {
 		want string
 	}{
 		"without the tag": {func(s *story) []string {
-			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
 			return nil
 		}, "it has no tag managed (aws ec2 create-tags --resources " + theID + " --tags 'Key=managed,Value=')"},
 		"of another account": {func(s *story) []string { return []string{`"123456789012"`, `"999999999999"`} }, "it is of account 999999999999 and region us-east-1"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -34,6 +33,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -64,7 +65,7 @@ type badDay struct {
 	sent  map[string]string // node, by message
 	clock time.Duration     // by which AWS's is ahead of ours
 	begin time.Time         // of the notices
-	log   *slog.Logger
+	log   logr.Logger
 
 	mu    sync.Mutex
 	terms []time.Time // when a replica began to lead
@@ -97,9 +98,9 @@ func endure(t *testing.T, seed uint64, set func(d *badDay)) {
 		d := &badDay{T: t, api: newAPIServer(t, seed), sent: map[string]string{}, begin: time.Now().Add(aheadOfNotices)}
 		d.aws = awssim.New(awssim.Options{Seed: seed, ShutdownTime: time.Minute})
 		t.Cleanup(d.aws.Close)
-		d.log = slog.New(slog.DiscardHandler)
+		d.log = logr.Discard()
 		if testing.Verbose() {
-			d.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+			d.log = logtest.To(t.Output())
 		}
 		d.setUp()
 		set(d)
@@ -131,7 +132,7 @@ func (d *badDay) setUp() {
 		return 10 * time.Second
 	}
 	for _, name := range badDayNodes {
-		d.must(d.aws.PutInstance(awssim.Instance{ID: idOf(name), Tags: map[string]string{"managed": ""}, LaunchTime: d.begin.Add(-time.Hour)}))
+		d.must(d.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: idOf(name), Tags: map[string]string{"managed": ""}, LaunchTime: d.begin.Add(-time.Hour)}))
 		d.api.put("nodes", aNode(name, idOf(name)))
 		for k := range 2 {
 			d.pod(fmt.Sprintf("%s-%d", name, k), name)
@@ -173,8 +174,8 @@ func (d *badDay) pod(name, node string) {
 func (d *badDay) replica(name string) (stop func()) {
 	d.Helper()
 	ctx, cancel := context.WithCancelCause(d.Context())
-	log := d.log.With("logger", name)
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(log.Handler()))
+	log := d.log.WithName(name)
+	ctx = klog.NewContext(ctx, log)
 	client, gate, metrics := d.api.client(0), pace.NewGate(64, 64), telemetry.New()
 	nodes, err := cluster.New(client, gate, d.aws.QueueURL(queueName), cluster.CordonOptions{})
 	d.must(err)
@@ -188,10 +189,9 @@ func (d *badDay) replica(name string) (stop func()) {
 		d.mu.Lock()
 		d.terms = append(d.terms, time.Now())
 		d.mu.Unlock()
-		c := New(Config{
-			Cluster:   nodes,
-			Instances: instance.NewDirectory(ec2.NewFromConfig(d.aws.Config())),
-			Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(d.aws.Config()), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
+		c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(d.aws.Config())), Config: nodedrain.Config{
+			Cluster: nodes,
+			Hooks:   &asg.Hooks{Client: autoscaling.NewFromConfig(d.aws.Config()), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
 			Drainer: &drain.Drainer{
 				Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes, Observe: events.Pod,
 				ShareFrom: 2,
@@ -199,18 +199,18 @@ func (d *badDay) replica(name string) (stop func()) {
 			Observer: report.Observers{metrics, events},
 			Log:      log,
 			Policy:   decision.Policy{DeleteForeign: true, NodeGracePeriod: 2 * time.Minute, HeartbeatUntil: time.Hour, Accounts: []string{"123456789012"}, Region: "us-east-1", ManagedTag: "managed"},
-		})
+		}})
 		s := &queue.Server{Client: sqs.NewFromConfig(d.aws.Config()), URL: d.aws.QueueURL(queueName), Handler: c, Log: log, Metrics: metrics}
 		var serving sync.WaitGroup
 		defer serving.Wait()
 		serving.Go(func() {
 			select {
-			case <-c.Resumed():
+			case <-c.Registry.Resumed():
 				if err := s.Check(ctx); err != nil {
-					log.Error("check the queue", "error", err)
+					log.Error(err, "check the queue")
 				}
 				if err := s.Serve(ctx); err != nil {
-					log.Error("stop receiving", "error", err)
+					log.Error(err, "stop receiving")
 				}
 			case <-ctx.Done():
 			}
@@ -288,7 +288,7 @@ func (d *badDay) checkNodes() {
 	d.Helper()
 	for _, name := range badDayNodes {
 		node := &corev1.Node{}
-		d.api.get("nodes", "", name, node)
+		d.api.node(name, node)
 		carried, _, err := cluster.ReadIntent(node)
 		switch {
 		case err != nil:

@@ -3,35 +3,37 @@ package controller
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 )
 
 // finish ends the drains of the nodes of an instance on which nothing runs any more.
-func (c *Controller) finish(ctx context.Context, log *slog.Logger, f *resolution) error {
+func (c *Controller) finish(ctx context.Context, log logr.Logger, f *resolution) error {
 	for _, ref := range f.refs {
 		if !c.OutOfServiceTaint || f.state != decision.Stopping && f.state != decision.Gone { // only the message says so
 			break
 		}
-		err := c.retry(ctx, log, "taint the node out of service", func(ctx context.Context) error {
+		// It may be started meanwhile.
+		trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, nodedrain.ErrOutdated)
+		err := cluster.Retry(trying, log, "taint the node out of service", func(ctx context.Context) error {
 			return c.Cluster.SetOutOfService(ctx, ref, true)
 		})
+		cancel()
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
 			return err
 		}
 	}
 	for _, ref := range f.refs {
-		if nd := c.get(ref); nd != nil {
-			nd.instanceGone.close()
-			nd.tell()
-			if err := nd.await(ctx); err != nil {
-				return err
-			}
+		if err := c.Registry.InstanceGone(ctx, ref); err != nil {
+			return err
 		}
 		node, there := c.Cluster.Look(ref)
 		if !there || f.state == decision.NotKnown {
@@ -41,7 +43,7 @@ func (c *Controller) finish(ctx context.Context, log *slog.Logger, f *resolution
 			continue
 		}
 		// A deadline that is ahead would bind the next life of the instance.
-		err := c.retry(ctx, log, "note that the machine has gone", func(ctx context.Context) error {
+		err := cluster.Retry(ctx, log, "note that the machine has gone", func(ctx context.Context) error {
 			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				if i.Finished() {
 					i = i.Gone(time.Now().UTC())
@@ -64,15 +66,15 @@ func (c *Controller) removeOutOfServiceTaints(ctx context.Context) {
 		changed := c.Cluster.Changed()
 		waiting := c.Cluster.OutOfService()
 		for _, ref := range waiting {
-			inst, known, err := c.lookUp(ctx, ref.Instance, answerFresh, true)
-			runs := err == nil && known && alive(*inst)
+			inst, known, err := c.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
+			runs := err == nil && known && inst.Alive()
 			if errors.Is(err, instance.ErrDenied) {
 				runs = c.Cluster.ReadyAgain(ref)
 			}
 			if !runs {
 				continue
 			}
-			err = c.retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+			err = cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
 				return c.Cluster.SetOutOfService(ctx, ref, false)
 			})
 			if err == nil {
@@ -81,7 +83,7 @@ func (c *Controller) removeOutOfServiceTaints(ctx context.Context) {
 		}
 		var again <-chan time.Time
 		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
-			again = time.After(answerKeptShort)
+			again = time.After(lookup.KeptShort)
 		}
 		select {
 		case <-ctx.Done():

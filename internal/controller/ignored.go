@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -25,7 +26,7 @@ func (c *Controller) warnOfOtherAccount(n notice.Notice) {
 	}
 	c.mu.Unlock()
 	if !told {
-		c.Log.Warn("notices of another account or region are ignored (logged once for each account and region)",
+		logging.Warn(c.Log, "notices of another account or region are ignored (logged once for each account and region)",
 			"account", n.Account, "region", n.Region, "actsOn", c.Accounts, "in", c.Region,
 			"hint", "if this cluster's instances are in that account, name it in event-accounts")
 	}
@@ -45,7 +46,7 @@ func (c *Controller) reportIgnored(n notice.Notice, id string, nodes []*corev1.N
 		return
 	}
 	ref := cluster.RefOf(nodes[0])
-	c.Log.Warn("a notice about a node of this cluster is ignored (logged once for each instance)",
+	logging.Warn(c.Log, "a notice about a node of this cluster is ignored (logged once for each instance)",
 		"node", ref.Name, "instance", id, "kind", n.Kind, "event", n.ID, "why", why, "hint", hint)
 	if !c.DryRun {
 		c.Observer.Stepped(report.Step{
@@ -66,13 +67,13 @@ func (c *Controller) hasBeenTold(n notice.Notice, id string) bool {
 	return told
 }
 
-// reportUntagged does so for an instance without the managed tag.
+// reportUntagged calls reportIgnored for an instance without the managed tag.
 func (c *Controller) reportUntagged(n notice.Notice, id string, nodes []*corev1.Node) {
 	c.reportIgnored(n, id, nodes, "it has no tag "+c.ManagedTag,
 		fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, c.ManagedTag))
 }
 
-// reportElsewhere does so for an instance of another account or region.
+// reportElsewhere calls reportIgnored for an instance of another account or region.
 func (c *Controller) reportElsewhere(n notice.Notice, id string, nodes []*corev1.Node) {
 	c.warnOfOtherAccount(n)
 	c.reportIgnored(n, id, nodes,

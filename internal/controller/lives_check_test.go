@@ -19,6 +19,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // An invariant is what must hold in every history, as a sentence.
@@ -39,11 +40,15 @@ const (
 	noFight       invariant = "a person who uncordons is fought once at most"
 	noFalseTaint  invariant = "no machine that runs is out of service"
 	noHotLoop     invariant = "nothing is tried again and again without a pause"
+	keepsLimit    invariant = "no drain that can wait takes a node out of use beyond a limit of the options or of its rule"
+	noStarving    invariant = "no drain is held back while there is time and room for it"
+	oneBrain      invariant = "no pod on a node drains it while somebody leads"
+	keepsTime     invariant = "a drain that can wait begins when a rule of its notices lets it"
 )
 
 var invariants = []invariant{
 	noForce, noBudget, noOpenNode, noEarlyEnd, hookInTime, noFalseHook, othersStay, serveAgain,
-	boundedStops, boundedMemory, noMessageLeft, noFight, noFalseTaint, noHotLoop,
+	boundedStops, boundedMemory, noMessageLeft, noFight, noFalseTaint, noHotLoop, keepsLimit, noStarving, keepsTime, oneBrain,
 }
 
 // The judgements in what follows: how long something may take before it counts.
@@ -101,6 +106,7 @@ type nodeRecord struct {
 	since            time.Time // it has had its provider id
 	ready            bool
 	readySince       time.Time
+	unreadySince     time.Time
 
 	cordonedBy string    // "us", "a person"; empty: schedulable
 	cordoned   time.Time // the last time
@@ -113,6 +119,11 @@ type nodeRecord struct {
 	ourTaints  map[string]bool
 	ourLabels  map[string]bool
 	ourCordons int
+	excluded   time.Time // from load balancers, since then
+	wasTarget  bool      // until then: nobody registers a Node that gets ready later
+	couldSince time.Time // a drain that is held back has had time and room
+	replaces   bool      // and a replacement is awaited
+	state      string    // its state label, as the program has written it
 }
 
 // A cordonChange is when a Node was cordoned by somebody, or by nobody any more.
@@ -241,16 +252,23 @@ func (w *world) holds(p *post, now time.Time) bool {
 
 // knownAt is when a notice is known: when it comes, or a sweep asks for its hook before. w.mu is held.
 func (w *world) knownAt(p *post) time.Time {
-	if found := p.swept.Add(-w.hookTime()); !p.swept.IsZero() && found.Before(p.visible) {
+	known := p.visible
+	if !p.earliest.IsZero() && p.earliest.Before(known) {
+		known = p.earliest
+	}
+	if found := p.swept.Add(-w.hookTime()); !p.swept.IsZero() && found.Before(known) {
 		return found
 	}
-	return p.visible
+	return known
 }
 
 // near is a notice whose deadline lets a pod of that grace be forced; nil if there is
 // none. w.mu is held.
 func (w *world) near(m *machine, grace time.Duration, now time.Time) *post {
 	for _, p := range w.posts {
+		if p.m == m && w.isImpaired(p, now) { // pods may not run there: nothing protects them
+			return p
+		}
 		if p.m != m || !w.holds(p, now) {
 			continue
 		}
@@ -270,6 +288,13 @@ func (w *world) near(m *machine, grace time.Duration, now time.Time) *post {
 		}
 	}
 	return nil
+}
+
+// isImpaired reports whether a notice is about status checks that fail. w.mu is held.
+func (w *world) isImpaired(p *post, now time.Time) bool {
+	return p.kind == "impaired" && !p.over && p.life == p.m.life && !p.earliest.After(now) && !slices.ContainsFunc(w.posts, func(end *post) bool {
+		return end.over && end.m == p.m && end.change == p.change && w.calm(end.visible, now) >= heard
+	})
 }
 
 // stopping reports whether nothing keeps the pods of a machine running: it stops, as
@@ -357,6 +382,14 @@ func (w *world) patched(before, after *unstructured.Unstructured) {
 		return
 	}
 	w.patchedCordon(r, b, a, now)
+	if r.state = a.Labels[cluster.StateLabel]; r.state != b.Labels[cluster.StateLabel] {
+		switch r.state {
+		case cluster.StateDraining:
+			w.checkBegin(r, b, a, now)
+		case cluster.StateWaiting:
+			w.watchWaiting()
+		}
+	}
 	for _, t := range b.Spec.Taints {
 		if slices.Contains(a.Spec.Taints, t) {
 			continue
@@ -406,8 +439,10 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		if r.cordonedBy == person {
 			w.violate(othersStay, "node %s was uncordoned, which %s had cordoned", r.name, r.cordonedBy)
 		}
+		r.midDrain, r.fights = false, 0 // what asked for that cordon is over
 		r.cordon("")
 	case !b.Spec.Unschedulable && a.Spec.Unschedulable:
+		w.checkLimit(r, b, a, now)
 		r.ourCordons++
 		r.cordon("us")
 		if r.uncordoned.IsZero() || !r.midDrain {
@@ -432,6 +467,41 @@ func (w *world) patchedCordon(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 		r.foughtAt = now
 		if r.fights++; r.fights > 1 {
 			w.violate(noFight, "node %s was cordoned again %s after a person uncordoned it, not for the first time; notices: %s", r.name, now.Sub(r.uncordoned), w.noticesOf(r.m))
+		}
+	}
+}
+
+// policyOf is what the program goes by that decides how long a drain can wait.
+func (w *world) policyOf() decision.Policy { return decision.Policy{NodeGracePeriod: gracePeriod} }
+
+// checkLimit looks at the other nodes when the program takes a node out of use whose drain can wait. What has changed a
+// moment ago the program may not have seen, nor what has changed while the API server did not answer. Both mu are held.
+func (w *world) checkLimit(r *nodeRecord, b, a *corev1.Node, now time.Time) {
+	i, ok, err := cluster.ReadIntent(a)
+	begins := b.Labels[cluster.StateLabel] != cluster.StateDraining
+	if !begins || !ok || err != nil || !decision.CanWait(i, now, w.policyOf()) || !r.ready || w.troubled("API", recovered) ||
+		now.Sub(w.policySince) < nearly || w.alone(now) {
+		return
+	}
+	was, _, _ := cluster.ReadIntent(b)
+	i.HeldBack, i.CordonedAt = was.HeldBack, was.CordonedAt
+	for _, o := range w.nodes {
+		u := w.api.objects["nodes/"+o.name]
+		there := o.deleted.IsZero() && u != nil
+		if o != r && o.m == r.m && (there && asNode(u).Labels[cluster.StateLabel] == cluster.StateDraining || !there && o.state == cluster.StateDraining) {
+			return // a machine leaves with all its Nodes
+		}
+	}
+	// A drain that cannot wait may have begun since this one was let go.
+	seen := func(o *nodeRecord, n *corev1.Node) bool {
+		other, _, err := cluster.ReadIntent(n)
+		waits := o.cordonedBy == "us" && err == nil && decision.CanWait(other, now, w.policyOf())
+		return (n.Spec.Unschedulable || !o.ready) && (waits || now.Sub(later(o.cordoned, later(o.readySince, o.unreadySince))) > nearly)
+	}
+	for _, room := range w.roomsOf(r, i, now) {
+		if out, most, names := w.used(room, r, seen); out >= most {
+			w.violate(keepsLimit, "node %s is cordoned, and%s are out of use already, of %d of %s; notices: %s",
+				r.name, names, most, room.name, w.noticesOf(r.m))
 		}
 	}
 }
@@ -547,7 +617,7 @@ func (w *world) opened(p *post) bool {
 	})
 }
 
-// forgotten reports whether a new leader has begun between the deletion of a Node that
+// forgotten reports whether the leader has changed, or nobody led, between the deletion of a Node that
 // was done with and the coming of the next one: what the first carried went with it, and
 // with the memory of the replicas that saw it go. w.mu is held.
 func (w *world) forgotten(p *post, next *nodeRecord) bool {
@@ -556,9 +626,15 @@ func (w *world) forgotten(p *post, next *nodeRecord) bool {
 		// one that was in flight, and is delivered again, unless the tag tells whose the instance is.
 		foreign := w.h.options.deleteForeign && (r.deleted.Before(p.visible) || !w.h.options.tagCheck)
 		done := foreign || !p.done.IsZero() || !r.finished.Before(p.visible) // a node that is empty is done with at once
-		during := func(at time.Time) bool { return !at.Before(r.deleted) && !at.After(next.since.Add(followIn)) }
-		return done && r.m == p.m && !r.deleted.IsZero() &&
-			(slices.ContainsFunc(w.began, during) || slices.ContainsFunc(w.leaders, during))
+		return done && r.m == p.m && !r.deleted.IsZero() && w.lacked(r.deleted, next.since.Add(followIn))
+	})
+}
+
+// lacked reports whether nobody led at some time in between. w.mu is held.
+func (w *world) lacked(from, to time.Time) bool {
+	return slices.ContainsFunc(w.leaders, func(end time.Time) bool {
+		next := slices.IndexFunc(w.began, func(begin time.Time) bool { return !begin.Before(end) })
+		return !end.After(to) && (next < 0 || !w.began[next].Before(from))
 	})
 }
 
@@ -567,7 +643,7 @@ func (w *world) goes(p *post) {
 	nodes := map[string]*corev1.Node{}
 	for _, name := range w.nodesOf(p.m) {
 		n := &corev1.Node{}
-		if w.api.get("nodes", "", name, n) {
+		if w.api.node(name, n) {
 			nodes[name] = n
 		}
 	}
@@ -665,6 +741,9 @@ func (w *world) notYet(p *post) string {
 	}
 	if w.near(m, 0, now) != nil || w.believed(m, now) {
 		return ""
+	}
+	if w.h.options.deregistration > 0 && !p.forged && w.isTarget(m, true) && !w.opened(p) {
+		return "it is still in a target group"
 	}
 	for _, r := range w.nodes {
 		if r.m != m || !r.deleted.IsZero() || !r.provided || !r.ready || now.Sub(r.readySince) < acted || r.uncordoned.After(r.cordoned) {
@@ -808,15 +887,29 @@ func (w *world) atRest() {
 	defer w.api.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	waiting, draining, hooks, now := 0, 0, 0, time.Now()
+	mayWait := w.h.options.maxUnready > 0 || len(w.h.policies) > 0
 	for _, n := range w.nodes {
 		u := w.api.objects["nodes/"+n.name]
 		if !n.deleted.IsZero() || u == nil {
 			continue
 		}
 		node := asNode(u)
-		switch state := node.Labels[cluster.StateLabel]; {
-		case (state == cluster.StateWaiting || state == cluster.StateDraining && ahead(node)) && w.h.options.maxUnready > 0:
-			w.waits = true // other nodes may be out of use for good
+		state := node.Labels[cluster.StateLabel]
+		i, _, _ := cluster.ReadIntent(node)
+		if state == cluster.StateWaiting || state == cluster.StateDraining {
+			hooks += len(i.Hooks)
+			w.waiting[n.m.id] = true
+		}
+		switch {
+		case state == cluster.StateWaiting && mayWait:
+			waiting++
+			if w.couldBegin(n, node, now) && !n.couldSince.IsZero() && w.calm(n.couldSince, now) >= heard+w.patience(i) {
+				w.violate(noStarving, "node %s still waits at the end, and has time and room; notices: %s", n.name, w.noticesOf(n.m))
+			}
+		case state == cluster.StateDraining && mayWait && (ahead(node) || now.Sub(n.cordoned) < settledAfter): // it has waited
+			draining++
+		case !r.c.Cluster.Serves(i) && !n.m.up: // its pod goes on when the machine comes back
 		case state == cluster.StateDraining || state == cluster.StateWaiting:
 			w.violate(boundedMemory, "node %s of %s, which is %s, is still %s; notices: %s", n.name, n.m.id, n.m.state, state, w.noticesOf(n.m))
 		}
@@ -824,14 +917,17 @@ func (w *world) atRest() {
 			w.violate(noFalseTaint, "node %s is still tainted out of service, and %s runs", n.name, n.m.id)
 		}
 	}
-	if w.waits {
-		return
+	if load.HeldBack != waiting || load.Drains > draining || load.Hooks > hooks {
+		w.violate(boundedMemory, "at the end %d nodes wait, %d are drained, with %d hooks; held are %+v", waiting, draining, hooks, load)
 	}
-	if load.Drains+load.Hooks+load.HeldBack > 0 {
-		w.violate(boundedMemory, "at the end %d drains, %d hooks and %d nodes that are held back", load.Drains, load.Hooks, load.HeldBack)
+	most := 0
+	for _, p := range w.posts {
+		if w.waiting[p.m.id] {
+			most += 3 // with what is delivered twice
+		}
 	}
-	if held > 0 && w.h.options.deleteForeign {
-		w.violate(boundedMemory, "at the end %d messages are held", held)
+	if held > most && w.h.options.deleteForeign {
+		w.violate(boundedMemory, "at the end %d messages are held, and %d nodes wait or are drained", held, len(w.waiting))
 	}
 }
 
@@ -843,7 +939,7 @@ func (w *world) checkAll() {
 	defer w.mu.Unlock()
 	w.checkHooks(actions)
 	w.checkStops()
-	if !w.cutShort && !w.waits {
+	if !w.cutShort {
 		w.checkMessages(messages)
 	}
 }
@@ -900,6 +996,10 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 			if o.InstanceID != a.InstanceID || o.Hook != a.Hook || o.Ended.IsZero() || a.Started.Before(o.Ended) {
 				return false
 			}
+			// A rule holds the node back for the first one still, which ended while nobody led: it is taken for that.
+			if o.Outcome == awssim.TimedOut && len(w.h.policies) > 0 {
+				return true
+			}
 			if w.h.options.othersHook {
 				return w.calm(o.Ended, a.Started) < betweenSweeps
 			}
@@ -911,6 +1011,15 @@ func (w *world) checkHooks(actions []awssim.LifecycleAction) {
 			}
 			return w.calm(from, a.Started) < betweenSweeps
 		}) {
+			continue
+		}
+		// A node that a rule holds back carries the notice, and its message is deleted. If the Node is deleted then, while
+		// nobody leads, nothing but a sweep finds the hook again.
+		forgotten := false
+		for _, r := range w.nodes {
+			forgotten = forgotten || r.m == p.m && r.deleted.After(p.visible) && r.deleted.Before(a.Ended) && w.lacked(r.deleted, r.deleted)
+		}
+		if forgotten && !w.h.options.sweeps && len(w.h.policies) > 0 {
 			continue
 		}
 		possible := false
@@ -943,7 +1052,7 @@ func (w *world) checkStops() {
 	late := map[string]int{}
 	reasons := map[types.UID]int{}
 	for uid, r := range w.nodes {
-		reasons[uid] = 2 + len(w.leaders) + r.ourCordons
+		reasons[uid] = 2 + len(w.leaders) + w.takeovers + r.ourCordons
 		for _, p := range w.posts {
 			if p.m == r.m {
 				reasons[uid]++
@@ -955,7 +1064,7 @@ func (w *world) checkStops() {
 	}
 	for _, a := range w.asks {
 		perPod[a.uid]++
-		most := 3 + 2*(len(w.leaders)+len(w.troubles)+w.nodes[a.node].ourCordons)
+		most := 3 + 2*(len(w.leaders)+w.takeovers+len(w.troubles)+w.nodes[a.node].ourCordons)
 		if a.finalizer {
 			most += 2 * reasons[a.node]
 		}
@@ -995,6 +1104,13 @@ func (w *world) checkMessages(messages []awssim.Message) {
 			if at < 0 || e.Account != account || !slices.ContainsFunc(w.records(), func(r *nodeRecord) bool { return r.m == w.machines[at] && r.deleted.IsZero() }) {
 				continue
 			}
+		}
+		about := slices.ContainsFunc(w.machines, func(m *machine) bool {
+			block := m.k < w.h.options.block && strings.Contains(message.Body, lifeBlock)
+			return w.waiting[m.id] && (block || strings.Contains(message.Body, m.id))
+		})
+		if about { // its message is held
+			continue
 		}
 		w.violate(noMessageLeft, "after %d deliveries: %.300s", message.ReceiveCount, message.Body)
 	}

@@ -48,7 +48,9 @@ const (
 	// The rest of the world.
 	doLeader  = "leader stops" // and the next one leads after d
 	doKill    = "leader is killed"
-	doFault   = "fault" // text: of what; for d
+	doFault   = "fault"                  // text: of what; for d
+	doRules   = "change the policy file" // text: to which rules
+	doImpair  = "fail status checks"     // for d
 	doNothing = ""
 )
 
@@ -79,7 +81,7 @@ func drawHistory(seed uint64) *history {
 		d.noise()
 	}
 	const most = 25
-	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	d.sort()
 	for len(d.h.steps) > most {
 		at := d.IntN(len(d.h.steps))
 		d.h.steps = slices.Delete(d.h.steps, at, at+1)
@@ -93,6 +95,9 @@ func drawHistory(seed uint64) *history {
 	}
 	if !slices.Contains(slices.Concat(knownLives, laterLives, recentLives), seed) {
 		draw{rand.New(rand.NewPCG(seed, 17)), d.h}.polls()
+		draw{rand.New(rand.NewPCG(seed, 18)), d.h}.rules()
+		draw{rand.New(rand.NewPCG(seed, 19)), d.h}.modes()
+		draw{rand.New(rand.NewPCG(seed, 20)), d.h}.health()
 	}
 	return d.h
 }
@@ -119,7 +124,7 @@ func (d draw) capacity() {
 	for range d.IntN(3) {
 		d.add(at+d.between(0, 15*time.Minute), step{what: doReserved, m: d.machine(), late: d.late()})
 	}
-	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	d.sort()
 }
 
 // returns is what makes machines come back, among the other steps. It is drawn apart from them.
@@ -155,7 +160,7 @@ func (d draw) returns() {
 			}
 		}
 	}
-	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	d.sort()
 }
 
 // absence is a time without a leader around the deadline of a drain that a budget keeps from its end.
@@ -166,7 +171,7 @@ func (d draw) absence() {
 	at := d.between(0, 10*time.Minute)
 	d.add(at, step{what: doAnnounce, m: d.machine(), text: "stop", d: d.between(3*time.Minute, 20*time.Minute)})
 	d.add(at+d.between(time.Minute, 4*time.Minute), step{what: doLeader, m: -1, d: d.between(20*time.Minute, 2*time.Hour)})
-	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	d.sort()
 }
 
 // polls makes EC2 a source of what AWS Health tells, or does not.
@@ -174,6 +179,43 @@ func (d draw) polls() {
 	o := &d.h.options
 	o.polls = d.chance(0.4)
 	o.losesNews = o.polls && d.chance(0.5)
+}
+
+// modes has a pod on each node beside the leader, or a load balancer.
+func (d draw) modes() {
+	o := &d.h.options
+	o.bothModes = d.chance(0.3)
+	o.losesSpot = o.bothModes && d.chance(0.5)
+	if o.bothModes && d.chance(0.5) { // nobody leads when it matters
+		at := d.between(0, 20*time.Minute)
+		d.add(at, step{what: pick(d, doSpot, doRebalance, doAnnounce), m: d.machine(), text: "stop", d: d.between(time.Minute, 10*time.Minute)})
+		d.add(max(0, at+d.between(0, 2*time.Minute)-time.Minute), step{what: doLeader, m: -1, d: d.between(0, 5*time.Minute)})
+		d.sort()
+	}
+	if o.deregistration = d.some(0.3, d.between(5*time.Second, 10*time.Minute)); o.deregistration > 0 {
+		o.marks = true
+	}
+}
+
+// health makes instances fail their status checks.
+func (d draw) health() {
+	o := &d.h.options
+	if o.drainsImpaired = o.polls && d.chance(0.5); !o.drainsImpaired {
+		return
+	}
+	for range 1 + d.IntN(3) {
+		at, m := d.between(0, 20*time.Minute), d.machine()
+		d.add(at, step{what: doImpair, m: m, d: d.between(time.Minute, 20*time.Minute)})
+		if d.chance(0.4) {
+			d.again(at+d.gap(), m)
+		}
+	}
+	d.sort()
+}
+
+// sort puts the steps into the order of time.
+func (d draw) sort() {
+	slices.SortStableFunc(d.h.steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 }
 
 func (d draw) chance(p float64) bool { return d.Float64() < p }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -36,6 +35,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
@@ -94,6 +95,13 @@ type machine struct {
 	mailTwice bool
 	changes   int                     // scheduled changes so far
 	events    []awssim.ScheduledEvent // as EC2 lists them
+	impaired  time.Time               // since when its status checks fail; zero: they pass
+
+	unhealthy    int // the life, and 1, of which the group was told that it is unhealthy
+	pod          *lifePod
+	metadata     []notice.Notice
+	metadataLife int           // of which the metadata tell
+	metadataNews chan struct{} // closed when they change
 }
 
 func (m *machine) runs() bool { return m.state == "running" || m.state == "pending" }
@@ -111,7 +119,7 @@ type world struct {
 	h     *history
 	aws   *awssim.Server
 	api   *apiServer
-	log   *slog.Logger
+	log   logr.Logger
 	begin time.Time
 	stuck *atomic.Bool
 	until invariant // whose violation ends the history; empty: none does
@@ -139,7 +147,6 @@ type world struct {
 	leaders  []time.Time // when they ended
 	began    []time.Time // when they began
 	killed   []time.Time
-	waits    bool // a node is held back to the end, as other nodes are out of use for good
 	cutShort bool // ended early: nothing is at rest
 	willing  bool // budgets and finalizers are in nobody's way any more
 	kicked   bool
@@ -150,17 +157,29 @@ type world struct {
 	tried    map[string][]time.Time // completions, by token
 	polled   map[string][]time.Time // when a poll has found something of a scheduled event, by its id
 	looks    []func()               // at what has to be in service again
+
+	file        *lifeFile
+	policy      []lifeRule // the rules of now
+	policySince time.Time
+	watches     bool // Nodes that wait
+	pods        sync.WaitGroup
+	takeovers   int             // terms of pods on nodes that drain
+	waiting     map[string]bool // machines, by id, whose drains wait at the end, as they may
 }
 
 func newWorld(t *testing.T, h *history, stuck *atomic.Bool, verbose bool) *world {
 	w := &world{
-		T: t, h: h, log: slog.New(slog.DiscardHandler), begin: time.Now(), stuck: stuck, api: newAPIServer(t, h.seed), ended: make(chan struct{}), leading: make(chan struct{}, 1), step: -1,
+		T: t, h: h, log: logr.Discard(), begin: time.Now(), stuck: stuck, api: newAPIServer(t, h.seed), ended: make(chan struct{}), leading: make(chan struct{}, 1), step: -1,
 		nodes: map[types.UID]*nodeRecord{}, refused: map[string]bool{}, first: map[string]time.Time{}, broken: map[string]int{}, tried: map[string][]time.Time{},
-		polled: map[string][]time.Time{},
+		polled: map[string][]time.Time{}, waiting: map[string]bool{},
+	}
+	if len(h.policies) > 0 {
+		w.file, w.policy = &lifeFile{}, h.policies[0]
+		w.file.set(w.policy)
 	}
 	w.stop = sync.OnceFunc(func() { close(w.ended) })
 	if verbose {
-		w.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+		w.log = logtest.To(t.Output())
 	}
 	w.aws = awssim.New(awssim.Options{Seed: h.seed, ShutdownTime: h.options.shutdown, Delivery: w.deliver})
 	w.api.budget, w.api.kubelet, w.api.watched, w.api.asked, w.api.patched = w.budget, w.stopPod, w.watched, w.asked, w.patched
@@ -223,6 +242,11 @@ func (w *world) wait(d time.Duration) bool {
 func (w *world) play() {
 	defer w.aws.Close()
 	w.lead(0)
+	for _, m := range w.machines {
+		if w.now(m).up {
+			w.startPod(m)
+		}
+	}
 	w.wait(5 * time.Second)
 	for k, s := range w.h.steps {
 		if !w.wait(time.Until(w.begin.Add(5*time.Second + s.at))) {
@@ -246,6 +270,7 @@ func (w *world) play() {
 	}
 	w.stop()
 	w.changes.Wait()
+	w.pods.Wait()
 	w.leading <- struct{}{}
 	defer func() { <-w.leading }()
 	if w.replica != nil {
@@ -270,7 +295,7 @@ func (w *world) settle() {
 	end := time.Now()
 	for _, s := range w.h.steps {
 		switch s.what {
-		case doLaunch, doDeleteNode, doLateProvider, doNotReady: // what they have begun ends later
+		case doLaunch, doDeleteNode, doLateProvider, doNotReady, doImpair: // what they have begun ends later
 			end = later(end, w.begin.Add(s.at+s.d))
 		}
 	}
@@ -379,14 +404,15 @@ func (w *world) do(s step) {
 			w.registerAnew(m, s)
 		}
 	case doSpot, doReserved:
-		if state == "running" {
+		if state == "running" && (s.what == doReserved || w.isSpot(m)) {
 			w.spot(m, s)
 		}
 	case doBlock:
 		w.expire(s)
 	case doRebalance:
-		if state == "running" {
+		if state == "running" && w.isSpot(m) {
 			w.send(m, "rebalance", ec2Event("EC2 Instance Rebalance Recommendation", m.id, nil), &post{}, s.late)
+			w.tellRebalance(m)
 		}
 	case doAnnounce, doPutOff, doRepeat, doResolve, doClose:
 		if state != "" && state != "terminated" {
@@ -410,6 +436,12 @@ func (w *world) do(s step) {
 		w.changes.Go(func() { w.changeLeader(followIn, true) })
 	case doFault:
 		w.fault(s)
+	case doRules:
+		w.setRules(s.text)
+	case doImpair:
+		if state == "running" && up {
+			w.impair(m, s.d)
+		}
 	}
 }
 
@@ -434,7 +466,7 @@ func (w *world) within(m *machine, late time.Duration, f func()) {
 // Machines.
 
 func (w *world) putInstance(m *machine, state string) {
-	lifecycle := ""
+	lifecycle := "spot"
 	if w.reservationOf(m) != "" {
 		lifecycle = capacityBlock
 	}
@@ -659,6 +691,7 @@ func (w *world) kubeletDown(m *machine) {
 	m.changed++
 	changed := m.changed
 	w.mu.Unlock()
+	w.stopPodOn(m)
 	still := func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -715,6 +748,7 @@ func (w *world) kubeletUp(m *machine) {
 	if !w.editNode(name, func(n *corev1.Node) { ready(n, m.id, boot) }) {
 		w.register(m, name, true)
 	}
+	w.startPod(m)
 	w.cleanUp(name)
 }
 
@@ -753,7 +787,7 @@ func (w *world) register(m *machine, name string, provided bool) {
 	w.mu.Unlock()
 	n := aNode(name, m.id)
 	n.UID, n.CreationTimestamp = uid, metav1.Now()
-	n.Labels = map[string]string{corev1.LabelHostname: name}
+	n.Labels = map[string]string{corev1.LabelHostname: name, poolLabel: poolOf(m.k), zoneLabel: zoneOf(m.k)}
 	if !provided {
 		n.Spec.ProviderID = ""
 	}
@@ -817,13 +851,14 @@ func (w *world) registerAnew(m *machine, s step) {
 		if !w.editNode(other, func(n *corev1.Node) { ready(n, m.id, before.boot) }) {
 			w.register(m, other, true)
 		}
+		w.startPod(m)
 		w.cleanUp(other)
 	}
 }
 
 func (w *world) registerOnce(m *machine, name string, provided bool) {
 	var n corev1.Node
-	if !w.api.get("nodes", "", name, &n) {
+	if !w.api.node(name, &n) {
 		w.register(m, name, provided)
 	}
 }
@@ -953,7 +988,15 @@ func (w *world) watchedNode(e watchEvent) {
 		if now && !r.ready {
 			r.readySince = time.Now()
 		}
+		if !now && r.ready {
+			r.unreadySince = time.Now()
+		}
 		r.ready = now
+		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; !excluded {
+			r.excluded = time.Time{}
+		} else if r.excluded.IsZero() {
+			r.excluded, r.wasTarget = time.Now(), now
+		}
 	}
 	w.mu.Unlock()
 	if e.kind == "DELETED" {
@@ -1120,10 +1163,19 @@ func (w *world) send(m *machine, kind string, event map[string]any, p *post, lat
 	event["id"] = fmt.Sprintf("00000000-0000-4000-8000-%012d", w.names)
 	event["time"] = now.UTC().Format(time.RFC3339)
 	p.m, p.kind, p.life, p.at, p.visible, p.step = m, kind, m.life, now, now.Add(late), w.step
+	if p.event != "" && w.h.options.bothModes {
+		p.earliest = now
+	}
 	if p.event != "" && w.h.options.polls {
 		p.earliest = now
 		if p.lost = kind == "change" && w.h.options.losesNews && p.first && w.names%2 == 0; p.lost {
 			p.visible = now.Add(3 * sweepEach)
+		}
+	}
+	if (kind == "spot" || kind == "rebalance") && w.h.options.bothModes {
+		p.earliest = now
+		if p.lost = w.h.options.losesSpot && m.up && w.names%2 == 0; p.lost {
+			p.visible = now.Add(heard / 2)
 		}
 	}
 	w.posts = append(w.posts, p)
@@ -1148,6 +1200,9 @@ func (w *world) reservationOf(m *machine) string {
 	}
 	return ""
 }
+
+// isSpot reports whether EC2 interrupts a machine.
+func (w *world) isSpot(m *machine) bool { return w.reservationOf(m) == "" }
 
 // expire tells that the Capacity Block ends in 40 minutes, and ends what runs in it in ten.
 func (w *world) expire(s step) {
@@ -1197,6 +1252,7 @@ func (w *world) spot(m *machine, s step) {
 		}), p, s.late)
 	} else {
 		w.send(m, "spot", ec2Event("EC2 Spot Instance Interruption Warning", m.id, map[string]any{"instance-action": s.text}), p, s.late)
+		w.tellSpot(m, s.text, p.deadline)
 	}
 	w.after(time.Until(p.deadline), func() {
 		w.mu.Lock()
@@ -1220,7 +1276,7 @@ func (w *world) maintain(m *machine, s step) {
 	w.mu.Lock()
 	var last *post
 	for _, p := range w.posts {
-		if p.m == m && p.change != "" && (last == nil || p.at.After(last.at) || p.at.Equal(last.at)) {
+		if p.m == m && p.event != "" && (last == nil || p.at.After(last.at) || p.at.Equal(last.at)) {
 			last = p
 		}
 	}
@@ -1303,17 +1359,64 @@ func (w *world) list(m *machine, id, what string, notBefore time.Time) {
 			ID: id, Code: map[string]string{"stop": "instance-stop", "reboot": "system-reboot"}[what], Description: "maintenance", NotBefore: notBefore,
 		})
 	}
-	events := slices.Clone(m.events)
+	at = slices.IndexFunc(m.events, func(e awssim.ScheduledEvent) bool { return e.ID == id })
+	var told awssim.ScheduledEvent
+	if at >= 0 {
+		told = m.events[at]
+	}
 	w.mu.Unlock()
-	_ = w.aws.SetInstanceStatus(m.id, events, awssim.StatusCheck{}, awssim.StatusCheck{}) // EC2 may have forgotten it by now
+	w.setStatus(m)
+	if at >= 0 {
+		w.tellScheduled(m, id, told.Code, told.NotBefore, notBefore.IsZero())
+	}
+}
+
+// setStatus makes EC2 say of a machine what is so.
+func (w *world) setStatus(m *machine) {
+	now := w.now(m)
+	check := awssim.StatusCheck{}
+	if !now.impaired.IsZero() {
+		check = awssim.StatusCheck{Status: "impaired", ImpairedSince: now.impaired}
+	}
+	_ = w.aws.SetInstanceStatus(m.id, slices.Clone(now.events), check, awssim.StatusCheck{}) // EC2 may have forgotten it by now
+}
+
+// impair makes the status checks of a machine fail, unless those of another do: one brings no alarm.
+func (w *world) impair(m *machine, d time.Duration) {
+	const found = 2*time.Minute + 2*sweepEach // until the program acts, and an answer to its poll
+	w.mu.Lock()
+	if slices.ContainsFunc(w.machines, func(o *machine) bool { return !o.impaired.IsZero() }) {
+		w.mu.Unlock()
+		return
+	}
+	now, life := time.Now(), m.life
+	m.impaired = now
+	p := post{m: m, kind: "impaired", life: life, at: now, visible: now.Add(found), earliest: now.Add(2 * time.Minute), change: fmt.Sprint("impaired-", now.Unix()), step: w.step}
+	w.posts = append(w.posts, new(p))
+	w.mu.Unlock()
+	w.setStatus(m)
+	w.after(d, func() {
+		w.mu.Lock()
+		same := m.life == life && m.impaired.Equal(now)
+		if same {
+			m.impaired = time.Time{}
+			p.at, p.visible, p.earliest, p.over = time.Now(), time.Now().Add(2*sweepEach), time.Time{}, true
+			w.posts = append(w.posts, &p)
+		}
+		w.mu.Unlock()
+		if same {
+			w.setStatus(m)
+			w.mayServeAgain(m, "its status checks pass", &p)
+		}
+	})
 }
 
 // delist is what EC2 does with the events of an instance that starts on another host.
 func (w *world) delist(m *machine) {
 	w.mu.Lock()
-	m.events = nil
+	m.events, m.impaired = nil, time.Time{}
 	w.mu.Unlock()
-	_ = w.aws.SetInstanceStatus(m.id, nil, awssim.StatusCheck{}, awssim.StatusCheck{})
+	w.setStatus(m)
 }
 
 // pollWatch notes what a poll hands over.
@@ -1355,7 +1458,9 @@ func (w *world) forge(m *machine, what string, late time.Duration) {
 		p.deadline = time.Now().Add(gracePeriod) // nobody can tell it from a true one
 	case "spot":
 		event = ec2Event("EC2 Spot Instance Interruption Warning", m.id, map[string]any{"instance-action": "terminate"})
-		p.deadline = time.Now().Add(2 * time.Minute)
+		if w.isSpot(m) || !w.h.options.tagCheck { // else nobody believes it: EC2 is asked anyway
+			p.deadline = time.Now().Add(2 * time.Minute)
+		}
 	case "unknown id":
 		event = ec2Event("EC2 Spot Instance Interruption Warning", strangerID, map[string]any{"instance-action": "terminate"})
 	case "other account":
@@ -1615,17 +1720,17 @@ var errCut = errors.New("the replica is dead")
 // between is a transport of a replica.
 type between struct {
 	w    *world
-	r    *lifeReplica
+	cut  *atomic.Bool // of the replica
 	next http.RoundTripper
 }
 
 func (b between) RoundTrip(req *http.Request) (*http.Response, error) {
-	if b.r.cut.Load() || !b.w.request(req.Method+" "+req.URL.Path+" "+req.Header.Get("X-Amz-Target")) {
+	if b.cut.Load() || !b.w.request(req.Method+" "+req.URL.Path+" "+req.Header.Get("X-Amz-Target")) {
 		return nil, errCut
 	}
 	done := b.w.sees(req)
 	response, err := b.next.RoundTrip(req)
-	if b.r.cut.Load() {
+	if b.cut.Load() {
 		return nil, errCut
 	}
 	if done != nil && err == nil && response.StatusCode == http.StatusOK {
@@ -1650,41 +1755,53 @@ func (w *world) request(what string) bool {
 	return false
 }
 
+// marks are what a cordon puts on a node beside.
+func (w *world) marks() cluster.CordonOptions {
+	if !w.h.options.marks {
+		return cluster.CordonOptions{}
+	}
+	return cluster.CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: decision.Policy{}.Excludes}
+}
+
 func (w *world) startLeader() {
 	ctx, cancel := context.WithCancelCause(w.Context())
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(w.log.Handler()))
+	ctx = klog.NewContext(ctx, w.log)
 	r := &lifeReplica{cancel: cancel}
 	w.mu.Lock()
 	w.began = append(w.began, time.Now())
 	w.mu.Unlock()
 	config := w.aws.Config()
-	config.HTTPClient = &http.Client{Transport: between{w, r, w.aws.Transport()}}
+	config.HTTPClient = &http.Client{Transport: between{w, &r.cut, w.aws.Transport()}}
 	client, err := kubernetes.NewForConfig(&rest.Config{
-		Host: "http://kubernetes.invalid", Transport: between{w, r, w.api}, QPS: 500, Burst: 1000,
+		Host: "http://kubernetes.invalid", Transport: between{w, &r.cut, w.api}, QPS: 500, Burst: 1000,
 		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
 	})
 	w.must(err)
 	o := w.h.options
 	gate, metrics := pace.NewGate(64, 64), telemetry.New()
-	marks := cluster.CordonOptions{}
-	if o.marks {
-		marks = cluster.CordonOptions{TaintEffect: corev1.TaintEffectNoSchedule, ExcludeFromLoadBalancers: decision.Policy{}.Excludes}
-	}
-	nodes, err := cluster.New(client, gate, w.aws.QueueURL(queueName), marks)
+	nodes, err := cluster.New(client, gate, w.aws.QueueURL(queueName), w.marks())
 	w.must(err)
 	volumes, err := drain.NewVolumes(client)
 	w.must(err)
-	cfg := Config{
-		Cluster:   nodes,
-		Instances: instance.NewDirectory(ec2.NewFromConfig(config)),
-		Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(config), Log: w.log, Metrics: metrics},
+	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(config)), OutOfServiceTaint: o.outOfService, Config: nodedrain.Config{
+		Cluster: nodes,
+		Hooks:   &asg.Hooks{Client: autoscaling.NewFromConfig(config), Log: w.log, Metrics: metrics},
 		Drainer: &drain.Drainer{
 			Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes,
 			ShareFrom: int(w.h.seed % 2), // one history in two shares its watches from the first drain on
 		},
 		Observer: metrics, Log: w.log,
 		Policy:          decision.Policy{DeleteForeign: o.deleteForeign, NodeGracePeriod: gracePeriod, Accounts: []string{account}, Region: "us-east-1"},
-		CompletionDelay: o.completionDelay, OutOfServiceTaint: o.outOfService, Workers: o.workers,
+		CompletionDelay: o.completionDelay, Workers: o.workers,
+	}}
+	if len(w.h.policies) > 0 {
+		cfg.PolicyFile, cfg.Replacements = w.file, lifeGroup{w}
+	}
+	if o.bothModes {
+		cfg.Lease = theLease
+	}
+	if o.deregistration > 0 {
+		cfg.LoadBalancers = w
 	}
 	if o.tagCheck {
 		cfg.ManagedTag = "managed"
@@ -1710,7 +1827,7 @@ func (w *world) startLeader() {
 	}
 	if o.polls {
 		poll := &status.Poll{
-			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c, w}, Interval: sweepEach, Log: w.log, Metrics: metrics,
+			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c, w}, Interval: sweepEach, DrainImpaired: o.drainsImpaired, Log: w.log, Metrics: metrics,
 		}
 		r.all.Go(func() {
 			if nodes.WaitForSync(ctx) == nil {
@@ -1729,9 +1846,9 @@ func (w *world) startLeader() {
 		}
 		r.all.Go(func() {
 			select {
-			case <-c.Resumed():
+			case <-c.Registry.Resumed():
 				if err := s.Check(ctx); err != nil && ctx.Err() == nil {
-					w.log.Error("check the queue", "error", err)
+					w.log.Error(err, "check the queue")
 				}
 				_ = s.Serve(ctx) // what it did not settle comes back
 			case <-ctx.Done():

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -16,31 +15,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // targets are what a story with load balancers sees.
 type targets struct {
 	mu      sync.Mutex
-	log     strings.Builder
+	log     logtest.Log
 	drained []report.Drain
-	blocked []drain.Blocked
-}
-
-func (r *targets) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.Write(p)
-}
-
-// said is what was logged.
-func (r *targets) said() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.String()
+	blocked []evacuation.Blocked
 }
 
 func (r *targets) Drained(d report.Drain) {
@@ -77,9 +64,9 @@ func balanced(t *testing.T, delay time.Duration, run func(s *story, seen *target
 					return []loadbalancer.TargetGroup{{ARN: s.aws.TargetGroupARN("web"), Name: "web"}}, nil
 				},
 			}
-			cfg.Log = slog.New(slog.NewTextHandler(seen, nil))
+			cfg.Log = seen.log.Logger()
 			cfg.Observer = report.Observers{cfg.Observer, drainedOnly{seen}}
-			cfg.Blocked = func(b drain.Blocked) {
+			cfg.Blocked = func(b evacuation.Blocked) {
 				seen.mu.Lock()
 				defer seen.mu.Unlock()
 				seen.blocked = append(seen.blocked, b)
@@ -143,8 +130,8 @@ func TestAHookIsCompletedWhenTheMachineHasLeftItsTargetGroups(t *testing.T) {
 		if len(seen.ends()) > 0 || s.intent().Finished() {
 			t.Error("the node is called drained, and it still drains in the load balancer")
 		}
-		if !strings.Contains(seen.said(), `msg="waits for: load balancer web"`) {
-			t.Errorf("nobody is told what the drain waits for:\n%s", seen.said())
+		if !seen.log.Has("waiting for load balancers", "targetGroups", "web") {
+			t.Errorf("nobody is told what the drain waits for:\n%s", seen.log.String())
 		}
 		if len(seen.blocked) != 1 || seen.blocked[0].Node != theNode || !strings.Contains(seen.blocked[0].Why, "web") {
 			t.Errorf("blocked: %+v", seen.blocked)
@@ -178,7 +165,7 @@ func TestLoadBalancersAreNotWaitedForBeyondTheDeadline(t *testing.T) {
 		if len(ends) != 1 || ends[0].Outcome != intent.Drained || !cmp.Equal(ends[0].Targets.Left, []string{"web"}) {
 			t.Fatalf("%+v", ends)
 		}
-		if log := seen.said(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "targetGroups=[web]") {
+		if log := &seen.log; !log.Has("", "level", "warn", "targetGroups", "[web]") {
 			t.Errorf("what still drains is not named:\n%s", log)
 		}
 		if s.left() != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 )
@@ -59,6 +60,9 @@ var known = decision.Facts{Ownership: decision.Ours}
 // restarted is the situation in which a notice is about an earlier life of its instance.
 var restarted = situation{words: "EC2 says that the instance was started after the event", facts: decision.Facts{Ownership: decision.Ours, Launched: now}}
 
+// notSpot is the situation in which a notice about spot instances cannot be true.
+var notSpot = situation{words: "EC2 says that the instance is no spot instance", facts: decision.Facts{Ownership: decision.Ours, NotSpot: true}}
+
 // overtaken is the situation in which there is nothing to drain any more.
 var overtaken = situation{words: "the notice is more than a minute late, and EC2 says that the instance has stopped or terminated", age: 5 * time.Minute, facts: decision.Facts{Ownership: decision.Ours, State: decision.Gone}}
 
@@ -86,6 +90,7 @@ var docKinds = []docKind{
 			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
 			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
 			overtaken,
+			notSpot,
 			restarted,
 		},
 	},
@@ -116,7 +121,7 @@ var docKinds = []docKind{
 	{
 		sample.Rebalance, "Rebalance recommendation", "enable-rebalance-draining",
 		"A spot instance is at elevated risk of being interrupted. It may never be.",
-		[]situation{restarted},
+		[]situation{notSpot, restarted},
 	},
 	{
 		sample.StateChange, "Instance state change", "",
@@ -137,7 +142,7 @@ var docKinds = []docKind{
 	},
 	{
 		sample.Health, "Scheduled change", "enable-scheduled-event-draining",
-		"AWS announces maintenance: a retirement, a reboot, a stop. One event can name several instances. The\nhandler decides about each of them, and deletes the message when it is done with all.",
+		"AWS announces maintenance: a retirement, a reboot, a stop. One event can name several instances, or\nDedicated Hosts: then EC2 is asked for the instances on them. The handler decides about each instance, and deletes the\nmessage when it is done with all.",
 		[]situation{
 			{words: "by its code it reboots the machine", replace: []string{retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"}, facts: known},
 			{words: "by its code it cuts the network for a moment", replace: []string{retirement, "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED"}, facts: known},
@@ -198,7 +203,7 @@ var ignoredWords = map[notice.Reason]string{
 	notice.OtherService:     "an event of another service, or one after which no instance goes away, such as a successful launch or termination",
 	notice.OtherState:       "the instance is `pending` or in another state that is not named above",
 	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
-	notice.NoInstance:       "a scheduled change that names no instance",
+	notice.NoInstance:       "a scheduled change that names no instance and no Dedicated Host",
 	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
 	notice.Replayed:         "a custom event bus of EventBridge replays an event (`aws:DeliveryType` is not `LIVE`)",
 	notice.OtherPublisher:   "a custom event bus of EventBridge does not confirm, by `aws:Source`, that the service of AWS has sent the event which it names",
@@ -284,6 +289,9 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		"- With the tag check, it has the managed tag. With `cluster-name` too, it must not have only tags of other clusters.\n" +
 		"- With `cluster-name`, it has the tag of this cluster.\n" +
 		"- With neither of the two, it was launched less than 15 minutes ago.\n" +
+		"\nA Node whose provider id names no instance, as in k3s, is found by its name: the private DNS name of the instance. Two clusters of\n" +
+		"one account whose VPCs have the same addresses can have Nodes of the same name. Set `cluster-name` in both: then the instances' tags\n" +
+		"tell them apart.\n" +
 		"\nAn instance that is neither pending nor running counts as gone.\n" +
 		polled(t) + personsDoc +
 		"\n## Messages that ask for nothing\n\n| Message | `why` | It is |\n|---|---|---|\n")
@@ -496,7 +504,7 @@ func actionWords(n notice.Notice, d decision.Decision) string {
 		return "waits until the Node is ready, or the instance is gone"
 	case decision.Drain:
 	}
-	terms := TermsOf(intent.Intent{}.With(d.Entry(n, time.Now()), nil, now))
+	terms := nodedrain.TermsOf(intent.Intent{}.With(d.Entry(n, time.Now()), nil, now))
 	switch {
 	case terms.IgnoreBudgets:
 		return "cordon; the pods are deleted, not evicted"

@@ -3,8 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,53 +15,17 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-func TestADrainHasOneOutcome(t *testing.T) {
-	some := []string{"ns/pod"}
-	for name, test := range map[string]struct {
-		result drain.Result
-		err    error
-		want   intent.Outcome
-	}{
-		"all have left":                           {drain.Result{Evicted: 3, Forced: 1, Ended: 1}, nil, intent.Drained},
-		"there was none":                          {drain.Result{}, nil, intent.Drained},
-		"an option keeps some":                    {drain.Result{Stayed: some}, nil, intent.Drained},
-		"some came, and stay":                     {drain.Result{Returned: some}, nil, intent.Drained},
-		"their volumes are still attached":        {drain.Result{Volumes: 2}, nil, intent.Drained},
-		"some are there at the deadline":          {drain.Result{Evicted: 3, Missed: some}, nil, intent.Missed},
-		"and of some nobody knows":                {drain.Result{Missed: some, Unconfirmed: some}, nil, intent.Missed},
-		"some are there when the machine is gone": {drain.Result{Evicted: 3, Lost: some}, nil, intent.Gone},
-		"and of some nobody knew":                 {drain.Result{Lost: some, Unconfirmed: some}, nil, intent.Gone},
-		"no kubelet says that they have ended":    {drain.Result{Unconfirmed: some}, nil, intent.Unconfirmed},
-		"only our own pod is left":                {drain.Result{Self: true}, nil, ""},
-		"the leader ends":                         {drain.Result{Evicted: 3}, errors.New("the lease is lost"), ""},
-		"somebody has uncordoned the node":        {drain.Result{Evicted: 3}, errUncordoned, intent.CalledOff},
-		"the machine was started again":           {drain.Result{}, fmt.Errorf("drain: %w", errRestarted), intent.CalledOff},
-		"what asked for it is over":               {drain.Result{}, errUndone, intent.CalledOff},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := outcomeOf(test.result, test.err); got != test.want {
-				t.Errorf("the outcome is %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-// sayings is what a story says: lines of the log from a level on, and what the observer is told.
+// sayings is what a story says: entries of the log, and what the observer is told.
 type sayings struct {
 	mu   sync.Mutex
-	text strings.Builder
+	log  logtest.Log
 	told []string
-}
-
-func (s *sayings) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
 }
 
 func (s *sayings) add(format string, args ...any) {
@@ -89,41 +52,31 @@ func (s *sayings) Drained(d report.Drain) {
 	}
 }
 
-// lines are those of the log, without the keys that change.
-func (s *sayings) lines() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// lines are the entries of the log from a level on: the level, the message, and what became of the pods.
+func (s *sayings) lines(levels ...string) []string {
 	var all []string
-	for line := range strings.Lines(s.text.String()) {
-		all = append(all, strings.TrimSpace(line))
+	for _, e := range s.log.Entries("") {
+		if slices.Contains(levels, e.Level) {
+			all = append(all, e.With("why", "evicted", "forced", "missed", "lost", "unconfirmed", "group"))
+		}
 	}
 	return all
 }
 
-// listen makes the story's controllers log and tell to sayings. A line has its level,
-// its message, and what became of the pods.
-func (s *story) listen(level slog.Level) *sayings {
+// listen makes the story's controllers log and tell to sayings.
+func (s *story) listen() *sayings {
 	var said sayings
-	kept := map[string]bool{
-		slog.LevelKey: true, slog.MessageKey: true, "why": true, "evicted": true, "forced": true, "missed": true, "lost": true, "unconfirmed": true, "group": true,
-	}
-	log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if !kept[a.Key] {
-			return slog.Attr{}
-		}
-		return a
-	}}))
 	edit := s.edit
 	s.edit = func(c *Config) {
 		edit(c)
-		c.Log, c.Observer = log, report.Observers{c.Observer, &said}
+		c.Log, c.Observer = said.log.Logger(), report.Observers{c.Observer, &said}
 	}
 	return &said
 }
 
 func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
-	const begin = "level=INFO msg=decided why=spot-interruption"
-	const cordoned = "level=INFO msg=cordoned why=spot-interruption"
+	const begin = "info decided why=spot-interruption"
+	const cordoned = "info cordoned why=spot-interruption"
 	for name, test := range map[string]struct {
 		story func(s *story)
 		want  []string
@@ -131,12 +84,12 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 	}{
 		"drained": {
 			func(*story) {},
-			[]string{begin, cordoned, "level=INFO msg=drained evicted=1 forced=0"},
+			[]string{begin, cordoned, "info drained evicted=1 forced=0"},
 			"drained",
 		},
 		"missed": {
 			func(*story) {},
-			[]string{begin, cordoned, `level=ERROR msg="the drain has missed its deadline: pods are still on the node" evicted=0 forced=0 missed=[ns/pod]`},
+			[]string{begin, cordoned, `error the drain has missed its deadline: pods are still on the node evicted=0 forced=0 missed=[ns/pod]`},
 			"missed",
 		},
 		"gone": {
@@ -144,16 +97,16 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 				s.end(theID)
 				s.send(s.body("state-change-terminated", theID))
 			},
-			[]string{begin, cordoned, "level=INFO msg=decided why=instance-stopped", `level=WARN msg="the instance or its Node went away with pods on it" evicted=0 forced=0 lost=[ns/pod]`},
+			[]string{begin, cordoned, "info decided why=instance-stopped", `warn the instance or its Node went away with pods on it evicted=0 forced=0 lost=[ns/pod]`},
 			"gone",
 		},
 		"unconfirmed": {
 			func(s *story) {
 				s.drain.mu.Lock()
 				defer s.drain.mu.Unlock()
-				s.drain.result = &drain.Result{Evicted: 2, Unconfirmed: []string{"ns/pod"}}
+				s.drain.result = &evacuation.Result{Evicted: 2, Unconfirmed: []string{"ns/pod"}}
 			},
-			[]string{begin, cordoned, `level=WARN msg="pods should have ended, and no kubelet is there to say so" evicted=2 forced=0 unconfirmed=[ns/pod]`},
+			[]string{begin, cordoned, `warn pods should have ended, and no kubelet is there to say so evicted=2 forced=0 unconfirmed=[ns/pod]`},
 			"unconfirmed",
 		},
 		"only cordoned": {
@@ -166,13 +119,13 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 				if name == "missed" {
 					s.drain.takes = -1
 				}
-				said := s.listen(slog.LevelInfo)
+				said := s.listen()
 				s.lead()
 				s.send(s.body("spot-interruption", theID))
 				s.after(time.Second)
 				test.story(s)
 				s.after(3 * time.Minute)
-				if diff := cmp.Diff(test.want, said.lines()); diff != "" {
+				if diff := cmp.Diff(test.want, said.lines("info", "warn", "error")); diff != "" {
 					t.Errorf("log (-want +got):\n%s", diff)
 				}
 				if got := s.node().Labels[cluster.StateLabel]; got != test.state {
@@ -202,7 +155,7 @@ func TestADrainThatIsCalledOffIsCountedAsThat(t *testing.T) {
 
 func TestACordonIsToldOnceForEachEpisode(t *testing.T) {
 	tell(t, func(s *story) {
-		said := s.listen(slog.LevelError)
+		said := s.listen()
 		s.lead()
 		s.send(s.body("rebalance-recommendation", theID))
 		s.after(time.Second)
@@ -225,7 +178,7 @@ func TestACordonIsToldOnceForEachEpisode(t *testing.T) {
 func TestAFailureThatPassesIsNoWarning(t *testing.T) {
 	for failures, want := range map[int]int{1: 0, 2: 0, 3: 1, 5: 3} {
 		tell(t, func(s *story) {
-			said := s.listen(slog.LevelWarn)
+			said := s.listen()
 			left := failures
 			s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				left--
@@ -234,7 +187,7 @@ func TestAFailureThatPassesIsNoWarning(t *testing.T) {
 			s.lead()
 			s.send(s.body("spot-interruption", theID))
 			s.after(time.Minute)
-			if lines := said.lines(); len(lines) != want {
+			if lines := said.lines("warn", "error"); len(lines) != want {
 				t.Errorf("%d failures are %d warnings, want %d: %q", failures, len(lines), want, lines)
 			}
 		})

@@ -1,12 +1,15 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -209,9 +212,6 @@ func TestANodeWhoseLabelsChangeLeavesNothingBehindInItsGroups(t *testing.T) {
 		if w := f.nodes(waits); !slices.Equal(w, []int{0}) {
 			t.Fatalf("waiting %v", w)
 		}
-		if n := len(f.c.ruleLimits.groups); n > 2 {
-			t.Errorf("%d groups are kept for one node that waits", n)
-		}
 		label(1, "g0")
 		f.send(f.body("rebalance-recommendation", f.ids[1]))
 		f.after(5 * time.Second)
@@ -285,7 +285,8 @@ func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},
 	}
-	for _, interval := range []time.Duration{0, 5 * time.Minute} {
+	// With heartbeats a hook is open for 100 times its timeout.
+	for interval, timeout := range map[time.Duration]time.Duration{0: time.Hour, 5 * time.Minute: 10 * time.Minute} {
 		t.Run(interval.String(), func(t *testing.T) {
 			tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 				other := aNode("other", "i-0fedcba9876543210")
@@ -294,7 +295,7 @@ func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
 				s.must(err)
 				s.interval = interval
 				stop := s.lead()
-				s.terminate(time.Hour)
+				s.terminate(timeout)
 				s.after(30 * time.Minute)
 				if i := s.intent(); !i.HeldBack || len(i.Hooks) != 1 {
 					t.Fatalf("intent %+v", i)
@@ -309,7 +310,7 @@ func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
 				if interval == 0 {
 					s.after(10 * time.Minute)
 				} else {
-					s.after(48 * time.Hour)
+					s.after(100 * timeout)
 				}
 				s.wantHook(awssim.Completed)
 				if len(s.drain.all()) != 1 {
@@ -356,5 +357,49 @@ func TestAMistakeInThePolicyThatIsMendedLosesNothing(t *testing.T) {
 				t.Errorf("intent %+v", i)
 			}
 		}, late)
+	})
+}
+
+// Rules that ignore the last notice while the others are being forgotten leave no drain for nothing.
+func TestRulesThatChangeDuringAForgettingLeaveNoDrain(t *testing.T) {
+	tellWithRules(t, func(s *story, rules *policyOf, _ *steps) {
+		s.hasNoRoom()
+		s.edits(func(c *Config) { c.ManagedTag = "" })
+		s.change(theNode, boots("first"))
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(3 * time.Minute)
+		s.change(theNode, notReady)
+		s.must(s.aws.SetInstanceState(theID, "stopping"))
+		s.after(5 * time.Minute)
+		s.must(s.aws.SetInstanceState(theID, "pending"))
+		s.after(20 * time.Second)
+		s.must(s.aws.SetInstanceState(theID, "running"))
+		s.send(s.reboot(48 * time.Hour))
+		s.after(10 * time.Second)
+		if i := s.intent(); len(i.Entries) != 2 || !i.HeldBack {
+			t.Fatalf("%+v", i)
+		}
+		once := sync.OnceFunc(func() {
+			rules.set(decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Ignoring})
+		})
+		failed := false
+		fails := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+			if failed {
+				return false, nil, nil
+			}
+			failed = true
+			once()
+			return true, nil, apierrors.NewInternalError(errors.New("the API server fails once"))
+		})
+		s.beforePatch.Store(&fails)
+		s.change(theNode, boots("second"))
+		s.after(20 * time.Second)
+		s.beforePatch.Store(nil)
+		s.change("other", boots("x"))
+		s.after(5 * time.Minute)
+		if n := len(s.drain.all()); n != 0 || s.isCordoned(theNode) {
+			t.Errorf("%d drains, cordoned %t, for nothing: %+v", n, s.isCordoned(theNode), s.intent())
+		}
 	})
 }

@@ -23,7 +23,7 @@ instance is handled as a [scheduled change](#scheduled-change), with the start o
 |---|---|
 %s
 What the node carries says what is known. So an event is handled once, and again if it is moved. If AWS Health has told of it already,
-nothing is done. The change is over when EC2 calls the event completed or cancelled, or has not listed it at two polls in a row. If
+nothing is done, unless its owner moves it: then that change gets its new time. The change is over when EC2 calls the event completed or cancelled, or has not listed it at two polls in a row. If
 somebody has uncordoned the node, the event is not handled again, also if it is moved.
 
 **Impaired instances.** The instance status or the system status of a node's instance has been impaired for two minutes. No event of AWS tells

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -120,21 +121,30 @@ func TestAnEventThatIsNotListedOnceIsNotOver(t *testing.T) {
 	})
 }
 
+// AWS Health tells of an event by another name, and does not tell that its owner has moved it.
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceEventStartTime.html
 func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
-	tell(t, func(s *story) {
-		s.polls()
-		s.drain.take(time.Hour)
-		s.lead()
-		e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
-		s.schedules(e)
-		s.after(5 * time.Minute)
-		e.NotBefore = e.NotBefore.Add(24 * time.Hour)
-		s.schedules(e)
-		s.after(5 * time.Minute)
-		if d := s.intent().Deadline(); !d.Equal(e.NotBefore) || len(s.drain.all()) != 1 {
-			t.Errorf("deadline %s, want %s; %d drains", d, e.NotBefore, len(s.drain.all()))
-		}
-	})
+	for name, told := range map[string]bool{"of which AWS Health has told": true, "of which EC2 alone has told": false} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.polls()
+				s.drain.take(time.Hour)
+				s.lead()
+				e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
+				s.schedules(e)
+				if told {
+					s.send(s.maintenance(2 * time.Hour))
+				}
+				s.after(5 * time.Minute)
+				e.NotBefore = e.NotBefore.Add(24 * time.Hour)
+				s.schedules(e)
+				s.after(5 * time.Minute)
+				if i := s.intent(); !i.Deadline().Equal(e.NotBefore) || len(i.Entries) != 1 || len(s.drain.all()) != 1 {
+					t.Errorf("entries %+v, want one until %s; %d drains", i.Entries, e.NotBefore, len(s.drain.all()))
+				}
+			})
+		})
+	}
 }
 
 // What a node carries is all that the next leader needs to know.
@@ -256,7 +266,7 @@ func (s *sayings) impaired() (n int) {
 func TestAnImpairedInstanceIsOnlyToldOfByDefault(t *testing.T) {
 	tell(t, func(s *story) {
 		s.polls()
-		said := s.listen(0)
+		said := s.listen()
 		s.lead()
 		s.impairs(time.Now())
 		s.after(time.Hour)
@@ -332,7 +342,7 @@ func TestNoNodeIsDrainedIfManyAreImpaired(t *testing.T) {
 			s.drainsImpaired()
 			for k := range 8 {
 				id := "i-0000000000000000" + string(rune('0'+k))
-				instance := awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}
+				instance := awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}
 				if k < impaired {
 					instance.InstanceStatus = awssim.StatusCheck{Status: "impaired", ImpairedSince: s.began}
 				}
@@ -351,7 +361,7 @@ func TestNoNodeIsDrainedIfManyAreImpaired(t *testing.T) {
 func TestAPollLeavesInstancesWithoutTheTagAlone(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drainsImpaired()
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
 		s.lead()
 		s.schedules(reboot(time.Now().Add(24 * time.Hour)))
 		s.after(30 * time.Minute)
@@ -359,7 +369,7 @@ func TestAPollLeavesInstancesWithoutTheTagAlone(t *testing.T) {
 		if n := s.calls("DescribeInstances"); n != 1 {
 			t.Errorf("EC2 was asked %d times whose the instance is", n)
 		}
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
 		s.schedules(reboot(time.Now().Add(24 * time.Hour)))
 		s.after(2 * time.Hour)
 		s.wantDrained()
@@ -389,7 +399,7 @@ func TestAtRestAWSIsAskedRarely(t *testing.T) {
 			id := fmt.Sprintf("i-%017x", k)
 			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-"+id, id), metav1.CreateOptions{})
 			s.must(err)
-			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
 			if k%50 == 49 { // groups of fifty
 				s.must(s.aws.PutGroup(awssim.Group{Name: "workers-" + id, Instances: []string{id}}))
 			}
@@ -413,4 +423,25 @@ func TestAtRestAWSIsAskedRarely(t *testing.T) {
 			t.Errorf("%d calls in %d minutes, want at most %d a minute", calls, mins, most)
 		}
 	})
+}
+
+// A change that a poll finds moved, and moved back.
+func TestAPolledChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
+	rule := decision.NodeRule{Name: "late", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Draining, Before: 30 * time.Minute}
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.polls()
+		s.lead()
+		at := time.Now().Add(10 * time.Hour).Truncate(time.Second)
+		for _, later := range []time.Duration{0, 48 * time.Hour, 0} {
+			s.schedules(reboot(at.Add(later)))
+			s.after(5 * time.Minute)
+		}
+		if d := s.intent().Deadline(); !d.Equal(at) {
+			t.Errorf("the machine reboots at %s, and the node carries %s", at, d)
+		}
+		s.after(time.Until(at))
+		if n := len(s.drain.all()); n != 1 {
+			t.Errorf("the machine reboots, and its node was drained %d times", n)
+		}
+	}, rule)
 }

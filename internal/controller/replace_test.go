@@ -2,17 +2,23 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -25,24 +31,30 @@ var replacementFirst = decision.NodeRule{
 	Do: decision.Draining, Before: -1, ReplaceFirst: true,
 }
 
-// bootTime is how long a launched instance takes to become a ready node.
-const bootTime = 90 * time.Second
+// launchesFirst is the maintenance policy of a group that launches an instance before it terminates the one that is
+// replaced.
+var launchesFirst = awssim.Maintenance{MinHealthy: 100, MaxHealthy: 110}
 
-// tellOfReplacement tells a story of a group with the node's instance and two others, in which a replacement
-// comes first. Launched instances become nodes by themselves.
+// A group that cannot replace an instance waits for capacity.
+var withoutCapacity = awssim.Group{Maintenance: launchesFirst, LaunchError: "InsufficientInstanceCapacity"}
+
+// tellOfReplacement tells a story of a group with the node's instance and two others, in which a replacement comes
+// first. The group has a termination hook.
 func tellOfReplacement(t *testing.T, group awssim.Group, run func(s *story, p *policyOf, told *steps)) {
 	t.Helper()
+	tellWithoutHook(t, group, func(s *story, p *policyOf, told *steps) {
+		s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
+		run(s, p, told)
+	})
+}
+
+// tellWithoutHook tells such a story of a group without a hook.
+func tellWithoutHook(t *testing.T, group awssim.Group, run func(s *story, p *policyOf, told *steps)) {
+	t.Helper()
 	tellWithRules(t, func(s *story, p *policyOf, told *steps) {
-		edit := s.edit
-		s.edit = func(c *Config) {
-			edit(c)
-			hooks := c.Hooks.(*asg.Hooks)
-			c.Replacements = &replacement.Groups{
-				Client: autoscaling.NewFromConfig(s.aws.Config()), Share: hooks.Share, Hooks: hooks.TerminationHookNames,
-			}
-		}
+		s.replaces(autoscaling.NewFromConfig(s.aws.Config()))
 		for _, id := range []string{"i-00000000000000001", "i-00000000000000002"} {
-			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
 			group.Instances = append(group.Instances, id)
 		}
 		group.Name, group.Desired, group.Instances = "workers", 3, append(group.Instances, theID)
@@ -53,61 +65,40 @@ func tellOfReplacement(t *testing.T, group awssim.Group, run func(s *story, p *p
 	}, replacementFirst)
 }
 
-// hooked adds a termination hook to the group.
-func (s *story) hooked() {
+// replaces has the story's leaders ask a client of Auto Scaling for replacements.
+func (s *story) replaces(client replacement.API) {
+	edit := s.edit
+	s.edit = func(c *Config) {
+		edit(c)
+		hooks := c.Hooks.(*asg.Hooks)
+		c.Replacements = &replacement.Groups{Client: client, Share: hooks.Share, Hooks: hooks.TerminationHookNames}
+	}
+}
+
+// forge writes an intent to the story's node, as a kubelet can.
+func (s *story) forge(i intent.Intent) {
 	s.Helper()
-	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
+	text, err := i.Encode()
+	s.must(err)
+	s.change(theNode, func(n *corev1.Node) { n.Annotations = map[string]string{cluster.IntentAnnotation: text} })
 }
 
-// boot makes nodes of the instances that were launched, bootTime after their launch, until ctx ends.
-func (s *story) boot(ctx context.Context) {
-	joined := map[string]bool{}
-	for ; ctx.Err() == nil; sleep(ctx, time.Second) {
-		for _, i := range s.aws.Instances() {
-			if i.State == "running" && s.wasLaunched(i.ID) && time.Since(i.LaunchTime) >= bootTime && !joined[i.ID] {
-				joined[i.ID] = true
-				_, err := s.kube.CoreV1().Nodes().Create(ctx, aNode("node-"+i.ID, i.ID), metav1.CreateOptions{})
-				if err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
-					s.Error(err)
-				}
-			}
-		}
-	}
+// launchHook has what is launched wait for its Node.
+func (s *story) launchHook() {
+	s.Helper()
+	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "ready", Transition: awssim.Launching, HeartbeatTimeout: time.Hour}))
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// booting begins to boot what is launched, until the story ends.
-func (s *story) booting() {
-	ctx, stop := context.WithCancel(s.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.boot(ctx)
-	}()
-	s.Cleanup(func() {
-		stop()
-		<-done
-	})
-}
-
-func (s *story) wasLaunched(id string) bool {
-	return id != theID && id != "i-00000000000000001" && id != "i-00000000000000002"
-}
-
-// launched are the instances that were.
-func (s *story) launched() (ids []string) {
+// boot makes a Node of what was launched.
+func (s *story) boot() {
+	s.Helper()
 	for _, i := range s.aws.Instances() {
-		if s.wasLaunched(i.ID) {
-			ids = append(ids, i.ID)
+		if i.State == "pending" {
+			s.must(s.aws.SetInstanceState(i.ID, "running"))
+			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-"+i.ID, i.ID), metav1.CreateOptions{})
+			s.must(err)
 		}
 	}
-	return ids
 }
 
 // serving are the instances of the group that are not being terminated.
@@ -120,26 +111,6 @@ func (s *story) serving() (ids []string) {
 	return ids
 }
 
-// wantReplaced checks that the node was drained, and that its instance was replaced by another one, once.
-func (s *story) wantReplaced() {
-	s.Helper()
-	if i := s.intent(); !i.Finished() || i.Outcome != intent.Drained || i.Replacement.Open() {
-		s.Errorf("intent %+v, want it finished", i)
-	}
-	if got := s.launched(); len(got) != 1 {
-		s.Errorf("%d instances were launched", len(got))
-	}
-	if got := s.serving(); len(got) != 3 || slices.Contains(got, theID) {
-		s.Errorf("the group has %v", got)
-	}
-	if desired := s.aws.Groups()[0].Desired; desired != 3 {
-		s.Errorf("the desired capacity is %d", desired)
-	}
-	if n := s.terminations(theID); n != 1 {
-		s.Errorf("the instance was terminated %d times", n)
-	}
-}
-
 // terminations counts how often an instance began to end.
 func (s *story) terminations(id string) (n int) {
 	for _, e := range s.aws.Effects() {
@@ -150,80 +121,95 @@ func (s *story) terminations(id string) (n int) {
 	return n
 }
 
-// results are the reasons of the steps about replacements.
-func (s *steps) results() (all []decision.Why) {
-	for _, step := range s.of(report.Replace) {
-		all = append(all, step.Why)
+// wantReplaced checks that the node was drained, and that its instance was replaced by another one, once.
+func (s *story) wantReplaced() {
+	s.Helper()
+	if i := s.intent(); !i.Finished() || i.Outcome != intent.Drained {
+		s.Errorf("intent %+v, want it finished", i)
 	}
-	return all
+	if got := s.serving(); len(got) != 3 || slices.Contains(got, theID) || len(s.aws.Instances()) != 4 {
+		s.Errorf("the group has %v of %d instances", got, len(s.aws.Instances()))
+	}
+	if n := s.terminations(theID); n != 1 {
+		s.Errorf("the instance was terminated %d times", n)
+	}
 }
 
+// wantNotReplaced checks that the node was drained, and that its group is as it was.
+func (s *story) wantNotReplaced() {
+	s.Helper()
+	if i := s.intent(); !i.Finished() || i.Outcome != intent.Drained || i.Replacement.Step != intent.Over {
+		s.Errorf("intent %+v", i)
+	}
+	if len(s.aws.Instances()) != 3 || s.terminations(theID) > 0 {
+		s.Errorf("instances %+v", s.aws.Instances())
+	}
+}
+
+// want checks the reasons of the steps about replacements.
 func (s *steps) want(t *testing.T, want ...decision.Why) {
 	t.Helper()
-	if got := s.results(); !slices.Equal(got, want) {
+	var got []decision.Why
+	for _, step := range s.of(report.Replace) {
+		got = append(got, step.Why)
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("told of replacements: %v, want %v", got, want)
 	}
 }
 
-func TestARebalancedNodeIsDrainedWhenItsReplacementIsReady(t *testing.T) {
-	for name, group := range map[string]awssim.Group{
-		"a launch raises the desired capacity": {},
-		"it does not":                          {LaunchesBeside: true},
+func TestANodeIsDrainedWhenItsGroupHasReplacedItsInstance(t *testing.T) {
+	for name, body := range map[string]func(*story) string{
+		"a recommendation": func(s *story) string { return s.body("rebalance-recommendation", theID) },
+		"a change":         func(s *story) string { return s.reboot(48 * time.Hour) },
 	} {
-		for _, hook := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				tellOfReplacement(t, group, func(s *story, _ *policyOf, told *steps) {
-					if hook {
-						s.hooked()
-					}
-					s.booting()
-					s.lead()
-					s.send(s.body("rebalance-recommendation", theID))
-					s.after(bootTime - 5*time.Second)
-					if i := s.intent(); !i.HeldBack || s.node().Spec.Unschedulable || len(s.launched()) != 1 {
-						t.Fatalf("intent %+v, launched %v; want the node to wait for one", i, s.launched())
-					}
-					if held := told.of(report.HoldBack); len(held) != 1 || held[0].Why != decision.WhyReplacement {
-						t.Errorf("told %+v", held)
-					}
-					s.after(15 * time.Second)
-					if !s.node().Spec.Unschedulable || slices.Contains(s.serving(), theID) == false {
-						t.Error("the replacement is ready: the node is to be drained, and its instance to run until then")
-					}
-					s.after(5 * time.Minute)
-					s.wantReplaced()
-					told.want(t, decision.WhyReplaced)
-					if s.left() != 0 {
-						t.Errorf("%d messages left", s.left())
-					}
-					for _, a := range s.aws.LifecycleActions() {
-						if a.Outcome != awssim.Completed || a.Result != awssim.Continue {
-							t.Errorf("lifecycle action %+v", a)
-						}
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, told *steps) {
+				s.launchHook()
+				s.lead()
+				s.send(body(s))
+				s.after(time.Minute)
+				if i := s.intent(); !i.HeldBack || s.node().Spec.Unschedulable || i.Replacement.Step != intent.Marked {
+					t.Fatalf("intent %+v, want it to wait for the group", i)
+				}
+				if held := told.of(report.HoldBack); len(held) != 1 || held[0].Why != decision.WhyReplacement {
+					t.Errorf("told %+v", held)
+				}
+				s.boot()
+				s.after(5 * time.Minute)
+				s.wantReplaced()
+				told.want(t)
+				if n := s.calls("SetInstanceHealth"); n != 1 || s.left() != 0 {
+					t.Errorf("%d calls, %d messages left", n, s.left())
+				}
 			})
-		}
+		})
 	}
 }
 
-func TestWithoutCapacityTheNodeIsDrainedAsTheRuleSays(t *testing.T) {
+func TestWithoutAReplacementTheNodeIsDrainedAsTheRuleSays(t *testing.T) {
+	able := awssim.Group{Maintenance: launchesFirst}
+	denied := func(action string) awssim.Fault { return awssim.Fault{Action: action, Code: "AccessDenied"} }
 	for name, tt := range map[string]struct {
 		group awssim.Group
+		tell  func(*testing.T, awssim.Group, func(*story, *policyOf, *steps)) // nil: tellOfReplacement
 		fault awssim.Fault
 		want  decision.Why
 	}{
-		"EC2 has no capacity":       {group: awssim.Group{LaunchError: "InsufficientInstanceCapacity"}, want: decision.WhyNoCapacity},
-		"the group is at its limit": {group: awssim.Group{Max: 3}, want: decision.WhyNoReplacement},
-		"a launch configuration":    {group: awssim.Group{LaunchConfiguration: true}, want: decision.WhyNoReplacement},
-		"a suspended process":       {group: awssim.Group{Suspended: []string{"Launch"}}, want: decision.WhyNoReplacement},
-		"a missing permission":      {fault: awssim.Fault{Action: "LaunchInstances", Code: "AccessDenied"}, want: decision.WhyReplacementRight},
-		"no permission to look":     {fault: awssim.Fault{Action: "DescribeAutoScalingInstances", Code: "AccessDenied"}, want: decision.WhyReplacementRight},
-		"an invalid request":        {fault: awssim.Fault{Action: "LaunchInstances", Code: "ValidationError"}, want: decision.WhyReplacementFails},
-		"Capacity Rebalancing":      {group: awssim.Group{CapacityRebalance: true}, want: decision.WhyNoReplacement},
+		"the group terminates first":    {want: decision.WhyNoReplacement},
+		"a suspended process":           {group: awssim.Group{Maintenance: launchesFirst, Suspended: []string{"Launch"}}, want: decision.WhyNoReplacement},
+		"no hook":                       {group: able, tell: tellWithoutHook, want: decision.WhyNoReplacement},
+		"no hook, Capacity Rebalancing": {group: awssim.Group{CapacityRebalance: true}, tell: tellWithoutHook, want: decision.WhyNoReplacement},
+		"a missing permission":          {group: able, fault: denied("SetInstanceHealth"), want: decision.WhyReplacementRight},
+		"no permission to look":         {group: able, fault: denied("DescribeAutoScalingInstances"), want: decision.WhyReplacementRight},
+		"an invalid request":            {group: able, fault: awssim.Fault{Action: "SetInstanceHealth", Code: "ValidationError"}, want: decision.WhyReplacementFails},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tellOfReplacement(t, tt.group, func(s *story, _ *policyOf, told *steps) {
+			tell := tt.tell
+			if tell == nil {
+				tell = tellOfReplacement
+			}
+			tell(t, tt.group, func(s *story, _ *policyOf, told *steps) {
 				if tt.fault.Code != "" {
 					s.must(s.aws.SetFault(tt.fault))
 				}
@@ -235,12 +221,7 @@ func TestWithoutCapacityTheNodeIsDrainedAsTheRuleSays(t *testing.T) {
 				}
 				s.after(time.Minute)
 				told.want(t, tt.want)
-				if i := s.intent(); !i.Finished() || i.Outcome != intent.Drained || i.Replacement.Step != intent.Over {
-					t.Errorf("intent %+v", i)
-				}
-				if desired := s.aws.Groups()[0].Desired; len(s.launched()) > 0 || s.terminations(theID) > 0 || desired != 3 {
-					t.Errorf("launched %v, desired %d", s.launched(), desired)
-				}
+				s.wantNotReplaced()
 			})
 		})
 	}
@@ -265,7 +246,7 @@ func TestAReplacementIsAwaitedForAsLongAsItsRuleSays(t *testing.T) {
 		"by the rule": {5 * time.Minute, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tellOfReplacement(t, awssim.Group{}, func(s *story, p *policyOf, told *steps) {
+			tellOfReplacement(t, withoutCapacity, func(s *story, p *policyOf, told *steps) {
 				rule := replacementFirst
 				rule.Limit.Wait = tt.wait
 				p.set(rule)
@@ -284,118 +265,42 @@ func TestAReplacementIsAwaitedForAsLongAsItsRuleSays(t *testing.T) {
 				}
 				told.want(t, decision.WhyReplacementLate)
 				s.after(3 * time.Minute)
-				s.wantReplaced() // it was launched, so the group has to become as large as before
+				s.wantNotReplaced()
 			})
 		})
 	}
 }
 
 func TestAnUrgentNoticeDoesNotWaitForAReplacement(t *testing.T) {
-	tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
-		s.lead()
-		s.send(s.body("rebalance-recommendation", theID))
-		s.after(20 * time.Second)
-		s.send(s.body("spot-interruption", theID))
-		s.after(3 * time.Second)
-		if !s.node().Spec.Unschedulable || len(s.drain.all()) != 1 {
-			t.Fatal("it waits")
-		}
-		s.after(5 * time.Minute)
-		s.wantReplaced()
-		told.want(t)
-	})
-}
-
-func TestAnUrgentNoticeDoesNotWaitForAnAnswerOfAutoScaling(t *testing.T) {
-	for _, action := range []string{"LaunchInstances", "DescribeAutoScalingInstances", "DescribeAutoScalingGroups"} {
-		t.Run(action, func(t *testing.T) {
-			tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, _ *steps) {
-				s.must(s.aws.SetFault(awssim.Fault{ID: "hangs", Action: action, Hang: true, AfterEffect: true}))
-				s.booting()
+	for name, fault := range map[string]awssim.Fault{
+		"the group has no capacity":           {},
+		"no answer about the instance":        {Action: "DescribeAutoScalingInstances", Hang: true},
+		"no answer about the group":           {Action: "DescribeAutoScalingGroups", Hang: true},
+		"no answer, but it is marked":         {Action: "SetInstanceHealth", Hang: true, AfterEffect: true},
+		"it is tried again, and fails always": {Action: "SetInstanceHealth", Status: 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, told *steps) {
+				if fault != (awssim.Fault{}) {
+					s.must(s.aws.SetFault(fault))
+				}
 				s.lead()
 				s.send(s.body("rebalance-recommendation", theID))
-				s.after(5 * time.Second)
+				s.after(20 * time.Second)
 				s.send(s.body("spot-interruption", theID))
 				s.after(3 * time.Second)
 				if !s.node().Spec.Unschedulable || len(s.drain.all()) != 1 {
-					t.Fatal("it waits")
+					t.Error("it waits")
 				}
-				s.after(40 * time.Second)
-				s.aws.RemoveFault("hangs")
-				s.after(5 * time.Minute)
-				if action == "LaunchInstances" {
-					s.wantReplaced()
-				} else if got := s.launched(); len(got) > 0 || s.aws.Groups()[0].Desired != 3 {
-					t.Errorf("launched %v, desired %d", got, s.aws.Groups()[0].Desired)
-				}
+				s.after(time.Minute)
+				told.want(t)
 			})
 		})
 	}
 }
 
-var launchesFirst = awssim.Group{Maintenance: awssim.Maintenance{MinHealthy: 100, MaxHealthy: 110}}
-
-func TestAGroupThatLaunchesFirstReplacesTheInstanceByItself(t *testing.T) {
-	tellOfReplacement(t, launchesFirst, func(s *story, _ *policyOf, _ *steps) {
-		s.hooked()
-		s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "ready", Transition: awssim.Launching, HeartbeatTimeout: time.Hour}))
-		s.booting()
-		s.lead()
-		s.send(s.reboot(48 * time.Hour))
-		s.after(time.Minute)
-		if i := s.intent(); !i.HeldBack || s.node().Spec.Unschedulable || i.Replacement.Step != intent.Marked {
-			t.Fatalf("intent %+v, want it to wait for the group", i)
-		}
-		if s.calls("SetInstanceHealth") != 1 || s.calls("LaunchInstances") != 0 {
-			t.Errorf("%d and %d calls", s.calls("SetInstanceHealth"), s.calls("LaunchInstances"))
-		}
-		// Instances with a launch hook are pending until it is completed.
-		for _, id := range s.launched() {
-			s.must(s.aws.SetInstanceState(id, "running"))
-		}
-		s.after(5 * time.Minute)
-		s.wantReplaced()
-		if n := s.calls("TerminateInstanceInAutoScalingGroup"); n != 0 {
-			t.Errorf("%d calls to terminate", n)
-		}
-	})
-}
-
-func TestAGroupThatDoesNotReplaceInTimeIsNotWaitedFor(t *testing.T) {
-	group := launchesFirst
-	group.LaunchError = "InsufficientInstanceCapacity"
-	tellOfReplacement(t, group, func(s *story, _ *policyOf, told *steps) {
-		s.hooked()
-		s.lead()
-		s.send(s.reboot(48 * time.Hour))
-		s.after(decision.DefaultPatience - 10*time.Second)
-		if s.node().Spec.Unschedulable {
-			t.Fatal("it was not awaited")
-		}
-		s.after(time.Minute)
-		told.want(t, decision.WhyReplacementLate)
-		if !s.intent().Finished() {
-			t.Errorf("intent %+v", s.intent())
-		}
-	})
-}
-
-func TestWithoutAHookAGroupIsNotAskedToTerminate(t *testing.T) {
-	tellOfReplacement(t, launchesFirst, func(s *story, _ *policyOf, _ *steps) {
-		s.booting()
-		s.lead()
-		s.send(s.reboot(48 * time.Hour))
-		s.after(5 * time.Minute)
-		s.wantReplaced()
-		if s.calls("SetInstanceHealth") != 0 || s.calls("LaunchInstances") != 1 {
-			t.Errorf("%d and %d calls", s.calls("SetInstanceHealth"), s.calls("LaunchInstances"))
-		}
-	})
-}
-
 func TestCapacityRebalancingIsWaitedForWithoutACall(t *testing.T) {
 	tellOfReplacement(t, awssim.Group{CapacityRebalance: true}, func(s *story, _ *policyOf, _ *steps) {
-		s.hooked()
 		s.lead()
 		s.send(s.body("rebalance-recommendation", theID))
 		s.after(5 * time.Minute)
@@ -405,86 +310,267 @@ func TestCapacityRebalancingIsWaitedForWithoutACall(t *testing.T) {
 		_, err := s.aws.StartTransition(theID, awssim.Terminating) // as the group does when the other one is there
 		s.must(err)
 		s.after(time.Minute)
-		if i := s.intent(); !i.Finished() || s.calls("LaunchInstances")+s.calls("SetInstanceHealth")+s.calls("TerminateInstanceInAutoScalingGroup") > 0 {
+		if i := s.intent(); !i.Finished() || s.calls("SetInstanceHealth") > 0 {
 			t.Errorf("intent %+v", i)
 		}
 		s.wantHook(awssim.Completed)
 	})
 }
 
-func TestWhatWasLaunchedForAChangeThatIsCalledOffIsReturned(t *testing.T) {
-	for name, tt := range map[string]struct {
-		after time.Duration // its launch
-		hook  bool
-		stays bool
-	}{
-		"it has not joined":             {after: 20 * time.Second},
-		"it has a node, and a hook":     {after: bootTime + 20*time.Second, hook: true},
-		"it has a node, and no hook":    {after: bootTime + 20*time.Second, stays: true},
-		"it has joined, with the drain": {after: bootTime + 5*time.Second, hook: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
-				if tt.hook {
-					s.hooked()
-				}
-				s.drain.takes = time.Hour
-				s.booting()
+// Auto Scaling does not take back that it replaces an instance.
+func TestAnInstanceThatIsBeingReplacedIsDrainedThoughItsChangeIsCalledOff(t *testing.T) {
+	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
+		s.launchHook()
+		s.lead()
+		s.send(s.reboot(48 * time.Hour))
+		s.after(20 * time.Second)
+		s.send(s.body("health-maintenance-completed", theID))
+		s.after(time.Minute)
+		if i := s.intent(); s.node().Spec.Unschedulable || len(i.Entries) > 0 {
+			t.Errorf("intent %+v, want it taken back", i)
+		}
+		s.boot()
+		s.after(5 * time.Minute)
+		s.wantReplaced()
+	})
+}
+
+func TestACallThatFailsIsNotMadeAgainWheneverANodeChanges(t *testing.T) {
+	tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
+		s.must(s.aws.SetFault(awssim.Fault{Action: "SetInstanceHealth", Code: "Throttling"}))
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-b", "i-00000000000000001"), metav1.CreateOptions{})
+		s.must(err)
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(5 * time.Second)
+		before := s.calls("SetInstanceHealth")
+		for k := range 50 { // a Node that flaps
+			s.change("node-b", func(n *corev1.Node) {
+				n.Status.Conditions[0].Status = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[k%2]
+			})
+			s.after(time.Second)
+		}
+		if n := s.calls("SetInstanceHealth") - before; n > 20 {
+			t.Errorf("it was tried %d times in 50 s", n)
+		}
+	})
+}
+
+// A kubelet can write the intent of its node.
+func TestAForgedReplacementReachesNoOtherInstance(t *testing.T) {
+	for _, step := range []intent.ReplacementStep{intent.Marking, intent.Marked, "launching"} {
+		t.Run(string(step), func(t *testing.T) {
+			tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
 				s.lead()
-				s.send(s.reboot(48 * time.Hour))
-				s.after(tt.after)
-				s.send(s.body("health-maintenance-completed", theID))
-				s.after(5 * time.Minute)
-				if s.node().Spec.Unschedulable || len(s.intent().Entries) > 0 {
-					t.Errorf("intent %+v, want it taken back", s.intent())
-				}
-				want, desired := 3, 3
-				if tt.stays {
-					want, desired = 4, 4
-				}
-				if got := s.serving(); len(got) != want || !slices.Contains(got, theID) || s.aws.Groups()[0].Desired != desired {
-					t.Errorf("the group has %v, desired %d", got, s.aws.Groups()[0].Desired)
-				}
-				if results := told.results(); tt.stays != slices.Contains(results, decision.WhySurplusLeft) ||
-					tt.stays == slices.Contains(results, decision.WhySurplusReturned) {
-					t.Errorf("told %v", results)
-				}
+				s.forge(intent.Intent{
+					Version: intent.Version, Queue: s.aws.QueueURL(queueName), FinishedAt: time.Now(),
+					Replacement: intent.Replacement{Step: step, Group: "others", Until: time.Now().Add(time.Hour)},
+				})
+				s.after(time.Second)
+				s.send(s.body("rebalance-recommendation", theID))
+				s.after(20 * time.Minute)
+				s.wantReplaced()
 			})
 		})
 	}
 }
 
-func TestANodeThatIsMadeAnewGetsNoSecondReplacement(t *testing.T) {
-	tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, _ *steps) {
-		s.booting()
-		s.lead()
-		s.send(s.body("rebalance-recommendation", theID))
-		s.after(20 * time.Second)
-		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
-		s.after(time.Second)
-		again := aNode(theNode, theID)
-		again.UID = "another"
-		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), again, metav1.CreateOptions{})
-		s.must(err)
-		s.after(10 * time.Minute)
-		s.wantReplaced()
+// A killer kills the leader at calls of a replacement, and at patches of nodes: before the call, or after the
+// call and before its answer. A leader that is killed makes no call any more.
+type killer struct {
+	replacement.API
+	s *story
+
+	mu     sync.Mutex
+	at     int // at which call it kills
+	after  bool
+	dead   bool
+	seen   []string
+	killed chan struct{}
+}
+
+var errKilled = errors.New("the leader was killed")
+
+// meet makes a call, unless the leader is dead or is killed before.
+func (k *killer) meet(name string, call func() error) error {
+	k.mu.Lock()
+	if k.dead {
+		k.mu.Unlock()
+		return errKilled
+	}
+	k.seen = append(k.seen, name)
+	kills := k.at == len(k.seen)
+	k.dead = kills
+	k.mu.Unlock()
+	if !kills {
+		return call()
+	}
+	if k.after {
+		_ = call() // nobody hears the answer
+	}
+	k.s.kill()
+	k.killed <- struct{}{}
+	return errKilled
+}
+
+// lead leads until d has passed. A leader that is killed is followed by another one when its lease is over.
+func (k *killer) lead(d time.Duration) {
+	stop := k.s.lead()
+	for end := time.After(d); ; {
+		select {
+		case <-k.killed:
+			stop()
+			k.s.after(15 * time.Second)
+			k.mu.Lock()
+			k.dead = false
+			k.mu.Unlock()
+			stop = k.s.lead()
+		case <-end:
+			return
+		}
+	}
+}
+
+func (k *killer) patch(action clienttesting.Action) (bool, runtime.Object, error) {
+	var node runtime.Object
+	err := k.meet("patch", func() (err error) {
+		_, node, err = k.s.applyPatch(action)
+		return err
+	})
+	return true, node, err
+}
+
+func meet[In, Out any](
+	k *killer, name string, call func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error),
+) func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error) {
+	return func(ctx context.Context, in *In, opts ...func(*autoscaling.Options)) (out *Out, err error) {
+		err = k.meet(name, func() (err error) {
+			out, err = call(ctx, in, opts...)
+			return err
+		})
+		return out, err
+	}
+}
+
+func (k *killer) DescribeAutoScalingGroups(ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
+	return meet(k, "groups", k.API.DescribeAutoScalingGroups)(ctx, in, opts...)
+}
+
+func (k *killer) DescribeAutoScalingInstances(ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingInstancesOutput, error) {
+	return meet(k, "instances", k.API.DescribeAutoScalingInstances)(ctx, in, opts...)
+}
+
+func (k *killer) SetInstanceHealth(ctx context.Context, in *autoscaling.SetInstanceHealthInput, opts ...func(*autoscaling.Options)) (*autoscaling.SetInstanceHealthOutput, error) {
+	return meet(k, "health", k.API.SetInstanceHealth)(ctx, in, opts...)
+}
+
+func TestAReplacementComesOnceWhereverTheLeaderIsKilled(t *testing.T) {
+	for name, life := range map[string]struct {
+		group awssim.Group
+		want  func(*story)
+	}{
+		"by the group": {awssim.Group{Maintenance: launchesFirst}, (*story).wantReplaced},
+		"none":         {awssim.Group{}, (*story).wantNotReplaced},
+	} {
+		play := func(t *testing.T, at int, after bool) (calls []string) {
+			t.Helper()
+			tellOfReplacement(t, life.group, func(s *story, _ *policyOf, _ *steps) {
+				k := &killer{s: s, at: at, after: after, killed: make(chan struct{}, 1)}
+				k.API = autoscaling.NewFromConfig(s.aws.Config())
+				s.replaces(k)
+				s.beforePatch.Store(new(clienttesting.ReactionFunc(k.patch)))
+				s.send(s.body("rebalance-recommendation", theID))
+				k.lead(25 * time.Minute)
+				life.want(s)
+				calls = k.seen
+			})
+			return calls
+		}
+		t.Run(name, func(t *testing.T) {
+			calls := play(t, 0, false)
+			if len(calls) < 4 {
+				t.Fatalf("too few calls to be killed at: %v", calls)
+			}
+			for k, call := range calls {
+				for when, after := range map[string]bool{"before": false, "after": true} {
+					t.Run(fmt.Sprintf("%s call %d, %s", when, k+1, call), func(t *testing.T) { play(t, k+1, after) })
+				}
+			}
+		})
+	}
+}
+
+// An intent of an older version, which launched an instance of its own: the group is asked for nothing it cannot do.
+func TestAStepOfAnOlderVersionMarksNoInstanceOfAGroupWithoutAHook(t *testing.T) {
+	for _, step := range []intent.ReplacementStep{"launching", "launched"} {
+		t.Run(string(step), func(t *testing.T) {
+			tellWithoutHook(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
+				now := time.Now().UTC()
+				s.forge(intent.Intent{
+					Version: intent.Version, Queue: s.aws.QueueURL(queueName), HeldBack: true, CordonedAt: now,
+					Entries: []intent.Entry{{
+						Kind: notice.RebalanceRecommendation, IDs: []string{"x"}, Time: now,
+						Terms: intent.Terms{Rule: "replaced", ReplaceFirst: true},
+					}},
+					Replacement: intent.Replacement{Step: step, Group: "workers", Until: now.Add(10 * time.Minute)},
+				})
+				s.lead()
+				s.after(time.Minute)
+				if n := s.calls("SetInstanceHealth"); n != 0 {
+					t.Errorf("%d calls of SetInstanceHealth for an instance of a group without a hook; drained %d times; it is terminated %d times",
+						n, len(s.drain.all()), s.terminations(theID))
+				}
+				s.after(10 * time.Minute)
+			})
+		})
+	}
+}
+
+// A deadline that comes nearer while the group replaces the instance ends the wait in time.
+func TestANearerDeadlineEndsTheWaitForAReplacement(t *testing.T) {
+	t.Run("a change is moved", func(t *testing.T) {
+		tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(48 * time.Hour))
+			s.after(30 * time.Second)
+			if i := s.intent(); i.Replacement.Step != intent.Marked {
+				t.Fatalf("%+v", i)
+			}
+			s.send(s.reboot(8 * time.Minute))
+			s.after(8 * time.Minute)
+			if len(s.drain.all()) == 0 {
+				t.Errorf("the machine reboots, and its node is not drained: %+v", s.intent())
+			}
+			s.after(10 * time.Minute)
+		})
+	})
+	t.Run("a change joins a recommendation", func(t *testing.T) {
+		tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.body("rebalance-recommendation", theID))
+			s.after(30 * time.Second)
+			s.send(s.reboot(8 * time.Minute))
+			s.after(8 * time.Minute)
+			if len(s.drain.all()) == 0 {
+				t.Errorf("the machine reboots, and its node is not drained: %+v", s.intent())
+			}
+		})
 	})
 }
 
-func TestWhatWasLaunchedStaysIfTheInstanceEndsWhenTheDrainIsCalledOff(t *testing.T) {
-	tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
-		s.hooked()
-		s.lead()
-		s.send(s.reboot(48 * time.Hour))
-		s.after(20 * time.Second)
-		s.aws.RemoveRule("lifecycle") // nobody hears of it
-		_, err := s.aws.StartTransition(theID, awssim.Terminating)
-		s.must(err)
-		s.send(s.body("health-maintenance-completed", theID))
-		s.after(time.Minute)
-		if got := s.launched(); len(got) != 1 || s.terminations(got[0]) > 0 {
-			t.Errorf("launched %v, want it to stay", got)
+// Auto Scaling does not answer, and the leader is followed again and again: a replacement is not looked for for ever.
+func TestTheSearchForAReplacementEndsThoughLeadersChange(t *testing.T) {
+	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
+		s.must(s.aws.SetFault(awssim.Fault{Action: "DescribeAutoScalingInstances", Status: 503}))
+		stop := s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		for range 12 {
+			s.after(10 * time.Minute)
+			stop()
+			stop = s.lead()
 		}
-		told.want(t, decision.WhySurplusLeft)
+		if len(s.drain.all()) == 0 {
+			t.Errorf("after two hours it is still looked for: %+v", s.intent())
+		}
 	})
 }

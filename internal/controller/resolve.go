@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -24,6 +25,7 @@ type resolution struct {
 	intent    intent.Intent // of the first; zero if it has none that can be read
 	state     decision.InstanceState
 	launched  time.Time
+	notSpot   bool              // EC2 says so
 	labels    map[string]string // of the first
 }
 
@@ -52,9 +54,9 @@ func (c *Controller) ofNodes(id string, nodes []*corev1.Node) *resolution {
 
 // asked adds what EC2 says of the instance.
 func (f *resolution) asked(inst *instance.Instance, known bool) *resolution {
-	f.launched = lastLaunch(*inst)
+	f.launched, f.notSpot = inst.LastLaunch(), known && inst.NotSpot()
 	switch {
-	case known && alive(*inst):
+	case known && inst.Alive():
 		f.state = decision.Running
 	case inst.State == "stopping" || inst.State == "shutting-down":
 		f.state = decision.Stopping
@@ -63,11 +65,6 @@ func (f *resolution) asked(inst *instance.Instance, known bool) *resolution {
 	}
 	return f
 }
-
-// lastLaunch is when the instance was started last. It is in whole seconds, as events are.
-func lastLaunch(inst instance.Instance) time.Time { return inst.Launched.Truncate(time.Second) }
-
-func alive(inst instance.Instance) bool { return inst.State == "pending" || inst.State == "running" }
 
 // resolve finds out whose an instance is. EC2 is not asked about a new spot warning or
 // recommendation for a known node, unless the tag check is on. A notice about the past, one about a change that is
@@ -79,7 +76,9 @@ func (c *Controller) resolve(
 	if q.answered != nil {
 		return q.answered, nil
 	}
-	inst, known, err := c.lookUpWithin(ctx, q.timeout, id, q.maxAge, len(q.nodes) > 0)
+	asking, cancel := context.WithTimeout(ctx, q.timeout)
+	inst, known, err := c.Lookup.Look(asking, id, q.maxAge, len(q.nodes) > 0)
+	cancel()
 	if err != nil {
 		return c.withoutAnswer(*n, id, q.nodes, err)
 	}
@@ -108,15 +107,18 @@ func (c *Controller) questionOf(n notice.Notice, id string, maxAge time.Duration
 	case n.Runs && !slices.ContainsFunc(nodes, carriesNotice): // each launch tells so
 		return &question{answered: &resolution{}}
 	}
-	q := &question{nodes: nodes, doubtful: doubts(n) && len(nodes) > 0, maxAge: maxAge, timeout: tryTimeout}
+	q := &question{nodes: nodes, doubtful: doubts(n) && len(nodes) > 0, maxAge: maxAge, timeout: lookup.Timeout}
 	switch {
 	case q.doubtful:
-		q.maxAge = min(maxAge, answerFresh)
+		q.maxAge = min(maxAge, lookup.Fresh)
 	case len(nodes) > 0 && c.ManagedTag == "":
 		q.answered = c.ofNodes(id, nodes)
+		if inst, known, _ := c.Lookup.Known(id); known { // how it was bought does not change
+			q.answered.notSpot = inst.NotSpot()
+		}
 	}
 	if q.doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
-		q.timeout = doubtTimeout
+		q.timeout = lookup.DoubtTimeout
 	}
 	return q
 }
@@ -134,8 +136,8 @@ func (c *Controller) resolved(
 	nodes, doubtful := q.nodes, q.doubtful
 	if len(nodes) == 0 && known {
 		nodes = c.nodesNamedLike(*inst)
-		if doubtful = doubts(n) && len(nodes) > 0; doubtful && q.maxAge > answerFresh {
-			return nil, answerFresh
+		if doubtful = doubts(n) && len(nodes) > 0; doubtful && q.maxAge > lookup.Fresh {
+			return nil, lookup.Fresh
 		}
 	}
 	_, tagged := inst.Tags[c.ManagedTag]
@@ -147,7 +149,7 @@ func (c *Controller) resolved(
 		return c.ofNodes(id, nodes).asked(inst, known), 0
 	case len(nodes) > 0:
 		f := c.ofNodes(id, nodes)
-		f.launched = lastLaunch(*inst) // the answer may be old: a later launch is possible
+		f.launched, f.notSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
 		return f, 0
 	}
 	mine := c.Cluster.RecentlyDeleted(id) || known && c.expected(*inst, tagged)
@@ -157,10 +159,10 @@ func (c *Controller) resolved(
 		return &resolution{ownership: decision.Pending}, 0
 	case !mine:
 		return &resolution{ownership: decision.Foreign}, 0
-	case known && alive(*inst):
-		return &resolution{ownership: decision.Pending, launched: lastLaunch(*inst)}, 0
-	case q.maxAge > answerKeptShort: // it may have been started since
-		return nil, answerKeptShort
+	case known && inst.Alive():
+		return &resolution{ownership: decision.Pending, launched: inst.LastLaunch(), notSpot: inst.NotSpot()}, 0
+	case q.maxAge > lookup.Fresh: // it may have been started since
+		return nil, lookup.Fresh
 	}
 	return &resolution{ownership: decision.Departed}, 0
 }
@@ -172,25 +174,31 @@ func carriesNotice(node *corev1.Node) bool {
 
 // withoutAnswer is the resolution of an instance that EC2 has said nothing about.
 func (c *Controller) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (*resolution, error) {
-	refused := errors.Is(err, instance.ErrDenied) && c.ManagedTag == ""
-	switch {
-	case len(nodes) > 0 && (refused || c.ManagedTag == "" && !n.Gone && !n.Ended && !n.Runs):
-		return c.ofNodes(id, nodes), nil // there is nothing but the message to go by
-	case refused && c.Cluster.RecentlyDeleted(id) && n.Kind == notice.ASGLaunch: // it is started again
-		return &resolution{ownership: decision.Pending}, nil
-	case refused && c.Cluster.RecentlyDeleted(id):
-		return &resolution{ownership: decision.Departed}, nil
-	case refused:
-		return &resolution{ownership: decision.Unknown}, nil
-	case len(nodes) > 0 && !n.Gone && !n.Ended && !n.Runs:
-		// A tag hardly ever changes: an old answer is good enough.
-		if inst, known, asked := c.Instances.Known(id); known && time.Since(asked) < tagKept {
-			if !c.LacksTag(inst.Tags) {
-				return c.ofNodes(id, nodes), nil
-			}
-		}
+	if announces := !n.Gone && !n.Ended && !n.Runs; announces && len(nodes) > 0 && c.mayBelieve(id) {
+		return c.ofNodes(id, nodes), nil
 	}
-	return nil, err
+	if !errors.Is(err, instance.ErrDenied) || c.ManagedTag != "" {
+		return nil, err
+	}
+	switch {
+	case len(nodes) > 0: // there is nothing but the message to go by
+		return c.ofNodes(id, nodes), nil
+	case !c.Cluster.RecentlyDeleted(id):
+		return &resolution{ownership: decision.Unknown}, nil
+	case n.Kind == notice.ASGLaunch: // it is started again
+		return &resolution{ownership: decision.Pending}, nil
+	}
+	return &resolution{ownership: decision.Departed}, nil
+}
+
+// mayBelieve reports whether a notice about an instance with a Node needs no answer of EC2. The managed tag hardly ever
+// changes: an old answer about it is good enough.
+func (c *Controller) mayBelieve(id string) bool {
+	if c.ManagedTag == "" {
+		return true
+	}
+	inst, known, asked := c.Lookup.Known(id)
+	return known && time.Since(asked) < tagKept && !c.LacksTag(inst.Tags)
 }
 
 // expected reports whether an instance without a Node belongs to this cluster.

@@ -29,7 +29,7 @@ func tellOfFleet(t *testing.T, most string, run func(f *fleet)) {
 			f.ids[k] = fmt.Sprintf("i-%017x", k+1)
 			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode(fmt.Sprintf("n%d", k), f.ids[k]), metav1.CreateOptions{})
 			s.must(err)
-			s.must(s.aws.PutInstance(awssim.Instance{ID: f.ids[k], Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: f.ids[k], Tags: map[string]string{"managed": ""}}))
 		}
 		run(f)
 	})
@@ -53,7 +53,7 @@ func waits(n *corev1.Node) bool { return n.Labels[cluster.StateLabel] == cluster
 // want checks how many nodes are cordoned, and how many are held back.
 func (f *fleet) want(out, heldBack int) {
 	f.Helper()
-	held, why := f.c.HeldBack()
+	held, why := f.c.Registry.HeldBack()
 	if c, w := f.nodes(cordoned), f.nodes(waits); len(c) != out || len(w) != heldBack || held != heldBack {
 		f.Fatalf("cordoned %v, waiting %v, held back %d (%s); want %d cordoned, %d held back", c, w, held, why, out, heldBack)
 	}
@@ -85,7 +85,7 @@ func TestDrainsThatCanWaitLeaveEnoughNodesInUse(t *testing.T) {
 		}
 		f.after(5 * time.Second)
 		f.want(3, 7)
-		if _, why := f.c.HeldBack(); why != "drains held back: 7, because 3 of 10 nodes are not ready, cordoned or about to be; max-unready-nodes is 30%" {
+		if _, why := f.c.Registry.HeldBack(); why != "drains held back: 7, because 3 of 10 nodes are not ready, cordoned or about to be; max-unready-nodes is 30%" {
 			t.Errorf("why: %s", why)
 		}
 		f.after(2 * time.Minute) // drained, and still out of use
@@ -264,7 +264,7 @@ func TestAnInstanceThatGoesWhileItsDrainIsHeldBackEndsIt(t *testing.T) {
 				ends(f)
 				f.after(3 * time.Second)
 				f.wantHook(awssim.Completed)
-				if held, _ := f.c.HeldBack(); held != 0 || f.left() != 0 {
+				if held, _ := f.c.Registry.HeldBack(); held != 0 || f.left() != 0 {
 					t.Errorf("%d held back, %d messages left", held, f.left())
 				}
 			})
@@ -290,19 +290,6 @@ func TestNearDeadlinesComeForwardFirst(t *testing.T) {
 			t.Errorf("cordoned %v, want node 2", out)
 		}
 	})
-}
-
-func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
-	for _, tt := range []struct {
-		max         string
-		nodes, want int
-	}{
-		{"3", 100, 3}, {"3", 2, 3}, {"10%", 100, 10}, {"10%", 99, 9}, {"10%", 5, 1}, {"10%", 0, 1}, {"100%", 7, 7},
-	} {
-		if got := mostUnready(intstr.Parse(tt.max), tt.nodes); got != tt.want {
-			t.Errorf("%s of %d nodes: %d, want %d", tt.max, tt.nodes, got, tt.want)
-		}
-	}
 }
 
 // A node that was drained is to be drained again, and that is held back.

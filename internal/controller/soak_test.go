@@ -3,7 +3,6 @@ package controller
 import (
 	"flag"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -11,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -19,10 +21,13 @@ var soak = flag.Int("soak", 3000, "how many notices TestNothingGrowsWithTheNotic
 
 // make soak handles 100,000.
 func TestNothingGrowsWithTheNoticesSeen(t *testing.T) {
+	if race.Enabled() {
+		t.Skip("measures memory, of which the race detector takes a multiple")
+	}
 	tell(t, func(s *story) {
 		s.drain.takes = 0
 		metrics := telemetry.New()
-		s.edit = func(c *Config) { c.Observer, c.Log = metrics, slog.New(slog.DiscardHandler) }
+		s.edit = func(c *Config) { c.Observer, c.Log = metrics, logr.Discard() }
 		s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName, Attributes: map[string]string{"MessageRetentionPeriod": "300"}}))
 		s.lead()
 		// The first part fills what is bounded: caches, rings, pools.

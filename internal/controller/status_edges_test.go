@@ -44,7 +44,7 @@ func (s *story) addUnready() {
 // status returns what is said of the Nodes of the story's name.
 func (s *story) status() (found []overview.Node) {
 	s.Helper()
-	for _, n := range s.c.Status(s.Context()) {
+	for _, n := range s.c.Registry.Status(s.Context()) {
 		if n.Name == theNode {
 			found = append(found, n)
 		}
@@ -67,7 +67,7 @@ func TestANodeThatNeedsNoWorkerAnyMoreDoesNotSayThatItWaitsForOne(t *testing.T) 
 		const other = "i-0fedcba9876543210"
 		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-b", other), metav1.CreateOptions{})
 		s.must(err)
-		s.must(s.aws.PutInstance(awssim.Instance{ID: other, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: other, Tags: map[string]string{"managed": ""}}))
 		s.lead()
 		s.send(s.body("rebalance-recommendation", other))
 		s.after(5 * time.Second)

@@ -39,7 +39,7 @@ func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
 		s.edit = func(c *Config) { c.CompletionDelay = time.Minute }
 		episodes := s.ended()
 		s.lead()
-		if got := s.c.Status(s.Context()); len(got) > 0 {
+		if got := s.c.Registry.Status(s.Context()); len(got) > 0 {
 			t.Errorf("at rest: %+v", got)
 		}
 		began := time.Now()
@@ -53,7 +53,7 @@ func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
 		want := func(when string, want overview.Node) {
 			s.Helper()
 			ignore := cmpopts.IgnoreFields(overview.Wait{}, "Why", "Until")
-			if diff := cmp.Diff([]overview.Node{want}, s.c.Status(s.Context()), about, ignore); diff != "" {
+			if diff := cmp.Diff([]overview.Node{want}, s.c.Registry.Status(s.Context()), about, ignore); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", when, diff)
 			}
 		}
@@ -64,7 +64,7 @@ func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
 		want("while the hook waits for its delay", node)
 		s.after(time.Minute)
 		s.wantHook(awssim.Completed)
-		if got := s.c.Status(s.Context()); len(got) > 0 {
+		if got := s.c.Registry.Status(s.Context()); len(got) > 0 {
 			t.Errorf("at the end: %+v", got)
 		}
 		all := episodes()

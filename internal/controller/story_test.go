@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,9 +33,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
@@ -74,6 +75,7 @@ type story struct {
 const (
 	queueName = "nth"
 	theNode   = "node-a"
+	theLease  = "ns/lease"
 	theID     = "i-0123456789abcdef0"
 )
 
@@ -86,7 +88,7 @@ func tell(t *testing.T, run func(s *story)) {
 		s.kube = fake.NewClientset(aNode(theNode, theID))
 		s.kube.PrependReactor("patch", "nodes", s.patchNode)
 		s.must(s.aws.CreateQueue(awssim.Queue{Name: queueName}))
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
 		run(s)
 	})
 }
@@ -160,15 +162,14 @@ func (s *story) lead() (stop func()) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	s.killLeader.Store(&cancel)
 	metrics := telemetry.New()
-	cfg := Config{
-		Cluster:   nodes,
-		Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())),
-		Hooks:     &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
-		Drainer:   s.drain,
-		Observer:  metrics,
-		Log:       slog.New(slog.NewTextHandler(s.Output(), nil)),
-		Policy:    decision.Policy{NodeGracePeriod: 2 * time.Minute, Accounts: []string{"123456789012"}, Region: "us-east-1", ManagedTag: "managed"},
-	}
+	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())), Lease: theLease, Config: nodedrain.Config{
+		Cluster:  nodes,
+		Hooks:    &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
+		Drainer:  s.drain,
+		Observer: metrics,
+		Log:      logtest.To(s.Output()),
+		Policy:   decision.Policy{NodeGracePeriod: 2 * time.Minute, Accounts: []string{"123456789012"}, Region: "us-east-1", ManagedTag: "managed"},
+	}}
 	if s.interval > 0 {
 		cfg.HeartbeatUntil = 48 * time.Hour
 	}
@@ -181,7 +182,7 @@ func (s *story) lead() (stop func()) {
 	s.must(nodes.WaitForSync(ctx))
 	all.Go(func() { _ = c.Run(ctx) }) // the cause of ctx
 	select {
-	case <-c.Resumed():
+	case <-c.Registry.Resumed():
 	case <-ctx.Done():
 	}
 	all.Go(func() { s.must(server.Serve(ctx)) })
@@ -293,17 +294,17 @@ type slowDrainer struct {
 	drains []drained
 	now    int // under way
 	most   int
-	result *drain.Result // of a drain that ends in its time; nil: one pod is evicted
+	result *evacuation.Result // of a drain that ends in its time; nil: one pod is evicted
 	// remaining are on the node after its drain.
 	remaining []string
 }
 
 type drained struct {
 	node  string
-	terms drain.Terms // the last ones
+	terms evacuation.Terms // the last ones
 }
 
-func (d *slowDrainer) Drain(ctx context.Context, o *drain.Request) (*drain.Result, error) {
+func (d *slowDrainer) Drain(ctx context.Context, o *evacuation.Request) (*evacuation.Result, error) {
 	d.mu.Lock()
 	at := len(d.drains)
 	d.drains = append(d.drains, drained{o.Node, o.Terms})
@@ -337,19 +338,19 @@ func (d *slowDrainer) Drain(ctx context.Context, o *drain.Request) (*drain.Resul
 		}
 		select {
 		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), drain.ErrMachineGone) {
-				return &drain.Result{Lost: []string{"ns/pod"}}, nil
+			if errors.Is(context.Cause(ctx), evacuation.ErrMachineGone) {
+				return &evacuation.Result{Lost: []string{"ns/pod"}}, nil
 			}
-			return &drain.Result{}, context.Cause(ctx)
+			return &evacuation.Result{}, context.Cause(ctx)
 		case <-end:
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if d.result != nil {
 				return d.result, nil
 			}
-			return &drain.Result{Evicted: 1}, nil
+			return &evacuation.Result{Evicted: 1}, nil
 		case <-missed:
-			return &drain.Result{Missed: []string{"ns/pod"}, Record: drain.Record{PodsGone: time.Now()}}, nil
+			return &evacuation.Result{Missed: []string{"ns/pod"}, Record: evacuation.Record{PodsGone: time.Now()}}, nil
 		case t := <-o.Changed:
 			d.mu.Lock()
 			d.drains[at].terms = t
@@ -703,7 +704,7 @@ func TestANodeThatGoesWhileItIsCordonedHoldsNobodyUp(t *testing.T) {
 func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
 	tell(t, func(s *story) {
 		const id = "i-0fedcba9876543210"
-		s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
 		s.lead()
 		s.send(s.body("spot-interruption", id))
 		s.after(20 * time.Second)
@@ -752,7 +753,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 			node := aNode(fmt.Sprintf("n%d", k), id)
 			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 			s.must(err)
-			s.must(s.aws.PutInstance(awssim.Instance{ID: id, Tags: map[string]string{"managed": ""}}))
+			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
 		}
 		s.lead()
 		for _, id := range ids {

@@ -13,6 +13,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -25,16 +27,16 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 	defer pprof.SetGoroutineLabels(ctx)
 	ctx = pprof.WithLabels(ctx, pprof.Labels("event", n.ID))
 	pprof.SetGoroutineLabels(ctx)
-	log := c.Log.With("kind", n.Kind, "event", n.ID)
+	log := c.Log.WithValues("kind", n.Kind, "event", n.ID)
 	acts = sync.OnceFunc(acts)
-	err := c.recoverPanic(func() error {
+	err := logging.Recover(c.Log, func() error {
 		return c.handle(ctx, log, &n, func(a decision.Action) {
 			if !c.DryRun && a != decision.Leave && a != decision.Drop {
 				acts()
 			}
 		})
 	})
-	if isLeave(err) || errors.Is(err, ErrGiveWay) { // the next leader goes on with what the node carries
+	if isLeave(err) || errors.Is(err, nodedrain.ErrGiveWay) { // the next leader goes on with what the node carries
 		return nil
 	}
 	return err
@@ -43,13 +45,13 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 // Changes are the scheduled changes that the Nodes of the instance carry, by [notice.Notice.Change].
 func (c *Controller) Changes(id string) []string {
 	nodes := c.Cluster.ByInstance(id)
-	if inst, known, _ := c.Instances.Known(id); len(nodes) == 0 && known {
+	if inst, known, _ := c.Lookup.Known(id); len(nodes) == 0 && known {
 		nodes = c.nodesNamedLike(inst)
 	}
 	var changes []string
 	for _, node := range nodes {
 		i, _, err := cluster.ReadIntent(node)
-		if err != nil || !c.Cluster.Serves(i) {
+		if err != nil {
 			continue
 		}
 		for _, e := range i.Entries {
@@ -65,12 +67,13 @@ func (c *Controller) Changes(id string) []string {
 func (c *Controller) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) > 0 }
 
 // Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it,
-// by an event that is no older than since.
+// by an event that is no older than since. What the metadata tells does not count: it knows of no hooks.
 func (c *Controller) Terminates(id string, since time.Time) bool {
 	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
 		i, _, err := cluster.ReadIntent(node)
 		return err == nil && slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
-			return e.Kind == notice.ASGTerminate && !e.Before(since)
+			ofEvent := len(e.IDs) == 0 || slices.ContainsFunc(e.IDs, func(id string) bool { return !notice.OfMetadata(id) })
+			return e.Kind == notice.ASGTerminate && ofEvent && !e.Before(since)
 		})
 	})
 }
@@ -90,7 +93,7 @@ func (c *Controller) Told(h intent.Hook) bool {
 func (c *Controller) Retained(id, group string) {
 	for _, node := range c.Cluster.ByInstance(id) {
 		ref := cluster.RefOf(node)
-		c.Log.Warn("an instance is retained by its group: its termination was abandoned, and a person has to end it",
+		logging.Warn(c.Log, "an instance is retained by its group: its termination was abandoned, and a person has to end it",
 			"node", ref.Name, "instance", id, "group", group,
 			"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
 				"--no-should-decrement-desired-capacity --instance-id "+id)

@@ -81,7 +81,7 @@ func TestADryRunOnlySaysWhatTheSweepFinds(t *testing.T) {
 func TestASweepLeavesInstancesWithoutTheTagAlone(t *testing.T) {
 	tell(t, func(s *story) {
 		s.sweeps = true
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
 		s.lead()
 		s.quietly(awssim.Terminating, "drain", 10*time.Minute)
 		s.after(5 * time.Minute)

@@ -39,7 +39,7 @@ const (
 // again after it, unless it is about a Capacity Block, which ends for that instance too. It is
 // dropped if it says that the instance stops, and EC2 says that the instance runs, or if it tells of
 // a hook from which the machine returns, and nobody waits for that any more. Nothing is
-// drained that EC2 says is gone.
+// drained that EC2 says is gone, nor for a notice about spot instances where EC2 says that this is none.
 //
 // That an instance runs is no reason to do anything to its node. It says that notices of before are
 // about an earlier life: they are forgotten, and what was done for them is reverted.
@@ -66,41 +66,63 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		return Decision{Action: Drop, Why: WhyGone}
 	case Pending, Ours:
 	}
+	if why := void(n, f, p); why != "" {
+		return Decision{Action: Drop, Why: why}
+	}
 	d := terms(n, f.Limits, f.Now, p)
 	switch {
-	case f.CalledOff:
-		d = Decision{Action: Drop, Why: WhyChangeEnded}
-	case n.Kind == notice.ASGLaunch && !p.Owns(n.Hook):
-		d = Decision{Action: Drop, Why: WhyOthersHook}
 	case n.Kind == notice.ASGLaunch:
 		d.Action = Launch
-	case f.HookEnded:
-		d = Decision{Action: Drop, Why: WhyHookEnded}
-	case !n.Ended && f.EarlierLife(n):
-		d = Decision{Action: Drop, Why: WhyEarlierLife}
-	case n.Kind == notice.StateChange && f.State == Running && (n.Gone || Late(n, f.Now)):
-		d = Decision{Action: Drop, Why: WhyStillRuns}
 	case Late(n, f.Now) && f.State == Gone && n.Kind.Urgent():
 		d = Decision{Action: Finish, Why: WhyNothingRuns}
-	case n.Kind == notice.InstanceImpaired && n.Ended && (f.State == Stopping || f.State == Gone):
-		d = Decision{Action: Drop, Why: WhyNothingRuns} // EC2 checks only what runs
-	case n.Ended && f.Ownership == Pending: // its Node has to learn that the change is over
-		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, n.HappenedAt(f.Now).Add(Young)
 	case n.Ended || n.Gone:
-		d.Action = Drop
-		if f.Ownership == Ours && n.Ended {
-			d.Action = Undo
-		} else if f.Ownership == Ours {
-			d.Action = Finish
-		}
-	case f.Ownership == Ours && f.Drained && p.Owns(n.Hook):
-		d.Action, d.Why = Complete, WhyConsequence
-	case f.Ownership == Ours && f.Drained:
-		d = Decision{Action: Drop, Why: WhyConsequence}
+		d = atEnd(d, n, f)
 	case f.Ownership == Pending:
 		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, expectUntil(n, d.Deadline, f.Now, p)
+	case f.Drained && p.Owns(n.Hook):
+		d.Action, d.Why = Complete, WhyConsequence
+	case f.Drained:
+		d = Decision{Action: Drop, Why: WhyConsequence}
 	default:
 		d = byRule(d, n, f, p)
+	}
+	return d
+}
+
+// void says why a notice for an instance of this cluster asks for nothing; empty: it does ask.
+func void(n notice.Notice, f Facts, p Policy) Why {
+	switch launch := n.Kind == notice.ASGLaunch; {
+	case f.CalledOff:
+		return WhyChangeEnded
+	case f.NotSpot && n.Kind.OfSpot():
+		return WhyNotSpot
+	case launch && !p.Owns(n.Hook):
+		return WhyOthersHook
+	case launch: // of whatever life
+		return ""
+	case f.HookEnded:
+		return WhyHookEnded
+	case !n.Ended && f.EarlierLife(n):
+		return WhyEarlierLife
+	case n.Kind == notice.StateChange && f.State == Running && (n.Gone || Late(n, f.Now)):
+		return WhyStillRuns
+	}
+	return ""
+}
+
+// atEnd is the decision about a notice that a change or an impairment is over, or that the machine has gone.
+func atEnd(d Decision, n notice.Notice, f Facts) Decision {
+	switch pending := f.Ownership == Pending; {
+	case n.Kind == notice.InstanceImpaired && n.Ended && (f.State == Stopping || f.State == Gone):
+		return Decision{Action: Drop, Why: WhyNothingRuns} // EC2 checks only what runs
+	case n.Ended && pending: // its Node has to learn that the change is over
+		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, n.HappenedAt(f.Now).Add(Young)
+	case pending:
+		d.Action = Drop
+	case n.Ended:
+		d.Action = Undo
+	default:
+		d.Action = Finish
 	}
 	return d
 }
@@ -128,7 +150,7 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 	if !d.ByFile() {
 		return d
 	}
-	d.Terms = rule.termsFor(n.Kind, n.Deadline, latestBegin(n.Kind, d.Deadline, f.Now, p), f.Now)
+	d.Terms = p.terms(&rule, n.Kind, d.Deadline, f.Now)
 	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) || d.Terms.ReplaceFirst {
 		d.HoldUntil = f.Now.Add(p.NodeGracePeriod) // the node carries the rest
 	}
@@ -275,9 +297,22 @@ func inTime(open time.Duration) time.Duration {
 }
 
 // CanWait reports whether the drain of a node can be put off: it is not urgent, and more
-// time is left than the grace period of a node.
+// time is left than the grace period of a node. A deadline that is only a guess does not count for half of that
+// time, in which it may become known. Nobody knows how much time a termination has that only hooks of others hold.
 func CanWait(i intent.Intent, now time.Time, p Policy) bool {
-	d := i.Deadline()
+	guessed := len(i.Hooks) > 0 && !slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool {
+		return !h.Assumed || now.Sub(h.Started) >= p.NodeGracePeriod/2
+	})
+	var d time.Time
+	for _, e := range i.Entries {
+		termination := e.Kind == notice.ASGTerminate
+		if termination && e.Deadline.IsZero() && len(i.Hooks) == 0 {
+			return false
+		}
+		if !termination || !guessed {
+			d = intent.Earlier(d, e.Deadline)
+		}
+	}
 	return !i.Urgent() && (d.IsZero() || now.Before(d.Add(-p.NodeGracePeriod)))
 }
 

@@ -302,6 +302,19 @@ func TestANoticeIsAboutALifeOfItsInstanceUnlessItIsAboutItsCapacityBlock(t *test
 	}
 }
 
+// Whoever can send a message could drain any node by a notice that only spot instances get.
+func TestANoticeAboutSpotInstancesIsVoidForOthers(t *testing.T) {
+	for _, kind := range notice.Kinds {
+		n := notice.Notice{Kind: kind, Time: at(-1), Deadline: at(100)}
+		for _, ownership := range []Ownership{Ours, Pending} {
+			got := Decide(n, Facts{Ownership: ownership, State: Running, NotSpot: true, Now: now}, policy)
+			if void := kind == notice.SpotInterruption || kind == notice.RebalanceRecommendation; void != (got.Why == WhyNotSpot) || void && got.Action != Drop {
+				t.Errorf("%s: %+v", kind, got)
+			}
+		}
+	}
+}
+
 // EC2 checks only instances that run: one that has stopped is not impaired, and not well either.
 func TestAnImpairmentIsOverOnlyIfTheInstanceRuns(t *testing.T) {
 	for state, want := range map[InstanceState]Decision{

@@ -64,6 +64,8 @@ type Facts struct {
 	State     InstanceState
 	// Launched is when the instance was started last; zero: not known.
 	Launched time.Time
+	// NotSpot: EC2 says that it is no spot instance. False where it is not known.
+	NotSpot bool
 	// Limits are those of the notice's hook; zero where it has none, or they could not be read.
 	Limits notice.HookLimits
 	// CalledOff: the scheduled change that the notice announces is over, as a later notice
@@ -159,6 +161,7 @@ const (
 	WhyNoNodeYet        Why = "node-not-registered-yet"
 	WhyGone             Why = "instance-gone"
 	WhyNothingRuns      Why = "instance-stopped"
+	WhyNotSpot          Why = "instance-not-spot"
 	WhyEarlierLife      Why = "before-the-last-launch"
 	WhyStillRuns        Why = "instance-runs"
 	WhySpotInterruption Why = "spot-interruption"
@@ -193,14 +196,10 @@ const (
 	WhyRuleTime         Why = "time-of-rule"
 	WhyRuleLimit        Why = "limit-of-rule"
 	WhyReplacement      Why = "replacement-awaited"
-	WhyReplaced         Why = "replacement-ready"
 	WhyReplacementLate  Why = "replacement-late"
 	WhyNoReplacement    Why = "replacement-impossible"
-	WhyNoCapacity       Why = "replacement-no-capacity"
 	WhyReplacementRight Why = "replacement-denied"
 	WhyReplacementFails Why = "replacement-refused"
-	WhySurplusReturned  Why = "replacement-returned"
-	WhySurplusLeft      Why = "replacement-left"
 
 	WhyDelegated        Why = "drained-by-karpenter"
 	WhyKarpenterOff     Why = "drain-by-karpenter-is-off"

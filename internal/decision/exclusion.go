@@ -28,7 +28,6 @@ const (
 //	scheduled change that ends the machine          | excluded if the node is drained: until then its
 //	                                                | pods go on to serve, for days maybe
 //	other scheduled change, rebalance, impaired     | not excluded: the machine comes back, or may stay
-//	any, and another instance was launched for it   | excluded if the node is drained: we terminate it then
 func (p Policy) Excludes(i intent.Intent) bool {
 	switch p.Exclusion {
 	case ExcludeAll:
@@ -36,9 +35,6 @@ func (p Policy) Excludes(i intent.Intent) bool {
 	case ExcludeNone:
 		return false
 	case ExcludeEnding:
-	}
-	if i.Replacement.EndsOwn() && !CordonsOnly(i, p) {
-		return true
 	}
 	return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
 		switch e.Kind {

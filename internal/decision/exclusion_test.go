@@ -65,26 +65,6 @@ func TestExcludes(t *testing.T) {
 	}
 }
 
-func TestExcludesWhatIsReplacedAndTerminated(t *testing.T) {
-	with := func(step intent.ReplacementStep) intent.Intent {
-		return intent.Intent{
-			Entries:     []intent.Entry{{Kind: notice.RebalanceRecommendation}},
-			Replacement: intent.Replacement{Step: step},
-		}
-	}
-	for step, want := range map[intent.ReplacementStep]bool{
-		intent.NotReplacing: false, intent.Marking: false, intent.Marked: false, intent.Launching: true,
-		intent.Launched: true, intent.Ending: true, intent.Returning: false, intent.Over: false,
-	} {
-		if got := (Policy{}).Excludes(with(step)); got != want {
-			t.Errorf("%q: %v", step, got)
-		}
-	}
-	if i := with(intent.Launched); (Policy{CordonOnly: true}).Excludes(i) || (Policy{Exclusion: ExcludeNone}).Excludes(i) {
-		t.Error("what is only cordoned is not terminated, and the option has the last word")
-	}
-}
-
 // Each kind of notice is in the table above, also one that is added later.
 func TestExcludesKnowsEachKind(t *testing.T) {
 	want := map[notice.Kind]bool{

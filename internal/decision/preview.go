@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -28,6 +29,8 @@ type Preview struct {
 type Subject struct {
 	// Tags are those of its instance; nil: not known, and then they are taken to be right.
 	Tags map[string]string
+	// NotSpot: EC2 says that its instance is no spot instance. False where the controller would not ask.
+	NotSpot bool
 	// Limits are those of the notice's hook; zero where it has none, or they are not known.
 	Limits notice.HookLimits
 	// Carried is the node's intent, or the zero one.
@@ -40,7 +43,7 @@ type Subject struct {
 
 // Preview decides about a notice for a node of this cluster as the controller would.
 func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
-	f := Facts{Ownership: Ours, Limits: of.Limits, Labels: of.Labels, Now: now}
+	f := Facts{Ownership: Ours, NotSpot: of.NotSpot, Limits: of.Limits, Labels: of.Labels, Now: now}
 	switch {
 	case p.Elsewhere(n):
 		f.Ownership = Elsewhere
@@ -48,7 +51,7 @@ func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
 		f.Ownership = Unmanaged
 	}
 	d := Decide(n, f, p)
-	if f.Ownership != Ours || d.Why == WhyIgnoredByRule || d.Why == WhyNotifiedByRule {
+	if f.Ownership != Ours || d.Why == WhyNotSpot || d.Why == WhyIgnoredByRule || d.Why == WhyNotifiedByRule {
 		return Preview{Why: d.Why, Ignored: true, Rule: d.Rule}
 	}
 	return Preview{
@@ -63,8 +66,10 @@ func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
 // Entry is the notice as a node carries it, with what was decided about it.
 func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline, Terms: d.Terms}
+	// The leader that has found a change by a poll finds out when it is over. The metadata may forget to say so.
 	e.Returns = n.Kind == notice.ASGTerminate && n.Hook.Returns() ||
-		n.Kind == notice.ScheduledChange && n.Effect == notice.RebootsMachine && !notice.IsPolled(n.Change)
+		n.Kind == notice.ScheduledChange && n.Effect == notice.RebootsMachine &&
+			(!notice.IsPolled(n.Change) || notice.OfMetadata(n.ID))
 	if n.Kind == notice.ScheduledChange || n.Kind == notice.InstanceImpaired {
 		e.Code = n.Detail
 	}
@@ -72,4 +77,12 @@ func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 		e.IDs = []string{n.ID}
 	}
 	return e
+}
+
+// Knows reports whether an intent tells of a notice already: a drain for it is recorded or was; what it ends is ended.
+func Knows(i intent.Intent, n notice.Notice, now time.Time) bool {
+	if n.Ended {
+		return !slices.ContainsFunc(i.Entries, func(e intent.Entry) bool { return e.Kind == n.Kind && e.Change == n.Change })
+	}
+	return i.HasHeardOf(Decision{Deadline: n.Deadline}.Entry(n, now), now)
 }

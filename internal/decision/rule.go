@@ -41,7 +41,7 @@ type NodeRule struct {
 	// Limit holds a drain that can wait back; zero: it does not.
 	Limit Limit
 	// ReplaceFirst: another instance is to stand ready before the drain begins. Limit.Wait bounds how long
-	// it is awaited; see PatienceForReplacement.
+	// it is awaited; see DefaultPatience.
 	ReplaceFirst bool
 	// By is who gets the pods off a node of Karpenter's; empty: the option says.
 	By intent.By
@@ -181,7 +181,7 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 		if rule.Do < Cordoning || IsOption(rule.Name) {
 			i.Entries[k].Terms = intent.Terms{}
 		} else {
-			i.Entries[k].Terms = rule.termsFor(e.Kind, e.Deadline, latestBegin(e.Kind, e.Deadline, now, p), now)
+			i.Entries[k].Terms = p.terms(&rule, e.Kind, e.Deadline, now)
 		}
 	}
 	return i
@@ -216,9 +216,14 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 	return MatchesRule
 }
 
-// termsFor is Terms for a notice of a kind.
-func (r *NodeRule) termsFor(kind notice.Kind, start, latest, now time.Time) intent.Terms {
-	t := r.Terms(start, latest, now)
+// terms are what a rule says of a notice with that deadline. Only what AWS announces has a start: the end of a hook's
+// timeout is none.
+func (p Policy) terms(r *NodeRule, kind notice.Kind, deadline, now time.Time) intent.Terms {
+	start := time.Time{}
+	if kind == notice.ScheduledChange || kind.Urgent() {
+		start = deadline
+	}
+	t := r.Terms(start, latestBegin(kind, deadline, now, p), now)
 	t.ReplaceFirst = r.ReplaceFirst && Replaceable(kind)
 	return t
 }

@@ -40,9 +40,9 @@ func TestThePolicyFile(t *testing.T) {
 }
 
 func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
-	able := replacement.Group{Name: "workers", Desired: 1, Max: 3, LaunchTemplate: true}
-	full, rebalancing := able, able
-	full.Max, rebalancing.Rebalances = 1, true
+	able := replacement.Group{Name: "workers", LaunchesFirst: true}
+	plain, rebalancing := able, able
+	plain.LaunchesFirst, rebalancing.Rebalances = false, true
 	hooks := []Hook{{Name: "drain", Terminating: true}}
 	first := func(kinds ...notice.Kind) []decision.NodeRule {
 		return []decision.NodeRule{{Name: "replaced", Kinds: kinds, Do: decision.Draining, ReplaceFirst: true}}
@@ -54,8 +54,8 @@ func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
 		says  string
 	}{
 		"all are":                           {first(), able, OK, "1 rule"},
-		"the largest size":                  {first(notice.ScheduledChange), full, Warning, "its desired capacity 1 is its maximum"},
-		"no rule asks for it":               {[]decision.NodeRule{{Name: "drained", Do: decision.Draining}}, full, OK, "1 rule"},
+		"no maintenance policy":             {first(notice.ScheduledChange), plain, Warning, "it does not launch before it terminates"},
+		"no rule asks for it":               {[]decision.NodeRule{{Name: "drained", Do: decision.Draining}}, plain, OK, "1 rule"},
 		"Capacity Rebalancing":              {first(notice.RebalanceRecommendation), rebalancing, Warning, "has CapacityRebalance=true and does it by itself: drop the rebalance rule"},
 		"Capacity Rebalancing, for changes": {first(notice.ScheduledChange), rebalancing, OK, "1 rule"},
 		"a group that may not be described": {first(), replacement.Group{}, OK, "1 rule"},

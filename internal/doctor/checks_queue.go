@@ -316,9 +316,11 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 		return unknown("whom the queue's policy lets in", err)
 	}
 	const stranger = "000000000000"
+	anyRole := func(account string) iampolicy.Request {
+		return roleSender("arn:"+f.partition()+":iam::"+account+":role/any").request("sqs:SendMessage", q.ARN)
+	}
 	foreign := ruleSender("a rule", anyRule(f, stranger)).request("sqs:SendMessage", q.ARN)
-	anybody := foreign
-	anybody.Service = "anybody"
+	anybody := anyRole(stranger)
 	switch {
 	case p.Evaluate(anybody) == iampolicy.Allowed:
 		return fail("name the principal events.amazonaws.com",
@@ -327,9 +329,12 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 		return warn("add the condition that aws:SourceArn is one of your rules",
 			"the queue's policy lets rules of any account in: whoever has one can get a node drained")
 	}
-	if roles := deliveryRoles(f); len(roles) > 0 {
-		return ok("the queue's policy lets no rule of another account in; whoever has one of these can send: %s",
-			describe(roles))
+	within := "; in its own account an IAM policy with sqs:SendMessage is enough, unless a Deny is added"
+	if p.Evaluate(anyRole(f.Options.Account)) == iampolicy.Denied {
+		within = ", and no identity of its own account that it does not name"
 	}
-	return ok("the queue's policy lets no rule of another account in")
+	if roles := deliveryRoles(f); len(roles) > 0 {
+		within += "; whoever has one of these can send: " + describe(roles)
+	}
+	return ok("the queue's policy lets no rule of another account in%s", within)
 })

@@ -303,6 +303,14 @@ var ailments = []struct {
 	{"a policy for everybody", func(f *Facts) {
 		f.Queue.Value.Policy = strings.Replace(policyFor(eventBridge, ""), `{"Service": "events.amazonaws.com"}`, `"*"`, 1)
 	}, map[string]Status{"queue-policy-open": Failed}, "everybody"},
+	{"a policy for the rules, and IAM's for everybody else", func(*Facts) {}, nil, "in its own account an IAM policy with sqs:SendMessage is enough, unless a Deny is added"},
+	{"a policy that denies it to the account", func(f *Facts) { onlyServices(f, "") }, nil, "and no identity of its own account that it does not name"},
+	{"a policy for everybody that denies it to all but services", func(f *Facts) {
+		f.Queue.Value.Policy = strings.Replace(policyFor(eventBridge, ""), `{"Service": "events.amazonaws.com"}`, `"*"`, 1)
+		onlyServices(f, "")
+	}, map[string]Status{"queue-policy-open": Warning}, "any account"},
+	{"rules with a role that a Deny does not name", func(f *Facts) { withRole(roleARN + "-2")(f); onlyServices(f, "") }, map[string]Status{"queue-policy": Failed}, "does not let role " + roleARN + "-2 in"},
+	{"rules with a role that a Deny names", func(f *Facts) { withRole(roleARN)(f); onlyServices(f, roleARN) }, nil, "that it does not name; whoever has one of these can send: the role " + roleARN},
 
 	{"rules that may not be read", func(f *Facts) { f.Rules = Answer[[]Rule]{Err: errDenied} }, withRules(Unknown), "x:Y"},
 	{"a rule with a typo", func(f *Facts) {
@@ -703,6 +711,12 @@ func byRole(who string) func(*Facts) {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy, f.Key.Value.Policy = rolePolicy(who), value(rolePolicy(who))
 	}
+}
+
+// onlyServices adds the Deny of the templates to the policy of the queue. One identity may be named.
+func onlyServices(f *Facts, named string) {
+	f.Queue.Value.Policy = strings.Replace(f.Queue.Value.Policy, "[{", `[{"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*",
+		"Condition": {"BoolIfExists": {"aws:PrincipalIsAWSService": "false"}, "ArnNotEquals": {"aws:PrincipalArn": ["`+named+`"]}}}, {`, 1)
 }
 
 // withRole has rules deliver with a role.

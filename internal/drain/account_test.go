@@ -1,47 +1,17 @@
 package drain
 
 import (
-	"context"
-	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-)
 
-// Claims are read for words alone. The hook is to be completed 5 s before it times out,
-// whatever the API server does with these requests.
-func TestWordsAboutVolumesDoNotOutlastTheDeadline(t *testing.T) {
-	play(t, func(s *stage) {
-		s.pod("db-0", func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"},
-			}}}
-		})
-		_, err := s.kube.StorageV1().VolumeAttachments().Create(s.Context(), &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: "csi"},
-			Spec:       storagev1.VolumeAttachmentSpec{NodeName: "node", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pvc-1")}},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.kube.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(requestTimeout) // an API server that hangs
-			return true, nil, context.DeadlineExceeded
-		})
-		s.watchVolumes()
-		deadline := s.begin.Add(16 * time.Second)
-		result, err := s.drain(Terms{Deadline: deadline}, nil)
-		if late := time.Since(deadline); late > time.Second {
-			t.Errorf("the drain ends %s after its deadline: %+v, %v", late, result, err)
-		}
-		time.Sleep(requestTimeout) // the request that hangs takes no context here
-	})
-}
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+)
 
 // The drain of a machine whose pods are listed too late for the deadline has not got one off it.
 func TestAListThatComesAtTheDeadlineIsNoDrain(t *testing.T) {
@@ -54,7 +24,7 @@ func TestAListThatComesAtTheDeadlineIsNoDrain(t *testing.T) {
 				time.Sleep(6 * time.Second)
 				return false, nil, nil
 			})
-			result, err := s.drain(Terms{Deadline: s.begin.Add(6 * time.Second)}, nil)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(6 * time.Second)}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +43,7 @@ func TestAListThatComesAtTheDeadlineIsNoDrain(t *testing.T) {
 func TestAPodThatTheWatchBringsBackIsCountedOnce(t *testing.T) {
 	play(t, func(s *stage) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", UID: "uid-a"}, Spec: corev1.PodSpec{NodeName: "node", TerminationGracePeriodSeconds: new(int64(30))}}
-		r := newRun(s.drainer, &Request{Node: "node", Log: slog.New(slog.DiscardHandler), NodeState: s.look, Terms: Terms{CordonedAt: time.Now()}})
+		r := newRun(s.drainer, &evacuation.Request{Node: "node", Log: logr.Discard(), NodeState: s.look, Terms: evacuation.Terms{CordonedAt: time.Now()}})
 		_ = r.store.Replace([]any{pod}, "1")
 		r.refresh(time.Now())
 		_ = r.store.Delete(pod) // as readPod does

@@ -2,20 +2,22 @@ package drain
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 const (
 	// blockedTime is how long something has to keep a pod before Blocked is called. A budget mostly
-	// allows the eviction within seconds, when a replacement is ready; and the finalizer of a Job's
-	// pod is removed as soon as the Job has counted the pod.
+	// allows the eviction within seconds, when a replacement is ready.
 	blockedTime = 10 * time.Second
 	// progressInterval is how often a drain that waits says what for.
 	progressInterval = time.Minute
@@ -26,15 +28,6 @@ const (
 	// maxCauses bounds the causes that are reported of one pod.
 	maxCauses = 4
 )
-
-// Blocked says what has kept a pod, or the last volumes, on a node for blockedTime.
-type Blocked struct {
-	Node string
-	Pod  *corev1.Pod // nil: it is about volumes
-	Why  string
-	// First is true for the first pod of the drain that this cause keeps.
-	First bool
-}
 
 // A block is what keeps a pod on its node.
 type block struct {
@@ -75,7 +68,7 @@ func (p podState) reportAt() time.Time {
 }
 
 // logRefusal logs that an eviction was refused, once for each cause.
-func (r *run) logRefusal(c *call, log *slog.Logger, now time.Time) {
+func (r *run) logRefusal(c *call, log logr.Logger, now time.Time) {
 	cause, name, why := causeOf(c.pod, c.err)
 	if cause == overview.Refused && len(c.state.blocks) > 0 { // that one request fails is not what keeps the pod
 		return
@@ -84,11 +77,11 @@ func (r *run) logRefusal(c *call, log *slog.Logger, now time.Time) {
 		return
 	}
 	r.countRefusal(cause, name, why)
-	logIt := log.Info
-	if refusalOf(c.err) == TwoBudgets {
-		logIt = log.Warn // it does not clear by itself
+	if refusalOf(c.err) == evacuation.TwoBudgets { // it does not clear by itself
+		logging.Warn(log, "an eviction was refused", "why", why)
+		return
 	}
-	logIt("an eviction was refused", "why", why)
+	log.Info("an eviction was refused", "why", why)
 }
 
 // truncate shortens a text to what a log line has room for.
@@ -99,24 +92,9 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text[:maxWhy], "") + "…"
 }
 
-// noteFinalizers notes that a pod has ended and its finalizers keep it. ready says whether the node
-// is ready: if it is not, the pod may be there because no kubelet confirms its end.
-func (p *podState) noteFinalizers(pod *corev1.Pod, ready bool, now time.Time) {
-	if len(pod.Finalizers) == 0 || !p.stopping() {
-		return
-	}
-	// The API server sets the grace to zero when the kubelet has said that nothing runs any more.
-	grace := pod.DeletionGracePeriodSeconds
-	ended := grace != nil && *grace == 0 || finished(pod)
-	if ended || ready && !now.Before(p.stopsAt()) {
-		names := joinFirst(pod.Finalizers, ", ")
-		p.setBlock(overview.Finalizer, names, "it should have ended, and is kept by its finalizers: "+names, now)
-	}
-}
-
 // noteLast notes that a pod keeps its drain from ending, because it leaves last and there is no deadline.
 // A deadline ends that.
-func (p *podState) noteLast(terms Terms, now time.Time) {
+func (p *podState) noteLast(terms evacuation.Terms, now time.Time) {
 	surges := p.surge.begun || p.surge.cancel != nil
 	if p.tier == last && terms.Deadline.IsZero() && !p.asked() && !surges {
 		p.setBlock(overview.Turn, "", p.turnWords()+", and there is no deadline so far", now)
@@ -132,9 +110,6 @@ func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
 	}
 	b := &p.blocks[len(p.blocks)-1]
 	b.reported = true
-	if b.cause == overview.Finalizer {
-		r.request.Log.Warn("a pod is held by its finalizers", "pod", nameOf(pod), "why", b.why)
-	}
 	if b.cause != overview.Refused { // a request has failed, and is tried again
 		r.reportCause(pod, b.cause, b.name, b.why)
 	}
@@ -151,7 +126,7 @@ func (r *run) reportCause(pod *corev1.Pod, cause overview.Cause, name, why strin
 		r.reportedCauses = map[string]bool{}
 	}
 	r.reportedCauses[key] = true
-	r.drainer.Blocked(Blocked{Node: r.request.Node, Pod: pod, Why: why, First: first})
+	r.drainer.Blocked(evacuation.Blocked{Node: r.request.Node, Pod: pod, Why: why, First: first})
 }
 
 // logProgress calls write when the drain has waited for another minute, with the time to the

@@ -1,10 +1,8 @@
 package drain
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,9 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // refusedBy refuses as an API server does for a budget, in its words.
@@ -30,6 +30,15 @@ func deniedBy(name string) *metav1.Status {
 	return &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
 		Message: fmt.Sprintf("admission webhook %q denied the request: not on a Friday", name),
+	}
+}
+
+// terminating refuses as an API server does while it deletes the pod's namespace.
+func terminating(string) *metav1.Status {
+	return &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+		Message: "unable to create new content in namespace ns because it is being terminated",
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Message: "namespace ns is being terminated"}}},
 	}
 }
 
@@ -59,6 +68,10 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 			"two-budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it stays until the deadline",
 		},
 		{
+			"a namespace that is being deleted", &apierrors.StatusError{ErrStatus: *terminating("")},
+			"namespace default", "namespace default is being deleted, and the pod with it",
+		},
+		{
 			"a webhook", &apierrors.StatusError{ErrStatus: *deniedBy("pods.example.com")},
 			"webhook pods.example.com", `admission webhook "pods.example.com" denied the request: not on a Friday`,
 		},
@@ -78,24 +91,20 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 	}
 }
 
-// said are the messages of a log that begin so, with their values.
-func said(log *bytes.Buffer, message string) []string {
-	var lines []string
-	for line := range strings.Lines(log.String()) {
-		if _, after, ok := strings.Cut(line, "msg="+fmt.Sprintf("%q", message)); ok {
-			lines = append(lines, strings.TrimSpace(after))
-		}
-	}
-	return lines
+// drainLogged drains and returns the log.
+func (s *stage) drainLogged(terms evacuation.Terms) *logtest.Log {
+	s.Helper()
+	return s.drainAsked(terms, nil)
 }
 
-// drainLogged drains and returns the log.
-func (s *stage) drainLogged(terms Terms) *bytes.Buffer {
+// drainAsked is drainLogged of a drain that is asked for its progress.
+func (s *stage) drainAsked(terms evacuation.Terms, asked <-chan chan<- evacuation.Progress) *logtest.Log {
 	s.Helper()
-	log := &bytes.Buffer{}
+	log := &logtest.Log{}
 	terms.CordonedAt = s.begin
-	handler := slog.NewTextHandler(log, nil)
-	_, err := s.drainer.Drain(s.Context(), &Request{Node: "node", Terms: terms, NodeState: s.look, Log: slog.New(handler)})
+	_, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+		Node: "node", Terms: terms, NodeState: s.look, Asked: asked, Log: log.Logger(),
+	})
 	if err != nil {
 		s.Error(err)
 	}
@@ -126,15 +135,15 @@ func TestADrainThatWaitsSaysOnceAMinuteWhatFor(t *testing.T) {
 				}
 				return nil
 			}
-			log := s.drainLogged(Terms{Deadline: s.begin.Add(5 * time.Minute)})
+			log := s.drainLogged(evacuation.Terms{Deadline: s.begin.Add(5 * time.Minute)})
 			// The last refusal is up to 10 s before the end, and the pause after it 12 s at most.
 			if took := time.Since(s.begin); took > waits+3*time.Second {
 				t.Errorf("it took %s", took)
 			}
-			if diff := cmp.Diff(want, said(log, "waiting for pods to leave")); diff != "" {
+			if diff := cmp.Diff(want, log.Said("waiting for pods to leave")); diff != "" {
 				t.Errorf("a drain of %s says (-want +got):\n%s", waits, diff)
 			}
-			if diff := cmp.Diff([]string{`pod=ns/db-0 why="PodDisruptionBudget ns/db needs 2 healthy pods and has 2"`}, said(log, "an eviction was refused")); diff != "" {
+			if diff := cmp.Diff([]string{`pod=ns/db-0 why="PodDisruptionBudget ns/db needs 2 healthy pods and has 2"`}, log.Said("an eviction was refused")); diff != "" {
 				t.Errorf("refusals (-want +got):\n%s", diff)
 			}
 		})
@@ -147,8 +156,8 @@ func TestALineAboutAHundredPodsNamesTen(t *testing.T) {
 			s.pod(fmt.Sprintf("p-%02d", k), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(90)) })
 			s.stops[fmt.Sprintf("p-%02d", k)] = 80 * time.Second
 		}
-		log := s.drainLogged(Terms{})
-		lines := said(log, "waiting for pods to leave")
+		log := s.drainLogged(evacuation.Terms{})
+		lines := log.Said("waiting for pods to leave")
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], `pods=100 why="ns/p-00: grace until 00:01:30Z; `) ||
 			!strings.HasSuffix(lines[0], `; ns/p-09: grace until 00:01:30Z; and 90 more" untilDeadline="no deadline"`) {
 			t.Errorf("it says %q", lines)
@@ -159,7 +168,7 @@ func TestALineAboutAHundredPodsNamesTen(t *testing.T) {
 // told notes what Blocked is called for.
 func (s *stage) told() *[]string {
 	var told []string
-	s.drainer.Blocked = func(b Blocked) {
+	s.drainer.Blocked = func(b evacuation.Blocked) {
 		about := "volumes"
 		if b.Pod != nil {
 			about = b.Pod.Name
@@ -187,7 +196,7 @@ func TestWhatKeepsAPodIsToldOnceForEachCauseWhenItHasLasted(t *testing.T) {
 			return refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")
 		}
 		told := s.told()
-		log := s.drainLogged(Terms{})
+		log := s.drainLogged(evacuation.Terms{})
 		const budget = " PodDisruptionBudget ns/db needs 2 healthy pods and has 2"
 		got := slices.Clone(*told)
 		slices.Sort(got)
@@ -200,83 +209,8 @@ func TestWhatKeepsAPodIsToldOnceForEachCauseWhenItHasLasted(t *testing.T) {
 			!strings.HasSuffix(got[2], `node b admission webhook "friday.example.com" denied the request: not on a Friday first=true`) {
 			t.Errorf("told %q", got)
 		}
-		if lines := said(log, "an eviction was refused"); len(lines) != 4 {
+		if lines := log.Said("an eviction was refused"); len(lines) != 4 {
 			t.Errorf("%d lines, want one for each pod and cause: %q", len(lines), lines)
-		}
-	})
-}
-
-func TestAPodThatItsFinalizersKeepIsNamedWithThem(t *testing.T) {
-	keep := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/backup", "example.com/audit"} }
-	play(t, func(s *stage) {
-		s.pod("held", keep)
-		s.pod("stopping", keep, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
-		told := s.told()
-		log := s.drainLogged(Terms{Deadline: s.begin.Add(90 * time.Second)})
-		const why = "it should have ended, and is kept by its finalizers: example.com/backup, example.com/audit"
-		if diff := cmp.Diff([]string{"40s node held " + why + " first=true"}, *told); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{`pod=ns/held why="` + why + `"`}, said(log, "a pod is held by its finalizers")); diff != "" {
-			t.Errorf("warnings (-want +got):\n%s", diff)
-		}
-		lines := said(log, "waiting for pods to leave")
-		if len(lines) != 1 || !strings.HasPrefix(lines[0], `pods=2 why="ns/held: `+why+`; ns/stopping: grace until `) {
-			t.Errorf("it says %q", lines)
-		}
-	})
-}
-
-// The finalizer of a Job's pod is there until the Job has counted it.
-func TestAFinalizerThatIsTakenOffInSecondsIsNoNews(t *testing.T) {
-	play(t, func(s *stage) {
-		s.pod("counted", func(p *corev1.Pod) { p.Finalizers = []string{"batch.kubernetes.io/job-tracking"} })
-		go func() {
-			if s.passes(35 * time.Second) {
-				if err := s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "counted"); err != nil {
-					s.Error(err)
-				}
-			}
-		}()
-		told := s.told()
-		log := s.drainLogged(Terms{})
-		if lines := said(log, "a pod is held by its finalizers"); len(lines)+len(*told) > 0 {
-			t.Errorf("%q, %q", lines, *told)
-		}
-	})
-}
-
-func TestVolumesThatAreWaitedForAreNamedWithTheirClaims(t *testing.T) {
-	play(t, func(s *stage) {
-		s.pod("db-0", func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-db-0"},
-			}}}
-		})
-		_, err := s.kube.CoreV1().PersistentVolumeClaims("ns").Create(s.Context(), &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: "data-db-0", Namespace: "ns"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-1"},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"pvc-1", "pvc-2"} {
-			_, err := s.kube.StorageV1().VolumeAttachments().Create(s.Context(), &storagev1.VolumeAttachment{
-				ObjectMeta: metav1.ObjectMeta{Name: "csi-" + name},
-				Spec:       storagev1.VolumeAttachmentSpec{NodeName: "node", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new(name)}},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		s.watchVolumes()
-		told := s.told()
-		log := s.drainLogged(Terms{Deadline: s.begin.Add(2 * time.Minute)})
-		want := []string{`volumes=2 which="pvc-1, pvc-2"`, `volumes=2 which="pvc-1 (claim ns/data-db-0), pvc-2" untilDeadline=1m0s`}
-		if diff := cmp.Diff(want, said(log, "waiting for volumes to be detached")); diff != "" {
-			t.Errorf("it says (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{"15s node volumes volumes are still attached to the node: pvc-1 (claim ns/data-db-0), pvc-2 first=true"}, *told); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 // refresh updates the pods from the store. It returns the lowest tier with pods that are waited
@@ -25,29 +26,39 @@ func (r *run) refresh(now time.Time) tier {
 		r.request.Log.Info("the node was cordoned again: pods that came in the meantime have to leave after all",
 			"pods", len(leave))
 		for _, pod := range leave {
+			r.claims.note(pod)
 			r.pods[pod.UID] = r.newPodState(pod, now)
 		}
 	}
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return r.departed[pod.UID] != nil }) // the watch is behind
+	r.classify(pods, now)
 	seen := map[types.UID]bool{}
 	front := self + 1
+	r.settledAt = time.Time{}
+	var kept []string
 	for _, pod := range pods {
-		if r.departed[pod.UID] != nil { // the watch is behind
+		p := r.pods[pod.UID]
+		if p == nil {
+			seen[pod.UID] = true
+			continue
+		}
+		r.update(p, pod, now)
+		if at := p.countsAsGoneAt(); !at.IsZero() && !now.Before(at) {
+			kept = append(kept, strings.TrimSuffix(nameOf(pod)+": "+p.keptBy, ": "))
 			continue
 		}
 		seen[pod.UID] = true
-		p := r.pods[pod.UID]
-		if p == nil && !r.staying[pod.UID] && !r.newcomers.contains(pod.UID) {
-			p = r.classify(pod, now)
-		}
-		if p == nil {
+		if p.turn.Stays && r.mayStay(pod, p) {
 			continue
 		}
-		if r.update(p, pod, now); p.turn.Stays && r.mayStay(pod, p) {
-			continue
-		}
-		if !p.unconfirmed {
+		r.settledAt = earlier(r.settledAt, p.countsAsGoneAt())
+		if !p.unconfirmed && p.keptBy == "" {
 			front = min(front, p.countsAs(now))
 		}
+	}
+	if len(kept) > 0 {
+		r.request.Log.Info("pods are not waited for any more: they have ended, and their objects are still there",
+			"pods", len(kept), "which", joinFirst(kept, "; "))
 	}
 	r.listed = true
 	r.removeDeparted(seen)
@@ -59,27 +70,29 @@ func (r *run) update(p *podState, pod *corev1.Pod, now time.Time) {
 	p.update(pod, now)
 	p.reconsider(pod, r.request.Rules, r.request.Terms, now)
 	r.warnOfMistake(pod, p.turn)
+	if p.noteEnd(pod, now); p.keptBy != "" {
+		p.unconfirmed, p.blocks = false, nil
+		return
+	}
 	unconfirmed := p.isUnconfirmed(r.notReadySince, now)
 	if unconfirmed && !p.unconfirmed {
-		r.request.Log.Warn(
+		logging.Warn(r.request.Log,
 			"a pod is not waited for any more: it should have ended, but its kubelet is not there to confirm it",
 			"pod", nameOf(pod), "end", p.stopsAt(),
 		)
 	}
 	p.unconfirmed = unconfirmed
 	if !unconfirmed {
-		p.noteFinalizers(pod, r.notReadySince.IsZero(), now)
 		p.noteLast(r.request.Terms, now)
 		p.noteRollout(now)
 		r.reportBlocked(pod, p, now)
 	}
 }
 
-// removeDeparted takes the pods out that are not among those seen.
+// removeDeparted takes the pods out that are not among those seen: they are gone, or count as gone.
 func (r *run) removeDeparted(seen map[types.UID]bool) {
 	for uid, p := range r.pods {
 		if !seen[uid] {
-			r.endSpan(uid, nil)
 			delete(r.pods, uid)
 			r.departed[uid] = p
 			p.dequeue()
@@ -90,36 +103,56 @@ func (r *run) removeDeparted(seen map[types.UID]bool) {
 	maps.DeleteFunc(r.newcomers.staying, func(uid types.UID, _ newcomer) bool { return !seen[uid] })
 }
 
-// classify decides whether a pod that is seen for the first time has to leave. nil: it stays.
-func (r *run) classify(pod *corev1.Pod, now time.Time) *podState {
-	log := r.request.Log.With("pod", nameOf(pod))
-	p := r.newPodState(pod, now)
-	if p.tier >= own {
-		r.pods[pod.UID] = p
-		return p
-	}
-	r.warnOfMistake(pod, p.turn)
-	if leaves, why := r.mustLeave(pod, p.turn); !leaves {
-		r.stay(pod)
-		if why != "" {
-			r.result.Stayed = append(r.result.Stayed, nameOf(pod))
-			log.Warn("a pod stays on the node, and is lost with it", "why", why)
+// classify decides which of the pods that are seen for the first time have to leave.
+func (r *run) classify(pods []*corev1.Pod, now time.Time) {
+	var candidates []candidate
+	var states []*podState
+	for _, pod := range pods {
+		if r.pods[pod.UID] != nil || r.staying[pod.UID] || r.newcomers.contains(pod.UID) {
+			continue
 		}
-		return nil
+		p := r.newPodState(pod, now)
+		if p.tier >= own {
+			r.pods[pod.UID] = p
+			continue
+		}
+		r.warnOfMistake(pod, p.turn)
+		candidates, states = append(candidates, r.candidate(pod, p.turn)), append(states, p)
+	}
+	if len(candidates) == 0 {
+		return
+	}
+	answers, warnings := r.drainer.Filter.mustLeave(candidates)
+	if warnings != "" && !r.listed {
+		r.request.Log.Info("kubectl's drain warns of pods", "says", truncate(warnings))
+	}
+	for k, c := range candidates {
+		r.sort(c.pod, states[k], answers[k], now)
+	}
+}
+
+// sort puts a pod to those that have to leave, or to those that stay.
+func (r *run) sort(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
+	if !answer.leaves {
+		r.stay(pod)
+		if answer.why != "" {
+			r.result.Stayed = append(r.result.Stayed, nameOf(pod))
+			logging.Warn(r.request.Log, "a pod stays on the node, and is lost with it", "pod", nameOf(pod), "why", answer.why)
+		}
+		return
 	}
 	if r.listed { // the pods of the first list have to leave, whatever they tolerate
 		stays, replaces, why := r.newcomers.classify(pod, r.nodeState().Cordoned, now)
 		if stays {
 			if why != "" {
-				log.Info("a pod that came during the drain stays on the node", "why", why)
+				r.request.Log.Info("a pod that came during the drain stays on the node", "pod", nameOf(pod), "why", why)
 			}
-			return nil
+			return
 		}
 		p.replaces = replaces
 	}
-	r.noteClaims(pod)
+	r.claims.note(pod)
 	r.pods[pod.UID] = p
-	return p
 }
 
 // newPodState returns the state of a pod that was not asked to leave yet.
@@ -132,14 +165,14 @@ func (r *run) newPodState(pod *corev1.Pod, now time.Time) *podState {
 	return p
 }
 
-// mustLeave reports whether a pod has to leave, as Filter.mustLeave does. A pod of a DaemonSet that
-// comes during the drain stays, whatever its rule: if it were asked, there would be another one.
-func (r *run) mustLeave(pod *corev1.Pod, turn decision.Turn) (leaves bool, why string) {
+// candidate returns what the filter is asked of a pod. A pod of a DaemonSet that comes during the drain stays,
+// whatever its rule: if it were asked, there would be another one.
+func (r *run) candidate(pod *corev1.Pod, turn decision.Turn) candidate {
 	kept := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name} == r.drainer.Keep
 	if ofDaemonSet(pod) && (r.listed || kept) {
 		turn.Stays = true
 	}
-	return r.drainer.Filter.mustLeave(pod, turn)
+	return candidate{pod, turn}
 }
 
 // stay notes that a pod does not have to leave. It is not looked at again.
@@ -153,8 +186,10 @@ func (r *run) stay(pod *corev1.Pod) {
 // mayStay lets a pod stay whose annotation or label had it leave, if that was taken off before the
 // pod was asked. It reports whether it stays.
 func (r *run) mayStay(pod *corev1.Pod, p *podState) bool {
-	leaves, _ := r.drainer.Filter.mustLeave(pod, p.turn)
-	if leaves || p.requested || p.stopping() {
+	if p.requested || p.stopping() {
+		return false
+	}
+	if answers, _ := r.drainer.Filter.mustLeave([]candidate{{pod, p.turn}}); answers[0].leaves {
 		return false
 	}
 	p.dequeue()
@@ -172,7 +207,7 @@ func (r *run) warnOfMistake(pod *corev1.Pod, turn decision.Turn) {
 		r.mistakes = map[string]bool{}
 	}
 	r.mistakes[turn.Mistake] = true
-	r.request.Log.Warn("a pod cannot leave as its owner wants", "pod", nameOf(pod), "why", turn.Mistake)
+	logging.Warn(r.request.Log, "a pod cannot leave as its owner wants", "pod", nameOf(pod), "why", turn.Mistake)
 }
 
 // sortedPods returns the pods that have to leave: lower tiers first, then by name.

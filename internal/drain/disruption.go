@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 const (
@@ -53,13 +55,14 @@ func (r *run) setDisruption(ctx context.Context, pod *corev1.Pod, version string
 		return "", err
 	case apierrors.IsForbidden(err):
 		r.drainer.disruptionDenied.Do(func() {
-			r.request.Log.Warn("pods of Jobs cannot get the condition DisruptionTarget before they are deleted (logged once)",
+			logging.Warn(r.request.Log,
+				"pods of Jobs cannot get the condition DisruptionTarget before they are deleted (logged once)",
 				"error", err, "hint", "allow patch of pods/status in the ClusterRole, or such a pod counts against the "+
 					"backoffLimit of its Job")
 		})
 	default:
-		r.request.Log.Warn("a pod did not get the condition DisruptionTarget before it is deleted", "pod", nameOf(pod),
-			"error", err)
+		logging.Warn(r.request.Log, "a pod did not get the condition DisruptionTarget before it is deleted",
+			"pod", nameOf(pod), "error", err)
 	}
 	return version, nil
 }

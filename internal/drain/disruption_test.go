@@ -1,10 +1,8 @@
 package drain
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // ownedBy gives a pod a Job of an API as its owner.
@@ -68,7 +69,7 @@ func TestAPodOfAJobIsDisruptedBeforeItIsDeleted(t *testing.T) {
 				}
 			}
 		}()
-		if _, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil); err != nil {
+		if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil); err != nil {
 			s.Fatal(err)
 		}
 		s.mu.Lock()
@@ -92,6 +93,7 @@ func TestAPodOfAJobIsDisruptedBeforeItIsDeleted(t *testing.T) {
 // A request in flight may end after the loss of the lease, and the deletion of a Job's pod is two requests.
 func TestNoRequestBeginsAfterTheLossOfTheLease(t *testing.T) {
 	play(t, func(s *stage) {
+		s.refuse = budget // so that the pod is deleted late: the watch of the pods cannot begin while the fake answers
 		s.pod("job", ownedBy("batch/v1"))
 		ctx, cancel := context.WithCancelCause(s.Context())
 		marked, deleted := false, false
@@ -105,7 +107,7 @@ func TestNoRequestBeginsAfterTheLossOfTheLease(t *testing.T) {
 			deleted = true
 			return false, nil, nil
 		})
-		_, _ = s.drainIn(ctx, Terms{Deadline: s.begin.Add(30 * time.Second), IgnoreBudgets: true}, nil)
+		_, _ = s.drainIn(ctx, evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 		if !marked || deleted {
 			t.Errorf("it is marked: %t, and its deletion begins: %t", marked, deleted)
 		}
@@ -125,19 +127,19 @@ func TestAPodOfAJobIsDeletedWithoutTheCondition(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
-				var log bytes.Buffer
+				var log logtest.Log
 				s.patchStatus(func(string) error { return tt.answer })
 				for _, pod := range []string{"job", "job2"} {
 					s.pod(pod, ownedBy("batch/v1"))
 				}
-				terms := Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}
-				result, err := s.drainer.Drain(s.Context(), &Request{
-					Node: "node", Terms: terms, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				terms := evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}
+				result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+					Node: "node", Terms: terms, Log: log.Logger(),
 				})
 				if err != nil || result.Forced != 2 {
 					t.Errorf("Drain = %+v, %v, want two pods forced", result, err)
 				}
-				if got := strings.Count(log.String(), "level=WARN"); got != tt.warns {
+				if got := len(log.Entries("", "level", "warn")); got != tt.warns {
 					t.Errorf("%d warnings, want %d:\n%s", got, tt.warns, &log)
 				}
 			})
@@ -156,7 +158,7 @@ func TestTheConditionIsOnlyForThePodThatIsMeant(t *testing.T) {
 			return apierrors.NewConflict(corev1.Resource("pods"), pod, errors.New("Precondition failed: UID in precondition"))
 		})
 		s.pod("job", ownedBy("batch/v1"))
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
 		if err != nil || result.Forced != 1 || conflicts != 3 {
 			t.Errorf("Drain = %+v, %v after %d conflicts", result, err, conflicts)
 		}

@@ -11,15 +11,13 @@ package drain
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -57,7 +55,7 @@ type Drainer struct {
 	// Surge has the workload of a pod roll out a replacement, which then takes the pod away. It is called
 	// once for each pod whose turn is to leave so, on a goroutine of its own, while there is time for it.
 	// ctx ends when there is no more. An error says why there is no replacement: the pod leaves last, as
-	// it does if the replacement does not come in time. The pod has the fields that trimPod keeps, and
+	// it does if the replacement does not come in time. The pod has the fields that [Trim] keeps, and
 	// must not be changed. nil: no workload is asked for that.
 	Surge func(ctx context.Context, pod *corev1.Pod) error
 	// ShareFrom is from how many drains at once they share one watch of all pods of the cluster, instead of one for
@@ -67,43 +65,11 @@ type Drainer struct {
 	Volumes *Volumes
 	// Observe is called for each answer to a request for a pod, by the goroutine of Drain; nil: it
 	// is not called.
-	Observe func(Answer)
+	Observe func(evacuation.Answer)
 	// Blocked is called when something has kept a pod or the volumes on the node for a while, once
 	// for each pod and cause, by the goroutine of Drain; nil: it is not called.
-	Blocked func(Blocked)
+	Blocked func(evacuation.Blocked)
 
 	watches          podWatches
 	disruptionDenied sync.Once // the log says that pods of Jobs cannot get their condition
 }
-
-// A Request is what Drain is to do.
-type Request struct {
-	Node  string
-	Terms Terms
-	// Rules say when each pod leaves. They must not change meanwhile. Pods have annotations for that,
-	// too, which count without a rule; see [decision.Rules.TurnOf].
-	Rules decision.Rules
-	// Changed delivers new terms; nil: they never change.
-	Changed <-chan Terms
-	// Asked delivers questions for the progress of the drain. Each is answered at once, but for the moment in which
-	// the drain has not begun or has ended: who asks must not wait for ever. The channels need room for the answer.
-	// nil: nobody asks.
-	Asked <-chan chan<- Progress
-	// NodeState returns the present state of the node. It is called often, and makes no request;
-	// nil: the node is ready and cordoned.
-	NodeState func() NodeState
-	Log       *slog.Logger // nil: nothing is logged
-}
-
-// NodeState is what a drain has to know of its node.
-type NodeState struct {
-	Ready    bool // its kubelet is there
-	Cordoned bool
-	// CordonPending: somebody has uncordoned the node, and it will be cordoned again. Pods that come
-	// meanwhile have to leave too, so that the drain does not end before.
-	CordonPending bool
-}
-
-// ErrMachineGone is the cause with which the caller ends the context of a Drain when nothing runs
-// on the machine any more, or when its Node is gone. The drain is then over.
-var ErrMachineGone = errors.New("nothing runs on the node any more")

@@ -2,11 +2,8 @@ package drain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,10 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,17 +24,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
-	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
-	"k8s.io/client-go/rest"
-	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // A stage is one node in virtual time: an API server that knows pods, deletions
@@ -78,21 +71,21 @@ type stage struct {
 
 	mu     sync.Mutex
 	events []string
-	node   NodeState
+	node   evacuation.NodeState
 }
 
 // log returns a logger that writes to the test's output.
-func (s *stage) log() *slog.Logger { return slog.New(slog.NewTextHandler(s.Output(), nil)) }
+func (s *stage) log() logr.Logger { return logtest.To(s.Output()) }
 
 // look is what the drain knows of the node.
-func (s *stage) look() NodeState {
+func (s *stage) look() evacuation.NodeState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.node
 }
 
 // after changes the node, after a time.
-func (s *stage) after(d time.Duration, change func(*NodeState)) {
+func (s *stage) after(d time.Duration, change func(*evacuation.NodeState)) {
 	go func() {
 		if s.passes(d - time.Since(s.begin)) {
 			s.mu.Lock()
@@ -113,7 +106,7 @@ func (s *stage) loses() (err error) {
 func play(t *testing.T, run func(s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, stopping: map[string]bool{}, over: make(chan struct{}), node: NodeState{Ready: true, Cordoned: true}}
+		s := &stage{T: t, kube: fake.NewClientset(), begin: time.Now(), stops: map[string]time.Duration{}, stopping: map[string]bool{}, over: make(chan struct{}), node: evacuation.NodeState{Ready: true, Cordoned: true}}
 		defer close(s.over)
 		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			d := action.(clienttesting.DeleteActionImpl)
@@ -125,7 +118,7 @@ func play(t *testing.T, run func(s *stage)) {
 		})
 		s.selectFields()
 		s.drainer = &Drainer{
-			Client: evictable{s.kube, s},
+			Client: kubetest.Evictable{Interface: s.kube, Evict: s.evict},
 			Grace:  -1,
 		}
 		run(s)
@@ -262,7 +255,15 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 				s.Error(err)
 			}
 		}
-		if len(pod.Finalizers) > 0 || s.dead || !s.passes(min(grace, s.stops[name])-late) {
+		if s.dead || len(pod.Status.ContainerStatuses) > 0 || !s.passes(min(grace, s.stops[name])-late) {
+			return
+		}
+		if len(pod.Finalizers) > 0 { // the API server keeps the object, and says that the kubelet has confirmed its end
+			pod = pod.DeepCopy()
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(0))
+			if err := s.kube.Tracker().Update(gvr, pod, "ns"); err != nil && !apierrors.IsNotFound(err) {
+				s.Error(err)
+			}
 			return
 		}
 		if err := s.kube.Tracker().Delete(gvr, "ns", name); err == nil && s.stopped != nil { // it may have stopped sooner
@@ -270,6 +271,11 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 		}
 	}()
 	return nil
+}
+
+// runsOn has a pod run on, whatever its kubelet does.
+func runsOn(p *corev1.Pod) {
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 }
 
 // passes waits for d, and reports false if the end comes first.
@@ -285,14 +291,14 @@ func (s *stage) passes(d time.Duration) bool {
 func TestWhoIsInReserveTakesOverAtOnceWhenItIsTold(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("web")
-		terms := make(chan Terms)
+		terms := make(chan evacuation.Terms)
 		go func() {
 			if s.passes(20 * time.Second) {
-				terms <- Terms{Deadline: s.begin.Add(2 * time.Minute)}
+				terms <- evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute)}
 			}
 		}()
-		result, err := s.drain(Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, terms)
-		s.wantEnd(result, err, Result{Evicted: 1}, 20*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, terms)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 20*time.Second)
 		if diff := cmp.Diff([]string{"20s evicted web with 30s"}, s.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
@@ -307,86 +313,58 @@ func TestWhatSomebodyElseDrainsIsOnlyWatched(t *testing.T) {
 				_ = s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "web")
 			}
 		}()
-		result, err := s.drain(Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, nil)
-		s.wantEnd(result, err, Result{Ended: 1}, 30*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute), Reserve: true}, nil)
+		s.wantEnd(result, err, evacuation.Result{Ended: 1}, 30*time.Second)
 		if len(s.events) != 0 {
 			t.Errorf("events %v, want none", s.events)
 		}
 	})
 }
 
-// evictable is the fake with an eviction API.
-type evictable struct {
-	kubernetes.Interface
-	stage *stage
-}
-
-// IsWatchListSemanticsUnSupported is what informers ask a client about.
-func (evictable) IsWatchListSemanticsUnSupported() bool { return true }
-
-type evictions struct {
-	policyclient.PolicyV1Interface
-	stage *stage
-}
-
-func (e evictable) PolicyV1() policyclient.PolicyV1Interface { return evictions{stage: e.stage} }
-
-func (e evictions) RESTClient() rest.Interface {
-	return &restfake.RESTClient{
-		NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
-		GroupVersion:         policyv1.SchemeGroupVersion,
-		Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
-			var eviction policyv1.Eviction
-			if err := json.NewDecoder(r.Body).Decode(&eviction); err != nil {
-				return nil, err
-			}
-			status := &metav1.Status{Code: http.StatusCreated, Status: metav1.StatusSuccess}
-			if e.stage.refuse != nil {
-				if refusal := e.stage.refuse(eviction.Name); refusal != nil {
-					status = refusal
-				}
-			}
-			if e.stage.hangs != nil {
-				select {
-				case <-time.After(e.stage.hangs(eviction.Name)):
-				case <-r.Context().Done():
-					return nil, r.Context().Err()
-				}
-			}
-			if e.stage.swallows != nil && e.stage.swallows(eviction.Name) {
-				e.stage.happened("swallowed %s", eviction.Name)
-			} else if status.Code == http.StatusCreated {
-				var refused *apierrors.StatusError
-				if err := e.stage.stop("evicted", eviction.Name, eviction.DeleteOptions); errors.As(err, &refused) {
-					status = &refused.ErrStatus
-				} else if err := e.stage.loses(); err != nil {
-					return nil, err
-				}
-			} else {
-				e.stage.happened("refused %s", eviction.Name)
-			}
-			select {
-			case <-time.After(e.stage.answers):
-			case <-r.Context().Done():
-				return nil, r.Context().Err()
-			}
-			status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-			text, err := json.Marshal(status)
-			return &http.Response{
-				StatusCode: int(status.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(text))),
-			}, err
-		}),
+// evict is the API server's answer to an eviction.
+func (s *stage) evict(ctx context.Context, eviction *policyv1.Eviction) (*metav1.Status, error) {
+	status := &metav1.Status{Code: http.StatusCreated, Status: metav1.StatusSuccess}
+	if s.refuse != nil {
+		if refusal := s.refuse(eviction.Name); refusal != nil {
+			status = refusal
+		}
 	}
+	if s.hangs != nil {
+		select {
+		case <-time.After(s.hangs(eviction.Name)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	switch {
+	case s.swallows != nil && s.swallows(eviction.Name):
+		s.happened("swallowed %s", eviction.Name)
+	case status.Code == http.StatusCreated:
+		var refused *apierrors.StatusError
+		if err := s.stop("evicted", eviction.Name, eviction.DeleteOptions); errors.As(err, &refused) {
+			status = &refused.ErrStatus
+		} else if err := s.loses(); err != nil {
+			return nil, err
+		}
+	default:
+		s.happened("refused %s", eviction.Name)
+	}
+	select {
+	case <-time.After(s.answers):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return status, nil
 }
 
-func (s *stage) drain(terms Terms, changed <-chan Terms) (*Result, error) {
+func (s *stage) drain(terms evacuation.Terms, changed <-chan evacuation.Terms) (*evacuation.Result, error) {
 	return s.drainIn(s.Context(), terms, changed)
 }
 
 // drainIn is drain in a context that may end.
-func (s *stage) drainIn(ctx context.Context, terms Terms, changed <-chan Terms) (*Result, error) {
+func (s *stage) drainIn(ctx context.Context, terms evacuation.Terms, changed <-chan evacuation.Terms) (*evacuation.Result, error) {
 	terms.CordonedAt = s.begin
-	return s.drainer.Drain(ctx, &Request{Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: s.log()})
+	return s.drainer.Drain(ctx, &evacuation.Request{Node: "node", Terms: terms, Rules: s.rules, Changed: changed, NodeState: s.look, Log: s.log()})
 }
 
 // want checks what happened; refusals are counted, not listed.
@@ -411,9 +389,9 @@ func (s *stage) want(refused int, events ...string) {
 	}
 }
 
-func (s *stage) wantEnd(result *Result, err error, want Result, after time.Duration) {
+func (s *stage) wantEnd(result *evacuation.Result, err error, want evacuation.Result, after time.Duration) {
 	s.Helper()
-	if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil {
+	if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 		s.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
 	if took := time.Since(s.begin).Round(time.Second); took != after {
@@ -439,8 +417,8 @@ func TestADrainEndsWithTheSecondLook(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			s.pod("late")
 		}()
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 2, Stayed: []string{"ns/daemon"}}, lateBindTime)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2, Stayed: []string{"ns/daemon"}}, lateBindTime)
 		s.want(0, "0s evicted a with 30s", "3s evicted late with 30s")
 	})
 }
@@ -450,8 +428,8 @@ func TestABudgetIsAskedUntilThePodMustBeForced(t *testing.T) {
 		s.pod("a")
 		s.stops["a"] = 20 * time.Second
 		s.refuse = budget
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Forced: 1}, 105*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 105*time.Second)
 		s.mu.Lock()
 		refused := len(s.events) - 1
 		s.mu.Unlock()
@@ -459,51 +437,6 @@ func TestABudgetIsAskedUntilThePodMustBeForced(t *testing.T) {
 			t.Errorf("%d evictions in 85 s", refused)
 		}
 		s.want(refused, "1m25s deleted a with 30s")
-	})
-}
-
-func TestEachPodThatIsAskedToLeaveHasOneSpanHoweverOftenItIsAsked(t *testing.T) {
-	play(t, func(s *stage) {
-		recorder := tracetest.NewSpanRecorder()
-		ctx := trace.With(s.Context(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("stage"))
-		for _, name := range []string{"free", "guarded", "stuck"} {
-			s.pod(name)
-		}
-		s.stops["free"] = 10 * time.Second
-		s.stops["stuck"] = time.Hour
-		s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			return action.(clienttesting.DeleteAction).GetName() == "stuck", nil, errors.New("a webhook says no")
-		})
-		s.refuse = func(pod string) *metav1.Status {
-			if pod == "free" {
-				return nil
-			}
-			return budget(pod)
-		}
-		// As the controller calls it: within the span of a notice.
-		_, err := s.drainer.Drain(trace.Open(trace.Receive(ctx, "m"), "notice"), &Request{
-			Node: "node", Terms: Terms{CordonedAt: s.begin, Deadline: s.begin.Add(120 * time.Second)}, Log: s.log(),
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		got := map[string]string{}
-		for _, span := range recorder.Ended() {
-			attributes := map[string]string{}
-			for _, a := range span.Attributes() {
-				attributes[string(a.Key)] = a.Value.String()
-			}
-			got[attributes["pod"]] += fmt.Sprintf("%s %s refused=%t forced=%s %s", span.Name(), span.EndTime().Sub(span.StartTime()).Round(time.Second),
-				attributes["refused"] != "0", attributes["forced"], span.Status().Description)
-		}
-		want := map[string]string{
-			"ns/free":    "evict 10s refused=false forced=false ",
-			"ns/guarded": "evict 1m25s refused=true forced=true ",
-			"ns/stuck":   "evict 2m0s refused=true forced=false the pod is still there",
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("spans (-want +got):\n%s", diff)
-		}
 	})
 }
 
@@ -519,8 +452,8 @@ func TestTwoBudgetsAreNotHammered(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
 		s.refuse = twice
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 85*time.Second)
 		s.want(3, "1m25s deleted a with 30s")
 	})
 }
@@ -532,13 +465,13 @@ func TestARefusalIsObservedWithItsReason(t *testing.T) {
 	broken := func(string) *metav1.Status {
 		return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: "etcd"}
 	}
-	for want, refuse := range map[Refusal]func(string) *metav1.Status{Budget: budget, TwoBudgets: twice, Busy: busy, Failed: broken} {
+	for want, refuse := range map[evacuation.Refusal]func(string) *metav1.Status{evacuation.Budget: budget, evacuation.TwoBudgets: twice, evacuation.Namespace: terminating, evacuation.Busy: busy, evacuation.Failed: broken} {
 		play(t, func(s *stage) {
 			s.pod("a")
 			s.refuse = refuse
-			seen := map[Refusal]int{}
-			s.drainer.Observe = func(step Answer) { seen[step.Refusal]++ }
-			_, _ = s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			seen := map[evacuation.Refusal]int{}
+			s.drainer.Observe = func(step evacuation.Answer) { seen[step.Refusal]++ }
+			_, _ = s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 			if seen[want] == 0 || seen[""] != 1 || len(seen) != 2 {
 				t.Errorf("%v, want only %q, and the deletion", seen, want)
 			}
@@ -557,8 +490,8 @@ func TestAServerThatWantsToBeLeftAloneIsLeftAlone(t *testing.T) {
 			busy.Details = &metav1.StatusDetails{RetryAfterSeconds: 20}
 			return busy
 		}
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 1}, 60*time.Second)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 60*time.Second)
 		s.want(3, "1m0s evicted a with 30s")
 	})
 }
@@ -568,8 +501,8 @@ func TestCriticalPodsGoLast(t *testing.T) {
 		s.pod("a", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
 		s.pod("b")
 		s.stops["b"] = 10 * time.Second
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Evicted: 2}, 10*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2}, 10*time.Second)
 		s.want(0, "0s evicted b with 30s", "10s evicted a with 30s")
 	})
 }
@@ -578,13 +511,13 @@ func TestATighterDeadlineForces(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
 		s.refuse = budget
-		changed := make(chan Terms)
+		changed := make(chan evacuation.Terms)
 		go func() {
 			time.Sleep(10 * time.Second)
-			changed <- Terms{Deadline: s.begin.Add(60 * time.Second)}
+			changed <- evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}
 		}()
-		result, err := s.drain(Terms{}, changed)
-		s.wantEnd(result, err, Result{Forced: 1}, 25*time.Second)
+		result, err := s.drain(evacuation.Terms{}, changed)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 25*time.Second)
 	})
 }
 
@@ -592,8 +525,8 @@ func TestAMachineThatIsGoingAlreadyAsksNoBudget(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
 		s.refuse = budget
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
-		s.wantEnd(result, err, Result{Forced: 1}, lateBindTime)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, lateBindTime)
 		s.want(0, "0s deleted a with 30s")
 	})
 }
@@ -602,10 +535,10 @@ func TestWhatIsLeftAtTheDeadlineIsNamed(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("stuck", func(p *corev1.Pod) {
 			p.DeletionTimestamp = new(metav1.NewTime(s.begin.Add(-time.Hour)))
-			p.Finalizers = []string{"somebody/else"}
+			runsOn(p)
 		})
-		result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Missed: []string{"ns/stuck"}}, 60*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Missed: []string{"ns/stuck"}}, 60*time.Second)
 		s.want(0, "55s deleted stuck with 1s") // it may be the API server's clock that is an hour behind
 	})
 }
@@ -617,8 +550,8 @@ func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
 		play(t, func(s *stage) {
 			s.pod("a")
 			s.stops["a"] = time.Minute
-			result, err := s.drain(Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
-			s.wantEnd(result, err, Result{Evicted: 1}, margin)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1}, margin)
 			s.want(0, "0s evicted a with 1s")
 		})
 	})
@@ -627,8 +560,8 @@ func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
 			s.pod("a")
 			s.stops["a"] = time.Minute
 			s.refuse = budget
-			result, err := s.drain(Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
-			s.wantEnd(result, err, Result{Forced: 1}, margin)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
+			s.wantEnd(result, err, evacuation.Result{Forced: 1}, margin)
 			s.want(1, "0s deleted a with 1s")
 		})
 	})
@@ -641,13 +574,13 @@ func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {
 				s.clock = clock
 				s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(500)) })
 				s.stops["slow"] = 490 * time.Second
-				changed := make(chan Terms)
+				changed := make(chan evacuation.Terms)
 				go func() {
 					time.Sleep(10 * time.Second)
-					changed <- Terms{Deadline: s.begin.Add(130 * time.Second)}
+					changed <- evacuation.Terms{Deadline: s.begin.Add(130 * time.Second)}
 				}()
-				result, err := s.drain(Terms{}, changed)
-				s.wantEnd(result, err, Result{Forced: 1}, 126*time.Second)
+				result, err := s.drain(evacuation.Terms{}, changed)
+				s.wantEnd(result, err, evacuation.Result{Forced: 1}, 126*time.Second)
 				s.want(0, "0s evicted slow with 8m20s", "2m5s deleted slow with 1s")
 			})
 		})
@@ -661,8 +594,8 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.drainer.Self = self
 			s.pod("self")
 			s.pod("a")
-			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, Result{Evicted: 1, Self: true}, lateBindTime)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1, Self: true}, lateBindTime)
 		})
 	})
 	t.Run("but evicted, as the last, where there is none", func(t *testing.T) {
@@ -677,7 +610,7 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.pod("a", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
 			s.pod("self")
 			s.stops["a"] = 20 * time.Second
-			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 			if result.Evicted != 2 || result.Self || err != nil {
 				t.Errorf("Drain = %+v, %v", result, err)
 			}
@@ -692,8 +625,8 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.pod("self")
 			s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 			s.stops["slow"] = 500 * time.Second
-			result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, Result{Self: true}, 80*time.Second)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			s.wantEnd(result, err, evacuation.Result{Self: true}, 80*time.Second)
 		})
 	})
 }
@@ -707,8 +640,8 @@ func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
 	})
 	d := &Drainer{Client: kube, Grace: -1}
 	deadline := time.Now().Add(200 * time.Millisecond)
-	result, err := d.Drain(t.Context(), &Request{Node: "node", Terms: Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if diff := cmp.Diff(Result{Missed: []string{"all, which could not be listed"}}, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil {
+	result, err := d.Drain(t.Context(), &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: logtest.To(t.Output())})
+	if diff := cmp.Diff(evacuation.Result{Missed: []string{"all, which could not be listed"}}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 		t.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
 	if time.Now().Before(deadline) {
@@ -726,11 +659,11 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 			time.Sleep(7 * time.Second)
 			cancel(cause)
 		}()
-		result, err := s.drainer.Drain(ctx, &Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
+		result, err := s.drainer.Drain(ctx, &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, Log: s.log()})
 		if took := time.Since(s.begin); !errors.Is(err, cause) || took != 7*time.Second {
 			t.Errorf("Drain = %v after %s", err, took)
 		}
-		if diff := cmp.Diff(Result{}, *result, cmpopts.IgnoreTypes(Record{})); diff != "" {
+		if diff := cmp.Diff(evacuation.Result{}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}
 	})
@@ -740,10 +673,10 @@ func TestADrainEndsAtOnceWithItsContext(t *testing.T) {
 func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 	for name, test := range map[string]struct {
 		answers, want time.Duration
-		result        Result
+		result        evacuation.Result
 	}{
-		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, Result{}},
-		"it is not answered": {time.Hour, 1200 * time.Millisecond, Result{}},
+		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, evacuation.Result{}},
+		"it is not answered": {time.Hour, 1200 * time.Millisecond, evacuation.Result{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
@@ -753,11 +686,11 @@ func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 				cause := errors.New("the process stops")
 				ctx, cancel := context.WithCancelCause(s.Context())
 				time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
-				result, err := s.drainer.Drain(ctx, &Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: s.log()})
+				result, err := s.drainer.Drain(ctx, &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, Log: s.log()})
 				if took := time.Since(s.begin); !errors.Is(err, cause) || took != test.want {
 					t.Errorf("Drain = %v after %s, want %v after %s", err, took, cause, test.want)
 				}
-				if diff := cmp.Diff(test.result, *result, cmpopts.IgnoreTypes(Record{})); diff != "" {
+				if diff := cmp.Diff(test.result, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" {
 					t.Errorf("result (-want +got):\n%s", diff)
 				}
 			})
@@ -777,9 +710,9 @@ func TestAnEvictionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
 				s.pod("a", versioned)
 				s.stops["a"] = 10 * time.Second
 				s.lost, s.behind = syscall.ECONNRESET, behind
-				result, err := s.drain(Terms{}, nil)
+				result, err := s.drain(evacuation.Terms{}, nil)
 				s.want(0, "0s evicted a with 30s")
-				s.wantEnd(result, err, Result{Evicted: 1}, 10*time.Second)
+				s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 10*time.Second)
 			})
 		})
 	}
@@ -791,9 +724,9 @@ func TestADeletionWithoutAnAnswerIsNotMadeTwice(t *testing.T) {
 		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
 		s.stops["a"] = 10 * time.Second
 		s.lost, s.behind = syscall.ECONNRESET, time.Hour
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), IgnoreBudgets: true}, nil)
 		s.want(0, "0s deleted a with 30s")
-		s.wantEnd(result, err, Result{Forced: 1}, 10*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 10*time.Second)
 	})
 }
 
@@ -818,7 +751,7 @@ func TestAnEvictionThatDidNotGetThroughIsMadeAgain(t *testing.T) {
 			time.AfterFunc(3*time.Second, func() { _ = s.kube.Tracker().Update(gvr, changed, "ns") })
 			return &metav1.Status{Code: http.StatusInternalServerError, Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: "etcdserver: request timed out"}
 		}
-		result, err := s.drain(Terms{}, nil)
+		result, err := s.drain(evacuation.Terms{}, nil)
 		if result.Evicted != 1 || err != nil {
 			s.Errorf("Drain = %+v, %v", result, err)
 		}
@@ -843,8 +776,8 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 			mu.Unlock()
 			return nil
 		}
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Evicted: 100}, lateBindTime)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 100}, lateBindTime)
 		if most != maxPending {
 			t.Errorf("%d at once, want %d", most, maxPending)
 		}
@@ -877,7 +810,7 @@ func TestOfNodesWithOneDeadlineOneIsEmptiedAfterTheOther(t *testing.T) {
 				s.pod(fmt.Sprintf("%s-%d", node, k), func(p *corev1.Pod) { p.Spec.NodeName = node })
 			}
 			drains.Go(func() {
-				result, err := s.drainer.Drain(s.Context(), &Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()})
+				result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: node, Terms: evacuation.Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()})
 				if err != nil || result.Evicted != 2 {
 					t.Errorf("%s: %+v, %v", node, result, err)
 				}
@@ -917,7 +850,7 @@ func TestWhatWasRefusedGoesBehindWhatWasNotTried(t *testing.T) {
 		var drains sync.WaitGroup
 		begin := func(node string) {
 			drains.Go(func() {
-				if _, err := s.drainer.Drain(s.Context(), &Request{Node: node, Terms: Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()}); err != nil {
+				if _, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: node, Terms: evacuation.Terms{CordonedAt: s.begin, Deadline: deadline}, Log: s.log()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -949,8 +882,8 @@ func TestANodeWhoseTurnDoesNotComeIsMissedAtItsDeadline(t *testing.T) {
 	play(t, func(s *stage) {
 		s.gated()
 		s.pod("a")
-		result, err := s.drain(Terms{Deadline: s.begin.Add(30 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Missed: []string{"all, which could not be listed"}}, 30*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(30 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Missed: []string{"all, which could not be listed"}}, 30*time.Second)
 	})
 }
 
@@ -959,10 +892,10 @@ func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
 		_, open := s.gated()
 		s.pod("calm", func(p *corev1.Pod) { p.Spec.NodeName = "calm" })
 		s.pod("hurried", func(p *corev1.Pod) { p.Spec.NodeName = "hurried" })
-		changed := make(chan Terms)
+		changed := make(chan evacuation.Terms)
 		var drains sync.WaitGroup
-		for _, o := range []Request{
-			{Node: "calm", Terms: Terms{Deadline: s.begin.Add(100 * time.Second)}},
+		for _, o := range []evacuation.Request{
+			{Node: "calm", Terms: evacuation.Terms{Deadline: s.begin.Add(100 * time.Second)}},
 			{Node: "hurried", Changed: changed},
 		} {
 			o.Terms.CordonedAt, o.Log = s.begin, s.log()
@@ -973,7 +906,7 @@ func TestADeadlineThatTightensMovesANodeForwardAtTheGate(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		changed <- Terms{Deadline: s.begin.Add(60 * time.Second)}
+		changed <- evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}
 		synctest.Wait()
 		open()
 		drains.Wait()
@@ -986,11 +919,11 @@ func TestTermsThatStayAsTheyAreDoNotCostANodeItsTurn(t *testing.T) {
 	play(t, func(s *stage) {
 		_, open := s.gated()
 		s.pod("a")
-		terms, changed := Terms{Deadline: s.begin.Add(100 * time.Second)}, make(chan Terms)
+		terms, changed := evacuation.Terms{Deadline: s.begin.Add(100 * time.Second)}, make(chan evacuation.Terms)
 		var drains sync.WaitGroup
 		drains.Go(func() {
 			result, err := s.drain(terms, changed)
-			s.wantEnd(result, err, Result{Evicted: 1}, 11*time.Second)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 11*time.Second)
 		})
 		synctest.Wait()
 		changed <- terms

@@ -13,6 +13,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
 )
 
 // The machine of node-1 is stopping already: its pods are deleted with their own grace, and budgets
@@ -20,17 +22,17 @@ import (
 func ExampleDrainer_Drain() {
 	client := cluster(podOf("ReplicaSet", "web-1", 30), podOf("DaemonSet", "logs-1", 30))
 	drainer := &drain.Drainer{
-		Client: client,
+		Client: kubetest.Evictable{Interface: client},
 		Filter: drain.Filter{IgnoreDaemonSets: true},
 		Grace:  -1, // the pods' own
-		Observe: func(a drain.Answer) {
+		Observe: func(a evacuation.Answer) {
 			fmt.Printf("%s: forced %t, grace %s, error %v\n", a.Pod.Name, a.Forced, a.Grace, a.Err)
 		},
 	}
 	now := time.Now()
-	result, err := drainer.Drain(context.Background(), &drain.Request{
+	result, err := drainer.Drain(context.Background(), &evacuation.Request{
 		Node:  "node-1",
-		Terms: drain.Terms{Deadline: now.Add(2 * time.Minute), IgnoreBudgets: true, CordonedAt: now.Add(-time.Minute)},
+		Terms: evacuation.Terms{Deadline: now.Add(2 * time.Minute), IgnoreBudgets: true, CordonedAt: now.Add(-time.Minute)},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -55,7 +57,7 @@ func ExampleSimulation() {
 			podOf("ReplicaSet", "web-1", 30), podOf("StatefulSet", "db-1", 60), podOf("Job", "job-1", 600), dns,
 		},
 		Grace: -1,
-		Terms: drain.Terms{Deadline: start.Add(2 * time.Minute)},
+		Terms: evacuation.Terms{Deadline: start.Add(2 * time.Minute)},
 		Start: start,
 		End:   start.Add(2 * time.Minute),
 		Budgets: func(pod *corev1.Pod) []string {

@@ -7,7 +7,7 @@ import (
 )
 
 // A Filter says which pods have to leave a node: those that `kubectl drain --force` would evict, with
-// these options. kubectl itself decides; see kubectlDrains.
+// these options. kubectl itself decides; see choose.
 type Filter struct {
 	// IgnoreDaemonSets keeps quiet about the pods of DaemonSets. They stay in any case, except for those
 	// that a rule or their annotation has leave.
@@ -16,30 +16,28 @@ type Filter struct {
 	DeleteEmptyDir bool
 }
 
-// mustLeave reports whether a pod has to leave its node. If not, why names the option that keeps it;
-// it is empty for pods that nobody expects to leave. A pod of a DaemonSet whose turn comes has to leave
-// under the rules for the others: a static pod stays, and DeleteEmptyDir counts.
-func (f Filter) mustLeave(pod *corev1.Pod, turn decision.Turn) (leaves bool, why string) {
-	if ofDaemonSet(pod) && !turn.Stays {
-		unowned := *pod
-		unowned.OwnerReferences = nil
-		pod = &unowned
+// A candidate is a pod that may have to leave, and when its rule or annotation has it leave.
+type candidate struct {
+	pod  *corev1.Pod
+	turn decision.Turn
+}
+
+// mustLeave says of each candidate, all of one node, whether it has to leave. A pod of a DaemonSet whose turn
+// comes has to leave under the rules for the others: a static pod stays, and DeleteEmptyDir counts. warnings is
+// what `kubectl drain` would print of them.
+func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings string) {
+	pods := make([]corev1.Pod, len(candidates))
+	for k, c := range candidates {
+		pods[k] = *c.pod
+		if ofDaemonSet(c.pod) && !c.turn.Stays {
+			pods[k].OwnerReferences = nil
+		}
 	}
-	leaves, refusal := f.kubectlDrains(pod)
-	comesAgain := turn.Stays && turn.Why != ""
-	if refusal == nil || comesAgain {
-		return leaves, ""
+	answers, warnings = f.choose(pods)
+	for k, c := range candidates {
+		if comesAgain := c.turn.Stays && c.turn.Why != ""; comesAgain {
+			answers[k].why = ""
+		}
 	}
-	// kubectl refuses to drain the node because of this pod, and names its own option for it. We keep
-	// the pod, and name ours: the one without which kubectl would not refuse.
-	ignoring, deleting := f, f
-	ignoring.IgnoreDaemonSets = true
-	deleting.DeleteEmptyDir = true
-	if _, err := ignoring.kubectlDrains(pod); err == nil {
-		return false, "it belongs to a DaemonSet: ignore-daemon-sets is false"
-	}
-	if _, err := deleting.kubectlDrains(pod); err == nil {
-		return false, "it has an emptyDir volume: delete-local-data is false"
-	}
-	return false, refusal.Error()
+	return answers, warnings
 }

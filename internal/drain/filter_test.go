@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,8 @@ func TestThePodsThatLeaveAreThoseThatKubectlEvicts(t *testing.T) {
 				edit(pod)
 			}
 			before := pod.DeepCopy()
-			leaves, why := tt.filter.mustLeave(pod, decision.Turn{Stays: true})
+			answers, _ := tt.filter.mustLeave([]candidate{{pod, decision.Turn{Stays: true}}})
+			leaves, why := answers[0].leaves, answers[0].why
 			if leaves == tt.stays || (why == "") != (tt.option == "") || !strings.Contains(why, tt.option) {
 				t.Errorf("leaves = %t, %q; want %t, naming %q", leaves, why, !tt.stays, tt.option)
 			}
@@ -96,9 +98,8 @@ func BenchmarkFilterOf100Pods(b *testing.B) {
 	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", Controller: new(true)}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", OwnerReferences: owner}}
 	b.ReportAllocs()
+	candidates := slices.Repeat([]candidate{{pod, decision.Turn{Stays: true}}}, 100)
 	for b.Loop() {
-		for range 100 {
-			Filter{}.mustLeave(pod, decision.Turn{Stays: true})
-		}
+		Filter{}.mustLeave(candidates)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/apart"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -90,7 +91,7 @@ func (r *run) awaitSlot(
 		case terms := <-r.request.Changed:
 			r.request.Terms = terms
 		case reply := <-r.request.Asked:
-			apart.Do(func() { reply <- Progress{Waits: []overview.Wait{atGate}} })
+			apart.Do(func() { reply <- evacuation.Progress{Waits: []overview.Wait{atGate}} })
 		}
 	}
 	return nil, nil

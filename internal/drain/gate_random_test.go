@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -46,7 +47,7 @@ func TestHoweverADrainEndsItHoldsNoSlot(t *testing.T) {
 			if up(3) == 0 {
 				s.hangs = func(string) time.Duration { return time.Duration(up(15)) * time.Second }
 			}
-			terms := make(chan Terms, 1)
+			terms := make(chan evacuation.Terms, 1)
 			ctx, cancel := context.WithCancelCause(s.Context())
 			defer cancel(nil)
 			over := make(chan struct{})
@@ -76,7 +77,7 @@ func TestHoweverADrainEndsItHoldsNoSlot(t *testing.T) {
 				})
 			}
 			deadline := up(2) == 0
-			first := Terms{CordonedAt: s.begin}
+			first := evacuation.Terms{CordonedAt: s.begin}
 			beside.Go(func() {
 				for k := 0; ; k++ {
 					select {
@@ -84,7 +85,7 @@ func TestHoweverADrainEndsItHoldsNoSlot(t *testing.T) {
 						return
 					case <-time.After(time.Duration(up(8000)) * time.Millisecond):
 					}
-					next := Terms{CordonedAt: s.begin, Reserve: up(3) == 0}
+					next := evacuation.Terms{CordonedAt: s.begin, Reserve: up(3) == 0}
 					if deadline {
 						next.Deadline = s.begin.Add(time.Duration(120+up(200)) * time.Second)
 						next.IgnoreBudgets = up(6) == 0
@@ -115,7 +116,7 @@ func TestHoweverADrainEndsItHoldsNoSlot(t *testing.T) {
 					select {
 					case <-over:
 					case <-time.After(time.Duration(up(90000)) * time.Millisecond):
-						cancel([]error{errors.New("lease lost"), ErrMachineGone}[up(2)])
+						cancel([]error{errors.New("lease lost"), evacuation.ErrMachineGone}[up(2)])
 					}
 				})
 			}

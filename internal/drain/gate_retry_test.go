@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -49,7 +50,7 @@ func TestPodsThatABudgetKeepsDoNotKeepOthersFromTheGate(t *testing.T) {
 				}
 			})
 		}
-		_, _ = s.drainIn(ctx, Terms{}, nil) // the cause of ctx
+		_, _ = s.drainIn(ctx, evacuation.Terms{}, nil) // the cause of ctx
 		others.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()

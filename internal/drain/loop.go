@@ -1,32 +1,31 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/apart"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
 )
 
 // Drain asks the pods that have to leave to do so. It returns
 //
 //   - when they are gone (their UIDs, not only their deletion accepted) and their volumes are
-//     detached. A pod that should have ended counts as gone if no kubelet is there to confirm it;
+//     detached. A pod that has ended counts as gone after endedTime, though finalizers keep it, and so
+//     does one that should have ended, if no kubelet is there to confirm it;
 //   - at the deadline;
 //   - when only our own pod is left;
 //   - when ctx ends. Requests in flight then get requestLinger to end.
 //
 // The error is the cause of ctx, or nil: whatever else fails is tried again. ErrMachineGone is no
 // error: it ends the drain.
-func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) {
+func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evacuation.Result, error) {
 	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
 	defer cut()
 	var r *run
@@ -34,7 +33,7 @@ func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) 
 	r.over = ctx.Done()
 	defer r.close()
 	err := r.drain(ctx, calls)
-	if errors.Is(err, ErrMachineGone) {
+	if errors.Is(err, evacuation.ErrMachineGone) {
 		err, r.result.Volumes = nil, 0
 		if !r.listed {
 			r.result.Lost = d.unlistedPods(calls, request.Node)
@@ -51,18 +50,21 @@ func (d *Drainer) Drain(ctx context.Context, request *Request) (*Result, error) 
 // requests, which ends requestLinger later; see Drain.
 type run struct {
 	drainer *Drainer
-	request Request
+	request evacuation.Request
 	started time.Time
 	store   *podStore
-	result  Result
+	result  evacuation.Result
 
 	// The pods of the node, by UID. Each is in one of these at most.
-	pods      map[types.UID]*podState // have to leave
-	departed  map[types.UID]*podState // had to leave, and are gone; a watch that is behind may show them again
-	staying   map[types.UID]bool      // do not have to leave
-	newcomers newcomers               // came during the drain, and stay
-	listed    bool                    // the pods of the first list are in these maps
+	pods map[types.UID]*podState // have to leave
+	// Had to leave, and are gone, or have ended and count as gone. The store may have them: finalizers keep them, or the
+	// watch is behind.
+	departed  map[types.UID]*podState
+	staying   map[types.UID]bool // do not have to leave
+	newcomers newcomers          // came during the drain, and stay
+	listed    bool               // the pods of the first list are in these maps
 
+	settledAt     time.Time // when the first pod of those that have ended counts as gone; zero: none has
 	notReadySince time.Time // since when the node has not been ready; zero: it is
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 
@@ -73,20 +75,19 @@ type run struct {
 	ended     chan struct{}            // closed when Drain returns: nobody receives from posted any more
 	startSlot func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 
-	nextProgress   time.Time                // when the log says next what the drain waits for; zero: not set yet
-	refusals       []overview.Refusal       // what has refused evictions
-	reportedCauses map[string]bool          // causes that Blocked was called for; nil: none
-	claims         map[claim]bool           // of the pods that have to leave; nil: none
-	mistakes       map[string]bool          // of annotations that the log has warned of; nil: none
-	spans          map[types.UID]trace.Span // of pods that were asked to leave; nil: none
+	nextProgress   time.Time          // when the log says next what the drain waits for; zero: not set yet
+	refusals       []overview.Refusal // what has refused evictions
+	reportedCauses map[string]bool    // causes that Blocked was called for; nil: none
+	claims         claims             // of the pods that have to leave
+	mistakes       map[string]bool    // of annotations that the log has warned of; nil: none
 }
 
-func newRun(d *Drainer, request *Request) *run {
+func newRun(d *Drainer, request *evacuation.Request) *run {
 	r := &run{
 		drainer:   d,
 		request:   *request,
 		started:   time.Now(),
-		store:     newPodStore(request.Rules),
+		store:     newPodStore(),
 		pods:      map[types.UID]*podState{},
 		departed:  map[types.UID]*podState{},
 		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
@@ -94,7 +95,6 @@ func newRun(d *Drainer, request *Request) *run {
 		posted:    make(chan func()),
 		ended:     make(chan struct{}),
 	}
-	r.request.Log = cmp.Or(request.Log, slog.New(slog.DiscardHandler))
 	return r
 }
 
@@ -103,18 +103,15 @@ func (r *run) drain(ctx, calls context.Context) error {
 	if err := r.startWatch(ctx, calls); err != nil {
 		return err
 	}
-	defer r.endSpans(ctx)
 	inTime, err := r.awaitPods(ctx, calls)
-	if err == nil || errors.Is(err, ErrMachineGone) {
+	if err == nil || errors.Is(err, evacuation.ErrMachineGone) {
 		r.result.Record.PodsGone = time.Now()
 	}
 	r.result.Returned = r.newcomers.names()
 	if volumes := r.drainer.Volumes; inTime && volumes != nil && !r.result.Self {
-		ctx, span := trace.Begin(ctx, "await volumes")
 		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
 		r.result.Record.VolumesTook = time.Since(begun)
-		span.End(err, "left", r.result.Volumes)
 	}
 	return err
 }
@@ -156,6 +153,7 @@ func (r *run) look(calls context.Context, changed func()) pass {
 	if r.store.synced() {
 		var done bool
 		wake, done = r.startDueRequests(calls, now)
+		r.readClaims(calls)
 		r.releaseStartSlot()
 		if done {
 			r.countPods(nil)
@@ -169,7 +167,7 @@ func (r *run) look(calls context.Context, changed func()) pass {
 func (r *run) interrupt(cause error) {
 	r.dequeueAll()
 	r.awaitInFlight()
-	if errors.Is(cause, ErrMachineGone) {
+	if errors.Is(cause, evacuation.ErrMachineGone) {
 		r.countPods(&r.result.Lost)
 	} else {
 		r.countPods(nil)
@@ -182,7 +180,10 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 	front := r.refresh(now)
 	if front >= self { // no pod is waited for, or our own alone
 		if !r.idle() {
-			return r.end(), false
+			return earlier(r.end(), r.settledAt), false
+		}
+		if !r.settledAt.IsZero() {
+			return earlier(r.end(), r.settledAt), false
 		}
 		r.result.Self = front == self
 		if look := r.request.Terms.CordonedAt.Add(lateBindTime); now.Before(look) {
@@ -198,7 +199,7 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		}
 		return time.Time{}, true
 	}
-	wake = r.end()
+	wake = earlier(r.end(), r.settledAt)
 	for _, pod := range r.sortedPods() {
 		p := r.pods[pod.UID]
 		if deadline := r.request.Terms.Deadline; p.tier == self && !deadline.IsZero() {
@@ -258,9 +259,9 @@ func (r *run) end() time.Time {
 }
 
 // nodeState returns the present state of the node.
-func (r *run) nodeState() NodeState {
+func (r *run) nodeState() evacuation.NodeState {
 	if r.request.NodeState == nil {
-		return NodeState{Ready: true, Cordoned: true}
+		return evacuation.NodeState{Ready: true, Cordoned: true}
 	}
 	return r.request.NodeState()
 }

@@ -139,7 +139,7 @@ func (n *newcomers) names() []string {
 	return names
 }
 
-// cordonTolerated is all that trimPod keeps of the tolerations of a pod that tolerates a cordon. All
+// cordonTolerated is all that [Trim] keeps of the tolerations of a pod that tolerates a cordon. All
 // such pods share it.
 var cordonTolerated = []corev1.Toleration{{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists}}
 

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // of gives a pod a controller.
@@ -73,8 +74,8 @@ func TestAPodThatToleratesTheCordonAndComesBackIsNotChased(t *testing.T) {
 				s.pod("slow")
 				s.stops["slow"] = 29 * time.Second
 				s.remake(500*time.Millisecond, func(gone *corev1.Pod) bool { return gone.Name != "slow" })
-				result, err := s.drain(Terms{Deadline: s.begin.Add(10 * time.Minute)}, nil)
-				s.wantEnd(result, err, Result{Evicted: 4, Returned: []string{"ns/tolerant-1", "ns/tolerant-2", "ns/tolerant-3"}}, 29*time.Second)
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(10 * time.Minute)}, nil)
+				s.wantEnd(result, err, evacuation.Result{Evicted: 4, Returned: []string{"ns/tolerant-1", "ns/tolerant-2", "ns/tolerant-3"}}, 29*time.Second)
 				if diff := cmp.Diff(map[string]int{"tolerant": 3, "slow": 1}, s.asked()); diff != "" {
 					t.Errorf("requests (-want +got):\n%s", diff)
 				}
@@ -98,12 +99,12 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedStayUntilItIsCordonedAgain(
 			s.pod("other-0", of("other"))
 			s.pod("late-0", of("late"), tolerant) // whatever becomes of it, it would come again
 		}()
-		s.after(7*time.Second, func(n *NodeState) { n.Cordoned = false })
-		s.after(60*time.Second, func(n *NodeState) { n.Cordoned = true })
+		s.after(7*time.Second, func(n *evacuation.NodeState) { n.Cordoned = false })
+		s.after(60*time.Second, func(n *evacuation.NodeState) { n.Cordoned = true })
 		s.remake(100*time.Millisecond, func(gone *corev1.Pod) bool {
 			return gone.Name != "slow" && (len(gone.Spec.Tolerations) > 0 || !s.look().Cordoned)
 		})
-		terms, changed := Terms{Deadline: s.begin.Add(200 * time.Second), IgnoreBudgets: true, CordonedAt: s.begin}, make(chan Terms)
+		terms, changed := evacuation.Terms{Deadline: s.begin.Add(200 * time.Second), IgnoreBudgets: true, CordonedAt: s.begin}, make(chan evacuation.Terms)
 		again := terms
 		again.CordonedAt = s.begin.Add(60 * time.Second)
 		go func() {
@@ -112,7 +113,7 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedStayUntilItIsCordonedAgain(
 			}
 		}()
 		result, err := s.drain(terms, changed)
-		s.wantEnd(result, err, Result{Forced: 28, Returned: []string{"ns/late-14", "ns/tolerant-1"}}, 90*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Forced: 28, Returned: []string{"ns/late-14", "ns/tolerant-1"}}, 90*time.Second)
 		if diff := cmp.Diff(map[string]int{"web": 24, "tolerant": 1, "other": 1, "late": 1, "slow": 1}, s.asked()); diff != "" {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}
@@ -122,13 +123,13 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedStayUntilItIsCordonedAgain(
 func TestADrainDoesNotEndBeforeItsNodeIsCordonedAgain(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("first-0", of("first"))
-		s.after(2*time.Second, func(n *NodeState) { n.Cordoned, n.CordonPending = false, true })
-		s.after(60*time.Second, func(n *NodeState) { n.Cordoned, n.CordonPending = true, false })
+		s.after(2*time.Second, func(n *evacuation.NodeState) { n.Cordoned, n.CordonPending = false, true })
+		s.after(60*time.Second, func(n *evacuation.NodeState) { n.Cordoned, n.CordonPending = true, false })
 		go func() {
 			s.passes(30 * time.Second)
 			s.pod("other-0", of("other"))
 		}()
-		terms, changed := Terms{Deadline: s.begin.Add(110 * time.Second), CordonedAt: s.begin}, make(chan Terms)
+		terms, changed := evacuation.Terms{Deadline: s.begin.Add(110 * time.Second), CordonedAt: s.begin}, make(chan evacuation.Terms)
 		again := terms
 		again.CordonedAt = s.begin.Add(60 * time.Second)
 		go func() {
@@ -137,7 +138,7 @@ func TestADrainDoesNotEndBeforeItsNodeIsCordonedAgain(t *testing.T) {
 			}
 		}()
 		result, err := s.drain(terms, changed)
-		s.wantEnd(result, err, Result{Evicted: 2}, 65*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2}, 65*time.Second)
 	})
 }
 
@@ -151,8 +152,8 @@ func TestAPodThatToleratesTheCordonAndComesDuringTheDrainStays(t *testing.T) {
 					s.pod("late", of("another"), tolerant)
 				}
 			}()
-			result, err := s.drain(Terms{}, nil)
-			s.wantEnd(result, err, Result{Evicted: 1, Returned: []string{"ns/late"}}, 20*time.Second)
+			result, err := s.drain(evacuation.Terms{}, nil)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1, Returned: []string{"ns/late"}}, 20*time.Second)
 		})
 	}
 }
@@ -170,7 +171,7 @@ func TestTheRequestsOfADrainAreBoundedByThePodsThatWereThere(t *testing.T) {
 			s.pod("bare", func(p *corev1.Pod) { p.UID = gone.UID + "-again" })
 			return false
 		})
-		result, err := s.drain(Terms{}, nil)
+		result, err := s.drain(evacuation.Terms{}, nil)
 		if err != nil || len(result.Returned) != 6 {
 			t.Errorf("Drain = %+v, %v, want six pods that stay", result, err)
 		}
@@ -189,8 +190,8 @@ func TestALatePodThatASchedulerHasSentHasToLeave(t *testing.T) {
 				s.pod("late", of("another"))
 			}
 		}()
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 2}, 20*time.Second)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2}, 20*time.Second)
 		s.want(0, "0s evicted slow with 30s", "10s evicted late with 30s")
 	})
 }
@@ -200,7 +201,7 @@ func TestPodsOfTheFirstListHaveToLeaveAlsoWhereTheyTolerateTheCordon(t *testing.
 	play(t, func(s *stage) {
 		s.pod("tolerant", tolerant)
 		s.node.Cordoned = false
-		result, err := s.drainer.Drain(s.Context(), &Request{Node: "node", NodeState: s.look, Terms: Terms{CordonedAt: s.begin.Add(-time.Hour)}})
+		result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: "node", NodeState: s.look, Terms: evacuation.Terms{CordonedAt: s.begin.Add(-time.Hour)}})
 		if result.Evicted != 1 || err != nil {
 			t.Errorf("Drain = %+v, %v", result, err)
 		}
@@ -221,7 +222,7 @@ func TestACordonIsToleratedAsTheSchedulerSays(t *testing.T) {
 		want := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.ToleratesTaint(klog.Background(), taint, false)
 		})
-		trimmed := newPodStore(decision.Rules{}).trimPod(pod)
+		trimmed := Trim(pod, decision.Rules{})
 		if got, kept := toleratesCordon(pod), toleratesCordon(trimmed); got != want || kept != want {
 			t.Errorf("tolerates the cordon: %t, trimmed: %t, want %t, by %+v", got, kept, want, pod.Spec.Tolerations)
 		}

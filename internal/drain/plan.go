@@ -3,6 +3,7 @@ package drain
 import (
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -47,6 +48,7 @@ type step struct {
 // nextStep decides what is done next with a pod. front is the lowest tier with pods that are
 // waited for. With deadline D, grace g and margin m:
 //
+//	has ended, but finalizers keep its object | wait
 //	stopping:                               |
 //	  nothing is forced, or asked to hurry  | wait
 //	  ends by D, and is not late            | wait
@@ -72,8 +74,10 @@ type step struct {
 //	otherwise                               | evict with g
 //
 // Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
-func nextStep(p podState, front tier, terms Terms, now time.Time) step {
+func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	switch shown := p.acceptedAt.Add(watchLag); {
+	case p.keptBy != "": // a deletion could do no more
+		return step{}
 	case p.stopping():
 		return cutShort(p, terms, now)
 	case p.tier == self, p.deleting:
@@ -88,8 +92,8 @@ func nextStep(p podState, front tier, terms Terms, now time.Time) step {
 }
 
 // cutShort is for a stopping pod: one that would outlive the deadline is killed just before it.
-func cutShort(p podState, terms Terms, now time.Time) step {
-	if terms.mode() == patient || p.shortened {
+func cutShort(p podState, terms evacuation.Terms, now time.Time) step {
+	if modeOf(terms) == patient || p.shortened {
 		return step{}
 	}
 	// The API server cuts times to seconds, so one second is no difference. After the deadline
@@ -114,7 +118,7 @@ func cutShort(p podState, terms Terms, now time.Time) step {
 
 // force is for a pod that must be on its way now. One that was not tried yet is evicted all the
 // same, unless budgets are ignored: then the count of its budget stays right for other nodes.
-func force(p podState, terms Terms, now time.Time) step {
+func force(p podState, terms evacuation.Terms, now time.Time) step {
 	if p.failed > 0 && now.Before(p.retryAt) {
 		return step{until: p.retryAt}
 	}
@@ -125,7 +129,7 @@ func force(p podState, terms Terms, now time.Time) step {
 	grace := max(time.Second, min(p.grace, terms.Deadline.Sub(now).Truncate(time.Second)))
 	tried := p.refused > 0 || inFlight || !p.acceptedAt.IsZero()
 	switch {
-	case tried, terms.mode() == immediate:
+	case tried, modeOf(terms) == immediate:
 		return step{kind: stepDelete, grace: grace}
 	case p.ownGrace && grace == p.grace:
 		return step{kind: stepEvict}
@@ -134,7 +138,7 @@ func force(p podState, terms Terms, now time.Time) step {
 }
 
 // evict is for a pod that there is time for.
-func evict(p podState, front tier, terms Terms, now time.Time) step {
+func evict(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	forceAt, latest := p.forceAt(terms), p.lastMoment(terms)
 	early := latest.IsZero() || now.Before(latest)
 	switch {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
@@ -17,38 +19,38 @@ func TestNextStep(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pod   podState
 		front tier
-		terms Terms
+		terms evacuation.Terms
 		want  step
 	}{
 		"with time to spare a pod gets its own grace": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
 		"in reserve it is not asked before its last moment": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), Reserve: true},
 			want: step{until: at(85)},
 		},
 		"and is evicted then": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(35), Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(35), Reserve: true},
 			want: step{kind: stepEvict},
 		},
 		"or deleted, if it was refused before": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 1}, terms: Terms{Deadline: at(35), Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1}, terms: evacuation.Terms{Deadline: at(35), Reserve: true},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"in reserve without a deadline it is never asked": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Reserve: true},
 		},
 		"in reserve under patient terms it is asked at its last moment": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Patient: true, Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), Patient: true, Reserve: true},
 			want: step{until: at(85)},
 		},
 		"in reserve a machine that stops already counts more": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true, Reserve: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), IgnoreBudgets: true, Reserve: true},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"or the one of the option": {
-			pod: podState{grace: 10 * s}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 10 * s}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict, grace: 10 * s},
 		},
 		"an option of zero is a second": {
@@ -58,210 +60,210 @@ func TestNextStep(t *testing.T) {
 			pod: podState{grace: time.Hour, ownGrace: true, refused: 9}, want: step{kind: stepEvict},
 		},
 		"a refused pod is tried again later": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(3)}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(3)}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(3)},
 		},
 		"but no later than it is forced": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(100)}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(100)}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"at deadline - grace - margin a refused pod is deleted with its full grace": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(35)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"a second before it is not": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(36)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: evacuation.Terms{Deadline: at(36)},
 			want: step{until: at(1)},
 		},
 		"later it gets what is left": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(12)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(12)},
 			want: step{kind: stepDelete, grace: 12 * s},
 		},
 		"and never zero": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(-1)},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(-1)},
 			want: step{kind: stepDelete, grace: s},
 		},
 		"a grace longer than the notice is cut in the first eviction": {
-			pod: podState{grace: 600 * s, ownGrace: true}, terms: Terms{Deadline: at(117)},
+			pod: podState{grace: 600 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(117)},
 			want: step{kind: stepEvict, grace: 117 * s},
 		},
 		"a late eviction names the grace only if it differs": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(32)},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(32)},
 			want: step{kind: stepEvict},
 		},
 		"a deletion that failed is tried again, not at once": {
-			pod: podState{grace: 30 * s, refused: 1, failed: 1, retryAt: at(1)}, terms: Terms{Deadline: at(20)},
+			pod: podState{grace: 30 * s, refused: 1, failed: 1, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(20)},
 			want: step{until: at(1)},
 		},
 		"where budgets are ignored the first request deletes": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), IgnoreBudgets: true},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"without a deadline budgets are not ignored": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 9}, terms: Terms{IgnoreBudgets: true}, want: step{kind: stepEvict},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 9}, terms: evacuation.Terms{IgnoreBudgets: true}, want: step{kind: stepEvict},
 		},
 		"a deletion under way is waited for": {
-			pod: podState{grace: 30 * s, deleting: true}, terms: Terms{Deadline: at(1)},
+			pod: podState{grace: 30 * s, deleting: true}, terms: evacuation.Terms{Deadline: at(1)},
 			want: step{},
 		},
 		"an eviction under way is waited for": {
-			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"for ever, if there is no deadline": {
 			pod: podState{grace: 30 * s, evictingSince: at(-20)}, want: step{},
 		},
 		"a pod that must be forced is deleted beside an eviction that is not answered": {
-			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-20)}, terms: Terms{Deadline: at(35)},
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-20)}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"which gets two seconds": {
-			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: Terms{Deadline: at(35)},
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{until: at(1)},
 		},
 		"also where budgets are ignored of a sudden": {
-			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			pod: podState{grace: 30 * s, ownGrace: true, evictingSince: at(-1)}, terms: evacuation.Terms{Deadline: at(120), IgnoreBudgets: true},
 			want: step{until: at(1)},
 		},
 		"what was accepted has to show in the watch": {
-			pod: podState{grace: 30 * s, acceptedAt: at(-29)}, terms: Terms{Deadline: at(10)},
+			pod: podState{grace: 30 * s, acceptedAt: at(-29)}, terms: evacuation.Terms{Deadline: at(10)},
 			want: step{until: at(1)},
 		},
 		"if it does not, the pod is asked again": {
-			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
 		"and deleted if it must be forced": {
-			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: Terms{Deadline: at(35)},
+			pod: podState{grace: 30 * s, ownGrace: true, acceptedAt: at(-30)}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"a pod that is stopping in time is left alone": {
-			pod: podState{grace: 30 * s, deletion: at(30)}, terms: Terms{Deadline: at(30)},
+			pod: podState{grace: 30 * s, deletion: at(30)}, terms: evacuation.Terms{Deadline: at(30)},
 			want: step{until: at(35)},
 		},
 		"and needs no second look without a deadline": {
 			pod: podState{grace: 30 * s, deletion: at(30)}, want: step{},
 		},
 		"one whose end has passed, by a clock behind ours, is left alone for now too": {
-			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: Terms{Deadline: at(100)},
+			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: evacuation.Terms{Deadline: at(100)},
 			want: step{until: at(95)},
 		},
 		"and also killed just before the deadline": {
-			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: Terms{Deadline: at(5)},
+			pod: podState{grace: 600 * s, deletion: at(-5)}, terms: evacuation.Terms{Deadline: at(5)},
 			want: step{kind: stepDelete, grace: s},
 		},
 		"one that would stop too late is left alone for now": {
-			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(100)},
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: evacuation.Terms{Deadline: at(100)},
 			want: step{until: at(95)},
 		},
 		"and killed just before the deadline": {
-			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(5)},
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: evacuation.Terms{Deadline: at(5)},
 			want: step{kind: stepDelete, grace: s},
 		},
 		"once": {
-			pod: podState{grace: 600 * s, deletion: at(500), shortened: true}, terms: Terms{Deadline: at(5)},
+			pod: podState{grace: 600 * s, deletion: at(500), shortened: true}, terms: evacuation.Terms{Deadline: at(5)},
 			want: step{},
 		},
 		"and again if that failed, not at once": {
-			pod: podState{grace: 600 * s, deletion: at(500), failed: 1, retryAt: at(1)}, terms: Terms{Deadline: at(5)},
+			pod: podState{grace: 600 * s, deletion: at(500), failed: 1, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(5)},
 			want: step{until: at(1)},
 		},
 		"critical pods wait for workloads": {
-			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"for ever, without a deadline": {
 			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, want: step{},
 		},
 		"until the deadline is near": {
-			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(35)},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepEvict},
 		},
 		"or the workloads are gone": {
-			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: critical, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: critical, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
 		"and so do those that a rule puts after the others": {
-			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 6, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 6, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"in their order": {
-			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 7, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: 7, grace: 30 * s, ownGrace: true}, front: 7, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
 		"workloads wait for those that leave first": {
-			pod: podState{grace: 30 * s, ownGrace: true}, front: first, terms: Terms{Deadline: at(120)},
+			pod: podState{grace: 30 * s, ownGrace: true}, front: first, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"these wait for nobody": {
-			pod: podState{tier: first, grace: 30 * s, ownGrace: true}, front: first, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: first, grace: 30 * s, ownGrace: true}, front: first, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{kind: stepEvict},
 		},
 		"what leaves last is not asked while there is time, though nobody else is there": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: last, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: last, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"its budget is asked at the last moment": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35)},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepEvict},
 		},
 		"and a pod that it keeps is deleted": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(1)}, terms: Terms{Deadline: at(35)},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true, refused: 1, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(35)},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"without a deadline it is never asked": {
 			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: last, want: step{},
 		},
 		"where budgets are ignored it is deleted with the others": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), IgnoreBudgets: true},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), IgnoreBudgets: true},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"what leaves at the end waits for what leaves last": {
-			pod: podState{tier: end, grace: 30 * s, ownGrace: true}, front: last, terms: Terms{Deadline: at(120)},
+			pod: podState{tier: end, grace: 30 * s, ownGrace: true}, front: last, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"patient terms evict": {
-			pod: podState{grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(120), Patient: true},
+			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(120), Patient: true},
 			want: step{kind: stepEvict},
 		},
 		"with all of the grace, though it is longer than the notice": {
-			pod: podState{grace: 600 * s, ownGrace: true}, terms: Terms{Deadline: at(117), Patient: true},
+			pod: podState{grace: 600 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(117), Patient: true},
 			want: step{kind: stepEvict},
 		},
 		"and again, at the last moment as before": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: Terms{Deadline: at(35), Patient: true},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5, retryAt: at(3)}, terms: evacuation.Terms{Deadline: at(35), Patient: true},
 			want: step{until: at(3)},
 		},
 		"and after it": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(1), Patient: true},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(1), Patient: true},
 			want: step{kind: stepEvict},
 		},
 		"also where budgets are to be ignored": {
-			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: Terms{Deadline: at(1), Patient: true, IgnoreBudgets: true},
+			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(1), Patient: true, IgnoreBudgets: true},
 			want: step{kind: stepEvict},
 		},
 		"nothing is deleted beside an eviction that hangs": {
-			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: Terms{Deadline: at(1), Patient: true},
+			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: evacuation.Terms{Deadline: at(1), Patient: true},
 			want: step{},
 		},
 		"nor is a slow pod killed": {
-			pod: podState{grace: 600 * s, deletion: at(500)}, terms: Terms{Deadline: at(5), Patient: true},
+			pod: podState{grace: 600 * s, deletion: at(500)}, terms: evacuation.Terms{Deadline: at(5), Patient: true},
 			want: step{},
 		},
 		"they ask what leaves last at its last moment, and no more": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: Terms{Deadline: at(36), Patient: true},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(36), Patient: true},
 			want: step{until: at(1)},
 		},
 		"whatever is still there": {
-			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35), Patient: true},
+			pod: podState{tier: last, grace: 30 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(35), Patient: true},
 			want: step{kind: stepEvict},
 		},
 		"as they ask the others": {
-			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: workload, terms: Terms{Deadline: at(35), Patient: true},
+			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(35), Patient: true},
 			want: step{kind: stepEvict},
 		},
 		"our own pod is never touched": {
-			pod: podState{tier: self, grace: 30 * s, ownGrace: true}, front: self, terms: Terms{Deadline: at(1)},
+			pod: podState{tier: self, grace: 30 * s, ownGrace: true}, front: self, terms: evacuation.Terms{Deadline: at(1)},
 			want: step{},
 		},
 	} {
@@ -294,7 +296,7 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 		if rapid.Bool().Draw(t, "stopping") {
 			p.deletion = now.Add(seconds("deletion", -10, 700))
 		}
-		terms := Terms{IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets"), Patient: rapid.Bool().Draw(t, "patient")}
+		terms := evacuation.Terms{IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets"), Patient: rapid.Bool().Draw(t, "patient")}
 		if rapid.Bool().Draw(t, "hard") {
 			terms.Deadline = now.Add(seconds("deadline", -10, 700))
 		}
@@ -344,7 +346,7 @@ func BenchmarkPlanOf100Pods(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, p := range pods {
-			nextStep(p, workload, Terms{Deadline: at(120)}, now)
+			nextStep(p, workload, evacuation.Terms{Deadline: at(120)}, now)
 		}
 	}
 }

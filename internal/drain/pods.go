@@ -3,11 +3,11 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime/pprof"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -31,18 +30,13 @@ import (
 type podStore struct {
 	changed chan struct{} // has a value when the pods have changed
 
-	labels, annotations []string // the keys of those that trimPod keeps
-
 	mu     sync.Mutex
 	pods   map[types.UID]*corev1.Pod
 	listed bool
 }
 
-func newPodStore(rules decision.Rules) *podStore {
-	s := &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
-	s.labels, s.annotations = rules.PodKeys()
-	s.annotations = append(s.annotations, corev1.MirrorPodAnnotationKey)
-	return s
+func newPodStore() *podStore {
+	return &podStore{changed: make(chan struct{}, 1), pods: map[types.UID]*corev1.Pod{}}
 }
 
 // watch keeps the store up to date with the pods of a node until ctx ends. It returns before, if a shared watch does
@@ -66,6 +60,7 @@ type podsOf struct {
 	store     *podStore
 	watches   *podWatches
 	shareFrom int
+	late      int // how many lists have taken too long
 
 	// The mutex of watches guards these.
 	following *follower // its part of a shared watch; nil: it has none
@@ -116,7 +111,7 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		}
 	}
 	cache.NewReflectorWithOptions(kube.ListWatch(p, p), &corev1.Pod{}, p.store,
-		cache.ReflectorOptions{Name: "pods of " + p.node}).RunWithContext(ctx)
+		cache.ReflectorOptions{Name: "pods of " + p.node, Backoff: &reflectorBackoff}).RunWithContext(ctx)
 }
 
 // List implements [kube.Objects].
@@ -126,9 +121,14 @@ func (p *podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodLis
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	const mostPatience = 4 // of a node with hundreds of large pods, the list may take longer than an answer that is lost
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout*time.Duration(min(1+p.late, mostPatience)))
 	defer cancel()
-	return p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
+	list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		p.late++
+	}
+	return list, err
 }
 
 // Watch implements [kube.Objects].
@@ -156,7 +156,7 @@ func (s *podStore) synced() bool {
 }
 
 // list returns the pods, in no order. They are shared and must not be changed; they have the fields
-// that trimPod keeps.
+// that [Trim] keeps.
 func (s *podStore) list() []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,8 +165,7 @@ func (s *podStore) list() []*corev1.Pod {
 
 // put adds a pod, or what it is now.
 func (s *podStore) put(pod *corev1.Pod) {
-	small := s.trimPod(pod)
-	s.change(func() { s.pods[pod.UID] = small })
+	s.change(func() { s.pods[pod.UID] = pod })
 }
 
 func (s *podStore) remove(pod *corev1.Pod) {
@@ -177,7 +176,7 @@ func (s *podStore) remove(pod *corev1.Pod) {
 func (s *podStore) replace(all []*corev1.Pod) {
 	pods := make(map[types.UID]*corev1.Pod, len(all))
 	for _, pod := range all {
-		pods[pod.UID] = s.trimPod(pod)
+		pods[pod.UID] = pod
 	}
 	s.change(func() { s.pods, s.listed = pods, true })
 }
@@ -185,10 +184,9 @@ func (s *podStore) replace(all []*corev1.Pod) {
 // updateKnown updates a pod that was read by itself. A pod that the watch has removed does not come
 // back.
 func (s *podStore) updateKnown(pod *corev1.Pod) {
-	small := s.trimPod(pod)
 	s.change(func() {
 		if s.pods[pod.UID] != nil {
-			s.pods[pod.UID] = small
+			s.pods[pod.UID] = pod
 		}
 	})
 }
@@ -228,17 +226,6 @@ func (s *podStore) Replace(objs []any, _ string) error {
 // Resync does nothing: there are no handlers to call again.
 func (s *podStore) Resync() error { return nil }
 
-// Transformer implements cache.TransformingStore.
-func (s *podStore) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		pod, err := asPod(obj)
-		if err != nil {
-			return nil, err
-		}
-		return s.trimPod(pod), nil
-	}
-}
-
 func asPod(obj any) (*corev1.Pod, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -256,64 +243,4 @@ func (s *podStore) change(do func()) {
 	case s.changed <- struct{}{}:
 	default:
 	}
-}
-
-// trimPod keeps of a Pod what this package reads.
-func (s *podStore) trimPod(pod *corev1.Pod) *corev1.Pod {
-	small := &corev1.Pod{
-		TypeMeta: pod.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			CreationTimestamp: pod.CreationTimestamp,
-			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			OwnerReferences: pod.OwnerReferences, Finalizers: pod.Finalizers,
-			Labels: some(pod.Labels, s.labels), Annotations: some(pod.Annotations, s.annotations),
-		},
-		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: volumesOf(pod),
-			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
-	}
-	if slices.ContainsFunc(pod.Status.Conditions, isDisruption) {
-		small.Status.Conditions = disrupted
-	}
-	if toleratesCordon(pod) {
-		small.Spec.Tolerations = cordonTolerated
-	}
-	return small
-}
-
-// volumesOf are the volumes of a pod that matter: those that kubectl's filter looks for, and those that have a claim.
-// Every pod has a projected one, with its token.
-func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
-	for k := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[k]; v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			kept = append(kept, *v)
-		}
-	}
-	return kept
-}
-
-// disrupted is what trimPod keeps of the conditions of a pod, shared by all that have it.
-var disrupted = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
-
-// some returns the entries with these keys; nil: there are none. Values are cut to what no rule
-// compares with: an annotation may have 256 KiB.
-func some(all map[string]string, keys []string) (kept map[string]string) {
-	const longest = 1 << 10
-	for _, key := range keys {
-		value, there := all[key]
-		if !there {
-			continue
-		}
-		if len(value) > longest {
-			value = strings.Clone(value[:longest])
-		}
-		if kept == nil {
-			kept = map[string]string{}
-		}
-		kept[key] = value
-	}
-	return kept
 }

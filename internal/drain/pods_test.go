@@ -3,7 +3,6 @@ package drain
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,13 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // The second handler is client-go's brake on errors. It keeps the time of the last one
@@ -51,17 +49,17 @@ func (e *emptyNode) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // watched watches the node for d, and returns what came of it, and the log.
-func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, string) {
+func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, *logtest.Log) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: e})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log strings.Builder
-	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(&log, nil))), d)
+	var log logtest.Log
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), log.Logger()), d)
 	defer cancel()
-	store := newPodStore(decision.Rules{})
+	store := newPodStore()
 	store.watch(ctx, &Drainer{Client: client}, "a")
-	return store, log.String()
+	return store, &log
 }
 
 // A list from a cache that is behind lacks pods, and one in pages is not from a
@@ -80,7 +78,7 @@ func TestPodsAreListedAsOfNowAndWatchedFromThere(t *testing.T) {
 		if !store.synced() {
 			t.Error("the pods have not been seen once")
 		}
-		if log != "" {
+		if log.String() != "" {
 			t.Errorf("the log says:\n%s", log)
 		}
 	})

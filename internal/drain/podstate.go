@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // podState is what is known of a pod that has to leave, and what was tried with it.
@@ -25,6 +26,9 @@ type podState struct {
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
 	localEnd time.Time // when its grace has passed by our clock; zero: it was stopping when first seen
+
+	endedAt time.Time // when it was first seen to have ended; zero: it has not
+	keptBy  string    // the finalizers that keep its object then
 
 	// Requests.
 	requested     bool      // it was asked to leave
@@ -51,7 +55,7 @@ type podState struct {
 // negative for the pod's own; ours is the pod that this program runs in. reconsider finds its turn.
 func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
 	p := &podState{name: nameOf(pod), option: grace, seen: now}
-	p.setGrace(pod, Terms{})
+	p.setGrace(pod, evacuation.Terms{})
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self
 	}

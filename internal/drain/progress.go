@@ -7,18 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
-
-// Progress is how far a drain has come.
-type Progress struct {
-	Listed    bool // the pods of the node are known
-	Pods      overview.Pods
-	LastAsked time.Time // when a pod was last asked to leave; zero: never
-	PodsGone  time.Time // when no pod was waited for any more; zero: not yet
-	// Waits are what the drain waits for, what keeps most pods first.
-	Waits []overview.Wait
-}
 
 // atGate is the wait for a free place among the requests to the API server.
 var atGate = overview.Wait{Cause: overview.Gate, Why: "other requests to the API server go first"}
@@ -27,8 +18,8 @@ var atGate = overview.Wait{Cause: overview.Gate, Why: "other requests to the API
 const maxRefusals = 16
 
 // progress returns how far the drain has come.
-func (r *run) progress(now time.Time) Progress {
-	p := Progress{Listed: r.listed, LastAsked: r.result.Record.LastAsked, PodsGone: r.result.Record.PodsGone}
+func (r *run) progress(now time.Time) evacuation.Progress {
+	p := evacuation.Progress{Listed: r.listed, LastAsked: r.result.Record.LastAsked, PodsGone: r.result.Record.PodsGone}
 	if !r.listed {
 		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
 		return p
@@ -85,6 +76,10 @@ func (r *run) waitOf(p podState, now time.Time) overview.Wait {
 		blocked = &overview.Wait{Cause: b.cause, Name: b.name, Why: b.why}
 	}
 	switch end := p.stopsAt(); {
+	case p.keptBy != "":
+		w := wait(overview.Finalizer, "it has ended, and is kept by its finalizers: "+p.keptBy)
+		w.Name, w.Until = p.keptBy, p.countsAsGoneAt()
+		return w
 	case !end.IsZero() && blocked != nil:
 		return *blocked
 	case !end.IsZero() && now.Before(end):
@@ -120,9 +115,6 @@ func (r *run) waitOf(p podState, now time.Time) overview.Wait {
 	return w
 }
 
-// refusing are the causes for which an eviction is refused, so that its pod is deleted in the end.
-var refusing = []overview.Cause{overview.Budget, overview.TwoBudgets, overview.Webhook, overview.Refused}
-
 // inWords adds to a wait for a pod what happens at its end, for the log.
 func inWords(w overview.Wait) string {
 	switch at := timeOfDay(w.Until); {
@@ -131,7 +123,7 @@ func inWords(w overview.Wait) string {
 		return w.Why + "; it leaves at " + at + " at the latest"
 	case w.Cause == overview.Turn, w.Cause == overview.Karpenter:
 		return w.Why + ", at " + at
-	case slices.Contains(refusing, w.Cause):
+	case w.Cause.Refuses():
 		return w.Why + ", deleted at " + at
 	}
 	return w.Why
@@ -170,7 +162,7 @@ func (r *run) sortedRefusals() []overview.Refusal {
 // countKept counts a pod that is still there at the end, where it was no refusal that has kept it.
 func (r *run) countKept(pod *corev1.Pod, now time.Time) {
 	switch w := r.waitOf(*r.pods[pod.UID], now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
-	case overview.Finalizer, overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
+	case overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
 		r.countRefusal(w.Cause, w.Name, w.Why)
 	}
 }

@@ -2,25 +2,26 @@ package drain
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // ask asks a drain for its progress at a moment.
-func (s *stage) ask(asked chan<- chan<- Progress, at time.Duration) (p Progress) {
+func (s *stage) ask(asked chan<- chan<- evacuation.Progress, at time.Duration) (p evacuation.Progress) {
 	s.Helper()
 	if !s.passes(at - time.Since(s.begin)) {
 		return p
 	}
-	reply := make(chan Progress, 1)
+	reply := make(chan evacuation.Progress, 1)
 	select {
 	case asked <- reply:
 		return <-reply
@@ -31,9 +32,9 @@ func (s *stage) ask(asked chan<- chan<- Progress, at time.Duration) (p Progress)
 }
 
 // asking drains while progress is asked for at the moments.
-func (s *stage) asking(terms Terms, at ...time.Duration) (answers []Progress, result *Result) {
+func (s *stage) asking(terms evacuation.Terms, at ...time.Duration) (answers []evacuation.Progress, result *evacuation.Result) {
 	s.Helper()
-	asked := make(chan chan<- Progress)
+	asked := make(chan chan<- evacuation.Progress)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -42,8 +43,8 @@ func (s *stage) asking(terms Terms, at ...time.Duration) (answers []Progress, re
 		}
 	}()
 	terms.CordonedAt = s.begin
-	result, err := s.drainer.Drain(s.Context(), &Request{
-		Node: "node", Terms: terms, NodeState: s.look, Log: slog.New(slog.DiscardHandler), Asked: asked,
+	result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+		Node: "node", Terms: terms, NodeState: s.look, Log: logr.Discard(), Asked: asked,
 	})
 	if err != nil {
 		s.Error(err)
@@ -72,7 +73,7 @@ func TestADrainTellsWhatItWaitsForAndRemembersIt(t *testing.T) {
 			return nil
 		}
 		deadline := s.begin.Add(2 * time.Minute)
-		answers, result := s.asking(Terms{Deadline: deadline}, 20*time.Second, 95*time.Second)
+		answers, result := s.asking(evacuation.Terms{Deadline: deadline}, 20*time.Second, 95*time.Second)
 		const budget = "PodDisruptionBudget ns/db needs 2 healthy pods and has 2"
 		want := []overview.Wait{
 			{Cause: overview.Budget, Name: "ns/db", Why: budget, Pods: 2, Pod: "ns/db-0", Until: deadline.Add(-35 * time.Second)},
@@ -116,7 +117,7 @@ func TestADrainThatWaitsAtTheGateSaysSo(t *testing.T) {
 				release(0)
 			}
 		}()
-		answers, result := s.asking(Terms{}, 10*time.Second)
+		answers, result := s.asking(evacuation.Terms{}, 10*time.Second)
 		if len(answers[0].Waits) != 1 || answers[0].Waits[0].Cause != overview.Gate || answers[0].Listed || result.Evicted != 1 {
 			t.Errorf("%+v, then %+v", answers[0], result)
 		}
@@ -132,7 +133,7 @@ func TestPodsAreNotGoneWhenTheirDrainIsCalledOff(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
 		defer cancel()
-		result, err := s.drainIn(ctx, Terms{CordonedAt: s.begin, Deadline: s.begin.Add(time.Hour)}, nil)
+		result, err := s.drainIn(ctx, evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(time.Hour)}, nil)
 		if err == nil || !result.Record.PodsGone.IsZero() || result.Record.FirstAsked.IsZero() {
 			t.Errorf("%v: %+v", err, result.Record)
 		}

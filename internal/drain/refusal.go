@@ -11,46 +11,24 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// An Answer is the API server's to a request for a pod.
-type Answer struct {
-	Pod    *corev1.Pod
-	Forced bool          // the request was to delete the pod, not to evict it
-	Grace  time.Duration // the grace of the request; zero: the pod's own
-	Err    error         // nil: the pod is on its way out, or was gone already
-	First  bool          // no request for the pod was accepted before
-	// Refusal says why an eviction was refused; empty for any other answer.
-	Refusal Refusal
-}
-
-// A Refusal is why an eviction was refused.
-type Refusal string
-
-// The refusals. All but TwoBudgets end by themselves.
-const (
-	Budget     Refusal = "budget"      // a PodDisruptionBudget allows no disruption now
-	TwoBudgets Refusal = "two-budgets" // two budgets cover the pod, which the eviction API does not support
-	Busy       Refusal = "busy"        // the API server is overloaded
-	Failed     Refusal = "error"       // anything else
-)
-
-// Refusals are all refusals, for metrics that start at zero.
-var Refusals = []Refusal{Budget, TwoBudgets, Busy, Failed}
-
 // refusalOf returns why an eviction was refused.
-func refusalOf(err error) Refusal {
+func refusalOf(err error) evacuation.Refusal {
 	switch {
 	case twoBudgets(err):
-		return TwoBudgets
+		return evacuation.TwoBudgets
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
-		return Budget
+		return evacuation.Budget
+	case apierrors.IsForbidden(err) && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return evacuation.Namespace
 	case apierrors.IsTooManyRequests(err) && !denied(err):
-		return Busy
+		return evacuation.Busy
 	}
-	return Failed
+	return evacuation.Failed
 }
 
 // twoBudgets reports whether an eviction was refused because more than one budget covers the pod. The
@@ -71,7 +49,7 @@ func denied(err error) bool {
 // busyFor returns how long an overloaded API server asks to be left alone; zero: it is not overloaded.
 // The refusal of a budget has the same status code.
 func busyFor(err error) time.Duration {
-	if refusalOf(err) != Busy {
+	if refusalOf(err) != evacuation.Busy {
 		return 0
 	}
 	return max(time.Second, retryAfter(err))
@@ -89,16 +67,18 @@ func retryAfter(err error) time.Duration {
 // request has failed and nobody has refused it.
 func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string) {
 	switch refusalOf(err) {
-	case TwoBudgets:
+	case evacuation.TwoBudgets:
 		return overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
 			"it stays until the deadline"
-	case Budget:
+	case evacuation.Budget:
 		if name, says := budgetOf(err); name != "" {
 			name = pod.Namespace + "/" + name
 			return overview.Budget, name, "PodDisruptionBudget " + name + " " + says
 		}
 		return overview.Budget, "", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
-	case Busy, Failed:
+	case evacuation.Namespace:
+		return overview.Namespace, pod.Namespace, "namespace " + pod.Namespace + " is being deleted, and the pod with it"
+	case evacuation.Busy, evacuation.Failed:
 	}
 	if name := webhookOf(err); name != "" {
 		return overview.Webhook, name, truncate(err.Error())

@@ -3,15 +3,16 @@ package drain
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -86,7 +87,6 @@ func (r *run) startRequest(
 	r.noteAsked(time.Now())
 	r.pending[c.urgent]++
 	r.inFlight++
-	r.beginSpan(ctx, pod)
 	go r.makeRequest(ctx, c, release)
 }
 
@@ -154,19 +154,6 @@ func (r *run) readPod(ctx context.Context, pod *corev1.Pod) current {
 	return current{known: true}
 }
 
-// evict asks the eviction API. The UID protects a pod that has got the same name since, as those
-// of a StatefulSet do; the version, if there is one, protects a pod from being evicted twice. The
-// client must not retry what is refused, whatever the server asks for: the deadline does not wait.
-func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
-	return r.drainer.Client.PolicyV1().RESTClient().Post().
-		AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
-		MaxRetries(0).
-		Body(&policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
-			DeleteOptions: deleteOptions(pod, s),
-		}).Do(ctx).Error()
-}
-
 // errOver is returned for a request that would begin after the end of the drain.
 var errOver = errors.New("the drain has ended")
 
@@ -181,18 +168,7 @@ func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
 		default:
 		}
 	}
-	return r.drainer.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *deleteOptions(pod, s))
-}
-
-func deleteOptions(pod *corev1.Pod, s step) *metav1.DeleteOptions {
-	opts := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
-	if s.version != "" {
-		opts.Preconditions.ResourceVersion = &s.version
-	}
-	if s.grace > 0 {
-		opts.GracePeriodSeconds = new(int64(s.grace / time.Second))
-	}
-	return opts
+	return r.remove(ctx, pod, s)
 }
 
 // apply applies the answer to a request.
@@ -224,7 +200,7 @@ func (r *run) apply(c *call, now time.Time) {
 		err = nil
 	}
 	r.observe(c, err)
-	log := r.request.Log.With("pod", nameOf(c.pod))
+	log := r.request.Log.WithValues("pod", nameOf(c.pod))
 	if err == nil {
 		r.accepted(c, log, now)
 	} else {
@@ -237,7 +213,7 @@ func (r *run) observe(c *call, err error) {
 	if r.drainer.Observe == nil {
 		return
 	}
-	a := Answer{
+	a := evacuation.Answer{
 		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err,
 		First: !c.state.evicted && !c.state.forced,
 	}
@@ -249,7 +225,7 @@ func (r *run) observe(c *call, err error) {
 
 // accepted notes that a pod is on its way out. It is logged once for an eviction and once for a
 // deletion, however often the pod was asked.
-func (r *run) accepted(c *call, log *slog.Logger, now time.Time) {
+func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks = now, nil
 	switch {
@@ -258,26 +234,26 @@ func (r *run) accepted(c *call, log *slog.Logger, now time.Time) {
 		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", forcedWhy(r.request.Terms))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
-		log.Debug("evicted a pod")
+		log.V(1).Info("evicted a pod")
 	}
 }
 
 // failed notes that an eviction was refused, or a deletion has failed, and when to try again.
-func (r *run) failed(c *call, log *slog.Logger, err error, now time.Time) {
+func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 	p, refusal := c.state, refusalOf(err)
 	// What is neither the API server's refusal nor a webhook's may hide that the request was accepted.
-	p.unanswered = p.unanswered || refusal == Failed && !denied(err)
+	p.unanswered = p.unanswered || refusal == evacuation.Failed && !denied(err)
 	switch {
 	case c.step.kind == stepDelete:
 		p.shortened = false
 		p.failed++
 		p.retryAt = now.Add(backoff(p.failed))
-		log.Error("a pod could not be deleted", "error", err)
+		log.Error(err, "a pod could not be deleted")
 	case !p.forced: // once it was deleted, the eviction beside it no longer matters
 		p.refused++
 		p.failed = 0
 		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
-		if refusal == TwoBudgets {
+		if refusal == evacuation.TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
 		}
 		r.logRefusal(c, log, now)
@@ -285,8 +261,8 @@ func (r *run) failed(c *call, log *slog.Logger, err error, now time.Time) {
 }
 
 // forcedWhy says why a pod was deleted, for the log.
-func forcedWhy(t Terms) string {
-	if t.mode() == immediate {
+func forcedWhy(t evacuation.Terms) string {
+	if modeOf(t) == immediate {
 		return "the machine is going away already: PodDisruptionBudgets are ignored"
 	}
 	return "the deadline is near"

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -50,11 +51,11 @@ func TestWhatWaitsAtTheGateIsBroughtForwardWithItsDrain(t *testing.T) {
 			s.pod(fmt.Sprintf("calm%d", k), on("calm"))
 			s.pod(fmt.Sprintf("hurried%d", k), on("hurried"))
 		}
-		changed := make(chan Terms)
+		changed := make(chan evacuation.Terms)
 		var drains sync.WaitGroup
-		for _, o := range []Request{
+		for _, o := range []evacuation.Request{
 			{Node: "hurried", Changed: changed},
-			{Node: "calm", Terms: Terms{Deadline: s.begin.Add(100 * time.Second)}},
+			{Node: "calm", Terms: evacuation.Terms{Deadline: s.begin.Add(100 * time.Second)}},
 		} {
 			o.Terms.CordonedAt, o.Log = s.begin, s.log()
 			drains.Go(func() {
@@ -66,7 +67,7 @@ func TestWhatWaitsAtTheGateIsBroughtForwardWithItsDrain(t *testing.T) {
 			synctest.Wait() // each has begun with a pod, and the others wait
 		}
 		time.Sleep(each + each/2)
-		changed <- Terms{CordonedAt: s.begin, Deadline: s.begin.Add(60 * time.Second)}
+		changed <- evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(60 * time.Second)}
 		drains.Wait()
 		first := s.requests()[:7] // two were made, or begun, by then
 		if hurried := slices.DeleteFunc(first, func(name string) bool { return !strings.HasPrefix(name, "hurried") }); len(hurried) != 5 {
@@ -102,14 +103,14 @@ func TestAPodThatMustBeForcedDoesNotWaitBehindACrowd(t *testing.T) {
 				s.refuse = refuse
 				s.pod("critical", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) }) // it waits for the other
 				s.pod("stuck", func(p *corev1.Pod) {
-					p.Finalizers = []string{"somebody/else"}
+					runsOn(p)
 					p.DeletionTimestamp = new(metav1.NewTime(s.begin.Add(30 * time.Second)))
 				})
 				if refuse != nil {
 					s.pod("stuck2", func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
 				}
 				s.crowd(s.drainer.Gate, time.Second)
-				result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 				if err != nil || len(result.Missed) != 1 {
 					t.Errorf("Drain = %+v, %v, want one pod missed", result, err)
 				}
@@ -138,7 +139,7 @@ func TestADeadlineThatIsPutOffForcesNothing(t *testing.T) {
 			}
 			return budget(pod)
 		}
-		changed := make(chan Terms)
+		changed := make(chan evacuation.Terms)
 		go func() {
 			s.passes(84 * time.Second)
 			leave, err := s.drainer.Gate.Enter(s.Context(), pace.Priority{Class: pace.Foremost})
@@ -147,7 +148,7 @@ func TestADeadlineThatIsPutOffForcesNothing(t *testing.T) {
 				return
 			}
 			s.passes(5 * time.Second) // the deletion waits at the gate by now
-			changed <- Terms{CordonedAt: s.begin}
+			changed <- evacuation.Terms{CordonedAt: s.begin}
 			s.passes(time.Second)
 			leave(0)
 			if leave, err = s.drainer.Gate.Enter(s.Context(), pace.Priority{}); err != nil || time.Since(s.begin) > 91*time.Second {
@@ -156,7 +157,7 @@ func TestADeadlineThatIsPutOffForcesNothing(t *testing.T) {
 			}
 			leave(0)
 		}()
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, changed)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, changed)
 		if err != nil || result.Evicted != 1 || result.Forced != 0 {
 			t.Errorf("Drain = %+v, %v, want the pod evicted when its budget lets it go", result, err)
 		}
@@ -167,8 +168,8 @@ func TestAnEvictionMayTakeAsLongAsAWebhookMay(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
 		s.hangs = func(string) time.Duration { return 29 * time.Second }
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 1}, 29*time.Second)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 29*time.Second)
 		s.want(0, "29s evicted a with 30s")
 	})
 }
@@ -178,27 +179,27 @@ func TestAPodThatMustBeForcedIsDeletedBesideAnEvictionThatHangs(t *testing.T) {
 		play(t, func(s *stage) {
 			s.pod("a")
 			s.hangs = func(string) time.Duration { return time.Hour }
-			result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 			s.want(0, "25s deleted a with 30s")
-			s.wantEnd(result, err, Result{Forced: 1}, 25*time.Second)
+			s.wantEnd(result, err, evacuation.Result{Forced: 1}, 25*time.Second)
 		})
 	})
 	t.Run("two seconds later where it has come", func(t *testing.T) {
 		play(t, func(s *stage) {
 			s.pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 			s.hangs = func(string) time.Duration { return time.Hour }
-			result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 			s.want(0, "2s deleted a with 58s")
-			s.wantEnd(result, err, Result{Forced: 1}, 10*time.Second) // the eviction is heard out for as long
+			s.wantEnd(result, err, evacuation.Result{Forced: 1}, 10*time.Second) // the eviction is heard out for as long
 		})
 	})
 	t.Run("but not twice where it got through", func(t *testing.T) {
 		play(t, func(s *stage) {
 			s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
 			s.answers, s.behind, s.stops["a"] = time.Hour, time.Hour, 29*time.Second
-			result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 			s.want(0, "0s evicted a with 30s")
-			s.wantEnd(result, err, Result{Evicted: 1}, 29*time.Second)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 29*time.Second)
 		})
 	})
 }
@@ -232,8 +233,8 @@ func TestEvictionsThatHangHoldNobodyUpForLong(t *testing.T) {
 				}()
 			}
 		}()
-		result, err := s.drain(Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Evicted: 1, Forced: maxPending}, 25*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: maxPending}, 25*time.Second)
 		if requests := s.requests(); requests[0] != "other" || !strings.HasPrefix(s.events[0], "10s ") {
 			t.Errorf("%s first, want the pod whose eviction does not hang, after 10 s", s.events[0])
 		}
@@ -258,24 +259,24 @@ func TestA429OfAWebhookIsTheBusinessOfItsPodAlone(t *testing.T) {
 			}
 			return denial(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
 		}
-		var refusals []Refusal
+		var refusals []evacuation.Refusal
 		var mu sync.Mutex // for two drains
-		s.drainer.Observe = func(step Answer) {
+		s.drainer.Observe = func(step evacuation.Answer) {
 			mu.Lock()
 			defer mu.Unlock()
 			refusals = append(refusals, step.Refusal)
 		}
 		go func() {
 			s.passes(100 * time.Millisecond)
-			result, err := s.drainer.Drain(s.Context(), &Request{Node: "other", Log: s.log()})
+			result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: "other", Log: s.log()})
 			if took := time.Since(s.begin); result.Evicted != 1 || err != nil || took > time.Second {
 				s.Errorf("another node: %+v, %v after %s", result, err, took)
 			}
 		}()
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 85*time.Second)
 		s.want(1, "0s evicted other with 30s", "1m25s deleted guarded with 30s")
-		if diff := cmp.Diff([]Refusal{Failed, "", ""}, refusals); diff != "" {
+		if diff := cmp.Diff([]evacuation.Refusal{evacuation.Failed, "", ""}, refusals); diff != "" {
 			t.Errorf("refusals (-want +got):\n%s", diff)
 		}
 	})
@@ -291,19 +292,19 @@ func TestRetryAfterDoesNotDelayADeletion(t *testing.T) {
 		s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return time.Since(s.begin) < 60*time.Second, nil, errors.New("away")
 		})
-		changed := make(chan Terms)
+		changed := make(chan evacuation.Terms)
 		go func() {
-			tell := func(at time.Duration, terms Terms) {
+			tell := func(at time.Duration, terms evacuation.Terms) {
 				s.passes(at - time.Since(s.begin))
 				terms.CordonedAt = s.begin
 				changed <- terms
 			}
-			tell(10*time.Second, Terms{Deadline: s.begin.Add(60 * time.Second)}) // at 25 s it is deleted, in vain
-			tell(30*time.Second, Terms{})
-			tell(50*time.Second, Terms{Deadline: s.begin.Add(160 * time.Second)})
+			tell(10*time.Second, evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}) // at 25 s it is deleted, in vain
+			tell(30*time.Second, evacuation.Terms{})
+			tell(50*time.Second, evacuation.Terms{Deadline: s.begin.Add(160 * time.Second)})
 		}()
-		result, err := s.drain(Terms{}, changed)
-		s.wantEnd(result, err, Result{Forced: 1}, 125*time.Second)
+		result, err := s.drain(evacuation.Terms{}, changed)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 125*time.Second)
 	})
 }
 
@@ -329,8 +330,8 @@ func TestAConflictThatIsNotOursIsARefusal(t *testing.T) {
 					}
 					return nil
 				}
-				result, err := s.drain(Terms{}, nil)
-				s.wantEnd(result, err, Result{Evicted: 1}, lateBindTime)
+				result, err := s.drain(evacuation.Terms{}, nil)
+				s.wantEnd(result, err, evacuation.Result{Evicted: 1}, lateBindTime)
 				if tries != 4 {
 					t.Errorf("asked %d times, want 4", tries)
 				}
@@ -340,8 +341,8 @@ func TestAConflictThatIsNotOursIsARefusal(t *testing.T) {
 			play(t, func(s *stage) {
 				s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
 				s.refuse = func(string) *metav1.Status { return status }
-				result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-				s.wantEnd(result, err, Result{Forced: 1}, 85*time.Second)
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+				s.wantEnd(result, err, evacuation.Result{Forced: 1}, 85*time.Second)
 			})
 		})
 	}
@@ -351,8 +352,8 @@ func TestWhatIsAcceptedAndDoesNotShowIsAskedAgain(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
 		s.swallows = func(string) bool { return time.Since(s.begin) < 20*time.Second }
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 1}, watchLag)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, watchLag)
 		s.want(0, "0s swallowed a", "30s evicted a with 30s")
 	})
 }
@@ -364,9 +365,9 @@ func TestAPodThatWasAcceptedIsNotAskedAgainByAWatchThatIsBehind(t *testing.T) {
 			p.Spec.TerminationGracePeriodSeconds = new(int64(60))
 		})
 		s.behind, s.stops["a"] = time.Hour, 50*time.Second
-		result, err := s.drain(Terms{Deadline: s.begin.Add(80 * time.Second)}, nil)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(80 * time.Second)}, nil)
 		s.want(0, "0s evicted a with 1m0s")
-		s.wantEnd(result, err, Result{Evicted: 1}, 50*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 50*time.Second)
 	})
 }
 

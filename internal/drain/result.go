@@ -10,57 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
-
-// A Result says how a drain ended. Each pod that had to leave is counted in exactly one of the
-// first six fields. Names of pods are namespace/name.
-type Result struct {
-	Evicted int // pods that left after an eviction
-	Forced  int // pods that left after they were deleted: time ran out, or budgets were ignored
-	Ended   int // pods that left without us: they were stopping already, or somebody else deleted them
-	// Missed are pods that were still there at the deadline.
-	Missed []string
-	// Lost are pods that were still there when the machine was gone; see ErrMachineGone.
-	Lost []string
-	// Unconfirmed are pods that should have ended, but whose kubelet is not there to confirm it.
-	Unconfirmed []string
-
-	// Surged are those of the Ended whose workload had begun to roll out a replacement.
-	Surged []string
-	// Stayed are pods that an option keeps on the node.
-	Stayed []string
-	// Returned are pods that came during the drain and stay. If they were asked to leave, they
-	// would come again.
-	Returned []string
-	Self     bool // the only pod left is the one of this program
-	Volumes  int  // volumes that were still attached at the deadline
-
-	Record Record
-}
-
-// A Record says what happened in a drain, for people.
-type Record struct {
-	// FirstAsked and LastAsked are when pods were asked to leave; zero: none was.
-	FirstAsked, LastAsked time.Time
-	PodsGone              time.Time     // when no pod was waited for any more
-	VolumesTook           time.Duration // how long volumes were waited for then
-	ForcedPods            []string      // the names of the Forced, sorted
-	// Kept is what has refused evictions, and what has kept pods to the end. What has kept most pods comes first, and
-	// some of it is left out if there is much.
-	Kept []overview.Refusal
-}
 
 // notListed takes the place of pods whose names are not known.
 const notListed = "all, which could not be listed"
-
-// Names returns the first names of pods, at most so many, and then how many more there are.
-func Names(pods []string, most int) []string {
-	if len(pods) <= most {
-		return pods
-	}
-	return append(slices.Clone(pods[:most]), fmt.Sprintf("and %d more", len(pods)-most))
-}
 
 // countMissed fills in the result at the deadline.
 func (r *run) countMissed(now time.Time) {
@@ -78,8 +32,12 @@ func (r *run) countMissed(now time.Time) {
 func (r *run) countPods(remaining *[]string) {
 	there := r.sortedPods()
 	for _, pod := range there {
+		p := r.pods[pod.UID]
+		p.noteEnd(pod, time.Now())
 		switch {
-		case r.pods[pod.UID].unconfirmed:
+		case p.hasEnded():
+			r.departed[pod.UID] = p
+		case p.unconfirmed:
 			r.result.Unconfirmed = append(r.result.Unconfirmed, nameOf(pod))
 		case remaining != nil:
 			*remaining = append(*remaining, nameOf(pod))
@@ -106,7 +64,7 @@ func (r *run) countPods(remaining *[]string) {
 	slices.Sort(r.result.Record.ForcedPods)
 }
 
-// Remaining lists the pods that have to leave a node, as namespace/name, sorted. Those of DaemonSets
+// Remaining lists the pods that have to leave a node and have not ended, as namespace/name, sorted. Those of DaemonSets
 // are not among them: it cannot tell one that was not asked from one that has come in its place. It
 // makes one request.
 func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) {
@@ -116,12 +74,17 @@ func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) 
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
-	var names []string
+	var candidates []candidate
 	for k := range list.Items {
-		if pod := &list.Items[k]; pod.Spec.NodeName == node {
-			if leaves, _ := d.Filter.mustLeave(pod, decision.Turn{Stays: true}); leaves {
-				names = append(names, nameOf(pod))
-			}
+		if pod := &list.Items[k]; pod.Spec.NodeName == node && !evacuation.Ended(pod) {
+			candidates = append(candidates, candidate{pod, decision.Turn{Stays: true}})
+		}
+	}
+	answers, _ := d.Filter.mustLeave(candidates)
+	var names []string
+	for k, c := range candidates {
+		if answers[k].leaves {
+			names = append(names, nameOf(c.pod))
 		}
 	}
 	slices.Sort(names)

@@ -16,9 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
-// there are the pods that the API server has.
+// there are the pods that the API server has and that have not ended.
 func (s *stage) there() []string {
 	s.Helper()
 	list, err := s.kube.CoreV1().Pods("ns").List(s.Context(), metav1.ListOptions{})
@@ -27,6 +30,9 @@ func (s *stage) there() []string {
 	}
 	var names []string
 	for _, p := range list.Items {
+		if evacuation.Ended(&p) {
+			continue
+		}
 		names = append(names, "ns/"+p.Name)
 	}
 	slices.Sort(names)
@@ -36,15 +42,15 @@ func (s *stage) there() []string {
 // goneAfter is a context that ends when the machine goes.
 func (s *stage) goneAfter(d time.Duration) context.Context {
 	ctx, cancel := context.WithCancelCause(s.Context())
-	time.AfterFunc(d, func() { cancel(ErrMachineGone) })
+	time.AfterFunc(d, func() { cancel(evacuation.ErrMachineGone) })
 	return ctx
 }
 
 // Whatever becomes of the pods: each is counted once, and those that are named are
 // those that are there.
 func TestEachPodThatHadToLeaveIsInExactlyOneBucket(t *testing.T) {
-	all := Result{}
-	for seed := range uint64(300) {
+	all := evacuation.Result{}
+	for seed := range uint64(race.Rounds(300)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			play(t, func(s *stage) {
 				random := rand.New(rand.NewPCG(seed, 0))
@@ -65,6 +71,9 @@ func TestEachPodThatHadToLeaveIsInExactlyOneBucket(t *testing.T) {
 					s.stops[name] = time.Duration(random.IntN(100)) * time.Second
 					s.pod(name, func(p *corev1.Pod) {
 						if chance(0.2) {
+							runsOn(p)
+						}
+						if chance(0.2) {
 							p.Finalizers = []string{"somebody/else"}
 						}
 						p.Spec.TerminationGracePeriodSeconds = new(int64(random.IntN(120)))
@@ -80,7 +89,7 @@ func TestEachPodThatHadToLeaveIsInExactlyOneBucket(t *testing.T) {
 				if gone {
 					ctx = s.goneAfter(time.Duration(random.IntN(100))*time.Second + 300*time.Millisecond)
 				}
-				result, err := s.drainIn(ctx, Terms{Deadline: s.begin.Add(90*time.Second + 700*time.Millisecond)}, nil)
+				result, err := s.drainIn(ctx, evacuation.Terms{Deadline: s.begin.Add(90*time.Second + 700*time.Millisecond)}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -116,14 +125,14 @@ func TestAMachineThatGoesLosesThePodsThatWereOnIt(t *testing.T) {
 	for name, test := range map[string]struct {
 		set   func(s *stage)
 		after time.Duration
-		want  Result
+		want  evacuation.Result
 	}{
-		"in the middle of the drain": {slow, 20 * time.Second, Result{Evicted: 1, Lost: []string{"ns/slow"}}},
+		"in the middle of the drain": {slow, 20 * time.Second, evacuation.Result{Evicted: 1, Lost: []string{"ns/slow"}}},
 		"before the drain has begun": {
 			func(s *stage) {
 				slow(s)
 				s.pod("daemon", daemon)
-			}, 0, Result{Lost: []string{"ns/quick", "ns/slow"}},
+			}, 0, evacuation.Result{Lost: []string{"ns/quick", "ns/slow"}},
 		},
 		"and nobody can say which": {
 			func(s *stage) {
@@ -131,9 +140,9 @@ func TestAMachineThatGoesLosesThePodsThatWereOnIt(t *testing.T) {
 				s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, apierrors.NewInternalError(errors.New("away"))
 				})
-			}, 0, Result{Lost: []string{"all, which could not be listed"}},
+			}, 0, evacuation.Result{Lost: []string{"all, which could not be listed"}},
 		},
-		"when all have left": {func(s *stage) { s.pod("quick") }, 3 * time.Second, Result{Evicted: 1}},
+		"when all have left": {func(s *stage) { s.pod("quick") }, 3 * time.Second, evacuation.Result{Evicted: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
@@ -141,10 +150,10 @@ func TestAMachineThatGoesLosesThePodsThatWereOnIt(t *testing.T) {
 				ctx := s.goneAfter(test.after)
 				if test.after == 0 {
 					gone, cancel := context.WithCancelCause(ctx)
-					cancel(ErrMachineGone)
+					cancel(evacuation.ErrMachineGone)
 					ctx = gone
 				}
-				result, err := s.drainIn(ctx, Terms{Deadline: s.begin.Add(time.Hour)}, nil)
+				result, err := s.drainIn(ctx, evacuation.Terms{Deadline: s.begin.Add(time.Hour)}, nil)
 				s.wantEnd(result, err, test.want, test.after)
 			})
 		})
@@ -173,10 +182,10 @@ func TestFewPodsAreNamedAndTheRestIsCounted(t *testing.T) {
 	for k := range 12 {
 		names = append(names, fmt.Sprint(k))
 	}
-	if got := Names(names, 10); len(got) != 11 || got[9] != "9" || got[10] != "and 2 more" || names[10] != "10" {
+	if got := evacuation.Names(names, 10); len(got) != 11 || got[9] != "9" || got[10] != "and 2 more" || names[10] != "10" {
 		t.Errorf("%q of %q", got, names)
 	}
-	if got := Names(names[:10], 10); len(got) != 10 {
+	if got := evacuation.Names(names[:10], 10); len(got) != 10 {
 		t.Errorf("%q", got)
 	}
 }

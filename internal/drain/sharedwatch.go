@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
@@ -37,6 +38,13 @@ var bound = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 // watchBackoff says when a list of the pods of a node, or a shared watch, is tried again. It has the first pause of a
 // reflector, and is never as long as that: a drain may have two minutes in all.
 var watchBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 4 * time.Second, Factor: 2, Jitter: 0.5}
+
+// reflectorBackoff is the same for a node that does not share its watch: client-go's own pauses, of up to a minute, are
+// for watches that have more time.
+var reflectorBackoff = wait.Backoff{
+	Duration: watchBackoff.First, Factor: watchBackoff.Factor, Jitter: watchBackoff.Jitter, Cap: watchBackoff.Max,
+	Steps: 10,
+}
 
 // podWatches are the watches of the pods of all nodes that one Drainer drains. A node's own watch brings its own pods
 // and no others. In a storm that is a stream, its buffers and three goroutines for each node. Then they share one

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -20,7 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -30,7 +28,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
 // A podServer is an API server that has pods, lists those of a node and can be watched.
@@ -250,7 +249,7 @@ func newFleet(s *podServer, shareFrom int) *fleet {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logr.FromSlogHandler(slog.NewTextHandler(s.Output(), nil))))
+	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logtest.To(s.Output())))
 	f := &fleet{s: s, drainer: &Drainer{Client: client, ShareFrom: shareFrom}, ctx: ctx, stores: map[string]*podStore{}, stop: map[string]func(){}}
 	s.Cleanup(func() {
 		cancel()
@@ -261,7 +260,7 @@ func newFleet(s *podServer, shareFrom int) *fleet {
 
 func (f *fleet) drain(nodes ...string) {
 	for _, node := range nodes {
-		store := newPodStore(decision.Rules{})
+		store := newPodStore()
 		ctx, cancel := context.WithCancel(f.ctx)
 		f.stores[node], f.stop[node] = store, cancel
 		f.all.Go(func() { store.watch(ctx, f.drainer, node) })
@@ -483,7 +482,7 @@ func TestWhoWatchesAfterALostSharedWatchIsLabelledWithItsNode(t *testing.T) {
 
 // Drains begin and end, pods change, watches lag, break off and expire, all at random.
 func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(race.Rounds(300)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			var mu sync.Mutex
@@ -541,7 +540,7 @@ func TestAFollowerTakesWhatCameAfterItsList(t *testing.T) {
 	version := func(version string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod", ResourceVersion: version}}
 	}
-	store := newPodStore(decision.Rules{})
+	store := newPodStore()
 	want := func(when, version string) {
 		if pods := store.list(); len(pods) != 1 || pods[0].ResourceVersion != version {
 			t.Errorf("%s the pods are %v, want one of version %s", when, pods, version)
@@ -596,6 +595,27 @@ func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
 		one()
 		if _, err := w.startOne(t.Context()); err != nil {
 			t.Errorf("nothing starts in its place: %v", err)
+		}
+	})
+}
+
+// A drain may have two minutes: it knows its pods within seconds of the first list that is answered.
+func TestADrainListsItsPodsAgainWithinSecondsWhileTheAPIServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		f := newFleet(s, 0)
+		s.setAway(true)
+		f.drain("a")
+		time.Sleep(5 * time.Minute)
+		s.mu.Lock()
+		before := len(s.requests)
+		s.mu.Unlock()
+		s.setAway(false)
+		time.Sleep(watchBackoff.Max + watchBackoff.Max/2 + time.Second)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.requests) == before {
+			t.Errorf("no request in the %s after the API server has come back", watchBackoff.Max)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // A Simulation plays the plan of a Drainer through at once, without a cluster. It is the worst
@@ -22,7 +23,7 @@ type Simulation struct {
 	Grace  time.Duration
 	Self   types.NamespacedName
 	// Terms and Rules are those of the Request.
-	Terms Terms
+	Terms evacuation.Terms
 	Rules decision.Rules
 	// Start is when the node is cordoned. End is when the simulation ends at the latest: mostly at
 	// the deadline.
@@ -41,6 +42,8 @@ type PodOutcome struct {
 	Stays bool
 	Why   string
 	Self  bool // our own pod: it leaves last, by itself
+	// Ended is true for a pod of which nothing runs any more. If finalizers keep its object, it is not asked.
+	Ended bool
 	// Critical is true for a pod that leaves after the workloads because it is critical to the system.
 	Critical bool
 	// Turn says when the pod leaves, compared with the others.
@@ -104,18 +107,27 @@ func (s Simulation) Run() []PodOutcome {
 // index in outcomes.
 func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 	states = map[int]*podState{}
+	all, candidates := make([]*podState, len(s.Pods)), make([]candidate, len(s.Pods))
 	for k, pod := range s.Pods {
-		p := newPodState(pod, s.Grace, s.Self, s.Start)
-		p.reconsider(pod, s.Rules, s.Terms, s.Start)
-		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn}
+		all[k] = newPodState(pod, s.Grace, s.Self, s.Start)
+		all[k].reconsider(pod, s.Rules, s.Terms, s.Start)
+		all[k].noteEnd(pod, s.Start)
+		candidates[k] = candidate{pod, all[k].turn}
+	}
+	answers, _ := s.Filter.mustLeave(candidates)
+	for k, pod := range s.Pods {
+		p := all[k]
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.hasEnded()}
 		if !o.Self {
-			leaves, why := s.Filter.mustLeave(pod, p.turn)
-			o.Stays, o.Why = !leaves, why
+			o.Stays, o.Why = !answers[k].leaves, answers[k].why
 		}
-		if p.stopping() { // somebody else has deleted it
+		switch {
+		case p.keptBy != "":
+			o.Gone = s.Start
+		case p.stopping(): // somebody else has deleted it
 			o.Asked, o.Grace = s.Start, max(0, p.deletion.Sub(s.Start))
 		}
-		if !o.Stays {
+		if !o.Stays && p.keptBy == "" {
 			states[k] = p
 		}
 		outcomes = append(outcomes, o)
@@ -127,7 +139,7 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[string]int, now time.Time) {
 	p.requested = true
 	budgets := s.Budgets(o.Pod)
-	if next.kind == stepEvict && !Unprotected(o.Pod) {
+	if next.kind == stepEvict && !evacuation.Unprotected(o.Pod) {
 		switch {
 		case len(budgets) == 1 && allowed[budgets[0]] > 0:
 			allowed[budgets[0]]--
@@ -145,7 +157,7 @@ func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[st
 	if grace == 0 {
 		grace = p.grace
 	}
-	if finished(o.Pod) {
+	if o.Ended {
 		grace, o.Own = 0, 0 // nothing runs any more: the kubelet does not wait
 	}
 	if !p.stopping() {
@@ -168,15 +180,4 @@ func byAsked(a, b PodOutcome) int {
 		return -1
 	}
 	return a.Asked.Compare(b.Asked)
-}
-
-// Unprotected reports whether the eviction API evicts the pod without asking its budgets.
-// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
-func Unprotected(pod *corev1.Pod) bool {
-	return finished(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
-}
-
-// finished reports whether all containers of a pod have ended for good.
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

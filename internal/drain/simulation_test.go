@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // actor is a pod of a simulation.
@@ -36,7 +38,7 @@ func withEmptyDir(p *corev1.Pod) {
 	p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 }
 
-func simulationOf(terms Terms, end time.Time, pods ...*corev1.Pod) Simulation {
+func simulationOf(terms evacuation.Terms, end time.Time, pods ...*corev1.Pod) Simulation {
 	return Simulation{
 		Pods: pods, Grace: -1, Terms: terms, Start: now, End: end, Self: types.NamespacedName{Namespace: "default", Name: "handler"},
 		Budgets: func(p *corev1.Pod) []string { return strings.Fields(p.Labels["budgets"]) },
@@ -76,7 +78,7 @@ func outcomes(all []PodOutcome) []string {
 }
 
 func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
-	two := Terms{Deadline: at(120)}
+	two := evacuation.Terms{Deadline: at(120)}
 	for name, tt := range map[string]struct {
 		r    Simulation
 		want []string
@@ -110,11 +112,11 @@ func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
 			[]string{"web evicted at 0s with 20s, gone at 20s", "dns evicted at 20s with 30s, gone at 50s"},
 		},
 		"where budgets are ignored everything is deleted": {
-			simulationOf(Terms{Deadline: at(60), IgnoreBudgets: true}, at(60), actor("a", 30, under("none"))),
+			simulationOf(evacuation.Terms{Deadline: at(60), IgnoreBudgets: true}, at(60), actor("a", 30, under("none"))),
 			[]string{"a deleted at 0s with 30s, gone at 30s"},
 		},
 		"without a deadline nothing is forced": {
-			simulationOf(Terms{}, at(120), actor("a", 30, under("none")), actor("b", 600)),
+			simulationOf(evacuation.Terms{}, at(120), actor("a", 30, under("none")), actor("b", 600)),
 			[]string{"b evicted at 0s with 10m0s", "a is never asked, blocked by none"},
 		},
 		"some stay, and our own is last": {
@@ -132,7 +134,7 @@ func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
 }
 
 func TestASimulationLeavesTheBudgetsAsTheyWere(t *testing.T) {
-	r := simulationOf(Terms{Deadline: at(120)}, at(120), actor("a", 30, under("one")))
+	r := simulationOf(evacuation.Terms{Deadline: at(120)}, at(120), actor("a", 30, under("one")))
 	r.Run()
 	if r.Allowed["one"] != 1 {
 		t.Errorf("the budget allows %d disruptions after a simulation", r.Allowed["one"])

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -43,13 +45,13 @@ func (p podState) asked() bool {
 
 // surges reports whether the workload of a pod is to be asked for a replacement: its owner wants that, and
 // nobody has asked.
-func (p podState) surges(terms Terms) bool {
-	return p.tier == last && p.turn.Surges && !p.surge.tried && !p.requested && !p.asked() && terms.mode() != immediate &&
+func (p podState) surges(terms evacuation.Terms) bool {
+	return p.tier == last && p.turn.Surges && !p.surge.tried && !p.requested && !p.asked() && modeOf(terms) != immediate &&
 		!terms.Reserve
 }
 
 // surgeBy returns until when a rollout is of use; zero: at any time.
-func (p podState) surgeBy(terms Terms) time.Time {
+func (p podState) surgeBy(terms evacuation.Terms) time.Time {
 	latest := p.lastMoment(terms)
 	if latest.IsZero() {
 		return latest
@@ -97,18 +99,19 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 
 // noteSurge notes that a pod's workload rolls out a replacement, or why not.
 func (r *run) noteSurge(pod *corev1.Pod, p *podState, err error) {
-	log := r.request.Log.With("pod", nameOf(pod))
+	log := r.request.Log.WithValues("pod", nameOf(pod))
 	p.surge.tried, p.surge.begun, p.surge.name = true, err == nil, nameOf(pod)
 	if err == nil {
 		log.Info("a rollout brings the replacement of a pod first")
 		return
 	}
 	p.surge.why = truncate(err.Error())
-	logIt := log.Info
-	if apierrors.IsForbidden(err) {
-		logIt = log.Warn // somebody has to mend that
+	const message = "no rollout brings the replacement of a pod first: it leaves last"
+	if apierrors.IsForbidden(err) { // the ClusterRole has to change
+		logging.Warn(log, message, "why", p.surge.why)
+		return
 	}
-	logIt("no rollout brings the replacement of a pod first: it leaves last", "why", p.surge.why)
+	log.Info(message, "why", p.surge.why)
 }
 
 // endSurge ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.

@@ -1,27 +1,10 @@
 package drain
 
-import "time"
+import (
+	"time"
 
-// Terms are what a drain has to observe. They can change while it runs. Each value of them is
-// safe: without a deadline nothing is forced.
-type Terms struct {
-	// Deadline is when the machine goes away. Zero: not known, and nothing is forced.
-	Deadline time.Time
-	// IgnoreBudgets has pods deleted instead of evicted: the machine is going away already, and a
-	// budget cannot keep a pod on it. It has no effect without a Deadline.
-	IgnoreBudgets bool
-	// Patient: nothing is forced, whatever the deadline: no pod is deleted, and none gets less than
-	// its grace. The drain ends at the deadline all the same.
-	Patient bool
-	// Grace replaces the grace period of the pods, also that of [Drainer.Grace]; zero: it does not.
-	// Requests are in whole seconds.
-	Grace time.Duration
-	// Reserve: somebody else gets the pods off the node. A pod is asked to leave only at its last moment, and
-	// without a deadline never. It has no effect with IgnoreBudgets.
-	Reserve bool
-	// CordonedAt is when the node was last cordoned.
-	CordonedAt time.Time
-}
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+)
 
 // A mode says when pods are forced, which is to delete them: nobody asks their budgets then.
 type mode uint8
@@ -32,8 +15,8 @@ const (
 	immediate              // at once
 )
 
-// mode returns the mode of the terms. Nothing else reads IgnoreBudgets.
-func (t Terms) mode() mode {
+// modeOf returns the mode of the terms. Nothing else reads IgnoreBudgets.
+func modeOf(t evacuation.Terms) mode {
 	switch {
 	case t.Deadline.IsZero(), t.Patient:
 		return patient
@@ -45,7 +28,7 @@ func (t Terms) mode() mode {
 
 // lastMoment returns when a pod must be asked, so that it has stopped at the deadline; zero: there is
 // none.
-func (p podState) lastMoment(terms Terms) time.Time {
+func (p podState) lastMoment(terms evacuation.Terms) time.Time {
 	if terms.Deadline.IsZero() {
 		return time.Time{}
 	}
@@ -53,15 +36,15 @@ func (p podState) lastMoment(terms Terms) time.Time {
 }
 
 // forceAt returns when a pod must be forced: at its last moment; zero: never.
-func (p podState) forceAt(terms Terms) time.Time {
-	if terms.mode() == patient {
+func (p podState) forceAt(terms evacuation.Terms) time.Time {
+	if modeOf(terms) == patient {
 		return time.Time{}
 	}
 	return p.lastMoment(terms)
 }
 
 // mustForce reports whether a pod must be forced now.
-func (p podState) mustForce(terms Terms, now time.Time) bool {
-	mode := terms.mode()
+func (p podState) mustForce(terms evacuation.Terms, now time.Time) bool {
+	mode := modeOf(terms)
 	return mode == immediate || mode == byDeadline && !now.Before(p.forceAt(terms))
 }

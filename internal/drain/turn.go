@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // A tier of pods is evicted when the tiers before it are gone, or earlier if the deadline asks
@@ -51,6 +52,8 @@ func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 	const systemCritical = 2_000_000_000
 	switch {
+	case evacuation.Ended(pod): // the others need nothing of it
+		return workload
 	case pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical:
 		return critical
 	case turn.Leave == decision.LeaveFirst:
@@ -63,8 +66,8 @@ func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 // or it has nothing left to do for the others. The pod that a DaemonSet makes in the place of one that was
 // asked to leave stays: it was made after the cordon, and the next one would be, too. A leader that
 // begins in the middle of the drain sees that by its age.
-func turnOf(pod *corev1.Pod, rules decision.Rules, terms Terms, now time.Time) decision.Turn {
-	if finished(pod) {
+func turnOf(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) decision.Turn {
+	if evacuation.Ended(pod) {
 		return decision.Turn{}
 	}
 	subject := decision.Pod{
@@ -89,7 +92,7 @@ func ofDaemonSet(pod *corev1.Pod) bool {
 
 // reconsider applies to a pod what may change while it waits: its annotations and labels, the terms, and
 // the time. Its turn stands once it was asked to leave, and its grace period once it is stopping.
-func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms Terms, now time.Time) {
+func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) {
 	if p.stopping() && p.considered != nil {
 		return
 	}
@@ -105,7 +108,7 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms Terms
 }
 
 // setGrace sets the grace period of a pod: that of the terms, or the option's, or its own.
-func (p *podState) setGrace(pod *corev1.Pod, terms Terms) {
+func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 	p.grace, p.ownGrace = p.option, false
 	switch {
 	case terms.Grace > 0:

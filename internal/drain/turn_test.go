@@ -1,11 +1,9 @@
 package drain
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,6 +19,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // annotated gives a pod an annotation.
@@ -81,8 +81,8 @@ func (s *stage) ends(name string, after time.Duration) {
 }
 
 // changes sends terms, after a time.
-func (s *stage) changes(after time.Duration, terms Terms) <-chan Terms {
-	changed := make(chan Terms)
+func (s *stage) changes(after time.Duration, terms evacuation.Terms) <-chan evacuation.Terms {
+	changed := make(chan evacuation.Terms)
 	terms.CordonedAt = s.begin
 	go func() {
 		if s.passes(after) {
@@ -118,8 +118,8 @@ func TestPodsLeaveInTheOrderOfTheirTurns(t *testing.T) {
 			s.stops[pod.name] = 10 * time.Second
 		}
 		s.drainer.Filter.IgnoreDaemonSets = true
-		result, err := s.drain(Terms{Deadline: s.begin.Add(300 * time.Second)}, nil)
-		s.wantEnd(result, err, Result{Evicted: 10}, 255*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(300 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 10}, 255*time.Second)
 		slices.Sort(s.events[:2])   // of pods with the same turn either may be first
 		slices.Sort(s.events[2:4])  //
 		slices.Sort(s.events[8:10]) //
@@ -136,16 +136,16 @@ func TestPodsLeaveInTheOrderOfTheirTurns(t *testing.T) {
 func TestAHeadStartEndsWithARefusalOrAfterHalfAMinute(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuse func(pod string) *metav1.Status
-		terms  Terms
+		terms  evacuation.Terms
 		want   []string
 	}{
-		"the pod is slow": {nil, Terms{}, []string{"0s evicted eager with 10m0s", "30s evicted web with 30s"}},
+		"the pod is slow": {nil, evacuation.Terms{}, []string{"0s evicted eager with 10m0s", "30s evicted web with 30s"}},
 		"the pod is kept": {func(pod string) *metav1.Status {
 			if pod == "eager" {
 				return budget(pod)
 			}
 			return nil
-		}, Terms{}, []string{"0s evicted web with 30s"}},
+		}, evacuation.Terms{}, []string{"0s evicted web with 30s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
@@ -183,7 +183,7 @@ func TestWhatLeavesLastIsAskedAtItsLastMoment(t *testing.T) {
 			play(t, func(s *stage) {
 				s.pod("job", job...)
 				s.refuse = tt.refuse
-				if _, err := s.drain(Terms{Deadline: s.begin.Add(tt.terms), IgnoreBudgets: tt.ignore}, nil); err != nil {
+				if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(tt.terms), IgnoreBudgets: tt.ignore}, nil); err != nil {
 					t.Error(err)
 				}
 				s.want(tt.refused, tt.want...)
@@ -199,20 +199,20 @@ func TestWithoutADeadlineADrainWaitsForWhatLeavesLastAndSaysSo(t *testing.T) {
 		s.pod("shipper", daemon, doing("shipper"))
 		s.rules = roles()
 		told := s.told()
-		var log bytes.Buffer
+		var log logtest.Log
 		time.AfterFunc(150*time.Second, func() {
 			s.edit("job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 		})
-		result, err := s.drainer.Drain(s.Context(), &Request{
-			Node: "node", Terms: Terms{CordonedAt: s.begin}, Rules: s.rules, NodeState: s.look, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+			Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, Rules: s.rules, NodeState: s.look, Log: log.Logger(),
 		})
-		s.wantEnd(result, err, Result{Evicted: 3}, 150*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 3}, 150*time.Second)
 		s.want(0, "0s evicted dns with 30s", "2m30s evicted job with 30s", "2m30s evicted shipper with 30s")
 		const why = "it leaves last (job), and there is no deadline so far"
 		if diff := cmp.Diff([]string{"10s node job " + why + " first=true"}, *told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
-		waits := said(&log, "waiting for pods to leave")
+		waits := log.Said("waiting for pods to leave")
 		if len(waits) != 2 || !strings.Contains(waits[0], "ns/job: "+why) || !strings.Contains(waits[0], "ns/shipper: it leaves at the end (shipper)") {
 			t.Errorf("the log says %q", waits)
 		}
@@ -232,16 +232,16 @@ func TestADeadlineThatComesEndsTheWaitForWhatLeavesLast(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
 				s.pod("a", tt.edit)
-				var log bytes.Buffer
-				_, err := s.drainer.Drain(s.Context(), &Request{
-					Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: slog.New(slog.NewTextHandler(&log, nil)),
-					Changed: s.changes(100*time.Second, Terms{Deadline: s.begin.Add(220 * time.Second)}),
+				var log logtest.Log
+				_, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+					Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, Log: log.Logger(),
+					Changed: s.changes(100*time.Second, evacuation.Terms{Deadline: s.begin.Add(220 * time.Second)}),
 				})
 				if err != nil {
 					t.Error(err)
 				}
 				s.want(0, tt.want)
-				for _, line := range said(&log, "waiting for pods to leave") {
+				for _, line := range log.Said("waiting for pods to leave") {
 					if strings.Contains(line, "no deadline so far") != strings.Contains(line, `untilDeadline="no deadline"`) {
 						t.Error(line)
 					}
@@ -256,8 +256,8 @@ func TestWhatKarpenterProtectsForATimeLeavesAfterIt(t *testing.T) {
 		s.pod("a", annotated(decision.DoNotDisruptAnnotation, "30m"), func(p *corev1.Pod) {
 			p.Status.StartTime = &metav1.Time{Time: s.begin.Add(-20 * time.Minute)}
 		})
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 1}, 10*time.Minute)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 10*time.Minute)
 	})
 }
 
@@ -281,8 +281,8 @@ func TestAnAnnotationThatChangesCountsUntilThePodWasAsked(t *testing.T) {
 			s.edit("asked", leaves("last"))
 			s.edit("agent", leaves(""))
 		})
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Evicted: 3}, 10*time.Minute)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 3}, 10*time.Minute)
 		for _, e := range s.events {
 			if strings.Contains(e, "agent") || strings.Contains(e, "was-last") && !strings.HasPrefix(e, "20s") || strings.Contains(e, "evicted becomes-last") && !strings.HasPrefix(e, "1m") {
 				t.Error(e)
@@ -293,14 +293,14 @@ func TestAnAnnotationThatChangesCountsUntilThePodWasAsked(t *testing.T) {
 
 func TestAMistakeInAnAnnotationIsToldOnce(t *testing.T) {
 	play(t, func(s *stage) {
-		var log bytes.Buffer
+		var log logtest.Log
 		for k := range 20 {
 			s.pod(fmt.Sprint("p", k), leaves("lst"))
 		}
 		s.pod("agent", daemon, leaves("first"))
-		result, err := s.drainer.Drain(s.Context(), &Request{Node: "node", Terms: Terms{CordonedAt: s.begin}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		s.wantEnd(result, err, Result{Evicted: 20, Stayed: []string{"ns/agent"}}, lateBindTime)
-		lines := said(&log, "a pod cannot leave as its owner wants")
+		result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, Log: log.Logger()})
+		s.wantEnd(result, err, evacuation.Result{Evicted: 20, Stayed: []string{"ns/agent"}}, lateBindTime)
+		lines := log.Said("a pod cannot leave as its owner wants")
 		slices.Sort(lines)
 		if len(lines) != 2 || !strings.Contains(lines[0], "ns/agent") || !strings.Contains(lines[1], `lst`) {
 			t.Errorf("the log says %q", lines)
@@ -332,12 +332,12 @@ func TestThePodOfADaemonSetIsAskedOnce(t *testing.T) {
 		}
 		s.drainer.Filter.DeleteEmptyDir = true
 		for leader := range 3 {
-			result, err := s.drain(Terms{}, nil)
-			want := Result{}
+			result, err := s.drain(evacuation.Terms{}, nil)
+			want := evacuation.Result{}
 			if leader == 0 {
-				want = Result{Evicted: 3}
+				want = evacuation.Result{Evicted: 3}
 			}
-			if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil {
+			if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 				t.Errorf("leader %d (-want +got):\n%s%v", leader, diff, err)
 			}
 		}
@@ -351,8 +351,8 @@ func TestThePodOfADaemonSetIsAskedOnce(t *testing.T) {
 		s.stopped = func(*corev1.Pod) {
 			s.pod(fmt.Sprint("logs-", s.asked()["logs"]), daemon, leaves("end"), created(s.begin.Add(-time.Hour)))
 		}
-		result, err := s.drain(Terms{}, nil)
-		if diff := cmp.Diff(Result{Evicted: 1}, *result, cmpopts.IgnoreTypes(Record{})); diff != "" || err != nil || len(s.events) != 1 {
+		result, err := s.drain(evacuation.Terms{}, nil)
+		if diff := cmp.Diff(evacuation.Result{Evicted: 1}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil || len(s.events) != 1 {
 			t.Errorf("%d requests (-want +got):\n%s%v", len(s.events), diff, err)
 		}
 	})
@@ -361,8 +361,8 @@ func TestThePodOfADaemonSetIsAskedOnce(t *testing.T) {
 		s.pod("own", daemon, leaves("end"))
 		s.drainer.Filter.IgnoreDaemonSets = true
 		s.drainer.Keep = types.NamespacedName{Namespace: "ns", Name: "own"}
-		result, err := s.drain(Terms{}, nil)
-		s.wantEnd(result, err, Result{Stayed: []string{"ns/logs-0"}}, lateBindTime)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Stayed: []string{"ns/logs-0"}}, lateBindTime)
 	})
 }
 
@@ -371,15 +371,15 @@ func TestTheGraceOfTheTermsReplacesThatOfThePods(t *testing.T) {
 		s.pod("first", leaves("first"), graced(600))
 		s.stops["first"] = 20 * time.Second
 		s.pod("second")
-		result, err := s.drain(Terms{Grace: 40 * time.Second}, s.changes(10*time.Second, Terms{Grace: 15 * time.Second}))
-		s.wantEnd(result, err, Result{Evicted: 2}, 20*time.Second)
+		result, err := s.drain(evacuation.Terms{Grace: 40 * time.Second}, s.changes(10*time.Second, evacuation.Terms{Grace: 15 * time.Second}))
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2}, 20*time.Second)
 		s.want(0, "0s evicted first with 40s", "20s evicted second with 15s")
 	})
 	play(t, func(s *stage) { // that of the option as well, and it says when pods are forced
 		s.drainer.Grace = 20 * time.Second
 		s.pod("a", graced(600))
 		s.refuse = budget
-		_, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), Grace: 50 * time.Second}, nil)
+		_, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), Grace: 50 * time.Second}, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -401,8 +401,8 @@ func TestPatientTermsForceNothingAndTheDrainEndsAtTheDeadline(t *testing.T) {
 			}
 			return nil
 		}
-		result, err := s.drain(Terms{Deadline: s.begin.Add(120 * time.Second), Patient: true, IgnoreBudgets: true}, nil)
-		s.wantEnd(result, err, Result{Evicted: 2, Missed: []string{"ns/kept", "ns/slow"}}, 120*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), Patient: true, IgnoreBudgets: true}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 2, Missed: []string{"ns/kept", "ns/slow"}}, 120*time.Second)
 		var asked []string
 		for _, e := range s.events {
 			if !strings.Contains(e, "refused") {
@@ -417,7 +417,7 @@ func TestPatientTermsForceNothingAndTheDrainEndsAtTheDeadline(t *testing.T) {
 }
 
 func TestASimulationPlaysTheTurns(t *testing.T) {
-	two := Terms{Deadline: at(120)}
+	two := evacuation.Terms{Deadline: at(120)}
 	with := func(s Simulation, edit func(*Simulation)) Simulation {
 		s.Rules = roles()
 		edit(&s)
@@ -446,21 +446,21 @@ func TestASimulationPlaysTheTurns(t *testing.T) {
 			[]string{"web evicted at 0s with 5s, gone at 5s", "lone deleted at 55s with 1m0s, blocked by none, gone at 1m55s"},
 		},
 		"without a deadline what leaves last is not asked": {
-			with(simulationOf(Terms{}, at(120), actor("job", 5, doing("job")), actor("web", 5)), same),
+			with(simulationOf(evacuation.Terms{}, at(120), actor("job", 5, doing("job")), actor("web", 5)), same),
 			[]string{"web evicted at 0s with 5s, gone at 5s", "job is never asked"},
 		},
 		"or until it has ended": {
-			with(simulationOf(Terms{}, at(120), actor("job", 5, doing("job"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })), same),
+			with(simulationOf(evacuation.Terms{}, at(120), actor("job", 5, doing("job"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })), same),
 			[]string{"job evicted at 0s with 0s, gone at 0s"},
 		},
 		"a pod that stops already has its turn, too": {
-			with(simulationOf(Terms{}, at(120), actor("cache", 5, doing("cache")), actor("database", 60, doing("database"), func(p *corev1.Pod) {
+			with(simulationOf(evacuation.Terms{}, at(120), actor("cache", 5, doing("cache")), actor("database", 60, doing("database"), func(p *corev1.Pod) {
 				p.DeletionTimestamp = &metav1.Time{Time: at(60)}
 			})), same),
 			[]string{"cache evicted at 0s with 5s, gone at 5s", "database evicted at 0s with 1m0s, gone at 1m0s"},
 		},
 		"until its protection is over": {
-			with(simulationOf(Terms{}, at(120), actor("a", 5, annotated(decision.DoNotDisruptAnnotation, "10m"), func(p *corev1.Pod) {
+			with(simulationOf(evacuation.Terms{}, at(120), actor("a", 5, annotated(decision.DoNotDisruptAnnotation, "10m"), func(p *corev1.Pod) {
 				p.Status.StartTime = &metav1.Time{Time: at(-540)}
 			})), same),
 			[]string{"a evicted at 1m0s with 5s, gone at 1m5s"},
@@ -512,7 +512,7 @@ func aNode(t *rapid.T) []*corev1.Pod {
 
 func TestWhateverTheTurnsADeadlineIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		terms := Terms{Deadline: at(rapid.IntRange(5, 400).Draw(t, "deadline")), IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets")}
+		terms := evacuation.Terms{Deadline: at(rapid.IntRange(5, 400).Draw(t, "deadline")), IgnoreBudgets: rapid.Bool().Draw(t, "ignore budgets")}
 		if rapid.Bool().Draw(t, "a grace of the terms") {
 			terms.Grace = time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second
 		}
@@ -538,7 +538,7 @@ func TestWhateverTheTurnsADeadlineIsKept(t *testing.T) {
 // An owner can delay the pods of others by a head start, and no more.
 func TestNoOwnerCanHoldThePodsOfOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var terms Terms
+		var terms evacuation.Terms
 		end := at(3600)
 		if rapid.Bool().Draw(t, "a deadline") {
 			terms.Deadline = at(rapid.IntRange(60, 600).Draw(t, "deadline"))
@@ -609,7 +609,7 @@ func TestADrainAsksEachPodInTimeWhateverItsTurn(t *testing.T) {
 					}
 					return nil
 				}
-				result, err := s.drain(Terms{Deadline: s.begin.Add(deadline)}, nil)
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(deadline)}, nil)
 				if n := result.Evicted + result.Forced; n != len(last) || err != nil {
 					t.Errorf("Drain = %+v, %v", result, err)
 				}
@@ -633,12 +633,12 @@ func TestADrainAsksEachPodInTimeWhateverItsTurn(t *testing.T) {
 
 func TestAPodIsKeptWithWhatTheRulesReadAlone(t *testing.T) {
 	pod := actor("a", 30, doing("job"), leaves("last"), annotated("note", strings.Repeat("x", 100)), annotated(decision.SafeToEvictAnnotation, strings.Repeat("y", 1<<18)))
-	small := newPodStore(roles()).trimPod(pod)
+	small := Trim(pod, roles())
 	got := fmt.Sprint(small.Labels, small.Annotations[decision.LeaveAnnotation], len(small.Annotations), len(small.Annotations[decision.SafeToEvictAnnotation]))
 	if want := "map[role:job]last21024"; strings.ReplaceAll(got, " ", "") != want {
 		t.Errorf("kept is %s, want %s", got, want)
 	}
-	if none := newPodStore(decision.Rules{}).trimPod(actor("b", 30, doing("job"))); none.Labels != nil || none.Annotations != nil {
+	if none := Trim(actor("b", 30, doing("job")), decision.Rules{}); none.Labels != nil || none.Annotations != nil {
 		t.Errorf("without rules %v is kept", none)
 	}
 }

@@ -25,7 +25,7 @@ type Volumes struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
-// NewVolumes returns a Volumes, which knows nothing before Run.
+// NewVolumes returns a Volumes, which knows of no volume before WaitForSync has returned.
 func NewVolumes(client kube.Client) (*Volumes, error) {
 	list := kube.ListWatch(client, client.StorageV1().VolumeAttachments())
 	v := &Volumes{

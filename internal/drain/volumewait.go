@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -13,91 +14,167 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
+
+const (
+	// longestDetach is how long volumes are waited for after the last pod. It is the maxWaitForUnmountDuration of
+	// Kubernetes' attach-detach controller: a volume that a dead node still has is then detached by force.
+	longestDetach = 6 * time.Minute
+	// claimsTime is how long claims are waited for after the last pod: as long as for one answer. They are read while the
+	// pods leave, so that only an API server which fails for long leaves some unread.
+	claimsTime = requestTimeout
+)
+
+var errNoAnswer = errors.New("the API server has not answered")
 
 // A claim is the namespace and name of a PersistentVolumeClaim.
 type claim struct{ namespace, name string }
 
-// A volumeWait is the last part of a drain: it waits for the volumes of its node.
-type volumeWait struct {
-	volumes *Volumes
-	run     *run
-
-	inUse  map[claim]string // the volumes of pods that stay, by their claims
-	failed int              // how often the claims could not be read
-	again  <-chan time.Time // when to read them again; nil: now
-
-	since    time.Time // when the first volumes were waited for; zero: none was
-	reported bool      // Blocked is called, or will be when owners has come
-	owners   map[string]claim
-	read     chan map[string]claim // delivers owners once they have been read; nil: nobody reads them
+// claims are those of the pods that have to leave: their volumes are waited for.
+type claims struct {
+	volumes map[claim]string // by claim; empty: not known
+	unread  []claim
+	reading bool
+	err     error // why the last one could not be read; nil: it was
 }
 
-// await returns when no volume is attached to the node, or at the deadline with the number of those
-// that are. It does not wait for the volumes of pods that are still there: those that an option keeps,
-// those that came during the drain, and those whose kubelet is gone. The volumes of the last are
-// detached only when the machine has ended, which waits for us. The error is the cause of ctx.
-func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) {
-	if !cache.WaitForCacheSync(ctx.Done(), v.attached.HasSynced) {
-		return 0, context.Cause(ctx)
+// note notes the claims of a pod that has to leave.
+func (c *claims) note(pod *corev1.Pod) {
+	for key := range claimsOf(pod) {
+		if _, known := c.volumes[key]; known {
+			continue
+		}
+		if c.volumes == nil {
+			c.volumes = map[claim]string{}
+		}
+		c.volumes[key] = ""
+		c.unread = append(c.unread, key)
 	}
-	w := &volumeWait{volumes: v, run: r, inUse: map[claim]string{}}
+}
+
+// readClaims reads which volumes the noted claims are bound to, each once, as soon as a volume is attached to the node.
+// No pod waits for that. A claim may be gone by then, as that of an ephemeral volume goes with its pod: no other
+// pod can use such a volume, so the drain need not wait for it either.
+func (r *run) readClaims(ctx context.Context) {
+	c, volumes := &r.claims, r.drainer.Volumes
+	if volumes == nil || c.reading || len(c.unread) == 0 || len(volumes.attachments(r.request.Node)) == 0 {
+		return
+	}
+	unread := c.unread
+	c.unread, c.reading = nil, true
+	go func() {
+		defer r.post(func() { c.reading = false })
+		for _, key := range unread {
+			for failed := 1; ; failed++ {
+				volume, err := volumes.volumeOf(ctx, key)
+				if ctx.Err() != nil {
+					return
+				}
+				r.post(func() { c.volumes[key], c.err = volume, err })
+				if err == nil {
+					break
+				}
+				if apierrors.IsForbidden(err) || retry.Sleep(ctx, backoff(failed)) != nil {
+					return
+				}
+			}
+		}
+	}()
+}
+
+// awaited returns the claims whose volumes are waited for, by volume: not those that pods use as well that are still
+// there. These are pods that an option keeps, that came during the drain, or whose kubelet is gone. The volumes of the
+// last are detached only when the machine has ended, which waits for us.
+func (r *run) awaited() map[string]claim {
+	leaving := maps.Clone(r.claims.volumes)
+	for _, pod := range r.store.list() {
+		if r.departed[pod.UID] == nil {
+			for c := range claimsOf(pod) {
+				delete(leaving, c)
+			}
+		}
+	}
+	byVolume := map[string]claim{}
+	for c, volume := range leaving {
+		if volume != "" {
+			byVolume[volume] = c
+		}
+	}
+	return byVolume
+}
+
+// A volumeWait is the last part of a drain: it waits for the volumes of the pods that have left.
+type volumeWait struct {
+	volumes  *Volumes
+	run      *run
+	since    time.Time // when the first volumes were waited for; zero: none was
+	reported bool      // Blocked was called
+}
+
+// await returns when the volumes that the pods had are detached, or at the deadline or after longestDetach with the
+// number of those that are not. The error is the cause of ctx. It does not wait for
+//
+//   - volumes whose claims cannot be read: they may be anybody's, and could hold a hook to its end;
+//   - an attachment without a PersistentVolume, which a pod's own spec describes: no claim tells whose it is.
+func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) {
+	w := &volumeWait{volumes: v, run: r}
 	for {
 		v.mu.Lock()
 		changed := v.changed
 		v.mu.Unlock()
-		w.readInUse(ctx)
-		attached := v.attachedTo(r.request.Node, w.inUse)
-		now, deadline := time.Now(), r.request.Terms.Deadline
-		if len(attached) == 0 || !deadline.IsZero() && !now.Before(deadline) {
+		r.readClaims(ctx)
+		attached := v.attachedTo(r.request.Node, r.awaited())
+		now, end, readBy := time.Now(), w.end(), r.result.Record.PodsGone.Add(claimsTime)
+		reading := r.claims.reading && now.Before(readBy)
+		switch {
+		case !now.Before(end):
 			return len(attached), nil
+		case len(attached) == 0 && !reading:
+			if r.claims.reading || r.claims.err != nil {
+				logging.Warn(r.request.Log, "volumes are not waited for whose claims could not be read",
+					"error", cmp.Or(r.claims.err, errNoAnswer))
+			}
+			return 0, nil
+		case reading:
+			end = earlier(end, readBy)
 		}
-		wake := earlier(deadline, w.report(ctx, attached, now))
-		if err := w.sleep(ctx, wake, changed, attached); err != nil {
+		if err := w.sleep(ctx, earlier(end, w.report(attached, now)), changed, attached); err != nil {
 			return len(attached), err
 		}
 	}
 }
 
-// readInUse reads the claims of the pods that are still there, unless no volume is waited for or it
-// has failed a moment ago.
-func (w *volumeWait) readInUse(ctx context.Context) {
-	if w.again != nil || len(w.volumes.attachedTo(w.run.request.Node, w.inUse)) == 0 {
-		return
-	}
-	if err := w.volumes.addInUse(ctx, w.run.store.list(), w.inUse); err != nil {
-		w.failed++
-		w.again = time.After(backoff(w.failed))
-		if w.failed == 1 {
-			w.run.request.Log.Warn("waiting for the volumes of pods that stay as well, until their claims can be read",
-				"error", err)
-		}
-	}
+// end is when volumes are not waited for any more.
+func (w *volumeWait) end() time.Time {
+	return earlier(w.run.request.Terms.Deadline, w.run.result.Record.PodsGone.Add(longestDetach))
 }
 
 // report logs what is waited for, and calls Blocked after blockedTime. It returns when to do so again.
-func (w *volumeWait) report(ctx context.Context, attached []string, now time.Time) time.Time {
+func (w *volumeWait) report(attached []string, now time.Time) time.Time {
+	if len(attached) == 0 {
+		return time.Time{}
+	}
 	const message = "waiting for volumes to be detached"
-	log := w.run.request.Log
+	log, which := w.run.request.Log, joinFirst(attached, ", ")
 	if w.since.IsZero() {
 		w.since = now
-		log.Info(message, "volumes", len(attached), "which", joinFirst(attached, ", "))
+		log.Info(message, "volumes", len(attached), "which", which)
 	}
 	wake := w.run.logProgress(now, func(left string) {
-		log.Info(message, "volumes", len(attached), "which", describe(attached, w.owners), "untilDeadline", left)
+		log.Info(message, "volumes", len(attached), "which", which, "untilDeadline", left)
 	})
-	if reportAt := w.since.Add(blockedTime); !w.reported && now.Before(reportAt) {
+	switch reportAt := w.since.Add(blockedTime); {
+	case w.reported:
+	case now.Before(reportAt):
 		wake = earlier(wake, reportAt)
-	} else if !w.reported {
+	default:
 		w.reported = true
-		// Nothing waits for the names: they are only for people.
-		w.read = make(chan map[string]claim, 1)
-		claims := maps.Clone(w.run.claims)
-		go func() { w.read <- w.volumes.ownersOf(ctx, claims) }()
+		w.run.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+which)
 	}
 	return wake
 }
@@ -110,17 +187,17 @@ func (w *volumeWait) sleep(ctx context.Context, wake time.Time, changed <-chan s
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-alarm.C:
-	case <-w.again:
-		w.again = nil
-	case w.owners = <-w.read:
-		w.run.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+describe(attached, w.owners))
 	case <-changed:
 	case <-w.run.store.changed: // a pod that has come may use one of the volumes
+	case f := <-w.run.posted:
+		f()
 	case terms := <-w.run.request.Changed:
 		w.run.request.Terms = terms
 	case reply := <-w.run.request.Asked:
 		progress := w.run.progress(time.Now())
-		progress.Waits = []overview.Wait{w.wait(attached)}
+		if len(attached) > 0 {
+			progress.Waits = []overview.Wait{w.wait(attached)}
+		}
 		reply <- progress
 	}
 	return nil
@@ -128,43 +205,16 @@ func (w *volumeWait) sleep(ctx context.Context, wake time.Time, changed <-chan s
 
 // wait says that volumes are waited for.
 func (w *volumeWait) wait(attached []string) overview.Wait {
+	which := joinFirst(attached, ", ")
 	return overview.Wait{
-		Cause: overview.Volume, Name: describe(attached, w.owners), Until: w.run.request.Terms.Deadline,
-		Why: "volumes are still attached to the node: " + describe(attached, w.owners),
+		Cause: overview.Volume, Name: which, Until: w.end(), Why: "volumes are still attached to the node: " + which,
 	}
-}
-
-// describe names volumes, with their claims if these are known.
-func describe(volumes []string, owners map[string]claim) string {
-	var texts []string
-	for _, name := range volumes {
-		if c, ok := owners[name]; ok {
-			name += " (claim " + c.namespace + "/" + c.name + ")"
-		}
-		texts = append(texts, name)
-	}
-	return joinFirst(texts, ", ")
-}
-
-// ownersOf returns the claims of volumes, by volume, as far as they can be read. It is for texts only.
-func (v *Volumes) ownersOf(ctx context.Context, claims map[claim]bool) map[string]claim {
-	const most = 2 * maxNames // requests
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	owners, asked := map[string]claim{}, 0
-	for c := range claims {
-		if asked++; asked > most {
-			break
-		}
-		if volume, err := v.volumeOf(ctx, c); err == nil && volume != "" {
-			owners[volume] = c
-		}
-	}
-	return owners
 }
 
 // volumeOf returns the volume that a claim is bound to; empty: there is none.
 func (v *Volumes) volumeOf(ctx context.Context, c claim) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	pvc, err := v.client.CoreV1().PersistentVolumeClaims(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", nil
@@ -175,48 +225,26 @@ func (v *Volumes) volumeOf(ctx context.Context, c claim) (string, error) {
 	return pvc.Spec.VolumeName, nil
 }
 
-// attachedTo returns the volumes that are attached to a node and not in use, sorted: the names of their
-// PersistentVolumes, or of their attachments if they have none.
-func (v *Volumes) attachedTo(node string, inUse map[claim]string) []string {
-	objs, err := v.attached.GetIndexer().ByIndex(byNode, node)
-	if err != nil {
-		return nil // not possible: NewVolumes has added the index
-	}
-	keep := map[string]bool{}
-	for _, volume := range inUse {
-		keep[volume] = true
-	}
+// attachedTo returns which of the volumes are attached to a node, sorted, with their claims.
+func (v *Volumes) attachedTo(node string, volumes map[string]claim) []string {
 	var names []string
-	for _, obj := range objs {
-		a := obj.(*storagev1.VolumeAttachment)
-		name := cmp.Or(ptr.Deref(a.Spec.Source.PersistentVolumeName, ""), a.Name)
-		if !keep[name] {
-			names = append(names, name)
+	for _, a := range v.attachments(node) {
+		name := ptr.Deref(a.Spec.Source.PersistentVolumeName, "")
+		if c, ok := volumes[name]; ok {
+			names = append(names, fmt.Sprintf("%s (claim %s/%s)", name, c.namespace, c.name))
 		}
 	}
 	slices.Sort(names)
 	return names
 }
 
-// addInUse adds the volumes of pods to inUse, of those claims that are not in it.
-func (v *Volumes) addInUse(ctx context.Context, pods []*corev1.Pod, inUse map[claim]string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	for _, pod := range pods {
-		for c := range claimsOf(pod) {
-			if _, known := inUse[c]; known {
-				continue
-			}
-			volume, err := v.volumeOf(ctx, c)
-			if err != nil {
-				return fmt.Errorf("find the volumes of the pods that stay: %w", err)
-			}
-			if volume != "" {
-				inUse[c] = volume
-			}
-		}
+// attachments returns the attachments of a node.
+func (v *Volumes) attachments(node string) (all []*storagev1.VolumeAttachment) {
+	objs, _ := v.attached.GetIndexer().ByIndex(byNode, node) // it fails only without the index, which NewVolumes adds
+	for _, obj := range objs {
+		all = append(all, obj.(*storagev1.VolumeAttachment))
 	}
-	return nil
+	return all
 }
 
 // claimsOf yields the claims of a pod.
@@ -236,18 +264,5 @@ func claimsOf(pod *corev1.Pod) iter.Seq[claim] {
 				return
 			}
 		}
-	}
-}
-
-// noteClaims notes the claims of a pod that has to leave: their volumes may be waited for.
-func (r *run) noteClaims(pod *corev1.Pod) {
-	if r.drainer.Volumes == nil {
-		return
-	}
-	for c := range claimsOf(pod) {
-		if r.claims == nil {
-			r.claims = map[claim]bool{}
-		}
-		r.claims[c] = true
 	}
 }

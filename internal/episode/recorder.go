@@ -5,10 +5,11 @@ package episode
 import (
 	"cmp"
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
@@ -25,7 +26,7 @@ const (
 
 // A Recorder keeps the latest episodes. Its methods may be called concurrently.
 type Recorder struct {
-	log *slog.Logger
+	log logr.Logger
 
 	mu    sync.Mutex
 	since time.Time // the present term began
@@ -39,7 +40,7 @@ type kept struct {
 }
 
 // NewRecorder returns a Recorder that keeps nothing so far. Its first term begins now.
-func NewRecorder(log *slog.Logger) *Recorder {
+func NewRecorder(log logr.Logger) *Recorder {
 	return &Recorder{log: log, since: time.Now().UTC()}
 }
 

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -41,10 +42,10 @@ func full() overview.Episode {
 
 // Users search for these keys: they are an interface.
 func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
-	var log bytes.Buffer
-	NewRecorder(slog.New(slog.NewTextHandler(&log, nil))).Add(full())
-	_, got, _ := strings.Cut(strings.TrimSpace(log.String()), "level=INFO ")
-	want := `msg=episode node=node-1 instance=i-1 kind=spot-interruption rule=spot outcome=missed known=everything ` +
+	var log logtest.Log
+	NewRecorder(log.Logger()).Add(full())
+	got := strings.TrimSpace(log.String())
+	want := `info episode node=node-1 instance=i-1 kind=spot-interruption rule=spot outcome=missed known=everything ` +
 		`notices="[rebalance-recommendation 2026-11-20T11:59:00Z spot-interruption 2026-11-20T12:00:00Z]" heldBack="too many" ` +
 		`began=2026-11-20T11:59:00Z cordonedAt=2026-11-20T12:00:00Z firstAsked=2026-11-20T12:00:01Z lastAsked=2026-11-20T12:00:02Z ` +
 		`podsGone=2026-11-20T12:00:37Z deadline=2026-11-20T12:02:00Z slackSeconds=82.5 evicted=3 forced=1 ended=2 missed=1 lost=1 ` +
@@ -56,7 +57,7 @@ func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
 }
 
 func TestTheLatestEpisodesAreKeptTheNewestFirst(t *testing.T) {
-	r := NewRecorder(slog.New(slog.DiscardHandler))
+	r := NewRecorder(logr.Discard())
 	at := func(k int) overview.Episode {
 		e := full()
 		e.Node, e.Ended = fmt.Sprint("node-", k), noon.Add(time.Duration(k)*time.Minute)
@@ -75,7 +76,7 @@ func TestTheLatestEpisodesAreKeptTheNewestFirst(t *testing.T) {
 }
 
 func TestWhatANodeCarriesDoesNotReplaceWhatIsKnown(t *testing.T) {
-	r := NewRecorder(slog.New(slog.DiscardHandler))
+	r := NewRecorder(logr.Discard())
 	known, carried, other := full(), full(), full()
 	carried.Known, carried.Pods, carried.Ended = overview.AsCarried, nil, known.Ended.Add(-time.Second)
 	other.Known, other.Node, other.Ended = overview.AsCarried, "node-2", known.Ended.Add(-time.Hour)
@@ -114,7 +115,7 @@ func TestTheHistoryIsBounded(t *testing.T) {
 // A replica that has stood by for days knows nothing of them, and one that leads again nothing of the time between.
 func TestTheHistoryIsKnownSinceTheTermBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRecorder(slog.New(slog.DiscardHandler))
+		r := NewRecorder(logr.Discard())
 		for range 2 {
 			time.Sleep(48 * time.Hour)
 			began := time.Now()

@@ -14,7 +14,7 @@ func TestAPolicyThatAWSWouldNotTakeForOursIsNotAllowed(t *testing.T) {
 	for name, condition := range map[string]string{
 		"an ARN of five parts":          `{"ArnLike": {"aws:SourceArn": "arn:aws:events:*:rule/*"}}`,
 		"no key of an organization":     `{"Null": {"aws:SourceOrgID": "true"}}`,
-		"no key that nobody knows here": `{"Null": {"aws:PrincipalIsAWSService": "true"}}`,
+		"no key that nobody knows here": `{"Null": {"aws:PrincipalServiceName": "true"}}`,
 	} {
 		p, err := iampolicy.Parse(document(allow + condition + "}"))
 		if err != nil {

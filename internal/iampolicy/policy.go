@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -254,6 +255,9 @@ func about(in, notIn []string, value string, fold func(string) string) answer {
 func (r Request) meets(operator, key string, values []any) answer {
 	name, optional := strings.CutSuffix(operator, "IfExists")
 	value, given := r.Context[key]
+	if key == "aws:principalisawsservice" {
+		value, given = strconv.FormatBool(r.Service != ""), true
+	}
 	var matches func(pattern string) bool
 	negated := false
 	switch name {

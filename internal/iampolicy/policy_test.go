@@ -2,6 +2,7 @@ package iampolicy_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
@@ -87,6 +88,33 @@ func TestNamesTellsOfServicesWhateverTheConditions(t *testing.T) {
 	p, err := iampolicy.Parse(document(`{"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Condition": {"X": {"y": "z"}}}`))
 	if err != nil || !p.Names("sns.amazonaws.com") || p.Names("events.amazonaws.com") {
 		t.Errorf("names %v %v, error %v", p.Names("sns.amazonaws.com"), p.Names("events.amazonaws.com"), err)
+	}
+}
+
+// The statement of our templates: AWS says of each request whether a service makes it itself.
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html#condition-keys-principalisawsservice
+func TestADenyForAllButServicesAndANamedRole(t *testing.T) {
+	const named = "arn:aws:iam::123456789012:role/bus/deliver"
+	p, err := iampolicy.Parse(document(`
+		{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "` + queue + `"},
+		{"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "` + queue + `", "Condition": {
+			"BoolIfExists": {"aws:PrincipalIsAWSService": "false"}, "ArnNotEquals": {"aws:PrincipalArn": ["` + named + `"]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]iampolicy.Verdict{
+		"events.amazonaws.com": iampolicy.Allowed, "sns.amazonaws.com": iampolicy.Allowed, named: iampolicy.Allowed,
+		named + "2": iampolicy.Denied, "arn:aws:iam::123456789012:user/somebody": iampolicy.Denied,
+	} {
+		r := iampolicy.Request{Action: "sqs:SendMessage", Resource: queue, Context: map[string]string{}}
+		if strings.HasPrefix(who, "arn:") {
+			r.Principal, r.Context["aws:principalarn"] = who, who
+		} else {
+			r.Service = who
+		}
+		if got := p.Evaluate(r); got != want {
+			t.Errorf("%s: %s, want %s", who, got, want)
+		}
 	}
 }
 

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -62,12 +65,13 @@ type Poller struct {
 	// of which the metadata has no time get it as part of their ids.
 	Life    string
 	Kinds   Kinds
-	Log     *slog.Logger
+	Log     logr.Logger
 	Metrics Metrics
 
 	failed   int                      // polls in a row
 	turn     int                      // polls so far
 	troubles map[notice.Kind]*trouble // looks that fail
+	moving   map[sort]moving          // notices that the metadata has
 
 	mu       sync.Mutex
 	lastPoll time.Time
@@ -81,9 +85,12 @@ func (p *Poller) LastAnswer() time.Time {
 	return p.lastPoll
 }
 
-// Run polls until ctx ends. When it returns, all that it has begun has returned too.
+// Run polls until ctx ends. When it returns, all that it has begun has returned too, and Run may be called again.
 func (p *Poller) Run(ctx context.Context) {
 	p.handled, p.troubles = map[string]notice.Kind{}, map[notice.Kind]*trouble{}
+	if p.moving == nil {
+		p.moving = map[sort]moving{}
+	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for next := time.Now(); ; {
@@ -135,12 +142,12 @@ func (p *Poller) noteLook(kind notice.Kind, err error) {
 		return
 	case t == nil: // one failure says little
 		p.troubles[kind] = &trouble{}
-		p.Log.Debug("the instance metadata cannot be read: trying again", "error", err, "kind", kind)
+		p.Log.V(1).Info("the instance metadata cannot be read: trying again", "error", err, "kind", kind)
 		return
 	}
 	if text := err.Error(); text != t.reported {
 		t.reported = text
-		p.Log.Warn("the instance metadata cannot be read: notices are missed until it can; trying again",
+		logging.Warn(p.Log, "the instance metadata cannot be read: notices are missed until it can; trying again",
 			"error", err, "kind", kind)
 	}
 }
@@ -183,6 +190,9 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, 
 		answered = answered || err == nil
 		p.noteLook(look.kind, err)
 		present := map[string]bool{}
+		if err == nil {
+			p.settle(look.kind, notices)
+		}
 		for _, n := range notices {
 			n.Account, n.Region = p.Identity.Account, p.Identity.Region
 			present[n.ID] = true
@@ -199,6 +209,40 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, 
 		}
 	}
 	return answered, errors.Join(errs...)
+}
+
+// A sort is what notices have in common that are one if their time moves a little.
+type sort struct {
+	kind           notice.Kind
+	change, detail string
+	ended          bool
+}
+
+// moving is a notice as it was read first, and its time as it was read last.
+type moving struct {
+	first notice.Notice
+	last  time.Time
+}
+
+// settle gives a notice whose time moves at each answer the time that it had first: it is one notice. The times of
+// amazon-ec2-metadata-mock move by default; those of EC2 do not.
+func (p *Poller) settle(kind notice.Kind, notices []notice.Notice) {
+	const step = time.Minute // a notice whose time moves by more, or to an earlier time, is another one
+	before := p.moving
+	p.moving = maps.Clone(before)
+	maps.DeleteFunc(p.moving, func(of sort, _ moving) bool { return of.kind == kind })
+	for k, n := range notices {
+		of, at := sort{n.Kind, n.Change, n.Detail, n.Ended}, n.Deadline
+		if at.IsZero() {
+			at = n.Time
+		}
+		m, known := before[of]
+		if moved := at.Sub(m.last); !known || moved < 0 || moved >= step {
+			m.first = n
+		}
+		p.moving[of] = moving{m.first, at}
+		notices[k] = m.first
+	}
 }
 
 // An itemError says that an item is not as AWS documents it. Others may be.
@@ -314,7 +358,7 @@ func (p *Poller) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notic
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		p.Log.Warn("what a notice asked for was not done: trying again", "error", err, "kind", n.Kind, "event", n.ID)
+		logging.Warn(p.Log, "what a notice asked for was not done: trying again", "error", err, "kind", n.Kind, "event", n.ID)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.handled, n.ID) // the next poll tries again

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -98,7 +98,7 @@ type world struct {
 	handler  *handler
 	counts   *counts
 	poller   *Poller
-	log      strings.Builder
+	log      logtest.Log
 	stop     func()
 	stopped  chan struct{}
 }
@@ -113,7 +113,7 @@ func polling(t *testing.T, edit func(*Poller), story func(w *world)) {
 		w.poller = &Poller{
 			Metadata: New("", m.Transport()), Handler: w.handler, Identity: Identity{Instance: own}, Life: "boot-1", Metrics: w.counts,
 			Kinds: Kinds{Spot: true, Rebalance: true, Scheduled: true, Lifecycle: true},
-			Log:   slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+			Log:   w.log.Logger(),
 		}
 		if edit != nil {
 			edit(w.poller)
@@ -243,7 +243,7 @@ func TestAFailureIsTriedAgainWithPausesOfAtMostTenSeconds(t *testing.T) {
 			if got := w.handler.were(); len(got) != 1 {
 				t.Errorf("%+v: after the failure: %v", fault, got)
 			}
-			if log := w.log.String(); strings.Count(log, "level=WARN") != troubles || strings.Count(log, "can be read again") != troubles {
+			if log := w.log.String(); len(w.log.Entries("", "level", "warn")) != troubles || strings.Count(log, "can be read again") != troubles {
 				t.Errorf("%+v: the log:\n%s", fault, log)
 			}
 		})
@@ -288,6 +288,27 @@ func TestAChangeThatIsMovedIsHandledAgain(t *testing.T) {
 		w.metadata.Schedule(e)
 		w.after(10 * time.Second)
 		w.want("imds-instance-event-1-"+second(3600)+" at 4 s", "imds-instance-event-1-"+second(7210)+" at 16 s")
+	})
+}
+
+// The times of amazon-ec2-metadata-mock are those of the answer, and some more.
+func TestANoticeWhoseTimeMovesAtEachAnswerIsOne(t *testing.T) {
+	polling(t, nil, func(w *world) {
+		for range 45 * 60 {
+			w.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+			w.metadata.Recommend(time.Now())
+			time.Sleep(2 * time.Second)
+		}
+		if asked := w.handler.were(); len(asked) != 2 {
+			t.Errorf("%d notices in 90 minutes, want 2: %v", len(asked), asked[:min(len(asked), 9)])
+		}
+		w.metadata.InterruptSpot("terminate", time.Now().Add(time.Hour))
+		time.Sleep(10 * time.Second)
+		w.metadata.InterruptSpot("terminate", time.Now().Add(30*time.Minute))
+		time.Sleep(10 * time.Second)
+		if asked := w.handler.were(); len(asked) != 4 {
+			t.Errorf("%d notices, want 4: one by much, and one to an earlier time: %v", len(asked), asked)
+		}
 	})
 }
 

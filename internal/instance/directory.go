@@ -12,9 +12,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-	"github.com/aws/smithy-go"
 	"k8s.io/utils/lru"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
@@ -59,10 +59,10 @@ type Directory struct {
 	client  API
 	limiter *pace.Limiter
 	answers *lru.Cache // of answer, by id
-	// listing has room for one InReservation: a crowd of them delays other look-ups by
+	// listing has room for one list of members: a crowd of them delays other look-ups by
 	// one call at most.
-	listing      chan struct{}
-	reservations *lru.Cache // of members, by id of the reservation
+	listing chan struct{}
+	members *lru.Cache // by what they are members of
 
 	mu    sync.Mutex
 	lanes [2]lane // ordinary and urgent
@@ -89,7 +89,7 @@ func NewDirectory(client API) *Directory {
 		client:  client,
 		limiter: pace.New(callsPerSecond, callBurst),
 		answers: lru.New(answersKept),
-		listing: make(chan struct{}, 1), reservations: lru.New(reservationsKept),
+		listing: make(chan struct{}, 1), members: lru.New(membersKept),
 		lanes: [2]lane{ordinary: {asked: map[string]*batch{}}, urgent: {asked: map[string]*batch{}}},
 	}
 }
@@ -171,7 +171,7 @@ func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, la
 // ErrDenied if the role lacks the permission.
 func (d *Directory) Allowed(ctx context.Context) error {
 	_, err := d.call(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
-	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() == "DryRunOperation" {
+	if awserr.Code(err) == "DryRunOperation" {
 		return nil // the look-up would have succeeded
 	}
 	return err
@@ -320,7 +320,7 @@ func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*
 	if err == nil {
 		return out, nil
 	}
-	if isDenied(err) {
+	if awserr.Denied(err) {
 		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
 	}
 	if cause := context.Cause(ctx); cause != nil {

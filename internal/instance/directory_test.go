@@ -56,7 +56,7 @@ func TestAnInstanceIsToldAsEC2DescribesIt(t *testing.T) {
 		if diff := cmp.Diff(want, mustFind(t, d, known, time.Minute)); diff != "" {
 			t.Errorf("instance (-want +got):\n%s", diff)
 		}
-		bare := Instance{ID: another, Tags: map[string]string{}}
+		bare := Instance{ID: another, Lifecycle: "on-demand", Tags: map[string]string{}}
 		if diff := cmp.Diff(bare, mustFind(t, d, another, time.Minute)); diff != "" {
 			t.Errorf("instance of which EC2 says nothing (-want +got):\n%s", diff)
 		}

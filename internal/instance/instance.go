@@ -2,6 +2,7 @@
 package instance
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,8 +19,9 @@ type Instance struct {
 	Launched time.Time         // the latest launch: a stopped instance that starts again has a new one
 
 	Type             string
-	Lifecycle        string // spot, scheduled, capacity-block; empty for an on-demand instance
+	Lifecycle        string // how it was bought: spot, scheduled, capacity-block, on-demand; empty: not known
 	AvailabilityZone string
+	Host             string // the Dedicated Host that it runs on; empty: none
 
 	// Empty where the instance has none, or none any more: EC2 takes the names
 	// and addresses of a terminated instance away.
@@ -27,13 +29,28 @@ type Instance struct {
 	PrivateIPv4, PublicIPv4       string
 }
 
+// How an instance was bought. EC2 has no word for the second; it is that of the instance metadata.
+const (
+	Spot     = string(types.InstanceLifecycleTypeSpot)
+	onDemand = "on-demand"
+)
+
+// LastLaunch is when the instance was started last. It is in whole seconds, as events are.
+func (i *Instance) LastLaunch() time.Time { return i.Launched.Truncate(time.Second) }
+
+// NotSpot reports whether the instance is known to be no spot instance.
+func (i *Instance) NotSpot() bool { return i.Lifecycle != "" && i.Lifecycle != Spot }
+
+// Alive reports whether the instance runs, or is about to.
+func (i *Instance) Alive() bool { return i.State == "pending" || i.State == "running" }
+
 func fromEC2(in types.Instance) Instance {
 	out := Instance{
 		ID:             aws.ToString(in.InstanceId),
 		Tags:           make(map[string]string, len(in.Tags)),
 		Launched:       aws.ToTime(in.LaunchTime),
 		Type:           string(in.InstanceType),
-		Lifecycle:      string(in.InstanceLifecycle),
+		Lifecycle:      cmp.Or(string(in.InstanceLifecycle), onDemand),
 		PrivateDNSName: aws.ToString(in.PrivateDnsName),
 		PublicDNSName:  aws.ToString(in.PublicDnsName),
 		PrivateIPv4:    aws.ToString(in.PrivateIpAddress),
@@ -44,6 +61,7 @@ func fromEC2(in types.Instance) Instance {
 	}
 	if in.Placement != nil {
 		out.AvailabilityZone = aws.ToString(in.Placement.AvailabilityZone)
+		out.Host = aws.ToString(in.Placement.HostId)
 	}
 	for _, tag := range in.Tags {
 		out.Tags[aws.ToString(tag.Key)] = aws.ToString(tag.Value)

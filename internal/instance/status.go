@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-	"github.com/aws/smithy-go"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -150,18 +150,11 @@ func (s Statuses) call(
 	if err == nil {
 		return out, nil
 	}
-	if isDenied(err) {
+	if awserr.Denied(err) {
 		return nil, fmt.Errorf("%w: %w", ErrStatusDenied, err)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	return nil, err
-}
-
-// isDenied reports whether EC2 refused a call for want of a permission. Only EC2 has this code.
-// STS, which the SDK may ask for credentials within the call, says AccessDenied.
-func isDenied(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && api.ErrorCode() == "UnauthorizedOperation"
 }

@@ -26,9 +26,6 @@ type Entry struct {
 	// replacement of its root volume, or the scheduled change is a reboot.
 	Returns bool `json:"returns,omitempty"`
 	Terms
-	// Trace is the span of the first of the events, as package trace carries it;
-	// empty where there are no traces.
-	Trace string `json:"trace,omitempty"`
 }
 
 func (e Entry) with(more Entry) Entry {
@@ -36,13 +33,16 @@ func (e Entry) with(more Entry) Entry {
 	case more.Kind != notice.ScheduledChange || more.Time.Equal(e.Time):
 		e.Deadline, e.Terms = Earlier(e.Deadline, more.Deadline), e.join(more.Terms)
 	case more.Time.After(e.Time):
+		if !more.Deadline.Equal(e.Deadline) {
+			e.IDs = nil // it may be moved back, and the news of that have an id from before
+		}
 		e.Deadline, e.Time, e.Terms = more.Deadline, more.Time, more.Terms
 	}
 	if more.Time.After(e.newest()) {
 		e.Newest = more.Time
 	}
 	e.Returns = e.Returns && more.Returns
-	e.Trace, e.Code = cmp.Or(e.Trace, more.Trace), cmp.Or(more.Code, e.Code)
+	e.Code = cmp.Or(more.Code, e.Code)
 	e.IDs = merged(e.IDs, more.IDs)
 	return e
 }
@@ -95,6 +95,18 @@ type Past struct {
 	IDs    []string    `json:"ids,omitempty"`
 	// CalledOff is when what can end was over: an announcement that is no newer is void.
 	CalledOff time.Time `json:"calledOff,omitzero"`
-	// Due is when a scheduled change takes place, if that was ahead when it was last heard of.
+	// Due is when a scheduled change takes place, if that was ahead when it was last heard of, when a spot
+	// instance is interrupted, or when a rebalance was recommended.
 	Due time.Time `json:"due,omitzero"`
+}
+
+// due is the time by which a message and the metadata, or a poll, can be seen to tell of the same; zero: there is none.
+func (e Entry) due() time.Time {
+	switch e.Kind { //nolint:exhaustive // of the others there is one source
+	case notice.ScheduledChange, notice.SpotInterruption:
+		return e.Deadline
+	case notice.RebalanceRecommendation:
+		return e.newest()
+	}
+	return time.Time{}
 }

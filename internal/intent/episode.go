@@ -66,10 +66,8 @@ func (i Intent) reopened(now time.Time) Intent {
 	})
 	i.Entries = pending
 	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
-	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
-	if !i.Replacement.Open() {
-		i.Replacement = Replacement{}
-	}
+	i.CordonedAt, i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, time.Time{}, ""
+	i.Replacement = Replacement{}
 	return i
 }
 
@@ -85,7 +83,7 @@ func (i Intent) Pending(now time.Time) []Entry {
 		if !e.Deadline.After(now) {
 			continue
 		}
-		if e.Trace = ""; e.Kind == notice.ASGTerminate {
+		if e.Kind == notice.ASGTerminate {
 			e.Deadline = time.Time{}
 		}
 		entries = append(entries, e)
@@ -114,11 +112,7 @@ func (i Intent) Forget(over func(Entry) bool) Intent {
 	var stay []Entry
 	for _, e := range i.Entries {
 		if over(e) {
-			p := Past{Kind: e.Kind, Change: e.Change, IDs: e.IDs}
-			if e.Kind == notice.ScheduledChange {
-				p.Due = e.Deadline
-			}
-			i = i.past(p)
+			i = i.past(Past{Kind: e.Kind, Change: e.Change, IDs: e.IDs, Due: e.due()})
 		} else {
 			stay = append(stay, e)
 		}
@@ -186,6 +180,14 @@ func (i Intent) Released(now time.Time) Intent {
 	if i.HeldBack {
 		i.HeldBack, i.CordonedAt = false, now
 	}
+	return i
+}
+
+// PutOff has a node wait for what it carries, as if that had just come.
+func (i Intent) PutOff(now time.Time) Intent {
+	i.HeldBack, i.CordonedAt, i.Uncordoned = true, now, 0
+	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
+	i.Replacement = Replacement{}
 	return i
 }
 

@@ -136,17 +136,6 @@ func (i Intent) UncordonedWithin(cordoned bool) bool {
 	return i.Version > 0 && !i.Finished() && !i.HeldBack && !cordoned
 }
 
-// Traces are those of all notices, in their order.
-func (i Intent) Traces() []string {
-	var all []string
-	for _, e := range i.Entries {
-		if e.Trace != "" {
-			all = append(all, e.Trace)
-		}
-	}
-	return all
-}
-
 // Has reports whether the intent has a notice of the kind.
 func (i Intent) Has(kind notice.Kind) bool {
 	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind })
@@ -178,6 +167,9 @@ func (i Intent) Delegated() bool { return !i.DelegatedAt.IsZero() }
 
 // Finished reports whether nothing is left to do.
 func (i Intent) Finished() bool { return !i.FinishedAt.IsZero() }
+
+// OfMetadata takes the place of the queue in what a pod in IMDS mode writes.
+const OfMetadata = "imds"
 
 // Serves reports whether a notice of the episode came from the queue.
 func (i Intent) Serves(queue string) bool {

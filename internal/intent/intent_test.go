@@ -124,24 +124,3 @@ func TestARedeliveryOpensNothingThatIsFinished(t *testing.T) {
 		t.Error("a new warning left the intent finished")
 	}
 }
-
-func TestAnEntryKeepsTheTraceOfItsFirstEventUntilTheWorkIsOver(t *testing.T) {
-	traced := func(id, trace string) Entry {
-		e := spot(id, 120)
-		e.Trace = trace
-		return e
-	}
-	rebalance := Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Trace: "t0"}
-	i := Intent{}.With(rebalance, nil, now).With(traced("a", ""), nil, now).With(traced("b", "t1"), nil, now).With(traced("c", "t2"), nil, now)
-	if diff := cmp.Diff([]string{"t0", "t1"}, i.Traces()); diff != "" {
-		t.Errorf("traces (-want +got):\n%s", diff)
-	}
-	before := i
-	i.FinishedAt = now
-	if diff := cmp.Diff([]string{"t3"}, i.With(traced("d", "t3"), nil, now).Traces()); diff != "" {
-		t.Errorf("traces of what was opened again (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"t0", "t1"}, before.Traces()); diff != "" {
-		t.Errorf("traces of the intent before (-want +got):\n%s", diff)
-	}
-}

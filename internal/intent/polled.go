@@ -14,7 +14,7 @@ func (e Entry) Polled() bool {
 		e.Kind == notice.ScheduledChange && notice.IsPolled(e.Change)
 }
 
-// HasHeardOf reports whether a node needs no telling of what a poll has found at that time. It carries
+// HasHeardOf reports whether a node needs no telling of what a poll or the metadata say at that time. It carries
 // that already, or it has carried it before: somebody has called it off, or it was over. The
 // deadline of found is when a scheduled change begins. AWS Health tells of the same changes by
 // other names, so that only this time shows that two are one.
@@ -35,11 +35,26 @@ func (i Intent) HasHeardOf(found Entry, now time.Time) bool {
 	}) || slices.ContainsFunc(i.Past, func(p Past) bool { return p.was(found) })
 }
 
+// ToldAs is the change of a message's entry that begins at that time; empty: there is none, or more than one.
+func (i Intent) ToldAs(at time.Time) string {
+	is := func(e Entry) bool {
+		return e.Kind == notice.ScheduledChange && !e.Polled() && !e.Deadline.IsZero() && sameMinute(e.Deadline, at)
+	}
+	k := slices.IndexFunc(i.Entries, is)
+	if k < 0 || slices.ContainsFunc(i.Entries[k+1:], is) {
+		return ""
+	}
+	return i.Entries[k].Change
+}
+
 // was reports whether what is past is what a poll has found.
 func (p Past) was(found Entry) bool {
 	switch {
 	case p.Kind != found.Kind:
 		return false
+	case found.Change == "": // nothing but its id tells one warning from the next, but for what came by the other way
+		twoWays := slices.ContainsFunc(p.IDs, notice.OfMetadata) != slices.ContainsFunc(found.IDs, notice.OfMetadata)
+		return twoWays && !p.Due.IsZero() && sameMinute(p.Due, found.due())
 	case p.Change == found.Change:
 		return true
 	case notice.IsPolled(p.Change):

@@ -25,6 +25,8 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 	moved.IDs, moved.Deadline = []string{"instance-event-1-day7"}, day(7)
 	begun := found
 	begun.Deadline = at(-3600)
+	spot := Entry{Kind: notice.SpotInterruption, IDs: []string{"imds-2"}, Time: now, Deadline: at(120)}
+	recommended := Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"imds-3"}, Time: now}
 	impaired := func(id string) Entry {
 		return Entry{Kind: notice.InstanceImpaired, IDs: []string{id}, Time: now, Deadline: at(120)}
 	}
@@ -52,6 +54,13 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		"one without a time was called off after the start": {calledOff(with(health(time.Time{}))), begun, true},
 		"one without a time is past":                        {Intent{Past: []Past{{Kind: notice.ScheduledChange, Change: arn}}}, found, false},
 		"a spot warning is past":                            {Intent{Past: []Past{{Kind: notice.SpotInterruption}}}, found, false},
+		"another spot warning, of a later life":             {Intent{Past: []Past{{Kind: notice.SpotInterruption, IDs: []string{"imds-1"}}}}, spot, false},
+		"a spot warning that is past":                       {Intent{Past: []Past{{Kind: notice.SpotInterruption, IDs: []string{"imds-2"}}}}, spot, true},
+		"a spot warning that is past by its message":        {Intent{Past: []Past{{Kind: notice.SpotInterruption, IDs: []string{"m"}, Due: at(121)}}}, spot, true},
+		"another one that is past by its message":           {Intent{Past: []Past{{Kind: notice.SpotInterruption, IDs: []string{"m"}, Due: at(600)}}}, spot, false},
+		"a recommendation that is past by its message":      {Intent{Past: []Past{{Kind: notice.RebalanceRecommendation, IDs: []string{"m"}, Due: at(2)}}}, recommended, true},
+		"another one, of an hour before":                    {Intent{Past: []Past{{Kind: notice.RebalanceRecommendation, IDs: []string{"m"}, Due: at(-3600)}}}, recommended, false},
+		"another one that the metadata told of":             {Intent{Past: []Past{{Kind: notice.SpotInterruption, IDs: []string{"imds-1"}, Due: at(121)}}}, spot, false},
 		"an impairment that is carried":                     {with(impaired("a")), impaired("a"), true},
 		"one joins the other":                               {with(impaired("a")), impaired("b"), true},
 		"an impairment that was called off":                 {calledOff(with(impaired("a"))), impaired("a"), true},

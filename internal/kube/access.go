@@ -7,8 +7,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/util/retry"
 )
 
 // An Access is one right in the cluster.
@@ -162,8 +165,12 @@ func (m MissingAccess) Error() string {
 		strings.Join(m, ", "))
 }
 
+// questionTries is how often the API server is asked for one right: while it fails now and then, some of many answers
+// do not come.
+const questionTries = 3
+
 // CheckAccess asks the API server for each right at once, and returns all that are denied as
-// one error of type [MissingAccess]. Any other error says that a question failed, and may
+// one error of type [MissingAccess]. Any other error says that a question failed each time, and may
 // heal. The namespace is that of the Lease.
 func CheckAccess(
 	ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string, needed []Access,
@@ -172,7 +179,12 @@ func CheckAccess(
 	group, ctx := errgroup.WithContext(ctx)
 	for i, access := range needed {
 		group.Go(func() (err error) {
-			if granted[i], err = access.Granted(ctx, reviews, namespace); err != nil {
+			again := func(err error) bool { return ctx.Err() == nil && !apierrors.IsForbidden(err) }
+			err = retry.OnError(wait.Backoff{Steps: questionTries}, again, func() (err error) {
+				granted[i], err = access.Granted(ctx, reviews, namespace)
+				return err
+			})
+			if err != nil {
 				return fmt.Errorf("ask whether this ServiceAccount may %s: %w", access, err)
 			}
 			return nil

@@ -5,11 +5,17 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 func TestTheRightsThatAreCheckedAreThoseThatDeployGrants(t *testing.T) {
@@ -56,4 +62,21 @@ func grantedBy(t *testing.T, path string) map[string]bool {
 		}
 	}
 	return granted
+}
+
+func TestARightThatCouldNotBeAskedForIsAskedForAgain(t *testing.T) {
+	for failures, ok := range map[int32]bool{0: true, questionTries - 1: true, questionTries: false} {
+		clients := fake.NewClientset()
+		var asked atomic.Int32
+		clients.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if asked.Add(1) <= failures {
+				return true, nil, apierrors.NewTimeoutError("a test", 1)
+			}
+			return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}, nil
+		})
+		err := CheckAccess(t.Context(), clients.AuthorizationV1().SelfSubjectAccessReviews(), "ns", []Access{{Resource: "nodes", Verb: "watch"}})
+		if (err == nil) != ok {
+			t.Errorf("after %d failures: %v", failures, err)
+		}
+	}
 }

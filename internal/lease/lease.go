@@ -5,32 +5,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
-// The timing of the lease. A leader that cannot renew it stops before another replica can take it, whatever happens
-// to its requests: it stops actAfter the renew time that it has written last. No replica takes the lease before it has
-// seen the same renew time for leaseDuration. It may miss a change by a second, because client-go compares renew times
-// by the second. So 0.6 s are left to stop in. client-go alone would count from the answer, which may come
-// seconds later.
+// The timing of the lease. Losing a term costs more than a late takeover: every drain is resumed, every message comes
+// again. So the lease lasts as long as three things ask for, and no longer:
 //
-// A request has requestTimeout, so that a second one can be answered in time. A leader that was killed is followed
-// within leaseDuration and two retries: client-go's jitter makes each candidate retry after 1 to 2.2 times
-// retryPeriod. One that stops in order releases the lease and is followed at the next retry.
+//   - A leader keeps its term although the API server now takes 5 s for each answer. A renewal counts from when its
+//     request was made. The one before was answered 5 s after it was made, the next is made retryPeriod later and is
+//     answered after 5 s more: the leader acts for more than 10.7 s after a renewal.
+//   - No two replicas act at once. A replica takes the lease when it has seen the same renew time for as long as the
+//     lease lasts. It may miss a change by a second, because client-go compares renew times by the second. The leader
+//     has 0.6 s to stop in. So it stops stopBefore the end of the lease, whatever happens to its requests. client-go
+//     alone would count from the answer, which may come seconds later.
+//   - A leader that was killed is followed within 16.1 s: the lease, and two retries, because client-go's jitter makes
+//     each candidate retry after 1 to 2.2 times retryPeriod. One that stops in order releases the lease and is followed
+//     at the next retry.
+//
+// Where answers are slow, a renewal that fails costs more of the lease, because client-go then makes three requests. So
+// the lease lasts longer by perAnswer times a slow answer, which is enough for one, and by perFailure times a request
+// that has failed, where there are more. The Lease says how long, and candidates go by that.
 const (
-	leaseDuration  = 7 * time.Second // whole seconds, as the Lease has it
-	actAfter       = 5400 * time.Millisecond
-	renewDeadline  = 6 * time.Second // client-go's, which ends later than actAfter
-	requestTimeout = 2400 * time.Millisecond
-	retryPeriod    = 400 * time.Millisecond
+	leaseDuration  = 13 * time.Second // where answers are fast; whole seconds, as the Lease has it
+	perAnswer      = 4
+	perFailure     = 6
+	longestLease   = 60 * time.Second
+	stopBefore     = 1600 * time.Millisecond
+	retryPeriod    = 700 * time.Millisecond
+	requestTimeout = 5400 * time.Millisecond // at least; twice as long as a slow answer
+	longestTimeout = 10 * time.Second
 )
 
 // ErrLost is the cause of the context of a leader that no longer leads.
@@ -44,28 +56,66 @@ type Elector struct {
 	Identity  string // of this replica; no other may have it
 	// Labels are those that the Lease has while this replica holds it. Others that it has stay.
 	Labels map[string]string
-	Log    *slog.Logger
+	Log    logr.Logger
 	// Observe, if it is not nil, is called with the outcome of each request about the
-	// lease. There are about two a second. That the lease does not exist is no error.
+	// lease. There are one or two a second. That the lease does not exist is no error.
 	Observe func(error)
 	// NewLeader, if it is not nil, is called with the identity of who holds the lease, whenever this replica sees
 	// another one there; empty: nobody holds it. It may be called while lead runs.
 	NewLeader func(identity string)
 }
 
-// boundedLock bounds each request by requestTimeout, calls observe with its outcome, and remembers the last renew time
-// that was written.
-type boundedLock struct {
+// timedLock gives each request its time and each renewal its duration, and calls lost before the Lease may be somebody
+// else's. One goroutine may use it at a time.
+type timedLock struct {
 	resourcelock.Interface
-	observe func(error)
-	renewed atomic.Pointer[time.Time] // nil: never
+	observe func(error) // is told the outcome of each request
+	lost    func()
+	slow    time.Duration                      // of an answer: the slowest, forgotten within some ten answers
+	failing time.Duration                      // of a request that fails: the longest, forgotten within some hundred
+	written *resourcelock.LeaderElectionRecord // the last that was accepted; nil: none
+	ours    time.Time                          // nobody else takes the Lease before
+	loss    *time.Timer                        // calls lost; nil: the Lease was never ours
+}
+
+// keepUntil says until when the Lease is ours.
+func (l *timedLock) keepUntil(ours time.Time) {
+	left := time.Until(ours) - stopBefore
+	if l.ours = ours; l.loss == nil {
+		l.loss = time.AfterFunc(left, l.lost)
+		return
+	}
+	l.loss.Reset(left)
+}
+
+// bounded makes one request, which ends in time.
+func (l *timedLock) bounded(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, min(max(requestTimeout, 2*l.slow), longestTimeout))
+	defer cancel()
+	begin := time.Now()
+	err := request(ctx)
+	took := time.Since(begin)
+	l.slow = max(took, l.slow*3/4)
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		l.failing = l.failing * 31 / 32
+	case !errors.Is(err, context.Canceled): // that is our own end
+		l.failing = max(took, l.failing)
+	}
+	return err
+}
+
+// lasts is how long a lease lasts that is written now, in whole seconds.
+func (l *timedLock) lasts() time.Duration {
+	return min(leaseDuration+perAnswer*l.slow+perFailure*l.failing, longestLease).Truncate(time.Second)
 }
 
 // Get implements resourcelock.Interface.
-func (l *boundedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	record, raw, err := l.Interface.Get(ctx)
+func (l *timedLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
+	err = l.bounded(ctx, func(ctx context.Context) error {
+		record, raw, err = l.Interface.Get(ctx)
+		return err
+	})
 	if apierrors.IsNotFound(err) {
 		l.observe(nil)
 	} else {
@@ -75,42 +125,65 @@ func (l *boundedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionReco
 }
 
 // Create implements resourcelock.Interface.
-func (l *boundedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *timedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(ctx, record, l.Interface.Create)
 }
 
 // Update implements resourcelock.Interface.
-func (l *boundedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *timedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(ctx, record, l.Interface.Update)
 }
 
-func (l *boundedLock) write(
+func (l *timedLock) write(
 	ctx context.Context, record resourcelock.LeaderElectionRecord,
 	do func(context.Context, resourcelock.LeaderElectionRecord) error,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err := do(ctx, record)
+	lasts := l.lasts()
+	record.LeaseDurationSeconds = int(lasts.Seconds())
+	record.RenewTime = metav1.Now() // client-go's is older, if it has read the Lease before
+	ours := record.RenewTime.Add(lasts)
+	if l.loss != nil && ours.Before(l.ours) {
+		l.keepUntil(ours) // it may be written although no answer comes
+	}
+	err := l.bounded(ctx, func(ctx context.Context) error { return do(ctx, record) })
 	if err == nil {
-		l.renewed.Store(&record.RenewTime.Time)
+		l.written = &record
+		l.keepUntil(ours)
 	}
 	l.observe(err)
 	return err
 }
 
-// awaitLoss returns when the lease may be somebody else's soon, or when ended is closed.
-func (l *boundedLock) awaitLoss(ended <-chan struct{}) {
-	for {
-		left := actAfter - time.Since(*l.renewed.Load())
-		if left <= 0 {
-			return
-		}
-		select {
-		case <-ended:
-			return
-		case <-time.After(left):
-		}
+// stop ends the watch for the loss of the Lease.
+func (l *timedLock) stop() {
+	if l.loss != nil {
+		l.loss.Stop()
 	}
+}
+
+// release gives the Lease up, if it is identity's. A renewal that was cut off may have changed the Lease: then it is
+// read again.
+func (l *timedLock) release(ctx context.Context, identity string) (released bool, err error) {
+	if l.written != nil && l.letGo(ctx, l.written.LeaderTransitions) == nil {
+		return true, nil
+	}
+	record, _, err := l.Get(ctx)
+	if apierrors.IsNotFound(err) || err == nil && record.HolderIdentity != identity {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, l.letGo(ctx, record.LeaderTransitions)
+}
+
+func (l *timedLock) letGo(ctx context.Context, transitions int) error {
+	now := metav1.Now()
+	return l.bounded(ctx, func(ctx context.Context) error {
+		return l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: transitions,
+		})
+	})
 }
 
 // Run calls lead whenever this replica holds the lease, until ctx ends or lead
@@ -123,21 +196,23 @@ func (e Elector) Run(ctx context.Context, lead func(context.Context) error) erro
 		if !errors.Is(err, ErrLost) {
 			return err
 		}
-		e.Log.Warn("standing for election again", "error", err)
+		logging.Warn(e.Log, "standing for election again", "error", err)
 	}
 }
 
 // term is one candidacy: it waits for the lease and calls lead while it holds it.
 func (e Elector) term(ctx context.Context, lead func(context.Context) error) error {
-	lock := e.lock()
+	leading, stopLeading := context.WithCancelCause(ctx)
+	defer stopLeading(nil)
+	lock := e.lock(func() { stopLeading(ErrLost) })
 	acquired, ended := make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:          lock,
-		LeaseDuration: leaseDuration,
-		RenewDeadline: renewDeadline,
+		Lock: lock,
+		// The lock writes another duration, and ends the term in time.
+		LeaseDuration: longestLease,
+		RenewDeadline: longestLease - time.Second,
 		RetryPeriod:   retryPeriod,
-		// client-go would release the lease before it reports the loss, and that request
-		// can take longer than the lease lasts; see release.
+		// client-go would release the lease before lead has returned.
 		ReleaseOnCancel: false,
 		Name:            e.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
@@ -156,24 +231,16 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 		elector.Run(electing)
 	}()
 	select {
-	case <-ctx.Done():
-		stopElecting()
-		<-ended
-		e.release(ctx, lock)
-		return context.Cause(ctx)
 	case <-acquired:
+		e.Log.Info("leading", "lease", e.Namespace+"/"+e.Name, "identity", e.Identity)
+		err = lead(leading)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
-	e.Log.Info("leading", "lease", e.Namespace+"/"+e.Name, "identity", e.Identity)
-	leading, stopLeading := context.WithCancelCause(ctx)
-	defer stopLeading(nil)
-	go func() {
-		lock.awaitLoss(ended)
-		stopLeading(ErrLost)
-	}()
-	err = lead(leading)
 	lost := errors.Is(context.Cause(leading), ErrLost)
 	stopElecting()
 	<-ended
+	lock.stop()
 	if lost {
 		return ErrLost
 	}
@@ -181,7 +248,7 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 	return err
 }
 
-func (e Elector) lock() *boundedLock {
+func (e Elector) lock(lost func()) *timedLock {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
 		Client:     e.Client,
@@ -192,28 +259,22 @@ func (e Elector) lock() *boundedLock {
 	if observe == nil {
 		observe = func(error) {}
 	}
-	return &boundedLock{Interface: lock, observe: observe}
+	return &timedLock{Interface: lock, observe: observe, lost: lost}
 }
 
-// release releases the lease if this replica holds it, so that the next leader need
-// not wait until it expires. It works after ctx has ended, and gives up after two seconds.
-func (e Elector) release(ctx context.Context, lock resourcelock.Interface) {
-	const timeout = 2 * time.Second
+// release releases the lease if this replica holds it, so that the next leader need not wait until it expires. It works
+// after ctx has ended, and gives up after 7 s.
+func (e Elector) release(ctx context.Context, lock *timedLock) {
+	const timeout = 7 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	record, _, err := lock.Get(ctx)
-	if apierrors.IsNotFound(err) || err == nil && record.HolderIdentity != e.Identity {
-		return
-	}
-	if err == nil {
-		now := metav1.Now()
-		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
-			LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: record.LeaderTransitions,
-		})
-	}
+	released, err := lock.release(ctx, e.Identity)
 	if err != nil {
-		e.Log.Warn("the lease could not be released: it expires by itself", "error", err, "in", leaseDuration.String())
+		logging.Warn(e.Log, "the lease could not be released: it expires by itself",
+			"error", err, "in", lock.lasts().String())
 		return
 	}
-	e.Log.Info("released the lease", "lease", e.Namespace+"/"+e.Name)
+	if released {
+		e.Log.Info("released the lease", "lease", e.Namespace+"/"+e.Name)
+	}
 }

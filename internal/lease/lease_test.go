@@ -2,11 +2,11 @@ package lease
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,7 +45,7 @@ func TestALeaseIsTakenByOurClockWhateverThatOfItsHolderSays(t *testing.T) {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					elector := Elector{Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Log: slog.New(slog.DiscardHandler)}
+					elector := Elector{Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard()}
 					_ = elector.Run(ctx, func(ctx context.Context) error {
 						led <- time.Now()
 						<-ctx.Done()
@@ -83,7 +83,7 @@ func TestALeaseThatIsTakenGetsTheLabels(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				leases := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns", Labels: there}}).CoordinationV1()
 				elector := Elector{
-					Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Labels: map[string]string{"port": "9092"}, Log: slog.New(slog.DiscardHandler),
+					Client: leases, Namespace: "ns", Name: "lease", Identity: "we", Labels: map[string]string{"port": "9092"}, Log: logr.Discard(),
 				}
 				_ = elector.Run(t.Context(), func(context.Context) error { return nil })
 				lease, err := leases.Leases("ns").Get(t.Context(), "lease", metav1.GetOptions{})

@@ -5,9 +5,25 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
+
+// A State is what a Lease says of its leader.
+type State int
+
+const (
+	// Absent says that there is no Lease, or that this process may not read it, or that its leader is in dry-run.
+	Absent State = iota
+	// Vacant says that nobody holds the Lease, or that the API server does not answer.
+	Vacant
+	// Held says that a replica holds the Lease.
+	Held
+)
+
+// DryRunLabel is the label of a Lease whose leader changes nothing, and so takes over nothing: "true" or "false".
+const DryRunLabel = "node-termination-handler/dry-run"
 
 // A Watcher tells whether some replica holds the Lease Namespace/Name. It may be used concurrently.
 type Watcher struct {
@@ -17,29 +33,41 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	seen  metav1.MicroTime // the last renewal
-	since time.Time        // when it was seen first, by our clock; zero: nothing was seen yet
+	since time.Time        // when it was seen first, by our clock
+	asked time.Time        // when the Lease was seen last; zero: never
 }
 
-// Leads asks the API server whether a replica holds the lease. No answer within some seconds is no.
-// The first answer believes what the lease says of its times. After that only their changes count,
-// because the clocks of two nodes may differ.
-func (w *Watcher) Leads(ctx context.Context) bool {
+// Leadership asks the API server whether a replica holds the Lease, for some seconds at most. The first answer after a
+// while believes what the Lease says of its times. After that only their changes count, because the clocks of two nodes
+// may differ.
+func (w *Watcher) Leadership(ctx context.Context) State {
 	const timeout = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l, err := w.Client.Leases(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return Absent
+	}
+	if err == nil && l.Labels[DryRunLabel] == "true" {
+		return Absent
+	}
 	if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" ||
 		l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
-		return false
+		return Vacant
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
+	now, lasts := time.Now(), time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
+	last := w.asked
+	w.asked = now
 	switch {
-	case w.since.IsZero() && l.Spec.RenewTime.Before(new(metav1.NewMicroTime(now))):
+	case (last.IsZero() || now.Sub(last) > lasts) && l.Spec.RenewTime.Before(new(metav1.NewMicroTime(now))):
 		w.seen, w.since = *l.Spec.RenewTime, l.Spec.RenewTime.Time
 	case !w.seen.Equal(l.Spec.RenewTime):
 		w.seen, w.since = *l.Spec.RenewTime, now
 	}
-	return now.Before(w.since.Add(time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second))
+	if now.Before(w.since.Add(lasts)) {
+		return Held
+	}
+	return Vacant
 }

@@ -36,11 +36,13 @@ func TestWhoRenewsTheLeaseLeadsWhateverItsClockSays(t *testing.T) {
 				w := &Watcher{Client: client, Namespace: "ns", Name: "lease"}
 				want := func(when string, leads bool) {
 					t.Helper()
-					if got := w.Leads(t.Context()); got != leads {
-						t.Errorf("%s: leads is %v", when, got)
+					if got := w.Leadership(t.Context()); got != map[bool]State{true: Held, false: Vacant}[leads] {
+						t.Errorf("%s: %v", when, got)
 					}
 				}
-				want("without a lease", false)
+				if got := w.Leadership(t.Context()); got != Absent {
+					t.Errorf("without a lease: %v", got)
+				}
 				if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -62,5 +64,54 @@ func TestWhoRenewsTheLeaseLeadsWhateverItsClockSays(t *testing.T) {
 				want("when it is released", false)
 			})
 		})
+	}
+}
+
+// A pod on a node asks when its instance is told of something, which may be hours after it has asked last.
+func TestALeaderThatEndedLongAgoDoesNotLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset().CoordinationV1()
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"}}
+		renew := func() {
+			lease.Spec = coordinationv1.LeaseSpec{
+				HolderIdentity: new("leader"), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+				RenewTime: new(metav1.NewMicroTime(time.Now())),
+			}
+			if _, err := client.Leases("ns").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := client.Leases("ns").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w := &Watcher{Client: client, Namespace: "ns", Name: "lease"}
+		renew()
+		if got := w.Leadership(t.Context()); got != Held {
+			t.Errorf("at first: %v", got)
+		}
+		time.Sleep(time.Hour)
+		renew()
+		if got := w.Leadership(t.Context()); got != Held {
+			t.Errorf("after an hour: %v", got)
+		}
+		time.Sleep(time.Hour)
+		renew()
+		time.Sleep(time.Hour)
+		if got := w.Leadership(t.Context()); got != Vacant {
+			t.Errorf("an hour after its end: %v", got)
+		}
+	})
+}
+
+func TestALeaderInDryRunTakesOverNothing(t *testing.T) {
+	client := fake.NewClientset(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns", Labels: map[string]string{DryRunLabel: "true"}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("leader"), LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(time.Now())),
+		},
+	}).CoordinationV1()
+	w := &Watcher{Client: client, Namespace: "ns", Name: "lease"}
+	if got := w.Leadership(t.Context()); got != Absent {
+		t.Errorf("it says %v", got)
 	}
 }

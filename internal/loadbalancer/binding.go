@@ -11,8 +11,8 @@ package loadbalancer
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"log/slog"
 	"maps"
 	"regexp"
 	"slices"
@@ -26,7 +26,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -91,6 +94,36 @@ func OfCluster(client rest.Interface) kube.Custom[*Binding, *Bindings] {
 	}
 }
 
+// Trim returns what this program reads of a Binding, some kilobytes at most: a Binding has up to 1.5 MB, and all of the
+// cluster are kept. A selector that is too long selects no node.
+func Trim(b *Binding) *Binding {
+	const longestSelector, longestName = 4 << 10, 253
+	small := &Binding{
+		TypeMeta: b.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: b.Name, Namespace: b.Namespace, UID: b.UID, ResourceVersion: b.ResourceVersion,
+			CreationTimestamp: b.CreationTimestamp,
+		},
+		Spec: Spec{NodeSelector: b.Spec.NodeSelector},
+	}
+	if _, ok := groupOf(b.Spec.TargetGroupARN); ok {
+		small.Spec.TargetGroupARN = b.Spec.TargetGroupARN
+	}
+	if b.OfInstances() {
+		small.Spec.TargetType = TypeInstance
+	} else {
+		small.Spec.TargetType = TypeIP
+	}
+	if len(b.Spec.ServiceRef.Name) <= longestName {
+		small.Spec.ServiceRef = b.Spec.ServiceRef
+	}
+	if text, err := json.Marshal(b.Spec.NodeSelector); err != nil || len(text) > longestSelector {
+		none := []metav1.LabelSelectorRequirement{{Operator: "too long"}}
+		small.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: none}
+	}
+	return small
+}
+
 const (
 	// A resource that is not there, or not allowed, is asked for again after this time: somebody may
 	// install the AWS Load Balancer Controller, or add the rights.
@@ -101,6 +134,8 @@ const (
 	// maxGroups bounds the target groups of one node. Who may write a Binding must not be able to delay
 	// all drains by thousands of them.
 	maxGroups = 100
+	// maxBindings bounds those that are kept, for the same reason. By default a region has 3,000 target groups.
+	maxBindings = 5000
 )
 
 // failures of a list or a watch are tried again after these pauses.
@@ -129,20 +164,20 @@ type Watch struct {
 	Objects kube.Objects[*Bindings]
 	// Supports is given to [kube.ListWatch]; see there. Nil: a list comes before each watch.
 	Supports any
-	Log      *slog.Logger // nil: none
+	Log      logr.Logger
 
-	once     sync.Once
-	bindings cache.Store
-	mu       sync.Mutex
-	known    chan struct{} // closed when the cluster has answered, or is not expected to
-	isKnown  bool
-	warned   bool
+	once       sync.Once
+	bindings   cache.Store
+	mu         sync.Mutex
+	known      chan struct{} // closed when the cluster has answered, or is not expected to
+	isKnown    bool
+	warned     bool
+	warnedFull bool
 }
 
 func (w *Watch) begin() {
 	w.once.Do(func() {
 		w.bindings, w.known = cache.NewStore(cache.MetaNamespaceKeyFunc), make(chan struct{})
-		w.Log = cmp.Or(w.Log, slog.New(slog.DiscardHandler))
 	})
 }
 
@@ -191,7 +226,29 @@ type seen struct {
 // Replace implements [cache.ReflectorStore].
 func (s seen) Replace(list []any, version string) error {
 	defer s.watch.answered()
-	return s.Store.Replace(list, version)
+	s.watch.full(len(list) - maxBindings)
+	return s.Store.Replace(list[:min(len(list), maxBindings)], version)
+}
+
+// Add implements [cache.ReflectorStore].
+func (s seen) Add(b any) error {
+	if _, known, err := s.Get(b); !known && err == nil && len(s.ListKeys()) >= maxBindings {
+		s.watch.full(1)
+		return nil
+	}
+	return s.Store.Add(b)
+}
+
+// Update implements [cache.ReflectorStore].
+func (s seen) Update(b any) error { return s.Add(b) }
+
+// full logs once that so many Bindings are too many.
+func (w *Watch) full(tooMany int) {
+	if tooMany > 0 && !w.warnedFull {
+		w.warnedFull = true
+		logging.Warn(w.Log, "too many TargetGroupBindings: drains do not wait for the target groups of the others",
+			"kept", maxBindings)
+	}
 }
 
 func (w *Watch) forget() {
@@ -206,7 +263,7 @@ func (w *Watch) warn(err error) {
 		return
 	}
 	if !w.warned {
-		w.Log.Warn("TargetGroupBindings cannot be read: drains do not wait for load balancers", "error", err,
+		logging.Warn(w.Log, "TargetGroupBindings cannot be read: drains do not wait for load balancers", "error", err,
 			"hint", "allow list and watch of targetgroupbindings.elbv2.k8s.aws in the ClusterRole")
 	}
 	w.warned = true
@@ -222,7 +279,7 @@ func (w *Watch) answered() {
 }
 
 // errTooManyGroups says that a node has more target groups than are waited for.
-var errTooManyGroups = errors.New("the node has too many target groups: not all of them are waited for")
+var errTooManyGroups = errors.New("the node has too many target groups")
 
 // GroupsOf returns the target groups of type instance whose Bindings select a node with these labels, by name,
 // each once. It waits until the cluster has answered whether it has any, or returns the cause of ctx.

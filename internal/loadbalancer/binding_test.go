@@ -1,11 +1,10 @@
 package loadbalancer
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -13,11 +12,14 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 func typesState(name string) types.TargetHealthStateEnum { return types.TargetHealthStateEnum(name) }
@@ -80,8 +82,8 @@ func binding(name string, change ...func(*Binding)) Binding {
 func watched(t *testing.T, a *api, story func(w *Watch, names func() string, warnings func() int)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		w := &Watch{Objects: a, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		var log logtest.Log
+		w := &Watch{Objects: a, Log: log.Logger()}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -103,7 +105,7 @@ func watched(t *testing.T, a *api, story func(w *Watch, names func() string, war
 		}
 		story(w, names, func() int {
 			synctest.Wait()
-			return strings.Count(log.String(), "level=WARN")
+			return len(log.Entries("", "level", "warn"))
 		})
 		stop()
 		<-done
@@ -192,7 +194,7 @@ func TestANodeHasNotTooManyGroups(t *testing.T) {
 		if len(groups) != maxGroups || !errors.Is(err, errTooManyGroups) {
 			t.Errorf("%d groups, %v", len(groups), err)
 		}
-		targets := Targets{Groups: w.GroupsOf, Log: slog.New(slog.DiscardHandler)}
+		targets := Targets{Groups: w.GroupsOf, Log: logr.Discard()}
 		if groups, err = targets.of(ctx, Machine{}); len(groups) != maxGroups || err != nil {
 			t.Errorf("%d groups are waited for, %v", len(groups), err)
 		}
@@ -228,5 +230,56 @@ func TestCopiesShareNothing(t *testing.T) {
 	clone.Items[0].Spec.NodeSelector.MatchLabels["pool"], clone.Items[0].Labels["a"] = "batch", "c"
 	if !list.Items[0].Selects(map[string]string{"pool": "web"}) || list.Items[0].Labels["a"] != "b" {
 		t.Error("a copy shares the maps of its original")
+	}
+}
+
+func TestABindingIsKeptWithWhatIsReadAlone(t *testing.T) {
+	const arn = "arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/web/0123456789abcdef"
+	large := strings.Repeat("x", 1_400_000)
+	meta := metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "uid", ResourceVersion: "7"}
+	selector := func(value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"pool": value}}
+	}
+	normal := Binding{ObjectMeta: meta, Spec: Spec{TargetGroupARN: arn, TargetType: TypeInstance, NodeSelector: selector("a"), ServiceRef: ServiceRef{Name: "web"}}}
+	annotated := normal
+	annotated.Annotations, annotated.Labels = map[string]string{"note": large}, map[string]string{"a": "b"}
+	hostile := annotated
+	hostile.Spec = Spec{TargetGroupARN: large, TargetType: large, NodeSelector: selector(large), ServiceRef: ServiceRef{Name: large}}
+	if diff := cmp.Diff(&normal, Trim(&annotated)); diff != "" {
+		t.Errorf("trimmed (-want +got):\n%s", diff)
+	}
+	small := Trim(&hostile)
+	if text, err := json.Marshal(small); err != nil || len(text) > 1<<10 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+	if small.Selects(map[string]string{"pool": large}) || small.OfInstances() {
+		t.Errorf("%+v selects nodes", small.Spec)
+	}
+}
+
+func TestOfTooManyBindingsTheFirstAreKept(t *testing.T) {
+	var log logtest.Log
+	w := &Watch{Log: log.Logger()}
+	w.begin()
+	store := seen{w.bindings, w}
+	binding := func(k int) any { return &Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(k)}} }
+	var all []any
+	for k := range maxBindings + 1 {
+		all = append(all, binding(k))
+	}
+	if err := errors.Join(store.Replace(all, "7"), store.Add(binding(-1)), store.Update(binding(-2)), store.Update(binding(0))); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.bindings.ListKeys()); n != maxBindings {
+		t.Errorf("%d are kept, want %d", n, maxBindings)
+	}
+	if err := errors.Join(store.Delete(binding(0)), store.Add(binding(-1))); err != nil {
+		t.Fatal(err)
+	}
+	if _, there, _ := w.bindings.GetByKey("ns/-1"); !there {
+		t.Error("there is room for one, and it is not kept")
+	}
+	if n := strings.Count(log.String(), "too many TargetGroupBindings"); n != 1 {
+		t.Errorf("said %d times, want once:\n%s", n, log.String())
 	}
 }

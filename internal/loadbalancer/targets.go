@@ -1,10 +1,8 @@
 package loadbalancer
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -14,8 +12,10 @@ import (
 	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
-	"github.com/aws/smithy-go"
+	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -66,8 +66,8 @@ type Targets struct {
 	Groups func(ctx context.Context, node map[string]string) ([]TargetGroup, error)
 	// Region is that of the client: groups of others are not waited for. Empty: not compared.
 	Region  string
-	Log     *slog.Logger // nil: none
-	Metrics Metrics      // nil: none
+	Log     logr.Logger
+	Metrics Metrics // nil: none
 
 	pacing  sync.Once
 	limiter *pace.Limiter
@@ -117,7 +117,6 @@ type Machine struct {
 func (t *Targets) Await(ctx context.Context, m Machine, waits func(groups []string)) (left []string, err error) {
 	t.pacing.Do(func() {
 		t.limiter, t.groups, t.changed = pace.New(callsPerSecond, callBurst), map[string]*group{}, make(chan struct{})
-		t.Log = cmp.Or(t.Log, slog.New(slog.DiscardHandler))
 	})
 	groups, err := t.of(ctx, m)
 	if err != nil || len(groups) == 0 {
@@ -161,7 +160,8 @@ func (t *Targets) Await(ctx context.Context, m Machine, waits func(groups []stri
 func (t *Targets) of(ctx context.Context, m Machine) ([]TargetGroup, error) {
 	groups, err := t.Groups(ctx, m.Node)
 	if errors.Is(err, errTooManyGroups) {
-		t.Log.Warn(err.Error(), "instance", m.Instance, "most", maxGroups)
+		logging.Warn(t.Log, "the node has too many target groups: not all of them are waited for",
+			"instance", m.Instance, "most", maxGroups)
 		err = nil
 	}
 	return slices.DeleteFunc(groups, func(g TargetGroup) bool { return t.Region != "" && g.Region != t.Region }), err
@@ -277,7 +277,7 @@ func stateOf(s types.TargetHealthStateEnum) state {
 
 // note notes the answer to a look, and decides when the next one is.
 func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map[string]state, err error) {
-	code, denied := codeOf(err), isDenied(err)
+	code, denied := awserr.Code(err), awserr.Denied(err)
 	if denied && t.Metrics != nil {
 		t.Metrics.TargetsDenied()
 	}
@@ -291,7 +291,7 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 	case denied:
 		g.none, g.failed, g.next = true, 0, asked.Add(deniedPause)
 		if !t.denied {
-			t.Log.Warn("drains do not wait for load balancers: the role of this controller lacks a permission",
+			logging.Warn(t.Log, "drains do not wait for load balancers: the role of this controller lacks a permission",
 				"permission", Permission, "group", named.Name, "error", err)
 		}
 		t.denied = true
@@ -310,25 +310,4 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 	}
 	close(t.changed)
 	t.changed = make(chan struct{})
-}
-
-// isDenied reports whether the role may not make this call. A role that cannot be assumed is AccessDenied too,
-// and its error wraps one of another service.
-func isDenied(err error) bool {
-	if code := codeOf(err); code != "AccessDenied" && code != "AccessDeniedException" {
-		return false
-	}
-	outer, ok := errors.AsType[*smithy.OperationError](err)
-	if !ok {
-		return true
-	}
-	inner, ok := errors.AsType[*smithy.OperationError](outer.Err)
-	return !ok || inner.ServiceID == outer.ServiceID
-}
-
-func codeOf(err error) string {
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		return api.ErrorCode()
-	}
-	return ""
 }

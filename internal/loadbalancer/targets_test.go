@@ -1,13 +1,10 @@
 package loadbalancer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // world is a simulated account with target groups, in virtual time.
@@ -25,7 +23,7 @@ type world struct {
 	aws     *awssim.Server
 	targets *Targets
 	groups  []TargetGroup
-	log     *bytes.Buffer
+	log     *logtest.Log
 	cancels []func()
 	start   time.Time
 }
@@ -35,9 +33,9 @@ func inBubble(t *testing.T, story func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		aws := awssim.New(awssim.Options{})
 		defer aws.Close()
-		w := &world{T: t, aws: aws, log: &bytes.Buffer{}, start: time.Now()}
+		w := &world{T: t, aws: aws, log: &logtest.Log{}, start: time.Now()}
 		w.targets = &Targets{
-			Client: elb.NewFromConfig(aws.Config()), Log: slog.New(slog.NewTextHandler(w.log, nil)),
+			Client: elb.NewFromConfig(aws.Config()), Log: w.log.Logger(),
 			Groups: func(context.Context, map[string]string) ([]TargetGroup, error) { return slices.Clone(w.groups), nil },
 		}
 		story(w)
@@ -260,7 +258,7 @@ func TestWithoutThePermissionNobodyWaits(t *testing.T) {
 		if n := w.calls(); n != 2 {
 			t.Errorf("%d calls, want one of each group", n)
 		}
-		if n := strings.Count(w.log.String(), "level=WARN"); n != 1 || !strings.Contains(w.log.String(), "permission="+Permission) {
+		if n := len(w.log.Entries("", "level", "warn")); n != 1 || !w.log.Has("", "permission", Permission) {
 			t.Errorf("%d warnings:\n%s", n, w.log)
 		}
 		// Somebody grants it.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,11 +30,15 @@ type healthEvent struct {
 type healthEntity struct {
 	EntityValue string `json:"entityValue"` // an id, or its ARN
 	Status      string `json:"status"`
+	StatusCode  string `json:"statusCode"` // the same, as the API of Health spells it
 }
 
 // over reports whether the event has nothing more to do with the entity, though it
 // may go on for others.
-func (e healthEntity) over() bool { return e.Status == "RESOLVED" || e.Status == "UNIMPAIRED" }
+func (e healthEntity) over() bool {
+	status := cmp.Or(e.Status, e.StatusCode)
+	return status == "RESOLVED" || status == "UNIMPAIRED"
+}
 
 func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 	var d healthEvent
@@ -49,7 +54,8 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 	}
 	n.Effect = effectOf(d.EventTypeCode)
 	n.ID = d.id(n.ID)
-	n.Ended = d.StatusCode == "closed"
+	// By its name that of an UltraServer is over, though AWS documents no status for it.
+	n.Ended = d.StatusCode == "closed" || strings.HasSuffix(d.EventTypeCode, "_MAINTENANCE_COMPLETED")
 	// Health repeats an event in a second region and through an organization's
 	// account: the detail says where it happens, the envelope where it was sent.
 	n.Region = cmp.Or(identifier(d.region()), n.Region)
@@ -61,12 +67,12 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 	if err := n.addEntities(d.AffectedEntities); err != nil {
 		return n, err
 	}
-	if len(n.Instances) == 0 {
+	if len(n.Instances)+len(n.Hosts) == 0 {
 		if err := n.addEntities(entitiesOf(resources)); err != nil {
 			return n, err
 		}
 	}
-	if len(n.Instances) == 0 {
+	if len(n.Instances)+len(n.Hosts) == 0 {
 		return Notice{Ignored: NoInstance}, nil
 	}
 	return n, nil
@@ -97,12 +103,17 @@ func (d healthEvent) region() string {
 	return d.EventRegion
 }
 
-// addEntities adds the instances among the entities, each once. One that is named
-// more than once is resolved when all of its entities are.
+// addEntities adds the instances and the Dedicated Hosts among the entities, each once. One that
+// is named more than once is resolved when all of its entities are.
 func (n *Notice) addEntities(entities []healthEntity) error {
 	over := map[string]bool{}
 	for _, entity := range entities {
+		ids, limit, things := &n.Instances, instanceLimit, "instances"
 		id, ok := instanceOf(entity.EntityValue)
+		if !ok {
+			ids, limit, things = &n.Hosts, hostLimit, "Dedicated Hosts"
+			id, ok = hostOf(entity.EntityValue)
+		}
 		if !ok {
 			continue
 		}
@@ -111,13 +122,12 @@ func (n *Notice) addEntities(entities []healthEntity) error {
 		if seen {
 			continue
 		}
-		if len(n.Instances) == instanceLimit {
-			return fmt.Errorf("the event names more than %d instances: AWS Health splits such an event into pages",
-				instanceLimit)
+		if len(*ids) == limit {
+			return fmt.Errorf("the event names more than %d %s: AWS Health splits such an event into pages", limit, things)
 		}
-		n.Instances = append(n.Instances, id)
+		*ids = append(*ids, id)
 	}
-	for _, id := range n.Instances {
+	for _, id := range slices.Concat(n.Instances, n.Hosts) {
 		if over[id] && !n.Ended {
 			n.Resolved = append(n.Resolved, id)
 		}
@@ -159,6 +169,14 @@ func instanceOf(value string) (id string, ok bool) {
 		return "", false
 	}
 	return strings.Clone(value), true
+}
+
+// hostOf is the Dedicated Host that an entity or a resource names, by its id or by its ARN.
+func hostOf(value string) (id string, ok bool) {
+	if strings.HasPrefix(value, "arn:") {
+		_, value, _ = strings.Cut(value, ":dedicated-host/")
+	}
+	return strings.Clone(value), isID(value, "h-")
 }
 
 // scalar is a string, a number or a boolean: AWS writes them as strings, but has

@@ -86,6 +86,10 @@ func KindOf(name string) Kind {
 	return Ignored
 }
 
+// NoAccount stands for the account of a message that names none. It is no account's, so it is never among those that
+// are expected.
+const NoAccount = "none"
+
 // Urgent reports whether notices of the kind are about minutes.
 func (k Kind) Urgent() bool {
 	switch k {
@@ -101,6 +105,10 @@ func (k Kind) Urgent() bool {
 func (k Kind) EndsInstance() bool {
 	return k.Urgent() || k == ScheduledChange || k == ASGTerminate || k == InstanceImpaired
 }
+
+// OfSpot reports whether notices of the kind are about spot instances alone.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+func (k Kind) OfSpot() bool { return k == SpotInterruption || k == RebalanceRecommendation }
 
 // CanEnd reports whether a later notice can say that what a notice of the kind announced is over
 // or was called off.
@@ -127,7 +135,7 @@ const (
 	OtherService     Reason = "other-service"     // of a service or a type that takes no machine away
 	OtherState       Reason = "other-state"       // an instance state that asks for nothing
 	NotScheduled     Reason = "not-scheduled"     // AWS Health, but not a change of EC2 instances
-	NoInstance       Reason = "no-instance"       // a scheduled change of other things than instances
+	NoInstance       Reason = "no-instance"       // a scheduled change of other things than instances and Dedicated Hosts
 	TestNotification Reason = "test-notification" // Auto Scaling tries out a hook's target
 	Confirmation     Reason = "sns-confirmation"  // SNS asks for a subscription to be confirmed
 	Replayed         Reason = "replayed"          // a custom event bus delivers an event of the past once more
@@ -147,7 +155,8 @@ type Notice struct {
 	Ignored Reason
 	// ID is the event's own id, for logs and taints; it can be empty.
 	ID string
-	// Account and Region are where the event happened; empty where the body does not say.
+	// Account and Region are where the event happened. A message that does not name an account has [NoAccount], and one
+	// that does not name a region has none; what the program finds out itself has neither.
 	Account, Region string
 	// Time is when the event happened; zero where the body does not say.
 	Time time.Time
@@ -157,6 +166,9 @@ type Notice struct {
 	// well-formed. A CapacityBlockExpiration has none: EC2 has to say which instances
 	// its Reservation has. Only a ScheduledChange has more than one.
 	Instances []string
+	// Hosts are the ids of the Dedicated Hosts that a ScheduledChange is about, each once, each
+	// well-formed: EC2 has to say which instances run on them.
+	Hosts []string
 	// Reservation is the id of the Capacity Reservation of a CapacityBlockExpiration.
 	Reservation string
 	// Change names a ScheduledChange across its updates: the ARN of the Health event, or the
@@ -165,7 +177,7 @@ type Notice struct {
 	// Ended is true for a ScheduledChange that is over or was called off, and for an
 	// InstanceImpaired of an instance whose status checks do not fail any more.
 	Ended bool
-	// Resolved are those of Instances for which a ScheduledChange that goes on is over.
+	// Resolved are those of Instances and Hosts for which a ScheduledChange that goes on is over.
 	Resolved []string
 	// Gone is true for a StateChange after which nothing runs on the instance any more.
 	Gone bool

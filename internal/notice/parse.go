@@ -28,6 +28,11 @@ const (
 	// "i-0123456789abcdef0", takes 64 bytes with its commas.
 	instanceLimit = 256 << 10 / 64
 
+	// hostLimit bounds the Dedicated Hosts of one body: EC2 is asked about them in one call,
+	// and a filter takes 200 values.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
+	hostLimit = 200
+
 	// identifierLimit bounds the ids, codes and ARNs that go from a body into logs
 	// and onto the node. The longest, the ARN of a Health event, has some 200.
 	identifierLimit = 256
@@ -125,7 +130,7 @@ func open(body string) (envelope, error) {
 
 // parseDirect reads what Auto Scaling sends to a queue or topic by itself.
 func parseDirect(e envelope) (Notice, error) {
-	n := Notice{ID: identifier(e.RequestID), Account: identifier(e.AccountID), Time: parseTime(e.Time, time.RFC3339)}
+	n := Notice{ID: identifier(e.RequestID), Account: accountOf(e.AccountID), Time: parseTime(e.Time, time.RFC3339)}
 	switch e.LifecycleTransition {
 	case "autoscaling:EC2_INSTANCE_TERMINATING":
 		return parseHook(n, ASGTerminate, e.lifecycle)
@@ -166,7 +171,7 @@ func parseEvent(e envelope) (Notice, error) {
 		e.Source = sources[e.DetailType]
 	}
 	n := Notice{
-		ID: identifier(e.ID), Account: identifier(e.Account), Region: identifier(e.Region),
+		ID: identifier(e.ID), Account: accountOf(e.Account), Region: identifier(e.Region),
 		Time: parseTime(e.Time, time.RFC3339),
 	}
 	switch e.Source + "/" + e.DetailType {
@@ -246,3 +251,6 @@ var (
 	hookName  = regexp.MustCompile(`^[A-Za-z0-9_/-]{1,255}$`)
 	hookToken = regexp.MustCompile(`^[0-9A-Fa-f-]{36}$`)
 )
+
+// accountOf is the account that a message names.
+func accountOf(text string) string { return cmp.Or(identifier(text), NoAccount) }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
 func TestEveryBodyGivesItsNotice(t *testing.T) {
@@ -199,6 +200,30 @@ func TestAHealthEventIsReadHoweverItsFieldsAreWritten(t *testing.T) {
 	}
 }
 
+// A change of a Dedicated Host names the host; EC2 has to say which instances run on it.
+func TestAHealthEventNamesDedicatedHosts(t *testing.T) {
+	const one, two = "i-0123456789abcdef0", "i-0fedcba9876543210"
+	const host, arn = "h-0123456789abcdef0", "arn:aws:ec2:us-east-1:123456789012:dedicated-host/h-0fedcba9876543210"
+	n, err := Parse(health(t, one, host, two, arn, "PENDING", "RESOLVED"))
+	hosts := []string{host, "h-0fedcba9876543210"}
+	if err != nil || len(n.Instances) > 0 || !slices.Equal(n.Hosts, hosts) || n.Kind != ScheduledChange || !slices.Equal(n.Resolved, hosts) {
+		t.Errorf("%+v, %v; want the hosts %v, both resolved", n, err, hosts)
+	}
+	if n, err = Parse(health(t, `"`+one+`"`, `"h-0123 456789abcdef0"`)); err != nil || len(n.Hosts) > 0 || !slices.Equal(n.Instances, []string{two}) {
+		t.Errorf("with what is no id: %+v, %v", n, err)
+	}
+	if n, err = Parse(health(t, `"`+one+`"`, `"`+host+`"`)); err != nil || !slices.Equal(n.Hosts, hosts[:1]) || !slices.Equal(n.Instances, []string{two}) {
+		t.Errorf("a host beside an instance: %+v, %v", n, err)
+	}
+	var all strings.Builder
+	for k := range hostLimit + 1 {
+		fmt.Fprintf(&all, `{"entityValue": "h-%017x"},`, k)
+	}
+	if _, err = Parse(health(t, healthEntities, healthEntities+all.String())); err == nil || !strings.Contains(err.Error(), "more than 200 Dedicated Hosts") {
+		t.Errorf("with %d hosts: %v", hostLimit+1, err)
+	}
+}
+
 func TestTheStartOfAChangeIsReadInEachOfAWSsForms(t *testing.T) {
 	want := time.Date(2026, 12, 4, 6, 0, 0, 0, time.UTC)
 	for start, want := range map[string]time.Time{
@@ -313,6 +338,9 @@ func TestABodyNamesNoMoreInstancesThanAPageOfAWS(t *testing.T) {
 
 // A notice is kept for as long as its instance is drained; its body is not.
 func TestANoticeKeepsNothingOfItsBody(t *testing.T) {
+	if race.Enabled() {
+		t.Skip("measures memory, of which the race detector takes a multiple")
+	}
 	const count = 50
 	padding := strings.Repeat("a", bodyLimit-4096)
 	spot, hook, change := bodies(t)["spot-interruption"], bodies(t)["asg-terminate-lifecycle"], bodies(t)["health-retirement-by-arn"]
@@ -631,12 +659,17 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		block := n.Kind == CapacityBlockExpiration
-		if n.Ignored != "" || (len(n.Instances) == 0) != block || len(n.Instances) > 1 && n.Kind != ScheduledChange {
+		if n.Ignored != "" || (len(n.Instances)+len(n.Hosts) == 0) != block || len(n.Hosts) > 0 && n.Kind != ScheduledChange || len(n.Instances) > 1 && n.Kind != ScheduledChange {
 			t.Errorf("a %v with %d instances, ignored for %q", n.Kind, len(n.Instances), n.Ignored)
 		}
 		for k, one := range n.Instances {
 			if !id.MatchString(one) || slices.Contains(n.Instances[:k], one) {
 				t.Errorf("instance %q is malformed or twice in %v", one, n.Instances)
+			}
+		}
+		for k, one := range n.Hosts {
+			if !regexp.MustCompile(`^h-[0-9a-f]{8,17}$`).MatchString(one) || slices.Contains(n.Hosts[:k], one) || len(n.Hosts) > hostLimit {
+				t.Errorf("host %q is malformed or twice in %v", one, n.Hosts)
 			}
 		}
 		if hooked := n.Kind == ASGTerminate || n.Kind == ASGLaunch; hooked != (n.Hook.Group != "" && n.Hook.Name != "") || !hooked && n.Hook != (Hook{}) {
@@ -669,7 +702,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%d instances of a body of %d bytes", len(n.Instances), len(body))
 		}
 		for _, one := range n.Resolved {
-			if n.Kind != ScheduledChange || n.Ended || !slices.Contains(n.Instances, one) {
+			if n.Kind != ScheduledChange || n.Ended || !slices.Contains(n.Instances, one) && !slices.Contains(n.Hosts, one) {
 				t.Errorf("%s is over of %v, ended %t", one, n.Instances, n.Ended)
 			}
 		}

@@ -3,7 +3,7 @@
 package options
 
 import (
-	"log/slog"
+	"net/netip"
 	"net/url"
 	"time"
 
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
@@ -92,9 +91,11 @@ type Options struct {
 	PodName               string
 	PodNamespace          string
 
-	LogLevel    slog.Level
+	LogLevel    string // debug, info, warn or error
 	JSONLogging bool
 
+	BindAddresses    []netip.Addr // of the servers below; empty: all
+	AllowedHosts     []string     // in lower case; see httpserver.Guard
 	PrometheusServer bool
 	PrometheusPort   int  // 0: any that is free, as for ProbesPort
 	StatusPage       bool // on PrometheusPort
@@ -113,8 +114,6 @@ type Options struct {
 	// WebhookTemplateFile is a path; what it holds goes before WebhookTemplate.
 	WebhookTemplateFile string
 	WebhookPhases       []webhook.Phase // at least one
-
-	Traces *telemetry.TraceOptions // nil: none
 
 	// Warnings are for the log at the start: what was given and does nothing, or
 	// not what it says.

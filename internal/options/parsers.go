@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
@@ -117,6 +119,35 @@ func parseTaintKeys(text string) ([]string, error) {
 			return nil, fmt.Errorf("has %q, which is not the key of a taint", key)
 		}
 		all = append(all, key)
+	}
+	return all, nil
+}
+
+// parseAddresses parses IP addresses separated by commas.
+func parseAddresses(text string) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		address, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, fmt.Errorf("has %q, which is not an IP address", word)
+		}
+		if !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all, nil
+}
+
+// parseHosts parses names of hosts separated by commas, and returns them in lower case.
+func parseHosts(text string) ([]string, error) {
+	var all []string
+	for word := range strings.SplitSeq(text, ",") {
+		name := strings.ToLower(strings.TrimSpace(word))
+		if name != httpserver.Any && len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return nil, fmt.Errorf("has %q, which is not the name of a host", strings.TrimSpace(word))
+		}
+		all = append(all, name)
 	}
 	return all, nil
 }

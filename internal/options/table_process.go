@@ -2,7 +2,6 @@ package options
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -85,10 +84,8 @@ func (c *Options) processOptions() []Option {
 			Names: Names{"log-level", "LOG_LEVEL", "logLevel"},
 			Group: groupLogs, Default: "info", Owner: OfProcess,
 			value: oneOf(&c.LogLevel,
-				choice[slog.Level]{"debug", slog.LevelDebug},
-				choice[slog.Level]{"info", slog.LevelInfo},
-				choice[slog.Level]{"warn", slog.LevelWarn},
-				choice[slog.Level]{"error", slog.LevelError}),
+				choice[string]{"debug", "debug"}, choice[string]{"info", "info"},
+				choice[string]{"warn", "warn"}, choice[string]{"error", "error"}),
 			Help: "Minimum level to log.",
 		},
 		{
@@ -108,6 +105,21 @@ func (c *Options) processOptions() []Option {
 			Group: groupLogs, Default: "9092", Owner: OfProcess,
 			value: integer(&c.PrometheusPort, 0, 65535),
 			Help:  "Port of the metrics. 0: any free port.",
+		},
+		{
+			Names: Names{"bind-address", "BIND_ADDRESS", "bindAddress"},
+			Group: groupLogs, DefaultText: "all addresses", Owner: OfProcess,
+			value: parsed(&c.BindAddresses, kindText, "IP addresses, separated by commas", parseAddresses),
+			Help: "Addresses of the pod on which metrics and probes are served. A kubelet sends its probes to the address " +
+				"of the pod.",
+		},
+		{
+			Names: Names{"allowed-hosts", "ALLOWED_HOSTS", "allowedHosts"},
+			Group: groupLogs, Owner: OfProcess,
+			value: parsed(&c.AllowedHosts, kindText, "names of hosts without ports, separated by commas, or *", parseHosts),
+			Help: "Further names by which metrics and page are asked for, such as that of an ingress. Addresses, localhost " +
+				"and the names of Services need no entry. *: any name, which lets web pages of strangers read them by " +
+				"DNS rebinding.",
 		},
 		{
 			Names: Names{"status-page", "STATUS_PAGE", "statusPage"},

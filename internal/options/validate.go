@@ -2,21 +2,15 @@ package options
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // validate checks what concerns more than one option, and fills in what follows from others.
 // got has what was given, by the option's name.
 func (c *Options) validate(got map[string]Setting, env map[string]string) Problems {
-	var err error
-	if c.Traces, err = telemetry.ReadTraceOptions(env); err != nil {
-		// A warning only: such variables are often injected by others than who runs this program.
-		c.Warnings = append(c.Warnings, "no traces are sent: "+err.Error())
-	}
 	c.fillIn()
 	if c.IMDS {
 		return slices.Concat(c.validateNode(), c.validateServers(got))
@@ -137,6 +131,11 @@ func (c *Options) fillIn() {
 }
 
 func (c *Options) validateServers(got map[string]Setting) Problems {
+	reachable := func(a netip.Addr) bool { return !a.IsLoopback() }
+	if c.ProbesServer && len(c.BindAddresses) > 0 && !slices.ContainsFunc(c.BindAddresses, reachable) {
+		c.Warnings = append(c.Warnings, "bind-address has only loopback addresses: a kubelet, which asks the pod's address, "+
+			"gets no answer to its probes")
+	}
 	if c.PrometheusServer && c.ProbesServer && c.PrometheusPort != 0 && c.PrometheusPort == c.ProbesPort {
 		return Problems{{"probes-server-port", fmt.Sprintf(
 			"%d (from %s) is the port of prometheus-server-port as well (from %s)",

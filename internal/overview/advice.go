@@ -77,6 +77,9 @@ func (r *Refusal) advice() string {
 	case TwoBudgets:
 		return "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
 			"`kubectl get pdb -A` shows their selectors with `-o yaml`."
+	case Namespace:
+		return fmt.Sprintf("Namespace %s was being deleted, and no pod of it is evicted then: %s says what keeps it.",
+			name(r.Name), name("kubectl get namespace "+r.Name+" -o yaml"))
 	case Webhook:
 		return fmt.Sprintf("Admission webhook %s refused evictions: let it pass `pods/eviction` for the handler, or set its "+
 			"failurePolicy to Ignore if it was down.", name(r.Name))
@@ -84,8 +87,6 @@ func (r *Refusal) advice() string {
 		return "Evictions failed: " + prose(r.Why) + "."
 	case Grace:
 		return "Pods were still stopping at the deadline. " + graceAdvice
-	case Finalizer:
-		return fmt.Sprintf("Finalizers kept pods that had ended (%s): check the controller that removes them.", prose(r.Name))
 	case Kubelet:
 		return "No kubelet confirmed the end of pods: the machine was overloaded or already dead. Look at its console " +
 			"output, and set the option `enable-out-of-service-taint` if volumes must move."

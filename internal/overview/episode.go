@@ -41,7 +41,7 @@ type Episode struct {
 	// Targets are the load balancers' target groups that may still have had the machine when it went.
 	Targets          []string `json:"targets,omitempty"`
 	AwaitedBalancers float64  `json:"awaitedLoadBalancers,omitempty"` // seconds
-	Volumes          int      `json:"volumes,omitempty"`              // still attached at the deadline
+	Volumes          int      `json:"volumes,omitempty"`              // of its pods, still attached at its end
 	AwaitedVolumes   float64  `json:"awaitedVolumes,omitempty"`       // seconds
 	Hooks            []Hook   `json:"hooks,omitempty"`                // that were completed
 }

@@ -59,7 +59,7 @@ func episodes() []overview.Episode {
 		spot("ip-10-0-1-1", ago(10*time.Minute), -3, overview.Counts{Evicted: 8, Forced: 1, Missed: 2, ForcedPods: []string{"shop/api-1"}, Remaining: []string{"shop/api-2", "shop/api-3"}},
 			keeps(overview.Budget, "shop/api", "PodDisruptionBudget shop/api needs 3 healthy pods and has 3", 3), keeps(overview.Grace, "", "grace until 03:01:00Z", 1)),
 		spot("ip-10-0-1-2", ago(2*time.Hour), 0, overview.Counts{Evicted: 2, Unconfirmed: 5, Remaining: []string{"a/b"}},
-			keeps(overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod", 1), keeps(overview.Finalizer, "example.com/wait", "it is kept by its finalizers: example.com/wait", 1),
+			keeps(overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod", 1),
 			keeps(overview.Kubelet, "", "its kubelet has not confirmed it", 2), keeps(overview.Webhook, "deny.example.com", `admission webhook "deny.example.com" denied the request`, 1),
 			keeps(overview.Budget, "", "a PodDisruptionBudget allows no disruption now", 1), keeps(overview.Surge, "", "its replacement is not ready", 1),
 			keeps(overview.Turn, "", "it leaves last", 1), keeps(overview.Refused, "", "the server is on fire", 1)),
@@ -137,7 +137,7 @@ func TestHostileNamesAreNoMarkdown(t *testing.T) {
 	}
 	harmless := e
 	harmless.Node = "a"
-	for _, cause := range []overview.Cause{overview.Budget, overview.Webhook, overview.Finalizer, overview.Refused, overview.Grace} {
+	for _, cause := range []overview.Cause{overview.Budget, overview.Webhook, overview.Refused, overview.Grace} {
 		e.Refused = append(e.Refused, overview.Refusal{Cause: cause, Name: hostile + "/" + hostile, Why: hostile, Pods: 1})
 	}
 	r := &overview.Report{

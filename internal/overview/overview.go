@@ -81,7 +81,7 @@ type Node struct {
 	LastAsked time.Time `json:"lastAsked,omitzero"`  // when a pod was last asked to leave
 	PodsGone  time.Time `json:"podsGone,omitzero"`   // when the last pod had left; zero: not yet, or not known
 	Hooks     []Hook    `json:"hooks,omitempty"`     // that wait for the node
-	WaitsFor  []Wait    `json:"waitsFor,omitempty"`  // what keeps most pods comes first; at most maxWaits
+	WaitsFor  []Wait    `json:"waitsFor,omitempty"`  // what keeps most pods comes first; at most eight
 	MoreWaits int       `json:"moreWaits,omitempty"` // what is not in WaitsFor
 }
 
@@ -138,10 +138,11 @@ const (
 	Karpenter   Cause = "karpenter"   // Karpenter gets the pods off
 	Budget      Cause = "budget"      // a PodDisruptionBudget that allows no disruption
 	TwoBudgets  Cause = "two-budgets" // two budgets cover a pod, which the eviction API refuses
+	Namespace   Cause = "namespace"   // a namespace that is being deleted, with its pods
 	Webhook     Cause = "webhook"     // an admission webhook that denies evictions
 	Refused     Cause = "refused"     // evictions or deletions that fail for another reason
 	Grace       Cause = "grace"       // pods that are stopping
-	Finalizer   Cause = "finalizer"   // pods that have ended, and that finalizers keep
+	Finalizer   Cause = "finalizer"   // pods that have ended, and that finalizers keep: for seconds
 	Kubelet     Cause = "kubelet"     // pods that should have ended, and no kubelet says so
 	Turn        Cause = "turn"        // pods that others have to leave before, or that leave last
 	Surge       Cause = "surge"       // a pod's replacement

@@ -13,14 +13,23 @@ const (
 	longBlocked = 15 * time.Minute
 )
 
-// blocking are the causes that do not end by themselves, or that nobody knows the end of.
-var blocking = []Cause{
-	Budget, TwoBudgets, Webhook, Refused, Finalizer, Kubelet, Volume, Target,
+// Refuses reports whether evictions are refused because of the cause, so that the pod is deleted in the end.
+func (c Cause) Refuses() bool {
+	switch c { //nolint:exhaustive // the others refuse nothing
+	case Budget, TwoBudgets, Namespace, Webhook, Refused:
+		return true
+	}
+	return false
+}
+
+// blocks reports whether the cause does not end by itself, or nobody knows its end.
+func (c Cause) blocks() bool {
+	return c.Refuses() || slices.Contains([]Cause{Kubelet, Volume, Target}, c)
 }
 
 // Blocked reports whether the node waits for something that somebody has to clear away.
 func (n *Node) Blocked() bool {
-	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool { return slices.Contains(blocking, w.Cause) })
+	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool { return w.Cause.blocks() })
 }
 
 // Emptied reports whether nothing is known to be left on the node that has to leave.

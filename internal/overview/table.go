@@ -190,8 +190,7 @@ func (w *Wait) describe(now time.Time) string {
 
 // ends says what happens at the end of the wait.
 func (w *Wait) ends() string {
-	switch w.Cause { //nolint:exhaustive // the others end, or are given up
-	case Budget, TwoBudgets, Webhook, Refused:
+	if w.Cause.Refuses() {
 		return "forced at"
 	}
 	return "until"

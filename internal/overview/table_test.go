@@ -138,18 +138,19 @@ func TestWhatIsStuck(t *testing.T) {
 		node  overview.Node
 		stuck bool
 	}{
-		"in time":                              {overview.Node{Deadline: now.Add(time.Minute), WaitsFor: budget}, false},
-		"blocked near its deadline":            {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: budget}, true},
-		"pods stop near its deadline":          {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: grace}, false},
-		"past its deadline":                    {overview.Node{Deadline: now, WaitsFor: grace}, true},
-		"past its deadline, and empty":         {overview.Node{Deadline: now, PodsGone: ago(time.Second)}, false},
-		"past its deadline, completing":        {overview.Node{Deadline: now, Stage: overview.Completing}, false},
-		"past its deadline with pods":          {overview.Node{Deadline: now, Stage: overview.Completing, Pods: &overview.Pods{Left: 1}}, true},
-		"volumes past the deadline":            {overview.Node{Deadline: now, PodsGone: ago(time.Second), WaitsFor: []overview.Wait{{Cause: overview.Volume}}}, true},
-		"no deadline, blocked for a while":     {overview.Node{Since: ago(14 * time.Minute), WaitsFor: budget}, false},
-		"no deadline, blocked for long":        {overview.Node{Since: ago(15 * time.Minute), WaitsFor: budget}, true},
-		"no deadline, pods stop for long":      {overview.Node{Since: ago(15 * time.Minute), WaitsFor: grace}, false},
-		"no deadline, blocked since who knows": {overview.Node{WaitsFor: budget}, false},
+		"in time":                               {overview.Node{Deadline: now.Add(time.Minute), WaitsFor: budget}, false},
+		"blocked near its deadline":             {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: budget}, true},
+		"its namespace goes, near its deadline": {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: []overview.Wait{{Cause: overview.Namespace}}}, true},
+		"pods stop near its deadline":           {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: grace}, false},
+		"past its deadline":                     {overview.Node{Deadline: now, WaitsFor: grace}, true},
+		"past its deadline, and empty":          {overview.Node{Deadline: now, PodsGone: ago(time.Second)}, false},
+		"past its deadline, completing":         {overview.Node{Deadline: now, Stage: overview.Completing}, false},
+		"past its deadline with pods":           {overview.Node{Deadline: now, Stage: overview.Completing, Pods: &overview.Pods{Left: 1}}, true},
+		"volumes past the deadline":             {overview.Node{Deadline: now, PodsGone: ago(time.Second), WaitsFor: []overview.Wait{{Cause: overview.Volume}}}, true},
+		"no deadline, blocked for a while":      {overview.Node{Since: ago(14 * time.Minute), WaitsFor: budget}, false},
+		"no deadline, blocked for long":         {overview.Node{Since: ago(15 * time.Minute), WaitsFor: budget}, true},
+		"no deadline, pods stop for long":       {overview.Node{Since: ago(15 * time.Minute), WaitsFor: grace}, false},
+		"no deadline, blocked since who knows":  {overview.Node{WaitsFor: budget}, false},
 	} {
 		o := &overview.Overview{At: now, Nodes: []overview.Node{test.node}}
 		if got := o.Stuck() == 1; got != test.stuck {

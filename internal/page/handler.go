@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -37,8 +36,6 @@ func (s Standby) Error() string {
 const (
 	// refreshes is the time between refreshes in a browser. A deadline is two minutes at the least that is usual.
 	refreshes = 5 * time.Second
-	// fresh is how long a page is served again: however many look at it, it is made once in that time.
-	fresh = time.Second
 	// patience is how long a Source may take.
 	patience = 5 * time.Second
 )
@@ -50,7 +47,8 @@ type HandlerOptions struct {
 }
 
 // Handler serves the page, and a small page with the status 503 where the Source has no overview. It answers the
-// path that it is registered for, and writes nothing: register it for "GET /{$}".
+// path that it is registered for, and writes nothing: register it for "GET /{$}". It makes a page for each request, in
+// five seconds at most.
 func Handler(source Source, opts HandlerOptions) http.Handler {
 	return &handler{source: source, opts: opts}
 }
@@ -58,11 +56,6 @@ func Handler(source Source, opts HandlerOptions) http.Handler {
 type handler struct {
 	source Source
 	opts   HandlerOptions
-
-	mu     sync.Mutex // is held while a page is made: others wait for that one
-	made   time.Time
-	status int
-	text   []byte
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -73,9 +66,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
-	header.Set("Content-Length", strconv.Itoa(len(text)))
 	header.Set("Content-Security-Policy", Policy)
-	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -84,18 +75,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // the reader may have left
 }
 
-// page returns a page that is at most as old as fresh.
 func (h *handler) page(ctx context.Context) (status int, text []byte, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.text != nil && time.Since(h.made) < fresh {
-		return h.status, h.text, nil
-	}
-	// Others get what is made here, and so it does not end with the one who asked first.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var b bytes.Buffer
-	b.Grow(len(h.text) + len(h.text)/8)
 	status = http.StatusOK
 	o, unknown := h.source.Overview(ctx)
 	var past overview.History
@@ -111,8 +94,7 @@ func (h *handler) page(ctx context.Context) (status int, text []byte, err error)
 	if err != nil {
 		return 0, nil, err
 	}
-	h.made, h.status, h.text = time.Now(), status, b.Bytes()
-	return h.status, h.text, nil
+	return status, b.Bytes(), nil
 }
 
 // A standby is the page of a replica that has nothing to show.

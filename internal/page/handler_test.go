@@ -5,25 +5,19 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
 )
 
-// A lookout is a source that counts how often it is asked.
+// A lookout is a source.
 type lookout struct {
-	asked   atomic.Int32
 	err     error
 	history error
 }
 
 func (l *lookout) Overview(ctx context.Context) (overview.Overview, error) {
-	l.asked.Add(1)
 	if err := ctx.Err(); err != nil {
 		return overview.Overview{}, err
 	}
@@ -50,7 +44,7 @@ func TestThePageLetsNothingBeLoaded(t *testing.T) {
 	want := "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(script) +
 		"'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	for name, value := range map[string]string{
-		"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": want, "X-Content-Type-Options": "nosniff",
+		"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": want,
 		"Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
 	} {
 		if got := answer.Header().Get(name); got != value {
@@ -79,34 +73,4 @@ func TestWhoHasNothingToShowSaysWhoHas(t *testing.T) {
 			contains(t, answer.Body.String(), append(test.texts, `data-refresh="5"`)...)
 		})
 	}
-}
-
-// However many look at it, the drains are asked once a second; and one who leaves takes nothing from the others.
-func TestManyReadersAreOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var source lookout
-		h := Handler(&source, HandlerOptions{})
-		gone, leave := context.WithCancel(t.Context())
-		leave()
-		if answer := get(gone, h); answer.Code != http.StatusOK {
-			t.Errorf("the page of one who has left is %d", answer.Code)
-		}
-		var readers sync.WaitGroup
-		for range 50 {
-			readers.Go(func() {
-				if answer := get(t.Context(), h); answer.Code != http.StatusOK || answer.Body.Len() < 1000 {
-					t.Errorf("status %d, %d bytes", answer.Code, answer.Body.Len())
-				}
-			})
-		}
-		readers.Wait()
-		if n := source.asked.Load(); n != 1 {
-			t.Errorf("the source was asked %d times", n)
-		}
-		time.Sleep(fresh)
-		get(t.Context(), h)
-		if n := source.asked.Load(); n != 2 {
-			t.Errorf("after a second the source was asked %d times", n)
-		}
-	})
 }

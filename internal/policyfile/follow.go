@@ -6,12 +6,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 const (
@@ -29,7 +31,7 @@ const (
 // without a file, whose rules are none.
 type Follower struct {
 	path  string
-	log   *slog.Logger
+	log   logr.Logger
 	valid func(bool)
 
 	now     atomic.Pointer[inForce]
@@ -51,7 +53,7 @@ type inForce struct {
 // Follow reads the file for the first time. The error is of type [Problems] if the file could be read.
 // valid is told whether the file is right: at once, and by Run whenever it has found out. It must not
 // block.
-func Follow(path string, log *slog.Logger, valid func(bool)) (*Follower, error) {
+func Follow(path string, log logr.Logger, valid func(bool)) (*Follower, error) {
 	f := &Follower{path: path, log: log, valid: valid}
 	data, err := read(path)
 	if err != nil {
@@ -123,8 +125,8 @@ func (f *Follower) look() {
 	}
 	wasBad := f.bad || again
 	if err := f.take(data); err != nil {
-		f.log.Error("the policy file is wrong: the rules of before stay in force",
-			"file", f.path, "hash", short(f.tried), "inForce", short(f.now.Load().hash), "error", inLog(err))
+		f.log.Error(inLog(err), "the policy file is wrong: the rules of before stay in force",
+			"file", f.path, "hash", short(f.tried), "inForce", short(f.now.Load().hash))
 		f.problem.Store(new("it is wrong: " + inLog(err).Error()))
 		f.valid(false)
 		return
@@ -145,8 +147,8 @@ func (f *Follower) miss(err error) {
 		return
 	}
 	f.told = true
-	f.log.Error("the policy file cannot be read: the rules of before stay in force",
-		"file", f.path, "inForce", short(f.now.Load().hash), "error", err)
+	f.log.Error(err, "the policy file cannot be read: the rules of before stay in force",
+		"file", f.path, "inForce", short(f.now.Load().hash))
 	f.problem.Store(new("it cannot be read: " + err.Error()))
 	f.valid(false)
 }
@@ -168,7 +170,7 @@ func (f *Follower) take(data []byte) error {
 	}
 	f.log.Info("the policy file is in force", f.inForce()...)
 	for _, w := range file.Warnings {
-		f.log.Warn("the policy file has something that can hardly be meant", "file", f.path, "what", w.String())
+		logging.Warn(f.log, "the policy file has something that can hardly be meant", "file", f.path, "why", w.String())
 	}
 	return nil
 }

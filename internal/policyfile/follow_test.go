@@ -1,21 +1,22 @@
 package policyfile
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // A mount is a folder as the kubelet makes it of a ConfigMap, with one key.
@@ -56,21 +57,15 @@ func (m *mount) must(err error) {
 // A followed is a Follower at work in virtual time.
 type followed struct {
 	*Follower
-	log   lockedBuffer
+	log   logtest.Log
 	valid []bool
 }
 
 func follow(t *testing.T, m *mount) *followed {
 	t.Helper()
 	var f followed
-	logger := slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey || a.Key == "file" {
-			return slog.Attr{}
-		}
-		return a
-	}}))
 	var err error
-	if f.Follower, err = Follow(m.path(), logger, func(ok bool) { f.valid = append(f.valid, ok) }); err != nil {
+	if f.Follower, err = Follow(m.path(), f.log.Logger(), func(ok bool) { f.valid = append(f.valid, ok) }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -79,36 +74,16 @@ func follow(t *testing.T, m *mount) *followed {
 	return &f
 }
 
-// A lockedBuffer can be written and reset by several goroutines.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.text.Reset()
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // pass lets so much time pass, and returns what was logged in it.
 func (f *followed) pass(d time.Duration) string {
 	f.log.Reset()
 	time.Sleep(d)
 	synctest.Wait()
-	return f.log.String()
+	var text strings.Builder
+	for _, e := range f.log.Entries("") {
+		fmt.Fprintln(&text, e.With("hash", "nodeRules", "podRules", "inForce", "error"))
+	}
+	return text.String()
 }
 
 func (f *followed) rule() string { return f.Rules().Nodes[0].Name }
@@ -129,7 +104,7 @@ func TestAChangedFileIsInForceWithinTheInterval(t *testing.T) {
 		}
 		m.set(policyB)
 		log := f.pass(Interval)
-		if want := "level=INFO msg=\"the policy file is in force\" hash=" + hashOf([]byte(policyB))[:12] + " nodeRules=1 podRules=0\n"; log != want {
+		if want := "info the policy file is in force hash=" + hashOf([]byte(policyB))[:12] + " nodeRules=1 podRules=0\n"; log != want {
 			t.Errorf("log %q, want %q", log, want)
 		}
 		select {
@@ -154,9 +129,8 @@ func TestAWrongFileChangesNothingAndIsToldOnce(t *testing.T) {
 		f := follow(t, m)
 		changed := f.Changed()
 		m.set(policyBad)
-		want := `level=ERROR msg="the policy file is wrong: the rules of before stay in force" hash=` + hashOf([]byte(policyBad))[:12] +
-			` inForce=` + hashOf([]byte(policyA))[:12] +
-			` error="line 2, column 23: nodes[0].do: \"explode\" is none of them; allowed: ignore, notify, cordon, drain"` + "\n"
+		want := `error the policy file is wrong: the rules of before stay in force error="line 2, column 23: nodes[0].do: \"explode\" is none ` +
+			`of them; allowed: ignore, notify, cordon, drain" hash=` + hashOf([]byte(policyBad))[:12] + ` inForce=` + hashOf([]byte(policyA))[:12] + "\n"
 		if log := f.pass(time.Minute); log != want {
 			t.Errorf("log\n%s, want\n%s", log, want)
 		}
@@ -212,7 +186,7 @@ func TestAFileThatIsMissingForAMomentIsNoMistake(t *testing.T) {
 }
 
 func TestTheStartNeedsARightFile(t *testing.T) {
-	discard := slog.New(slog.DiscardHandler)
+	discard := logr.Discard()
 	never := func(bool) { t.Error("a file is told to be right or wrong") }
 	m := newMount(t, policyBad)
 	if _, err := Follow(m.path(), discard, never); !isProblems(err) {
@@ -243,7 +217,7 @@ func TestWithoutAFileThereAreNoRules(t *testing.T) {
 // The rules are read in the middle of decisions.
 func TestRulesAreReadWhileTheyChange(t *testing.T) {
 	m := newMount(t, policyA)
-	f, err := Follow(m.path(), slog.New(slog.DiscardHandler), func(bool) {})
+	f, err := Follow(m.path(), logr.Discard(), func(bool) {})
 	if err != nil {
 		t.Fatal(err)
 	}

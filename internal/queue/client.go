@@ -1,10 +1,8 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -12,15 +10,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 // A Client asks SQS about one queue, as long as no [Server] serves it. API and URL are
 // required. Its methods may be called concurrently.
 type Client struct {
 	API     API
-	URL     string       // of the queue
-	Log     *slog.Logger // nil discards
-	Metrics Metrics      // nil is [Discard]
+	URL     string // of the queue
+	Log     logr.Logger
+	Metrics Metrics // nil is [Discard]
 }
 
 // Check reads the attributes of the queue. It returns an error if SQS gives no answer: there
@@ -43,23 +45,23 @@ func (c Client) check(ctx context.Context, clock *clock) (redrive, error) {
 		// Naming an attribute that a queue of this type does not have is an error.
 		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 	})
-	if err != nil && !isDenied(err) { // Check may be called again, so no warning yet
+	if err != nil && !awserr.Denied(err) { // Check may be called again, so no warning yet
 		return redriveUnknown, c.explain("GetQueueAttributes", GetQueueAttributes, err)
 	}
 	if strings.HasSuffix(c.URL, ".fifo") { // every FIFO queue's name does, and no other's
-		c.log().Warn("the queue is a FIFO queue: it delivers no message of a group while another one is in flight, "+
+		logging.Warn(c.Log, "the queue is a FIFO queue: it delivers no message of a group while another one is in flight, "+
 			"so nodes are drained one after another", "queue", c.URL)
 	}
 	if err != nil {
 		err = c.explain("GetQueueAttributes", GetQueueAttributes, err)
-		c.log().Warn("the queue's attributes cannot be read: rejected messages are left in the queue, "+
-			"and a delivery delay goes unnoticed", "missing", string(GetQueueAttributes), "why", err.Error())
+		logging.Warn(c.Log, "the queue's attributes cannot be read: rejected messages are left in the queue, "+
+			"and a delivery delay goes unnoticed", "permission", string(GetQueueAttributes), "why", err.Error())
 		return redriveUnknown, nil
 	}
 
-	clock.compare(c.log(), out.ResultMetadata)
+	clock.compare(c.Log, out.ResultMetadata)
 	if delay, err := strconv.Atoi(out.Attributes[string(types.QueueAttributeNameDelaySeconds)]); err == nil && delay > 0 {
-		c.log().Warn("the queue has a delivery delay, which takes time from the two minutes of a spot warning",
+		logging.Warn(c.Log, "the queue has a delivery delay, which takes time from the two minutes of a spot warning",
 			"queue", c.URL, "delay", (time.Duration(delay) * time.Second).String())
 	}
 	if out.Attributes[string(types.QueueAttributeNameRedrivePolicy)] == "" {
@@ -82,14 +84,14 @@ func (c Client) CheckPermissions(ctx context.Context) error {
 			{Id: aws.String("0"), ReceiptHandle: nothing, VisibilityTimeout: 1},
 		},
 	})
-	if isDenied(err) {
-		warnCannotExtend(c.log(), c.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err))
+	if awserr.Denied(err) {
+		warnCannotExtend(c.Log, c.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err))
 	}
 	_, err = c.API.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{
 		QueueUrl: aws.String(c.URL),
 		Entries:  []types.DeleteMessageBatchRequestEntry{{Id: aws.String("0"), ReceiptHandle: nothing}},
 	})
-	if isDenied(err) {
+	if awserr.Denied(err) {
 		return c.explain("DeleteMessageBatch", DeleteMessage, err)
 	}
 	return nil
@@ -99,10 +101,10 @@ func (c Client) CheckPermissions(ctx context.Context) error {
 // to do. It counts a denied call.
 func (c Client) explain(call string, action Action, err error) error {
 	hint := ""
-	switch code := code(err); {
-	case withoutCredentials(err):
+	switch code := awserr.Code(err); {
+	case awserr.NoCredentials(err):
 		hint = " (no AWS credentials: check the role, its trust policy and the way to STS)"
-	case isDenied(err):
+	case awserr.Denied(err):
 		if c.Metrics != nil {
 			c.Metrics.Denied(action)
 		}
@@ -112,5 +114,3 @@ func (c Client) explain(call string, action Action, err error) error {
 	}
 	return fmt.Errorf("sqs %s on %s%s: %w", call, c.URL, hint, err)
 }
-
-func (c Client) log() *slog.Logger { return cmp.Or(c.Log, slog.New(slog.DiscardHandler)) }

@@ -1,12 +1,14 @@
 package queue
 
 import (
-	"log/slog"
 	"sync"
 	"time"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/smithy-go/middleware"
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 // clocksDiffer is the least difference between our clock and that of AWS that is logged.
@@ -23,7 +25,7 @@ type clock struct {
 // compare compares our clock with the time in a response of SQS. It logs when our clock has
 // become wrong, or right again. The SDK corrects its signatures if our clock is minutes off.
 // But deadlines come from the times of events, and are kept by our clock.
-func (c *clock) compare(log *slog.Logger, answer middleware.Metadata) {
+func (c *clock) compare(log logr.Logger, answer middleware.Metadata) {
 	theirs, told := awsmiddleware.GetServerTime(answer)
 	ours, known := awsmiddleware.GetResponseAt(answer)
 	if !told || !known {
@@ -37,7 +39,7 @@ func (c *clock) compare(log *slog.Logger, answer middleware.Metadata) {
 	c.mu.Unlock()
 	switch {
 	case wrong && !before:
-		log.Warn("the clock of this node differs from that of AWS: "+
+		logging.Warn(log, "the clock of this node differs from that of AWS: "+
 			"deadlines of notices are kept too early or too late by as much", "ahead", ahead.String())
 	case !wrong && before:
 		log.Info("the clock of this node agrees with that of AWS again")

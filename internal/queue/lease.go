@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -31,10 +32,10 @@ func (s *Server) extendLeases(ctx context.Context) {
 		}
 		err := s.extend(ctx, due)
 		if err != nil && ctx.Err() == nil {
-			failing.failed(s.log(), err)
+			failing.failed(s.Log, err)
 			return err
 		}
-		failing.ended(s.log())
+		failing.ended(s.Log)
 		return nil
 	})
 	if err != nil { // else due has cleared extending
@@ -125,7 +126,7 @@ func (s *Server) recordExtension(b extension, asked time.Time, errs []error) err
 		case isGone(err):
 			refused++
 			f.expired = f.receipt == b.receipts[i]
-		case !isDenied(err):
+		case !awserr.Denied(err):
 			failed = err
 		}
 	}
@@ -137,7 +138,7 @@ func (s *Server) recordExtension(b extension, asked time.Time, errs []error) err
 	}
 	if refused > 0 {
 		s.metrics().ExtendRefused(refused)
-		s.log().Debug("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
+		s.Log.V(1).Info("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
 	}
 	return failed
 }

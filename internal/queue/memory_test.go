@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
 const (
@@ -29,12 +29,17 @@ const (
 
 	// A pod has 256 MiB by default, and a queue is not all that it is about.
 	floodMemory = 128 << 20
+	// floodDeliveries is how many are enough.
+	floodDeliveries = 200
 )
 
 // SQS takes bodies of 1 MiB from whoever may send, and gives ten of them at once to
 // each receiver.
 // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html
 func TestAFloodOfTheLargestBodiesFitsIntoAPod(t *testing.T) {
+	if race.Enabled() {
+		t.Skip("measures memory, of which the race detector takes a multiple")
+	}
 	if os.Getenv("GOMEMLIMIT") != "" || os.Getenv("GOGC") != "" {
 		t.Skip("the environment says how memory is managed")
 	}
@@ -89,30 +94,14 @@ func TestAFloodOfTheLargestBodiesFitsIntoAPod(t *testing.T) {
 				t.Fatalf("%q: %v", text, err)
 			}
 			t.Logf("%d deliveries of bodies with %d bytes: at most %d MiB resident", deliveries, len(body), peak>>20)
-			if deliveries < floodDeliveries() {
-				t.Errorf("%d deliveries, want %d", deliveries, floodDeliveries())
+			if deliveries < floodDeliveries {
+				t.Errorf("%d deliveries, want %d", deliveries, floodDeliveries)
 			}
-			if peak > floodMemory && !raced() {
+			if peak > floodMemory {
 				t.Errorf("%d MiB resident, want %d at most", peak>>20, floodMemory>>20)
 			}
 		})
 	}
-}
-
-// floodDeliveries is how many are enough. The race detector makes each of them many
-// times slower, and tells nothing of memory.
-func floodDeliveries() int64 {
-	if raced() {
-		return 40
-	}
-	return 400
-}
-
-// raced reports whether this is a build with the race detector, which takes several
-// times the memory.
-func raced() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // TestServeAFlood is the process that the test above starts. It serves the queue of an
@@ -141,7 +130,7 @@ func TestServeAFlood(t *testing.T) {
 		Handler: handlerFunc(func(_ context.Context, m Message) error {
 			_, err := notice.Parse(m.Body)
 			m.Release()
-			if deliveries.Add(1) == floodDeliveries() {
+			if deliveries.Add(1) == floodDeliveries {
 				cancel()
 			}
 			return Leave(err)

@@ -3,14 +3,12 @@ package queue
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/bits"
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/trace"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 // serveMessage is the life of a message, from its receive to its settlement. All that
@@ -20,11 +18,9 @@ func (s *Server) serveMessage(ctx, settling context.Context, f *inFlight, m Mess
 	// that may be logged is kept here.
 	kept := m
 	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
-	ctx = trace.Receive(ctx, m.ID)
 	err := s.handle(ctx, m)
 	s.releaseBody(f)
 	if !s.claim(f) { // the server stops, and nackUnfinished has returned it to the queue
-		trace.Settled(ctx, time.Now(), GivenBack.String())
 		return
 	}
 	s.finish(ctx, settling, f, kept, err)
@@ -34,7 +30,6 @@ func (s *Server) serveMessage(ctx, settling context.Context, f *inFlight, m Mess
 // place that deletes messages.
 func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, err error) {
 	defer s.countDown(&s.running)
-	begin := time.Now()
 	outcome, why := outcomeOf(err), err
 	switch outcome {
 	case Deleted:
@@ -49,12 +44,11 @@ func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, e
 		err = s.settle(ctx, settling, f, GivenBack)
 	}
 	if err != nil {
-		s.log().Error("the message could not be deleted or returned: SQS delivers it again",
-			"error", err, "message", m.ID, "outcome", outcome.String())
+		s.Log.Error(err, "the message could not be deleted or returned: SQS delivers it again",
+			"message", m.ID, "outcome", outcome.String())
 		outcome, why = Unsettled, err
 	}
 	s.metrics().Settled(outcome, why)
-	trace.Settled(ctx, begin, outcome.String())
 }
 
 // handle calls the handler and recovers from a panic: a message that ends the process
@@ -67,7 +61,7 @@ func (s *Server) handle(ctx context.Context, m Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("handler panicked: %v", p)
-			s.log().Error("handler panicked", "error", err, "message", id, "stack", string(debug.Stack()))
+			s.Log.Error(err, "handler panicked", "message", id, "stack", string(debug.Stack()))
 		}
 	}()
 	return s.Handler.Handle(ctx, m)
@@ -82,12 +76,10 @@ func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, w
 
 	// A message that is left comes back every few seconds, for days if the retention is
 	// long. One line for each doubling of its receives is enough.
-	level := slog.LevelWarn
-	if m.ReceiveCount > 0 && bits.OnesCount(uint(m.ReceiveCount)) != 1 {
-		level = slog.LevelDebug
+	if m.ReceiveCount <= 0 || bits.OnesCount(uint(m.ReceiveCount)) == 1 {
+		logging.Warn(s.Log, "message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
+			"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
 	}
-	s.log().Log(ctx, level, "message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
-		"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
 
 	if redrive == redriveAbsent {
 		return s.settle(ctx, settling, f, Deleted)
@@ -145,7 +137,7 @@ func (s *Server) nackUnfinished(ctx, settling context.Context) {
 	}
 	s.mu.Unlock()
 	for _, f := range unfinished {
-		s.log().Error("message returned to the queue while its handler runs", "error", errUnfinished, "message", f.id)
+		s.Log.Error(errUnfinished, "message returned to the queue while its handler runs", "message", f.id)
 		go s.finish(ctx, settling, f, Message{ID: f.id}, errUnfinished)
 	}
 }

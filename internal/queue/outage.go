@@ -1,8 +1,11 @@
 package queue
 
 import (
-	"log/slog"
 	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 // outageLogged is how often an outage is logged while it lasts.
@@ -17,20 +20,21 @@ type outage struct {
 	failures int
 }
 
-func (o *outage) failed(log *slog.Logger, err error) {
+func (o *outage) failed(log logr.Logger, err error) {
 	now := time.Now()
 	o.failures++
-	say := log.Error
-	if o.failures == 1 {
-		say, o.since = log.Warn, now
-	} else if now.Sub(o.logged) < outageLogged {
-		return
+	const message = "SQS fails, trying again"
+	switch {
+	case o.failures == 1:
+		logging.Warn(log, message, "error", err, "what", o.name)
+		o.since, o.logged = now, now
+	case now.Sub(o.logged) >= outageLogged:
+		log.Error(err, message, "what", o.name, "failures", o.failures)
+		o.logged = now
 	}
-	o.logged = now
-	say("SQS fails, trying again", "error", err, "what", o.name, "failures", o.failures)
 }
 
-func (o *outage) ended(log *slog.Logger) {
+func (o *outage) ended(log logr.Logger) {
 	if o.failures == 0 {
 		return
 	}

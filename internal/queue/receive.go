@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -53,18 +54,18 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 		if ctx.Err() != nil {
 			return
 		}
-		if isDenied(err) && s.LastReceive().IsZero() && time.Since(begin) < s.Probation {
+		if awserr.Denied(err) && s.LastReceive().IsZero() && time.Since(begin) < s.Probation {
 			refused <- err
 			return
 		}
 		if err != nil {
-			failing.failed(s.log(), err)
+			failing.failed(s.Log, err)
 			if retry.Sleep(ctx, min(receiveBackoff.Pause(failing.failures), receiveBackoff.Max)) != nil {
 				return
 			}
 			continue
 		}
-		failing.ended(s.log())
+		failing.ended(s.Log)
 		if plenty(n, asked) && s.tryAddReceiver() {
 			go s.receiveMore(ctx, settling)
 		}
@@ -184,7 +185,7 @@ func (s *Server) poll(ctx, settling context.Context, asked int, wait time.Durati
 		s.metrics().ReceiveFailed()
 		return 0, s.explain("ReceiveMessage", ReceiveMessage, err)
 	}
-	s.clock.compare(s.log(), out.ResultMetadata)
+	s.clock.compare(s.Log, out.ResultMetadata)
 	s.mu.Lock()
 	s.received = time.Now()
 	s.mu.Unlock()

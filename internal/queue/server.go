@@ -1,13 +1,13 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 const (
@@ -71,8 +71,8 @@ type Server struct {
 	// for a while, and Serve goes on.
 	Probation time.Duration
 
-	Log     *slog.Logger // nil discards
-	Metrics Metrics      // nil is [Discard]
+	Log     logr.Logger
+	Metrics Metrics // nil is [Discard]
 
 	calls chan struct{} // a semaphore for the batch calls that run at once
 	large chan struct{} // a semaphore for the one response that may be large
@@ -196,8 +196,6 @@ func (s *Server) InFlight() (n int, oldest time.Time) {
 	}
 	return len(s.inFlight), oldest
 }
-
-func (s *Server) log() *slog.Logger { return cmp.Or(s.Log, slog.New(slog.DiscardHandler)) }
 
 // countDown counts one less of what Serve waits for.
 func (s *Server) countDown(count *int) {

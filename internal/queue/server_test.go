@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -43,7 +43,7 @@ func story(t *testing.T, s *Server, tell func(t *testing.T, s serving)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()
-		s.Client, s.URL, s.Metrics, s.Log = q, q.url(), r, r.logger()
+		s.Client, s.URL, s.Metrics, s.Log = q, q.url(), r, r.log.Logger()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(ctx) }()
@@ -83,7 +83,7 @@ func oneProcessor(t *testing.T) {
 type recorder struct {
 	mu    sync.Mutex
 	tally tally
-	lines []string
+	log   logtest.Log
 }
 
 type tally struct {
@@ -118,25 +118,10 @@ func (r *recorder) note(change func()) {
 	change()
 }
 
-// lineFunc is called with each line of a log.
-type lineFunc func(line string)
-
-// Write implements io.Writer.
-func (f lineFunc) Write(line []byte) (int, error) {
-	f(strings.TrimSuffix(string(line), "\n"))
-	return len(line), nil
-}
-
-func (r *recorder) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(lineFunc(func(line string) { r.note(func() { r.lines = append(r.lines, line) }) }), nil))
-}
-
 // logged returns the lines, but those for debugging, that contain text.
 func (r *recorder) logged(text string) (lines []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, line := range r.lines {
-		if strings.Contains(line, text) {
+	for _, e := range r.log.Entries("") {
+		if line := e.String(); e.Level != "debug" && strings.Contains(line, text) {
 			lines = append(lines, line)
 		}
 	}
@@ -498,7 +483,7 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		q, r := newFakeQueue(), newRecorder()
-		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r, Handler: handlerFunc(func(context.Context, Message) error {
+		s := &Server{Client: q, URL: q.url(), Log: r.log.Logger(), Metrics: r, Handler: handlerFunc(func(context.Context, Message) error {
 			<-release
 			return nil
 		})}
@@ -536,7 +521,7 @@ func TestTheVisibilityOfMessagesLastsUntilAServerHasStopped(t *testing.T) {
 func TestShutdownReturnsWithinEightSecondsWhileSQSHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()
-		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r, Handler: returning(nil, time.Hour)}
+		s := &Server{Client: q, URL: q.url(), Log: r.log.Logger(), Metrics: r, Handler: returning(nil, time.Hour)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		q.send(slices.Repeat([]string{"body"}, 15)...)
@@ -783,7 +768,7 @@ func TestReceiveErrorsBackOffAreLoggedSparselyAndRecover(t *testing.T) {
 		}
 		if lines := s.seen.logged("SQS fails"); len(lines) < 9 || len(lines) > 11 || !strings.Contains(lines[0], "retry quota exceeded") {
 			t.Errorf("%d lines in ten minutes, want one a minute: %q", len(lines), lines)
-		} else if !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[1], "level=ERROR") {
+		} else if !strings.Contains(lines[0], "warn ") || !strings.Contains(lines[1], "error ") {
 			t.Errorf("%q, want a failure to be a warning, and an outage of a minute an error", lines[:2])
 		}
 		if age := time.Since(s.LastReceive()); age < 10*time.Minute {
@@ -986,7 +971,7 @@ func TestLargeBodiesAreNotKeptWhileTheirHandlersRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()
 		release := make(chan error)
-		s := &Server{Client: apart{q}, URL: q.url(), Metrics: r, Log: r.logger(), Handler: handlerFunc(func(_ context.Context, m Message) error {
+		s := &Server{Client: apart{q}, URL: q.url(), Metrics: r, Log: r.log.Logger(), Handler: handlerFunc(func(_ context.Context, m Message) error {
 			if len(m.Body) != size {
 				t.Errorf("a body of %d bytes", len(m.Body))
 			}
@@ -1186,7 +1171,7 @@ func TestCheckTellsWhatIsWrong(t *testing.T) {
 				q, r := newFakeQueue(), newRecorder()
 				q.attributes = test.attributes
 				q.fail = failing("GetQueueAttributes", test.fail)
-				s := &Server{Client: q, URL: q.url() + test.suffix, Log: r.logger(), Metrics: r}
+				s := &Server{Client: q, URL: q.url() + test.suffix, Log: r.log.Logger(), Metrics: r}
 				err := s.Check(t.Context())
 				if (err != nil) != (test.want != nil) {
 					t.Fatalf("Check = %v", err)
@@ -1222,7 +1207,7 @@ func TestAPermissionThatIsMissingFromTheStartEndsServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()
 		q.fail = failing("ReceiveMessage", errAccessDenied)
-		s := &Server{Client: q, URL: q.url(), Handler: returning(nil, 0), Probation: 10 * time.Second, Log: r.logger(), Metrics: r}
+		s := &Server{Client: q, URL: q.url(), Handler: returning(nil, 0), Probation: 10 * time.Second, Log: r.log.Logger(), Metrics: r}
 		if err := s.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "the role lacks sqs:ReceiveMessage") {
 			t.Errorf("Serve = %v, want an error that names the action", err)
 		}
@@ -1259,7 +1244,7 @@ func TestTheActionsThatAreMissingAreNamedBeforeTheFirstReceive(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRecorder()
-				c := Client{API: client, URL: q.url(), Log: r.logger()}
+				c := Client{API: client, URL: q.url(), Log: r.log.Logger()}
 				err := c.CheckPermissions(t.Context())
 				if (err != nil) != test.fatal {
 					t.Fatalf("CheckPermissions = %v", err)
@@ -1284,7 +1269,7 @@ func TestARoleThatSTSDoesNotGiveIsNoMissingPermission(t *testing.T) {
 			ServiceID: "SQS", OperationName: "GetQueueAttributes",
 			Err: fmt.Errorf("get identity: %w", &smithy.OperationError{ServiceID: "STS", OperationName: "AssumeRoleWithWebIdentity", Err: errAccessDenied}),
 		})
-		s := &Server{Client: q, URL: q.url(), Log: r.logger(), Metrics: r}
+		s := &Server{Client: q, URL: q.url(), Log: r.log.Logger(), Metrics: r}
 		if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "no AWS credentials") {
 			t.Errorf("Check = %v, want an error about STS", err)
 		}

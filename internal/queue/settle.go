@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -100,12 +101,12 @@ func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome)
 			return nil
 		case errors.Is(err, errDeliveredAgain):
 			continue
-		case how == GivenBack && (isGone(err) || isDenied(err)):
+		case how == GivenBack && (isGone(err) || awserr.Denied(err)):
 			// The message is not there any more; or it comes back later than it should,
 			// and the one warning about the missing permission has said so.
 			s.forget(f)
 			return nil
-		case try >= settleTries, isGone(err), isDenied(err), settling.Err() != nil:
+		case try >= settleTries, isGone(err), awserr.Denied(err), settling.Err() != nil:
 			s.forget(f)
 			return err
 		}

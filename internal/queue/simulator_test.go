@@ -80,7 +80,7 @@ func TestErrorsOfTheRealClientAreUnderstood(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRecorder()
-				s := &Server{Client: client, URL: q.url(), Log: r.logger()}
+				s := &Server{Client: client, URL: q.url(), Log: r.log.Logger()}
 				if test.missing {
 					s.URL += "-elsewhere"
 				}
@@ -194,7 +194,7 @@ func TestAClockThatIsWrongIsToldAndDoesNotHoldTheQueueUp(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRecorder()
-				s := &Server{Client: client, URL: q.url(), Log: r.logger(), Handler: returning(nil, 0)}
+				s := &Server{Client: client, URL: q.url(), Log: r.log.Logger(), Handler: returning(nil, 0)}
 				if err := s.Check(t.Context()); err != nil {
 					t.Fatal(err)
 				}

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +11,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
 const (
@@ -89,7 +92,7 @@ func (s *Server) changeVisibility(ctx context.Context, receipts []string, visibi
 		err = s.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err)
 		all(errs, err)
 	}
-	if err == nil || isDenied(err) {
+	if err == nil || awserr.Denied(err) {
 		s.noteDenial(err)
 	}
 	return errs
@@ -104,15 +107,15 @@ func (s *Server) noteDenial(err error) {
 	s.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		warnCannotExtend(s.log(), err)
+		warnCannotExtend(s.Log, err)
 	case err == nil && before != nil:
-		s.log().Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
+		s.Log.Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
 	}
 }
 
-func warnCannotExtend(log *slog.Logger, denial error) {
-	log.Warn("the visibility of messages cannot be extended: they come back while they are handled, "+
-		"and that counts against maxReceiveCount", "missing", string(ChangeMessageVisibility), "why", denial.Error())
+func warnCannotExtend(log logr.Logger, denial error) {
+	logging.Warn(log, "the visibility of messages cannot be extended: they come back while they are handled, "+
+		"and that counts against maxReceiveCount", "permission", string(ChangeMessageVisibility), "why", denial.Error())
 }
 
 // limited makes a call, with a deadline, when fewer than callsAtOnce are in flight.
@@ -164,32 +167,7 @@ func all(errs []error, err error) {
 // that passes.
 func isGone(err error) bool {
 	entry, ok := errors.AsType[entryError](err)
-	return ok && entry.Fault == smithy.FaultClient && !isDenied(err) && !strings.Contains(entry.Code, "Throttl")
-}
-
-// isDenied reports whether the role lacks the permission for a call. If STS refuses the
-// role itself, the code is AccessDenied too, but that is another problem.
-func isDenied(err error) bool {
-	switch code(err) {
-	case "AccessDenied", "AccessDeniedException":
-		return !withoutCredentials(err)
-	}
-	return false
-}
-
-// withoutCredentials reports whether the SDK made no call because it got no credentials:
-// STS refused them or did not answer, or no source of credentials is configured. The SDK
-// has no type for that.
-func withoutCredentials(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "get identity: ")
-}
-
-// code is the error code that AWS gave, or empty.
-func code(err error) string {
-	if e, ok := errors.AsType[smithy.APIError](err); ok {
-		return e.ErrorCode()
-	}
-	return ""
+	return ok && entry.Fault == smithy.FaultClient && !awserr.Denied(err) && !strings.Contains(entry.Code, "Throttl")
 }
 
 func (s *Server) explain(call string, action Action, err error) error {

@@ -23,13 +23,14 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 )
 
 // A Request is the drain to rehearse: a node, what its notice demands, and the options of the drain.
 type Request struct {
 	Node   *corev1.Node
-	Terms  drain.Terms
+	Terms  evacuation.Terms
 	Start  time.Time
 	End    time.Time // of the rehearsal, where Terms has no deadline
 	Filter drain.Filter

@@ -20,6 +20,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
@@ -61,7 +62,7 @@ func budget(name, app string, allowed int32, edit ...func(*policyv1.PodDisruptio
 	return b
 }
 
-func rehearse(t *testing.T, client *fake.Clientset, terms drain.Terms) *rehearsal.Report {
+func rehearse(t *testing.T, client *fake.Clientset, terms evacuation.Terms) *rehearsal.Report {
 	t.Helper()
 	view, err := rehearsal.Read(t.Context(), client, "a")
 	if err != nil {
@@ -79,7 +80,7 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
 		pod("kube-system", "agent", "agent", 30, ofDaemonSet), pod("default", "two", "two", 10),
 		budget("web", "web", 1), budget("one", "two", 5), budget("other", "two", 5),
 	)
-	a := rehearse(t, client, drain.Terms{Deadline: now.Add(2 * time.Minute)})
+	a := rehearse(t, client, evacuation.Terms{Deadline: now.Add(2 * time.Minute)})
 	var out strings.Builder
 	if err := a.Print(&out); err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := view.Run(rehearsal.Request{
-		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, Terms: drain.Terms{Deadline: now.Add(2 * time.Minute)}, Start: now, End: now.Add(2 * time.Minute), Grace: -1,
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, Terms: evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, Start: now, End: now.Add(2 * time.Minute), Grace: -1,
 		Rules: decision.Rules{Pods: []decision.PodRule{{
 			Name: "databases", Leave: decision.LeaveAfter, Order: 10,
 			Pods: []decision.Selector{{{Key: "app", Operator: decision.In, Values: []string{"db"}}}},
@@ -163,7 +164,7 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 }
 
 func TestWithoutADeadlineWhatABudgetBlocksIsLeft(t *testing.T) {
-	a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30), budget("web", "web", 0)), drain.Terms{})
+	a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30), budget("web", "web", 0)), evacuation.Terms{})
 	if got := a.Summary().Left; len(got) != 1 || got[0] != "web-1" {
 		t.Errorf("left: %q", got)
 	}
@@ -179,7 +180,7 @@ func TestABudgetLetsPodsGoThatAreNotReadyIfItsPolicySaysSo(t *testing.T) {
 		"by default, with enough":                       {func(b *policyv1.PodDisruptionBudget) { b.Status.CurrentHealthy = 1 }, 0},
 		"always":                                        {func(b *policyv1.PodDisruptionBudget) { b.Spec.UnhealthyPodEvictionPolicy = &always }, 0},
 	} {
-		a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30, notReady), budget("web", "web", 0, tt.edit)), drain.Terms{})
+		a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30, notReady), budget("web", "web", 0, tt.edit)), evacuation.Terms{})
 		if got := a.Summary().Blocked; got != tt.blocked {
 			t.Errorf("%s: %d blocked, want %d", name, got, tt.blocked)
 		}
@@ -191,7 +192,7 @@ func TestBudgetsThatMayNotBeReadAreSaidToBeUnread(t *testing.T) {
 	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", nil)
 	})
-	a := rehearse(t, client, drain.Terms{})
+	a := rehearse(t, client, evacuation.Terms{})
 	var out strings.Builder
 	if err := a.Print(&out); err != nil {
 		t.Fatal(err)
@@ -218,14 +219,52 @@ func TestAPodIsLostThatNothingMakesAnewOrThatGetsTooLittleTime(t *testing.T) {
 		pod("default", "blocked", "blocked", 30), budget("b", "blocked", 0),
 	)
 	for name, tt := range map[string]struct {
-		terms drain.Terms
+		terms evacuation.Terms
 		want  []string
 	}{
-		"with a deadline": {drain.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"bare", "slow"}},
+		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"bare", "slow"}},
 		// Nothing takes the instance away: what a budget keeps there is not lost.
-		"without one": {drain.Terms{}, []string{"bare"}},
+		"without one": {evacuation.Terms{}, []string{"bare"}},
 	} {
 		if diff := cmp.Diff(tt.want, rehearse(t, client, tt.terms).Summary().Lost); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// As the drain does not wait for it, and does not ask it again.
+func TestAPodThatHasEndedIsNotLost(t *testing.T) {
+	kept := func(p *corev1.Pod) { p.Finalizers = []string{"workflows.argoproj.io/status"} }
+	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+	confirmed := func(p *corev1.Pod) { // the fake client deletes no such pod by itself
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(now.Add(time.Hour))), new(int64(0))
+	}
+	objects := []runtime.Object{
+		pod("default", "kept", "kept", 600, bare, kept, ended), pod("default", "confirmed", "confirmed", 600, bare, kept, confirmed),
+		pod("default", "done", "done", 600, bare, ended), pod("default", "web", "web", 30),
+	}
+	for name, tt := range map[string]struct {
+		terms evacuation.Terms
+		end   string
+	}{
+		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, "nothing is left at the deadline, after 120 s\n"},
+		"without one":     {evacuation.Terms{}, "nothing is left after 120 s\n"},
+	} {
+		var out strings.Builder
+		if err := rehearse(t, fake.NewClientset(objects...), tt.terms).Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		want := `     after  event            pod
+       0 s  evicted          done                                      it has ended
+       0 s  evicted          web                                       grace 30 s
+            has ended        confirmed                                 kept by its finalizers
+            has ended        kept                                      kept by its finalizers
+
+1 pod would have to leave; 3 ended before: not waited for
+default/web has 1 replica: down during the drain
+` + tt.end + `This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+`
+		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -254,7 +293,7 @@ func TestAWorkloadWithOnePodIsDownWhileItMoves(t *testing.T) {
 		selected.Items = slices.DeleteFunc(selected.Items, func(p corev1.Pod) bool { return !fields.Matches(labels.Set{"spec.nodeName": p.Spec.NodeName}) })
 		return true, selected, nil
 	})
-	if diff := cmp.Diff([]string{"default/one"}, rehearse(t, client, drain.Terms{}).SingleReplica); diff != "" {
+	if diff := cmp.Diff([]string{"default/one"}, rehearse(t, client, evacuation.Terms{}).SingleReplica); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	all, err := rehearsal.ReadAll(t.Context(), client)

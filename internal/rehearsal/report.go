@@ -12,6 +12,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
 // A Report says what would happen.
@@ -33,6 +34,7 @@ type Report struct {
 type Summary struct {
 	Pods         int
 	Names        []string
+	Ended        int           // of which nothing runs any more: they are not among the others
 	Uncontrolled int           // without a controller: nothing recreates them
 	Longest      time.Duration // the longest grace that a pod asks for
 	Blocked      int           // by budgets
@@ -52,6 +54,10 @@ func (r *Report) Summary() Summary {
 			s.Lost = append(s.Lost, nameOf(f.Pod)) // an option keeps it there to the end
 		}
 		if f.Stays || f.Self {
+			continue
+		}
+		if f.Ended {
+			s.Ended++
 			continue
 		}
 		s.Pods++
@@ -105,6 +111,8 @@ func (r *Report) event(f drain.PodOutcome) (what string, at time.Time) {
 		return "stays", time.Time{}
 	case f.Self:
 		return "leaves last", time.Time{}
+	case f.Asked.IsZero() && f.Ended:
+		return "has ended", time.Time{}
 	case f.Asked.IsZero():
 		return "not asked", time.Time{}
 	case f.Pod.DeletionTimestamp != nil:
@@ -121,7 +129,8 @@ const unknown = "?"
 
 // maybeBlocked reports whether a budget that could not be read may block the eviction of the pod.
 func (r *Report) maybeBlocked(f drain.PodOutcome) bool {
-	return r.BudgetsUnread != nil && !f.Stays && !f.Self && !f.Forced && !f.Asked.IsZero() && !drain.Unprotected(f.Pod)
+	evicted := !f.Stays && !f.Self && !f.Forced && !f.Asked.IsZero()
+	return r.BudgetsUnread != nil && evicted && !evacuation.Unprotected(f.Pod)
 }
 
 // Print writes the report for people.
@@ -168,6 +177,7 @@ func (r *Report) conclusion() string {
 		{s.Blocked, "blocked by a PodDisruptionBudget"},
 		{s.Forced, "deleted, not evicted"},
 		{s.Cut, "with less than its grace"},
+		{s.Ended, "ended before: not waited for"},
 	} {
 		if part.n > 0 {
 			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
@@ -203,6 +213,10 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		parts = append(parts, "of a DaemonSet, or static")
 	case f.Stays:
 		parts = append(parts, f.Why)
+	case f.Ended && f.Asked.IsZero():
+		parts = append(parts, "kept by its finalizers")
+	case f.Ended:
+		parts = append(parts, "it has ended")
 	case f.Cut():
 		parts = append(parts, fmt.Sprintf("gets %s of its %s", seconds(f.Grace), seconds(f.Own)))
 	case !f.Asked.IsZero():
@@ -215,7 +229,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		parts = append(parts, "two budgets on one pod never clear")
 	}
 	switch {
-	case f.Stays, f.Self:
+	case f.Stays, f.Self, f.Ended:
 	case f.Critical:
 		parts = append(parts, "after the workloads")
 	case f.Turn.Leave != decision.LeaveNow:
@@ -230,7 +244,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 	if f.Turn.Mistake != "" {
 		parts = append(parts, f.Turn.Mistake)
 	}
-	if !f.Stays && !f.Self && metav1.GetControllerOf(f.Pod) == nil {
+	if !f.Stays && !f.Self && !f.Ended && metav1.GetControllerOf(f.Pod) == nil {
 		parts = append(parts, "no controller")
 	}
 	return strings.Join(parts, "; ")
@@ -240,7 +254,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 type PodReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Event is evicted, deleted, stopping, not asked, leaves last or stays; ? if it is not known.
+	// Event is evicted, deleted, stopping, has ended, not asked, leaves last or stays; ? if it is not known.
 	Event string `json:"event"`
 	// After is when that happens, in seconds since the notice.
 	After *float64 `json:"afterSeconds,omitempty"`

@@ -50,7 +50,7 @@ func (v *Snapshot) ReadTargets(ctx context.Context, client kube.Client, bindings
 // isCut reports whether a pod that leaves may stop before its load balancers have noticed.
 func (v *Snapshot) isCut(f drain.PodOutcome) bool {
 	hasPreStop := func(c corev1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
-	return !f.Stays && f.Own < graceOfTarget && !slices.ContainsFunc(f.Pod.Spec.Containers, hasPreStop) &&
+	return !f.Stays && !f.Ended && f.Own < graceOfTarget && !slices.ContainsFunc(f.Pod.Spec.Containers, hasPreStop) &&
 		slices.ContainsFunc(v.targets, func(s service) bool {
 			return s.namespace == f.Pod.Namespace && s.selector.Matches(labels.Set(f.Pod.Labels))
 		})

@@ -1,5 +1,5 @@
 // Package replacement gets another instance of an Auto Scaling group ready before a node of the group is
-// drained. [Choose], [Next] and [AtEnd] say what to do; [Groups] makes the calls.
+// drained. [Choose] says how; [Groups] makes the calls.
 package replacement
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
 )
 
@@ -33,31 +33,14 @@ type API interface {
 	SetInstanceHealth(
 		context.Context, *autoscaling.SetInstanceHealthInput, ...func(*autoscaling.Options),
 	) (*autoscaling.SetInstanceHealthOutput, error)
-	LaunchInstances(
-		context.Context, *autoscaling.LaunchInstancesInput, ...func(*autoscaling.Options),
-	) (*autoscaling.LaunchInstancesOutput, error)
-	TerminateInstanceInAutoScalingGroup(
-		context.Context, *autoscaling.TerminateInstanceInAutoScalingGroupInput, ...func(*autoscaling.Options),
-	) (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error)
 }
 
-// Permissions are all that Groups needs beside those of package asg. AWS asks for those of EC2 from who
-// calls LaunchInstances.
-// https://docs.aws.amazon.com/autoscaling/ec2/userguide/launching-instances-synchronous-provisioning.html
-var Permissions = []string{
-	"autoscaling:DescribeAutoScalingInstances",
-	"autoscaling:SetInstanceHealth",
-	"autoscaling:LaunchInstances",
-	"autoscaling:TerminateInstanceInAutoScalingGroup",
-	"ec2:CreateFleet",
-	"ec2:DescribeLaunchTemplateVersions",
-}
+// Permissions are all that Groups needs beside those of package asg.
+var Permissions = []string{"autoscaling:DescribeAutoScalingInstances", "autoscaling:SetInstanceHealth"}
 
 const (
 	// Enough for the three tries of the SDK with an API that answers within a second.
 	callTimeout = 10 * time.Second
-	// launchTimeout is that of LaunchInstances, which waits for EC2.
-	launchTimeout = 30 * time.Second
 	// groupKept is how long what a group says of itself is kept: the nodes of one group that get a notice at
 	// the same time share one answer.
 	groupKept = 5 * time.Second
@@ -78,10 +61,9 @@ type Reason string
 
 // The reasons.
 const (
-	NoCapacity Reason = "no-capacity" // EC2 has none in the zone
-	Denied     Reason = "denied"      // a permission is missing
-	Refused    Reason = "refused"     // Auto Scaling finds the request wrong: the largest size, a suspended process
-	Impossible Reason = "impossible"  // there is no way; see Choose
+	Denied     Reason = "denied"     // a permission is missing
+	Refused    Reason = "refused"    // Auto Scaling finds the request wrong
+	Impossible Reason = "impossible" // there is no way; see Choose
 )
 
 // Groups makes the calls to Auto Scaling. Set the fields before the first use. The methods may be called
@@ -104,34 +86,33 @@ type lookedAt struct {
 	at    time.Time
 }
 
-func (g *Groups) call(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
+func (g *Groups) call(ctx context.Context, call func(context.Context) error) error {
 	if g.Share != nil {
-		return g.Share(ctx, timeout, call)
+		return g.Share(ctx, callTimeout, call)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return call(ctx)
 }
 
-// Members returns what Auto Scaling says of instances now. One that is in no group is left out.
-func (g *Groups) Members(ctx context.Context, ids ...string) (map[string]Member, error) {
+// Member returns what Auto Scaling says of an instance now. ok: it is in a group.
+func (g *Groups) Member(ctx context.Context, id string) (m Member, ok bool, err error) {
 	var out *autoscaling.DescribeAutoScalingInstancesOutput
-	err := g.call(ctx, callTimeout, func(ctx context.Context) (err error) {
+	err = g.call(ctx, func(ctx context.Context) (err error) {
 		out, err = g.Client.DescribeAutoScalingInstances(ctx,
-			&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids})
+			&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{id}})
 		return err
 	})
 	if err != nil {
-		return nil, explain("autoscaling:DescribeAutoScalingInstances", err)
+		return m, false, explain("autoscaling:DescribeAutoScalingInstances", err)
 	}
-	members := map[string]Member{}
 	for _, i := range out.AutoScalingInstances {
-		members[aws.ToString(i.InstanceId)] = Member{
-			Group: aws.ToString(i.AutoScalingGroupName), Zone: aws.ToString(i.AvailabilityZone),
-			Goes: strings.HasPrefix(aws.ToString(i.LifecycleState), "Terminat"),
+		if aws.ToString(i.InstanceId) == id {
+			goes := strings.HasPrefix(aws.ToString(i.LifecycleState), "Terminat")
+			return Member{Group: aws.ToString(i.AutoScalingGroupName), Goes: goes}, true, nil
 		}
 	}
-	return members, nil
+	return m, false, nil
 }
 
 // Group returns what a group says of itself; it may be some seconds old.
@@ -158,12 +139,6 @@ func (g *Groups) Group(ctx context.Context, name string) (Group, error) {
 	})
 }
 
-// Desired is the desired capacity of a group now.
-func (g *Groups) Desired(ctx context.Context, name string) (int, error) {
-	group, err := g.describe(ctx, name)
-	return int(aws.ToInt32(group.DesiredCapacity)), err
-}
-
 func (g *Groups) look(ctx context.Context, name string) (Group, error) {
 	described, err := g.describe(ctx, name)
 	if err != nil {
@@ -180,7 +155,7 @@ func (g *Groups) look(ctx context.Context, name string) (Group, error) {
 
 func (g *Groups) describe(ctx context.Context, name string) (types.AutoScalingGroup, error) {
 	var out *autoscaling.DescribeAutoScalingGroupsOutput
-	err := g.call(ctx, callTimeout, func(ctx context.Context) (err error) {
+	err := g.call(ctx, func(ctx context.Context) (err error) {
 		out, err = g.Client.DescribeAutoScalingGroups(ctx,
 			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 		return err
@@ -196,25 +171,9 @@ func (g *Groups) describe(ctx context.Context, name string) (types.AutoScalingGr
 
 // FromAWS is what matters of a group as Auto Scaling describes it, but for its hooks.
 func FromAWS(g types.AutoScalingGroup) Group {
-	out := Group{
-		Name: aws.ToString(g.AutoScalingGroupName), Desired: int(aws.ToInt32(g.DesiredCapacity)),
-		Max: int(aws.ToInt32(g.MaxSize)), Rebalances: aws.ToBool(g.CapacityRebalance),
-		LaunchTemplate: aws.ToString(g.LaunchConfigurationName) == "",
-	}
+	out := Group{Name: aws.ToString(g.AutoScalingGroupName), Rebalances: aws.ToBool(g.CapacityRebalance)}
 	if p := g.InstanceMaintenancePolicy; p != nil {
 		out.LaunchesFirst = aws.ToInt32(p.MinHealthyPercentage) == 100 && aws.ToInt32(p.MaxHealthyPercentage) > 100
-	}
-	if p := g.MixedInstancesPolicy; p != nil {
-		// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstancesDistribution.html: what is left out is 0
-		// and 100.
-		base, share := int32(0), int32(100)
-		if d := p.InstancesDistribution; d != nil {
-			base = aws.ToInt32(d.OnDemandBaseCapacity)
-			if d.OnDemandPercentageAboveBaseCapacity != nil {
-				share = *d.OnDemandPercentageAboveBaseCapacity
-			}
-		}
-		out.MixedMarkets = share > 0 && share < 100 || share == 0 && base > 0
 	}
 	for _, p := range g.SuspendedProcesses {
 		out.Suspended = append(out.Suspended, aws.ToString(p.ProcessName))
@@ -225,64 +184,12 @@ func FromAWS(g types.AutoScalingGroup) Group {
 // MarkUnhealthy has the group of an instance replace it. It may be called again.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceHealth.html
 func (g *Groups) MarkUnhealthy(ctx context.Context, id string) error {
-	return explain("autoscaling:SetInstanceHealth", g.call(ctx, callTimeout, func(ctx context.Context) error {
+	return explain("autoscaling:SetInstanceHealth", g.call(ctx, func(ctx context.Context) error {
 		_, err := g.Client.SetInstanceHealth(ctx, &autoscaling.SetInstanceHealthInput{
 			InstanceId: aws.String(id), HealthStatus: aws.String("Unhealthy"), ShouldRespectGracePeriod: aws.Bool(false),
 		})
 		return err
 	}))
-}
-
-// Launch launches one instance in a zone, and returns its id. With the same token it launches nothing
-// again, and returns the same.
-// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchInstances.html
-func (g *Groups) Launch(ctx context.Context, group, zone, token string) (id string, err error) {
-	var out *autoscaling.LaunchInstancesOutput
-	err = g.call(ctx, launchTimeout, func(ctx context.Context) (err error) {
-		in := &autoscaling.LaunchInstancesInput{
-			AutoScalingGroupName: aws.String(group), ClientToken: aws.String(token), RequestedCapacity: aws.Int32(1),
-			RetryStrategy: types.RetryStrategyNone,
-		}
-		if zone != "" {
-			in.AvailabilityZones = []string{zone}
-		}
-		out, err = g.Client.LaunchInstances(ctx, in)
-		return err
-	})
-	if err != nil {
-		return "", explain("autoscaling:LaunchInstances", err)
-	}
-	for _, some := range out.Instances {
-		for _, id := range some.InstanceIds {
-			return id, nil
-		}
-	}
-	refusal := &Refusal{Refused, "LaunchInstances has launched nothing"}
-	for _, e := range out.Errors {
-		refusal.Text = aws.ToString(e.ErrorCode) + ": " + aws.ToString(e.ErrorMessage)
-		refusal.Reason = reasonOf(aws.ToString(e.ErrorCode))
-	}
-	return "", refusal
-}
-
-// Terminate has Auto Scaling terminate an instance, through its termination hooks, and lowers the desired
-// capacity of the group if decrement is set, but not below the group's smallest size. It makes one try,
-// because a second one could lower it again.
-// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html
-func (g *Groups) Terminate(ctx context.Context, id string, decrement bool) error {
-	once := func(decrement bool) error {
-		return g.call(ctx, callTimeout, func(ctx context.Context) error {
-			_, err := g.Client.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
-				InstanceId: aws.String(id), ShouldDecrementDesiredCapacity: aws.Bool(decrement),
-			}, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
-			return err
-		})
-	}
-	err := once(decrement)
-	if api, ok := errors.AsType[smithy.APIError](err); ok && decrement && strings.Contains(api.ErrorMessage(), "minSize") {
-		err = once(false) // somebody has made the group smaller since
-	}
-	return explain("autoscaling:TerminateInstanceInAutoScalingGroup", err)
 }
 
 // passing are the codes of client errors that another try may not meet.
@@ -294,30 +201,16 @@ var passing = []string{
 
 // explain makes a *Refusal of an error after which another try makes no sense.
 func explain(permission string, err error) error {
-	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok {
-		return err
-	}
-	code := api.ErrorCode()
+	code := awserr.Code(err)
 	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	switch {
-	case !ok, slices.Contains(passing, code):
+	case !ok, code == "", awserr.NoCredentials(err), slices.Contains(passing, code):
 		return err
 	case answer.HTTPStatusCode() < http.StatusBadRequest, answer.HTTPStatusCode() >= http.StatusInternalServerError:
 		return err
-	case reasonOf(code) == Denied:
-		return &Refusal{Denied, "permission " + permission + " is missing: " + api.ErrorMessage()}
+	case awserr.Denied(err):
+		return &Refusal{Denied, "permission " + permission + " is missing: " + awserr.Message(err)}
 	}
 	what := strings.TrimPrefix(permission, "autoscaling:")
-	return &Refusal{reasonOf(code), fmt.Sprintf("%s: %s: %s", what, code, api.ErrorMessage())}
-}
-
-func reasonOf(code string) Reason {
-	switch {
-	case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation":
-		return Denied
-	case strings.Contains(code, "Capacity"):
-		return NoCapacity
-	}
-	return Refused
+	return &Refusal{Refused, fmt.Sprintf("%s: %s: %s", what, code, awserr.Message(err))}
 }

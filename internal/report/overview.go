@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -62,12 +62,12 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	e.Pods = &overview.Counts{
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
 		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
-		ForcedPods: drain.Names(r.Record.ForcedPods, mostNames),
-		Remaining:  drain.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
+		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
+		Remaining:  evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
 	}
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
 	const shortest = time.Millisecond // that anybody has waited
-	e.Targets = drain.Names(d.Targets.Left, mostNames)
+	e.Targets = evacuation.Names(d.Targets.Left, mostNames)
 	e.AwaitedBalancers = d.Targets.Waited.Truncate(shortest).Seconds()
 	e.Volumes, e.AwaitedVolumes = r.Volumes, r.Record.VolumesTook.Truncate(shortest).Seconds()
 	e.Slack = slackOf(e, len(r.Missed)+len(r.Lost) > 0)

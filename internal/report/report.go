@@ -7,7 +7,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -86,7 +86,7 @@ type Drain struct {
 	Node    cluster.Ref
 	Intent  intent.Intent // as the node carried it then
 	Outcome intent.Outcome
-	Result  drain.Result
+	Result  evacuation.Result
 	Targets Targets
 	Took    time.Duration // until the pods had left
 }

@@ -10,13 +10,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -36,8 +38,8 @@ const (
 	// instance was not this program's to drain then: it may lack the managed tag.
 	handledKept = time.Hour
 
-	// With more impaired instances than few, and than a share of all nodes, none is drained. A zone
-	// may have failed, or the network: pods that run would be deleted for nothing. EKS and Karpenter
+	// With more impaired instances than few, and than a share of all nodes, none is drained; nor with more than half of
+	// the nodes. A zone may have failed, or the network: pods that run would be deleted for nothing. EKS and Karpenter
 	// stop to repair nodes at the same share.
 	// https://docs.aws.amazon.com/eks/latest/userguide/node-repair.html
 	few   = 5
@@ -66,6 +68,8 @@ type Handler interface {
 	// HasHeardOf reports whether a Node of the notice's instance carries the notice, or has
 	// carried it before.
 	HasHeardOf(n notice.Notice) bool
+	// ToldAs is the change that a message has told of a Node of the instance, and that begins at that time; empty: none.
+	ToldAs(instance string, at time.Time) (change string)
 	// Polled calls visit for each entry that a Node carries and that a poll has found, and says
 	// whether the Node is ready.
 	Polled(visit func(instance string, e intent.Entry, ready bool))
@@ -90,7 +94,7 @@ type Poll struct {
 	// DrainImpaired: nodes of impaired instances are drained. Otherwise they are only told of.
 	DrainImpaired bool
 	Interval      time.Duration
-	Log           *slog.Logger
+	Log           logr.Logger
 	Metrics       Metrics
 
 	denied   bool                 // the last poll lacked the permission
@@ -99,6 +103,7 @@ type Poll struct {
 	told     map[string]bool      // of those
 	impairs  int                  // for impairedFor
 	tooMany  bool                 // at the last poll
+	events   map[key]listing      // those that were listed by the last poll
 
 	mu      sync.Mutex
 	handled map[key]time.Time // when that ended; zero: it goes on
@@ -106,6 +111,9 @@ type Poll struct {
 
 // A key names a notice for an instance, or what a Node carries of it.
 type key struct{ instance, id string }
+
+// A listing is when a listed event begins, and when it did before it was moved; zero: it was not.
+type listing struct{ at, before time.Time }
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too.
 func (p *Poll) Run(ctx context.Context) {
@@ -139,7 +147,7 @@ func (p *Poll) report(err error) {
 		p.Log.Info("scheduled events without a notice and impaired instances cannot be found; asking again every "+
 			deniedPause.String(), "error", err, "hint", "add the permission to the role, or set status-interval to -1")
 	case err != nil && !denied:
-		p.Log.Warn("scheduled events and impaired instances cannot be looked for; trying again",
+		logging.Warn(p.Log, "scheduled events and impaired instances cannot be looked for; trying again",
 			"error", err, "in", p.Interval.String())
 	}
 	p.denied = denied
@@ -158,6 +166,8 @@ func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
 	}
 	listed, over := map[key]bool{}, map[key]string{} // over has the codes
 	var found []notice.Notice
+	before := p.events
+	p.events = map[key]listing{}
 	for _, e := range events {
 		switch at := (key{e.Instance, e.ID}); {
 		case !p.Handler.HasNode(e.Instance):
@@ -165,7 +175,12 @@ func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
 			over[at] = e.Code
 		default:
 			listed[at] = true
-			found = append(found, announced(e, now))
+			p.events[at] = before[at].moved(e.NotBefore)
+			n := announced(e, now)
+			if was := p.events[at].before; !was.IsZero() { // AWS Health names it otherwise, and does not tell of this
+				n.Change = cmp.Or(p.Handler.ToldAs(e.Instance, was), n.Change)
+			}
+			found = append(found, n)
 		}
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
@@ -177,6 +192,15 @@ func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
 		}
 	}
 	return nil
+}
+
+// moved is the event as it is listed now.
+func (e listing) moved(at time.Time) listing {
+	if !e.at.IsZero() && !e.at.Equal(at) {
+		e.before = e.at
+	}
+	e.at = at
+	return e
 }
 
 // announced is the notice of a scheduled event. Its id changes when the event is moved.
@@ -222,10 +246,12 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 		})
 	}
 	p.impaired, p.told = impaired, told
-	tooMany := p.impairs > few && p.impairs*share > p.Handler.Nodes()
+	nodes := p.Handler.Nodes()
+	tooMany := p.impairs > few && p.impairs*share > nodes || p.impairs > 1 && p.impairs*2 > nodes
 	if p.DrainImpaired && tooMany && !p.tooMany {
-		p.Log.Warn("so many instances are impaired that none is drained for that: a zone or the network may have failed",
-			"impaired", p.impairs, "nodes", p.Handler.Nodes())
+		logging.Warn(p.Log, "so many instances are impaired that none is drained for that: "+
+			"a zone or the network may have failed",
+			"impaired", p.impairs, "nodes", nodes)
 	}
 	if p.tooMany = tooMany; tooMany || !p.DrainImpaired {
 		return nil
@@ -304,7 +330,7 @@ func (p *Poll) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice)
 		}
 		delete(p.handled, at) // the next poll tries again
 		if ctx.Err() == nil {
-			p.Log.Warn("what a poll has found could not be handled: trying again",
+			logging.Warn(p.Log, "what a poll has found could not be handled: trying again",
 				"error", err, "kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
 		}
 	})

@@ -1,11 +1,9 @@
 package status
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -40,7 +39,7 @@ type world struct {
 	results []string
 	gauge   int
 	start   time.Time
-	log     bytes.Buffer
+	log     logtest.Log
 }
 
 func (w *world) Events(context.Context) ([]instance.ScheduledEvent, error) {
@@ -81,6 +80,8 @@ func (c cluster) Nodes() int { return len(c.nodes) }
 
 func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.heard, n.ID) }
 
+func (c cluster) ToldAs(string, time.Time) string { return "" } // see package controller
+
 func (c cluster) Polled(visit func(instance string, e intent.Entry, ready bool)) {
 	for id, e := range c.carried {
 		visit(id, e, true)
@@ -98,13 +99,6 @@ func (m metrics) Polled(impaired int, err error, denied bool) {
 	m.gauge, m.results = impaired, append(m.results, fmt.Sprint(err, denied))
 }
 
-// Write makes the world a log.
-func (w *world) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
-}
-
 // has reports whether there were so many polls. What the story has read and written before is in
 // order with what the poll does after.
 func (w *world) has(polls int) bool {
@@ -118,7 +112,7 @@ func play(t *testing.T, w *world, story func(after func(polls int)), edits ...fu
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w.start = time.Now()
-		p := &Poll{Source: w, Handler: cluster{w}, Interval: interval, Log: slog.New(slog.NewTextHandler(w, nil)), Metrics: metrics{w}}
+		p := &Poll{Source: w, Handler: cluster{w}, Interval: interval, Log: w.log.Logger(), Metrics: metrics{w}}
 		for _, edit := range edits {
 			edit(p)
 		}
@@ -261,7 +255,7 @@ func TestAPollThatMayNotAskSaysSoOnceAndPausesForLonger(t *testing.T) {
 				t.Errorf("asked again after %s", pause)
 			}
 		}
-		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !strings.Contains(w.log.String(), "level=INFO") {
+		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !w.log.Has("", "level", "info") {
 			t.Errorf("logged:\n%s", w.log.String())
 		}
 		w.err = nil

@@ -8,14 +8,16 @@ package sweep
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -82,7 +84,7 @@ type Sweep struct {
 	// notification target.
 	HookNames []string
 	Interval  time.Duration
-	Log       *slog.Logger
+	Log       logr.Logger
 	Metrics   Metrics
 
 	waiting  map[string]wait   // those of the cluster's instances that are known to wait
@@ -149,7 +151,7 @@ func (s *Sweep) report(err error) {
 		s.Log.Info("lifecycle hooks whose notices are lost cannot be found; asking again every "+deniedPause.String(),
 			"error", err, "hint", "add the permission to the role, or set sweep-interval to -1")
 	case err != nil && !denied:
-		s.Log.Warn("lifecycle hooks whose notices are lost cannot be looked for; trying again",
+		logging.Warn(s.Log, "lifecycle hooks whose notices are lost cannot be looked for; trying again",
 			"error", err, "in", s.Interval.String())
 	}
 	s.denied = denied
@@ -267,7 +269,7 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 			s.handled[a] = time.Now()
 			s.mu.Unlock()
 		case err != nil && ctx.Err() == nil:
-			s.Log.Warn("what a lost notice asked for was not done: trying again",
+			logging.Warn(s.Log, "what a lost notice asked for was not done: trying again",
 				"error", err, "instance", a.instance, "group", a.group, "hook", a.hook)
 			s.mu.Lock()
 			delete(s.handled, a) // the next sweep tries again
@@ -296,7 +298,7 @@ func (s *Sweep) carryOut(ctx context.Context, a action, w wait) (acted bool, err
 	err = s.Handler.HandleNotice(ctx, n, func() {
 		acted = true
 		s.Metrics.Unannounced()
-		s.Log.Warn("a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
+		logging.Warn(s.Log, "a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
 			"instance", a.instance, "group", a.group, "hook", a.hook, "event", n.ID,
 			"hint", "run doctor: a rule of EventBridge may be missing")
 	})

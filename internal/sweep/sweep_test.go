@@ -3,13 +3,13 @@ package sweep
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
@@ -137,7 +137,7 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 		w.start = time.Now()
 		s := &Sweep{
 			Groups: w, Handler: w, HookNames: w.names,
-			Interval: interval, Log: slog.New(slog.DiscardHandler), Metrics: w,
+			Interval: interval, Log: logr.Discard(), Metrics: w,
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -8,7 +8,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
@@ -44,6 +44,9 @@ func (m *Metrics) Denied(a queue.Action) { m.denied.WithLabelValues(string(a)).I
 // Completed implements asg.Metrics.
 func (m *Metrics) Completed(deadline time.Time, err error) {
 	m.lifecycle("complete", err)
+	if errors.Is(err, asg.ErrGone) {
+		return
+	}
 	m.actions.WithLabelValues("post-drain", status(err)).Inc()
 	if err == nil && !deadline.IsZero() {
 		m.hookSlack.Observe(time.Until(deadline).Seconds())
@@ -83,6 +86,7 @@ const (
 	resultOK     = "ok"
 	resultError  = "error"
 	resultDenied = "denied"
+	resultGone   = "gone"
 )
 
 // resultOf is the result of a call to Auto Scaling as the value of a label.
@@ -99,7 +103,11 @@ func (m *Metrics) lifecycle(call string, err error) {
 	if denied, ok := errors.AsType[*asg.PermissionError](err); ok {
 		m.denied.WithLabelValues(denied.Action).Inc()
 	}
-	m.lifecycleCalls.WithLabelValues(call, resultOf(err)).Inc()
+	result := resultOf(err)
+	if errors.Is(err, asg.ErrGone) {
+		result = resultGone
+	}
+	m.lifecycleCalls.WithLabelValues(call, result).Inc()
 }
 
 // TargetsDenied implements loadbalancer.Metrics.
@@ -108,7 +116,6 @@ func (m *Metrics) TargetsDenied() { m.denied.WithLabelValues(loadbalancer.Permis
 // Decided implements report.Observer.
 func (m *Metrics) Decided(d report.Decision) {
 	m.decisions.WithLabelValues(d.Notice.Kind.String(), d.Action.String(), string(d.Why)).Inc()
-	m.followed.decided(d, time.Now())
 	if d.Rule != "" {
 		m.byRule.WithLabelValues(d.Rule, d.Action.String()).Inc()
 	}
@@ -176,7 +183,7 @@ func (m *Metrics) Drained(d report.Drain) {
 func (m *Metrics) Delivered(d report.Delivery) { m.webhooks.WithLabelValues(string(d)).Inc() }
 
 // Pod counts refused requests. It is a drain.Drainer.Observe.
-func (m *Metrics) Pod(s drain.Answer) {
+func (m *Metrics) Pod(s evacuation.Answer) {
 	if s.Refusal != "" {
 		m.refused.WithLabelValues(string(s.Refusal)).Inc()
 	}
@@ -199,8 +206,7 @@ const replacementPrefix = "replacement-"
 // replacementResults are these reasons, without the prefix.
 var replacementResults = func() (results []string) {
 	for _, why := range []decision.Why{
-		decision.WhyReplaced, decision.WhyReplacementLate, decision.WhyNoReplacement, decision.WhyNoCapacity,
-		decision.WhyReplacementRight, decision.WhyReplacementFails, decision.WhySurplusReturned, decision.WhySurplusLeft,
+		decision.WhyReplacementLate, decision.WhyNoReplacement, decision.WhyReplacementRight, decision.WhyReplacementFails,
 	} {
 		results = append(results, strings.TrimPrefix(string(why), replacementPrefix))
 	}

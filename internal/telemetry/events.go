@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -21,8 +20,9 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
@@ -83,7 +83,7 @@ var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
 	},
 	report.Replace: {
 		"ReplacementFirst", "The node's replacement",
-		"The node is drained without a replacement, or one is left", corev1.EventTypeNormal,
+		"The node is drained without a replacement", corev1.EventTypeNormal,
 	},
 	report.Delegate: {
 		"DrainByKarpenter", "Karpenter is asked to replace the node, and gets its pods off it",
@@ -133,7 +133,7 @@ type EventOptions struct {
 	// Annotations are added to every Event.
 	Annotations map[string]string
 	Metrics     *Metrics
-	Log         *slog.Logger
+	Log         logr.Logger
 }
 
 // Events writes Kubernetes Events about nodes and their pods. Its methods may be called
@@ -149,7 +149,6 @@ type Events struct {
 
 // NewEvents returns an Events that writes until ctx ends.
 func NewEvents(ctx context.Context, o EventOptions) *Events {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	sink := &eventSink{
 		EventSink: &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}, metrics: o.Metrics,
 		log: o.Log,
@@ -231,7 +230,7 @@ func (e *Events) Drained(d report.Drain) {
 
 // Pod writes an Event about an accepted request for a pod. It is a drain.Drainer.Observe.
 // Refused requests have no Event, because they are tried again.
-func (e *Events) Pod(s drain.Answer) {
+func (e *Events) Pod(s evacuation.Answer) {
 	if s.Err != nil {
 		return
 	}
@@ -251,7 +250,7 @@ func (e *Events) Pod(s drain.Answer) {
 // Blocked writes Events about what keeps a pod or volumes on a node. It is a
 // drain.Drainer.Blocked. The node gets an Event for each cause, each pod one too, up to
 // blockedPerSecond.
-func (e *Events) Blocked(b drain.Blocked) {
+func (e *Events) Blocked(b evacuation.Blocked) {
 	node := e.options.Node(b.Node)
 	m := describe.MachineOf(node)
 	what := ": " + b.Why
@@ -332,7 +331,7 @@ func (e *Events) annotations(m describe.Machine) map[string]string {
 type eventSink struct {
 	record.EventSink
 	metrics *Metrics
-	log     *slog.Logger
+	log     logr.Logger
 	failing atomic.Bool
 }
 
@@ -353,16 +352,19 @@ func (s *eventSink) Patch(old *corev1.Event, data []byte) (*corev1.Event, error)
 }
 
 func (s *eventSink) note(err error) {
+	if apierrors.IsAlreadyExists(err) { // the answer to the write was lost
+		err = nil
+	}
 	s.metrics.eventWrites.WithLabelValues(status(err)).Inc()
 	switch {
 	case err == nil:
 		s.failing.Store(false)
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // expected, as for the namespace's pods
-	case !s.failing.Swap(true):
-		hint := ""
-		if apierrors.IsForbidden(err) {
-			hint = "allow create and patch of events in the ClusterRole, or turn Events off by emit-kubernetes-events"
-		}
-		s.log.Warn("Kubernetes Events cannot be written (logged once)", "error", err, "hint", hint)
+	case s.failing.Swap(true):
+	case apierrors.IsForbidden(err):
+		logging.Warn(s.log, "Kubernetes Events cannot be written (logged once)", "error", err,
+			"hint", "allow create and patch of events in the ClusterRole, or turn Events off by emit-kubernetes-events")
+	default:
+		logging.Warn(s.log, "Kubernetes Events cannot be written (logged once)", "error", err)
 	}
 }

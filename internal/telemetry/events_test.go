@@ -21,8 +21,9 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/reporttest"
@@ -43,7 +44,7 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := &reporttest.Lines{}
+		kept := &logtest.Log{}
 		node := reporttest.Node(t)
 		e := NewEvents(ctx, EventOptions{
 			Client: kube.CoreV1(), Component: "node-termination-handler", Host: "host-1", Account: "123456789012", Region: "us-east-1",
@@ -71,7 +72,7 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 		}
 		cancel()
 		synctest.Wait()
-		log = kept.All()
+		log = strings.TrimSuffix(kept.String(), "\n")
 	})
 	return found, log
 }
@@ -139,7 +140,7 @@ func TestWhatTouchesNoNodeIsNoEvent(t *testing.T) {
 		e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption", Err: fmt.Errorf("patch: %w", cluster.ErrNodeGone)})
 		e.Stepped(report.Step{Node: ref, Kind: "cordon", Why: "spot-interruption", Err: fmt.Errorf("patch: %w", context.Canceled)})
 		e.Stepped(report.Step{Node: ref, Kind: "pre-drain", Why: "unheard-of"})
-		e.Pod(drain.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}}, Err: errors.New("a budget allows no disruption")})
+		e.Pod(evacuation.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}}, Err: errors.New("a budget allows no disruption")})
 	})
 	if len(got) > 0 {
 		t.Errorf("Events: %v", got)
@@ -195,47 +196,47 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 		},
 		{
 			"drained", func(e *Events) {
-				e.Drained(ended(intent.Drained, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline))
+				e.Drained(ended(intent.Drained, evacuation.Result{Evicted: 7, Forced: 1}, 12*time.Second, deadline))
 			},
 			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
 			"drained, without a deadline", func(e *Events) {
-				e.Drained(ended(intent.Drained, drain.Result{Evicted: 7, Ended: 2}, 12*time.Second, time.Time{}))
+				e.Drained(ended(intent.Drained, evacuation.Result{Evicted: 7, Ended: 2}, 12*time.Second, time.Time{}))
 			},
 			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, 2 ended, in 12s"),
 		},
 		{"not drained", func(e *Events) {
-			e.Drained(ended(intent.Missed, drain.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline))
+			e.Drained(ended(intent.Missed, evacuation.Result{Evicted: 7, Missed: names[:2]}, 2*time.Minute, deadline))
 		}, onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: shop/p0, shop/p1 (2 missed, 7 evicted, 0 deleted, in 2m0s)")},
 		{
 			"far from drained", func(e *Events) {
-				e.Drained(ended(intent.Missed, drain.Result{Missed: names}, 2*time.Minute, deadline))
+				e.Drained(ended(intent.Missed, evacuation.Result{Missed: names}, 2*time.Minute, deadline))
 			},
 			onNode("Warning", "CordonAndDrainError", "Pods were still there at the deadline, 2026-11-20T12:02:00Z: "+
 				"shop/p0, shop/p1, shop/p2, shop/p3, shop/p4, shop/p5, shop/p6, shop/p7, shop/p8, shop/p9, and 2 more (12 missed, 0 evicted, 0 deleted, in 2m0s)"),
 		},
 		{
 			"the machine went", func(e *Events) {
-				e.Drained(ended(intent.Gone, drain.Result{Evicted: 2, Forced: 1, Lost: names[:1]}, 11*time.Second, deadline))
+				e.Drained(ended(intent.Gone, evacuation.Result{Evicted: 2, Forced: 1, Lost: names[:1]}, 11*time.Second, deadline))
 			},
 			onNode("Warning", "InstanceGone", "The instance or its Node went away with pods on it: shop/p0 (1 lost, 2 evicted, 1 deleted, in 11s)"),
 		},
 		{
 			"no kubelet", func(e *Events) {
-				e.Drained(ended(intent.Unconfirmed, drain.Result{Evicted: 2, Unconfirmed: names[:1]}, 3*time.Minute, deadline))
+				e.Drained(ended(intent.Unconfirmed, evacuation.Result{Evicted: 2, Unconfirmed: names[:1]}, 3*time.Minute, deadline))
 			},
 			onNode("Warning", "DrainUnconfirmed", "Pods should have ended, but no kubelet confirms it: shop/p0 (1 unconfirmed, 2 evicted, 0 deleted, in 3m0s)"),
 		},
 		{
-			"a pod evicted", func(e *Events) { e.Pod(drain.Answer{Pod: pod}) },
+			"a pod evicted", func(e *Events) { e.Pod(evacuation.Answer{Pod: pod}) },
 			onPod("Normal", "Evicted from node node-1: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
-			"a pod deleted", func(e *Events) { e.Pod(drain.Answer{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
+			"a pod deleted", func(e *Events) { e.Pod(evacuation.Answer{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
 			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
-		{"a pod of a node that is gone", func(e *Events) { e.Pod(drain.Answer{Pod: strange}) }, elsewhere},
+		{"a pod of a node that is gone", func(e *Events) { e.Pod(evacuation.Answer{Pod: strange}) }, elsewhere},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -266,14 +267,14 @@ func TestWhatBlocksADrainIsAWarningOnThePodAndOnTheNode(t *testing.T) {
 	const why = "PodDisruptionBudget shop/db needs 2 healthy pods and has 2"
 	for _, test := range []struct {
 		name    string
-		blocked drain.Blocked
+		blocked evacuation.Blocked
 		want    []entry
 	}{
-		{"the first pod", drain.Blocked{Node: "node-1", Pod: pod, Why: why, First: true}, []entry{onNode("The drain waits for pod shop/db-0: " + why), onPod}},
-		{"another pod", drain.Blocked{Node: "node-1", Pod: pod, Why: why}, []entry{onPod}},
+		{"the first pod", evacuation.Blocked{Node: "node-1", Pod: pod, Why: why, First: true}, []entry{onNode("The drain waits for pod shop/db-0: " + why), onPod}},
+		{"another pod", evacuation.Blocked{Node: "node-1", Pod: pod, Why: why}, []entry{onPod}},
 		{
 			"volumes",
-			drain.Blocked{Node: "node-1", Why: "volumes are still attached to the node: pvc-1", First: true},
+			evacuation.Blocked{Node: "node-1", Why: "volumes are still attached to the node: pvc-1", First: true},
 			[]entry{onNode("The drain waits: volumes are still attached to the node: pvc-1")},
 		},
 	} {
@@ -292,7 +293,7 @@ func TestAStormThatMeetsABudgetDoesNotWriteThousandsOfEvents(t *testing.T) {
 	recorded(t, kube, func(e *Events) {
 		for k := range 5000 {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}
-			e.Blocked(drain.Blocked{Node: "node-1", Pod: pod, Why: "PodDisruptionBudget shop/web needs 2 healthy pods and has 2", First: k == 0})
+			e.Blocked(evacuation.Blocked{Node: "node-1", Pod: pod, Why: "PodDisruptionBudget shop/web needs 2 healthy pods and has 2", First: k == 0})
 		}
 	})
 	count := map[string]int{}
@@ -333,7 +334,7 @@ func TestEventsNeverWaitForTheAPIServerAndPodsDoNotPushOutNodes(t *testing.T) {
 		open = make(chan struct{})
 		begin := time.Now()
 		for k := range pods {
-			e.Pod(drain.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}})
+			e.Pod(evacuation.Answer{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}})
 		}
 		for k := range nodes {
 			e.Stepped(report.Step{Node: cluster.Ref{Name: fmt.Sprint("node-", k), UID: types.UID(fmt.Sprint(k))}, Kind: "cordon", Why: "spot-interruption"})
@@ -408,7 +409,7 @@ func TestAnEventIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
 }
 
 // ended is the end of a drain of node-1.
-func ended(o intent.Outcome, r drain.Result, took time.Duration, deadline time.Time) report.Drain {
+func ended(o intent.Outcome, r evacuation.Result, took time.Duration, deadline time.Time) report.Drain {
 	return report.Drain{
 		Node: cluster.Ref{Name: "node-1", UID: "uid-1", Instance: reporttest.Instance}, Intent: intent.Intent{Entries: []intent.Entry{{Kind: notice.SpotInterruption, Deadline: deadline}}}, Outcome: o, Result: r, Took: took,
 	}

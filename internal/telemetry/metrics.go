@@ -1,5 +1,5 @@
 // Package telemetry reports the work of the other packages: as metrics for Prometheus,
-// as Kubernetes Events, and as traces.
+// and as Kubernetes Events.
 package telemetry
 
 import (
@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -17,7 +16,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -81,7 +80,6 @@ type Metrics struct {
 	unscheduled prometheus.Gauge
 	// What was decided, and why?
 	decisions   *prometheus.CounterVec
-	followed    *followed
 	byRule      *prometheus.CounterVec
 	byKarpenter *prometheus.CounterVec
 	policyValid *prometheus.GaugeVec
@@ -142,11 +140,10 @@ func New() *Metrics {
 			leftUnconfirmed,
 		}})
 	m.replacements = c.counters("node_termination_handler_replacements_total",
-		"Replacements before a drain, for rules with `first: replacement`. `left`: the group may have kept an instance "+
-			"too many.",
+		"Nodes that were drained without a replacement, though a rule has `first: replacement`, by the reason.",
 		label{name: "result", values: replacementResults})
 	m.volumes = c.counter(namespace+"volumes_missed_total",
-		"Volumes that were still attached at the deadline of their node.")
+		"Volumes of pods that were still attached at the end of their drain.")
 	m.targets = c.counter(namespace+"load_balancer_targets_missed_total",
 		"Target groups that may still have sent connections to a machine when its drain ended, each counted once for each "+
 			"node.")
@@ -176,7 +173,7 @@ func New() *Metrics {
 	m.refused = c.counters(namespace+"evictions_refused_total",
 		"Evictions that the API server refused. They are retried. `budget`: a PodDisruptionBudget allows no "+
 			"disruption now. `two-budgets`: two PodDisruptionBudgets cover the pod, so that it is always refused."+
-			" `busy`: the API server is overloaded.",
+			" `namespace`: its namespace is being deleted. `busy`: the API server is overloaded.",
 		label{name: "why", values: refusals()})
 
 	c.answers("What is decided, and why?")
@@ -197,13 +194,6 @@ func New() *Metrics {
 		label{name: "by", values: []string{string(intent.ByKarpenter), string(intent.ByHandler)}},
 		label{name: "why", words: "`drained-by-karpenter`; of the handler `no-nodeclaim`, `nodeclaim-not-deleted`, " +
 			"`karpenter-does-not-act`, `handler-by-rule`"})
-
-	m.followed = &followed{counter: c.counters(namespace+"rebalance_followed_by_spot_total",
-		"Rebalance recommendations for nodes, by the time until the spot interruption warning for the same instance. "+
-			"`never`: none came within two hours. Counted once the warning has come, or two hours after the "+
-			"recommendation.",
-		label{name: "within", values: followedLabels()})}
-	m.followed.forget()
 
 	m.policyValid = c.gauges(namespace+"policy_valid",
 		"1 if the policy file is right, 0 if it is wrong or cannot be read, and rules of before are in force. Only with "+
@@ -259,9 +249,9 @@ func New() *Metrics {
 
 	c.answers("Do lifecycle hooks end in time?")
 	m.lifecycleCalls = c.counters(namespace+"lifecycle_calls_total",
-		"Calls to Auto Scaling about lifecycle hooks. If the hook no longer exists, the call counts as `ok`.",
+		"Calls to Auto Scaling about lifecycle hooks. `gone`: the action had ended, or its hook or group no longer exists.",
 		label{name: "call", values: []string{"complete", "describe", "heartbeat"}},
-		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+		label{name: "result", values: []string{resultOK, resultGone, resultError, resultDenied}})
 	m.hookSlack = c.histograms(namespace+"lifecycle_hook_slack_seconds",
 		"Time between the completion of the hook and its timeout. Zero or negative: it was completed too late.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
@@ -343,18 +333,10 @@ func kinds(but ...notice.Kind) []string {
 
 func refusals() []string {
 	var all []string
-	for _, r := range drain.Refusals {
+	for _, r := range evacuation.Refusals {
 		all = append(all, string(r))
 	}
 	return all
-}
-
-func followedLabels() []string {
-	var all []string
-	for _, f := range followedWithin {
-		all = append(all, f.within)
-	}
-	return append(all, neverFollowed)
 }
 
 func iamActions() []string {
@@ -367,11 +349,7 @@ func iamActions() []string {
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
-	all := promhttp.HandlerFor(m.catalogue.registry, promhttp.HandlerOpts{})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m.followed.expire(time.Now())
-		all.ServeHTTP(w, r)
-	})
+	return promhttp.HandlerFor(m.catalogue.registry, promhttp.HandlerOpts{})
 }
 
 // WriteDoc writes docs/metrics.md.

@@ -22,7 +22,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -117,7 +117,7 @@ func TestEverySeriesIsThereBeforeAnythingHappens(t *testing.T) {
 			lines++
 		}
 	}
-	const most = 730 // nine kinds of notice, each with 35 to 40 series
+	const most = 734 // nine kinds of notice, each with 35 to 40 series
 	if lines > most {
 		t.Errorf("%d series at rest, want %d at most", lines, most)
 	}
@@ -150,14 +150,14 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 	tests := []struct {
 		name    string
 		entries []intent.Entry
-		result  drain.Result
+		result  evacuation.Result
 		outcome intent.Outcome
 		want    map[string]string
 	}{
 		{
 			"in time",
 			[]intent.Entry{rebalance, spot},
-			drain.Result{Evicted: 3, Forced: 1, Ended: 1},
+			evacuation.Result{Evicted: 3, Forced: 1, Ended: 1},
 			intent.Drained,
 			map[string]string{
 				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "3", "pods_total{forced,SpotInterruption}": "1", "pods_total{ended,SpotInterruption}": "1",
@@ -168,7 +168,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		{
 			"without a deadline",
 			[]intent.Entry{rebalance},
-			drain.Result{Evicted: 3},
+			evacuation.Result{Evicted: 3},
 			intent.Drained,
 			map[string]string{
 				"drains_total{RebalanceRecommendation,in-time}": "1", "pods_total{evicted,RebalanceRecommendation}": "3",
@@ -179,7 +179,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		{
 			"missed, seen late",
 			[]intent.Entry{over},
-			drain.Result{Missed: []string{"a", "b"}, Volumes: 2},
+			evacuation.Result{Missed: []string{"a", "b"}, Volumes: 2},
 			intent.Missed,
 			map[string]string{
 				"drains_total{SpotInterruption,missed}": "1", "pods_total{missed,SpotInterruption}": "2", "volumes_missed_total": "2",
@@ -190,7 +190,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		{
 			"the machine was gone",
 			[]intent.Entry{spot},
-			drain.Result{Evicted: 1, Lost: []string{"a", "b"}},
+			evacuation.Result{Evicted: 1, Lost: []string{"a", "b"}},
 			intent.Gone,
 			map[string]string{
 				"drains_total{SpotInterruption,gone}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{lost,SpotInterruption}": "2",
@@ -201,7 +201,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		{
 			"no kubelet",
 			[]intent.Entry{spot},
-			drain.Result{Evicted: 1, Unconfirmed: []string{"a"}},
+			evacuation.Result{Evicted: 1, Unconfirmed: []string{"a"}},
 			intent.Unconfirmed,
 			map[string]string{
 				"drains_total{SpotInterruption,unconfirmed}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{unconfirmed,SpotInterruption}": "1",
@@ -212,7 +212,7 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 		{
 			"called off",
 			[]intent.Entry{rebalance},
-			drain.Result{Evicted: 1},
+			evacuation.Result{Evicted: 1},
 			intent.CalledOff,
 			map[string]string{"drains_total{RebalanceRecommendation,called-off}": "1", "pods_total{evicted,RebalanceRecommendation}": "1"},
 		},
@@ -286,11 +286,14 @@ func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
 		m.Completed(time.Now().Add(-10*time.Second), nil)
 		m.Completed(time.Time{}, nil)
 		m.Completed(time.Now(), errors.New("throttled"))
+		m.Completed(time.Now(), asg.ErrGone)
+		m.Heartbeat(asg.ErrGone)
 		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: errors.New("no")})
 		m.Described(nil)
 	})
 	want := map[string]string{
 		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1",
+		"lifecycle_calls_total{complete,gone}": "1", "lifecycle_calls_total{heartbeat,gone}": "1",
 		"lifecycle_calls_total{describe,ok}": "1", "permission_denied_total{autoscaling:RecordLifecycleActionHeartbeat}": "1",
 		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "1",
 	}

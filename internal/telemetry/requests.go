@@ -14,6 +14,8 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 // requests counts the requests to AWS and to the API server, each try separately.
@@ -52,7 +54,7 @@ var calls = map[string][]string{
 	apiEC2: {"DescribeInstanceStatus", "DescribeInstances"},
 	apiAutoScaling: {
 		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeAutoScalingInstances", "DescribeLifecycleHooks",
-		"LaunchInstances", "RecordLifecycleActionHeartbeat", "SetInstanceHealth", "TerminateInstanceInAutoScalingGroup",
+		"RecordLifecycleActionHeartbeat", "SetInstanceHealth",
 	},
 }
 
@@ -138,8 +140,7 @@ func awsCode(err error) string {
 	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
 		return codeThrottled
 	}
-	switch code {
-	case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
+	if awserr.Denied(err) {
 		return codeDenied
 	}
 	var response interface{ HTTPStatusCode() int }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -13,8 +12,6 @@ type Term struct {
 	Load        func() report.Load
 	Held        func() (messages int, oldest time.Time)
 	LastReceive func() time.Time // zero: never
-	// Intents calls visit for each node that carries an intent. It is asked once, when the term begins.
-	Intents func(visit func(instance string, i intent.Intent))
 
 	since time.Time
 }
@@ -23,13 +20,8 @@ type Term struct {
 func (m *Metrics) Lead(t Term) (end func()) {
 	t.since = time.Now()
 	m.term.Store(&t)
-	m.followed.forget()
-	if t.Intents != nil {
-		t.Intents(func(instance string, i intent.Intent) { m.followed.carried(instance, i, t.since) })
-	}
 	return func() {
 		m.term.Store(nil)
-		m.followed.forget()
 		m.retained.Set(0)
 		m.impaired.Set(0)
 		m.unmanagedNodes.Reset()

@@ -66,13 +66,13 @@ func carriedBy(node *corev1.Node, now time.Time) *overview.Node {
 // carriedWaits are what a node says itself that it waits for.
 func carriedWaits(i intent.Intent, n *overview.Node, now time.Time) []overview.Wait {
 	switch {
-	case i.Replacement.Open():
-		return []overview.Wait{{
-			Cause: overview.Replacement, Name: i.Replacement.Instance, Why: "another instance replaces this one first",
-			Until: i.Replacement.Until,
-		}}
 	case n.NotBefore.After(now):
 		return []overview.Wait{{Cause: overview.Window, Why: "the drain begins later", Until: n.NotBefore}}
+	case i.HeldBack && i.Replacement.Step == intent.Marked && i.ReplacesFirst():
+		return []overview.Wait{{
+			Cause: overview.Replacement, Why: "group " + i.Replacement.Group + " replaces the instance first",
+			Until: i.Replacement.Until,
+		}}
 	case i.HeldBack:
 		return []overview.Wait{{Cause: overview.MaxUnready, Why: "it is held back, and only the leader knows for what"}}
 	case i.Delegated() && i.DrainedAt.IsZero():

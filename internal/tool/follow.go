@@ -73,7 +73,7 @@ func (t *target) expect(planned plan, sent time.Time) (timeline.Notice, []*corev
 	}
 	var leaving []*corev1.Pod
 	for _, f := range planned.Fates {
-		if f.Stays || f.Self || t.cordonsOnly(planned.outcome) {
+		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned.outcome) {
 			continue
 		}
 		leaving = append(leaving, f.Pod)

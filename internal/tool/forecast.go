@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -175,8 +176,8 @@ func (f forecast) lost() []string {
 	if f.whyNotDrained() == "" {
 		return f.Summary().Lost
 	}
-	if f.kind == notice.RebalanceRecommendation {
-		return nil // it takes nothing away
+	if f.kind == notice.RebalanceRecommendation || f.Why == decision.WhyNotSpot {
+		return nil // nothing goes away
 	}
 	return f.Summary().Names
 }

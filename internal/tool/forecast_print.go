@@ -88,7 +88,9 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 			blocked = "?"
 		}
 		remark := f.whyNotDrained()
-		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
+		if _, remedy := f.whyIgnored(f.outcome); f.Why == decision.WhyNotSpot {
+			remark = "no spot instance: it gets no such notice"
+		} else if remedy != "" {
 			remark += "; " + remedy
 		}
 		if remark == "" && len(lost) > 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -97,7 +99,8 @@ func userConfig(c Cluster, variable string) (*rest.Config, error) {
 // A leader is who leads, as the Lease says.
 type leader struct {
 	namespace, pod, port string
-	expired              bool // the Lease has, by our clock
+	holder               string // the pod, and a random part
+	expired              bool   // the Lease has, by our clock
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -120,7 +123,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 			l.Namespace, l.Name))
 	}
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
-	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port}
+	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		lasts := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 		found.expired = time.Since(l.Spec.RenewTime.Time) > lasts
@@ -209,7 +212,9 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 	host := "localhost"
 	switch v.ownPod {
 	case "":
-		return v.client.CoreV1().Pods(l.namespace).ProxyGet("", l.pod, l.port, path, nil).Stream(ctx)
+		// The API server names the host by which it was asked, which the leader cannot know.
+		proof := map[string]string{httpserver.Proof: l.holder}
+		return v.client.CoreV1().Pods(l.namespace).ProxyGet("", l.pod, l.port, path, proof).Stream(ctx)
 	case l.pod:
 	default:
 		// The handler may list pods, and may not get them.
@@ -233,8 +238,12 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	pod := fmt.Sprintf("pod %s/%s", l.namespace, l.pod)
 	about := "" // what the API server speaks of: the pod, or the pod with the port where the pod has answered
-	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && status.ErrStatus.Details != nil {
-		about = status.ErrStatus.Details.Name
+	restarted := false
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		restarted = status.ErrStatus.Code == http.StatusMisdirectedRequest // the Lease is not of this process
+		if status.ErrStatus.Details != nil {
+			about = status.ErrStatus.Details.Name
+		}
 	}
 	why, isUnreachable := errors.AsType[unreachable](err)
 	switch {
@@ -255,7 +264,7 @@ func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "trying to reach service"):
 		return fmt.Sprintf("the API server cannot reach %s on port %s: a NetworkPolicy or a firewall must let it",
 			pod, l.port)
-	case apierrors.IsServiceUnavailable(err):
+	case apierrors.IsServiceUnavailable(err) || restarted:
 		return fmt.Sprintf("%s does not lead any more: try again", pod)
 	}
 	return fmt.Sprintf("%s cannot be asked on port %s: %v", pod, l.port, redact.Error(err))

@@ -371,7 +371,7 @@ func TestTheOptionsThatAreAToolsOwnAreThoseOfConnectingAndShowing(t *testing.T) 
 	want := []string{
 		"aws-region", "aws-endpoint",
 		"kubeconfig", "kube-api-qps", "kube-api-burst", "kubernetes-service-host", "kubernetes-service-port",
-		"log-level", "json-logging", "enable-prometheus-server", "prometheus-server-port", "status-page", "enable-probes-server", "probes-server-port", "probes-server-endpoint",
+		"log-level", "json-logging", "enable-prometheus-server", "prometheus-server-port", "bind-address", "allowed-hosts", "status-page", "enable-probes-server", "probes-server-port", "probes-server-endpoint",
 	}
 	if diff := cmp.Diff(want, own); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

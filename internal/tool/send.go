@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
@@ -46,11 +47,24 @@ func (t *target) send(ctx context.Context, via string, n sample.Notice) (string,
 	if strings.HasSuffix(t.Queue.Name, ".fifo") {
 		in.MessageGroupId, in.MessageDeduplicationId = aws.String(n.Instance), aws.String(n.ID)
 	}
-	if _, err := app.SQSClient(t.aws, t.Options).SendMessage(ctx, in); err != nil {
+	_, err := app.SQSClient(t.aws, t.Options).SendMessage(ctx, in)
+	switch {
+	case mayNot(err):
+		return "", fmt.Errorf("send the notice to %s: %w\n%s", t.Queue.Text, err, senderHint)
+	case err != nil:
 		return "", fmt.Errorf("send the notice to %s: %w", t.Queue.Text, err)
 	}
 	return n.ID, nil
 }
+
+// mayNot reports whether SQS refuses because of a policy.
+func mayNot(err error) bool {
+	return strings.HasPrefix(awserr.Code(err), "AccessDenied")
+}
+
+// senderHint is for who may not send: IAM, or the Deny in the queue's policy of our templates.
+const senderHint = "You need sqs:SendMessage on the queue. The templates also deny it to everybody but AWS services: " +
+	"give the ARN of your role or user as SenderArn (sender_arn with Terraform). Or send with --via eventbridge."
 
 // putOnBus puts an event on the default bus and returns its id. body is the event as a queue
 // would get it.

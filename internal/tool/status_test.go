@@ -24,6 +24,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -133,6 +134,21 @@ func TestStatusAsksTheLeaderWithTwoRequests(t *testing.T) {
 	}
 }
 
+// The API server's proxy names the host by which it was asked itself. The leader cannot know it, and refuses strangers'.
+func TestTheLeaderAnswersThroughAnAPIServerOfAnyName(t *testing.T) {
+	guard := httpserver.Guard{Identity: "handler-1_abcdefgh"}
+	proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Host = "ABCDEF.gr7.eu-west-1.eks.amazonaws.com"
+		guard.Protect(serves(&overview.Overview{Source: overview.Leader})).ServeHTTP(w, r)
+	})
+	for holder, source := range map[string]overview.Source{guard.Identity: overview.Leader, "handler-1_zzzzzzzz": overview.Nodes} {
+		server := newAPIServer(t, map[string]any{leasePath: leaseOf(holder), proxyPath: proxy, nodesPath: &corev1.NodeList{}})
+		if o, err := server.viewer(t).Overview(t.Context()); err != nil || o.Source != source {
+			t.Errorf("%s holds the Lease: %+v, %v", holder, o, err)
+		}
+	}
+}
+
 // In a pod of the handler no right to the proxy is needed.
 func TestAPodOfTheHandlerAsksTheLeaderItself(t *testing.T) {
 	code := http.StatusOK
@@ -214,6 +230,11 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 	for _, n := range []*corev1.Node{
 		draining("waiting", intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{change}, CordonedAt: at}),
 		draining("held", intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: at}}, CordonedAt: at}),
+		draining("replaced", intent.Intent{
+			Version: 1, HeldBack: true, CordonedAt: at,
+			Entries:     []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: at, Terms: intent.Terms{Rule: "first", ReplaceFirst: true}}},
+			Replacement: intent.Replacement{Step: intent.Marked, Group: "g", Until: at.Add(time.Minute)},
+		}),
 		draining("warned", intent.Intent{Version: 1, Entries: []intent.Entry{change, spot}, CordonedAt: at.Add(-30 * time.Second)}),
 		draining("emptied", intent.Intent{Version: 1, Entries: []intent.Entry{{Kind: notice.ASGTerminate, Time: at}}, CordonedAt: at, DrainedAt: at, Hooks: []intent.Hook{hook}}),
 		draining("finished", intent.Intent{Version: 1, Entries: []intent.Entry{spot}, FinishedAt: at}),
@@ -238,6 +259,10 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			Name: "held", Instance: "i-held", Kind: "rebalance-recommendation", Stage: overview.HeldBack, Since: at,
 			WaitsFor: []overview.Wait{{Cause: overview.MaxUnready, Why: "it is held back, and only the leader knows for what"}},
 		},
+		{
+			Name: "replaced", Instance: "i-replaced", Kind: "rebalance-recommendation", Rule: "first", Stage: overview.HeldBack, Since: at,
+			WaitsFor: []overview.Wait{{Cause: overview.Replacement, Why: "group g replaces the instance first", Until: at.Add(time.Minute)}},
+		},
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods/proxy"}, "handler-1:9999", nil)
 	unavailable := apierrors.NewServiceUnavailable("error trying to reach service: dial tcp 10.0.0.1:9999: connect: connection refused")
@@ -259,6 +284,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		"another program":   {led, says(200, `{"status":"ok"}`), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
 		"no object":         {led, says(200, "null"), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
 		"not the leader":    {led, says(503, "this replica does not lead"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
+		"restarted":         {led, says(421, "the host is not one of this server"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
 		"port closed":       {led, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: a NetworkPolicy or a firewall must let it", "handler-1"},
 		"nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = app.NoPort }), nil, "pod handler-1 leads and serves nothing: set enable-prometheus-server", "handler-1"},
 	} {
@@ -270,7 +296,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "2 nodes" {
+			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
 				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)
 			}
 			if diff := cmp.Diff(want, o.Nodes); diff != "" {

@@ -16,11 +16,11 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
@@ -47,14 +47,15 @@ func Sendable(kind notice.Kind) bool {
 // A target is a node, and a notice for it that nobody has sent so far.
 type target struct {
 	*Session
-	node   *corev1.Node
-	kind   notice.Kind
-	notice sample.Notice
-	tags   map[string]string // of the instance; nil: not known
-	limits notice.HookLimits // of the hook; zero: not known
-	others []string          // instances that the notice is about too
-	code   string            // of a scheduled change; empty: the sample's
-	start  time.Duration     // from the notice to the scheduled change; zero: as noticeAt says
+	node    *corev1.Node
+	kind    notice.Kind
+	notice  sample.Notice
+	tags    map[string]string // of the instance; nil: not known
+	notSpot bool              // EC2 says so of the instance
+	limits  notice.HookLimits // of the hook; zero: not known
+	others  []string          // instances that the notice is about too
+	code    string            // of a scheduled change; empty: the sample's
+	start   time.Duration     // from the notice to the scheduled change; zero: as noticeAt says
 }
 
 // target returns the target without asking AWS; lookUp does that.
@@ -159,6 +160,7 @@ func (t *target) lookUpHook(ctx context.Context) error {
 func (t *target) setInstance(instance doctor.Instance) {
 	t.notice.Instance, t.tags, t.notice.Reservation = instance.ID, instance.Tags, instance.Reservation
 	t.notice.Account = cmp.Or(instance.Account, t.notice.Account)
+	t.notSpot = !instance.Spot
 }
 
 // absentError says who looked for the instance, and where.
@@ -216,18 +218,18 @@ func (t *target) preview(when time.Time) (outcome, error) {
 		carried = intent.Intent{} // the handler replaces what cannot be read
 	}
 	subject := decision.Subject{
-		Tags: t.tags, Limits: t.limits, Carried: carried, Cordoned: t.node.Spec.Unschedulable,
+		Tags: t.tags, NotSpot: t.notSpot, Limits: t.limits, Carried: carried, Cordoned: t.node.Spec.Unschedulable,
 		Labels: t.node.Labels,
 	}
 	p := t.policy().Preview(parsed, subject, when)
 	by, _ := t.policy().Drains(p.Intent, t.node.Labels)
-	return outcome{p, controller.TermsOf(p.Intent), by}, nil
+	return outcome{p, nodedrain.TermsOf(p.Intent), by}, nil
 }
 
 // An outcome is what a notice would mean for a node, and for its drain.
 type outcome struct {
 	decision.Preview
-	Terms drain.Terms
+	Terms evacuation.Terms
 	By    intent.By // who would get the pods off the node
 }
 
@@ -272,6 +274,9 @@ func (t *target) whyIgnored(o outcome) (why, remedy string) {
 	case !o.Ignored:
 	case o.Why == decision.WhyIgnoredByRule, o.Why == decision.WhyNotifiedByRule:
 		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""
+	case o.Why == decision.WhyNotSpot:
+		return fmt.Sprintf("EC2 says that instance %s is no spot instance, and only those get such a notice", n.Instance),
+			"simulate " + notice.ScheduledChange.String() + ", which any instance can get"
 	case o.Why == decision.WhyUnmanaged:
 		return fmt.Sprintf("instance %s has no tag %s", n.Instance, t.ManagedTag),
 			fmt.Sprintf("aws ec2 create-tags --region %s --resources %s --tags 'Key=%s,Value='",

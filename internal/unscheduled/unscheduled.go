@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -29,8 +31,8 @@ const (
 	Interval = 15 * time.Second
 	// remembered is for how long after a pod has left a node its successor is looked for.
 	remembered = 15 * time.Minute
-	// pageSize and mostPages bound what a look reads, and what of it is in memory: a pod may have 1 MB.
-	pageSize, mostPages = 50, 40
+	// pageSize and mostPages bound what a look reads.
+	pageSize, mostPages = 500, 4
 	// clocksDiffer is the most by which our clock and that of the API server differ. The creation of a pod is
 	// known to the second.
 	clocksDiffer = 2 * time.Second
@@ -57,7 +59,7 @@ type Pods struct {
 	Node     func(name string) *corev1.Node
 	Observer report.Observer
 	Metrics  Metrics
-	Log      *slog.Logger
+	Log      logr.Logger
 
 	mu   sync.Mutex
 	left map[types.UID][]departure // by the UID of the pods' controller
@@ -76,7 +78,7 @@ type departure struct {
 }
 
 // Left is told the answer to each request for a pod. It is a drain.Drainer.Observe, and makes no request.
-func (p *Pods) Left(a drain.Answer) {
+func (p *Pods) Left(a evacuation.Answer) {
 	owner := metav1.GetControllerOfNoCopy(a.Pod)
 	if a.Err != nil || !a.First || owner == nil {
 		return
@@ -118,7 +120,7 @@ func (p *Pods) Run(ctx context.Context) {
 		}
 		pods, err := p.list(ctx)
 		if err != nil {
-			p.Log.Debug("the pods that wait for a node cannot be listed", "error", err)
+			p.Log.V(1).Info("the pods that wait for a node cannot be listed", "error", err)
 			continue
 		}
 		p.tell(match(pods, departures), time.Now())
@@ -267,8 +269,8 @@ func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
 				}
 			}
 		}, func(a, b backlog) int { return cmp.Compare(len(b.pods), len(a.pods)) })[0]
-		p.Log.Warn("pods have left drained nodes, and the scheduler finds no other node", "pods", pods,
-			"nodes", drain.Names(nodes, named), "why", first.why)
+		logging.Warn(p.Log, "pods have left drained nodes, and the scheduler finds no other node", "pods", pods,
+			"nodes", evacuation.Names(nodes, named), "why", first.why)
 	case pods == 0 && !p.saidAt.IsZero():
 		p.saidAt = time.Time{}
 		p.Log.Info("all pods that have left drained nodes have another node")

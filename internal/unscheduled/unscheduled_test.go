@@ -1,11 +1,9 @@
 package unscheduled
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -23,8 +21,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -37,7 +36,7 @@ type scene struct {
 	mu    sync.Mutex
 	lists int
 	fails error
-	log   bytes.Buffer
+	log   logtest.Log
 	steps []string
 	gauge []int
 }
@@ -78,7 +77,7 @@ func play(t *testing.T, run func(s *scene)) {
 			return s.fails != nil, nil, s.fails
 		})
 		s.pods = &Pods{
-			Client: s.kube, Observer: s, Metrics: s, Log: slog.New(slog.NewTextHandler(s, nil)),
+			Client: s.kube, Observer: s, Metrics: s, Log: s.log.Logger(),
 			Node: func(name string) *corev1.Node {
 				if name == "gone" {
 					return nil
@@ -111,7 +110,7 @@ func pod(name, owner, node string) *corev1.Pod {
 // leave has pods of the workload web leave a node.
 func (s *scene) leave(node string, pods int) {
 	for k := range pods {
-		s.pods.Left(drain.Answer{Pod: pod(fmt.Sprintf("old-%d", k), "web", node), First: true})
+		s.pods.Left(evacuation.Answer{Pod: pod(fmt.Sprintf("old-%d", k), "web", node), First: true})
 	}
 }
 
@@ -166,20 +165,6 @@ func (s *scene) told() []string {
 	return slices.Sorted(slices.Values(s.steps))
 }
 
-// said is what was logged so far.
-func (s *scene) said() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.String()
-}
-
-// Write is the log.
-func (s *scene) Write(line []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(line)
-}
-
 func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 	play(t, func(s *scene) {
 		s.after(time.Hour)
@@ -207,9 +192,9 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 		if s.last() != 0 || len(s.told()) != 2 {
 			t.Errorf("%d pods wait; told %q", s.last(), s.told())
 		}
-		warned, over := strings.Count(s.said(), "the scheduler finds no other node"), strings.Count(s.said(), "have another node")
+		warned, over := strings.Count(s.log.String(), "the scheduler finds no other node"), strings.Count(s.log.String(), "have another node")
 		if warned != 1 || over != 1 {
-			t.Errorf("the log warns %d times, and says %d times that it is over:\n%s", warned, over, s.said())
+			t.Errorf("the log warns %d times, and says %d times that it is over:\n%s", warned, over, s.log.String())
 		}
 		s.waits("web-10", "web")
 		s.after(Interval * 2)
@@ -229,9 +214,9 @@ func TestWhatIsNoSuccessorIsNotCounted(t *testing.T) {
 	play(t, func(s *scene) {
 		s.waits("older", "web")
 		s.after(time.Minute)
-		s.pods.Left(drain.Answer{Pod: pod("refused", "web", "a"), Err: errors.New("refused"), First: true})
-		s.pods.Left(drain.Answer{Pod: pod("again", "web", "a")})
-		s.pods.Left(drain.Answer{Pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}}, First: true})
+		s.pods.Left(evacuation.Answer{Pod: pod("refused", "web", "a"), Err: errors.New("refused"), First: true})
+		s.pods.Left(evacuation.Answer{Pod: pod("again", "web", "a")})
+		s.pods.Left(evacuation.Answer{Pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}}, First: true})
 		s.after(time.Minute)
 		if s.listed() > 0 {
 			t.Errorf("%d lists", s.listed())

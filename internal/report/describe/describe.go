@@ -12,7 +12,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -86,9 +86,9 @@ func Drain(d report.Drain) string {
 	count += fmt.Sprintf(", in %s", Rounded(d.Took))
 	const most = 10 // names that a reader would look at
 	if left := d.Targets.Left; len(left) > 0 {
-		count += "; still a target of load balancer " + strings.Join(drain.Names(left, most), ", ")
+		count += "; still a target of load balancer " + strings.Join(evacuation.Names(left, most), ", ")
 	}
-	names := strings.Join(drain.Names(d.Remaining(), most), ", ")
+	names := strings.Join(evacuation.Names(d.Remaining(), most), ", ")
 	switch d.Outcome {
 	case intent.Missed:
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)

@@ -1,12 +1,9 @@
-// Package reporttest has what the tests of several receivers of reports are told: a node,
-// its interruption, and a log that is kept. Only tests use it.
+// Package reporttest has what the tests of several receivers of reports are told: a node
+// and its interruption. Only tests use it.
 package reporttest
 
 import (
 	"encoding/json"
-	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,32 +27,6 @@ const (
 
 // Noon is when the interruption is announced.
 var Noon = time.Date(2026, time.November, 20, 12, 0, 0, 0, time.UTC)
-
-// Lines is a log that is kept. Its methods may be called concurrently.
-type Lines struct {
-	mu   sync.Mutex
-	text []string
-}
-
-// Logger writes to it, at every level.
-func (l *Lines) Logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-// Write implements io.Writer, a line a call.
-func (l *Lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, strings.TrimSuffix(string(line), "\n"))
-	return len(line), nil
-}
-
-// All is its text so far.
-func (l *Lines) All() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.text, "\n")
-}
 
 // Spot is the decision to drain a node because of a spot warning.
 func Spot() report.Decision {

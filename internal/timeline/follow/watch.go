@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
@@ -56,7 +57,7 @@ func (w Watch) Run(ctx context.Context, events chan<- timeline.Event) (*sync.Wai
 			if unseen, ok := last.(cache.DeletedFinalStateUnknown); ok {
 				last = unseen.Obj
 			}
-			send([]timeline.Event{podGone(last.(*corev1.Pod), time.Now())})
+			send(podGone(last.(*corev1.Pod), time.Now()))
 		},
 	}
 	informers := []cache.Controller{informer(kube.ListWatch(w.Client, w.Client.Nodes()), &corev1.Node{}, onNodes)}
@@ -126,16 +127,22 @@ func (w Watch) podChanges(before, now *corev1.Pod, at time.Time) []timeline.Even
 	if before.UID == now.UID {
 		return w.podEvents(before, now, at)
 	}
-	return append([]timeline.Event{podGone(before, at)}, w.podEvents(&corev1.Pod{}, now, at)...)
+	return append(podGone(before, at), w.podEvents(&corev1.Pod{}, now, at)...)
 }
 
-func podGone(pod *corev1.Pod, at time.Time) timeline.Event {
-	return timeline.Event{Time: at, Kind: timeline.PodGone, Node: pod.Spec.NodeName, Pod: PodName(pod)}
+// podGone returns the event of a pod whose object is gone. It counts as gone since it has ended.
+func podGone(pod *corev1.Pod, at time.Time) []timeline.Event {
+	if evacuation.Ended(pod) {
+		return nil
+	}
+	return []timeline.Event{{Time: at, Kind: timeline.PodGone, Node: pod.Spec.NodeName, Pod: PodName(pod)}}
 }
 
 func (w Watch) podEvents(before, now *corev1.Pod, at time.Time) []timeline.Event {
 	e := timeline.Event{Time: at, Node: now.Spec.NodeName, Pod: PodName(now)}
 	switch {
+	case !evacuation.Ended(before) && evacuation.Ended(now):
+		e.Kind = timeline.PodGone
 	case before.DeletionTimestamp == nil && now.DeletionTimestamp != nil:
 		e.Kind = timeline.PodDeleted
 		// The eviction API leaves this behind:

@@ -37,6 +37,11 @@ func TestAPodTellsWhatHappenedToIt(t *testing.T) {
 	evicted := func(p *corev1.Pod) {
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
 	}
+	kept := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/audit"} }
+	confirmed := func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }
+	if events := podGone(pod(stopping, kept, confirmed), at); events != nil {
+		t.Errorf("it goes for the second time: %v", events)
+	}
 	for name, c := range map[string]struct {
 		before, now *corev1.Pod
 		want        timeline.Kind
@@ -50,6 +55,8 @@ func TestAPodTellsWhatHappenedToIt(t *testing.T) {
 		"it goes on stopping":    {pod(stopping), pod(stopping), timeline.None},
 		"it stops, unready":      {pod(ready, stopping), pod(stopping), timeline.None},
 		"it is new and is ready": {&corev1.Pod{}, pod(ready), timeline.PodReady},
+		"its kubelet has confirmed its end, and a finalizer keeps it": {pod(stopping, kept), pod(stopping, kept, confirmed), timeline.PodGone},
+		"the finalizer keeps it on":                                   {pod(stopping, kept, confirmed), pod(stopping, kept, confirmed), timeline.None},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []timeline.Event

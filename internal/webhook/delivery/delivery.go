@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,9 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/redact"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -71,7 +73,7 @@ type Options struct {
 	Pods func(ctx context.Context, node string) []string
 	// Delivered is told what became of each message. It may be called concurrently; can be nil.
 	Delivered func(report.Delivery)
-	Log       *slog.Logger
+	Log       logr.Logger
 }
 
 // A Sender posts a message about each notice that a node is cordoned or drained for, and
@@ -110,7 +112,6 @@ type occasion struct {
 
 // New returns a Sender that sends nothing before Run.
 func New(o Options) *Sender {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Delivered == nil {
 		o.Delivered = func(report.Delivery) {}
 	}
@@ -197,11 +198,10 @@ func (s *Sender) send(i webhook.Interruption) {
 		s.dropping.Store(false)
 	default:
 		s.options.Delivered(report.Dropped)
-		say := s.options.Log.Debug
-		if !s.dropping.Swap(true) { // once until there is room again
-			say = s.options.Log.Warn
+		if !s.dropping.Swap(true) {
+			logging.Warn(s.options.Log, "too many messages wait for the webhook: they are dropped until there is room again",
+				"event", i.EventID, "node", i.NodeName)
 		}
-		say("too many messages wait for the webhook: one is dropped", "event", i.EventID, "node", i.NodeName)
 	}
 }
 
@@ -263,11 +263,11 @@ var errTooOld = errors.New("too many messages were before it")
 // deliver sends one message, and sends it again until it is accepted, is refused for good, or is
 // too old. After ctx has ended it sends it once.
 func (s *Sender) deliver(ctx, sending context.Context, m message) {
-	log := s.options.Log.With("event", m.EventID, "node", m.NodeName, "phase", m.Phase)
+	log := s.options.Log.WithValues("event", m.EventID, "node", m.NodeName, "phase", m.Phase)
 	body, err := s.options.Template.Render(sending, m.Interruption, s.options.Pods)
 	if err != nil {
 		s.options.Delivered(report.Failed)
-		log.Warn("execute the webhook's template", "error", err)
+		logging.Warn(log, "execute the webhook's template", "error", err)
 		return
 	}
 	err = errTooOld
@@ -284,11 +284,11 @@ func (s *Sender) deliver(ctx, sending context.Context, m message) {
 		}
 		if final || last {
 			s.options.Delivered(report.Failed)
-			log.Warn("the webhook has not taken a message", "error", err)
+			logging.Warn(log, "the webhook has not taken a message", "error", err)
 			return
 		}
 		wait := backoff.Pause(try)
-		log.Debug("the webhook has not taken a message yet, trying again", "why", err.Error(), "in", wait.String())
+		log.V(1).Info("the webhook has not taken a message yet, trying again", "why", err.Error(), "in", wait.String())
 		_ = retry.Sleep(ctx, wait) // the last try is made after the end of ctx
 	}
 }

@@ -24,8 +24,9 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/reporttest"
@@ -55,13 +56,13 @@ func (s *testSender) delivered(d report.Delivery) {
 	s.deliveries[d]++
 }
 
-func newTestSender(t testing.TB, edit func(*Options)) (*testSender, *reporttest.Lines) {
+func newTestSender(t testing.TB, edit func(*Options)) (*testSender, *logtest.Log) {
 	t.Helper()
 	parsed, err := webhook.ParseTemplate(webhook.DefaultTemplate)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &reporttest.Lines{}
+	log := &logtest.Log{}
 	sender := &testSender{deliveries: map[report.Delivery]int{}}
 	o := Options{
 		URL: "http://webhook.test/" + reporttest.Secret, Headers: map[string]string{"Content-type": "application/json", "X-Token": reporttest.Secret},
@@ -71,8 +72,8 @@ func newTestSender(t testing.TB, edit func(*Options)) (*testSender, *reporttest.
 		edit(&o)
 	}
 	t.Cleanup(func() {
-		if strings.Contains(log.All(), reporttest.Secret) {
-			t.Errorf("the log holds a secret:\n%s", log.All())
+		if strings.Contains(log.String(), reporttest.Secret) {
+			t.Errorf("the log holds a secret:\n%s", log.String())
 		}
 	})
 	sender.Sender = New(o)
@@ -219,13 +220,13 @@ func TestEachPhaseIsToldIfItIsWanted(t *testing.T) {
 				w.options.Template, w.options.Phases = mustParse(t, phases), test.phases
 				w.Decided(reporttest.Spot())
 				synctest.Wait()
-				w.Drained(endOfDrain(intent.Drained, drain.Result{Evicted: 7, Forced: 1}, 12*time.Second+time.Millisecond, deadline))
+				w.Drained(endOfDrain(intent.Drained, evacuation.Result{Evicted: 7, Forced: 1}, 12*time.Second+time.Millisecond, deadline))
 				synctest.Wait()
-				w.Drained(endOfDrain(intent.Missed, drain.Result{Evicted: 7, Missed: []string{"shop/web-0"}}, 2*time.Minute, deadline))
+				w.Drained(endOfDrain(intent.Missed, evacuation.Result{Evicted: 7, Missed: []string{"shop/web-0"}}, 2*time.Minute, deadline))
 				synctest.Wait()
-				w.Drained(endOfDrain(intent.Gone, drain.Result{Lost: []string{"shop/web-0"}}, time.Minute, deadline))
+				w.Drained(endOfDrain(intent.Gone, evacuation.Result{Lost: []string{"shop/web-0"}}, time.Minute, deadline))
 				synctest.Wait()
-				w.Drained(endOfDrain(intent.Unconfirmed, drain.Result{Ended: 1, Unconfirmed: []string{"shop/web-0"}}, time.Minute, deadline))
+				w.Drained(endOfDrain(intent.Unconfirmed, evacuation.Result{Ended: 1, Unconfirmed: []string{"shop/web-0"}}, time.Minute, deadline))
 				synctest.Wait()
 				var got []string
 				for _, p := range s.posts {
@@ -269,7 +270,7 @@ func TestTheEndOfADrainThatAnotherLeaderHadBegunIsToldAsItsNodeSays(t *testing.T
 				node.Annotations[cluster.IntentAnnotation] = string(text)
 				w.options.Template, w.options.Account = mustParse(t, phases), "123456789012"
 				w.options.Node = func(string) *corev1.Node { return test.node }
-				w.Drained(endOfDrain(intent.Drained, drain.Result{Evicted: 7}, 12*time.Second, reporttest.Noon.Add(2*time.Minute)))
+				w.Drained(endOfDrain(intent.Drained, evacuation.Result{Evicted: 7}, 12*time.Second, reporttest.Noon.Add(2*time.Minute)))
 				synctest.Wait()
 				if len(s.posts) != 1 || s.posts[0].body != test.want {
 					t.Errorf("messages %v, want\n%s", s.posts, test.want)
@@ -285,7 +286,7 @@ func TestARedeliveredNoticeIsNotToldAgainButItsDrainIs(t *testing.T) {
 		d := reporttest.Spot()
 		d.Repeated = true // the leader before has told it
 		w.Decided(d)
-		w.Drained(endOfDrain(intent.Drained, drain.Result{Evicted: 7}, 12*time.Second, d.Deadline))
+		w.Drained(endOfDrain(intent.Drained, evacuation.Result{Evicted: 7}, 12*time.Second, d.Deadline))
 		synctest.Wait()
 		if len(s.posts) != 1 || s.posts[0].body != "drained event-1" {
 			t.Errorf("messages %v, want the drain's end alone", s.posts)
@@ -827,7 +828,7 @@ func TestThatMessagesAreDroppedIsAWarningOnce(t *testing.T) {
 		d.Notice.ID = fmt.Sprint(k)
 		w.Decided(d)
 	}
-	if n := strings.Count(log.All(), "one is dropped"); n != 5 || strings.Count(log.All(), "level=WARN") != 1 {
-		t.Errorf("%d lines of 5 dropped messages, want one of them a warning:\n%s", n, log.All())
+	if n := len(log.Entries("", "level", "warn")); n != 1 {
+		t.Errorf("%d warnings of 5 dropped messages, want one:\n%s", n, log)
 	}
 }

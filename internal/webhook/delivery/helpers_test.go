@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -38,7 +38,7 @@ func render(t *testing.T, text string, i webhook.Interruption) string {
 }
 
 // endOfDrain is the end of a drain of node-1.
-func endOfDrain(o intent.Outcome, r drain.Result, took time.Duration, deadline time.Time) report.Drain {
+func endOfDrain(o intent.Outcome, r evacuation.Result, took time.Duration, deadline time.Time) report.Drain {
 	return report.Drain{
 		Node: cluster.Ref{Name: "node-1", UID: "uid-1", Instance: reporttest.Instance}, Intent: intent.Intent{Entries: []intent.Entry{{Kind: notice.SpotInterruption, Deadline: deadline}}}, Outcome: o, Result: r, Took: took,
 	}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
@@ -123,7 +123,7 @@ func ended(i webhook.Interruption, d report.Drain) webhook.Interruption {
 	r := d.Result
 	const most = 100 // names; a message with more is too long for chat services
 	i.Evicted, i.Forced, i.Ended = r.Evicted, r.Forced, r.Ended
-	i.Missed, i.Lost = drain.Names(r.Missed, most), drain.Names(r.Lost, most)
-	i.Unconfirmed = drain.Names(r.Unconfirmed, most)
+	i.Missed, i.Lost = evacuation.Names(r.Missed, most), evacuation.Names(r.Lost, most)
+	i.Unconfirmed = evacuation.Names(r.Unconfirmed, most)
 	return i
 }

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -80,7 +80,7 @@ func TestNoFieldBreaksOutOfATemplateThatDoesNotQuote(t *testing.T) {
 		}}
 		received := interruptionOf(d, m)
 		for name, parsed := range templates {
-			for _, i := range []webhook.Interruption{received, ended(received, endOfDrain(intent.Missed, drain.Result{Missed: []string{"default/web-0"}}, time.Minute, reporttest.Noon))} {
+			for _, i := range []webhook.Interruption{received, ended(received, endOfDrain(intent.Missed, evacuation.Result{Missed: []string{"default/web-0"}}, time.Minute, reporttest.Noon))} {
 				body, err := parsed.Render(t.Context(), i, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -242,12 +242,12 @@ func TestTheSamplesOfTemplatesAreWhatIsSent(t *testing.T) {
 	want := []webhook.Interruption{received}
 	for _, end := range []struct {
 		outcome intent.Outcome
-		result  drain.Result
+		result  evacuation.Result
 	}{
-		{intent.Drained, drain.Result{Evicted: 9, Forced: 1}},
-		{intent.Missed, drain.Result{Evicted: 9, Missed: []string{"default/web-0"}}},
-		{intent.Gone, drain.Result{Evicted: 9, Lost: []string{"default/web-0"}}},
-		{intent.Unconfirmed, drain.Result{Evicted: 9, Unconfirmed: []string{"default/web-0"}}},
+		{intent.Drained, evacuation.Result{Evicted: 9, Forced: 1}},
+		{intent.Missed, evacuation.Result{Evicted: 9, Missed: []string{"default/web-0"}}},
+		{intent.Gone, evacuation.Result{Evicted: 9, Lost: []string{"default/web-0"}}},
+		{intent.Unconfirmed, evacuation.Result{Evicted: 9, Unconfirmed: []string{"default/web-0"}}},
 	} {
 		want = append(want, ended(received, endOfDrain(end.outcome, end.result, 2*time.Minute, deadline)))
 	}

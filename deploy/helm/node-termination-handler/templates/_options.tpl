@@ -33,6 +33,15 @@ IMDS
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if the queue alone makes it queue mode. */}}
+{{- define "node-termination-handler.queueAlone" -}}
+{{- $text := include "node-termination-handler.text" .Values.enableSqsTerminationDraining -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "ENABLE_SQS_TERMINATION_DRAINING" }}{{ $text = "given" }}{{ end -}}
+{{- end -}}
+{{- if and (eq (include "node-termination-handler.mode" .) "queue") (not $text) }}true{{ end -}}
+{{- end -}}
+
 {{/* Not empty if the DaemonSet of the IMDS mode is made beside the Deployment. */}}
 {{- define "node-termination-handler.both" -}}
 {{- $group := include "node-termination-handler.group" (dict "of" . "name" "daemonset") | fromYaml -}}
@@ -129,6 +138,11 @@ IMDS
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if nodes whose instance has ended get the out-of-service taint. */}}
+{{- define "node-termination-handler.outOfService" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enableOutOfServiceTaint" "env" "ENABLE_OUT_OF_SERVICE_TAINT" "default" "false") -}}
+{{- end -}}
+
 {{/* Not empty if nodes say by conditions how far their drains are. */}}
 {{- define "node-termination-handler.nodeConditions" -}}
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "nodeConditions" "env" "NODE_CONDITIONS") -}}
@@ -211,6 +225,10 @@ IMDS
 {{- $httpGet := include "node-termination-handler.httpGet" . | fromYaml -}}
 {{- if and (include "node-termination-handler.hasProbes" .) (regexMatch "^0+$" (include "node-termination-handler.text" $httpGet.port)) -}}
 {{- fail (printf $says "probes.httpGet.port" "8080" "") -}}
+{{- end -}}
+{{- $bound := include "node-termination-handler.text" .Values.bindAddress -}}
+{{- if and (include "node-termination-handler.hasProbes" .) (regexMatch "^ *(127\\.[0-9.]+|::1) *(, *(127\\.[0-9.]+|::1) *)*$" $bound) -}}
+{{- fail (printf "bindAddress is %s, but a kubelet sends its probes to the address of the pod: add that by extraEnv (docs/security.md, On which addresses), or turn the probes off." $bound) -}}
 {{- end -}}
 {{- end -}}
 

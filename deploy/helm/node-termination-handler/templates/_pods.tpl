@@ -41,7 +41,7 @@ a variable may be HOST:PORT alone: net/http then reads http://HOST:PORT. A SOCKS
 {{- if regexMatch "^(?i:https?_proxy|all_proxy)$" .name -}}
 {{- if and $value (not (contains "://" $value)) }}{{ $value = trim $value | printf "http://%s" }}{{ end -}}
 {{- $urls = append $urls $value -}}
-{{- else if regexMatch "^(OTEL_EXPORTER_OTLP_(TRACES_)?ENDPOINT|AWS_ENDPOINT_URL(_[A-Z0-9_]+)?|WEBHOOK_(URL|PROXY))$" .name -}}
+{{- else if regexMatch "^(AWS_ENDPOINT_URL(_[A-Z0-9_]+)?|WEBHOOK_(URL|PROXY))$" .name -}}
 {{- $urls = append $urls $value -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,41 @@
+package docs
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What is heavy is compiled by those that need it, and by who wires them.
+func TestWhoCompilesWhat(t *testing.T) {
+	const module = "github.com/node-termination-handler/node-termination-handler/"
+	packages, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "../internal/...", "../cmd/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wirers := []string{"internal/app", "internal/tool", "cmd/node-termination-handler"}
+	for heavy, by := range map[string][]string{
+		"k8s.io/kubectl/":                      {"internal/drain", "internal/rehearsal"}, // which plays the plan of drain
+		"github.com/prometheus/client_golang/": {"internal/telemetry"},
+		module + "internal/controller":         {"internal/controller"},
+		module + "internal/nodedrain":          {"internal/nodedrain", "internal/controller"},
+	} {
+		allowed := map[string]bool{}
+		for _, p := range append(by, wirers...) {
+			allowed[module+p] = true
+		}
+		found := 0
+		for line := range strings.Lines(string(packages)) {
+			name, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if !strings.Contains(" "+deps, " "+heavy) {
+				continue
+			}
+			if found++; !allowed[name] {
+				t.Errorf("%s compiles %s, and only %s may", name, heavy, strings.Join(append(by, wirers...), ", "))
+			}
+		}
+		if found == 0 {
+			t.Errorf("nothing compiles %s: the test looks at nothing", heavy)
+		}
+	}
+}

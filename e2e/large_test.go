@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+)
+
+// large is what the API server lets an object have, nearly.
+const large = 1_400_000
+
+func largeEnv(p *corev1.Pod) {
+	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", large)}}
+}
+
+// Somebody fills one node, the scheduler's queue and the load balancers with objects that are as large as possible. A
+// replica has the memory of the chart. The drains of the other nodes are not disturbed.
+func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
+	if !*everyCall {
+		t.Skip("only with -chaos: half a gigabyte in a control plane of its own")
+	}
+	const onNode, unscheduled, balanced, others = 200, 100, 50, 5
+	own, err := sandbox.Start(t.Context(), sandbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = own.Stop() })
+	s := newScenarioIn(t, own)
+	s.env = append(s.env, fmt.Sprintf("GOMEMLIMIT=%d", 256<<20*8/10)) // as the program sets it for 256Mi
+	nodes := s.nodes(1 + others)
+	s.deployment("plain", int32(others), grace(20, time.Second))
+	s.defineBindings()
+	var all errgroup.Group
+	all.SetLimit(4)
+	create := func(p *corev1.Pod) {
+		all.Go(func() error {
+			_, err := s.kube.CoreV1().Pods(s.name).Create(s.ctx, p, metav1.CreateOptions{})
+			return err
+		})
+	}
+	for k := range onNode {
+		create(s.newPod(fmt.Sprintf("large-%d", k), nodes[0].name, largeEnv, stopping(20*time.Second, time.Second)))
+	}
+	for k := range unscheduled {
+		create(s.newPod(fmt.Sprintf("waiting-%d", k), "", largeEnv, func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{"no": "node"}
+		}))
+	}
+	for k := range balanced {
+		all.Go(func() error {
+			s.addBinding(fmt.Sprintf("large-%d", k), fmt.Sprintf(`{"matchLabels": {"large": %q}}`, strings.Repeat("x", large)))
+			return nil
+		})
+	}
+	s.must(all.Wait())
+	s.within(2*time.Minute, "the pods run", func() bool {
+		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{
+			FieldSelector: "status.phase!=Running,spec.nodeName!=", Limit: 1,
+		})
+		s.must(err)
+		return len(waiting.Items) == 0
+	})
+
+	first, second := s.leader(), s.start()
+	s.warn(nodes[0], 2*time.Minute)
+	sent := time.Now()
+	var messages []string
+	for _, n := range nodes[1:] {
+		message, _ := s.warn(n, 2*time.Minute)
+		messages = append(messages, message)
+	}
+	s.awaitDeleted(90*time.Second, messages...)
+	report(t, "the other nodes were drained %s after their notices", time.Since(sent).Round(time.Millisecond))
+	for _, n := range nodes[1:] {
+		if pods := s.podsOn(n.name); len(pods) > 0 {
+			t.Errorf("%d pods are still on %s", len(pods), n.name)
+		}
+	}
+	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
+	if first.isExited() || second.isExited() {
+		t.Error("a replica has exited")
+	}
+	for name, h := range map[string]*handler{"the leader": first, "the standby": second} {
+		peak := h.memory("VmHWM")
+		report(t, "%s had %d MiB at most", name, peak>>10)
+		if peak > 200<<10 {
+			t.Errorf("%s had %d MiB", name, peak>>10)
+		}
+	}
+}
+
+// memory is a field of the process's status, in kB.
+func (h *handler) memory(field string) (kB int) {
+	h.s.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
+	h.s.must(err)
+	for line := range strings.Lines(string(status)) {
+		_, _ = fmt.Sscanf(line, field+": %d kB", &kB) // other lines are other figures
+	}
+	return kB
+}

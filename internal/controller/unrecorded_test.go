@@ -1,0 +1,105 @@
+package controller
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// failPatches has a webhook refuse every patch of the Nodes with these names, or of all if there are none, until heal is
+// called.
+func (s *story) failPatches(names ...string) (heal func()) {
+	var healed atomic.Bool
+	s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
+		others := len(names) > 0 && !slices.Contains(names, a.(clienttesting.PatchAction).GetName())
+		if healed.Load() || others {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewInternalError(errors.New(`failed calling webhook "nodes.example.com": no endpoints available`))
+	})))
+	return func() { healed.Store(true) }
+}
+
+func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
+	tell(t, func(s *story) {
+		s.failPatches()
+		s.lead()
+		begin := time.Now().Truncate(time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.after(59 * time.Second)
+		if n := len(s.drain.all()); n != 0 {
+			t.Fatalf("%d drains while the node may still be cordoned in time", n)
+		}
+		s.after(21 * time.Second)
+		drains := s.drain.all()
+		if len(drains) != 1 || !drains[0].terms.Deadline.Equal(begin.Add(2*time.Minute)) {
+			t.Fatalf("drains %+v 80 s after the notice, want one, with its deadline", drains)
+		}
+		s.send(s.body("spot-interruption", theID)) // its like joins
+		s.after(2 * time.Minute)
+		if s.left() != 2 {
+			t.Errorf("%d messages left, want 2: nothing says that the drain has ended", s.left())
+		}
+		s.must(s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("nodes"), "", theNode))
+		s.end(theID)
+		s.after(2 * time.Minute)
+		if n := len(s.drain.all()); s.left() != 0 || n != 1 {
+			t.Errorf("%d messages left and %d drains when the node is gone", s.left(), n)
+		}
+	})
+}
+
+func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
+	for name, after := range map[string]time.Duration{"while the pods leave": 75 * time.Second, "after the pods have left": 110 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				heal := s.failPatches()
+				s.lead()
+				s.terminate(4 * time.Minute)
+				s.send(s.body("spot-interruption", theID))
+				s.after(70 * time.Second)
+				if n := len(s.drain.all()); n != 1 {
+					t.Errorf("%d drains when half of the nearer notice has passed; the other one is not to put it off", n)
+				}
+				s.after(after - 70*time.Second)
+				heal()
+				s.after(time.Minute)
+				i := s.intent()
+				if !i.Finished() || i.Outcome != intent.Drained || len(i.Entries) != 2 || !s.node().Spec.Unschedulable {
+					t.Errorf("the node carries %+v", i)
+				}
+				if n := len(s.drain.all()); n != 1 || s.left() != 0 {
+					t.Errorf("%d drains, %d messages left", n, s.left())
+				}
+				s.wantHook(awssim.Completed)
+			})
+		})
+	}
+}
+
+func TestTheNextLeaderDrainsANodeThatCannotBeWritten(t *testing.T) {
+	tell(t, func(s *story) {
+		s.failPatches()
+		s.drain.takes = time.Minute
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(75 * time.Second)
+		s.kill()
+		s.lead()
+		s.after(40 * time.Second)
+		if n := len(s.drain.all()); n != 2 || s.left() != 1 {
+			t.Errorf("%d drains, %d messages left", n, s.left())
+		}
+	})
+}

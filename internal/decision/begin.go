@@ -1,0 +1,188 @@
+package decision
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// A Group are nodes of which only so many may be out of use: not ready, or cordoned by anybody. The zero Group are all
+// nodes, and its limit is that of the options. The others are the limits of rules: the nodes that the rule selects and
+// that have the same value of a label.
+type Group struct {
+	Rule  string
+	Nodes string // how many may be out of use, as the rule has it
+	Per   string // the label; empty: the group are all nodes that the rule selects
+	Value string
+}
+
+// A Room is what a group has room for.
+type Room struct {
+	Most int
+	All  int
+	// Out are the nodes that are out of use by the watch, and Begun those of the others whose drains have begun, or have
+	// just ended.
+	Out, Begun map[string]bool
+
+	taken int // by those that begin now
+}
+
+// Used is how many nodes of the group are out of use.
+func (r *Room) Used() int { return len(r.Out) + len(r.Begun) + r.taken }
+
+func (r *Room) has(node string) bool { return r.Out[node] || r.Begun[node] }
+
+// Full reports whether no other node may go out of use.
+func (r *Room) Full() bool { return r.Used() >= r.Most }
+
+// A Held is a drain that has not begun.
+type Held struct {
+	Node     string    // the UID of the Node
+	Since    time.Time // when it began to wait
+	Deadline time.Time // zero: none
+	Hurries  bool      // it cannot wait: see CanWait
+	Joins    bool      // another Node of its machine is being drained, which waits for the pods of this one in the end
+	Opens    time.Time // its time comes then; zero, or past: it has come
+	Limits   []Group   // it has to keep these, in this order
+	Of       []Group   // it counts for these when it is out of use
+	Replaces bool      // it waits for another instance after that: it takes no place meanwhile
+}
+
+// A Permit says whether a drain begins now.
+type Permit struct {
+	Begins bool
+	Why    Why
+	Group  Group // where a limit holds it back: the first that does
+}
+
+// Begin says which of the drains that are held back begin now, and why the others wait. It is pure: it is asked again
+// whenever something changes, and nothing is remembered between two questions but what stands in its arguments. So no
+// place can leak, and no place is kept for a drain that waits for something else.
+//
+// A drain that cannot wait begins. Another begins when its time has come and there is room in all of its groups, the
+// one with the nearest deadline first, then the one that waits longest. Who begins takes its places from those after
+// it. rooms has the groups that have a limit; it is changed.
+func Begin(held []Held, rooms map[Group]*Room, now time.Time) map[string]Permit {
+	held = slices.Clone(held)
+	slices.SortFunc(held, func(a, b Held) int {
+		return cmp.Or(compareUrgency(a, b), compareDeadlines(a.Deadline, b.Deadline), a.Since.Compare(b.Since),
+			cmp.Compare(a.Node, b.Node))
+	})
+	permits := make(map[string]Permit, len(held))
+	for _, h := range held {
+		p := h.permit(rooms, now)
+		permits[h.Node] = p
+		if !p.Begins || h.Replaces {
+			continue
+		}
+		for _, g := range h.Of {
+			if r := rooms[g]; r != nil && !r.has(h.Node) {
+				r.taken++
+			}
+		}
+	}
+	return permits
+}
+
+func (h Held) permit(rooms map[Group]*Room, now time.Time) Permit {
+	switch {
+	case h.Hurries:
+		return Permit{Begins: true, Why: WhyDeadlineNear}
+	case h.Opens.After(now):
+		return Permit{Why: WhyRuleTime}
+	case h.Joins:
+		return Permit{Begins: true, Why: WhyEnoughReady}
+	}
+	limited := false
+	for _, g := range h.Limits {
+		r := rooms[g]
+		if r == nil {
+			continue
+		}
+		limited = true
+		used := r.Used()
+		if r.has(h.Node) {
+			used--
+		}
+		if used >= r.Most {
+			return Permit{Why: g.Why(), Group: g}
+		}
+	}
+	if !limited {
+		return Permit{Begins: true, Why: WhyRuleTime}
+	}
+	return Permit{Begins: true, Why: WhyEnoughReady}
+}
+
+// Why is the reason of a drain that the limit of the group holds back.
+func (g Group) Why() Why {
+	if g == (Group{}) {
+		return WhyMaxUnready
+	}
+	return WhyRuleLimit
+}
+
+// compareUrgency puts those first that begin in any case.
+func compareUrgency(a, b Held) int {
+	first := func(h Held) int {
+		if h.Hurries || h.Joins {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Compare(first(a), first(b))
+}
+
+// compareDeadlines puts those without a deadline last.
+func compareDeadlines(a, b time.Time) int {
+	switch {
+	case a.Equal(b):
+		return 0
+	case intent.Earlier(a, b).Equal(a):
+		return -1
+	}
+	return 1
+}
+
+// Opens is when the time of an intent's notices comes, by the rules of now: that of the first which lets the drain
+// begin; zero, or past: it has come. A window is asked at this moment, because a drain that a limit has held back until
+// its window has closed waits for the next one. limit is the rule whose limit the drain has to keep; nil: one of the
+// notices whose time has come asks for none, or has waited as long as its rule says.
+func (p Policy) Opens(i intent.Intent, now time.Time) (opens time.Time, limit *NodeRule) {
+	free := false
+	for k, e := range i.Entries {
+		rule := p.Rules.Named(e.Rule)
+		at := p.opensAt(e, rule, now)
+		if k == 0 || at.Before(opens) {
+			opens = at
+		}
+		if at.After(now) {
+			continue
+		}
+		since := i.CordonedAt
+		if e.NotBefore.After(since) {
+			since = e.NotBefore
+		}
+		switch {
+		case rule == nil || rule.Limit.Nodes == "",
+			rule.Limit.Wait > 0 && i.HeldBack && now.Sub(since) >= rule.Limit.Wait:
+			free = true
+		case limit == nil:
+			limit = rule
+		}
+	}
+	if free {
+		limit = nil
+	}
+	return opens, limit
+}
+
+// opensAt is when the time of one notice comes.
+func (p Policy) opensAt(e intent.Entry, rule *NodeRule, now time.Time) time.Time {
+	if e.NotBefore.After(now) || rule == nil || rule.Within == nil {
+		return e.NotBefore
+	}
+	return p.terms(rule, e.Kind, e.Deadline, now).NotBefore
+}

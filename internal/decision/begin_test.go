@@ -1,0 +1,212 @@
+package decision
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+var zoneA = Group{Rule: "zonal", Nodes: "1", Per: "zone", Value: "a"}
+
+func room(most int, out ...string) *Room {
+	r := &Room{Most: most, All: 10, Out: map[string]bool{}, Begun: map[string]bool{}}
+	for _, node := range out {
+		r.Out[node] = true
+	}
+	return r
+}
+
+func TestBegin(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	all := []Group{{}}
+	held := func(node string, edit ...func(*Held)) Held {
+		h := Held{Node: node, Since: now.Add(-time.Hour), Limits: all, Of: all}
+		for _, e := range edit {
+			e(&h)
+		}
+		return h
+	}
+	due := func(d time.Duration) func(*Held) { return func(h *Held) { h.Deadline = now.Add(d) } }
+	zonal := func(h *Held) { h.Limits, h.Of = []Group{zoneA, {}}, []Group{zoneA, {}} }
+	for name, tt := range map[string]struct {
+		held  []Held
+		rooms map[Group]*Room
+		want  string // of those in held, in their order
+	}{
+		"without a limit": {[]Held{held("a"), held("b")}, nil, "a begins: time-of-rule, b begins: time-of-rule"},
+		"room for one: that with the nearest deadline":   {[]Held{held("a"), held("b", due(2*time.Hour)), held("c", due(time.Hour))}, map[Group]*Room{{}: room(1)}, "a waits: max-unready-nodes, b waits: max-unready-nodes, c begins: enough-nodes-ready"},
+		"room for one: that which waits longest":         {[]Held{held("a"), held("b", func(h *Held) { h.Since = now.Add(-2 * time.Hour) })}, map[Group]*Room{{}: room(1)}, "a waits: max-unready-nodes, b begins: enough-nodes-ready"},
+		"one that is out of use already takes no place":  {[]Held{held("a", due(time.Hour)), held("b")}, map[Group]*Room{{}: room(2, "a")}, "a begins: enough-nodes-ready, b begins: enough-nodes-ready"},
+		"no room, and one is out of use already":         {[]Held{held("a"), held("b")}, map[Group]*Room{{}: room(1, "a")}, "a begins: enough-nodes-ready, b waits: max-unready-nodes"},
+		"what hurries begins, and takes a place":         {[]Held{held("a", due(time.Minute)), held("b", func(h *Held) { h.Hurries = true })}, map[Group]*Room{{}: room(1)}, "a waits: max-unready-nodes, b begins: deadline-near"},
+		"what waits for its time keeps no place":         {[]Held{held("a", due(time.Hour), func(h *Held) { h.Opens = now.Add(time.Minute) }), held("b")}, map[Group]*Room{{}: room(1)}, "a waits: time-of-rule, b begins: enough-nodes-ready"},
+		"what waits for another instance keeps no place": {[]Held{held("a", due(time.Hour), func(h *Held) { h.Replaces = true }), held("b")}, map[Group]*Room{{}: room(1)}, "a begins: enough-nodes-ready, b begins: enough-nodes-ready"},
+		"what its rule refuses keeps no place":           {[]Held{held("a", due(time.Hour), zonal), held("b")}, map[Group]*Room{{}: room(2, "x"), zoneA: room(1, "x")}, "a waits: limit-of-rule, b begins: enough-nodes-ready"},
+		"what the option refuses keeps no place":         {[]Held{held("a", due(time.Hour), zonal), held("b", zonal)}, map[Group]*Room{{}: room(0), zoneA: room(1)}, "a waits: max-unready-nodes, b waits: max-unready-nodes"},
+		"one of two of a zone":                           {[]Held{held("a", zonal), held("b", zonal)}, map[Group]*Room{{}: room(5), zoneA: room(1)}, "a begins: enough-nodes-ready, b waits: limit-of-rule"},
+		"one of a zone that its own rule does not limit": {[]Held{
+			held("a", due(time.Hour), func(h *Held) { h.Of = []Group{zoneA, {}} }), held("b", zonal),
+		}, map[Group]*Room{{}: room(5), zoneA: room(1)}, "a begins: enough-nodes-ready, b waits: limit-of-rule"},
+		"another Node of its machine goes on": {[]Held{held("a", func(h *Held) { h.Joins = true })}, map[Group]*Room{{}: room(1, "x")}, "a begins: enough-nodes-ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			permits := Begin(tt.held, tt.rooms, now)
+			var got []string
+			for _, h := range tt.held {
+				p, verb := permits[h.Node], "waits"
+				if p.Begins {
+					verb = "begins"
+				}
+				got = append(got, fmt.Sprintf("%s %s: %s", h.Node, verb, p.Why))
+			}
+			if text := strings.Join(got, ", "); text != tt.want {
+				t.Errorf("%s\nwant %s", text, tt.want)
+			}
+		})
+	}
+}
+
+// Whatever waits: those that can wait keep the limits, and nobody is held back while there is room.
+func TestBeginKeepsEachLimitAndWastesNoRoom(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for seed := range uint64(3000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		groups := []Group{{}, {Rule: "a", Value: "1"}, {Rule: "a", Value: "2"}, {Rule: "b"}}
+		rooms := map[Group]*Room{}
+		member := map[Group]map[string]bool{}
+		var nodes []string
+		for k := range 1 + random.IntN(12) {
+			nodes = append(nodes, fmt.Sprint("n", k))
+		}
+		for _, g := range groups {
+			member[g] = map[string]bool{}
+			r := room(random.IntN(5))
+			for _, node := range nodes {
+				if member[g][node] = g == (Group{}) || random.IntN(2) == 0; member[g][node] && random.IntN(4) == 0 {
+					r.Out[node] = true
+				} else if member[g][node] && random.IntN(6) == 0 {
+					r.Begun[node] = true
+				}
+			}
+			if random.IntN(4) > 0 {
+				rooms[g] = r
+			}
+		}
+		var held []Held
+		for _, node := range nodes {
+			h := Held{Node: node, Hurries: random.IntN(6) == 0, Since: now.Add(-time.Duration(random.IntN(3)) * time.Hour)}
+			if random.IntN(2) == 0 {
+				h.Deadline = now.Add(time.Duration(random.IntN(3)) * time.Hour)
+			}
+			if random.IntN(4) == 0 {
+				h.Opens = now.Add(time.Hour)
+			}
+			for _, g := range groups {
+				if member[g][node] {
+					h.Of = append(h.Of, g)
+					if random.IntN(2) == 0 {
+						h.Limits = append(h.Limits, g)
+					}
+				}
+			}
+			held = append(held, h)
+		}
+		permits := Begin(slices.Clone(held), rooms, now)
+		out := func(g Group) (n int) {
+			for _, node := range nodes {
+				r := rooms[g]
+				if member[g][node] && (r.has(node) || permits[node].Begins) {
+					n++
+				}
+			}
+			return n
+		}
+		for _, h := range held {
+			p := permits[h.Node]
+			for _, g := range h.Limits {
+				// Others of the group may begin in any case, or by rules without this limit.
+				freed := slices.ContainsFunc(held, func(o Held) bool {
+					return permits[o.Node].Begins && slices.Contains(o.Of, g) && (o.Hurries || !slices.Contains(o.Limits, g))
+				})
+				if r := rooms[g]; r != nil && p.Begins && !freed && !r.has(h.Node) && out(g) > r.Most {
+					t.Fatalf("seed %d: %s begins, and %d are out of use in %v, of %d", seed, h.Node, out(g), g, r.Most)
+				}
+			}
+			if p.Begins || h.Opens.After(now) {
+				continue
+			}
+			r := rooms[p.Group]
+			if used := out(p.Group); r == nil || !r.has(h.Node) && used < r.Most {
+				t.Fatalf("seed %d: %s waits for %v, where %d of %d are out of use", seed, h.Node, p.Group, used, r.Most)
+			}
+		}
+	}
+}
+
+func TestWhenANoticeOpens(t *testing.T) {
+	night := &Window{Name: "nights", From: 22 * 60, To: 5 * 60, Zone: time.UTC, Days: [7]bool{true, true, true, true, true, true, true}}
+	at := func(hour int) time.Time { return time.Date(2026, 11, 26, hour, 0, 0, 0, time.UTC) }
+	rule := func(name string, limit string, wait time.Duration, within *Window) NodeRule {
+		return NodeRule{Name: name, Do: Draining, Before: -1, Within: within, Limit: Limit{Nodes: limit, Wait: wait}}
+	}
+	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{
+		rule("nights", "", 0, night), rule("one", "1", 0, nil), rule("patient", "1", 2*time.Hour, nil),
+	}}}
+	entry := func(by string, notBefore time.Time) intent.Entry {
+		return intent.Entry{Kind: notice.RebalanceRecommendation, Terms: intent.Terms{Rule: by, NotBefore: notBefore}}
+	}
+	for name, tt := range map[string]struct {
+		entries []intent.Entry
+		now     time.Time
+		opens   time.Time
+		limit   string
+	}{
+		"in its window":                         {[]intent.Entry{entry("nights", at(22))}, at(23), time.Time{}, ""},
+		"after its window has closed":           {[]intent.Entry{entry("nights", at(4))}, at(6), at(22), ""},
+		"before its time":                       {[]intent.Entry{entry("one", at(22))}, at(6), at(22), ""},
+		"with a limit":                          {[]intent.Entry{entry("one", time.Time{})}, at(6), time.Time{}, "one"},
+		"with a limit that it has waited for":   {[]intent.Entry{entry("patient", time.Time{})}, at(9), time.Time{}, ""},
+		"with a limit that it waits for":        {[]intent.Entry{entry("patient", time.Time{})}, at(7), time.Time{}, "patient"},
+		"one of two has no limit":               {[]intent.Entry{entry("one", time.Time{}), entry("", time.Time{})}, at(6), time.Time{}, ""},
+		"the one without a limit waits for its": {[]intent.Entry{entry("one", time.Time{}), entry("nights", at(22))}, at(6), time.Time{}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := intent.Intent{Version: intent.Version, HeldBack: true, CordonedAt: at(6), Entries: tt.entries}
+			opens, limit := p.Opens(i, tt.now)
+			got := ""
+			if limit != nil {
+				got = limit.Name
+			}
+			if opens.After(tt.now) != tt.opens.After(tt.now) || opens.After(tt.now) && !opens.Equal(tt.opens) || got != tt.limit {
+				t.Errorf("opens %s with the limit %q, want %s with %q", opens, got, tt.opens, tt.limit)
+			}
+		})
+	}
+}
+
+// What is decided about a notice when it comes, when the rules have changed, and when its window is asked again, is the
+// same: only what AWS announces has a start.
+func TestTheTimeoutOfAHookIsNoStart(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for kind, want := range map[notice.Kind]time.Duration{notice.ScheduledChange: 4 * time.Hour, notice.ASGTerminate: 0} {
+		p := Policy{
+			NodeGracePeriod: 2 * time.Minute,
+			Rules:           Rules{Nodes: []NodeRule{{Name: "hour-before", Do: Draining, Before: time.Hour}}},
+		}
+		e := intent.Entry{Kind: kind, Deadline: now.Add(5 * time.Hour), Terms: intent.Terms{Rule: "hour-before"}}
+		i := p.DecideAgain(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, nil, now)
+		begins := time.Duration(0)
+		if at := i.Entries[0].NotBefore; !at.IsZero() {
+			begins = at.Sub(now)
+		}
+		if begins != want {
+			t.Errorf("%s: the drain begins after %s, want %s", kind, begins, want)
+		}
+	}
+}

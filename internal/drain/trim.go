@@ -1,0 +1,116 @@
+package drain
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+)
+
+// What the API server bounds only by the size of the whole pod is cut, so that a pod has some kilobytes at most. None
+// of it is longer in a pod that runs.
+const (
+	mostFinalizers = 8
+	mostClaims     = 40 // about as many volumes as can be attached to an instance
+	longestText    = 1 << 10
+)
+
+// Trim returns what this program reads of a pod: a pod has up to 1.5 MB, and who may write one could stop all drains by
+// the memory that some of them take. Labels and annotations are kept if the rules read them.
+func Trim(pod *corev1.Pod, rules decision.Rules) *corev1.Pod {
+	labels, annotations := rules.PodKeys()
+	annotations = append(annotations, corev1.MirrorPodAnnotationKey)
+	small := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Finalizers: pod.Finalizers[:min(len(pod.Finalizers), mostFinalizers)],
+			Labels:     some(pod.Labels, labels), Annotations: some(pod.Annotations, annotations),
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: volumesOf(pod),
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Conditions: conditionsOf(pod)},
+	}
+	keepContainers(small, pod)
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		small.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: cut(owner.APIVersion), Kind: cut(owner.Kind), Name: cut(owner.Name),
+			UID: types.UID(cut(string(owner.UID))), Controller: owner.Controller,
+		}}
+	}
+	if toleratesCordon(pod) {
+		small.Spec.Tolerations = cordonTolerated
+	}
+	return small
+}
+
+// volumesOf are the volumes of a pod that matter: those that kubectl's filter looks for, and those that have a claim.
+// Every pod has a projected one, with its token.
+func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
+	local, claims := false, 0
+	for k := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[k]
+		small := corev1.Volume{Name: v.Name}
+		switch {
+		case v.EmptyDir != nil && !local:
+			local, small.EmptyDir = true, &corev1.EmptyDirVolumeSource{}
+		case claims == mostClaims:
+			continue
+		case v.PersistentVolumeClaim != nil:
+			name := cut(v.PersistentVolumeClaim.ClaimName)
+			small.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+			claims++
+		case v.Ephemeral != nil:
+			small.Ephemeral = &corev1.EphemeralVolumeSource{}
+			claims++
+		default:
+			continue
+		}
+		kept = append(kept, small)
+	}
+	return kept
+}
+
+// conditionsOf are those conditions of a pod that are read: whether it is disrupted, and why it has no node.
+func conditionsOf(pod *corev1.Pod) (kept []corev1.PodCondition) {
+	for k := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[k]; {
+		case isDisruption(*c):
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status})
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
+			kept = append(kept, corev1.PodCondition{
+				Type: c.Type, Status: c.Status, Reason: cut(c.Reason), Message: cut(c.Message),
+			})
+		}
+	}
+	return kept[:min(len(kept), 2)]
+}
+
+// some returns the entries with these keys; nil: there are none. No rule compares with a value that is cut.
+func some(all map[string]string, keys []string) (kept map[string]string) {
+	for _, key := range keys {
+		value, there := all[key]
+		if !there {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[key] = cut(value)
+	}
+	return kept
+}
+
+// cut returns a text of at most longestText bytes.
+func cut(text string) string {
+	if len(text) <= longestText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longestText], "")
+}

@@ -1,0 +1,476 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// What tenants write can be large: an object has up to 1.5 MB, a node hundreds of pods. client-go reads the whole
+// answer to a list, then decodes all of it, and only then can its caller drop what it does not need. A Trimmer does
+// that on the way, object by object, so the memory that an answer costs depends on how many objects it has and not on
+// their size.
+
+const (
+	// An object up to freeSize counts for nothing in the budget: most have some kilobytes.
+	freeSize = 32 << 10
+	// largestObject bounds one object, as client-go bounds an event of a watch. The API server accepts 3 MiB.
+	largestObject = 16 << 20
+	// largestAnswer bounds all that is left of an answer. It has room for some 60,000 pods.
+	largestAnswer = 32 << 20
+	// largestHeader bounds what an answer has beside its objects.
+	largestHeader = 64 << 10
+)
+
+var errTooLarge = fmt.Errorf("it has too many objects: more than %d bytes are left of them", largestAnswer)
+
+// A Trimmed is one kind of object, and how an object of it is made smaller.
+type Trimmed struct {
+	// path is that of the resource; what it captures is the name of an object, empty for all objects.
+	path     *regexp.Regexp
+	protobuf func([]byte) ([]byte, error) // nil: the API server has it only as JSON
+	json     func([]byte) ([]byte, error)
+}
+
+// TrimmedPods makes the answers to all requests for pods smaller: keep returns what is read of a pod. It may be called
+// concurrently.
+func TrimmedPods(keep func(*corev1.Pod) *corev1.Pod) Trimmed {
+	return Trimmed{
+		path: regexp.MustCompile(`/api/v1/(?:namespaces/[^/]+/)?pods(?:/([^/]+))?$`),
+		protobuf: func(object []byte) ([]byte, error) {
+			var pod corev1.Pod
+			if err := pod.Unmarshal(object); err != nil {
+				return nil, err
+			}
+			return keep(&pod).Marshal()
+		},
+		json: func(object []byte) ([]byte, error) {
+			var pod corev1.Pod
+			if err := json.Unmarshal(object, &pod); err != nil {
+				return nil, err
+			}
+			small := keep(&pod)
+			small.TypeMeta = pod.TypeMeta // an event of a watch is told by it
+			return json.Marshal(small)
+		},
+	}
+}
+
+// Trimmed makes the answers to all requests for a custom resource smaller: keep returns what is read of an object. It
+// may be called concurrently.
+func (c Custom[O, L]) Trimmed(keep func(O) O) Trimmed {
+	return Trimmed{
+		path: regexp.MustCompile(regexp.QuoteMeta(c.Path) + `(?:/([^/]+))?$`),
+		json: func(object []byte) ([]byte, error) {
+			o := c.Object()
+			if err := json.Unmarshal(object, o); err != nil {
+				return nil, err
+			}
+			return json.Marshal(keep(o))
+		},
+	}
+}
+
+// A Trimmer makes the answers of the API server smaller. Use one for all clients of a process: its budget bounds what
+// all of them decode at once. It may be used concurrently.
+type Trimmer struct {
+	kinds  []Trimmed
+	budget *semaphore.Weighted
+	most   int64
+}
+
+// NewTrimmer returns a Trimmer for these kinds of objects. The large ones that are decoded at once have so many bytes
+// in all; while they are decoded they take up to four times as much. A larger one waits until it is alone.
+func NewTrimmer(budget int64, kinds ...Trimmed) *Trimmer {
+	return &Trimmer{kinds: kinds, budget: semaphore.NewWeighted(budget), most: budget}
+}
+
+// hold waits until an object of so many bytes may be decoded. release is to be called when it has been. The error is
+// the cause of ctx.
+func (t *Trimmer) hold(ctx context.Context, size int64) (release func(), err error) {
+	if size <= freeSize {
+		return func() {}, nil
+	}
+	held := min(size, t.most)
+	if err := t.budget.Acquire(ctx, held); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func() { t.budget.Release(held) }, nil
+}
+
+// Wrap is for [k8s.io/client-go/rest.Config.Wrap].
+func (t *Trimmer) Wrap(next http.RoundTripper) http.RoundTripper { return trimming{next, t} }
+
+type trimming struct {
+	next    http.RoundTripper
+	trimmer *Trimmer
+}
+
+// WrappedRoundTripper lets client-go find the transport beneath.
+func (t trimming) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// RoundTrip implements http.RoundTripper.
+func (t trimming) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(request)
+	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
+		return response, err
+	}
+	at := slices.IndexFunc(t.trimmer.kinds, func(k Trimmed) bool { return k.path.MatchString(request.URL.Path) })
+	if at < 0 {
+		return response, nil
+	}
+	contentType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")) // an unknown one is passed on
+	kind := t.trimmer.kinds[at]
+	a := answer{
+		kind: kind, body: bufio.NewReader(response.Body), from: response.Body,
+		hold: func(size int64) (release func(), err error) { return t.trimmer.hold(request.Context(), size) },
+	}
+	if watches, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watches {
+		switch {
+		case contentType == runtime.ContentTypeProtobuf && kind.protobuf != nil:
+			response.Body = &trimmedWatch{answer: a, next: a.protobufEvent}
+		case contentType == runtime.ContentTypeJSON:
+			events := json.NewDecoder(a.body)
+			response.Body = &trimmedWatch{answer: a, next: func() ([]byte, error) { return a.jsonEvent(events) }}
+		}
+		return response, nil
+	}
+	list := request.Method == http.MethodGet && kind.path.FindStringSubmatch(request.URL.Path)[1] == ""
+	var small []byte
+	switch {
+	case contentType == runtime.ContentTypeProtobuf && kind.protobuf != nil:
+		small, err = a.protobufAnswer(list)
+	case contentType == runtime.ContentTypeJSON:
+		small, err = a.jsonAnswer(list)
+	default:
+		return response, nil
+	}
+	_ = response.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read the answer to %s %s: %w", request.Method, request.URL.Path, err)
+	}
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(small)), int64(len(small))
+	response.Header.Set("Content-Length", strconv.Itoa(len(small)))
+	return response, nil
+}
+
+// An answer is the body of one.
+type answer struct {
+	kind Trimmed
+	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be decoded
+	body *bufio.Reader
+	from io.Closer
+}
+
+// protobufMagic begins an object of Kubernetes in protobuf; a runtime.Unknown follows.
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
+var protobufMagic = []byte("k8s\x00")
+
+// The fields of messages of Kubernetes.
+const (
+	unknownTypeMeta = 1
+	unknownRaw      = 2
+	listItems       = 2
+)
+
+// protobufAnswer returns a list or an object with smaller objects.
+func (a *answer) protobufAnswer(list bool) ([]byte, error) {
+	magic := make([]byte, len(protobufMagic))
+	if _, err := io.ReadFull(a.body, magic); err != nil || !bytes.Equal(magic, protobufMagic) {
+		return nil, fmt.Errorf("it does not begin as protobuf of Kubernetes does: %w", noEOF(err))
+	}
+	small, another := slices.Clone(protobufMagic), false // another: it is an object of another kind, such as a Status
+	err := a.eachField(-1, func(field protowire.Number, size int64) (err error) {
+		switch {
+		case field == unknownRaw && list:
+			small, err = a.field(small, field, func() ([]byte, error) { return a.protobufList(size) })
+		case field == unknownRaw && !another:
+			small, err = a.field(small, field, func() ([]byte, error) { return a.object(size, a.kind.protobuf) })
+		default:
+			var value []byte
+			if value, err = a.read(size, largestHeader); err == nil && field == unknownTypeMeta {
+				var meta runtime.TypeMeta
+				another = meta.Unmarshal(value) == nil && meta.Kind == "Status"
+			}
+			small = appendField(small, field, value)
+		}
+		return err
+	})
+	return small, err
+}
+
+func (a *answer) protobufList(size int64) (small []byte, err error) {
+	err = a.eachField(size, func(field protowire.Number, size int64) (err error) {
+		small, err = a.field(small, field, func() ([]byte, error) {
+			if len(small) > largestAnswer {
+				return nil, errTooLarge
+			}
+			if field == listItems {
+				return a.object(size, a.kind.protobuf)
+			}
+			return a.read(size, largestHeader)
+		})
+		return err
+	})
+	return small, err
+}
+
+// field appends a field with what value returns.
+func (*answer) field(to []byte, field protowire.Number, value func() ([]byte, error)) ([]byte, error) {
+	v, err := value()
+	return appendField(to, field, v), err
+}
+
+func appendField(to []byte, field protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(to, field, protowire.BytesType), value)
+}
+
+// eachField calls do for each field of a message of so many bytes, or up to the end of the body if size is negative. do
+// reads the field. All fields of these messages are of bytes.
+func (a *answer) eachField(size int64, do func(field protowire.Number, size int64) error) error {
+	for size != 0 {
+		tag, err := binary.ReadUvarint(a.body)
+		if errors.Is(err, io.EOF) && size < 0 {
+			return nil
+		}
+		if err != nil {
+			return noEOF(err)
+		}
+		field, wire := protowire.DecodeTag(tag)
+		n, err := binary.ReadUvarint(a.body)
+		if err != nil {
+			return noEOF(err)
+		}
+		if wire != protowire.BytesType || n > math.MaxInt32 {
+			return fmt.Errorf("field %d of an answer has the wire type %d and the length %d", field, wire, n)
+		}
+		length := int64(n)
+		if size > 0 {
+			size -= int64(protowire.SizeVarint(tag)+protowire.SizeVarint(n)) + length
+			if size < 0 {
+				return fmt.Errorf("field %d of an answer is longer than what it is part of", field)
+			}
+		}
+		if err := do(field, length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// object reads an object of so many bytes, and returns it smaller. Large ones wait for others.
+func (a *answer) object(size int64, trim func([]byte) ([]byte, error)) ([]byte, error) {
+	release, err := a.hold(size)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	object, err := a.read(size, largestObject)
+	if err != nil {
+		return nil, err
+	}
+	return trim(object)
+}
+
+func (a *answer) read(size, most int64) ([]byte, error) {
+	if size < 0 || size > most {
+		return nil, fmt.Errorf("it has a part of %d bytes, more than %d", size, most)
+	}
+	b := make([]byte, size)
+	_, err := io.ReadFull(a.body, b)
+	return b, noEOF(err)
+}
+
+// noEOF returns an error that no caller takes for the end of the answer.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// jsonAnswer is protobufAnswer for JSON.
+func (a *answer) jsonAnswer(list bool) ([]byte, error) {
+	decoder := json.NewDecoder(a.body)
+	if !list {
+		var object json.RawMessage
+		if err := decoder.Decode(&object); err != nil {
+			return nil, noEOF(err)
+		}
+		var meta metav1.TypeMeta
+		if json.Unmarshal(object, &meta) == nil && meta.Kind == "Status" {
+			return object, nil
+		}
+		return a.kind.json(object)
+	}
+	var small bytes.Buffer
+	if err := expect(decoder, '{'); err != nil {
+		return nil, err
+	}
+	for comma := byte('{'); decoder.More(); comma = ',' {
+		key, err := decoder.Token()
+		if err != nil {
+			return nil, noEOF(err)
+		}
+		small.WriteByte(comma)
+		fmt.Fprintf(&small, "%q:", key)
+		if key == "items" {
+			err = a.jsonItems(decoder, &small)
+		} else {
+			err = copyValue(decoder, &small)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := expect(decoder, '}'); err != nil {
+		return nil, err
+	}
+	small.WriteByte('}')
+	return small.Bytes(), nil
+}
+
+func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
+	start, err := decoder.Token()
+	if err != nil {
+		return noEOF(err)
+	}
+	if start == nil {
+		small.WriteString("null")
+		return nil
+	}
+	if start != json.Delim('[') {
+		return fmt.Errorf("items of a list are %v", start)
+	}
+	small.WriteByte('[')
+	for first := true; decoder.More(); first = false {
+		var object json.RawMessage
+		if err := decoder.Decode(&object); err != nil {
+			return noEOF(err)
+		}
+		trimmed, err := a.kind.json(object)
+		if err != nil {
+			return err
+		}
+		if small.Len() > largestAnswer {
+			return errTooLarge
+		}
+		if !first {
+			small.WriteByte(',')
+		}
+		small.Write(trimmed)
+	}
+	small.WriteByte(']')
+	return expect(decoder, ']')
+}
+
+func expect(decoder *json.Decoder, delimiter json.Delim) error {
+	token, err := decoder.Token()
+	if err == nil && token != delimiter {
+		err = fmt.Errorf("%v where %v belongs", token, delimiter)
+	}
+	return noEOF(err)
+}
+
+func copyValue(decoder *json.Decoder, to *bytes.Buffer) error {
+	var value json.RawMessage
+	err := decoder.Decode(&value)
+	to.Write(value)
+	return noEOF(err)
+}
+
+// A trimmedWatch is the body of a watch whose events have smaller objects. One goroutine may read it.
+type trimmedWatch struct {
+	answer
+	next  func() ([]byte, error) // reads an event from the body, and returns it smaller
+	event []byte                 // what has not been read of the last event
+}
+
+// Read implements io.Reader.
+func (w *trimmedWatch) Read(p []byte) (n int, err error) {
+	for len(w.event) == 0 {
+		if w.event, err = w.next(); err != nil {
+			return 0, err
+		}
+	}
+	n = copy(p, w.event)
+	w.event = w.event[n:]
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (w *trimmedWatch) Close() error { return w.from.Close() }
+
+// protobufEvent reads an event: its length in four bytes, and a metav1.WatchEvent.
+func (a *answer) protobufEvent() ([]byte, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(a.body, length[:]); err != nil {
+		return nil, err // io.EOF is the end of the watch
+	}
+	small, err := a.object(int64(binary.BigEndian.Uint32(length[:])), a.trimEvent)
+	if err != nil {
+		return nil, err
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(small))), small...), nil //nolint:gosec // it is small
+}
+
+func (a *answer) trimEvent(body []byte) ([]byte, error) {
+	var event metav1.WatchEvent
+	if err := event.Unmarshal(body); err != nil {
+		return nil, err
+	}
+	if !ofObject(event.Type) {
+		return body, nil
+	}
+	held := func(int64) (func(), error) { return func() {}, nil } // the event is
+	object := answer{kind: a.kind, hold: held, body: bufio.NewReader(bytes.NewReader(event.Object.Raw))}
+	small, err := object.protobufAnswer(false)
+	if err != nil {
+		return nil, err
+	}
+	event.Object.Raw = small
+	return event.Marshal()
+}
+
+func (a *answer) jsonEvent(events *json.Decoder) ([]byte, error) {
+	var event struct {
+		Type   string          `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	err := events.Decode(&event)
+	if err == nil && ofObject(event.Type) {
+		event.Object, err = a.kind.json(event.Object)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(event)
+}
+
+// ofObject reports whether an event of a watch is about an object. Others tell of the watch: errors and bookmarks.
+func ofObject(event string) bool {
+	switch watch.EventType(event) {
+	case watch.Added, watch.Modified, watch.Deleted:
+		return true
+	default:
+		return false
+	}
+}

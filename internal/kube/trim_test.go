@@ -1,0 +1,281 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/race"
+)
+
+// keepName keeps of a pod what identifies it.
+func keepName(pod *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}}
+}
+
+func largePod(name string, size int) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name), ResourceVersion: "7"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "app", Env: []corev1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", size)}},
+		}}},
+	}
+}
+
+func encode(t testing.TB, contentType string, o runtime.Object) []byte {
+	t.Helper()
+	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), contentType)
+	if !ok {
+		t.Fatal(contentType)
+	}
+	body, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// trimmedClient returns a client of an API server that serves as handle does, whose pods are trimmed.
+func trimmedClient(t testing.TB, trimmer *Trimmer, handle http.HandlerFunc) *Clients {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handle)
+	server.EnableHTTP2 = true // as the API server
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	config := &rest.Config{
+		Host: server.URL + "/k8s/clusters/c-1", QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+	}
+	config.Wrap(trimmer.Wrap)
+	clients, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+var bothTypes = []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}
+
+func TestPodsAreTrimmedInEveryAnswer(t *testing.T) {
+	for _, contentType := range bothTypes {
+		t.Run(contentType, func(t *testing.T) {
+			trimmer := NewTrimmer(1<<20, TrimmedPods(keepName))
+			clients := trimmedClient(t, trimmer, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", contentType)
+				one := largePod("one", 2<<20)
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/pods/gone") && r.Method == http.MethodDelete:
+					_, _ = w.Write(encode(t, contentType, &metav1.Status{Status: metav1.StatusSuccess, Message: "deleted"}))
+				case strings.HasSuffix(r.URL.Path, "/pods/missing"):
+					w.WriteHeader(http.StatusNotFound)
+					_, _ = w.Write(encode(t, contentType, &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: 404}))
+				case strings.HasSuffix(r.URL.Path, "/pods/one"):
+					_, _ = w.Write(encode(t, contentType, &one))
+				case strings.HasSuffix(r.URL.Path, "/nodes"):
+					_, _ = w.Write(encode(t, contentType, &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{
+						Name: "n", Labels: map[string]string{"a": "b"},
+					}}}}))
+				default:
+					list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "more"}}
+					for k := range 5 {
+						list.Items = append(list.Items, largePod(fmt.Sprint(k), k*100_000))
+					}
+					_, _ = w.Write(encode(t, contentType, list))
+				}
+			})
+			list, err := clients.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "more"}}
+			for k := range 5 {
+				pod := largePod(fmt.Sprint(k), 0)
+				want.Items = append(want.Items, *keepName(&pod))
+			}
+			list.TypeMeta = metav1.TypeMeta{}
+			if diff := cmp.Diff(want, list); diff != "" {
+				t.Errorf("list (-want +got):\n%s", diff)
+			}
+			one := largePod("one", 0)
+			for name, get := range map[string]func() (*corev1.Pod, error){
+				"get": func() (*corev1.Pod, error) {
+					return clients.CoreV1().Pods("ns").Get(t.Context(), "one", metav1.GetOptions{})
+				},
+				"patch": func() (*corev1.Pod, error) {
+					return clients.CoreV1().Pods("ns").Patch(t.Context(), "one", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
+				},
+			} {
+				pod, err := get()
+				if err != nil {
+					t.Fatal(name, err)
+				}
+				pod.TypeMeta = metav1.TypeMeta{}
+				if diff := cmp.Diff(keepName(&one), pod); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", name, diff)
+				}
+			}
+			if err := clients.CoreV1().Pods("ns").Delete(t.Context(), "gone", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+			if err := clients.CoreV1().Pods("ns").Delete(t.Context(), "missing", metav1.DeleteOptions{}); err == nil {
+				t.Error("an answer 404 is no error")
+			}
+			nodes, err := clients.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(nodes.Items) != 1 || nodes.Items[0].Labels["a"] != "b" {
+				t.Errorf("nodes: %v, %v", nodes, err)
+			}
+		})
+	}
+}
+
+func TestPodsOfAWatchAreTrimmed(t *testing.T) {
+	for _, contentType := range bothTypes {
+		t.Run(contentType, func(t *testing.T) {
+			clients := trimmedClient(t, NewTrimmer(1<<20, TrimmedPods(keepName)), func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", contentType+";stream=watch")
+				if contentType == runtime.ContentTypeJSON {
+					w.Header().Set("Content-Type", contentType)
+				}
+				large, bookmark := largePod("large", 2<<20), corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+					ResourceVersion: "11", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+				}}
+				send := func(kind watch.EventType, o runtime.Object) {
+					event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: encode(t, contentType, o)}}
+					if contentType == runtime.ContentTypeJSON {
+						_ = json.NewEncoder(w).Encode(event)
+						return
+					}
+					body, err := event.Marshal()
+					if err != nil {
+						t.Error(err)
+					}
+					_ = binary.Write(w, binary.BigEndian, uint32(len(body)))
+					_, _ = w.Write(body)
+				}
+				send(watch.Added, &large)
+				send(watch.Bookmark, &bookmark)
+				w.(http.Flusher).Flush()
+				send(watch.Deleted, &large)
+				send(watch.Error, &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+			})
+			w, err := clients.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			var got []string
+			for event := range w.ResultChan() {
+				switch o := event.Object.(type) {
+				case *corev1.Pod:
+					got = append(got, fmt.Sprintf("%s %q %d containers, version %s, %d annotations",
+						event.Type, o.Name, len(o.Spec.Containers), o.ResourceVersion, len(o.Annotations)))
+				case *metav1.Status:
+					got = append(got, fmt.Sprintf("%s %d %s", event.Type, o.Code, o.Message))
+				}
+			}
+			want := []string{
+				`ADDED "large" 0 containers, version 7, 0 annotations`, `BOOKMARK "" 0 containers, version 11, 1 annotations`,
+				`DELETED "large" 0 containers, version 7, 0 annotations`, `ERROR 410 `,
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAnAnswerThatIsCutIsAnErrorAndNoShorterList(t *testing.T) {
+	for _, contentType := range bothTypes {
+		list := &corev1.PodList{}
+		for k := range 3 {
+			list.Items = append(list.Items, largePod(fmt.Sprint(k), 300))
+		}
+		body := encode(t, contentType, list)
+		for length := range bytes.TrimSpace(body) {
+			a := answer{
+				kind: TrimmedPods(keepName), hold: func(int64) (func(), error) { return func() {}, nil },
+				body: bufio.NewReader(io.MultiReader(bytes.NewReader(body[:length]), iotest.ErrReader(io.ErrUnexpectedEOF))),
+			}
+			read := a.protobufAnswer
+			if contentType == runtime.ContentTypeJSON {
+				read = a.jsonAnswer
+			}
+			if small, err := read(true); err == nil {
+				t.Fatalf("%s: %d of %d bytes give %q", contentType, length, len(body), small)
+			}
+		}
+	}
+}
+
+// 900 MB of pods, by as many lists at once as drains may make.
+func TestTheMemoryOfAListDoesNotDependOnTheSizeOfItsPods(t *testing.T) {
+	if race.Enabled() {
+		t.Skip("it takes memory of its own")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as the program has it
+	const pods, size, lists, most = 5, 1_400_000, 128, 128 << 20
+	list := &corev1.PodList{}
+	for k := range pods {
+		list.Items = append(list.Items, largePod(fmt.Sprint(k), size))
+	}
+	body := encode(t, runtime.ContentTypeProtobuf, list)
+	clients := trimmedClient(t, NewTrimmer(8<<20, TrimmedPods(keepName)), func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		_, _ = w.Write(body)
+	})
+	before, peak := heap(), uint64(0)
+	ctx, stop := context.WithCancel(t.Context())
+	var watching, all sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			peak = max(peak, heap())
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for range lists {
+		all.Go(func() {
+			if got, err := clients.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err != nil || len(got.Items) != pods {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	watching.Wait()
+	t.Logf("%d lists of %d MB each: %d MiB at most", lists, len(body)/1e6, (peak-min(before, peak))>>20)
+	if peak > before+most {
+		t.Errorf("%d MiB more at most, want %d", (peak-before)>>20, most>>20)
+	}
+}
+
+// heap is how many bytes objects have, those included that have not been freed yet.
+func heap() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}

@@ -1,0 +1,133 @@
+// Package logging is the edge between logr, which all packages log with, and zap, which writes. No other
+// package imports zap or zapr.
+//
+// A message is a constant. Level 0 has one line for each decision and one for each fate, level 1 has the rest.
+// Error is for what a person must act on, [Warn] for what may become that. Values are attached once, and a key
+// means one thing everywhere:
+//
+//	node, instance, pod   what it is about: a Node's name, an EC2 instance id, a pod's namespace/name
+//	kind, message, event  the notice: its kind, its SQS message id, the id that AWS gave it
+//	why, detail           the reason, one of a closed list or a sentence; more words about it
+//	says                  the words of another program
+//	error                 an error that was met
+//	rule                  the rule of the policy file that applies
+//	deadline              when the machine goes away
+package logging
+
+import (
+	"fmt"
+	"io"
+	stdlog "log"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/aws/smithy-go/logging"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// Options say how a log is written.
+type Options struct {
+	// Level is the least that is written: debug, which is level 1 of logr, info, which is level 0, warn or
+	// error. Any other text is info.
+	Level string
+	JSON  bool // a JSON object an entry; otherwise columns with tabs between them
+}
+
+// New returns a logger that writes one printable line per entry to out, which is not called concurrently. After
+// end nothing is written: the reason why the process exits is its last line, whatever goroutines it leaves behind.
+func New(out io.Writer, o Options) (log logr.Logger, end func()) {
+	lines := &closableWriter{to: escapingWriter{out}}
+	level, err := zapcore.ParseLevel(o.Level)
+	if err != nil {
+		level = zapcore.InfoLevel
+	}
+	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder(o.JSON), lines, level))), lines.close
+}
+
+func encoder(inJSON bool) zapcore.Encoder {
+	format := zapcore.EncoderConfig{
+		TimeKey: "time", LevelKey: "level", NameKey: "logger", MessageKey: "msg",
+		EncodeTime:     zapcore.TimeEncoderOfLayout("2006-01-02T15:04:05.000Z07:00"),
+		EncodeDuration: zapcore.StringDurationEncoder,
+	}
+	if inJSON {
+		format.EncodeLevel = zapcore.LowercaseLevelEncoder
+		return zapcore.NewJSONEncoder(format)
+	}
+	format.EncodeLevel = zapcore.CapitalLevelEncoder
+	return zapcore.NewConsoleEncoder(format)
+}
+
+// Warn logs a warning: something is wrong, and may heal or be tolerable. logr has no such level, because a reader
+// either acts on a line or does not. But people filter their logs by it, and NTH has it, so the line goes to the
+// zap logger below. A logger without one, as tests have, gets an entry of level 0 with the value warning.
+func Warn(log logr.Logger, message string, keysAndValues ...any) {
+	if below, ok := log.GetSink().(zapr.Underlier); ok {
+		below.GetUnderlying().Sugar().Warnw(message, keysAndValues...)
+		return
+	}
+	log.Info(message, append(slices.Clip(keysAndValues), "warning", true)...)
+}
+
+// Redirect has the Kubernetes libraries and the standard library's default logger log to log.
+func Redirect(log logr.Logger) {
+	klog.SetLoggerWithOptions(log.WithName("kubernetes"), klog.ContextualLogger(true))
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(says{log.WithName("go")})
+}
+
+// Std returns a logger of the standard library's type whose lines become warnings of log.
+func Std(log logr.Logger) *stdlog.Logger { return stdlog.New(says{log}, "", 0) }
+
+// says makes an entry of each line that a library of others writes.
+type says struct{ log logr.Logger }
+
+// Write implements io.Writer.
+func (s says) Write(line []byte) (int, error) {
+	Warn(s.log, "message of a library", "says", strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// AWS returns a logger for AWS's SDK. The SDK goes on after what it warns of, by retries.
+func AWS(log logr.Logger) logging.Logger {
+	log = log.WithName("aws")
+	return logging.LoggerFunc(func(class logging.Classification, format string, values ...any) {
+		text := fmt.Sprintf(format, values...)
+		if class == logging.Warn {
+			Warn(log, "message of a library", "says", text)
+			return
+		}
+		log.V(1).Info("message of a library", "says", text)
+	})
+}
+
+// closableWriter drops what is written after close. It may be used concurrently.
+type closableWriter struct {
+	mu     sync.Mutex
+	to     io.Writer
+	closed bool
+}
+
+// Write implements zapcore.WriteSyncer, as does Sync.
+func (w *closableWriter) Write(entry []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return len(entry), nil
+	}
+	return w.to.Write(entry)
+}
+
+// Sync does nothing: no entry is kept back.
+func (*closableWriter) Sync() error { return nil }
+
+func (w *closableWriter) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+}

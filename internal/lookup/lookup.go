@@ -1,0 +1,134 @@
+// Package lookup asks EC2 about instances, as old as an answer may be, and where the role may not ask.
+package lookup
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+)
+
+// How old an answer of EC2 may be.
+const (
+	// Kept is for what hardly changes: whose an instance is.
+	Kept = 10 * time.Minute
+	// KeptShort is for an instance whose Node is waited for.
+	KeptShort = 15 * time.Second
+	// Fresh is for an answer that something is destroyed by, or that a message is
+	// compared with. All who ask within this time share the answer.
+	Fresh = 500 * time.Millisecond
+)
+
+const (
+	// Timeout bounds one question.
+	Timeout = 15 * time.Second
+	// DoubtTimeout is how long EC2 is asked for the present state of an instance before
+	// the message is believed: an instance that stops is there for seconds.
+	DoubtTimeout = 3 * time.Second
+)
+
+// Instances tells what EC2 knows of an instance; see package instance. An answer may
+// be as old as maxAge. found is false when EC2 does not know the id; an error says nothing.
+type Instances interface {
+	Get(ctx context.Context, id string, maxAge time.Duration) (i instance.Instance, found bool, err error)
+	// GetUrgent is Get for what must not wait for the ids of strangers.
+	GetUrgent(ctx context.Context, id string, maxAge time.Duration) (i instance.Instance, found bool, err error)
+	// Known is the last answer, however old, without asking.
+	Known(id string) (i instance.Instance, found bool, asked time.Time)
+	// InReservation are the instances of a Capacity Reservation that do not terminate already; OnHosts are
+	// those on Dedicated Hosts.
+	InReservation(ctx context.Context, id string, maxAge time.Duration) ([]instance.Instance, error)
+	OnHosts(ctx context.Context, ids []string, maxAge time.Duration) ([]instance.Instance, error)
+}
+
+// Lookup asks EC2. Its methods may be called concurrently; the fields must not change meanwhile.
+type Lookup struct {
+	Instances
+	// Needed: without the permission to ask nothing can be decided, as with the tag check. Otherwise its lack is logged
+	// once, and EC2 is asked again after [Kept].
+	Needed bool
+	Log    logr.Logger
+
+	mu     sync.Mutex
+	denied error     // the last answer of EC2, where the role may not ask and need not
+	again  time.Time // when the role may have got the permission
+}
+
+// New returns a Lookup. needed is [Lookup.Needed].
+func New(instances Instances, needed bool, log logr.Logger) *Lookup {
+	return &Lookup{Instances: instances, Needed: needed, Log: log}
+}
+
+// Look asks about an instance once; see [Lookup.Permitted].
+//
+// node: the instance has a Node here. Such requests go before those about unknown ids.
+func (l *Lookup) Look(
+	ctx context.Context, id string, maxAge time.Duration, node bool,
+) (inst *instance.Instance, known bool, err error) {
+	get := l.Get
+	if node {
+		get = l.GetUrgent
+	}
+	inst = new(instance.Instance)
+	err = l.Permitted(func() (err error) {
+		*inst, known, err = get(ctx, id, maxAge)
+		return err
+	})
+	return inst, known, err
+}
+
+// Permitted asks EC2 by ask. Where the role has no permission, and needs none, the error is [instance.ErrDenied], and
+// EC2 is not asked again for a while.
+func (l *Lookup) Permitted(ask func() error) error {
+	if l.Needed {
+		return ask()
+	}
+	l.mu.Lock()
+	err, again := l.denied, !time.Now().Before(l.again)
+	l.mu.Unlock()
+	if err != nil && !again {
+		return err
+	}
+	err = ask()
+	if err != nil && !errors.Is(err, instance.ErrDenied) {
+		return err
+	}
+	l.mu.Lock()
+	first := err != nil && l.denied == nil
+	l.denied, l.again = err, time.Now().Add(Kept)
+	l.mu.Unlock()
+	if first {
+		logging.Warn(l.Log, "messages about instances that have no Node here, and about Capacity Blocks, are left in "+
+			"the queue: EC2 cannot be asked whose they are", "why", err.Error())
+	}
+	return err
+}
+
+// Ask asks about an instance that has, or had, a Node here, and tries until EC2 answers. doing says what for, for the
+// log. known is false where the role has no permission to ask. The error is the cause of ctx.
+func (l *Lookup) Ask(
+	ctx context.Context, log logr.Logger, doing, id string, maxAge time.Duration,
+) (inst instance.Instance, known bool, err error) {
+	err = cluster.Retry(ctx, log, doing, func(ctx context.Context) error {
+		found, ok, err := l.Look(ctx, id, maxAge, true)
+		inst, known = *found, ok
+		if errors.Is(err, instance.ErrDenied) {
+			return nil
+		}
+		return err
+	})
+	return inst, known, err
+}
+
+// LaunchOf is when the instance was started last, as EC2 says; zero where it does not say. The error is the cause of
+// ctx.
+func (l *Lookup) LaunchOf(ctx context.Context, log logr.Logger, id string) (time.Time, error) {
+	inst, _, err := l.Ask(ctx, log, "look up the launch of the instance", id, Fresh)
+	return inst.LastLaunch(), err
+}

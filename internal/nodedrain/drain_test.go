@@ -1,0 +1,244 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+const theID = "i-0123456789abcdef0"
+
+// theRef is the Node of theID.
+var theRef = cluster.Ref{Name: "node-a", UID: "uid", Instance: theID}
+
+// withNode calls do in virtual time, with a registry whose cluster has the node.
+func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Registry)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: theRef.Name, UID: theRef.UID, Labels: map[string]string{}, Annotations: map[string]string{}},
+			Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + theID},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}
+		edit(node)
+		nodes, err := cluster.New(fake.NewClientset(node), pace.NewGate(8, 8), "queue", cluster.CordonOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer cancel()
+		all.Go(func() { nodes.Run(ctx) })
+		if err := nodes.WaitForSync(ctx); err != nil {
+			t.Fatal(err)
+		}
+		do(t, New(Config{Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{}}))
+	})
+}
+
+func asItIs(*corev1.Node) {}
+
+// An undo that has quit a drain may give up waiting for its end. Then the drain may find a reason of its own to end, too.
+func TestADrainThatAnUndoHasQuitEndsForThat(t *testing.T) {
+	nd := New(Config{}).newDrain(theRef)
+	nd.setIntent(intent.Intent{Version: intent.Version})
+	nd.quitFor(nil)
+	err := nd.quitIf(t.Context(), errRestarted, func(intent.Intent) bool { return true })
+	if !errors.Is(err, errUndone) {
+		t.Errorf("it ends for %v", err)
+	}
+	if err := nd.runEnded(t.Context(), logr.Discard(), err); err != nil {
+		t.Errorf("runEnded = %v", err)
+	}
+}
+
+// The warning is recorded after the node was found to be only cordoned, and before its end is.
+func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		r.CordonRebalance = true
+		now := time.Now().UTC()
+		nd := r.getOrCreate(theRef)
+		carried, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent {
+			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
+			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the watch tells
+		nd.setIntent(*carried)
+		nd.outcome = intent.Cordoned
+		err = nd.completeAndFinish(t.Context(), logr.Discard())
+		if left, _ := nd.current(); !errors.Is(err, errAsksMore) || left.Finished() {
+			t.Errorf("%v, finished %t", err, left.Finished())
+		}
+	})
+}
+
+func TestADrainDoesNotWaitForACordonThatNobodyWillSet(t *testing.T) {
+	for name, annotations := range map[string]map[string]string{
+		"without an intent": nil, "with one that cannot be read": {cluster.IntentAnnotation: "{"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, func(n *corev1.Node) { n.Annotations = annotations }, func(t *testing.T, r *Registry) {
+				if state := r.getOrCreate(theRef).nodeState(); state.Cordoned || state.CordonPending {
+					t.Errorf("state %+v", state)
+				}
+			})
+		})
+	}
+}
+
+// slowInstances calls meanwhile before each urgent look-up, and knows an instance that runs.
+type slowInstances struct {
+	lookup.Instances
+	meanwhile func()
+}
+
+func (i slowInstances) GetUrgent(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+	i.meanwhile()
+	return instance.Instance{ID: theID, State: "running", Launched: time.Now()}, true, nil
+}
+
+func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.getOrCreate(theRef) }}, true, r.Log)
+		deleted := r.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
+		deleted.setIntent(intent.Intent{
+			Version: intent.Version,
+			Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: time.Now().Add(-time.Hour)}}, // of an earlier life
+		})
+		ended, begin := make(chan time.Duration, 1), time.Now()
+		go func() {
+			_, _ = deleted.awaitOtherNodes(t.Context(), r.Log)
+			ended <- time.Since(begin)
+		}()
+		time.Sleep(time.Minute)
+		r.Get(theRef).podsGone.close()
+		if took := <-ended; took < time.Minute {
+			t.Errorf("it waited for %s, and the pods of the other Node have left after a minute", took)
+		}
+	})
+}
+
+// A node whose labels change is in ever new groups.
+func TestTheLineKeepsNoGroupThatNobodyWaitsFor(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		for k := range 5 {
+			h := &waiter{}
+			h.Limits = []decision.Group{{Rule: "limited", Nodes: "1", Value: fmt.Sprint("g", k)}}
+			r.line.answer = r.lookAtRooms([]*waiter{h}, nil, time.Now())
+			if n := len(r.line.answer.rooms); n != 1 {
+				t.Errorf("%d groups are kept for one node that waits", n)
+			}
+		}
+	})
+}
+
+func TestADrainHasOneOutcome(t *testing.T) {
+	some := []string{"ns/pod"}
+	for name, test := range map[string]struct {
+		result evacuation.Result
+		err    error
+		want   intent.Outcome
+	}{
+		"all have left":                           {evacuation.Result{Evicted: 3, Forced: 1, Ended: 1}, nil, intent.Drained},
+		"there was none":                          {evacuation.Result{}, nil, intent.Drained},
+		"an option keeps some":                    {evacuation.Result{Stayed: some}, nil, intent.Drained},
+		"some came, and stay":                     {evacuation.Result{Returned: some}, nil, intent.Drained},
+		"their volumes are still attached":        {evacuation.Result{Volumes: 2}, nil, intent.Drained},
+		"some are there at the deadline":          {evacuation.Result{Evicted: 3, Missed: some}, nil, intent.Missed},
+		"and of some nobody knows":                {evacuation.Result{Missed: some, Unconfirmed: some}, nil, intent.Missed},
+		"some are there when the machine is gone": {evacuation.Result{Evicted: 3, Lost: some}, nil, intent.Gone},
+		"and of some nobody knew":                 {evacuation.Result{Lost: some, Unconfirmed: some}, nil, intent.Gone},
+		"no kubelet says that they have ended":    {evacuation.Result{Unconfirmed: some}, nil, intent.Unconfirmed},
+		"only our own pod is left":                {evacuation.Result{Self: true}, nil, ""},
+		"the leader ends":                         {evacuation.Result{Evicted: 3}, errors.New("the lease is lost"), ""},
+		"somebody has uncordoned the node":        {evacuation.Result{Evicted: 3}, errUncordoned, intent.CalledOff},
+		"the machine was started again":           {evacuation.Result{}, fmt.Errorf("drain: %w", errRestarted), intent.CalledOff},
+		"what asked for it is over":               {evacuation.Result{}, errUndone, intent.CalledOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := outcomeOf(test.result, test.err); got != test.want {
+				t.Errorf("the outcome is %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
+	for _, tt := range []struct {
+		max         string
+		nodes, want int
+	}{
+		{"3", 100, 3}, {"3", 2, 3}, {"10%", 100, 10}, {"10%", 99, 9}, {"10%", 5, 1}, {"10%", 0, 1}, {"100%", 7, 7},
+	} {
+		if got := mostUnready(intstr.Parse(tt.max), tt.nodes); got != tt.want {
+			t.Errorf("%s of %d nodes: %d, want %d", tt.max, tt.nodes, got, tt.want)
+		}
+	}
+}
+
+// The drain has ended between the failed try and now.
+func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
+	for name, test := range map[string]struct{ started, void, spent, want bool }{
+		"another notice could not be recorded either": {spent: true, want: true},
+		"the notice is void by now":                   {spent: true, void: true},
+		"the notice still has time":                   {},
+		"the node could be written meanwhile":         {spent: true, started: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, asItIs, func(t *testing.T, r *Registry) {
+				d := r.getOrCreate(theRef)
+				d.started = test.started
+				r.end(d, nil)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := make(chan bool, 1)
+				go func() {
+					select {
+					case <-r.toRun:
+						began <- true
+					case <-ctx.Done():
+						began <- false
+					}
+				}()
+				now := time.Now()
+				entry := &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}
+				n := &News{Entry: entry, Void: func() bool { return test.void }}
+				if err := d.drainUnrecorded(ctx, r.Log, n, test.spent); err != nil {
+					t.Fatal(err)
+				}
+				if got := <-began; got != test.want {
+					t.Errorf("a drain begins: %t, want %t", got, test.want)
+				}
+				if left := r.Get(theRef); (left != nil) != test.want {
+					t.Errorf("the drain that is left: %v", left)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,195 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// completeHooks completes the hooks of the node, concurrently, and those that come
+// meanwhile: none has to wait for one that takes hours. It adds them to completed.
+func (d *Drain) completeHooks(
+	ctx context.Context, log logr.Logger, completed map[intent.Hook]bool,
+) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	type end struct {
+		hook intent.Hook
+		err  error
+	}
+	ends := make(chan end)
+	asked := maps.Clone(completed)
+	for running := 0; ; {
+		carried, changed := d.current()
+		for _, h := range carried.Hooks {
+			if asked[h.Action()] {
+				continue
+			}
+			asked[h.Action()] = true
+			running++
+			go func() {
+				e := end{h, d.r.Complete(ctx, log, h)}
+				select {
+				case ends <- e:
+				case <-ctx.Done():
+				}
+			}()
+		}
+		if running == 0 {
+			return nil
+		}
+		d.say(overview.Completing, completing(carried.Hooks, completed)...)
+		select {
+		case e := <-ends:
+			if e.err != nil {
+				return e.err
+			}
+			running--
+			completed[e.hook.Action()] = true
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
+// of its machine for another reason.
+func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, nd := range r.drains {
+		i, _ := nd.current()
+		if slices.ContainsFunc(i.Hooks, h.MayBe) {
+			carrier = nd
+		} else if nd.ref.Instance == h.Instance && inWork(i) {
+			others = append(others, nd)
+		}
+	}
+	return carrier, others
+}
+
+// Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
+// Auto Scaling refuses for good: trying again would never end.
+func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
+	err := r.Hooks.Complete(ctx, h)
+	switch {
+	case errors.Is(err, errNotOurs):
+		log.Info("lifecycle hook is left to the handler with a queue", "group", h.Group, "hook", h.Name)
+		return nil
+	case errors.Is(err, asg.ErrGone):
+		log.Info("lifecycle hook is gone, there was nothing to complete", "group", h.Group, "hook", h.Name)
+		return nil
+	}
+	if errors.Is(err, asg.ErrRefused) {
+		log.Error(err, "the lifecycle hook cannot be completed: its default result applies", "group", h.Group, "hook", h.Name)
+		return nil
+	}
+	if err == nil {
+		log.Info("lifecycle hook completed", "group", h.Group, "hook", h.Name)
+	}
+	return err
+}
+
+// holdHooks sends heartbeats for all hooks of the node, also for those that come later,
+// until release is called. release returns when no heartbeat is in flight any more.
+func (d *Drain) holdHooks(ctx context.Context) (release func()) {
+	var all sync.WaitGroup
+	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
+	stop := func() {}
+	holdNew := func() {
+		if held == nil {
+			held = map[intent.Hook]bool{}
+			ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
+		}
+		carried, _ := d.current()
+		for _, h := range carried.Hooks {
+			if !held[h.Action()] {
+				held[h.Action()] = true
+				all.Go(func() { d.r.Hooks.Hold(ctx, h) })
+			}
+		}
+	}
+	remove := d.onChange(func() {
+		if d.hasHooks() {
+			apart.Do(holdNew)
+		}
+	})
+	return func() {
+		remove()
+		stop()
+		all.Wait()
+	}
+}
+
+// readHooks reads the limits of hooks whose deadlines are assumed, until that works, and
+// sets the real deadlines: pods must not be forced off the node by a guess.
+func (d *Drain) readHooks(ctx context.Context) {
+	var unreadable []intent.Hook
+	for {
+		_, changed := d.current()
+		again, err := d.readHook(ctx, &unreadable)
+		if err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// readHook reads what readHooks has to read now. again delivers when to try once more; nil: there is nothing to. An
+// error means that the drain ends.
+func (d *Drain) readHook(
+	ctx context.Context, unreadable *[]intent.Hook,
+) (again <-chan time.Time, err error) {
+	for {
+		carried, _ := d.current()
+		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
+			return h.Assumed && !slices.Contains(*unreadable, h.Action())
+		})
+		if at < 0 {
+			return nil, nil
+		}
+		h := carried.Hooks[at]
+		limits, err := d.r.Hooks.Limits(ctx, h)
+		_, denied := errors.AsType[*asg.PermissionError](err)
+		switch {
+		case err == nil:
+			deadline := h.Started.Add(decision.HookTime(limits, d.r.Policy))
+			if err := d.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
+				return nil, err
+			}
+		case denied || errors.Is(err, asg.ErrNoHook):
+			*unreadable = append(*unreadable, h.Action())
+		default:
+			return time.After(againAfter), nil
+		}
+	}
+}
+
+// learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
+// while the API server does not answer. The next leader learns it for itself.
+func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	carried, _ := d.current()
+	d.setIntent(change(carried))
+	d.unlock()
+	return d.rewrite(ctx, change)
+}

@@ -1,0 +1,149 @@
+package nodedrain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/apart"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// LoadBalancers tells when a machine has left its target groups; see package loadbalancer.
+type LoadBalancers interface {
+	// Await returns when the machine has left all of them. Otherwise it returns the names of the others, and the
+	// cause of ctx if that has ended first. It calls waits at most once, when there is something to wait for.
+	Await(ctx context.Context, m loadbalancer.Machine, waits func(groups []string)) (left []string, err error)
+}
+
+const (
+	// targetsMargin is what remains to the deadline when load balancers are not waited for any longer: the
+	// hooks have to be completed.
+	targetsMargin = 5 * time.Second
+	// targetsBlocked is how long a drain waits for load balancers before somebody is told.
+	targetsBlocked = 10 * time.Second
+)
+
+var errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
+
+// A targetWait is what a drain waits for when its pods have left: that its machine leaves its target groups.
+type targetWait struct {
+	machine loadbalancer.Machine
+	until   time.Time // the last moment
+}
+
+// awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
+// left. The error is the cause of ctx.
+func (d *Drain) awaitLoadBalancers(
+	ctx context.Context, log logr.Logger,
+) (*report.Targets, error) {
+	var w *targetWait
+	apart.Do(func() { w = d.targetWaitOf() })
+	if w == nil {
+		return &report.Targets{}, nil
+	}
+	d.detached = true
+	return d.awaitTargets(ctx, log, w)
+}
+
+// awaitLateExclusion waits for load balancers where a notice has excluded the node from them when its pods had left
+// already. The error is the cause of ctx.
+func (d *Drain) awaitLateExclusion(ctx context.Context, log logr.Logger) error {
+	if d.detached || d.outcome == intent.Cordoned {
+		return nil
+	}
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
+	_, err := d.awaitLoadBalancers(waiting, log)
+	return err
+}
+
+// targetWaitOf is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
+// balancers: nobody takes another one out of them.
+func (d *Drain) targetWaitOf() *targetWait {
+	carried, _ := d.current()
+	node, there := d.r.Cluster.Look(d.ref)
+	until := d.awaitsTargetsUntil(carried)
+	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
+		!time.Now().Before(until) {
+		return nil
+	}
+	return &targetWait{until: until, machine: loadbalancer.Machine{
+		Instance: d.ref.Instance, Node: node.Labels,
+		Since: carried.CordonedAt, Patience: excludedAt(d, carried).Add(d.r.NodeGracePeriod),
+	}}
+}
+
+func (d *Drain) awaitTargets(
+	ctx context.Context, log logr.Logger, w *targetWait,
+) (*report.Targets, error) {
+	begin := time.Now()
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go d.stopBeforeDeadline(waiting, stop)
+	told := func() bool { return true }
+	left, err := d.r.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
+		names := strings.Join(groups, ", ")
+		d.say(overview.Detaching, waitsForTargets(groups, w.until))
+		log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
+		told = time.AfterFunc(targetsBlocked, func() { d.reportTargets(names) }).Stop
+	})
+	told()
+	d.say(overview.Detaching)
+	targets := &report.Targets{Waited: time.Since(begin), Left: left}
+	switch {
+	case errors.Is(err, errNoTimeForTargets):
+		return targets, nil
+	case errors.Is(err, evacuation.ErrMachineGone): // there is nothing to connect to
+		return &report.Targets{Waited: targets.Waited}, nil
+	}
+	return targets, err
+}
+
+func (d *Drain) reportTargets(names string) {
+	if d.r.Blocked != nil {
+		why := "the machine is still a target of load balancer " + names
+		d.r.Blocked(evacuation.Blocked{Node: d.ref.Name, Why: why, First: true})
+	}
+}
+
+// stopBeforeDeadline calls stop when there is no time to wait for load balancers any longer, also if the
+// deadline has become earlier meanwhile.
+func (d *Drain) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
+	for {
+		carried, changed := d.current()
+		timer := time.NewTimer(time.Until(d.awaitsTargetsUntil(carried)))
+		select {
+		case <-timer.C:
+			stop(errNoTimeForTargets)
+			return
+		case <-changed:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// awaitsTargetsUntil is how long load balancers are waited for: until shortly before the deadline or, where
+// there is none, for the grace period of a node.
+func (d *Drain) awaitsTargetsUntil(i intent.Intent) time.Time {
+	if at := i.Deadline(); !at.IsZero() {
+		return at.Add(-targetsMargin)
+	}
+	return excludedAt(d, i).Add(d.r.NodeGracePeriod)
+}
+
+// excludedAt is when the node was excluded from load balancers: with its cordon.
+func excludedAt(nd *Drain, i intent.Intent) time.Time { return cmp.Or(i.CordonedAt, nd.since) }

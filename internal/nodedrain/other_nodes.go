@@ -1,0 +1,300 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// awaitOtherNodes waits until the hooks of the instance can be completed: an instance may have more Nodes
+// than this one, and the pods of all of them have to leave first. If the Node was deleted and its instance
+// still runs, the next Node of the instance gets the notices and the hooks; its drain is returned as next,
+// and does the rest.
+func (d *Drain) awaitOtherNodes(
+	ctx context.Context, log logr.Logger,
+) (next *Drain, err error) {
+	if d.ref.Instance == "" {
+		return nil, nil
+	}
+	begin, logged := time.Now(), false
+	for {
+		changed := d.r.Cluster.Changed()
+		carried, ours := d.current()
+		_, there := d.r.Cluster.Look(d.ref)
+		switch {
+		case isClosed(d.instanceGone.done):
+			return nil, nil
+		case there && len(carried.Hooks) == 0:
+			if with, theirs := d.otherWithHooks(); with != nil {
+				// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
+				d.say(overview.Completing, waitsForNode([]*Drain{with}))
+				if err := awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			return nil, nil
+		case !there:
+			if next, done, err := d.passOn(ctx, log, carried); done || err != nil {
+				return next, err
+			}
+		}
+		others := d.othersWithPods() // after passOn, which makes requests
+		switch {
+		case len(others) > 0 && hooksEnd(carried):
+			return nil, nil
+		case len(others) > 0:
+		case there:
+			return nil, nil
+		default:
+			if over, err := d.noNodeExpected(ctx, log, carried, begin); over || err != nil {
+				return nil, err
+			}
+			until := d.r.nextNodeUntil(carried, begin)
+			d.say(overview.Completing, waitsForNextNode(until))
+			if !logged {
+				logged = true
+				log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
+			}
+		}
+		var emptied <-chan struct{}
+		if len(others) > 0 {
+			emptied = others[0].podsGone.done
+			d.say(overview.Completing, waitsForNode(others))
+		}
+		wait := lookup.KeptShort
+		if end := carried.HookDeadline(); !end.IsZero() {
+			wait = min(wait, max(0, time.Until(end)))
+		}
+		later, cancel := context.WithTimeout(ctx, wait)
+		_ = awaitAny(ctx, changed, emptied, d.instanceGone.done, later.Done())
+		cancel()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// hooksEnd reports whether a hook ends by itself now: nothing is gained if it is not completed, and the group may
+// do something else with the instance then.
+func hooksEnd(i intent.Intent) bool {
+	end := i.HookDeadline()
+	return !end.IsZero() && !time.Now().Before(end)
+}
+
+// passOn gives the notices and hooks of a deleted Node to the next Node of its instance. It
+// returns the drain of that Node. done: there is one, or that Node has finished before; it
+// may never have carried the hooks, so that they are completed here.
+func (d *Drain) passOn(
+	ctx context.Context, log logr.Logger, carried intent.Intent,
+) (next *Drain, done bool, err error) {
+	nodes := d.r.Cluster.ByInstance(d.ref.Instance)
+	if len(nodes) == 0 {
+		return nil, false, nil
+	}
+	next, err = d.r.inform(ctx, log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
+	if err != nil || next == nil {
+		return nil, err == nil && doneOn(nodes[0], carried), err
+	}
+	carried.Hooks = nil // the other drain completes them
+	d.setIntent(carried)
+	return next, true, nil
+}
+
+// awaitAny waits until one of the channels is closed, or returns the cause of ctx. A nil
+// channel is never closed.
+func awaitAny(ctx context.Context, a, b, c, d <-chan struct{}) error {
+	select {
+	case <-a:
+	case <-b:
+	case <-c:
+	case <-d:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// doneOn reports whether the Node has finished all that the intent asks for.
+func doneOn(node *corev1.Node, carried intent.Intent) bool {
+	i, ok, err := cluster.ReadIntent(node)
+	return ok && err == nil && i.Finished() &&
+		!slices.ContainsFunc(carried.Entries, func(e intent.Entry) bool { return !i.Covers(e) })
+}
+
+// noNodeExpected reports whether the instance will get no further Node: it has one, it does
+// not run, or the time is over.
+func (d *Drain) noNodeExpected(
+	ctx context.Context, log logr.Logger, carried intent.Intent, begin time.Time,
+) (over bool, err error) {
+	if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 || !time.Now().Before(d.r.nextNodeUntil(carried, begin)) {
+		return true, nil
+	}
+	inst, known, err := d.r.Lookup.Ask(ctx, log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
+	return !known || !inst.Alive(), err
+}
+
+// nextNodeUntil is how long the next Node of an instance is waited for. While an Auto Scaling
+// group waits for a hook, that is no longer than for an instance that never joined.
+func (r *Registry) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
+	if len(i.Hooks) > 0 {
+		return intent.Earlier(begin.Add(r.NodeGracePeriod), i.Deadline())
+	}
+	return intent.Earlier(begin.Add(decision.Young), i.Deadline())
+}
+
+// otherWithHooks returns the drain of another Node of the instance that has hooks to
+// complete, and a channel that is closed when its intent changes; nil if there is none.
+func (d *Drain) otherWithHooks() (with *Drain, changed <-chan struct{}) {
+	d.r.mu.Lock()
+	defer d.r.mu.Unlock()
+	for _, other := range d.r.drains {
+		if other == d || other.ref.Instance != d.ref.Instance {
+			continue
+		}
+		if i, changed := other.current(); len(i.Hooks) > 0 {
+			return other, changed
+		}
+	}
+	return nil, nil
+}
+
+// hooksOnOthers are the hooks of the instance that its other Nodes carry.
+func (r *Registry) hooksOnOthers(ref cluster.Ref) (hooks []intent.Hook) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, other := range r.drains {
+		if other.ref.UID != ref.UID && other.ref.Instance == ref.Instance && ref.Instance != "" {
+			i, _ := other.current()
+			hooks = append(hooks, i.Hooks...)
+		}
+	}
+	return hooks
+}
+
+// othersWithPods are the drains of other Nodes of the instance whose pods have not left.
+func (d *Drain) othersWithPods() []*Drain {
+	d.r.mu.Lock()
+	defer d.r.mu.Unlock()
+	var others []*Drain
+	for _, other := range d.r.drains {
+		if other != d && other.ref.Instance == d.ref.Instance && !isClosed(other.podsGone.done) {
+			others = append(others, other)
+		}
+	}
+	return others
+}
+
+// Intents are those of the other Nodes of the instance. It also asks the drains: the watch
+// may be behind.
+func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
+	intents := r.Cluster.Intents(ref)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, nd := range r.drains {
+		if nd.ref.Instance != ref.Instance || nd.ref.UID == ref.UID {
+			continue
+		}
+		if i, _ := nd.current(); i.Version > 0 {
+			i.Hooks = nil
+			intents = append(intents, i)
+		}
+	}
+	return intents
+}
+
+// isDraining reports whether another Node of the instance, present or deleted, is being drained.
+func (r *Registry) isDraining(ref cluster.Ref) bool {
+	return slices.ContainsFunc(r.Cluster.Others(ref), func(other cluster.Ref) bool {
+		nd := r.Get(other)
+		if nd == nil {
+			return false
+		}
+		carried, _ := nd.current()
+		return inWork(carried)
+	})
+}
+
+// informNewNodes records the notices of an instance on each Node that the instance gets after
+// or beside another one.
+func (r *Registry) informNewNodes(ctx context.Context) {
+	r.Cluster.AtEachChange(ctx, nil, func() error {
+		for _, ref := range r.Cluster.NodesToInform() {
+			node, there := r.Cluster.Look(ref)
+			if !there {
+				continue
+			}
+			intents := func() []intent.Intent { return r.Intents(ref) }
+			if _, err := r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// inform records what intents carry on a Node of the same instance: the notices that are
+// still in force, and the hooks of unfinished drains. It returns the drain of the node; nil if
+// nothing is left to do. A notice is not in force if it is older than the last launch of the
+// instance, or if intents, asked again, does not return it any more.
+func (r *Registry) inform(
+	ctx context.Context, log logr.Logger, intents func() []intent.Intent, node *corev1.Node,
+) (next *Drain, err error) {
+	ref, now := cluster.RefOf(node), time.Now()
+	type pending struct {
+		entry intent.Entry
+		hook  *intent.Hook
+	}
+	var all []pending
+	for _, i := range intents() {
+		i = i.SinceBoot(cluster.BootID(node), true, now)
+		hooks := i.Hooks
+		for _, e := range i.Pending(now) {
+			for e.Kind == notice.ASGTerminate && len(hooks) > 0 {
+				all = append(all, pending{e, &hooks[0]})
+				hooks = hooks[1:]
+			}
+			all = append(all, pending{e, nil})
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range all {
+		if n.hook == nil && n.entry.Before(launched) {
+			continue
+		}
+		void := func() bool {
+			return !slices.ContainsFunc(intents(), func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) })
+		}
+		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
+		switch {
+		case errors.Is(err, cluster.ErrNodeGone):
+			return nil, nil
+		case ctx.Err() == nil && errors.Is(err, ErrOutdated):
+			return r.inform(ctx, log, intents, node)
+		case err != nil:
+			return nil, err
+		case nd != nil:
+			next = nd
+			log.Info("another Node of the instance gets the notice", "node", ref.Name, "kind", n.entry.Kind)
+		}
+	}
+	return next, nil
+}

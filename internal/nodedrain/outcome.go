@@ -1,0 +1,88 @@
+package nodedrain
+
+import (
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// outcomeOf says how a drain ended, by what the drainer returned. It is empty if the drain
+// has not ended: the next leader continues it. It is pure: the table of
+// TestADrainHasOneOutcome is its specification.
+//
+//	called off, see isCalledOff                     | called off
+//	another error, or our own pod is the last       | none so far
+//	pods were there when the machine was gone       | gone
+//	pods were there at the deadline                 | missed
+//	pods should have ended, and no kubelet says so  | unconfirmed
+//	otherwise                                       | drained
+func outcomeOf(r evacuation.Result, err error) intent.Outcome {
+	switch {
+	case isCalledOff(err):
+		return intent.CalledOff
+	case err != nil, r.Self:
+		return ""
+	case len(r.Lost) > 0:
+		return intent.Gone
+	case len(r.Missed) > 0:
+		return intent.Missed
+	case len(r.Unconfirmed) > 0:
+		return intent.Unconfirmed
+	}
+	return intent.Drained
+}
+
+// logEnd logs the end of a drain. Only a drain that ended well is called drained, and is no
+// warning.
+func logEnd(log logr.Logger, d report.Drain) {
+	const most = 10 // names of each sort
+	r := d.Result
+	values := []any{"evicted", r.Evicted, "forced", r.Forced}
+	if r.Ended > 0 {
+		values = append(values, "ended", r.Ended)
+	}
+	values = append(values, "took", d.Took.Round(time.Millisecond).String())
+	if waited := d.Targets.Waited.Round(time.Second); waited > 0 {
+		values = append(values, "waitedForLoadBalancers", waited.String())
+	}
+	if !d.Deadline().IsZero() {
+		values = append(values, "left", time.Until(d.Deadline()).Round(time.Second).String())
+	}
+	for _, named := range []struct {
+		key  string
+		pods []string
+	}{
+		{"surged", r.Surged},
+		{"missed", r.Missed},
+		{"lost", r.Lost},
+		{"unconfirmed", r.Unconfirmed},
+		{"returned", r.Returned},
+	} {
+		if len(named.pods) > 0 {
+			values = append(values, named.key, evacuation.Names(named.pods, most))
+		}
+	}
+	switch d.Outcome {
+	case intent.Missed:
+		log.Error(nil, "the drain has missed its deadline: pods are still on the node", values...)
+	case intent.Gone:
+		logging.Warn(log, "the instance or its Node went away with pods on it", values...)
+	case intent.Unconfirmed:
+		logging.Warn(log, "pods should have ended, and no kubelet is there to say so", values...)
+	case intent.Drained, intent.Cordoned, intent.CalledOff:
+		log.Info("drained", values...)
+	}
+	if left := d.Targets.Left; len(left) > 0 {
+		logging.Warn(log, "load balancers may still send connections to the machine: these are cut when it ends",
+			"targetGroups", evacuation.Names(left, most), "waited", d.Targets.Waited.Round(time.Second).String())
+	}
+	if r.Volumes > 0 {
+		logging.Warn(log, "volumes of its pods are still attached: pods that need them on other nodes have to wait",
+			"volumes", r.Volumes)
+	}
+}

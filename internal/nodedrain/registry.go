@@ -1,0 +1,124 @@
+// Package nodedrain has the one drain of each node: what is recorded of notices, who may begin, the stages from the
+// cordon to the completion of the hooks, and how a drain is resumed by the next leader or taken back.
+package nodedrain
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// Hooks speaks to Auto Scaling about lifecycle hooks; see package asg.
+type Hooks interface {
+	Limits(ctx context.Context, h intent.Hook) (notice.HookLimits, error)
+	Hold(ctx context.Context, h intent.Hook)
+	Waits(ctx context.Context, h intent.Hook) (bool, error)
+	Ended(ctx context.Context, h intent.Hook) (bool, error)
+	Complete(ctx context.Context, h intent.Hook) error
+}
+
+// Replacements speaks to Auto Scaling about other instances in the place of those that go; see package
+// replacement.
+type Replacements interface {
+	Member(ctx context.Context, id string) (m replacement.Member, ok bool, err error)
+	Group(ctx context.Context, name string) (replacement.Group, error)
+	MarkUnhealthy(ctx context.Context, id string) error
+}
+
+// Drainer gets the pods off a node; see package drain.
+type Drainer interface {
+	Drain(ctx context.Context, o *evacuation.Request) (*evacuation.Result, error)
+	// Remaining lists the pods that would have to leave a node.
+	Remaining(ctx context.Context, node string) ([]string, error)
+}
+
+// A PolicyFile has the rules of a file that may change. Its methods may be called concurrently.
+type PolicyFile interface {
+	// Rules are those of now. They are not changed any more.
+	Rules() *decision.Rules
+	// Changed returns a channel that is closed when there are other rules.
+	Changed() <-chan struct{}
+}
+
+// Config is what drains are made of.
+type Config struct {
+	Cluster *cluster.Cluster
+	Lookup  *lookup.Lookup // the controller makes it
+	Hooks   Hooks
+	Drainer Drainer
+	// LoadBalancers are waited for before a drain is called drained; nil: they are not.
+	LoadBalancers LoadBalancers
+	// Replacements gets nodes replaced before their drains, where a rule asks for it; nil: they are not.
+	Replacements Replacements
+	// Karpenter gets the nodes that Karpenter drains; nil: it drains none.
+	Karpenter Karpenter
+	Observer  report.Observer
+	// Blocked is told what a drain waits for, beside pods; nil: nobody wants to know.
+	Blocked func(evacuation.Blocked)
+	// Ended is told of each episode that ends; nil: nobody wants to know. It must not block, and is called
+	// concurrently.
+	Ended func(overview.Episode)
+	Log   logr.Logger
+
+	// Policy are the options about decisions.
+	decision.Policy
+	// PolicyFile has the rules of the policy file; nil: there is none.
+	PolicyFile PolicyFile
+	// MaxUnready is how many nodes may be not ready or cordoned for drains that can
+	// wait: a number, or a percentage of all nodes. Zero: no bound.
+	MaxUnready intstr.IntOrString
+	// OnNode: this handler drains the Node that it runs on because nobody leads who has a queue; see package onnode. It
+	// leaves the end of a drain that such a leader has begun to the next one, which can complete its hooks.
+	OnNode bool
+	// DryRun decides and logs, and writes nothing.
+	DryRun bool
+	// CompletionDelay is waited between the end of a drain and the completion of its hooks.
+	CompletionDelay time.Duration
+	// Workers bounds the drains that are not urgent and run at once; 0: no bound.
+	Workers int
+}
+
+// A Registry has the one drain of each node. Its methods may be called concurrently.
+//
+// The locks, in the order in which they are taken: Drain.turn, line.mu, mu, then Drain.mu.
+// Nobody waits for a request, or for a turn, while holding a mutex.
+type Registry struct {
+	Config
+
+	toRun   chan *Drain   // drains for Run to carry out
+	resumed chan struct{} // closed when the drains of the leader before have begun
+	workers chan struct{} // a semaphore; nil: no bound
+	line    line          // of those that are held back
+
+	mu     sync.Mutex
+	drains map[types.UID]*Drain // by their nodes
+}
+
+// New returns a registry without drains. Run carries them out.
+func New(cfg Config) *Registry {
+	r := &Registry{
+		Config:  cfg,
+		toRun:   make(chan *Drain),
+		resumed: make(chan struct{}),
+		drains:  map[types.UID]*Drain{},
+		line:    line{ended: map[types.UID]endedDrain{}},
+	}
+	if cfg.Workers > 0 {
+		r.workers = make(chan struct{}, cfg.Workers)
+	}
+	return r
+}

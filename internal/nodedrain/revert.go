@@ -1,0 +1,177 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// Revert removes notices from the intent of a node. If none is left, it ends the drain of the
+// node, and reverts what was done.
+func (r *Registry) Revert(
+	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change func(intent.Intent) intent.Intent,
+) error {
+	if r.isDelegated(ref) {
+		logging.Warn(log, "the node is not uncordoned: Karpenter replaces it, which cannot be taken back",
+			"node", ref.Name, "why", why)
+		r.Observer.Stepped(report.Step{Node: ref, Kind: report.KeepDelegated, Why: why})
+		return nil
+	}
+	undone := false
+	err := cluster.Retry(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
+		undone, err = r.revertLocked(ctx, ref, change)
+		if undone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Uncordon, Why: why, Err: err})
+		}
+		return err
+	})
+	if errors.Is(err, cluster.ErrNodeGone) {
+		return nil
+	}
+	if undone {
+		log.Info("uncordoned", "node", ref.Name, "why", why)
+	}
+	return err
+}
+
+// revertLocked does so while it holds the lock of the node, so that a notice that is being
+// recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
+func (r *Registry) revertLocked(
+	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
+) (undone bool, err error) {
+	for {
+		d, err := r.lockOf(ctx, ref)
+		if err != nil {
+			return false, err
+		}
+		if carried, _ := d.current(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
+			if d, err = d.replace(ctx); err != nil {
+				return false, err
+			}
+			if d == nil {
+				continue
+			}
+		}
+		defer d.unlock()
+		return d.undo(ctx, ref, change)
+	}
+}
+
+// replace ends a drain. It returns the one that takes its place, which has not started, and is locked; nil: the drain
+// had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
+// by that. The error is that of the drain, or the cause of ctx.
+func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
+	next = d.r.succeed(d)
+	d.quitFor(nil)
+	err = d.AwaitEnd(ctx)
+	d.unlock()
+	if err != nil && next != nil {
+		d.r.end(next, nil)
+		next.unlock()
+		next = nil
+	}
+	return next, err
+}
+
+// undo changes what the node carries, and reverts what was done if nothing is left. The caller holds the lock.
+func (d *Drain) undo(
+	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
+) (undone bool, err error) {
+	var kept intent.Intent
+	undone, err = d.r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent {
+		kept = change(i)
+		return kept
+	})
+	switch left := err == nil && len(kept.Entries) > 0; {
+	case d.started && err == nil && !undone:
+		if d.setIntent(kept); d.r.hasEnded(d) {
+			return false, d.r.goOn(ctx, d.r.Log, ref)
+		}
+	case d.started:
+	case left && undone:
+		d.setIntent(kept)
+		return undone, d.r.start(ctx, d)
+	case left && !kept.Finished() && d.r.Cluster.Serves(kept):
+		// Its drain has ended for nothing: another handler has recorded a notice meanwhile, which the lock of
+		// the node does not prevent.
+		return false, d.r.begin(ctx, d, kept)
+	default:
+		d.r.end(d, nil)
+	}
+	return undone, err
+}
+
+// ends reports whether a drain ends by a change of what its node carries.
+func ends(carried, left intent.Intent) bool {
+	return len(left.Entries) == 0 || left.HeldBack && !carried.HeldBack
+}
+
+// callOff reverts a drain that has not ended, for the reason that it was quit for.
+func (d *Drain) callOff(ctx context.Context, log logr.Logger, reason error) error {
+	step, why := report.Uncordon, decision.WhyEarlierLife
+	if errors.Is(reason, errUncordoned) {
+		step, why = report.CallOff, decision.WhyUncordoned
+	}
+	if errors.Is(reason, errIgnored) {
+		why = decision.WhyIgnoredByRule
+	}
+	logging.Warn(log, "the drain is called off", "why", reason)
+	now := time.Now()
+	var kept intent.Intent
+	err := cluster.Retry(ctx, log, "revert the drain", func(ctx context.Context) error {
+		_, err := d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
+			if kept = i.CalledOff(d.quitOn.Entries, now); errors.Is(reason, errIgnored) {
+				kept = i.Dismiss(d.quitOn.Asks)
+			}
+			return kept
+		})
+		return err
+	})
+	switch {
+	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
+		return err
+	case err == nil && len(kept.Entries) > 0:
+		d.r.remove(d)
+		return d.r.goOn(ctx, log, d.ref)
+	}
+	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: step, Why: why})
+	return nil
+}
+
+// goOn begins the drain of a node again whose drain has ended, and that carries a notice.
+func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) error {
+	err := cluster.Retry(ctx, log, "go on with the drain", func(ctx context.Context) error {
+		_, err := r.revertLocked(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+		return err
+	})
+	if errors.Is(err, cluster.ErrNodeGone) {
+		return nil
+	}
+	return err
+}
+
+// releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after
+// it. A cordon that comes later is theirs.
+func (r *Registry) releaseUncordoned(ctx context.Context) {
+	r.Cluster.AtEachChange(ctx, nil, func() error {
+		for _, ref := range r.Cluster.Uncordoned() {
+			err := cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
+				// The read itself drops the claim that the cordon is ours.
+				_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+				return err
+			})
+			if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+				return err
+			}
+		}
+		return nil
+	})
+}

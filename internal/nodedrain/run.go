@@ -1,0 +1,165 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"runtime/pprof"
+	"slices"
+	"sync"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+)
+
+// ErrGiveWay is returned by Run when the pod of this program is the last on a node that is
+// being drained: the next leader has to finish the drain.
+var ErrGiveWay = errors.New("this pod is the last on its node")
+
+// Resumed returns a channel that is closed when all drains of earlier leaders have begun again.
+func (r *Registry) Resumed() <-chan struct{} {
+	return r.resumed
+}
+
+// Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
+// ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+func (r *Registry) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { r.resume(ctx) })
+	if !r.DryRun {
+		all.Go(func() { r.releaseUncordoned(ctx) })
+		all.Go(func() { r.revertRestarted(ctx) })
+		all.Go(func() { r.informNewNodes(ctx) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case nd := <-r.toRun:
+			all.Go(func() {
+				if r.carryOut(ctx, nd) {
+					stop(ErrGiveWay)
+				}
+			})
+		}
+	}
+}
+
+// carryOut carries out a drain, and tells those who wait for its end. It reports whether the leader is to give way.
+func (r *Registry) carryOut(ctx context.Context, nd *Drain) (givesWay bool) {
+	working := nd.working(ctx)
+	pprof.SetGoroutineLabels(working) // a goroutine dump tells whose drain it is
+	err := logging.Recover(r.Log, func() error { return nd.run(working) })
+	r.end(nd, err)
+	givesWay = errors.Is(err, ErrGiveWay)
+	if err != nil && !givesWay && ctx.Err() == nil {
+		r.Log.Error(err, "the drain of a node failed: it starts again when SQS delivers its message again",
+			"node", nd.ref.Name)
+	}
+	return givesWay
+}
+
+// working is ctx with the labels of the drain.
+func (d *Drain) working(ctx context.Context) context.Context {
+	return pprof.WithLabels(ctx, pprof.Labels("node", d.ref.Name, "instance", d.ref.Instance))
+}
+
+// end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
+// caller holds its lock.
+func (r *Registry) end(nd *Drain, err error) {
+	r.remove(nd)
+	nd.err = err
+	close(nd.done)
+}
+
+// resume begins the drains that the nodes carry from an earlier leader.
+func (r *Registry) resume(ctx context.Context) {
+	if r.DryRun {
+		close(r.resumed)
+		return
+	}
+	var unfinished []cluster.Unfinished
+	err := cluster.Retry(ctx, r.Log, "list the nodes to go on with", func(ctx context.Context) (err error) {
+		unfinished, err = r.Cluster.Unfinished(ctx)
+		if len(unfinished) > 0 && err != nil {
+			r.Log.Error(err, "the intent in the annotation of a node cannot be read")
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return
+	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, u := range unfinished {
+		if len(u.Claimed) == 0 {
+			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+		}
+	}
+	for _, u := range unfinished {
+		if len(u.Claimed) > 0 { // only EC2 can say whose the hooks are: no other drain waits for that
+			asking.Go(func() {
+				if r.identify(ctx, &u) == nil {
+					_ = r.resumeDrain(ctx, u) // it ends with ctx alone
+				}
+			})
+		} else if r.resumeDrain(ctx, u) != nil {
+			return
+		}
+	}
+	close(r.resumed)
+}
+
+// resumeDrain begins the drain that a node carries, unless a message has begun it. It
+// returns the cause of ctx if that ends first.
+func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
+	nd := r.getOrCreate(u.Ref)
+	if err := nd.lock(ctx); err != nil {
+		return err
+	}
+	defer nd.unlock()
+	if r.hasEnded(nd) || nd.started {
+		return nil
+	}
+	return r.begin(ctx, nd, u.Intent)
+}
+
+// begin begins the drain that a node carries. The caller holds the lock.
+func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error {
+	r.Log.Info("resuming the drain that an earlier leader began", "node", nd.ref.Name, "deadline", i.Deadline())
+	nd.setIntent(i)
+	nd.resumed = true
+	return r.start(ctx, nd)
+}
+
+// identify finds out which instance a node without a provider id is, if its intent claims
+// hooks. A kubelet can write such claims; only EC2 knows the name of an instance. The error is
+// the cause of ctx, or cluster.ErrNodeGone.
+func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
+	log := r.Log.WithValues("node", u.Ref.Name)
+	for _, id := range slices.Compact(u.Claimed) {
+		inst, _, err := r.Lookup.Ask(ctx, log, "look up the instance of a hook", id, lookup.Kept)
+		if err != nil {
+			return err
+		}
+		if inst.PrivateDNSName != u.Ref.Name {
+			logging.Warn(log, "the node claims a hook of another instance: the hook is ignored", "instance", id)
+			continue
+		}
+		u.Ref.Instance = id
+		err = cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
+			carried, err := r.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
+			u.Intent = *carried
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package nodedrain
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+const (
+	// answersAtOnce bounds the drains that are asked for their progress at once.
+	answersAtOnce = 32
+	// answerTime is how long one of them has for its answer. It has it at once, but for the moments in which it
+	// has not begun or has ended.
+	answerTime = 20 * time.Millisecond
+	// mostWaits bounds what Status says that a node waits for.
+	mostWaits = 8
+)
+
+// say notes how far the drain has come, and what it waits for beside its pods.
+func (d *Drain) say(stage overview.Stage, waits ...overview.Wait) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stage, d.waits = stage, waits
+}
+
+// said returns what say has noted.
+func (d *Drain) said() (overview.Stage, []overview.Wait) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stage, d.waits
+}
+
+// Status returns the nodes whose drains have not ended, and what they wait for, by their deadlines. It may be
+// called at any time, and makes no request. What a drain does not say in time is left out.
+func (r *Registry) Status(ctx context.Context) []overview.Node {
+	r.mu.Lock()
+	var all []*Drain
+	for _, nd := range r.drains {
+		all = append(all, nd)
+	}
+	r.mu.Unlock()
+	nodes := make([]*overview.Node, len(all))
+	next := make(chan int)
+	var asking sync.WaitGroup
+	for range min(answersAtOnce, len(all)) {
+		asking.Go(func() {
+			for k := range next {
+				nodes[k] = r.statusOf(ctx, all[k])
+			}
+		})
+	}
+	for k := range all {
+		next <- k
+	}
+	close(next)
+	asking.Wait()
+	list := make([]overview.Node, 0, len(nodes))
+	for _, n := range nodes {
+		if n != nil {
+			list = append(list, *n)
+		}
+	}
+	slices.SortFunc(list, overview.ByDeadline)
+	return list
+}
+
+// statusOf returns the status of a drain; nil: it has ended, or there is none yet.
+func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
+	carried, _ := nd.current()
+	if carried.Finished() || len(carried.Entries) == 0 {
+		return nil
+	}
+	n := report.NodeOf(nd.ref, carried)
+	stage, waits := nd.said()
+	if stage != "" {
+		n.Stage = stage
+	}
+	n.WaitsFor = waits
+	if progress, known := nd.progress(ctx); known {
+		if progress.Listed {
+			n.Pods, n.LastAsked, n.PodsGone = &progress.Pods, progress.LastAsked, progress.PodsGone
+		}
+		if !progress.PodsGone.IsZero() && n.Stage == overview.Draining {
+			n.Stage = overview.Detaching
+		}
+		n.WaitsFor = append(slices.Clone(waits), progress.Waits...)
+	} else if result := nd.evacuated.Load(); result != nil {
+		n.Pods = &overview.Pods{
+			Left:   len(result.Missed) + len(result.Lost) + len(result.Unconfirmed),
+			Forced: result.Forced, Gone: result.Evicted + result.Forced + result.Ended,
+		}
+		n.LastAsked, n.PodsGone = result.Record.LastAsked, cmp.Or(result.Record.PodsGone, n.PodsGone)
+		if n.Pods.Left > 0 { // nobody waits for them any more
+			n.PodsGone = time.Time{}
+		}
+	}
+	n.WaitsFor = encodable(n.WaitsFor)
+	if more := len(n.WaitsFor) - mostWaits; more > 0 {
+		n.WaitsFor, n.MoreWaits = n.WaitsFor[:mostWaits], more
+	}
+	return &n
+}
+
+// encodable returns the waits without ends that JSON cannot express. They come of times that a kubelet has made up.
+func encodable(waits []overview.Wait) []overview.Wait {
+	const lastYear = 9999 // https://datatracker.ietf.org/doc/html/rfc3339#section-1
+	waits = slices.Clone(waits)
+	for k := range waits {
+		if year := waits[k].Until.Year(); year < 0 || year > lastYear {
+			waits[k].Until = time.Time{}
+		}
+	}
+	return waits
+}
+
+// progress asks the drain how far it has come; known: it has answered.
+func (d *Drain) progress(ctx context.Context) (p evacuation.Progress, known bool) {
+	if !d.evacuating.Load() {
+		return p, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	reply := make(chan evacuation.Progress, 1)
+	select {
+	case d.asked <- reply:
+	case <-ctx.Done():
+		return p, false
+	}
+	select {
+	case p = <-reply:
+		return p, true
+	case <-ctx.Done():
+		return p, false
+	}
+}
+
+// heldBackBy says what holds a node back.
+func heldBackBy(t permit, rule string) overview.Wait {
+	w := overview.Wait{Why: t.detail}
+	switch t.why { //nolint:exhaustive // the others let a drain begin, or are about its replacement
+	case decision.WhyRuleTime:
+		w.Cause, w.Name, w.Until = overview.Window, rule, t.again
+	case decision.WhyRuleLimit:
+		w.Cause, w.Name = overview.Limit, rule
+	case decision.WhyMaxUnready:
+		w.Cause = overview.MaxUnready
+	default:
+		w.Cause, w.Until = overview.Replacement, t.again
+	}
+	return w
+}
+
+// completing says which hooks of a node are still to be completed.
+func completing(hooks []intent.Hook, completed map[intent.Hook]bool) (waits []overview.Wait) {
+	for _, h := range hooks {
+		if !completed[h.Action()] {
+			name := h.Group + "/" + h.Name
+			waits = append(waits, overview.Wait{
+				Cause: overview.Completion, Name: name, Until: h.Deadline,
+				Why: "lifecycle hook " + name + " is being completed",
+			})
+		}
+	}
+	return waits
+}
+
+// waitsForTargets says which target groups are waited for.
+func waitsForTargets(groups []string, until time.Time) overview.Wait {
+	names := strings.Join(evacuation.Names(groups, mostWaits), ", ")
+	return overview.Wait{
+		Cause: overview.Target, Name: names, Until: until, Why: "the machine is still a target of load balancer " + names,
+	}
+}
+
+// waitsForNode says that another Node of the machine has pods.
+func waitsForNode(others []*Drain) overview.Wait {
+	more := ""
+	if len(others) > 1 {
+		more = " and " + strconv.Itoa(len(others)-1) + " more"
+	}
+	return overview.Wait{
+		Cause: overview.OtherNode, Name: others[0].ref.Name,
+		Why: "the pods of Node " + others[0].ref.Name + more + ", of the same machine, have to leave first",
+	}
+}
+
+// waitsForNextNode says that the machine of a deleted Node runs on, and that it may get another Node.
+func waitsForNextNode(until time.Time) overview.Wait {
+	return overview.Wait{
+		Cause: overview.OtherNode, Until: until,
+		Why: "the Node was deleted and its machine runs: the next Node of the machine gets the notices",
+	}
+}
+
+// waitsForSuccessor says that another Node of the machine has got the notices of a deleted one.
+func waitsForSuccessor(next *Drain) overview.Wait {
+	return overview.Wait{
+		Cause: overview.OtherNode, Name: next.ref.Name,
+		Why: "the Node was deleted: Node " + next.ref.Name + ", of the same machine, has got its notices",
+	}
+}

@@ -1,0 +1,118 @@
+package nodedrain
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+)
+
+// firstTries is how long it is tried to write a node before its pods leave without the cordon: some of them would be
+// scheduled to it again.
+const firstTries = 5 * time.Second
+
+// halfPassed reports whether half of the time is over that a notice leaves. A notice without a deadline can wait.
+func halfPassed(entry *intent.Entry, now time.Time) bool {
+	return !entry.Deadline.IsZero() && now.Sub(entry.Time) >= entry.Deadline.Sub(entry.Time)/2
+}
+
+// drainUnrecorded drains a node that cannot be written, as where a webhook refuses every patch: its own pods may be on
+// nodes that go away. The pods leave although the node is not cordoned and carries no intent, so a new leader learns of
+// the drain from the message alone. Who has the message tries on to record the notice; what has come meanwhile is
+// recorded with it. The drain waits for that, and what has come to the node until then leaves, too.
+//
+// Since the failed try d may have ended. If it had not started, another notice could not be recorded either: the next
+// drain of the node takes its place. Otherwise the node could be written meanwhile.
+func (d *Drain) drainUnrecorded(ctx context.Context, log logr.Logger, n *News, spent bool) error {
+	r, entry, hook := d.r, n.Entry, n.Hook
+	d, err := d.orNext(ctx)
+	if d == nil || err != nil {
+		return err
+	}
+	defer d.unlock()
+	if n.Void() || !spent && !d.unrecorded.Load() {
+		if !d.started {
+			r.end(d, nil)
+		}
+		return nil
+	}
+	carried, _ := d.current()
+	if on, ok := r.intentOn(d.ref); !d.started && ok {
+		carried = on
+	}
+	now := time.Now().UTC()
+	defer d.recorded()
+	next := r.Cluster.Joined(r.with(carried, *entry, hook, d.mustHoldBack(carried, entry, hook, now), now))
+	joined := d.started && carried.Covers(*entry)
+	if joined || isClosed(d.quit.done) || carried.Over(*entry) || next.Finished() || next.HeldBack {
+		if !d.started {
+			r.end(d, nil)
+		}
+		return nil
+	}
+	r.Observer.Recorded(*entry)
+	d.goUnrecorded(log, next)
+	if d.started {
+		return nil
+	}
+	return r.start(ctx, d)
+}
+
+// orNext returns the drain, locked, or the one that takes its place; nil: it has ended after it had started.
+func (d *Drain) orNext(ctx context.Context) (*Drain, error) {
+	if err := d.lock(ctx); err != nil {
+		return nil, err
+	}
+	if !d.r.hasEnded(d) {
+		return d, nil
+	}
+	started := d.started
+	d.unlock()
+	if started {
+		return nil, nil
+	}
+	return d.r.lockOf(ctx, d.ref)
+}
+
+// goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
+func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
+	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon",
+		"node", d.ref.Name)
+	d.unrecorded.Store(true)
+	d.setIntent(i)
+}
+
+// recordAtLast records what could not be recorded before, and cordons the node with that. The caller holds the lock.
+func (d *Drain) recordAtLast(ctx context.Context) error {
+	if !d.unrecorded.Load() {
+		return nil
+	}
+	_, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
+	d.unrecorded.Store(err != nil)
+	return err
+}
+
+// orUnrecorded is what the node carries, or would carry if it could be written. That somebody has uncordoned it
+// meanwhile stays counted. The caller holds the lock.
+func (d *Drain) orUnrecorded(on intent.Intent) intent.Intent {
+	if !d.unrecorded.Load() {
+		return on
+	}
+	carried, _ := d.current()
+	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
+	return carried
+}
+
+// intentOn is what the watch says that the node carries.
+func (r *Registry) intentOn(ref cluster.Ref) (intent.Intent, bool) {
+	node, there := r.Cluster.Look(ref)
+	if !there {
+		return intent.Intent{}, false
+	}
+	i, ok, err := cluster.ReadIntent(node)
+	return i, ok && err == nil
+}

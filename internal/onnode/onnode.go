@@ -1,0 +1,427 @@
+// Package onnode has the notices of an instance's metadata carried out, by the pod on its node.
+//
+// A leader with a queue knows of limits, rules, hooks and load balancers. While one leads, the pod only reports: it
+// writes to its Node what the metadata has told, and the leader takes it as a notice like any other. The pod drains its
+// own node where nobody leads, and where the leader does not take a report that cannot wait.
+package onnode
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/imds"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+const (
+	// lookAgain is how often it is looked what the node carries.
+	lookAgain = time.Second
+	// askAgain is how often it is asked whether somebody leads, while there is something to do.
+	askAgain = 5 * time.Second
+	// takenWithin is how long the leader may take to record what was reported, if that cannot wait.
+	takenWithin = 15 * time.Second
+	// vacantFor is how long nobody may lead until what can wait is drained without a leader: it is longer than a
+	// takeover takes; see package lease.
+	vacantFor = 30 * time.Second
+)
+
+// A Leader tells whether a handler with a queue leads; see [lease.Watcher].
+type Leader interface {
+	Leadership(ctx context.Context) lease.State
+}
+
+// A Controller drains the node; see package controller.
+type Controller interface {
+	imds.Handler
+	Load() report.Load
+}
+
+// A Server serves the node that it runs on. Set the fields before Run.
+type Server struct {
+	Cluster *cluster.Cluster // of this Node alone
+	Node    string           // its name
+	Leader  Leader
+	Lease   string // that of the leader, as namespace/name
+	Policy  decision.Policy
+	Log     logr.Logger
+	// Term reads the metadata, and has its notices handled by what with returns, until ctx ends. drains: its controller
+	// drains meanwhile, what the node carries first. It returns the cause of ctx, or why it has ended before.
+	Term func(ctx context.Context, drains bool, with func(Controller) imds.Handler) error
+
+	known atomic.Bool // there is a Lease, or there was one
+}
+
+// leadership asks whether somebody leads. A Lease that was there, and is not or may not be read for a while, is vacant.
+func (s *Server) leadership(ctx context.Context) lease.State {
+	state := s.Leader.Leadership(ctx)
+	if state != lease.Absent {
+		s.known.Store(true)
+	} else if s.known.Load() {
+		return lease.Vacant
+	}
+	return state
+}
+
+// errTurn ends a term because the other sort begins.
+var errTurn = errors.New("the leader has come, or is missed")
+
+// Run serves the node until ctx ends, or a term does.
+func (s *Server) Run(ctx context.Context) error {
+	if node := s.Cluster.ByName(s.Node); node != nil && node.Annotations[cluster.ReportAnnotation] != "" {
+		// What an earlier process has reported may be about an earlier life of the instance. What holds is told again.
+		nothing := func(before notice.Report) notice.Report { return before.Telling(s.Lease, nil) }
+		if err := s.Cluster.Report(ctx, cluster.RefOf(node), nothing); err != nil {
+			logging.Warn(s.Log, "the report of an earlier process cannot be taken back", "error", err, "node", s.Node)
+		}
+	}
+	reason := absent
+	if s.leadership(ctx) != lease.Absent {
+		reason = ""
+	}
+	for {
+		var err error
+		if reason == "" {
+			reason, err = s.report(ctx)
+		} else {
+			reason, err = "", s.drain(ctx, reason)
+		}
+		if !errors.Is(err, errTurn) {
+			return err
+		}
+	}
+}
+
+// Why the pod drains its node.
+const (
+	absent = "there is no Lease of a leader with a queue that is not in dry-run"
+	vacant = "nobody leads"
+	missed = "the leader has not taken what was reported"
+	begun  = "the leader ignores what this pod has begun to drain the node for"
+)
+
+// report reports what the metadata tells until the node has to be drained, and returns why.
+func (s *Server) report(ctx context.Context) (reason string, err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r := &reporter{Server: s, news: make(chan struct{}, 1)}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	err = s.Term(ctx, false, func(c Controller) imds.Handler {
+		r.Controller = c
+		watching.Go(func() {
+			if reason = r.await(ctx); reason != "" {
+				s.Log.Info("this pod drains its node", "node", s.Node, "why", reason)
+				stop(errTurn)
+			}
+		})
+		return r
+	})
+	stop(nil)
+	watching.Wait()
+	return reason, err
+}
+
+// drain drains the node until the leader does so.
+func (s *Server) drain(ctx context.Context, reason string) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	why := cause{reason, s.nodeUID(), s.isJoined()}
+	err := s.Term(ctx, true, func(c Controller) imds.Handler {
+		watching.Go(func() { s.awaitLeader(ctx, c, why, stop) })
+		return asking{c, s, why, stop}
+	})
+	stop(nil)
+	return err
+}
+
+// A cause is why the pod drains its node.
+type cause struct {
+	reason string
+	node   types.UID // of the Node, when the drain began
+	joined bool      // a leader drained the node too then
+}
+
+// leads reports whether somebody leads, and does not take what this pod drains the node for.
+func (c cause) leads() bool { return c.reason == missed || c.reason == begun }
+
+// isJoined reports whether a leader drains the node too, and has found there what this pod had written before.
+func (s *Server) isJoined() bool {
+	node := s.Cluster.ByName(s.Node)
+	if node == nil {
+		return false
+	}
+	i, ok, err := cluster.ReadIntent(node)
+	return ok && err == nil && !i.Finished() && i.Queue == intent.OfMetadata && s.Cluster.Shares(i)
+}
+
+// nodeUID is that of the present Node; empty: there is none.
+func (s *Server) nodeUID() types.UID {
+	if node := s.Cluster.ByName(s.Node); node != nil {
+		return node.UID
+	}
+	return ""
+}
+
+// awaitLeader ends the term when somebody leads again or, where somebody leads already, nothing is left to do. Without
+// a leader this process goes on to look after what it has drained: the machine may come back, or somebody uncordon it.
+func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop context.CancelCauseFunc) {
+	const rests = 2 // a drain whose first patch is in flight does not count
+	again := time.NewTicker(askAgain)
+	defer again.Stop()
+	for idle := 0; ; idle++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+		if l := c.Load(); l.Drains+l.HeldBack > 0 {
+			idle = 0
+		}
+		switch {
+		case idle >= rests && why.leads():
+			stop(errTurn)
+			return
+		case idle >= rests && why.reason == absent: // asked before the next notice
+		case s.handsOver(ctx, why):
+			stop(errTurn)
+			return
+		}
+	}
+}
+
+// handsOver reports whether a leader drains the node from now on. One that led already has not taken what this pod
+// drains the node for. It has come if it has joined the drain since. And what it did not take for this Node it may take
+// for the next one.
+func (s *Server) handsOver(ctx context.Context, why cause) bool {
+	hasCome := why.node != s.nodeUID() || !why.joined && s.isJoined()
+	if why.leads() && !hasCome || s.leadership(ctx) != lease.Held {
+		return false
+	}
+	s.Log.Info("a handler with a queue leads: it goes on with what this pod reports", "node", s.Node)
+	return true
+}
+
+// asking is a Controller that asks before each notice whether somebody leads.
+type asking struct {
+	Controller
+	s    *Server
+	why  cause
+	stop context.CancelCauseFunc
+}
+
+// HandleNotice implements imds.Handler.
+func (a asking) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
+	if a.s.handsOver(ctx, a.why) {
+		a.stop(errTurn)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	if node := a.s.Cluster.ByName(a.s.Node); node != nil {
+		if r, _ := cluster.ReadReport(node); slices.Contains(r.Answered, n.ID) { // a rule of the leader's ignores it
+			return nil
+		}
+	}
+	return a.Controller.HandleNotice(ctx, n, acts)
+}
+
+// A reporter writes to the node what the metadata tells.
+type reporter struct {
+	*Server
+	Controller // does not drain: it knows what the node carries
+
+	news chan struct{} // something was told
+	mu   sync.Mutex
+	told []told
+	on   types.UID // the Node to which all of it was written
+
+	asked  time.Time   // when the leader was asked for last
+	state  lease.State // the answer
+	vacant time.Time   // since when nobody leads; zero: somebody does
+}
+
+// told is a notice of the metadata, and when it was read first.
+type told struct {
+	notice.Notice
+	at    time.Time
+	taken types.UID // the Node on which the leader has recorded it; empty: none so far
+}
+
+// HandleNotice implements imds.Handler. It returns when the notice is reported.
+func (r *reporter) HandleNotice(ctx context.Context, n notice.Notice, _ func()) error {
+	node := r.Cluster.ByName(r.Node)
+	if node == nil {
+		return cluster.ErrNodeGone
+	}
+	r.mu.Lock()
+	news := told{Notice: n, at: time.Now()}
+	if at := slices.IndexFunc(r.told, func(have told) bool { return have.ID == n.ID }); at >= 0 {
+		news = r.told[at] // it is told again because it could not be reported
+	}
+	r.told = slices.DeleteFunc(r.told, func(have told) bool { return have.Kind == n.Kind && have.Change == n.Change })
+	r.told = append(r.told, news)
+	r.mu.Unlock()
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+	r.Log.Info("the instance metadata tells of something: it is reported to the leader",
+		"node", r.Node, "kind", n.Kind, "event", n.ID, "deadline", n.Deadline)
+	return r.write(ctx, node)
+}
+
+// write writes all that was told to a Node.
+func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
+	err := r.Cluster.Report(ctx, cluster.RefOf(node), func(before notice.Report) notice.Report {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		var all []notice.Notice
+		for _, t := range r.told {
+			all = append(all, t.Notice)
+		}
+		return before.Telling(r.Lease, all)
+	})
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.on = node.UID
+	}
+	return err
+}
+
+// lacks reports whether a Node was made anew since all that was told was written.
+func (r *reporter) lacks(node *corev1.Node) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.on != "" && r.on != node.UID
+}
+
+// await returns why the node has to be drained by this process, or nothing when ctx ends.
+func (r *reporter) await(ctx context.Context) (reason string) {
+	for {
+		var again <-chan time.Time // nil: there is nothing to do
+		changed := r.Cluster.Changed()
+		if node := r.Cluster.ByName(r.Node); node != nil {
+			if r.lacks(node) && r.write(ctx, node) != nil {
+				again = time.After(lookAgain)
+			}
+			if todo := r.todo(node, time.Now()); len(todo) > 0 {
+				if reason = r.look(ctx, todo); reason != "" {
+					return reason
+				}
+				again = time.After(lookAgain)
+			}
+		}
+		if again == nil {
+			r.vacant = time.Time{}
+		}
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-r.news:
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// look returns why the node has to be drained by this process now, or nothing.
+func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
+	if time.Since(r.asked) >= askAgain {
+		r.state, r.asked = r.leadership(ctx), time.Now()
+		if r.state == lease.Held {
+			r.vacant = time.Time{}
+		} else if r.vacant.IsZero() {
+			r.vacant = r.asked
+		}
+	}
+	now := time.Now()
+	for _, t := range todo {
+		if reason = t.reason(r.state, r.vacant, now); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// todo is what is left to do on the node, as far as this process can tell.
+func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
+	on, _, err := cluster.ReadIntent(node)
+	if err != nil {
+		on.Version = 0
+	}
+	answered, _ := cluster.ReadReport(node) // what cannot be read has no answers
+	leaders := on.Version > 0 && r.Cluster.Shares(on)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, t := range r.told {
+		knows := on.Version > 0 && decision.Knows(on, t.Notice, now)
+		ended := knows && on.Finished() || !knows && t.taken == node.UID // the node carries what came after it
+		if knows && leaders {
+			r.told[k].taken = node.UID
+		}
+		if ended || slices.Contains(answered.Answered, t.ID) {
+			continue
+		}
+		next := on
+		if !knows { // what else the node carries is the leader's
+			next = intent.Intent{}.With(decision.Decision{Deadline: t.Deadline}.Entry(t.Notice, now), nil, now)
+		}
+		waits := t.Ended || decision.CanWait(next, now, r.Policy)
+		todo = append(todo, task{since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack})
+	}
+	switch ours := on.Version > 0 && r.Cluster.Serves(on) && !leaders; {
+	case ours && on.Finished() && len(on.Entries) > 0: // without a leader it is looked after; see awaitLeader
+		todo = append(todo, task{since: now, waits: true})
+	case ours && !on.Finished():
+		ignored := !slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
+			return !slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
+		})
+		todo = append(todo, task{
+			since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored, heldBack: on.HeldBack,
+		})
+	}
+	return todo
+}
+
+// A task is something that is left to do on the node.
+type task struct {
+	since    time.Time // when this process learned of it
+	waits    bool      // it can wait
+	taken    bool      // a leader has recorded it
+	begun    bool      // this pod has begun with it, and the leader has nothing to do for it
+	heldBack bool      // the node is held back
+}
+
+// reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
+func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
+	switch {
+	case leader == lease.Absent:
+		return absent
+	case t.begun && !t.heldBack:
+		return begun
+	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):
+		return ""
+	case leader == lease.Vacant:
+		return vacant
+	case !t.taken && now.Sub(t.since) >= takenWithin:
+		return missed
+	}
+	return ""
+}
