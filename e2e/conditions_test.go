@@ -18,7 +18,7 @@ import (
 )
 
 // conditionTold is how long it takes until a condition that needs no report is written.
-const conditionTold = 45 * time.Second
+const conditionTold = soon
 
 // patchNodeStatus patches the status of a node.
 func (s *scenario) patchNodeStatus(by kubernetes.Interface, node, patch string) error {

@@ -14,9 +14,9 @@ import (
 func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
-	s.hook(awssim.Terminating, 10*time.Second, n)
-	s.pod("slow", n.name, stopping(time.Minute, 30*time.Second))
-	s.leader("--heartbeat-interval=30", "--heartbeat-until=90")
+	s.hook(awssim.Terminating, 30*time.Second, n)
+	s.pod("slow", n.name, stopping(2*time.Minute, 55*time.Second))
+	s.leader("--heartbeat-interval=30", "--heartbeat-until=180")
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -25,7 +25,7 @@ func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) 
 		t.Errorf("completed at %s after %d heartbeats, the pod was gone at %s", ended.Ended, ended.Heartbeats, s.gone("slow"))
 	}
 	beats := s.calls("autoscaling", "RecordLifecycleActionHeartbeat")
-	s.throughout(8*time.Second, "there are no heartbeats after the completion", func() bool {
+	s.throughout(16*time.Second, "there are no heartbeats after the completion", func() bool {
 		return s.calls("autoscaling", "RecordLifecycleActionHeartbeat") == beats
 	})
 }

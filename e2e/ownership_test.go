@@ -18,7 +18,9 @@ const (
 	// brief makes a message that is left come back soon.
 	brief = "--sqs-msg-visibility-timeout-sec=2"
 	// short does so for one that is not extended; it leaves a busy machine the time to extend.
-	short = "--sqs-msg-visibility-timeout-sec=4"
+	short = "--sqs-msg-visibility-timeout-sec=20"
+	// isHeld is longer than that.
+	isHeld = 22 * time.Second
 )
 
 // foreign sends a notice for each way in which an instance can be somebody else's.
@@ -161,7 +163,7 @@ func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, State: "pending", Tags: managed}))
 	s.leader(short)
 	message := s.send(s.body("spot-interruption", n.instance))
-	s.throughout(6*time.Second, "the message is held", func() bool { return !s.isDeleted(message) && s.received([]string{message}) <= 1 })
+	s.throughout(isHeld, "the message is held", func() bool { return !s.isDeleted(message) && s.received([]string{message}) <= 1 })
 	s.wroteNothing()
 
 	waiting := s.waitingPod("eager")
@@ -261,7 +263,7 @@ func TestWhileEC2FailsAMessageIsNeitherDeletedNorItsNodeMissed(t *testing.T) {
 			s.must(s.aws.SetFault(fault))
 			message := s.send(s.body("spot-interruption", n.instance))
 			s.eventually("EC2 is asked", func() bool { return s.received([]string{message}) == 1 && s.calls("ec2", "DescribeInstances") > asked })
-			s.throughout(6*time.Second, "the message is held", func() bool {
+			s.throughout(isHeld, "the message is held", func() bool {
 				return !s.isDeleted(message) && s.received([]string{message}) == 1
 			})
 			s.wroteNothing()

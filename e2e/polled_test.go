@@ -15,9 +15,6 @@ import (
 // polling is short for a test; the default is a minute.
 const polling = "--status-interval=10"
 
-// found is how long a poll may take to find something twice, and the handler to act.
-const found = 30 * time.Second
-
 // listed makes EC2 say this of an instance.
 func (s *scenario) listed(n node, instance awssim.StatusCheck, events ...awssim.ScheduledEvent) {
 	s.Helper()
@@ -36,7 +33,7 @@ func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing
 		NotBefore: time.Now().Add(24 * time.Hour).UTC().Truncate(time.Second),
 	}
 	s.listed(nodes[0], awssim.StatusCheck{}, event)
-	s.within(found, "the node is drained", func() bool { return s.state(nodes[0]) == cluster.StateDrained })
+	s.eventually("the node is drained", func() bool { return s.state(nodes[0]) == cluster.StateDrained })
 	s.drainedExactly(before, nodes[0])
 	i := s.intent(nodes[0])
 	if len(i.Entries) != 1 || i.Entries[0].Kind != notice.ScheduledChange || !i.Deadline().Equal(event.NotBefore) {
@@ -51,7 +48,7 @@ func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing
 
 	event.Description = "[Completed] " + event.Description
 	s.listed(nodes[0], awssim.StatusCheck{}, event)
-	s.within(found, "the node takes pods again", func() bool { return !s.cordoned(nodes[0].name) })
+	s.eventually("the node takes pods again", func() bool { return !s.cordoned(nodes[0].name) })
 	s.hasMarks(nodes[0].name, marks{})
 	s.hasNoIntent(nodes[0].name)
 	if n := len(s.sent()); n > 0 {
@@ -70,7 +67,7 @@ func TestAnImpairedInstanceGetsAnEventAndIsDrainedOnlyIfThatIsAskedFor(t *testin
 		s.budget("all", "web", 4)
 		s.leader(append(args, polling)...)
 		s.listed(n, broken)
-		s.within(found, "there is an Event", func() bool { return slices.Contains(reasons(s.told("default", "Node", n.name)), "InstanceImpaired") })
+		s.eventually("there is an Event", func() bool { return slices.Contains(reasons(s.told("default", "Node", n.name)), "InstanceImpaired") })
 		return s, n
 	}
 	t.Run("by default", func(t *testing.T) {
@@ -81,12 +78,12 @@ func TestAnImpairedInstanceGetsAnEventAndIsDrainedOnlyIfThatIsAskedFor(t *testin
 	t.Run("with the option", func(t *testing.T) {
 		s, n := tell(t, "--drain-impaired-instances", "--node-termination-grace-period=120")
 		began := time.Now()
-		s.within(found, "its pods leave, in spite of their budget", func() bool { return s.state(n) == cluster.StateDrained })
+		s.eventually("its pods leave, in spite of their budget", func() bool { return s.state(n) == cluster.StateDrained })
 		if took := time.Since(began); took > 60*time.Second {
 			t.Errorf("drained after %s: the budget was asked", took)
 		}
 		s.listed(n, awssim.StatusCheck{})
-		s.within(found, "the node takes pods again", func() bool { return !s.cordoned(n.name) })
+		s.eventually("the node takes pods again", func() bool { return !s.cordoned(n.name) })
 		s.hasNoIntent(n.name)
 	})
 }
@@ -98,7 +95,7 @@ func TestWithoutThePermissionToAskForStatusesAllElseWorks(t *testing.T) {
 	s.must(s.aws.SetFault(awssim.Fault{ID: "status", Service: "ec2", Action: "DescribeInstanceStatus", Status: http.StatusForbidden, Code: "UnauthorizedOperation"}))
 	leader := s.leader(polling)
 	denied := func() float64 { return leader.metric(`node_termination_handler_status_polls_total{result="denied"}`) }
-	s.within(found, "a poll is denied", func() bool { return denied() > 0 })
+	s.eventually("a poll is denied", func() bool { return denied() > 0 })
 	s.throughout(15*time.Second, "EC2 is not asked again", func() bool { return s.calls("ec2", "DescribeInstanceStatus") == 1 && denied() == 1 })
 	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
 	s.finished(n.name)

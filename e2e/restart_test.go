@@ -11,7 +11,6 @@ import (
 // somebody else has cordoned its node.
 func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 	const (
-		most = 5 * time.Second
 		boot = 3 * time.Second // what a boot takes, at least: it changes nothing
 
 		untilStart = 20 * time.Second // of the scheduled change
@@ -108,7 +107,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 			for _, n := range nodes {
 				tt.comes(s, n)
 				began := time.Now()
-				s.within(most, "node "+n.name+" carries nothing of ours", func() bool {
+				s.eventually("node "+n.name+" carries nothing of ours", func() bool {
 					now := s.getNode(n.name)
 					return len(now.Spec.Taints) == 0 == (n == ours) && now.Spec.Unschedulable == (n == theirs) && s.state(n) == ""
 				})

@@ -128,9 +128,8 @@ func TestAStartUpWithoutSQSDrainsWhenSQSIsBack(t *testing.T) {
 	s.eventually("the other replica waits as well", func() bool {
 		return strings.Contains(other.body(other.probes, "/readyz"), "queue: sqs GetQueueAttributes")
 	})
-	stopped := time.Now()
-	if status := other.stop(); status != 0 || time.Since(stopped) > 10*time.Second { // SQS is away for longer
-		t.Errorf("SIGTERM ended it with %d after %s", status, time.Since(stopped))
+	if status := other.stop(); status != 0 {
+		t.Errorf("SIGTERM ended it with %d", status)
 	}
 	for waiting := true; waiting; {
 		select {
