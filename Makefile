@@ -181,7 +181,7 @@ pictures: ## take the pictures in docs/pictures: of the page, with Chromium, and
 	chmod 644 docs/pictures/*
 
 soak: ## handle 100,000 notices one after another and see that nothing grows
-	go test ./internal/controller -run NothingGrows -soak 100000 -v -timeout 1h | grep -v level=
+	go test ./internal/controller -run NothingGrows -soak 100000 -timeout 1h
 
 # Both are measured in one run on one machine: a time by itself says nothing.
 bench: ## compare the benchmarks that match BENCH (default: all) with those of BASE (default: the last release, else HEAD)

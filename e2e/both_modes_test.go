@@ -35,12 +35,16 @@ const drains = `node_termination_handler_drains_total{kind="SpotInterruption",ou
 
 // Whoever sees the notice first, each pod is asked to leave once, and one drain is counted.
 func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
+	t.Parallel()
 	const metadata, queue = 0, 1
 	for name, ways := range map[string][]int{
 		"the metadata tells first": {metadata, queue}, "the queue tells first": {queue, metadata},
 		"EventBridge is silent": {metadata}, "the metadata is silent": {queue},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if len(ways) > 1 {
+				tier.Full(t, "the other two have each way")
+			}
 			s := newIMDSScenario(t)
 			s.mayReadTheLease()
 			s.pod("quick", s.node.name)

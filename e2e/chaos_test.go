@@ -213,7 +213,7 @@ func perform(t *testing.T, at *point) *play {
 	ready := time.Now()
 	about := p.notices()
 	for message := range about {
-		s.awaitDeleted(3*time.Minute, message)
+		s.awaitDeleted(soon, message)
 	}
 	// A heartbeat that should not be would come within the third of the hook's timeout.
 	after := time.NewTimer(time.Until(p.action(p.token).Ended.Add(hookTimeout/3 + time.Second)))
@@ -224,10 +224,11 @@ func perform(t *testing.T, at *point) *play {
 		from := later(p.victim.killed, ready)
 		p.takeover = first.Sub(from)
 		slowest := pulse.slowest(from.Add(-leasePeriod), first)
-		if p.takeover > takenOver && slowest > healthy {
-			t.Skipf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
-		}
-		if p.takeover > takenOver {
+		switch {
+		case p.takeover <= takenOver:
+		case slowest > healthy:
+			t.Logf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
+		default:
 			p.Errorf("the other replica received its first message %s after the kill", p.takeover)
 		}
 	default:
@@ -252,7 +253,7 @@ func firstReceive(received chan<- time.Time) func(*handler) proxy.Hooks {
 	}
 }
 
-const hookTimeout = 36 * time.Second
+const hookTimeout = 60 * time.Second
 
 const (
 	// takenOver is the time within which docs/reliability.md promises another replica after a crash, where each answer
@@ -308,7 +309,7 @@ func (p *play) setUp() {
 		*n = p.node(fmt.Sprintf("%s-%c", p.name, 'a'+k), p.id(k))
 	}
 	p.pod("kept", p.spot.name, app("kept"), stopping(30*time.Second, time.Second))
-	p.pod("slow", p.scaledIn.name, stopping(time.Minute, 20*time.Second))
+	p.pod("slow", p.scaledIn.name, stopping(time.Minute, 35*time.Second))
 	p.pod("one", p.retired.name)
 	p.pod("two", p.retiredToo.name)
 	p.pod("guarded", p.calledOff.name, app("guarded"))
@@ -325,7 +326,7 @@ func (p *play) notices() map[string][]node {
 	var message string
 	p.token, message = p.transition(p.scaledIn, awssim.Terminating)
 	about[message] = []node{p.scaledIn}
-	message, p.deadline = p.warn(p.spot, 50*time.Second) // the pod that a budget keeps is forced 35 s before
+	message, p.deadline = p.warn(p.spot, 90*time.Second) // the pod that a budget keeps is forced 35 s before
 	about[message] = []node{p.spot}
 	about[p.send(p.body("health-retirement-two-instances", p.retired.instance, second, p.retiredToo.instance, startTime, ahead()))] = []node{p.retired, p.retiredToo}
 	about[p.send(p.body("health-reboot-scheduled", p.calledOff.instance, startTime, ahead()))] = nil

@@ -30,6 +30,7 @@ import (
 // Security's restricted standard is enforced. A pod of the release then becomes a
 // process of the built binary, with the pod's environment and ServiceAccount.
 func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		file   string
 		args   []string // for Helm
@@ -126,6 +127,7 @@ func tainted(taints []corev1.Taint, key string) bool {
 
 func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 	tier.Full(t, "a minute of Helm; it breaks with the chart only, which e2e/helm renders")
+	t.Parallel()
 	for _, tt := range []struct {
 		name, applies string
 		reuses        bool // takes the values of the release, with the defaults of NTH's chart

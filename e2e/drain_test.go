@@ -349,6 +349,7 @@ func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
 }
 
 func TestAVolumeThatNoPodOfTheDrainUsedIsNotWaitedFor(t *testing.T) {
+	tier.Full(t, "20 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 10*time.Minute, n)
@@ -380,6 +381,7 @@ func TestAVolumeThatNoPodOfTheDrainUsedIsNotWaitedFor(t *testing.T) {
 }
 
 func TestAPodThatHasEndedIsNotWaitedForThoughAFinalizerKeepsIt(t *testing.T) {
+	tier.Full(t, "35 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 90*time.Second, n)

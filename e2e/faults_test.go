@@ -261,6 +261,7 @@ func (o *outcomes) String() string {
 
 func TestNothingIsLostThoughTheAPIServerIsDifficult(t *testing.T) {
 	tier.Full(t, "three plays of 75 s; internal/controller plays faults in virtual time")
+	t.Parallel()
 	for name, test := range map[string]struct {
 		lasts time.Duration // 0: to the end
 		harm  func(call string) proxy.Fault

@@ -94,6 +94,7 @@ func TestTheCompletionWaitsForItsDelayWhichSurvivesItsLeader(t *testing.T) {
 }
 
 func TestACompletionThatFailsIsTriedUntilItWorks(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []awssim.Fault{
 		{ID: "throttled", Code: "Throttling", Status: http.StatusBadRequest},
 		{ID: "down", Status: http.StatusInternalServerError},

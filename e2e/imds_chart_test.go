@@ -23,6 +23,7 @@ import (
 // a process with its environment and its token.
 func TestTheDaemonSetOfTheChartDrainsItsNodeWithTheValuesThatPeopleHave(t *testing.T) {
 	tier.Full(t, "four releases of Helm; e2e/helm renders the chart")
+	t.Parallel()
 	for _, tt := range []struct {
 		file   string
 		labels map[string]string // of the node, beside that of the scenario

@@ -199,6 +199,7 @@ func TestOnTheNodeARestartGoesOn(t *testing.T) {
 
 func TestOnTheNodeMetadataThatFailsForAWhileLosesNothing(t *testing.T) {
 	tier.Full(t, "20 s; internal/app plays each way to fail in virtual time")
+	t.Parallel()
 	for name, fault := range map[string]awssim.MetadataFault{
 		"401": {Status: http.StatusUnauthorized}, "slow": {Delay: 3 * time.Second}, "gone": {Reset: true},
 	} {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/helm"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 // sort is a label: the pods of two nodes that have the same are alike.
@@ -21,6 +22,7 @@ const sort = "sort"
 
 // Two nodes have the same pods. kubectl itself drains one of them, the handler the other.
 func TestTheHandlerAndKubectlDrainChooseTheSamePods(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ options, flags, stay []string }{
 		"by default": {
 			flags: []string{"--ignore-daemonsets", "--delete-emptydir-data"},
@@ -42,6 +44,9 @@ func TestTheHandlerAndKubectlDrainChooseTheSamePods(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "by default" {
+				tier.Full(t, "half a minute; internal/drain has the table")
+			}
 			s := newScenario(t)
 			nodes := s.nodes(2)
 			sorts := s.podsOfEachSort(nodes...)

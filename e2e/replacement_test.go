@@ -31,6 +31,7 @@ func replaceable(t *testing.T, group awssim.Group) (*scenario, node) {
 }
 
 func TestAGroupReplacesTheInstanceOfANodeBeforeItsDrain(t *testing.T) {
+	tier.Full(t, "a minute; internal/controller plays it in virtual time")
 	s, n := replaceable(t, awssim.Group{Maintenance: awssim.Maintenance{MinHealthy: 100, MaxHealthy: 110}})
 	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: time.Minute}))
 	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "ready", Transition: awssim.Launching, HeartbeatTimeout: time.Minute}))

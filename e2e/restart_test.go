@@ -10,6 +10,7 @@ import (
 // A machine that comes back takes pods again within seconds after its kubelet says so, unless
 // somebody else has cordoned its node.
 func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
+	t.Parallel()
 	const (
 		boot = 3 * time.Second // what a boot takes, at least: it changes nothing
 

@@ -21,6 +21,7 @@ import (
 // lost.
 func TestALeaderKeepsItsTermThoughTheAPIServerAnswersLate(t *testing.T) {
 	tier.Full(t, "two minutes; internal/lease plays it in virtual time")
+	t.Parallel()
 	type weather struct {
 		takes time.Duration
 		fails float64

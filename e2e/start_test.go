@@ -22,6 +22,7 @@ const startLimit = 30 * time.Second
 // What keeps the program from working is told in its last line, by name, and
 // ends it: the kubelet shows that line, and starts it again.
 func TestAStartThatIsInVainEndsWithOneClearLineWithinThirtySeconds(t *testing.T) {
+	t.Parallel()
 	denied := func(action, code string) func(*handler) {
 		return func(h *handler) {
 			h.s.must(h.s.aws.SetFault(awssim.Fault{Action: action, Status: 403, Code: code}))
@@ -165,6 +166,7 @@ func documented(s *scenario) *regexp.Regexp {
 
 func TestAQueueThatEatsOfTheNoticeIsAWarning(t *testing.T) {
 	tier.Full(t, "internal/app has the warning")
+	t.Parallel()
 	for name, test := range map[string]struct {
 		queue awssim.Queue
 		want  string
