@@ -230,6 +230,6 @@ func (a *App) checkAll(ctx context.Context) error {
 	return runChecks(ctx, a.log, a.health, []check{
 		queueCheck(a.options, a.queue, instancesCheck(a.options, a.instances)),
 		permissionsCheck(a.kube, accesses(a.options), a.namespace,
-			syncCheck("nodes", a.nodes.WaitForSync), syncCheck("volumes", a.volumes.WaitForSync)),
+			nodesCheck(a.kube, a.nodes.WaitForSync), volumesCheck(a.kube, a.volumes.WaitForSync)),
 	})
 }

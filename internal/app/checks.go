@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
@@ -61,34 +62,55 @@ func accesses(o *options.Options) []kube.Access {
 	return kube.Accesses(lease, false)
 }
 
+// permissionsTimeout is how long the start-up waits for answers about rights, from an API server that is slow or fails
+// now and then. A replica leads without an answer: it is a refusal that keeps it from its work, and no silence.
+const permissionsTimeout = time.Minute
+
 // permissionsCheck verifies the rights up front, because a forbidden watch fails without a
-// message, and a forbidden eviction fails too late. Some clusters do not serve
-// SelfSubjectAccessReview, so it also lists one object of each kind that is watched.
+// message, and a forbidden eviction fails too late.
 func permissionsCheck(client kube.Client, needed []kube.Access, namespace string, then ...check) check {
-	one := metav1.ListOptions{Limit: 1}
-	return check{part: "permissions", heals: kubeHeals, then: then, run: func(ctx context.Context) error {
-		reviews := client.AuthorizationV1().SelfSubjectAccessReviews()
-		if err := kube.CheckAccess(ctx, reviews, namespace, needed); err != nil && !apierrors.IsForbidden(err) {
-			return fmt.Errorf("check the rights: %w", err)
-		}
+	return check{
+		part: "permissions", background: true, timeout: permissionsTimeout, heals: kubeHeals, then: then,
+		run: func(ctx context.Context) error {
+			reviews := client.AuthorizationV1().SelfSubjectAccessReviews()
+			err := kube.CheckAccess(ctx, reviews, namespace, needed, kubeHeals)
+			if err != nil && !apierrors.IsForbidden(err) { // some clusters do not serve these reviews
+				return fmt.Errorf("check the rights: %w", err)
+			}
+			return nil
+		},
+	}
+}
+
+// nodesCheck waits for the nodes.
+func nodesCheck(client kube.Client, waitForSync func(context.Context) error) check {
+	return syncCheck("nodes", waitForSync, func(ctx context.Context, one metav1.ListOptions) error {
 		if _, err := client.CoreV1().Nodes().List(ctx, one); err != nil {
 			return fmt.Errorf("list the nodes: %w", err)
 		}
-		if !slices.ContainsFunc(needed, isOfVolumes) {
-			return nil
-		}
+		return nil
+	})
+}
+
+// volumesCheck waits for the volumes that are attached to nodes.
+func volumesCheck(client kube.Client, waitForSync func(context.Context) error) check {
+	return syncCheck("volumes", waitForSync, func(ctx context.Context, one metav1.ListOptions) error {
 		if _, err := client.StorageV1().VolumeAttachments().List(ctx, one); err != nil {
 			return fmt.Errorf("list the volume attachments: %w", err)
 		}
 		return nil
-	}}
+	})
 }
 
-func isOfVolumes(a kube.Access) bool { return a.Resource == "volumeattachments" }
-
-// syncCheck waits for the first list of a watch, which does not say why there is none.
-func syncCheck(part string, waitForSync func(context.Context) error) check {
-	return check{part: part, heals: always, run: waitForSync}
+// syncCheck waits for the first list of a watch. The watch does not say why there is none: list
+// lists one object, and does.
+func syncCheck(part string, waitForSync func(context.Context) error, list func(context.Context, metav1.ListOptions) error) check {
+	return check{part: part, heals: kubeHeals, run: func(ctx context.Context) error {
+		if err := list(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return err
+		}
+		return waitForSync(ctx)
+	}}
 }
 
 // awsHeals reports whether a failed call to AWS may work later by itself: it had no answer, or

@@ -30,7 +30,7 @@ func (a *App) serveNode() {
 func (a *App) checkNode(ctx context.Context) error {
 	err := runChecks(ctx, a.log, a.health, []check{
 		metadataCheck(a.own),
-		permissionsCheck(a.kube, accesses(a.options), a.namespace, syncCheck("nodes", a.nodes.WaitForSync)),
+		permissionsCheck(a.kube, accesses(a.options), a.namespace, nodesCheck(a.kube, a.nodes.WaitForSync)),
 	})
 	if err != nil {
 		return err

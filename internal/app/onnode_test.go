@@ -386,11 +386,11 @@ func TestTheMetadataOfAnotherInstanceEndsTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := nodeCheck(nodes, own)
-		if err := c.try(ctx, checkTimeout); !errors.Is(err, errOtherInstance) || c.heals(err) {
+		if err := c.try(ctx); !errors.Is(err, errOtherInstance) || c.heals(err) {
 			t.Errorf("%v", err)
 		}
 		own.node = "node-2"
-		if err := c.try(ctx, checkTimeout); err == nil || !c.heals(err) {
+		if err := c.try(ctx); err == nil || !c.heals(err) {
 			t.Errorf("without a Node: %v", err)
 		}
 	})
@@ -415,7 +415,7 @@ func TestAStartThatReachesNoMetadataEndsOrWaits(t *testing.T) {
 			c := metadataCheck(&ownInstance{metadata: imds.New("", m.Transport())})
 			tries, heals := 0, true
 			for heals && tries < 5 {
-				err := c.try(t.Context(), checkTimeout)
+				err := c.try(t.Context())
 				if err == nil {
 					t.Fatalf("%s: it works", name)
 				}

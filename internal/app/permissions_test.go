@@ -17,8 +17,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
-// asked is a cluster whose answer to each question about rights is that of allow.
-func asked(allow func(*authorizationv1.ResourceAttributes) (bool, error)) kube.Client {
+// rightsOf is a cluster whose answer to each question about rights is that of allow.
+func rightsOf(allow func(*authorizationv1.ResourceAttributes) (bool, error)) kube.Client {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
@@ -43,7 +43,7 @@ func nthAllows(a *authorizationv1.ResourceAttributes) (bool, error) {
 
 func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 	c := &options.Options{LeaderElect: true, LeaseName: "nth"}
-	err := permissionsCheck(asked(nthAllows), accesses(c), "kube-system").try(t.Context(), checkTimeout)
+	err := permissionsCheck(rightsOf(nthAllows), accesses(c), "kube-system").try(t.Context())
 	want := "check the rights: this ServiceAccount may not watch nodes, watch pods, delete pods, get persistentvolumeclaims, " +
 		"list volumeattachments.storage.k8s.io, watch volumeattachments.storage.k8s.io, create leases.coordination.k8s.io in kube-system, " +
 		"get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system; the ClusterRole and the Role in deploy/manifests allow it"
@@ -56,17 +56,17 @@ func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 }
 
 func TestWithoutLeaderElectionNoLeaseIsNeeded(t *testing.T) {
-	client := asked(func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Resource != "leases", nil })
-	if err := permissionsCheck(client, accesses(&options.Options{}), "kube-system").try(t.Context(), checkTimeout); err != nil {
+	client := rightsOf(func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Resource != "leases", nil })
+	if err := permissionsCheck(client, accesses(&options.Options{}), "kube-system").try(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestAClusterThatAnswersNoQuestionsAboutRightsIsTakenAtItsDeeds(t *testing.T) {
-	client := asked(func(*authorizationv1.ResourceAttributes) (bool, error) {
+	client := rightsOf(func(*authorizationv1.ResourceAttributes) (bool, error) {
 		return false, apierrors.NewForbidden(kschema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", errors.New("no"))
 	})
-	if err := permissionsCheck(client, accesses(&options.Options{}), "").try(t.Context(), checkTimeout); err != nil {
+	if err := permissionsCheck(client, accesses(&options.Options{}), "").try(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

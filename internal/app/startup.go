@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -13,12 +14,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
-// checkTimeout bounds the first try of a check, and checkPatience times that the later ones. An answer takes a second,
-// with the client's own retries. But an API server may need 5 s for each, and a check makes some requests.
-const (
-	checkTimeout  = 10 * time.Second
-	checkPatience = 6
-)
+// checkTimeout bounds each try of a check that has no timeout of its own. An answer takes a second, with the client's
+// own retries.
+const checkTimeout = 10 * time.Second
 
 // checkBackoff is the pause after a failed check. It is short at first, because a spot
 // warning leaves two minutes, and longer then, because the other side may be throttling.
@@ -30,6 +28,8 @@ var checkBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 10 * time.S
 type check struct {
 	part string
 	run  func(context.Context) error
+	// timeout of each try; zero: checkTimeout.
+	timeout time.Duration
 	// heals reports whether an error may go away by itself, so that the check is tried
 	// again. Any other error ends the process, which shows what somebody has to mend.
 	heals func(error) bool
@@ -75,7 +75,7 @@ func announce(h *health, checks []check) {
 // of starting, the context of all checks. A background check goes on until ctx ends after
 // await has returned.
 func (c check) await(ctx, starting context.Context, log logr.Logger, h *health) error {
-	err := c.try(starting, checkTimeout)
+	err := c.try(starting)
 	switch {
 	case err == nil:
 		h.set(c.part, "")
@@ -93,7 +93,8 @@ func (c check) await(ctx, starting context.Context, log logr.Logger, h *health) 
 }
 
 // try makes the check once.
-func (c check) try(ctx context.Context, timeout time.Duration) error {
+func (c check) try(ctx context.Context) error {
+	timeout := cmp.Or(c.timeout, checkTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
 	defer cancel()
 	return c.run(ctx)
@@ -110,7 +111,7 @@ func (c check) tryAgain(ctx context.Context, log logr.Logger, h *health, err err
 		if ended := retry.Sleep(ctx, min(checkBackoff.Pause(tries), checkBackoff.Max)); ended != nil {
 			return ended
 		}
-		if err = c.try(ctx, checkTimeout*time.Duration(min(1+tries, checkPatience))); err == nil {
+		if err = c.try(ctx); err == nil {
 			break
 		}
 		if ctx.Err() != nil {

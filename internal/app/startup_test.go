@@ -9,12 +9,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,6 +32,7 @@ import (
 	"github.com/go-logr/logr"
 	gocmp "github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -38,6 +42,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // What a start-up does about an error.
@@ -75,6 +80,8 @@ func TestWhatHealsByItselfDoesNotEndTheStartUp(t *testing.T) {
 	everywhere := func(what string) map[string]string {
 		return map[string]string{rights: what, nodes: what, volumes: what}
 	}
+	// Without an answer about a right it leads after a minute: the lists of nodes and volumes are answers, too.
+	unanswered := map[string]string{rights: leads, nodes: waits, volumes: waits}
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	noDNS := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "server misbehaving", Name: "host", IsTemporary: true}}
 	noAnswerOfDNS := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "i/o timeout", Name: "host", IsTimeout: true, IsTemporary: true}}
@@ -105,13 +112,13 @@ func TestWhatHealsByItselfDoesNotEndTheStartUp(t *testing.T) {
 		{"no permission", awssim.Fault{Status: 403, Code: "AccessDenied"}, map[string]string{attributes: goesOn, hold: goesOn, remove: exits, assume: exits}},
 		{"no permission", awssim.Fault{Status: 403, Code: "UnauthorizedOperation"}, map[string]string{describe: exits}},
 
-		{"500", metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError}, everywhere(waits)},
-		{"503", metav1.Status{Code: 503, Reason: metav1.StatusReasonServiceUnavailable}, everywhere(waits)},
-		{"throttled", metav1.Status{Code: 429, Reason: metav1.StatusReasonTooManyRequests}, everywhere(waits)},
-		{"refused", refused, everywhere(waits)},
-		{"reset", syscall.ECONNRESET, everywhere(waits)},
-		{"DNS fails", noDNS, everywhere(waits)},
-		{"no answer", context.DeadlineExceeded, everywhere(waits)},
+		{"500", metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError}, unanswered},
+		{"503", metav1.Status{Code: 503, Reason: metav1.StatusReasonServiceUnavailable}, unanswered},
+		{"throttled", metav1.Status{Code: 429, Reason: metav1.StatusReasonTooManyRequests}, unanswered},
+		{"refused", refused, unanswered},
+		{"reset", syscall.ECONNRESET, unanswered},
+		{"DNS fails", noDNS, unanswered},
+		{"no answer", context.DeadlineExceeded, unanswered},
 		{"no such host", noSuchHost, everywhere(exits)},
 		{"another's certificate", otherCertificate, everywhere(exits)},
 		{"no token", metav1.Status{Code: 401, Reason: metav1.StatusReasonUnauthorized}, everywhere(exits)},
@@ -242,7 +249,7 @@ func newStartUp(t *testing.T, webIdentity bool) *startUp {
 		forSQS.Credentials = aws.NewCredentialsCache(role)
 	}
 	s.ways["kube"] = &way{next: apiServer{}}
-	client, err := kube.New(&rest.Config{Host: "http://api-server", Transport: s.ways["kube"]})
+	client, err := kube.New(&rest.Config{Host: "http://api-server", Transport: s.ways["kube"], QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,14 +260,13 @@ func newStartUp(t *testing.T, webIdentity bool) *startUp {
 	s.begin = func(ctx context.Context) error {
 		return runChecks(ctx, log, s.probes, []check{
 			queueCheck(c, served, instancesCheck(c, instance.NewDirectory(describeInstances(ec2.NewFromConfig(forEC2).DescribeInstances)))),
-			permissionsCheck(client, accesses(c), "kube-system", syncCheck("nodes", func(ctx context.Context) error {
-				_, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{}) // for the reason of another check: no line of its own
-				return err
-			})),
+			permissionsCheck(client, accesses(c), "kube-system", nodesCheck(client, synced), volumesCheck(client, synced)),
 		})
 	}
 	return s
 }
+
+func synced(context.Context) error { return nil }
 
 // webToken is that of a ServiceAccount.
 type webToken struct{}
@@ -378,6 +384,81 @@ func TestAStartUpThatWaitsHearsSIGTERMAtOnceAndSaysMeanwhileWhatItWaitsFor(t *te
 			}
 		})
 	}
+}
+
+// The API server takes so long for each answer, and a part of the answers are errors. What it has answered it is not
+// asked again.
+func TestAStartUpAsksASlowAPIServerForEachRightOnce(t *testing.T) {
+	for _, tt := range []struct {
+		takes time.Duration
+		fails float64
+		most  time.Duration // until it may lead
+	}{
+		{0, 0, 0},
+		{2 * time.Second, 0, 4 * time.Second},
+		{5 * time.Second, 0, 10 * time.Second},
+		{50 * time.Millisecond, 0.2, 10 * time.Second},
+		{2 * time.Second, 0.2, 30 * time.Second},
+		{5 * time.Second, 0.2, 60 * time.Second},
+	} {
+		var slowest time.Duration
+		for seed := range uint64(20) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStartUp(t, false)
+				draw := rand.New(rand.NewPCG(1, seed))
+				var mu sync.Mutex
+				answered := map[string]int{}
+				slow := func(r *http.Request) (*http.Response, error) { //nolint:unparam // it has the type of way.fail
+					if err := retry.Sleep(r.Context(), tt.takes); err != nil {
+						return nil, err
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if draw.Float64() < tt.fails {
+						return answer(r, 503, metav1.Status{
+							TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: 503, Reason: metav1.StatusReasonServiceUnavailable,
+						}), nil
+					}
+					if path.Base(r.URL.Path) == "selfsubjectaccessreviews" {
+						body, _ := io.ReadAll(r.Body)
+						answered[string(body)]++
+					}
+					return nil, nil
+				}
+				s.ways["kube"].fail.Store(&slow)
+				begin := time.Now()
+				if err := s.begin(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				took := time.Since(begin)
+				slowest = max(slowest, took)
+				if took > tt.most {
+					t.Errorf("answers after %s, %.0f %% fail, seed %d: it took %s, want %s at most", tt.takes, 100*tt.fails, seed, took, tt.most)
+				}
+				for question, times := range answered {
+					if times > 1 {
+						t.Errorf("answers after %s, seed %d: asked again, though it was answered: %s", tt.takes, seed, question)
+					}
+				}
+			})
+		}
+		t.Logf("answers after %s, %.0f %% fail: it may lead after %s at most", tt.takes, 100*tt.fails, slowest)
+	}
+}
+
+func TestWhatIsRefusedEndsTheStartUpThoughSomethingElseHasNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := rightsOf(func(a *authorizationv1.ResourceAttributes) (bool, error) {
+			if a.Resource == "nodes" {
+				return false, apierrors.NewServiceUnavailable("no answer")
+			}
+			return a.Resource != "pods", nil
+		})
+		err := permissionsCheck(client, accesses(&options.Options{}), "").try(t.Context())
+		if missing, is := errors.AsType[kube.MissingAccess](err); !is || kubeHeals(err) || !slices.Contains(missing, "watch pods") {
+			t.Errorf("the check says: %v", err)
+		}
+	})
 }
 
 // Half a second at first, as a spot warning may be waiting, then ten seconds at most.

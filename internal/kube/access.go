@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	"k8s.io/client-go/util/retry"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // An Access is one right in the cluster.
@@ -165,37 +165,41 @@ func (m MissingAccess) Error() string {
 		strings.Join(m, ", "))
 }
 
-// questionTries is how often the API server is asked for one right: while it fails now and then, some of many answers
-// do not come.
-const questionTries = 3
+// questionPause is the pause before the API server is asked for a right again.
+var questionPause = retry.Backoff{First: 200 * time.Millisecond, Max: 5 * time.Second, Factor: 2, Jitter: 0.5}
 
 // CheckAccess asks the API server for each right at once, and returns all that are denied as
-// one error of type [MissingAccess]. Any other error says that a question failed each time, and may
-// heal. The namespace is that of the Lease.
+// one error of type [MissingAccess]. A question that fails with an error that heals is asked again by itself, until ctx
+// ends. So what was answered is kept, and any other error says why a question has no answer. What was denied until then
+// is missing, whatever else has no answer. The namespace is that of the Lease.
 func CheckAccess(
 	ctx context.Context, reviews typedauthorizationv1.SelfSubjectAccessReviewInterface, namespace string, needed []Access,
+	heals func(error) bool,
 ) error {
-	granted := make([]bool, len(needed))
+	denied := make([]bool, len(needed))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, access := range needed {
-		group.Go(func() (err error) {
-			again := func(err error) bool { return ctx.Err() == nil && !apierrors.IsForbidden(err) }
-			err = retry.OnError(wait.Backoff{Steps: questionTries}, again, func() (err error) {
-				granted[i], err = access.Granted(ctx, reviews, namespace)
-				return err
-			})
-			if err != nil {
-				return fmt.Errorf("ask whether this ServiceAccount may %s: %w", access, err)
+		group.Go(func() error {
+			for tries := 1; ; tries++ {
+				granted, err := access.Granted(ctx, reviews, namespace)
+				if err == nil {
+					denied[i] = !granted
+					return nil
+				}
+				err = fmt.Errorf("ask whether this ServiceAccount may %s: %w", access, err)
+				if !heals(err) || retry.Sleep(ctx, questionPause.Pause(tries)) != nil {
+					return err
+				}
 			}
-			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	err := group.Wait()
+	if err != nil && !heals(err) {
 		return err
 	}
 	var missing MissingAccess
 	for i, access := range needed {
-		if granted[i] {
+		if !denied[i] {
 			continue
 		}
 		text := access.String()
@@ -207,5 +211,5 @@ func CheckAccess(
 	if len(missing) > 0 {
 		return missing
 	}
-	return nil
+	return err
 }

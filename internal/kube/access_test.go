@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -64,19 +65,32 @@ func grantedBy(t *testing.T, path string) map[string]bool {
 	return granted
 }
 
-func TestARightThatCouldNotBeAskedForIsAskedForAgain(t *testing.T) {
-	for failures, ok := range map[int32]bool{0: true, questionTries - 1: true, questionTries: false} {
+func TestAQuestionThatFailsIsAskedAgainByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		clients := fake.NewClientset()
-		var asked atomic.Int32
-		clients.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if asked.Add(1) <= failures {
+		var nodes, pods atomic.Int32
+		clients.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
+			asked := &pods
+			if review.Spec.ResourceAttributes.Resource == "nodes" {
+				asked = &nodes
+			}
+			if n := asked.Add(1); asked == &nodes && n < 4 {
 				return true, nil, apierrors.NewTimeoutError("a test", 1)
 			}
 			return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}, nil
 		})
-		err := CheckAccess(t.Context(), clients.AuthorizationV1().SelfSubjectAccessReviews(), "ns", []Access{{Resource: "nodes", Verb: "watch"}})
-		if (err == nil) != ok {
-			t.Errorf("after %d failures: %v", failures, err)
+		needed := []Access{{Resource: "nodes", Verb: "watch"}, {Resource: "pods", Verb: "watch"}}
+		reviews := clients.AuthorizationV1().SelfSubjectAccessReviews()
+		if err := CheckAccess(t.Context(), reviews, "ns", needed, func(error) bool { return true }); err != nil {
+			t.Error(err)
 		}
-	}
+		if nodes.Load() != 4 || pods.Load() != 1 {
+			t.Errorf("asked %d times about nodes and %d times about pods, want 4 and 1", nodes.Load(), pods.Load())
+		}
+		nodes.Store(0)
+		if err := CheckAccess(t.Context(), reviews, "ns", needed, func(error) bool { return false }); !apierrors.IsTimeout(err) || nodes.Load() != 1 {
+			t.Errorf("an error that does not heal: %v, after %d questions", err, nodes.Load())
+		}
+	})
 }
