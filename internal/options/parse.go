@@ -16,7 +16,7 @@ type Parser struct {
 	// most first. Nil: none.
 	Sources func(*Option) []Source
 	// Env is the environment of this process, without empty variables: see
-	// [Environment]. The AWS SDK and OpenTelemetry read variables that are no options.
+	// [Environment]. The AWS SDK reads variables that are no options.
 	Env map[string]string
 	// QueueOptional is for commands that need no queue.
 	QueueOptional bool

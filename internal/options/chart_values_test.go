@@ -341,8 +341,8 @@ func chartMonitoring(texts schema) []chartValue {
 		{
 			heading: "Cluster", path: "networkPolicy.create", schema: anyBool, def: "false",
 			words: "Create a NetworkPolicy. It allows ingress to probes and metrics, and egress to DNS, HTTPS, " +
-				"the API server, the sources of AWS credentials, and the ports of the webhook, the proxy and the " +
-				"OTLP endpoint that the values name.",
+				"the API server, the sources of AWS credentials, and the ports of the webhook and the proxy " +
+				"that the values name.",
 		},
 		{
 			path: "networkPolicy.ingressFrom", schema: anyList, def: "[]",
