@@ -164,9 +164,7 @@ func (c *Controller) handle(
 	log = log.WithValues("instance", n.Instances[0])
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
-		var t *task
-		var err error
-		apart.Do(func() { t, err = c.decide(ctx, log, n, try, decided) })
+		t, err := c.decide(ctx, log, n, try, decided)
 		var wait func() error
 		if err == nil {
 			apart.Do(func() { wait, err = c.act(ctx, log, t) })
@@ -203,27 +201,33 @@ func (t *task) hook() intent.Hook { return hookOf(t.n, t.id, &t.Decision) }
 func (c *Controller) decide(
 	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (*task, error) {
-	t, err := c.resolveAndDecide(ctx, log, n, n.Instances[0], lookup.Kept)
-	if err != nil {
-		decided(decision.Leave)
+	var t *task
+	var err error
+	apart.Do(func() {
+		if t, err = c.resolveAndDecide(ctx, log, n, n.Instances[0], lookup.Kept); err != nil {
+			decided(decision.Leave)
+			return
+		}
+		decided(t.Action)
+		c.reportDecision(log, t, try > 1)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case c.DryRun:
+		return nil, errDryRun
+	case t.Action != decision.Hold:
+		return t, nil
+	}
+	if t, err = c.awaitNode(ctx, log, t); err != nil {
 		return nil, err
 	}
-	decided(t.Action)
-	c.reportDecision(log, t, try > 1)
-	if c.DryRun {
-		return nil, errDryRun
-	}
-	if t.Action == decision.Hold {
-		if t, err = c.awaitNode(ctx, log, t); err != nil {
-			return nil, err
-		}
-		c.reportDecision(log, t, true)
-	}
+	c.reportDecision(log, t, true)
 	return t, nil
 }
 
-// act does what was decided, but for the wait that it returns; nil: none. cluster.ErrNodeGone: the
-// Node was deleted first.
+// act does what was decided, but for the wait that it returns; nil: none. What waits is done on the message's own
+// goroutine. cluster.ErrNodeGone: the Node was deleted first.
 func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) (wait func() error, err error) {
 	if t.Why == decision.WhyConsequence {
 		if err := c.noteConsequence(ctx, log, t); err != nil {
@@ -250,11 +254,11 @@ func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) (wait fu
 	case decision.Undo:
 		return nil, c.undo(ctx, log, t)
 	case decision.Finish:
-		return nil, c.finish(ctx, log, &t.found)
+		return func() error { return c.finish(ctx, log, &t.found) }, nil
 	case decision.Complete:
-		return nil, c.completeUncarried(ctx, log, t)
+		return func() error { return c.completeUncarried(ctx, log, t) }, nil
 	case decision.Launch:
-		return nil, c.awaitReady(ctx, log, t)
+		return func() error { return c.awaitReady(ctx, log, t) }, nil
 	case decision.Hold, decision.Reject:
 		// What waits for a Node was decided again before this; what cannot be read has no instance.
 	}
@@ -270,6 +274,12 @@ func (c *Controller) resolveAndDecide(
 		return nil, err
 	}
 	return c.decideOn(ctx, log, n, id, found)
+}
+
+// decideAnew is resolveAndDecide for a message that waits: what needs much stack is done apart.
+func (c *Controller) decideAnew(ctx context.Context, log logr.Logger, t *task) (next *task, err error) {
+	apart.Do(func() { next, err = c.resolveAndDecide(ctx, log, t.n, t.id, lookup.KeptShort) })
+	return next, err
 }
 
 // resolveSurely is resolve. It tries until it knows, and until EC2 shows what EventBridge has told already, which may

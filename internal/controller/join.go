@@ -27,7 +27,7 @@ func (c *Controller) join(ctx context.Context, log logr.Logger, t *task) (wait f
 	case err != nil:
 		return nil, err
 	case hook == hookPending && len(joined) == 0:
-		return nil, c.completeUncarried(ctx, log, t)
+		return func() error { return c.completeUncarried(ctx, log, t) }, nil
 	case hook == hookLeftOut:
 		logging.Warn(log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
 			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
