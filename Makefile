@@ -75,7 +75,8 @@ e2e-all: ## run all end-to-end tests
 
 # What the tests run is compiled first: a test that waits for a compiler is late. The scenarios of ./e2e wait most of the time,
 # so that ten fit on two cores, if nothing else runs. With more the API server answers after seconds, and nothing ends sooner.
-# They run the binary, which Go's cache of test results does not know of: hence -count=1.
+# They run the binary, which Go's cache of test results does not know of: hence -count=1. A scenario that failed is played
+# again alone: see e2e/again.
 scenarios:
 	@echo "compiling the program, Helm and kubectl, unless that was done before: 3 to 5 minutes on 2 cores"
 	@go build -o /dev/null $(PACKAGE)
@@ -83,7 +84,7 @@ scenarios:
 	@go -C hack/helm tool -n kubectl >/dev/null
 	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
 	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
-	$(GOTEST) $(SHORT) -count=1 -parallel 10 ./e2e
+	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
 matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md

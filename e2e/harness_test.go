@@ -36,6 +36,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/suite"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -78,7 +79,10 @@ func prepare(m *testing.M) error {
 	// The test program exits with what Run returned.
 	passed := m.Run() == 0
 	err = errors.Join(checkRefusals(shared), checkPrivileges(shared, passed && wholeSuite()))
-	return errors.Join(err, shared.Stop())
+	if err = errors.Join(err, shared.Stop()); err != nil {
+		return errors.New(suite.Outside + err.Error())
+	}
+	return nil
 }
 
 // A scenario has a namespace, nodes, an AWS account and a queue of its own, so

@@ -17,8 +17,8 @@ step() {
 	if ((rc != 0)); then
 		fate=FAILED
 		failed=1
-		awk '/^ *--- FAIL|^FAIL|^panic:|DATA RACE/ && !seen[$0]++ {print "    " $0}' "$log" >"$log-failed"
 	fi
+	awk '/^ *--- FAIL|^FAIL|^panic:|DATA RACE|^FLAKY/ && !seen[$0]++ {print "    " $0}' "$log" >"$log-failed"
 	rows+=("$(printf '%-28s %-6s %5d s' "$name" "$fate" $((SECONDS - start)))|$log-failed")
 	printf '=== %s: %s, %d s\n' "$name" "$fate" $((SECONDS - start))
 }

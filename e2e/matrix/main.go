@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/suite"
 )
 
 // page has the table.
@@ -48,7 +49,7 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	var failed []error
-	results := map[string]result{}
+	results := map[string]suite.Result{}
 	for _, version := range played {
 		fmt.Fprintf(out, "=== Kubernetes %s\n", version.Release)
 		start := time.Now()
@@ -57,26 +58,20 @@ func run(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("play the scenarios on Kubernetes %s: %w", version.Release, err)
 		}
 		fmt.Fprintf(out, "=== Kubernetes %s: %s; %d passed, %d were skipped, in %s\n",
-			version.Release, r, r.passed, r.skipped, time.Since(start).Round(time.Second))
+			version.Release, cell(r), r.Passed, r.Skipped, time.Since(start).Round(time.Second))
 		results[version.Minor] = r
-		if len(r.failed) > 0 {
-			failed = append(failed, fmt.Errorf("on Kubernetes %s: %s", version.Release, r))
+		if len(r.Failed) > 0 {
+			failed = append(failed, fmt.Errorf("on Kubernetes %s: %s", version.Release, cell(r)))
 		}
 	}
 	return errors.Join(append(failed, rewrite(page, all, results))...)
 }
 
-// A result is what came of the scenarios on one version.
-type result struct {
-	passed, skipped int
-	failed          []string // names of tests, or of packages that failed outside their tests
-}
-
-// String is a cell of the table. It has no numbers: they would be wrong after the
+// cell is a result in the table. It has no numbers: they would be wrong after the
 // next new scenario.
-func (r result) String() string {
-	if len(r.failed) > 0 {
-		return "fail: " + strings.Join(r.failed, ", ")
+func cell(r suite.Result) string {
+	if len(r.Failed) > 0 {
+		return "fail: " + strings.Join(r.Failed, ", ")
 	}
 	return allPass
 }

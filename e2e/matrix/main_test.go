@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/suite"
 )
 
 var some = []sandbox.Version{
@@ -32,9 +31,9 @@ func TestTheTableHasTheVersionsThatAreBuiltAndAllPassed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	passed := map[string]result{}
+	passed := map[string]suite.Result{}
 	for _, v := range versions {
-		passed[v.Minor] = result{}
+		passed[v.Minor] = suite.Result{}
 	}
 	if diff := cmp.Diff(string(table(versions, passed, nil)), string(got)); diff != "" {
 		t.Errorf("run make matrix: the table of %s (-want +got):\n%s", page, diff)
@@ -54,7 +53,7 @@ func TestOnlyTheRowsOfWhatWasPlayedChange(t *testing.T) {
 	if err := os.WriteFile(file, []byte(start), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := rewrite(file, some, map[string]result{"1.34": {failed: []string{"TestA", "TestB"}}}); err != nil {
+	if err := rewrite(file, some, map[string]suite.Result{"1.34": {Failed: []string{"TestA", "TestB"}}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(file)
@@ -86,37 +85,5 @@ func TestAPageWithoutATableIsLeftAsItIs(t *testing.T) {
 		if got, err := os.ReadFile(file); err != nil || string(got) != text {
 			t.Errorf("%q became %q, %v", text, got, err)
 		}
-	}
-}
-
-// What go test -json says, in short.
-func TestATestCountsOnceAndTellsWhyItFailed(t *testing.T) {
-	const events = `
-{"Action":"build-output","ImportPath":"x/broken","Output":"broken.go:1: no\n"}
-{"Action":"output","Package":"x/e2e","Test":"TestGood","Output":"good words\n"}
-{"Action":"pass","Package":"x/e2e","Test":"TestGood/sub"}
-{"Action":"pass","Package":"x/e2e","Test":"TestGood"}
-{"Action":"skip","Package":"x/e2e","Test":"TestOdd"}
-{"Action":"output","Package":"x/e2e","Test":"TestBad","Output":"bad words\n"}
-{"Action":"output","Package":"x/e2e","Test":"TestBad/sub","Output":"worse words\n"}
-{"Action":"fail","Package":"x/e2e","Test":"TestBad/sub"}
-{"Action":"fail","Package":"x/e2e","Test":"TestBad"}
-{"Action":"fail","Package":"x/e2e","Test":"TestAll"}
-{"Action":"output","Package":"x/e2e","Output":"FAIL x/e2e 1s\n"}
-{"Action":"fail","Package":"x/e2e"}
-{"Action":"fail","Package":"x/broken"}
-{"Action":"pass","Package":"x/helm"}
-`
-	var out bytes.Buffer
-	got, err := read(strings.NewReader(events), &out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := result{passed: 1, skipped: 1, failed: []string{"TestAll", "TestBad", "broken"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(result{})); diff != "" {
-		t.Errorf("the result (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff("broken.go:1: no\nbad words\nworse words\nFAIL x/e2e 1s\n", out.String()); diff != "" {
-		t.Errorf("what is said (-want +got):\n%s", diff)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
+	"github.com/node-termination-handler/node-termination-handler/e2e/suite"
 )
 
 // The table is between these lines.
@@ -19,7 +20,7 @@ const (
 
 // rewrite puts the results into the table of a page. The row of a version without a
 // result stays if it is about the same release, and says else that nobody has played it.
-func rewrite(page string, versions []sandbox.Version, results map[string]result) error {
+func rewrite(page string, versions []sandbox.Version, results map[string]suite.Result) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func split(text []byte) (before, rows, after []byte, err error) {
 }
 
 // table is the table of all versions, newest first; old is the one before it.
-func table(versions []sandbox.Version, results map[string]result, old []byte) []byte {
+func table(versions []sandbox.Version, results map[string]suite.Result, old []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("\n| Kubernetes | release | etcd | scenarios |\n|---|---|---|---|\n")
 	for _, v := range slices.Backward(versions) {
@@ -55,7 +56,7 @@ func table(versions []sandbox.Version, results map[string]result, old []byte) []
 			}
 		}
 		if r, played := results[v.Minor]; played {
-			outcome = r.String()
+			outcome = cell(r)
 		}
 		b.WriteString(start + outcome + " |\n")
 	}
