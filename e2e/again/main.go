@@ -1,7 +1,8 @@
-// Again plays tests by go test, and those that fail once more alone, three times. If all of these pass, it exits with 0 and
-// names the tests, so that somebody mends them: on a shared machine one stall in an hour of scenarios is no defect of the
-// change. Nothing is played again if more than three have failed, or something besides tests: a panic, a race, or what
-// is checked after them.
+// Again plays tests by go test, and those that fail once more alone, three times. If all of
+// these pass, it exits with 0 and names the tests, so that somebody mends them: on a shared
+// machine one stall among many scenarios is no defect of the change. Nothing is played
+// again if more than three have failed, or something besides tests: a panic, a race, or
+// what is checked after them.
 //
 //	again [ARGUMENTS OF go test]
 //

@@ -383,7 +383,7 @@ func (a *apiServer) until(t *testing.T, requests int) context.Context {
 	go func() {
 		defer cancel()
 		for ctx.Err() == nil && len(a.all()) < requests {
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 		}
 	}()
 	return ctx

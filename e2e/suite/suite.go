@@ -66,6 +66,8 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
+func (e event) begins(words string) bool { return strings.HasPrefix(e.Output, words) }
+
 // read reads the events of go test to their end. What a test writes is kept until it fails.
 func read(events io.Reader, out io.Writer) (Result, error) {
 	var r Result
@@ -81,7 +83,7 @@ func read(events io.Reader, out io.Writer) (Result, error) {
 		}
 		top, _, sub := strings.Cut(e.Test, "/")
 		key := e.Package + " " + top
-		r.Broken = r.Broken || slices.ContainsFunc(broken, func(begin string) bool { return strings.HasPrefix(e.Output, begin) })
+		r.Broken = r.Broken || slices.ContainsFunc(broken, e.begins)
 		switch {
 		case e.Action == "output" && e.Test == "", e.Action == "build-output":
 			_, _ = io.WriteString(out, e.Output)

@@ -104,7 +104,9 @@ func volumesCheck(client kube.Client, waitForSync func(context.Context) error) c
 
 // syncCheck waits for the first list of a watch. The watch does not say why there is none: list
 // lists one object, and does.
-func syncCheck(part string, waitForSync func(context.Context) error, list func(context.Context, metav1.ListOptions) error) check {
+func syncCheck(
+	part string, waitForSync func(context.Context) error, list func(context.Context, metav1.ListOptions) error,
+) check {
 	return check{part: part, heals: kubeHeals, run: func(ctx context.Context) error {
 		if err := list(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 			return err

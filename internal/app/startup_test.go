@@ -408,7 +408,7 @@ func TestAStartUpAsksASlowAPIServerForEachRightOnce(t *testing.T) {
 				draw := rand.New(rand.NewPCG(1, seed))
 				var mu sync.Mutex
 				answered := map[string]int{}
-				slow := func(r *http.Request) (*http.Response, error) { //nolint:unparam // it has the type of way.fail
+				slow := func(r *http.Request) (*http.Response, error) {
 					if err := retry.Sleep(r.Context(), tt.takes); err != nil {
 						return nil, err
 					}
