@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,14 @@ type fakeKarpenter struct {
 	err   error
 	// begins is called when it was asked for the first time; nil: it does not act.
 	begins func()
+	// takes is called while it is being asked; nil: that takes no time.
+	takes func()
 }
 
 func (k *fakeKarpenter) Replace(_ context.Context, _ *corev1.Node, by time.Time) error {
+	if k.takes != nil {
+		k.takes()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked, k.by = append(k.asked, time.Now()), append(k.by, by)
@@ -85,6 +91,26 @@ func TestKarpenterIsAskedAndTheDrainStaysInReserve(t *testing.T) {
 		s.after(time.Minute)
 		if s.left() != 0 || s.intent().Outcome != intent.Drained || len(told.of(report.TakeOver)) != 0 {
 			t.Errorf("%d messages left, outcome %q, told %v", s.left(), s.intent().Outcome, told.all)
+		}
+	})
+}
+
+func TestNothingIsWrittenAfterTheTermHasEnded(t *testing.T) {
+	tellOfKarpenter(t, true, func(s *story, k *fakeKarpenter, _ *steps) {
+		var asking atomic.Bool
+		k.takes = func() {
+			asking.Store(true)
+			defer asking.Store(false)
+			time.Sleep(5 * time.Second) // the API server has the request, whatever becomes of its context
+		}
+		stop := s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Second)
+		if !asking.Load() {
+			t.Fatal("Karpenter is not being asked")
+		}
+		if stop(); asking.Load() {
+			t.Error("Karpenter is being asked after Run has returned")
 		}
 	})
 }

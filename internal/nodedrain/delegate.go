@@ -55,7 +55,7 @@ func (d *Drain) delegate(ctx context.Context, log logr.Logger) {
 		return
 	}
 	d.setReserve(true)
-	go d.watchDelegate(ctx, log)
+	d.beside.Go(func() { d.watchDelegate(ctx, log) })
 }
 
 // A delegation is a drain in reserve. Only the goroutine of watchDelegate uses it.
@@ -176,7 +176,7 @@ func (d *Drain) noteDelegated(ctx context.Context, log logr.Logger, by time.Time
 	log.Info("Karpenter is asked to replace the node, and gets its pods off it", values...)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Delegate, Why: decision.WhyDelegated})
 	now := time.Now().UTC()
-	go func() {
+	d.beside.Go(func() {
 		// An error is the end of ctx.
 		_ = d.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			if !i.Delegated() {
@@ -184,7 +184,7 @@ func (d *Drain) noteDelegated(ctx context.Context, log logr.Logger, by time.Time
 			}
 			return i
 		})
-	}()
+	})
 }
 
 // takeOver ends the reserve: the handler gets the pods off the node.

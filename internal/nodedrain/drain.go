@@ -43,6 +43,7 @@ type Drain struct {
 	podsGone     signal         // the pods have left, or are not waited for any more
 	quit         signal         // it is called off, with the reason: nobody joins it any more
 	quitOn       *intent.Intent // what it was called off on; nil: there was no reason; set before
+	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
 	done         chan struct{}  // closed at the end, after err is set
 	err          error
 
@@ -96,8 +97,7 @@ func isCalledOff(err error) bool {
 func (d *Drain) run(ctx context.Context) error {
 	log := d.r.Log.WithValues("node", d.ref.Name, "instance", d.ref.Instance)
 	working, stop := context.WithCancelCause(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	defer d.beside.Wait()
 	reading := false
 	defer d.onChange(func() {
 		if isClosed(d.quit.done) {
@@ -105,7 +105,7 @@ func (d *Drain) run(ctx context.Context) error {
 		}
 		if !reading && d.hasHooks() {
 			reading = true
-			beside.Go(func() { d.readHooks(working) })
+			d.beside.Go(func() { d.readHooks(working) })
 		}
 	})()
 	defer d.watchNode(working)()
@@ -157,7 +157,7 @@ func (d *Drain) stages(ctx context.Context, log logr.Logger) error {
 func (d *Drain) conclude(ctx context.Context, log logr.Logger, release func()) error {
 	ctx, stop := d.whileEnough(ctx)
 	defer stop()
-	if err := d.awaitCompletionDelay(ctx, log); err != nil {
+	if err := d.awaitCompletionDelay(ctx); err != nil {
 		return err
 	}
 	next, err := d.awaitOtherNodes(ctx, log)

@@ -23,6 +23,8 @@ func (d *Drain) completeHooks(
 	ctx context.Context, log logr.Logger, completed map[intent.Hook]bool,
 ) error {
 	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
 	defer stop()
 	type end struct {
 		hook intent.Hook
@@ -38,13 +40,13 @@ func (d *Drain) completeHooks(
 			}
 			asked[h.Action()] = true
 			running++
-			go func() {
+			all.Go(func() {
 				e := end{h, d.r.Complete(ctx, log, h)}
 				select {
 				case ends <- e:
 				case <-ctx.Done():
 				}
-			}()
+			})
 		}
 		if running == 0 {
 			return nil

@@ -90,7 +90,7 @@ func (d *Drain) awaitTargets(
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	go d.stopBeforeDeadline(waiting, stop)
+	d.beside.Go(func() { d.stopBeforeDeadline(waiting, stop) })
 	told := func() bool { return true }
 	left, err := d.r.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
 		names := strings.Join(groups, ", ")

@@ -83,25 +83,17 @@ func awaitsReplacement(r intent.Replacement, again time.Time) permit {
 
 // whileHeldBack is a context that ends when the node is not held back any more: an urgent notice does not wait
 // for an answer of Auto Scaling.
-func (d *Drain) whileHeldBack(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithCancel(ctx)
-	go func() {
-		for {
-			carried, changed := d.current()
-			if !carried.HeldBack || !carried.ReplacesFirst() {
-				stop()
-			}
-			select {
-			case <-changed:
-			case <-d.instanceGone.done:
-				stop()
-				return
-			case <-ctx.Done():
-				return
-			}
+func (d *Drain) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	remove := d.onChange(func() {
+		if carried, _ := d.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(d.instanceGone.done) {
+			cancel()
 		}
-	}()
-	return ctx, stop
+	})
+	return ctx, func() {
+		remove()
+		cancel()
+	}
 }
 
 // chooseReplacement is what is to be written down before the first call that changes something.

@@ -113,7 +113,7 @@ func (d *Drain) afterMachine(do func()) (stop func()) {
 
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
 // from a moment that the node carries, so that a failover does not begin it anew.
-func (d *Drain) awaitCompletionDelay(ctx context.Context, _ logr.Logger) error {
+func (d *Drain) awaitCompletionDelay(ctx context.Context) error {
 	carried, _ := d.current()
 	if d.r.CompletionDelay <= 0 || len(carried.Hooks) == 0 {
 		return nil
@@ -155,6 +155,7 @@ func (d *Drain) completeAndFinish(ctx context.Context, log logr.Logger) error {
 			return err
 		}
 		more, asksMore, shared := false, false, false
+		var hooks []intent.Hook
 		finished := time.Now().UTC()
 		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			if shared = d.r.OnNode && d.r.Cluster.Shares(i); shared {
@@ -168,7 +169,7 @@ func (d *Drain) completeAndFinish(ctx context.Context, log logr.Logger) error {
 				more = more || !completed[h.Action()]
 			}
 			if !more {
-				d.record.hooks = i.Hooks
+				hooks = i.Hooks
 				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, d.outcome
 			}
 			if isClosed(d.instanceGone.done) {
@@ -176,14 +177,16 @@ func (d *Drain) completeAndFinish(ctx context.Context, log logr.Logger) error {
 			}
 			return i
 		})
-		if err == nil && shared {
-			return d.awaitLeader(ctx)
-		}
-		if err == nil && asksMore {
-			return errAsksMore
-		}
-		if err != nil || !more {
+		switch {
+		case err != nil:
 			return err
+		case shared:
+			return d.awaitLeader(ctx)
+		case asksMore:
+			return errAsksMore
+		case !more:
+			d.record.hooks = hooks
+			return nil
 		}
 	}
 }
