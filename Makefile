@@ -2,8 +2,8 @@
 # the control plane of the tests is compiled from its own.
 
 PACKAGE  := ./cmd/node-termination-handler
-# What needs a control plane is under e2e; the rest is quick.
 MODULE   := github.com/node-termination-handler/node-termination-handler
+# What needs a control plane is under e2e; the rest is quick.
 UNIT     := ./cmd/... ./internal/... ./docs
 E2E      := ./e2e/...
 TOOL     := go tool -modfile=hack/tools/go.mod

@@ -33,8 +33,8 @@ of that. By default the node only gets a Warning Event, ` + "`InstanceImpaired`"
 |---|---|---|---|
 %s
 EC2 checks only instances that run. So the impairment is over only if the node is ready, and EC2 has not listed the instance at two
-polls in a row. If more than five nodes, and more than a fifth of all, are impaired, none is drained for that: a zone or the
-network may have failed. If somebody uncordons the node, the drain is called off, and this impairment is not handled again.
+polls in a row. If several nodes are impaired, and they are more than half of all, or more than five and more than a
+fifth of all, none is drained for that: a zone or the network may have failed. If somebody uncordons the node, the drain is called off, and this impairment is not handled again.
 `
 
 // polled is the doc of what no message tells.

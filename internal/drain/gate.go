@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -36,7 +35,7 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 			return err
 		}
 		if changed != nil {
-			apart.Do(changed)
+			changed()
 		}
 	}
 	return nil
@@ -91,7 +90,7 @@ func (r *run) awaitSlot(
 		case terms := <-r.request.Changed:
 			r.request.Terms = terms
 		case reply := <-r.request.Asked:
-			apart.Do(func() { reply <- evacuation.Progress{Waits: []overview.Wait{atGate}} })
+			reply <- evacuation.Progress{Waits: []overview.Wait{atGate}}
 		}
 	}
 	return nil, nil

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -28,8 +27,7 @@ import (
 func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evacuation.Result, error) {
 	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
 	defer cut()
-	var r *run
-	apart.Do(func() { r = newRun(d, request) })
+	r := newRun(d, request)
 	r.over = ctx.Done()
 	defer r.close()
 	err := r.drain(ctx, calls)
@@ -43,8 +41,7 @@ func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evac
 	return &result, err
 }
 
-// run is one drain in progress. Its fields belong to the goroutine of Drain, which does apart what needs much stack,
-// and waits for that. Other goroutines hand it functions through posted, and it calls them there.
+// run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines hand it functions through posted, and it calls them there.
 //
 // Two contexts are passed through its methods: ctx is the drain's, and calls is the one of its
 // requests, which ends requestLinger later; see Drain.
@@ -121,13 +118,12 @@ func (r *run) drain(ctx, calls context.Context) error {
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 	var changed func()
 	for {
-		var next pass
-		apart.Do(func() { next = r.look(calls, changed) })
+		next := r.look(calls, changed)
 		if next.done {
 			return next.inTime, nil
 		}
 		if changed, err = r.sleep(ctx, next.wake); err != nil {
-			apart.Do(func() { r.interrupt(err) })
+			r.interrupt(err)
 			return false, err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -199,8 +198,7 @@ func (d *Drain) whileEnough(ctx context.Context) (_ context.Context, stop func()
 // cordoned.
 func (d *Drain) evacuate(ctx context.Context, log logr.Logger) error {
 	d.say(overview.Draining) // it is not held back any more, whatever has ended that
-	var cordonsOnly bool
-	if apart.Do(func() { cordonsOnly = d.cordonsOnly() }); cordonsOnly {
+	if d.cordonsOnly() {
 		d.outcome = intent.Cordoned
 		d.podsGone.close()
 		return nil
@@ -214,7 +212,7 @@ func (d *Drain) evacuate(ctx context.Context, log logr.Logger) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
-	apart.Do(func() { d.delegate(ctx, log) })
+	d.delegate(ctx, log)
 	start := time.Now()
 	err = d.drainPods(ctx, log)
 	free()
@@ -223,8 +221,7 @@ func (d *Drain) evacuate(ctx context.Context, log logr.Logger) error {
 	if err == nil && !d.evacuated.Load().Self {
 		targets, err = d.awaitLoadBalancers(ctx, log)
 	}
-	apart.Do(func() { err = d.concludeEvacuation(log, targets, took, err) })
-	return err
+	return d.concludeEvacuation(log, targets, took, err)
 }
 
 func (d *Drain) cordonsOnly() bool {
@@ -232,21 +229,16 @@ func (d *Drain) cordonsOnly() bool {
 	return decision.CordonsOnly(decided, d.r.Policy)
 }
 
-// drainPods gets the pods off the node. What came of it is in d.evacuated. A drain may take hours, and there may be
-// thousands, so what needs much stack is done apart.
+// drainPods gets the pods off the node. What came of it is in d.evacuated.
 func (d *Drain) drainPods(ctx context.Context, log logr.Logger) error {
 	terms := make(chan evacuation.Terms, 1) // the latest that Drain has not received
-	var remove func()
-	apart.Do(func() {
-		remove = d.onChange(func() {
-			select {
-			case <-terms:
-			default:
-			}
-			terms <- d.terms()
-		})
-	})
-	defer remove()
+	defer d.onChange(func() {
+		select {
+		case <-terms:
+		default:
+		}
+		terms <- d.terms()
+	})()
 	d.evacuating.Store(true)
 	result, err := d.r.Drainer.Drain(ctx, d.drainRequest(log, terms))
 	d.evacuating.Store(false)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -125,7 +124,7 @@ func (d *Drain) holdHooks(ctx context.Context) (release func()) {
 	}
 	remove := d.onChange(func() {
 		if d.hasHooks() {
-			apart.Do(holdNew)
+			holdNew()
 		}
 	})
 	return func() {

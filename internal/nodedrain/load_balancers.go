@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -46,8 +45,7 @@ type targetWait struct {
 func (d *Drain) awaitLoadBalancers(
 	ctx context.Context, log logr.Logger,
 ) (*report.Targets, error) {
-	var w *targetWait
-	apart.Do(func() { w = d.targetWaitOf() })
+	w := d.targetWaitOf()
 	if w == nil {
 		return &report.Targets{}, nil
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -98,8 +97,7 @@ func (r *Registry) record(
 			if over {
 				return i
 			}
-			holdBack := false
-			apart.Do(func() { holdBack = nd.mustHoldBack(i, entry, hook, now) })
+			holdBack := nd.mustHoldBack(i, entry, hook, now)
 			next := r.with(i, *entry, hook, holdBack, now)
 			return r.Cluster.Joined(next)
 		})
