@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -162,10 +161,7 @@ func (c *Cluster) update(
 				return err
 			}
 		}
-		var body []byte
-		var priority pace.Priority
-		var err error
-		apart.Do(func() { body, priority, err = patchOf(node, ref, build) })
+		body, priority, err := patchOf(node, ref, build)
 		if err != nil || body == nil && fresh {
 			return err
 		}

@@ -36,7 +36,7 @@ func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, t *task) (n
 	defer c.holdOpen(ctx, t.hook(), *t.n)()
 	for {
 		changed := c.Cluster.Changed()
-		next, err = c.decideAnew(ctx, log, t)
+		next, err = c.resolveAndDecide(ctx, log, t.n, t.id, lookup.KeptShort)
 		if err != nil || next.Action != decision.Hold {
 			return next, err
 		}
@@ -59,7 +59,7 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) e
 	defer c.count(n, d.Deadline)()
 	for {
 		changed := c.Cluster.Changed()
-		next, err := c.decideAnew(ctx, log, t)
+		next, err := c.resolveAndDecide(ctx, log, t.n, id, lookup.KeptShort)
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/apart"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -54,9 +53,7 @@ type Controller struct {
 // other messages, and by another process.
 func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.WithValues("message", m.ID)
-	var n *notice.Notice
-	var err error
-	apart.Do(func() { n, err = c.read(log, m) })
+	n, err := c.read(log, m)
 	if n == nil || err != nil {
 		return err
 	}
@@ -165,12 +162,8 @@ func (c *Controller) handle(
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
 		t, err := c.decide(ctx, log, n, try, decided)
-		var wait func() error
 		if err == nil {
-			apart.Do(func() { wait, err = c.act(ctx, log, t) })
-		}
-		if err == nil && wait != nil {
-			err = wait()
+			err = c.act(ctx, log, t)
 		}
 		switch {
 		case ctx.Err() == nil && errors.Is(err, nodedrain.ErrOutdated):
@@ -201,68 +194,61 @@ func (t *task) hook() intent.Hook { return hookOf(t.n, t.id, &t.Decision) }
 func (c *Controller) decide(
 	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (*task, error) {
-	var t *task
-	var err error
-	apart.Do(func() {
-		if t, err = c.resolveAndDecide(ctx, log, n, n.Instances[0], lookup.Kept); err != nil {
-			decided(decision.Leave)
-			return
-		}
-		decided(t.Action)
-		c.reportDecision(log, t, try > 1)
-	})
-	switch {
-	case err != nil:
+	t, err := c.resolveAndDecide(ctx, log, n, n.Instances[0], lookup.Kept)
+	if err != nil {
+		decided(decision.Leave)
 		return nil, err
-	case c.DryRun:
+	}
+	decided(t.Action)
+	c.reportDecision(log, t, try > 1)
+	if c.DryRun {
 		return nil, errDryRun
-	case t.Action != decision.Hold:
-		return t, nil
 	}
-	if t, err = c.awaitNode(ctx, log, t); err != nil {
-		return nil, err
+	if t.Action == decision.Hold {
+		if t, err = c.awaitNode(ctx, log, t); err != nil {
+			return nil, err
+		}
+		c.reportDecision(log, t, true)
 	}
-	c.reportDecision(log, t, true)
 	return t, nil
 }
 
-// act does what was decided, but for the wait that it returns; nil: none. What waits is done on the message's own
-// goroutine. cluster.ErrNodeGone: the Node was deleted first.
-func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) (wait func() error, err error) {
+// act does what was decided, and waits for its end. cluster.ErrNodeGone: the Node was deleted first.
+func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) error {
 	if t.Why == decision.WhyConsequence {
 		if err := c.noteConsequence(ctx, log, t); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	switch t.Action {
 	case decision.Leave:
-		return nil, leaveError{t.Why}
+		return leaveError{t.Why}
 	case decision.Drop:
 		switch {
 		case t.n.Runs:
-			return nil, c.runsAgain(ctx, log, t)
+			return c.runsAgain(ctx, log, t)
 		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
 			for _, ref := range t.found.refs {
 				if err := c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
-					return nil, err
+					return err
 				}
 			}
 		}
-		return nil, nil
+		return nil
 	case decision.Cordon, decision.Drain:
 		return c.join(ctx, log, t)
 	case decision.Undo:
-		return nil, c.undo(ctx, log, t)
+		return c.undo(ctx, log, t)
 	case decision.Finish:
-		return func() error { return c.finish(ctx, log, &t.found) }, nil
+		return c.finish(ctx, log, &t.found)
 	case decision.Complete:
-		return func() error { return c.completeUncarried(ctx, log, t) }, nil
+		return c.completeUncarried(ctx, log, t)
 	case decision.Launch:
-		return func() error { return c.awaitReady(ctx, log, t) }, nil
+		return c.awaitReady(ctx, log, t)
 	case decision.Hold, decision.Reject:
 		// What waits for a Node was decided again before this; what cannot be read has no instance.
 	}
-	return nil, fmt.Errorf("no way to %s", t.Action)
+	return fmt.Errorf("no way to %s", t.Action)
 }
 
 // resolveAndDecide finds out whose the instance is, and decides. It tries until it knows.
@@ -274,12 +260,6 @@ func (c *Controller) resolveAndDecide(
 		return nil, err
 	}
 	return c.decideOn(ctx, log, n, id, found)
-}
-
-// decideAnew is resolveAndDecide for a message that waits: what needs much stack is done apart.
-func (c *Controller) decideAnew(ctx context.Context, log logr.Logger, t *task) (next *task, err error) {
-	apart.Do(func() { next, err = c.resolveAndDecide(ctx, log, t.n, t.id, lookup.KeptShort) })
-	return next, err
 }
 
 // resolveSurely is resolve. It tries until it knows, and until EC2 shows what EventBridge has told already, which may

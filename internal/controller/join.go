@@ -17,35 +17,35 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 )
 
-// join makes all Nodes of the instance carry the notice. The first of them that has something left to do carries the
-// hook; the end of its drain completes it. Where none has, the hook is completed here: the Node that carried it may be
-// gone, and the process that remembered it too. wait waits for the end of their drains.
-func (c *Controller) join(ctx context.Context, log logr.Logger, t *task) (wait func() error, err error) {
+// join makes all Nodes of the instance carry the notice, and waits for the end of their drains. The first Node that has
+// something left to do carries the hook; the end of its drain completes it. Where none has, the hook is completed here:
+// the Node that carried it may be gone, and the process that remembered it too.
+func (c *Controller) join(ctx context.Context, log logr.Logger, t *task) error {
 	joined, hook, err := c.recordOnAll(ctx, log, t)
-	until := t.HoldUntil
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case hook == hookPending && len(joined) == 0:
-		return func() error { return c.completeUncarried(ctx, log, t) }, nil
+		return c.completeUncarried(ctx, log, t)
 	case hook == hookLeftOut:
 		logging.Warn(log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
 			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
-		return func() error {
-			release := c.holdOpen(ctx, t.hook(), *t.n)
-			defer release()
-			defer c.count(*t.n, t.Deadline)()
-			if ended, err := c.awaitAll(ctx, log, joined, until); err != nil || !ended {
-				return err
-			}
-			release()
-			return c.Registry.Complete(ctx, log, t.hook())
-		}, nil
+		return c.completeLeftOut(ctx, log, t, joined)
 	}
-	return func() error {
-		_, err := c.awaitAll(ctx, log, joined, until)
+	_, err = c.awaitAll(ctx, log, joined, t.HoldUntil)
+	return err
+}
+
+// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it.
+func (c *Controller) completeLeftOut(ctx context.Context, log logr.Logger, t *task, drains []*nodedrain.Drain) error {
+	release := c.holdOpen(ctx, t.hook(), *t.n)
+	defer release()
+	defer c.count(*t.n, t.Deadline)()
+	if ended, err := c.awaitAll(ctx, log, drains, t.HoldUntil); err != nil || !ended {
 		return err
-	}, nil
+	}
+	release()
+	return c.Registry.Complete(ctx, log, t.hook())
 }
 
 // hookPlace says where the hook of a notice is.

@@ -48,8 +48,7 @@ func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notic
 	if c.DryRun {
 		return []error{errDryRun}
 	}
-	_, err = c.act(ctx, log, t) // without an instance there is no wait
-	return []error{err}
+	return []error{c.act(ctx, log, t)}
 }
 
 // capacityBlock is the lifecycle of an instance in a Capacity Block, as EC2 names it.

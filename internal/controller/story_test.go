@@ -840,9 +840,7 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
 		c.cancelled.add(announced, theID)
-		wait, err := c.join(s.Context(), c.Log, &task{&announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}})
-		s.must(err)
-		s.must(wait())
+		s.must(c.join(s.Context(), c.Log, &task{&announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}}))
 		s.wantUntouched()
 		if n := len(s.drain.all()); n != 0 {
 			t.Errorf("%d drains", n)
