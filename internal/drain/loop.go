@@ -41,7 +41,8 @@ func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evac
 	return &result, err
 }
 
-// run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines hand it functions through posted, and it calls them there.
+// run is one drain in progress. Its fields belong to the goroutine of Drain. Other goroutines hand it functions through
+// posted, and it calls them there.
 //
 // Two contexts are passed through its methods: ctx is the drain's, and calls is the one of its
 // requests, which ends requestLinger later; see Drain.

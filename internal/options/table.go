@@ -131,7 +131,8 @@ func (c *Options) drainOptions() []Option {
 			Help: "Drain the node of an instance whose instance status or system status is impaired for two minutes, " +
 				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks " +
 				"pass again, the node is uncordoned. If several nodes are impaired, and they are more than half " +
-				"of all, or more than five and more than a fifth of all, none is drained for that. Needs status-interval. false: the node gets an Event.",
+				"of all, or more than five and more than a fifth of all, none is drained for that. " +
+				"Needs status-interval. false: the node gets an Event.",
 		},
 
 		{
