@@ -335,17 +335,24 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 	}
 }
 
-// An admission policy stands for a webhook: the API server asks both at the same place.
-func TestAWebhookThatDeniesEvictionsIsPassedBeforeTheDeadline(t *testing.T) {
+// An admission policy refuses evictions for good.
+func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T) {
 	tier.Full(t, "45 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	otherRights.Store(s.name, true) // it refuses what the roles grant
 	n := s.nodes(1)[0]
 	s.pod("guarded", n.name, stopping(5*time.Second, 0))
 	s.denyEvictions()
-	s.leader()
+	s.leader("--emit-kubernetes-events=true")
 	message, deadline := s.warn(n, 40*time.Second)
 	s.awaitDeleted(soon, message)
+	for _, about := range []struct{ namespace, kind, name string }{{s.name, "Pod", "guarded"}, {"default", "Node", n.name}} {
+		s.eventually("an Event of "+about.kind+" "+about.name+" names the policy", func() bool {
+			return slices.ContainsFunc(s.told(about.namespace, about.kind, about.name), func(e corev1.Event) bool {
+				return e.Reason == "EvictionBlocked" && strings.Contains(e.Message, "ValidatingAdmissionPolicy '"+s.name+"'")
+			})
+		})
+	}
 	requests := s.requests("guarded")
 	last := requests[len(requests)-1]
 	if !last.accepted() || last.evicts || last.grace < 4 || last.at.After(deadline) {

@@ -70,7 +70,9 @@ func (p podState) reportAt() time.Time {
 // logRefusal logs that an eviction was refused, once for each cause.
 func (r *run) logRefusal(c *call, log logr.Logger, now time.Time) {
 	cause, name, why := causeOf(c.pod, c.err)
-	if cause == overview.Refused && len(c.state.blocks) > 0 { // that one request fails is not what keeps the pod
+	fails := cause == overview.Answer || cause == overview.Refused && !refuses(c.err)
+	if fails && slices.ContainsFunc(c.state.blocks, func(b block) bool { return b.cause != overview.Answer }) {
+		// That one request fails is not what keeps the pod.
 		return
 	}
 	if !c.state.setBlock(cause, name, why, now) {
@@ -110,7 +112,7 @@ func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
 	}
 	b := &p.blocks[len(p.blocks)-1]
 	b.reported = true
-	if b.cause != overview.Refused { // a request has failed, and is tried again
+	if b.cause != overview.Answer { // an overloaded API server needs no Event for each pod
 		r.reportCause(pod, b.cause, b.name, b.why)
 	}
 }

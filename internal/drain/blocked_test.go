@@ -42,6 +42,73 @@ func terminating(string) *metav1.Status {
 	}
 }
 
+// policySays are an API server's words for a ValidatingAdmissionPolicy.
+const policySays = `pods "db-0" is forbidden: ValidatingAdmissionPolicy 'no-friday' with binding 'everywhere' denied request: not on a Friday`
+
+func forbidden(message string) *metav1.Status {
+	return &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+	}
+}
+
+// Whoever refuses the evictions of a pod for good: it is told in the words of the answer, and the pod, which leaves by
+// itself in the end, was neither evicted nor deleted by us. It was perhaps where the answer says nothing of that.
+func TestEachRefusalIsToldAndCountsForNoEviction(t *testing.T) {
+	invalid := forbidden("a quota of evictions that nobody has heard of")
+	invalid.Code, invalid.Reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
+	broken := forbidden("etcd: request timed out")
+	broken.Code, broken.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+	ended, perhaps := evacuation.Result{Ended: 1}, evacuation.Result{Evicted: 1}
+	for name, tt := range map[string]struct {
+		status *metav1.Status
+		why    string
+		want   evacuation.Result
+	}{
+		"a webhook":                 {deniedBy("friday.example.com"), `admission webhook "friday.example.com" denied the request`, ended},
+		"a policy":                  {forbidden(policySays), `ValidatingAdmissionPolicy 'no-friday'`, ended},
+		"a namespace that ends":     {terminating(""), "namespace ns is being deleted", ended},
+		"RBAC":                      {forbidden(`cannot create resource "pods/eviction"`), `cannot create resource "pods/eviction"`, ended},
+		"what nobody has foreseen":  {invalid, "a quota of evictions that nobody has heard of", ended},
+		"a server that is not well": {broken, "etcd: request timed out", perhaps},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("a")
+				s.refuse = func(string) *metav1.Status { return tt.status }
+				told := s.told()
+				s.ends("a", time.Minute)
+				result, err := s.drain(evacuation.Terms{}, nil)
+				s.wantEnd(result, err, tt.want, time.Since(s.begin))
+				if len(*told) != 1 || !strings.HasPrefix((*told)[0], "10s node a ") || !strings.Contains((*told)[0], tt.why) {
+					t.Errorf("told: %q", *told)
+				}
+			})
+		})
+	}
+}
+
+// One request that fails, or that a server has no time for, is not what keeps a pod. What refuses it after that is told.
+func TestARefusalIsToldThoughSomethingElseCameBefore(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = func(string) *metav1.Status {
+			switch since := time.Since(s.begin); {
+			case since < time.Second:
+				return &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests}
+			case since < 20*time.Second:
+				return refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")
+			}
+			return forbidden("a quota that nobody has heard of")
+		}
+		told := s.told()
+		s.ends("a", 2*time.Minute)
+		_, _ = s.drain(evacuation.Terms{}, nil)
+		if len(*told) != 2 || !strings.Contains((*told)[0], "PodDisruptionBudget") || !strings.Contains((*told)[1], "a quota that nobody has heard of") {
+			t.Errorf("told: %q", *told)
+		}
+	})
+}
+
 func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0"}}
 	long := deniedBy("long.example.com")
@@ -79,6 +146,14 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 			"a webhook that is away",
 			apierrors.NewInternalError(errors.New(`failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`)),
 			"webhook pods.example.com", `Internal error occurred: failed calling webhook "pods.example.com": Post "https://a.b.svc/": context deadline exceeded`,
+		},
+		{
+			"a policy", &apierrors.StatusError{ErrStatus: *forbidden(policySays)},
+			"admission-policy no-friday", policySays,
+		},
+		{
+			"something that nobody has foreseen", &apierrors.StatusError{ErrStatus: *forbidden("exceeded quota of evictions")},
+			"refused", "exceeded quota of evictions",
 		},
 		{"nobody", errors.New("connection refused"), "refused", "connection refused"},
 		{"a webhook that talks", &apierrors.StatusError{ErrStatus: *long}, "webhook long.example.com", long.Message[:maxWhy-1] + "…"},

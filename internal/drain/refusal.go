@@ -64,7 +64,7 @@ func retryAfter(err error) time.Duration {
 }
 
 // causeOf returns who has refused an eviction, with its name, and why. The cause is [overview.Refused] if the
-// request has failed and nobody has refused it.
+// answer does not say who, or the request has failed, and [overview.Answer] if the API server is overloaded.
 func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string) {
 	switch refusalOf(err) {
 	case evacuation.TwoBudgets:
@@ -78,12 +78,28 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 		return overview.Budget, "", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
 	case evacuation.Namespace:
 		return overview.Namespace, pod.Namespace, "namespace " + pod.Namespace + " is being deleted, and the pod with it"
-	case evacuation.Busy, evacuation.Failed:
+	case evacuation.Busy: // that is about all pods
+		return overview.Answer, "", truncate(err.Error())
+	case evacuation.Failed:
 	}
-	if name := webhookOf(err); name != "" {
+	if name := nameIn(webhookWords, err); name != "" {
 		return overview.Webhook, name, truncate(err.Error())
 	}
+	if name := nameIn(policyWords, err); name != "" {
+		return overview.AdmissionPolicy, name, truncate(err.Error())
+	}
 	return overview.Refused, "", truncate(err.Error())
+}
+
+// refuses reports whether the answer to a request says that it had no effect. What has no answer, or an error of the
+// server, may have had one.
+func refuses(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
 }
 
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may
@@ -121,14 +137,18 @@ func budgetOf(err error) (name, says string) {
 // https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go
 var webhookWords = regexp.MustCompile(`(?:admission|failed calling) webhook "([^"]+)"`)
 
-// webhookOf returns the name of the admission webhook that a request has failed for; empty: for none.
-func webhookOf(err error) string {
+// policyWords is the API server's text about an admission policy that denies a request.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go
+var policyWords = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request`)
+
+// nameIn returns the name of what a request has failed for, by the API server's words; empty: for none.
+func nameIn(words *regexp.Regexp, err error) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return ""
 	}
-	if words := webhookWords.FindStringSubmatch(status.Status().Message); words != nil {
-		return words[1]
+	if found := words.FindStringSubmatch(status.Status().Message); found != nil {
+		return found[1]
 	}
 	return ""
 }

@@ -241,8 +241,7 @@ func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 // failed notes that an eviction was refused, or a deletion has failed, and when to try again.
 func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 	p, refusal := c.state, refusalOf(err)
-	// What is neither the API server's refusal nor a webhook's may hide that the request was accepted.
-	p.unanswered = p.unanswered || refusal == evacuation.Failed && !denied(err)
+	p.unanswered = p.unanswered || !refuses(err)
 	switch {
 	case c.step.kind == stepDelete:
 		p.shortened = false

@@ -128,31 +128,32 @@ type Cause string
 
 // The causes.
 const (
-	Window      Cause = "window"      // the time at which a rule lets the drain begin
-	Limit       Cause = "limit"       // a rule's limit of nodes out of use
-	MaxUnready  Cause = "max-unready" // the option max-unready-nodes
-	Replacement Cause = "replacement" // an instance that replaces this one
-	Worker      Cause = "worker"      // the option workers
-	Record      Cause = "record"      // the first write to the Node
-	List        Cause = "list"        // the list of the node's pods
-	Karpenter   Cause = "karpenter"   // Karpenter gets the pods off
-	Budget      Cause = "budget"      // a PodDisruptionBudget that allows no disruption
-	TwoBudgets  Cause = "two-budgets" // two budgets cover a pod, which the eviction API refuses
-	Namespace   Cause = "namespace"   // a namespace that is being deleted, with its pods
-	Webhook     Cause = "webhook"     // an admission webhook that denies evictions
-	Refused     Cause = "refused"     // evictions or deletions that fail for another reason
-	Grace       Cause = "grace"       // pods that are stopping
-	Finalizer   Cause = "finalizer"   // pods that have ended, and that finalizers keep: for seconds
-	Kubelet     Cause = "kubelet"     // pods that should have ended, and no kubelet says so
-	Turn        Cause = "turn"        // pods that others have to leave before, or that leave last
-	Surge       Cause = "surge"       // a pod's replacement
-	Gate        Cause = "gate"        // a free place among the requests to the API server
-	Answer      Cause = "answer"      // an answer of the API server, or its effect
-	Volume      Cause = "volume"      // volumes that are still attached
-	Target      Cause = "load-balancer"
-	Delay       Cause = "delay"      // the option complete-lifecycle-action-delay-seconds
-	OtherNode   Cause = "other-node" // another Node of the same machine
-	Completion  Cause = "hook"       // the completion of a lifecycle hook
+	Window          Cause = "window"           // the time at which a rule lets the drain begin
+	Limit           Cause = "limit"            // a rule's limit of nodes out of use
+	MaxUnready      Cause = "max-unready"      // the option max-unready-nodes
+	Replacement     Cause = "replacement"      // an instance that replaces this one
+	Worker          Cause = "worker"           // the option workers
+	Record          Cause = "record"           // the first write to the Node
+	List            Cause = "list"             // the list of the node's pods
+	Karpenter       Cause = "karpenter"        // Karpenter gets the pods off
+	Budget          Cause = "budget"           // a PodDisruptionBudget that allows no disruption
+	TwoBudgets      Cause = "two-budgets"      // two budgets cover a pod, which the eviction API refuses
+	Namespace       Cause = "namespace"        // a namespace that is being deleted, with its pods
+	Webhook         Cause = "webhook"          // an admission webhook that denies evictions
+	AdmissionPolicy Cause = "admission-policy" // one that denies evictions
+	Refused         Cause = "refused"          // evictions or deletions that fail for another reason
+	Grace           Cause = "grace"            // pods that are stopping
+	Finalizer       Cause = "finalizer"        // pods that have ended, and that finalizers keep: for seconds
+	Kubelet         Cause = "kubelet"          // pods that should have ended, and no kubelet says so
+	Turn            Cause = "turn"             // pods that others have to leave before, or that leave last
+	Surge           Cause = "surge"            // a pod's replacement
+	Gate            Cause = "gate"             // a free place among the requests to the API server
+	Answer          Cause = "answer"           // an answer of the API server, or its effect
+	Volume          Cause = "volume"           // volumes that are still attached
+	Target          Cause = "load-balancer"
+	Delay           Cause = "delay"      // the option complete-lifecycle-action-delay-seconds
+	OtherNode       Cause = "other-node" // another Node of the same machine
+	Completion      Cause = "hook"       // the completion of a lifecycle hook
 )
 
 // ByDeadline orders nodes: the one whose machine goes first comes first, those without a deadline come last.

@@ -16,7 +16,7 @@ const (
 // Refuses reports whether evictions are refused because of the cause, so that the pod is deleted in the end.
 func (c Cause) Refuses() bool {
 	switch c { //nolint:exhaustive // the others refuse nothing
-	case Budget, TwoBudgets, Namespace, Webhook, Refused:
+	case Budget, TwoBudgets, Namespace, Webhook, AdmissionPolicy, Refused:
 		return true
 	}
 	return false
