@@ -84,7 +84,8 @@ func (r *Refusal) advice() string {
 		return fmt.Sprintf("Admission webhook %s refused evictions: let it pass `pods/eviction` for the handler, or set its "+
 			"failurePolicy to Ignore if it was down.", name(r.Name))
 	case AdmissionPolicy:
-		return fmt.Sprintf("Admission policy %s refused evictions: let it pass `pods/eviction` for the handler.", name(r.Name))
+		return fmt.Sprintf("Admission policy %s refused evictions: let it pass `pods/eviction` for the handler.",
+			name(r.Name))
 	case Refused:
 		return "Evictions failed: " + prose(r.Why) + "."
 	case Grace:
