@@ -71,7 +71,7 @@ e2e-all: ## run all end-to-end tests
 	@echo "compiling Karpenter, unless that was done before: 2 to 4 minutes on 2 cores"
 	@go -C hack/karpenter build -ldflags '-s -w' -o /dev/null .
 	@go -C hack/browser tool -n browser >/dev/null
-	@$(MAKE) scenarios
+	@$(MAKE) scenarios SEEDS='-fault-seed 0'
 
 # What the tests run is compiled first: a test that waits for a compiler is late. The scenarios of ./e2e wait most of the time,
 # so that ten fit on two cores, if nothing else runs. With more the API server answers after seconds, and nothing ends sooner.
@@ -84,7 +84,7 @@ scenarios:
 	@go -C hack/helm tool -n kubectl >/dev/null
 	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
 	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
-	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e
+	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS)
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
 matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md
@@ -134,7 +134,7 @@ chaos: ## kill the leader before and after each of its calls, and print a table
 # Virtual time has every call of a whole installation; the real control plane, by
 # way of proxies, those of two replicas of the binary. Twenty minutes on 2 cores.
 faults: ## let every call fail in every way, and print tables
-	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -timeout 30m -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed
+	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -fault-seed 0 -timeout 30m -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed
 	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | '
 
 # Each is a few machines over minutes to days of virtual time. A history that fails is
