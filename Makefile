@@ -131,6 +131,10 @@ chaos: ## kill the leader before and after each of its calls, and print a table
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 30m -test.run 'LargeObjectsOfOneTenant|ThoughTheAPIServerAnswersLate'
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 150m -test.run MayBeKilledAtAny -test.parallel 6
 
+# A test that fails fails the target, though its output is filtered.
+faults lives: SHELL := bash
+faults lives: .SHELLFLAGS := -o pipefail -c
+
 # Virtual time has every call of a whole installation; the real control plane, by
 # way of proxies, those of two replicas of the binary. Twenty minutes on 2 cores.
 faults: ## let every call fail in every way, and print tables
