@@ -77,7 +77,7 @@ type Proxy struct {
 	url       string
 	serving   sync.WaitGroup
 	calls     atomic.Int64
-	severed   gate
+	gates     gates
 }
 
 // AWS starts a proxy in front of an endpoint of AWS, plain HTTP, as awssim has it.
@@ -98,7 +98,7 @@ func start(ctx context.Context, target string, certificate *tls.Certificate, p *
 		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
 	p.url = "http://" + listener.Addr().String()
-	listener = &gatedListener{listener, &p.severed}
+	listener = &gatedListener{listener, &p.gates}
 	p.server = &http.Server{
 		Handler:           http.HandlerFunc(p.serve),
 		ReadHeaderTimeout: time.Minute,
@@ -122,14 +122,17 @@ func (p *Proxy) URL() string { return p.url }
 
 // Sever cuts the network between clients and the proxy: nothing that either side
 // sends arrives, and nobody is told. Calls that had arrived are still served.
-func (p *Proxy) Sever() { p.severed.close() }
+func (p *Proxy) Sever() { p.gates.present().close() }
+
+// Silence does so to the connections that there are, for ever. New ones live.
+func (p *Proxy) Silence() { p.gates.silence() }
 
 // Mend undoes Sever. Connections on which something was sent meanwhile are closed.
-func (p *Proxy) Mend() { p.severed.open() }
+func (p *Proxy) Mend() { p.gates.present().open() }
 
 // Close ends the proxy and all its connections.
 func (p *Proxy) Close() {
-	p.Mend()
+	p.gates.openAll()
 	_ = p.server.Close() // of the listener, which is ours
 	p.serving.Wait()
 	p.transport.CloseIdleConnections()

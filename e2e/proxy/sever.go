@@ -43,9 +43,39 @@ func (g *gate) pass(gone <-chan struct{}) bool {
 	return false
 }
 
+// gates are those of the connections of a listener. The last one is that of the next connection.
+type gates struct {
+	mu  sync.Mutex
+	all []*gate
+}
+
+func (g *gates) present() *gate {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.all) == 0 {
+		g.all = append(g.all, &gate{})
+	}
+	return g.all[len(g.all)-1]
+}
+
+func (g *gates) silence() {
+	g.present().close()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all = append(g.all, &gate{})
+}
+
+func (g *gates) openAll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, gate := range g.all {
+		gate.open()
+	}
+}
+
 type gatedListener struct {
 	net.Listener
-	gate *gate
+	gates *gates
 }
 
 func (l *gatedListener) Accept() (net.Conn, error) {
@@ -53,7 +83,7 @@ func (l *gatedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gatedConn{Conn: c, gate: l.gate, gone: make(chan struct{})}, nil
+	return &gatedConn{Conn: c, gate: l.gates.present(), gone: make(chan struct{})}, nil
 }
 
 // gatedConn loses what is received or sent while the gate is closed: that waits

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -17,6 +19,7 @@ import (
 	smithylog "github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 	"github.com/go-logr/logr"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -184,6 +187,7 @@ func AWSConfig(
 		answerTime = 30 * time.Second
 	)
 	transport := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+		t.Proxy = proxyOf(httpproxy.FromEnvironment())
 		t.MaxIdleConnsPerHost = connections
 		t.ResponseHeaderTimeout = answerTime
 	}).WithDialerOptions(func(d *net.Dialer) {
@@ -204,6 +208,22 @@ func AWSConfig(
 		return cfg, fmt.Errorf("load the AWS configuration: %w", err)
 	}
 	return cfg, nil
+}
+
+// proxyOf returns the proxy of a request, as http.ProxyFromEnvironment does. What hands out credentials has an address of
+// the machine itself: EKS Pod Identity, ECS, the instance metadata. No proxy reaches it, and none is to see its answer.
+func proxyOf(env *httpproxy.Config) func(*http.Request) (*url.URL, error) {
+	// https://docs.aws.amazon.com/eks/latest/userguide/pod-id-how-it-works.html
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+	local := netip.MustParsePrefix("fd00:ec2::/32")
+	proxy := env.ProxyFunc()
+	return func(r *http.Request) (*url.URL, error) {
+		address, err := netip.ParseAddr(r.URL.Hostname())
+		if err == nil && (address.IsLinkLocalUnicast() || local.Contains(address)) {
+			return nil, nil
+		}
+		return proxy(r.URL)
+	}
 }
 
 // SQSClient returns a client of the service that has the queue.

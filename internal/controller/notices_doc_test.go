@@ -245,7 +245,8 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 - *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label if the options ask for them. The same patch
   writes an annotation, the *intent*. The intent is enough to finish the drain without the message.
 - *Drain*: the pods are evicted, each with its own grace period. If there is a deadline, and a PodDisruptionBudget still protects a
-  pod, that pod is deleted at deadline − grace − 5 s. A pod with a longer grace period gets the time that remains.
+  pod, that pod is deleted at deadline − grace − 5 s. Where a grace period does not fit into the notice, the budget gets
+  half of the time, and the pod is deleted with the rest ([the key budgets of a policy](policy.md#rules-for-nodes)).
 - *Forced*: the pod is deleted instead of evicted. A deletion does not respect PodDisruptionBudgets.
 - All notices about a node share one drain, with the earliest of their deadlines. Each message waits for its end.
 - With ` + "`dry-run`" + ` the decisions are the same. The handler writes nothing, and leaves the message and the hook as they are.

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,6 +39,9 @@ type NodeRule struct {
 	Patient bool
 	// Grace replaces the termination grace period of the pods; zero: it does not.
 	Grace time.Duration
+	// BudgetPercent is how much of the notice belongs to PodDisruptionBudgets where a grace period does not fit into it;
+	// nil: half of it.
+	BudgetPercent *int
 	// Limit holds a drain that can wait back; zero: it does not.
 	Limit Limit
 	// ReplaceFirst: another instance is to stand ready before the drain begins. Limit.Wait bounds how long
@@ -86,6 +90,9 @@ func (r *NodeRule) String() string {
 	}
 	if r.Grace > 0 {
 		text += ", grace " + r.Grace.String()
+	}
+	if r.BudgetPercent != nil {
+		text += fmt.Sprintf(", budgets %d%%", *r.BudgetPercent)
 	}
 	if r.By != "" {
 		text += ", by " + string(r.By)
@@ -242,7 +249,7 @@ func (p Policy) terms(r *NodeRule, kind notice.Kind, deadline, now time.Time) in
 func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
 	t := intent.Terms{
 		Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second),
-		By: r.By,
+		BudgetPercent: r.BudgetPercent, By: r.By,
 	}
 	due := time.Time{}
 	if r.Before >= 0 && !start.IsZero() {

@@ -46,7 +46,7 @@ type step struct {
 }
 
 // nextStep decides what is done next with a pod. front is the lowest tier with pods that are
-// waited for. With deadline D, grace g and margin m:
+// waited for. With deadline D, grace g, margin m, and F as forceAt says, which is D - g - m if the notice is longer:
 //
 //	has ended, but finalizers keep its object | wait
 //	stopping:                               |
@@ -57,7 +57,7 @@ type step struct {
 //	our own pod                             | wait; Drain gives way
 //	a deletion is in flight                 | wait
 //	accepted less than 30 s ago             | wait for the watch to show it
-//	D - g - m reached, or budgets ignored,  |
+//	F reached, or budgets ignored,          |
 //	and terms that are not patient:         |
 //	  a deletion has failed, too recently   | wait
 //	  an eviction is in flight, under 2 s   | wait
@@ -71,7 +71,7 @@ type step struct {
 //	  a lower tier is still there           | wait
 //	  it leaves last, or we are in reserve  | wait
 //	refused too recently                    | wait
-//	otherwise                               | evict with g
+//	otherwise                               | evict with g, unless the terms are patient with what is left at most
 //
 // Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
 func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {
@@ -126,7 +126,7 @@ func force(p podState, terms evacuation.Terms, now time.Time) step {
 	if timeout := p.evictingSince.Add(evictionAnswerTime); inFlight && now.Before(timeout) {
 		return step{until: timeout}
 	}
-	grace := max(time.Second, min(p.grace, terms.Deadline.Sub(now).Truncate(time.Second)))
+	grace := p.graceNow(terms, now)
 	tried := p.refused > 0 || inFlight || !p.acceptedAt.IsZero()
 	switch {
 	case tried, modeOf(terms) == immediate:
@@ -148,10 +148,12 @@ func evict(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 		return step{until: latest}
 	case now.Before(p.retryAt):
 		return step{until: earlier(forceAt, p.retryAt)}
-	case p.ownGrace:
+	}
+	grace := p.graceNow(terms, now)
+	if p.ownGrace && grace >= p.grace {
 		return step{kind: stepEvict}
 	}
-	return step{kind: stepEvict, grace: max(time.Second, p.grace)}
+	return step{kind: stepEvict, grace: grace}
 }
 
 // pauseAfter returns how long to wait after the n-th refusal of an eviction.

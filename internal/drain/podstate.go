@@ -22,6 +22,8 @@ type podState struct {
 	seen        time.Time   // when the drain first saw it
 	considered  *corev1.Pod // what turn was found by
 	hadDeadline bool        // and with which terms
+	deadline    time.Time   // of the terms
+	since       time.Time   // since when the pod has that deadline
 
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping

@@ -231,7 +231,7 @@ func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true
-		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", forcedWhy(r.request.Terms))
+		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(r.request.Terms))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
 		log.V(1).Info("evicted a pod")
@@ -260,11 +260,14 @@ func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 }
 
 // forcedWhy says why a pod was deleted, for the log.
-func forcedWhy(t evacuation.Terms) string {
-	if modeOf(t) == immediate {
+func (p podState) forcedWhy(t evacuation.Terms) string {
+	switch {
+	case modeOf(t) == immediate:
 		return "the machine is going away already: PodDisruptionBudgets are ignored"
+	case p.fits(t):
+		return "the deadline is near"
 	}
-	return "the deadline is near"
+	return "its grace period is longer than the notice, of which what refuses its eviction has had its share"
 }
 
 // backoff returns the pause after the n-th failure, with a fifth of jitter.

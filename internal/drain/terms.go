@@ -35,12 +35,31 @@ func (p podState) lastMoment(terms evacuation.Terms) time.Time {
 	return terms.Deadline.Add(-p.grace - margin)
 }
 
-// forceAt returns when a pod must be forced: at its last moment; zero: never.
+// forceAt returns when a pod must be forced; zero: never. A grace period that fits into the notice is kept whole: that
+// is the last moment. One that does not is an upper bound and no need, so the pod's budget gets its share of
+// the notice first.
 func (p podState) forceAt(terms evacuation.Terms) time.Time {
 	if modeOf(terms) == patient {
 		return time.Time{}
 	}
-	return p.lastMoment(terms)
+	if p.fits(terms) {
+		return p.lastMoment(terms)
+	}
+	left := max(0, terms.Deadline.Add(-margin).Sub(p.since))
+	return p.since.Add(time.Duration(terms.BudgetShare * float64(left)))
+}
+
+// fits reports whether the pod's grace period fits into the notice.
+func (p podState) fits(terms evacuation.Terms) bool { return p.since.Before(p.lastMoment(terms)) }
+
+// graceNow returns the grace period of a request that is made now: the pod's, or what is left of the notice. It is
+// never zero.
+func (p podState) graceNow(terms evacuation.Terms, now time.Time) time.Duration {
+	grace := p.grace
+	if modeOf(terms) != patient {
+		grace = min(grace, terms.Deadline.Sub(now).Truncate(time.Second))
+	}
+	return max(time.Second, grace)
 }
 
 // mustForce reports whether a pod must be forced now.

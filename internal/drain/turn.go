@@ -93,6 +93,7 @@ func ofDaemonSet(pod *corev1.Pod) bool {
 // reconsider applies to a pod what may change while it waits: its annotations and labels, the terms, and
 // the time. Its turn stands once it was asked to leave, and its grace period once it is stopping.
 func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) {
+	p.setSince(terms, now)
 	if p.stopping() && p.considered != nil {
 		return
 	}
@@ -105,6 +106,20 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 	p.considered, p.hadDeadline = pod, hasDeadline
 	p.turn = turnOf(pod, rules, terms, now)
 	p.tier = tierOf(pod, p.turn)
+}
+
+// setSince notes since when the pod has its deadline. Another deadline begins anew for its budget, unless
+// the pod must be forced already.
+func (p *podState) setSince(terms evacuation.Terms, now time.Time) {
+	if p.deadline.Equal(terms.Deadline) {
+		return
+	}
+	before := terms
+	before.Deadline = p.deadline
+	if due := p.forceAt(before); due.IsZero() || now.Before(due) {
+		p.since = now
+	}
+	p.deadline = terms.Deadline
 }
 
 // setGrace sets the grace period of a pod: that of the terms, or the option's, or its own.

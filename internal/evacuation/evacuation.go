@@ -56,6 +56,9 @@ type Terms struct {
 	// Patient: nothing is forced, whatever the deadline: no pod is deleted, and none gets less than
 	// its grace. The drain ends at the deadline all the same.
 	Patient bool
+	// BudgetShare is how much of the notice a budget may keep a pod, from 0 to 1, where the pod's grace
+	// period does not fit into the notice. Then it is deleted with what is left.
+	BudgetShare float64
 	// Grace replaces the grace period of the pods, also that of the drainer; zero: it does not.
 	// Requests are in whole seconds.
 	Grace time.Duration

@@ -17,6 +17,7 @@ import (
 //	NotBefore     the earliest; one that begins at once wins
 //	Patient       only if all are that have a deadline; see [Intent.Terms]
 //	GraceSeconds  the shortest; one that sets none does not count
+//	BudgetPercent the least; see [Intent.Terms]
 //	ReplaceFirst  only if all ask for it; a notice that cannot wait never does
 //	By            the handler if one says so; see [Intent.DelegatedAt]
 type Terms struct {
@@ -30,6 +31,9 @@ type Terms struct {
 	Patient bool `json:"patient,omitempty"`
 	// GraceSeconds replaces the termination grace period of the pods; zero: it does not.
 	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+	// BudgetPercent is how much of the notice belongs to PodDisruptionBudgets where a grace period does not fit into the
+	// notice; nil: half of it. See BudgetShare.
+	BudgetPercent *int `json:"budgetPercent,omitempty"`
 	// ReplaceFirst: another instance stands ready before the node is drained.
 	ReplaceFirst bool `json:"replaceFirst,omitempty"`
 	// By is who gets the pods off a node of Karpenter's; empty: the option says.
@@ -48,6 +52,23 @@ const (
 // Grace is what GraceSeconds says.
 func (t Terms) Grace() time.Duration { return time.Duration(t.GraceSeconds) * time.Second }
 
+// BudgetShare is what BudgetPercent says, from 0 to 1. A kubelet can write another number.
+func (t Terms) BudgetShare() float64 {
+	const usual = 50
+	if t.BudgetPercent == nil {
+		return usual / 100.
+	}
+	return float64(min(max(0, *t.BudgetPercent), 100)) / 100
+}
+
+// leastBudget returns the lower one of two values of BudgetPercent.
+func leastBudget(a, b Terms) *int {
+	if x, y := a.BudgetShare(), b.BudgetShare(); x < y || x == y && a.BudgetPercent == nil {
+		return a.BudgetPercent
+	}
+	return b.BudgetPercent
+}
+
 // join returns what both terms ask for. Rule is that of the one that begins earlier, of
 // t where both do.
 func (t Terms) join(more Terms) Terms {
@@ -59,6 +80,7 @@ func (t Terms) join(more Terms) Terms {
 	earlier.Patient = t.Patient && more.Patient
 	earlier.ReplaceFirst = t.ReplaceFirst && more.ReplaceFirst
 	earlier.GraceSeconds = cmp.Or(min(t.GraceSeconds, more.GraceSeconds), t.GraceSeconds, more.GraceSeconds)
+	earlier.BudgetPercent = leastBudget(t, more)
 	earlier.By = cmp.Or(t.By, more.By)
 	if t.By == ByHandler || more.By == ByHandler {
 		earlier.By = ByHandler
@@ -67,18 +89,25 @@ func (t Terms) join(more Terms) Terms {
 }
 
 // Terms are those of all notices of the episode. What has no deadline forces nothing by itself, so it takes
-// no patience from what has one.
+// neither patience nor a budget's share from what has one.
 func (i Intent) Terms() Terms {
-	var all Terms
-	for k, e := range i.Entries {
+	all := joined(i.Entries)
+	undated := func(e Entry) bool { return e.Deadline.IsZero() }
+	if dated := slices.DeleteFunc(slices.Clone(i.Entries), undated); len(dated) > 0 {
+		binding := joined(dated)
+		all.Patient, all.BudgetPercent = binding.Patient, binding.BudgetPercent
+	}
+	return all
+}
+
+// joined returns what the terms of all entries ask for.
+func joined(entries []Entry) (all Terms) {
+	for k, e := range entries {
 		if k == 0 {
 			all = e.Terms
 		} else {
 			all = all.join(e.Terms)
 		}
-	}
-	if !i.Deadline().IsZero() {
-		all.Patient = !slices.ContainsFunc(i.Entries, func(e Entry) bool { return !e.Deadline.IsZero() && !e.Patient })
 	}
 	return all
 }

@@ -17,6 +17,9 @@ func drawTerms(r *rand.Rand) Terms {
 	}
 	t.By = []By{"", ByHandler, ByKarpenter}[r.IntN(3)]
 	if k := r.IntN(4); k > 0 {
+		t.BudgetPercent = new([]int{0, 50, 80}[k-1])
+	}
+	if k := r.IntN(4); k > 0 {
 		t.NotBefore = time.Date(2026, 11, 20, k, 0, 0, 0, time.UTC)
 	}
 	return t
@@ -27,7 +30,8 @@ func weaker(t, than Terms) bool {
 	later := than.NotBefore.IsZero() || !t.NotBefore.IsZero() && !t.NotBefore.Before(than.NotBefore)
 	longer := t.GraceSeconds == 0 || than.GraceSeconds > 0 && t.GraceSeconds >= than.GraceSeconds
 	own := t.By != ByHandler || than.By == ByHandler
-	return own && (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && (t.ReplaceFirst || !than.ReplaceFirst) && later && longer
+	return own && (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && (t.ReplaceFirst || !than.ReplaceFirst) && later && longer &&
+		t.BudgetShare() >= than.BudgetShare()
 }
 
 func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
@@ -48,7 +52,7 @@ func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
 		// Nothing stronger than need be: each part is that of one of the two.
 		if both.NotBefore != a.NotBefore && both.NotBefore != b.NotBefore || both.GraceSeconds != a.GraceSeconds && both.GraceSeconds != b.GraceSeconds ||
 			both.By != a.By && both.By != b.By || both.CordonOnly != (a.CordonOnly && b.CordonOnly) || both.Patient != (a.Patient && b.Patient) ||
-			both.ReplaceFirst != (a.ReplaceFirst && b.ReplaceFirst) {
+			both.ReplaceFirst != (a.ReplaceFirst && b.ReplaceFirst) || both.BudgetShare() != min(a.BudgetShare(), b.BudgetShare()) {
 			t.Fatalf("%+v and %+v are %+v", a, b, both)
 		}
 	}
@@ -64,6 +68,11 @@ func TestTermsOfAnIntent(t *testing.T) {
 	i = i.With(Entry{Kind: notice.RebalanceRecommendation, Time: now, Terms: Terms{Rule: "gpu", CordonOnly: true}}, nil, now)
 	if got, want := i.Terms(), (Terms{Rule: "gpu", GraceSeconds: 60}); got != want {
 		t.Errorf("two notices: %+v, want %+v", got, want)
+	}
+	// What has no deadline takes no share from what has one.
+	i = i.With(Entry{Kind: notice.RebalanceRecommendation, Time: now, Terms: Terms{Rule: "gpu", BudgetPercent: new(0)}}, nil, now)
+	if got := i.Terms().BudgetShare(); got != .5 {
+		t.Errorf("budgets have %g of the notice, want half", got)
 	}
 	// The newest event about a scheduled change says when its drain begins.
 	moved := later

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +15,9 @@ import (
 // Backpressure returns a wrapper of transports, for [k8s.io/client-go/rest.Config.Wrap], that
 // narrows the gate for all requests when the API server answers 429; client-go delays only
 // the one request. It leaves evictions to their caller, because a disruption budget answers
-// 429 too, and refusals of admission webhooks, which choose their status themselves.
+// 429 too, and refusals of admission webhooks, which choose their status themselves. Nor does it heed
+// what is said of Events: the admission plugin EventRateLimit answers 429, and means them alone.
+// https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#eventratelimit
 func Backpressure(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper { return backpressure{next, gate} }
 }
@@ -27,18 +30,28 @@ type backpressure struct {
 // RoundTrip implements http.RoundTripper.
 func (b backpressure) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := b.next.RoundTrip(request)
-	if err == nil && tooManyRequests(response) && !strings.HasSuffix(request.URL.Path, "/eviction") {
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // client-go reads it the same way
-		b.gate.Busy(max(time.Second, time.Duration(seconds)*time.Second))
+	path := request.URL.Path
+	if err == nil && tooManyRequests(response) && !strings.HasSuffix(path, "/eviction") && !events.MatchString(path) {
+		b.gate.Busy(restOf(response))
 	}
 	return response, err
+}
+
+// events are the paths of Events.
+var events = regexp.MustCompile(`/(api/v1|apis/events\.k8s\.io/v1)/namespaces/[^/]+/events(/[^/]+)?$`)
+
+// restOf is how long an API server that has too much to do asks to be left alone; a second, if it does not say.
+func restOf(response *http.Response) time.Duration {
+	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // client-go reads it the same way
+	return max(time.Second, time.Duration(seconds)*time.Second)
 }
 
 // WrappedRoundTripper lets client-go find the transport beneath.
 func (b backpressure) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 // LowPriority returns a wrapper of transports whose requests wait until no other waits at
-// the gate: those are about nodes, and nothing waits for these.
+// the gate: those are about nodes, and nothing waits for these. A 429 narrows the gate as with Backpressure. One to an
+// Event holds up only what has low priority.
 func LowPriority(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper { return lowPriority{next, gate} }
 }
@@ -55,10 +68,14 @@ func (l lowPriority) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	response, err := l.next.RoundTrip(request)
-	if err == nil && tooManyRequests(response) {
-		leave(time.Second)
-	} else {
+	switch {
+	case err != nil || !tooManyRequests(response):
 		leave(0)
+	case events.MatchString(request.URL.Path):
+		leave(restOf(response))
+	default:
+		leave(0)
+		l.gate.Busy(restOf(response))
 	}
 	return response, err
 }

@@ -32,7 +32,11 @@ func TestAnAPIServerWithTooMuchToDoIsLeftAloneAndCordonsGoFirst(t *testing.T) {
 		"a webhook, which chooses the status": {
 			path: "/api/v1/nodes/a", retryAfter: "3600", body: `{"message":"admission webhook \"guard.example.com\" denied the request: later"}`,
 		},
-		"a pod whose name is that of a call": {path: "/api/v1/namespaces/b/pods/eviction-1", retryAfter: "3", want: 3 * time.Second},
+		"an Event, of which there are too many": {path: "/api/v1/namespaces/b/events", retryAfter: "10"},
+		"an Event of the newer API":             {path: "/k8s/clusters/c/apis/events.k8s.io/v1/namespaces/b/events/c", retryAfter: "10"},
+		"a node that is called events":          {path: "/api/v1/nodes/events", retryAfter: "3", want: 3 * time.Second},
+		"a namespace that is called events":     {path: "/api/v1/namespaces/events", retryAfter: "3", want: 3 * time.Second},
+		"a pod whose name is that of a call":    {path: "/api/v1/namespaces/b/pods/eviction-1", retryAfter: "3", want: 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,6 +86,46 @@ func TestAnAPIServerWithTooMuchToDoIsLeftAloneAndCordonsGoFirst(t *testing.T) {
 					t.Errorf("they went in the order %v, want %v", order, want)
 				}
 			})
+		})
+	}
+}
+
+// What is said of Events holds up what nobody waits for, and nothing else.
+func TestTooManyEventsHoldUpNoOtherCall(t *testing.T) {
+	for path, want := range map[string][2]time.Duration{ // how long a drain's call waits, and an Event's
+		"/api/v1/namespaces/b/events": {0, 3 * time.Second},
+		"/api/v1/nodes/a/status":      {3 * time.Second, 3 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			gate := pace.NewGate(4, 4)
+			server := LowPriority(gate)(roundTrip(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3"}}, Body: http.NoBody}, nil
+			}))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://kubernetes"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := server.RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := response.Body.Close(); err != nil {
+				t.Error(err)
+			}
+			begin := time.Now()
+			for k, class := range []int{pace.Normal, pace.Aside} {
+				leave, err := gate.Enter(t.Context(), pace.Priority{Class: class})
+				if err != nil {
+					t.Fatal(err)
+				}
+				leave(0)
+				if waited := time.Since(begin); waited != want[k] {
+					t.Errorf("after a 429 to %s a call of class %d waited %s, want %s", path, class, waited, want[k])
+				}
+			}
+			if bound, halved := gate.Bound(), want[0] > 0; (bound < 4) != halved {
+				t.Errorf("after a 429 to %s the bound is %d", path, bound)
+			}
 		})
 	}
 }

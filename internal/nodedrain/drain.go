@@ -261,7 +261,7 @@ func (d *Drain) concludeEvacuation(
 	result := *d.evacuated.Load()
 	final, _ := d.current()
 	ended := report.Drain{
-		Node: d.ref, Intent: final, Outcome: outcomeOf(result, err), Result: result, Targets: *targets, Took: took,
+		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
 	}
 	if ended.Outcome != "" {
 		d.record.drain = &ended

@@ -160,11 +160,19 @@ func TestTheLineKeepsNoGroupThatNobodyWaitsFor(t *testing.T) {
 
 func TestADrainHasOneOutcome(t *testing.T) {
 	some := []string{"ns/pod"}
+	deadline := time.Date(2026, 11, 20, 10, 2, 0, 0, time.UTC)
+	gone := func(after time.Duration) evacuation.Record { return evacuation.Record{PodsGone: deadline.Add(after)} }
+	spot := intent.Entry{Kind: notice.SpotInterruption, Time: deadline.Add(-2 * time.Minute), Deadline: deadline}
+	warned := intent.Intent{}.With(spot, nil, spot.Time)
 	for name, test := range map[string]struct {
 		result evacuation.Result
 		err    error
 		want   intent.Outcome
 	}{
+		"all have left before the deadline":       {evacuation.Result{Evicted: 3, Record: gone(-time.Minute)}, nil, intent.Drained},
+		"in the moment of the deadline":           {evacuation.Result{Forced: 3, Record: gone(time.Millisecond)}, nil, intent.Drained},
+		"after it":                                {evacuation.Result{Forced: 3, Record: gone(10 * time.Second)}, nil, intent.Missed},
+		"there was none, and it has passed":       {evacuation.Result{Record: gone(10 * time.Second)}, nil, intent.Drained},
 		"all have left":                           {evacuation.Result{Evicted: 3, Forced: 1, Ended: 1}, nil, intent.Drained},
 		"there was none":                          {evacuation.Result{}, nil, intent.Drained},
 		"an option keeps some":                    {evacuation.Result{Stayed: some}, nil, intent.Drained},
@@ -182,10 +190,19 @@ func TestADrainHasOneOutcome(t *testing.T) {
 		"what asked for it is over":               {evacuation.Result{}, errUndone, intent.CalledOff},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := outcomeOf(test.result, test.err); got != test.want {
+			if got := outcomeOf(warned, test.result, test.err); got != test.want {
 				t.Errorf("the outcome is %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+func TestANoticeThatLeavesNoTimeIsNotLate(t *testing.T) {
+	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	hibernates := intent.Intent{}.With(intent.Entry{Kind: notice.SpotInterruption, Time: at, Deadline: at}, nil, at)
+	result := evacuation.Result{Forced: 1, Record: evacuation.Record{PodsGone: at.Add(5 * time.Second)}}
+	if got := outcomeOf(hibernates, result, nil); got != intent.Drained {
+		t.Errorf("the outcome of a hibernation is %q", got)
 	}
 }
 

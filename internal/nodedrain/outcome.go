@@ -18,10 +18,10 @@ import (
 //	called off, see isCalledOff                     | called off
 //	another error, or our own pod is the last       | none so far
 //	pods were there when the machine was gone       | gone
-//	pods were there at the deadline                 | missed
+//	pods were there at the deadline, see isLate     | missed
 //	pods should have ended, and no kubelet says so  | unconfirmed
 //	otherwise                                       | drained
-func outcomeOf(r evacuation.Result, err error) intent.Outcome {
+func outcomeOf(i intent.Intent, r evacuation.Result, err error) intent.Outcome {
 	switch {
 	case isCalledOff(err):
 		return intent.CalledOff
@@ -29,12 +29,20 @@ func outcomeOf(r evacuation.Result, err error) intent.Outcome {
 		return ""
 	case len(r.Lost) > 0:
 		return intent.Gone
-	case len(r.Missed) > 0:
+	case len(r.Missed) > 0, isLate(i, r):
 		return intent.Missed
 	case len(r.Unconfirmed) > 0:
 		return intent.Unconfirmed
 	}
 	return intent.Drained
+}
+
+// isLate reports whether pods have left after the deadline, because their drain has begun too late. A notice that leaves
+// no time at all, as that of a hibernation, has no deadline that could be kept.
+func isLate(i intent.Intent, r evacuation.Result) bool {
+	const blink = time.Second // in which the last look at the pods comes
+	deadline, left := i.Deadline(), r.Evicted+r.Forced+r.Ended
+	return left > 0 && i.Cause().Time.Before(deadline) && r.Record.PodsGone.After(deadline.Add(blink))
 }
 
 // logEnd logs the end of a drain. Only a drain that ended well is called drained, and is no
@@ -69,6 +77,10 @@ func logEnd(log logr.Logger, d report.Drain) {
 	}
 	switch d.Outcome {
 	case intent.Missed:
+		if len(r.Missed) == 0 {
+			log.Error(nil, "the drain has missed its deadline: the pods have left after it", values...)
+			break
+		}
 		log.Error(nil, "the drain has missed its deadline: pods are still on the node", values...)
 	case intent.Gone:
 		logging.Warn(log, "the instance or its Node went away with pods on it", values...)

@@ -45,7 +45,8 @@ func (d *Drain) terms() evacuation.Terms {
 func TermsOf(i intent.Intent) evacuation.Terms {
 	terms := i.Terms()
 	return evacuation.Terms{
-		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient, Grace: terms.Grace(),
+		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
+		Grace: terms.Grace(), BudgetShare: terms.BudgetShare(),
 		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
 	}
 }

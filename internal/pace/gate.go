@@ -56,6 +56,7 @@ type Gate struct {
 	slow    time.Time        // when that was not fast, for the last time
 	entered [lanes]time.Time // when a low-priority call of a lane last entered
 	closed  time.Time        // nobody enters before
+	aside   time.Time        // nobody whom no one waits for enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -76,7 +77,8 @@ func (g *Gate) Bound() int {
 
 // Enter returns when the caller may make its call. The caller must then call leave
 // once: with 0, or, if the server is too busy, with how long it asked to wait, of which
-// 5 s at most count. If ctx ends first, Enter returns the cause of ctx.
+// 5 s at most count. From a call of class Aside that holds up its class alone. If ctx
+// ends first, Enter returns the cause of ctx.
 func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Duration), err error) {
 	if g == nil {
 		return func(time.Duration) {}, nil
@@ -119,6 +121,8 @@ func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
 		switch {
 		case now.Before(g.closed):
 			return g.closed.Sub(now)
+		case lane == asideLane && now.Before(g.aside):
+			return g.aside.Sub(now)
 		case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
 			return forever // until somebody leaves
 		case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
@@ -174,9 +178,12 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 			g.slow = time.Now()
 		}
 	}
-	if busy > 0 {
+	switch {
+	case busy > 0 && p.Class == Aside:
+		g.aside = time.Now().Add(min(busy, longestRest))
+	case busy > 0:
 		g.slowDown(busy)
-	} else {
+	default:
 		g.succeeded(took)
 	}
 	g.serve()

@@ -92,6 +92,9 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if p.has("grace") && p.says("by", string(decision.ByKarpenter)) {
 		p.refuse(r, "grace", "has no effect with by: karpenter, which gives each pod its own grace period")
 	}
+	if p.has("budgets") && rule.Patient {
+		p.refuse(r, "budgets", "has no effect with force: never")
+	}
 	rule.checkEffort(r)
 }
 
@@ -104,9 +107,9 @@ func (rule *nodeRule) checkEffort(r *reader) {
 	var idle []string
 	switch rule.Do {
 	case decision.Ignoring, decision.Notifying:
-		idle = []string{"at", "within", "force", "grace", "by", "limit", "first", "wait"}
+		idle = []string{"at", "within", "force", "grace", "budgets", "by", "limit", "first", "wait"}
 	case decision.Cordoning:
-		idle = []string{"force", "grace", "by", "first"}
+		idle = []string{"force", "grace", "budgets", "by", "first"}
 	case decision.Draining:
 	}
 	for _, key := range idle {

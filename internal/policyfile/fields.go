@@ -124,6 +124,11 @@ func (rule *nodeRule) value() value {
 			false, duration(&rule.Grace),
 		},
 		{
+			"budgets", "How much of the notice PodDisruptionBudgets may keep a pod whose grace period does not fit into it, " +
+				"such as 30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%.", false,
+			percentage(&rule.BudgetPercent),
+		},
+		{
 			"by", "Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and " +
 				"then Karpenter's rules count for the pods. Default: karpenter with that option, else handler.", false,
 			oneOf(&rule.By, drainer(decision.ByHandler), drainer(decision.ByKarpenter)),
@@ -418,6 +423,19 @@ func share(p *string) value {
 		}
 		*p = n.Value
 	}}
+}
+
+// percentage takes one from 0% to 100%.
+func percentage(p **int) value {
+	looks := schema{"pattern": "^([0-9]|[1-9][0-9]|100)%$"}
+	return text(p, looks, "0% to 100%", func(text string) (*int, error) {
+		number, isPercent := strings.CutSuffix(text, "%")
+		i, err := strconv.Atoi(number)
+		if !isPercent || err != nil || i < 0 || i > 100 || strconv.Itoa(i) != number {
+			return nil, errors.New("is no percentage")
+		}
+		return &i, nil
+	})
 }
 
 func moment(p *time.Time) value {

@@ -91,6 +91,10 @@ func Drain(d report.Drain) string {
 	names := strings.Join(evacuation.Names(d.Remaining(), most), ", ")
 	switch d.Outcome {
 	case intent.Missed:
+		if gone := r.Record.PodsGone; len(r.Missed) == 0 {
+			late := Rounded(gone.Sub(d.Deadline()))
+			return fmt.Sprintf("The pods left %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
+		}
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)
 	case intent.Gone:
 		return fmt.Sprintf("The instance or its Node went away with pods on it: %s (%s)", names, count)

@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
+)
+
+// The leader's connections to the API server go silent without being closed, as where a router between them forgets them.
+// New ones live. A machine is warned in the same moment.
+func TestALeaderLeavesSilentConnectionsAndKeepsItsTerm(t *testing.T) {
+	tier.Full(t, "seconds matter; internal/kube plays a silent connection in virtual time")
+	s := newScenario(t)
+	n := s.nodes(1)[0]
+	s.pod("web", n.name, stopping(20*time.Second, time.Second))
+	h := s.launchBehind(func(*handler) proxy.Hooks { return proxy.Hooks{} })
+	h.awaitReady()
+	h.awaitLead()
+	h.api.Silence()
+	silent := time.Now()
+	message, deadline := s.warn(n, 2*time.Minute)
+	leads := true
+	s.eventually("the drain ends", func() bool {
+		leads = leads && h.metric("node_termination_handler_leading") == 1
+		return s.isDeleted(message)
+	})
+	requests := s.requests("web")
+	if len(requests) != 1 || !requests[0].evicts || !requests[0].accepted() {
+		t.Fatalf("requests for the pod: %v, want an eviction", requests)
+	}
+	report(t, "evicted %s after the connections went silent", requests[0].at.Sub(silent).Round(100*time.Millisecond))
+	if took := requests[0].at.Sub(silent); took > 20*time.Second {
+		t.Errorf("evicted after %s, want 20 s at most", took)
+	}
+	if gone := s.gone("web"); !gone.Before(deadline) {
+		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+	}
+	if !leads {
+		t.Error("the leader has lost its term")
+	}
+}
