@@ -210,8 +210,9 @@ func AWSConfig(
 	return cfg, nil
 }
 
-// proxyOf returns the proxy of a request, as http.ProxyFromEnvironment does. What hands out credentials has an address of
-// the machine itself: EKS Pod Identity, ECS, the instance metadata. No proxy reaches it, and none is to see its answer.
+// proxyOf returns the proxy of a request, as http.ProxyFromEnvironment does. What hands out credentials has an address
+// of the machine itself: EKS Pod Identity, ECS, the instance metadata. No proxy reaches it, and none is to see the
+// answer.
 func proxyOf(env *httpproxy.Config) func(*http.Request) (*url.URL, error) {
 	// https://docs.aws.amazon.com/eks/latest/userguide/pod-id-how-it-works.html
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html

@@ -37,8 +37,8 @@ func outcomeOf(i intent.Intent, r evacuation.Result, err error) intent.Outcome {
 	return intent.Drained
 }
 
-// isLate reports whether pods have left after the deadline, because their drain has begun too late. A notice that leaves
-// no time at all, as that of a hibernation, has no deadline that could be kept.
+// isLate reports whether pods have left after the deadline, because their drain has begun too late. A notice that
+// leaves no time at all, as that of a hibernation, has no deadline that could be kept.
 func isLate(i intent.Intent, r evacuation.Result) bool {
 	const blink = time.Second // in which the last look at the pods comes
 	deadline, left := i.Deadline(), r.Evicted+r.Forced+r.Ended
