@@ -364,6 +364,51 @@ func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T
 	s.drainedBefore(message, n)
 }
 
+// A namespace is being deleted, and its controller does not get on with it: the API server refuses evictions there, and
+// Events too. In a cluster of its own, whose controllers stand still.
+func TestAPodOfANamespaceThatEndsIsToldOnItsNodeAndDeletedBeforeTheDeadline(t *testing.T) {
+	tier.Full(t, "40 s and a control plane of its own; internal/controller plays it in virtual time")
+	t.Parallel()
+	cluster, err := sandbox.Start(t.Context(), sandbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cluster.Stop() })
+	s := newScenarioIn(t, cluster)
+	n := s.nodes(1)[0]
+	h := s.leader("--emit-kubernetes-events=true")
+	const ending = "ending"
+	_, err = s.kube.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ending}}, metav1.CreateOptions{})
+	s.must(err)
+	pod := s.newPod("web", n.name, stopping(5*time.Second, 0))
+	pod.Namespace = ending
+	s.eventually("the pod is there", func() bool { // its ServiceAccount comes a moment later
+		_, err := s.kube.CoreV1().Pods(ending).Create(s.ctx, pod, metav1.CreateOptions{})
+		return err == nil
+	})
+	cluster.ControllerManager.Kill()
+	s.must(s.kube.CoreV1().Namespaces().Delete(s.ctx, ending, metav1.DeleteOptions{}))
+
+	message, deadline := s.warn(n, 40*time.Second)
+	s.eventually("an Event of the node names the pod and its namespace", func() bool {
+		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool {
+			return e.Reason == "EvictionBlocked" && strings.Contains(e.Message, ending+"/web") && strings.Contains(e.Message, "is being deleted")
+		})
+	})
+	if left := time.Until(deadline); left < 0 {
+		t.Errorf("the Event came %s after the deadline", -left)
+	}
+	s.awaitDeleted(soon, message)
+	requests := s.requests("web")
+	last := requests[len(requests)-1]
+	if !last.accepted() || last.evicts || last.at.After(deadline) || len(requests) < 2 || requests[0].code != http.StatusForbidden {
+		t.Errorf("requests %v, want evictions that are forbidden and then one deletion", requests)
+	}
+	if forced := h.metric(`node_termination_handler_pods_total{how="forced",kind="SpotInterruption"}`); forced != 1 {
+		t.Errorf("%g pods are counted as forced, want 1:\n%s", forced, h.log.String())
+	}
+}
+
 func (s *scenario) denyEvictions() {
 	s.Helper()
 	policies := s.kube.AdmissionregistrationV1()

@@ -114,7 +114,7 @@ func (a *App) termOnNode(
 		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
 		Held: func() (int, time.Time) { return 0, time.Time{} },
 	})()
-	poller.Handler = with(ctrl)
+	poller.Handler = with(ctrl.Unannounced())
 	if !drains {
 		poller.Run(ctx)
 		return context.Cause(ctx)

@@ -59,6 +59,7 @@ type lookedAt struct {
 	heldBack    func() (drains int, why string)
 	lastReceive func() time.Time
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
+	unseen      func() string                           // nil: nothing
 }
 
 // lead begins a term, which the lookout tells of until end is called.
@@ -98,6 +99,11 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	o := overview.Overview{Source: overview.Leader, Leader: l.leader, Nodes: t.status(ctx)}
 	o.At = time.Now().UTC()
 	_, o.HeldBack = t.heldBack()
+	if t.unseen != nil {
+		if what := t.unseen(); what != "" {
+			o.Unseen = append(o.Unseen, what)
+		}
+	}
 	if t.inFlight != nil {
 		o.Queue = &overview.Queue{LastReceive: t.lastReceive()}
 		o.Queue.InFlight, o.Queue.Oldest = t.inFlight()

@@ -94,8 +94,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		_, why := drains.HeldBack()
 		return why
 	})()
+	sweeps := a.newSweep(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
+		unseen: sweeps.Unseen,
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
@@ -108,7 +110,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	}
 	var beside []func(context.Context)
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
-		beside = append(beside, a.newSweep(ctrl).Run)
+		beside = append(beside, sweeps.Run)
 	}
 	if !a.options.DryRun {
 		beside = append(beside, a.unscheduled.Run)
@@ -124,14 +126,14 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 
 func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
 	return &status.Poll{
-		Source: a.statuses, Handler: ctrl, DrainImpaired: a.options.DrainImpaired,
+		Source: a.statuses, Handler: ctrl.Unannounced(), DrainImpaired: a.options.DrainImpaired,
 		Interval: a.options.StatusInterval, Log: a.log.WithName("status"), Metrics: a.metrics,
 	}
 }
 
 func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
 	return &sweep.Sweep{
-		Groups: a.hooks, Handler: ctrl, HookNames: a.options.HookNames,
+		Groups: a.hooks, Handler: ctrl.Unannounced(), HookNames: a.options.HookNames,
 		Interval: a.options.SweepInterval, Log: a.log.WithName("sweep"), Metrics: a.metrics,
 	}
 }

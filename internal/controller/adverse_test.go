@@ -202,8 +202,10 @@ func TestAHostWithAnInstanceThatIsResolved(t *testing.T) {
 }
 
 func TestWhatIsPutOffLeavesAPersonsCordon(t *testing.T) {
+	t.Parallel()
 	for _, drained := range []bool{true, false} {
 		t.Run(fmt.Sprint(drained), func(t *testing.T) {
+			t.Parallel()
 			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 				if !drained {
 					s.drain.takes = time.Hour

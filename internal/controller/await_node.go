@@ -69,16 +69,16 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) e
 		}
 		late := !time.Now().Before(d.Deadline)
 		switch {
-		case next.Action == decision.Launch && found.ready && c.hasRestarted(n, found):
+		case next.Action == decision.Launch && found.Ready && c.hasRestarted(n, found):
 			if err := c.backInService(ctx, log, n, found); err != nil {
 				return err
 			}
 			fallthrough
 		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
-			return c.Registry.Complete(ctx, log.WithValues("node", found.ref().Name, "ready", found.ready), hookOf(&n, id, d))
+			return c.Registry.Complete(ctx, log.WithValues("node", found.Ref().Name, "ready", found.Ready), hookOf(&n, id, d))
 		case late:
 			logging.Warn(log, "the node is not ready at the hook's deadline: its default result decides",
-				"node", found.ref().Name)
+				"node", found.Ref().Name)
 			return nil
 		}
 		if err := pause(ctx, changed, d.Deadline); err != nil {
@@ -90,12 +90,12 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) e
 // hasRestarted reports whether what a Node says is of after the launch that the notice tells of. A
 // machine that gets another root volume reboots, in less time maybe than a kubelet can be silent
 // before its node is not ready.
-func (c *Controller) hasRestarted(n notice.Notice, f resolution) bool {
+func (c *Controller) hasRestarted(n notice.Notice, f lookup.Found) bool {
 	const silence = time.Minute // a kubelet that was silent for so long is not ready
-	node, there := c.Cluster.Look(f.ref())
-	waits := slices.ContainsFunc(f.intent.Entries, func(e intent.Entry) bool { return e.Returns })
+	node, there := c.Cluster.Look(f.Ref())
+	waits := slices.ContainsFunc(f.Intent.Entries, func(e intent.Entry) bool { return e.Returns })
 	return n.Hook.Action != notice.ReplaceRootVolume || !there || !waits ||
-		f.intent.BootID != "" && cluster.BootID(node) != f.intent.BootID ||
+		f.Intent.BootID != "" && cluster.BootID(node) != f.Intent.BootID ||
 		cluster.ReadySince(node).After(n.Time) || time.Since(n.Time) > silence
 }
 
@@ -103,12 +103,12 @@ func (c *Controller) hasRestarted(n notice.Notice, f resolution) bool {
 // because its Auto Scaling group wants it again. Notices after the last launch stay, except
 // for a termination that ended in a warm pool whose instances keep running. Where the role
 // has no permission to ask EC2, the open launch hook counts as the launch.
-func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notice.Notice, f resolution) error {
-	intents := append(c.Registry.Intents(f.ref()), f.intent) // also of a Node that was deleted: its next Node would get it
+func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notice.Notice, f lookup.Found) error {
+	intents := append(c.Registry.Intents(f.Ref()), f.Intent) // also of a Node that was deleted: its next Node would get it
 	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
 		return nil
 	}
-	id := f.ref().Instance
+	id := f.Ref().Instance
 	launched, err := c.Lookup.LaunchOf(ctx, log, id)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notic
 		return i
 	}
 	c.Cluster.ChangeRemembered(id, since)
-	for _, ref := range f.refs {
+	for _, ref := range f.Refs {
 		if err := c.Registry.Revert(ctx, log, ref, decision.WhyBackInService, since); err != nil {
 			return err
 		}

@@ -27,32 +27,32 @@ type Config struct {
 }
 
 const (
-	// membersKept is how old an answer may be to which instances a Capacity Block or a host has. Some may
-	// be launched until its end, and a message about a foreign one comes back again and again.
-	membersKept = time.Minute
 	// askStateAgain is when EC2 is asked again after it has contradicted a new notice.
 	askStateAgain = 5 * time.Second
-	// tagKept is how old an answer about the managed tag may be while EC2 gives none.
-	tagKept = 24 * time.Hour
 	// lookUpsAtOnce bounds the look-ups for messages that name several instances: a
 	// body can name thousands, and EC2 takes 200 in one request.
 	lookUpsAtOnce = 200
 	// crowdsAtOnce bounds the messages that are looked up at once and name several
 	// instances. Each holds 150 KB of ids at most.
 	crowdsAtOnce = 64
+	// mostTold bounds the notices that told remembers: there are more of them than nodes in the largest cluster.
+	mostTold = 8192
 )
 
 // New returns a controller that begins with Run.
 func New(cfg Config) *Controller {
 	cfg.Lookup = lookup.New(cfg.Instances, cfg.ManagedTag != "", cfg.Log)
+	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
+	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
+	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun
 	return &Controller{
-		Config:        cfg,
-		Registry:      nodedrain.New(cfg.Config),
-		otherAccounts: map[string]bool{},
-		ignored:       lru.New(mostIgnored),
-		lookUps:       make(chan struct{}, lookUpsAtOnce),
-		crowds:        make(chan struct{}, crowdsAtOnce),
-		awaited:       map[*time.Time]bool{},
-		cancelled:     newCancelledChanges(),
+		Config:    cfg,
+		Registry:  nodedrain.New(cfg.Config),
+		resolver:  resolver,
+		told:      lru.New(mostTold),
+		lookUps:   make(chan struct{}, lookUpsAtOnce),
+		crowds:    make(chan struct{}, crowdsAtOnce),
+		awaited:   map[*time.Time]bool{},
+		cancelled: newCancelledChanges(),
 	}
 }

@@ -19,12 +19,12 @@ import (
 // isAsDrained reports whether all Nodes of the instance are as a drain for its end has left
 // them: cordoned, and without a pod that would have to leave. The instance has not been
 // started since. It is false if that cannot be found out soon: one more drain does no harm.
-func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolution) bool {
-	if !decision.CanFollow(n) || f.ownership != decision.Ours || c.CordonOnly ||
+func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f lookup.Found) bool {
+	if !decision.CanFollow(n) || f.Ownership != decision.Ours || c.CordonOnly ||
 		n.Kind == notice.ASGTerminate && c.CompletionDelay > 0 {
 		return false
 	}
-	for _, ref := range f.refs {
+	for _, ref := range f.Refs {
 		node, there := c.Cluster.Look(ref)
 		if !there || c.Registry.Get(ref) != nil || !leftDrained(node, f) || c.hasToBeExcluded(node, n) {
 			return false
@@ -32,7 +32,7 @@ func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f resolut
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
 	defer cancel()
-	for _, ref := range f.refs {
+	for _, ref := range f.Refs {
 		node, err := c.Cluster.Read(ctx, ref) // somebody may have uncordoned it a moment ago
 		if err != nil || !leftDrained(node, f) {
 			return false
@@ -57,10 +57,10 @@ func (c *Controller) hasToBeExcluded(node *corev1.Node, n notice.Notice) bool {
 // leftDrained reports whether a node carries the intent of a drain that ended well, in
 // this life of its instance, and is cordoned still. Where EC2 does not say when that began, another boot id shows
 // that the machine has been restarted since.
-func leftDrained(node *corev1.Node, f resolution) bool {
+func leftDrained(node *corev1.Node, f lookup.Found) bool {
 	i, ok, err := cluster.ReadIntent(node)
 	booted := i.BootID != "" && i.BootID != cluster.BootID(node) && cluster.Ready(node)
-	return ok && err == nil && !booted && node.Spec.Unschedulable && i.SinceLaunch(f.launched).DrainedForEnd()
+	return ok && err == nil && !booted && node.Spec.Unschedulable && i.SinceLaunch(f.Launched).DrainedForEnd()
 }
 
 // noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
@@ -74,7 +74,7 @@ func (c *Controller) noteConsequence(
 		d.Deadline = decision.DeadlineOf(*t.n, time.Now(), c.Policy)
 	}
 	entry := d.Entry(*t.n, time.Now())
-	for _, ref := range t.found.refs {
+	for _, ref := range t.found.Refs {
 		noted := false
 		err := cluster.Retry(ctx, log, "note what follows from the drain", func(ctx context.Context) error {
 			_, err := c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {

@@ -34,6 +34,7 @@ type Controller struct {
 
 	Registry *nodedrain.Registry
 
+	resolver  *lookup.Resolver
 	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
 	crowds    chan struct{} // a semaphore, see crowdsAtOnce
 	cancelled cancelledChanges
@@ -42,10 +43,8 @@ type Controller struct {
 	// awaited has the deadline of each open hook that no drain is about: those of
 	// launches, and of instances that have no Node yet.
 	awaited map[*time.Time]bool
-	// otherAccounts are the accounts and regions that the log has warned of.
-	otherAccounts map[string]bool
-	// ignored are the instances whose notices the log has said are ignored.
-	ignored *lru.Cache
+	// told are the notices that change no node, as a rule says, and that people have been told of.
+	told *lru.Cache
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the
@@ -183,7 +182,7 @@ func (c *Controller) handle(
 type task struct {
 	n     *notice.Notice
 	id    string // of the instance; empty: it is about none
-	found resolution
+	found lookup.Found
 	decision.Decision
 }
 
@@ -228,7 +227,7 @@ func (c *Controller) act(ctx context.Context, log logr.Logger, t *task) error {
 		case t.n.Runs:
 			return c.runsAgain(ctx, log, t)
 		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
-			for _, ref := range t.found.refs {
+			for _, ref := range t.found.Refs {
 				if err := c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
 					return err
 				}
@@ -262,20 +261,20 @@ func (c *Controller) resolveAndDecide(
 	return c.decideOn(ctx, log, n, id, found)
 }
 
-// resolveSurely is resolve. It tries until it knows, and until EC2 shows what EventBridge has told already, which may
-// take a moment.
+// resolveSurely is [lookup.Resolver.Resolve]. It tries until it knows, and until EC2 shows what EventBridge has told
+// already, which may take a moment.
 func (c *Controller) resolveSurely(
 	ctx context.Context, log logr.Logger, n *notice.Notice, id string, maxAge time.Duration,
-) (found *resolution, err error) {
+) (found *lookup.Found, err error) {
 	for begin := time.Now(); ; {
 		err := cluster.Retry(ctx, log, "look up the instance", func(ctx context.Context) (err error) {
-			found, err = c.resolve(ctx, n, id, maxAge)
+			found, err = c.resolver.Resolve(ctx, n, id, maxAge)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		if !n.Gone || c.DryRun || found.state != decision.Running ||
+		if !n.Gone || c.DryRun || found.State != decision.Running ||
 			decision.Late(*n, time.Now()) || time.Since(begin) > decision.LateAfter {
 			return found, nil
 		}
@@ -287,14 +286,14 @@ func (c *Controller) resolveSurely(
 
 // decideOn decides about a notice for an instance that was looked up.
 func (c *Controller) decideOn(
-	ctx context.Context, log logr.Logger, of *notice.Notice, id string, found *resolution,
+	ctx context.Context, log logr.Logger, of *notice.Notice, id string, found *lookup.Found,
 ) (*task, error) {
 	n := *of
 	f := decision.Facts{
-		Ownership: found.ownership, State: found.state, Launched: found.launched, NotSpot: found.notSpot,
-		CalledOff: c.cancelled.has(n, id), Labels: found.labels,
+		Ownership: found.Ownership, State: found.State, Launched: found.Launched, NotSpot: found.NotSpot,
+		CalledOff: c.cancelled.has(n, id), Labels: found.Labels,
 	}
-	if c.Owns(n.Hook) && (found.ownership == decision.Ours || found.ownership == decision.Pending) {
+	if c.Owns(n.Hook) && (found.Ownership == decision.Ours || found.Ownership == decision.Pending) {
 		f.Limits = c.limits(ctx, log, hookOf(&n, id, &decision.Decision{}))
 	}
 	if n.Ended {
@@ -314,7 +313,7 @@ func (c *Controller) decideOn(
 		}
 	}
 	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && c.Owns(n.Hook) &&
-		found.ownership == decision.Ours && decision.Late(n, time.Now()) {
+		found.Ownership == decision.Ours && decision.Late(n, time.Now()) {
 		err := cluster.Retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
 			f.HookEnded, err = c.Hooks.Ended(ctx, hookOf(&n, id, &decision.Decision{}))
 			return err
@@ -333,19 +332,19 @@ func (c *Controller) decideOn(
 // already, as many do in a new term: each drain is resumed, and says so, once.
 func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 	n, id, f, d := *t.n, t.id, &t.found, t.Decision
-	repeated := f.intent.Covers(d.Entry(n, time.Now()))
+	repeated := f.Intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
 		repeated = c.hasBeenTold(n, id)
 	}
 	c.Observer.Decided(report.Decision{
-		Notice: n, Instance: id, Node: f.ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
+		Notice: n, Instance: id, Node: f.Ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
 		Rule: d.Rule, Repeated: repeated, Waited: waited,
 	})
 	if repeated || d.Action == decision.Leave || d.Action == decision.Drop && !d.ByFile() {
 		log = log.V(1)
 	}
 	values := []any{"action", d.Action.String(), "why", d.Why}
-	if node := f.ref().Name; node != "" {
+	if node := f.Ref().Name; node != "" {
 		values = append(values, "node", node)
 	}
 	if d.Rule != "" {
@@ -359,6 +358,17 @@ func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 		values = append(values, "dryRun", true)
 	}
 	log.Info("decided", values...)
+}
+
+// hasBeenTold reports whether people have been told of a notice that changes no node, as a rule says, and
+// notes that they are. A poll finds what is ignored again each time.
+func (c *Controller) hasBeenTold(n notice.Notice, id string) bool {
+	event := id + " " + n.ID + n.Change
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, told := c.told.Get(event)
+	c.told.Add(event, nil)
+	return told
 }
 
 // quoted is the beginning of a body, safe to log.

@@ -32,7 +32,7 @@ func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
 func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
 	tell(t, func(s *story) {
 		s.lead()
-		if got := s.c.Changes(theID); got != nil {
+		if got := s.c.Unannounced().Changes(theID); got != nil {
 			t.Errorf("of a node without a notice: %v", got)
 		}
 		_, err := s.c.Cluster.Record(s.ctx, cluster.RefOf(s.node()), func(i intent.Intent) intent.Intent {
@@ -42,7 +42,7 @@ func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
 		})
 		s.must(err)
 		s.after(time.Second)
-		if diff := cmp.Diff([]string{"event-1"}, s.c.Changes(theID)); diff != "" {
+		if diff := cmp.Diff([]string{"event-1"}, s.c.Unannounced().Changes(theID)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})

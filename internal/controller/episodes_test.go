@@ -116,6 +116,7 @@ func (s *story) lastDrain() drained {
 // Whatever a node was drained for once, and whatever it is drained for next: the
 // second drain is bound by the second notice alone.
 func TestANewEpisodeIsBoundByItsOwnNoticeAlone(t *testing.T) {
+	t.Parallel()
 	kinds := map[string]func(*story){
 		"a spot warning":          func(s *story) { s.send(s.body("spot-interruption", theID)) },
 		"a hibernation":           func(s *story) { s.send(s.body("spot-interruption", theID, `"terminate"`, `"hibernate"`)) },
@@ -127,6 +128,7 @@ func TestANewEpisodeIsBoundByItsOwnNoticeAlone(t *testing.T) {
 	for first, begin := range kinds {
 		for second, again := range kinds {
 			t.Run(first+", and after it "+second, func(t *testing.T) {
+				t.Parallel()
 				tell(t, func(s *story) {
 					s.lead()
 					alone := func() drained {

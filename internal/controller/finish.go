@@ -16,9 +16,9 @@ import (
 )
 
 // finish ends the drains of the nodes of an instance on which nothing runs any more.
-func (c *Controller) finish(ctx context.Context, log logr.Logger, f *resolution) error {
-	for _, ref := range f.refs {
-		if !c.OutOfServiceTaint || f.state != decision.Stopping && f.state != decision.Gone { // only the message says so
+func (c *Controller) finish(ctx context.Context, log logr.Logger, f *lookup.Found) error {
+	for _, ref := range f.Refs {
+		if !c.OutOfServiceTaint || f.State != decision.Stopping && f.State != decision.Gone { // only the message says so
 			break
 		}
 		// It may be started meanwhile.
@@ -31,12 +31,12 @@ func (c *Controller) finish(ctx context.Context, log logr.Logger, f *resolution)
 			return err
 		}
 	}
-	for _, ref := range f.refs {
+	for _, ref := range f.Refs {
 		if err := c.Registry.InstanceGone(ctx, ref); err != nil {
 			return err
 		}
 		node, there := c.Cluster.Look(ref)
-		if !there || f.state == decision.NotKnown {
+		if !there || f.State == decision.NotKnown {
 			continue
 		}
 		if i, _, err := cluster.ReadIntent(node); err != nil || !i.Finished() || len(i.Pending(time.Now())) == 0 {

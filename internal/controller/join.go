@@ -67,7 +67,7 @@ func (c *Controller) recordOnAll(
 	if c.Owns(t.n.Hook) {
 		hook, place = new(t.hook()), hookPending
 	}
-	refs := t.found.refs
+	refs := t.found.Refs
 	for k := 0; k < len(refs); k++ {
 		ref := refs[k]
 		n := &nodedrain.News{Entry: entry, Hook: hook, Why: t.Why, Void: func() bool { return c.cancelled.has(*t.n, t.id) }}
@@ -141,9 +141,9 @@ func (c *Controller) awaitAll(
 // next Node of its instance. Otherwise it is remembered here alone.
 func (c *Controller) isCarried(nd *nodedrain.Drain) bool {
 	if node, there := c.Cluster.Look(nd.Ref()); there {
-		return carriesNotice(node)
+		return lookup.CarriesNotice(node)
 	}
-	return slices.ContainsFunc(c.Cluster.ByInstance(nd.Ref().Instance), carriesNotice)
+	return slices.ContainsFunc(c.Cluster.ByInstance(nd.Ref().Instance), lookup.CarriesNotice)
 }
 
 // andNew adds the Nodes that the instance has got since.

@@ -137,7 +137,7 @@ func (p *lifePod) term(ctx context.Context, c *Controller, drains bool, with fun
 		case <-ctx.Done():
 		}
 	}
-	p.poll(ctx, with(c))
+	p.poll(ctx, with(c.Unannounced()))
 	return context.Cause(ctx)
 }
 

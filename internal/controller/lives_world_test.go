@@ -36,6 +36,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -468,7 +469,7 @@ func (w *world) within(m *machine, late time.Duration, f func()) {
 func (w *world) putInstance(m *machine, state string) {
 	lifecycle := "spot"
 	if w.reservationOf(m) != "" {
-		lifecycle = capacityBlock
+		lifecycle = lookup.CapacityBlock
 	}
 	w.must(w.aws.PutInstance(awssim.Instance{
 		ID: m.id, State: state, PrivateDNSName: machineName(m.k), Tags: map[string]string{"managed": ""}, LaunchTime: m.began,
@@ -1421,7 +1422,7 @@ func (w *world) delist(m *machine) {
 
 // pollWatch notes what a poll hands over.
 type pollWatch struct {
-	*Controller
+	Unannounced
 	w *world
 }
 
@@ -1818,7 +1819,7 @@ func (w *world) startLeader() {
 	}
 	c := New(cfg)
 	if o.sweeps {
-		swept := &sweep.Sweep{Groups: cfg.Hooks.(*asg.Hooks), Handler: c, HookNames: cfg.HookNames, Interval: sweepEach, Log: w.log, Metrics: metrics}
+		swept := &sweep.Sweep{Groups: cfg.Hooks.(*asg.Hooks), Handler: c.Unannounced(), HookNames: cfg.HookNames, Interval: sweepEach, Log: w.log, Metrics: metrics}
 		r.all.Go(func() {
 			if nodes.WaitForSync(ctx) == nil {
 				swept.Run(ctx)
@@ -1827,7 +1828,7 @@ func (w *world) startLeader() {
 	}
 	if o.polls {
 		poll := &status.Poll{
-			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c, w}, Interval: sweepEach, DrainImpaired: o.drainsImpaired, Log: w.log, Metrics: metrics,
+			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c.Unannounced(), w}, Interval: sweepEach, DrainImpaired: o.drainsImpaired, Log: w.log, Metrics: metrics,
 		}
 		r.all.Go(func() {
 			if nodes.WaitForSync(ctx) == nil {

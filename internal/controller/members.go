@@ -11,6 +11,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -43,7 +44,7 @@ func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notic
 		return errs
 	}
 	d := decision.Decide(n, decision.Facts{Ownership: ownership, Now: time.Now()}, c.Policy)
-	t := &task{&n, "", resolution{ownership: ownership}, d}
+	t := &task{&n, "", lookup.Found{Ownership: ownership}, d}
 	c.reportDecision(log, t, false)
 	if c.DryRun {
 		return []error{errDryRun}
@@ -51,23 +52,20 @@ func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notic
 	return []error{c.act(ctx, log, t)}
 }
 
-// capacityBlock is the lifecycle of an instance in a Capacity Block, as EC2 names it.
-const capacityBlock = "capacity-block"
-
 // withMembers adds the instances of a Capacity Block, or those on the hosts, to the notice. If there are
 // none, ownership says why.
 func (c *Controller) withMembers(
 	ctx context.Context, log logr.Logger, n notice.Notice,
 ) (with notice.Notice, ownership decision.Ownership, err error) {
 	if c.Elsewhere(n) {
-		c.warnOfOtherAccount(n)
+		c.resolver.WarnOfOtherAccount(n)
 		return n, decision.Elsewhere, nil
 	}
 	var found []instance.Instance
 	ownership = decision.Foreign
 	err = cluster.Retry(ctx, log, "look up which instances the notice is about", func(ctx context.Context) error {
 		err := c.Lookup.Permitted(func() (err error) {
-			found, err = c.membersOf(ctx, &n)
+			found, err = c.Lookup.Members(ctx, &n)
 			return err
 		})
 		if errors.Is(err, instance.ErrDenied) && c.ManagedTag == "" {
@@ -88,14 +86,4 @@ func (c *Controller) withMembers(
 		}
 	}
 	return n, ownership, err
-}
-
-func (c *Controller) membersOf(ctx context.Context, n *notice.Notice) ([]instance.Instance, error) {
-	if len(n.Hosts) > 0 {
-		return c.Lookup.OnHosts(ctx, n.Hosts, membersKept)
-	}
-	found, err := c.Lookup.InReservation(ctx, n.Reservation, membersKept)
-	return slices.DeleteFunc(slices.Clone(found), func(i instance.Instance) bool {
-		return i.Lifecycle != capacityBlock // a reservation of another sort takes no instance away
-	}), err
 }

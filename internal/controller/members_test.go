@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -203,7 +204,7 @@ func TestTheExpirationOfAnotherSortOfReservationDrainsNothing(t *testing.T) {
 func TestABlockThatIsSharedIsDrainedAndItsMessageLeftToTheOthers(t *testing.T) {
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 2)
-		s.must(s.aws.PutInstance(awssim.Instance{ID: "i-0fedcba9876543210", Lifecycle: capacityBlock, Reservation: theBlock}))
+		s.must(s.aws.PutInstance(awssim.Instance{ID: "i-0fedcba9876543210", Lifecycle: lookup.CapacityBlock, Reservation: theBlock}))
 		s.lead()
 		s.send(s.expires())
 		s.after(3 * time.Minute)

@@ -94,7 +94,7 @@ func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Cont
 		Drainer: p.drain, Observer: metrics, Log: log, Policy: decision.Policy{NodeGracePeriod: 2 * time.Minute}, OnNode: true,
 	}})
 	poller := &imds.Poller{
-		Metadata: imds.New("http://169.254.169.254", p.metadata.Transport()), Handler: with(c), Identity: imds.Identity{Instance: theID},
+		Metadata: imds.New("http://169.254.169.254", p.metadata.Transport()), Handler: with(c.Unannounced()), Identity: imds.Identity{Instance: theID},
 		Kinds: imds.Kinds{Spot: true, Scheduled: true, Rebalance: true, Lifecycle: true}, Log: log, Metrics: metrics,
 	}
 	var all sync.WaitGroup
@@ -281,8 +281,10 @@ func (s *story) hasNoRoom() {
 }
 
 func TestThePodOnTheNodeReleasesNothingThatTheLeaderHoldsBack(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]bool{"the leader leads": false, "nobody leads any more": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tell(t, func(s *story) {
 				s.hasNoRoom()
 				stop := s.lead()
@@ -633,6 +635,7 @@ func TestWhatThePodHasDrainedIsReverted(t *testing.T) {
 
 // A change that is moved, and moved back.
 func TestAChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
+	t.Parallel()
 	rule := decision.NodeRule{Name: "late", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Draining, Before: 30 * time.Minute}
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()

@@ -168,6 +168,7 @@ func TestTheNextLeaderGoesOnWithWhatAPollHasFound(t *testing.T) {
 }
 
 func TestWhoeverUncordonsANodeIsHeededByThePollToo(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		takes time.Duration
 		begin func(*story)
@@ -188,6 +189,7 @@ func TestWhoeverUncordonsANodeIsHeededByThePollToo(t *testing.T) {
 		"of an impaired instance, during the drain": {takes: time.Hour, begin: func(s *story) { s.impairs(s.began) }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tell(t, func(s *story) {
 				s.drainsImpaired()
 				s.drain.take(tt.takes)
@@ -389,6 +391,7 @@ func TestADryRunOnlySaysWhatAPollFinds(t *testing.T) {
 
 // What the sweep and the poll ask for is little, however many nodes there are.
 func TestAtRestAWSIsAskedRarely(t *testing.T) {
+	t.Parallel()
 	const (
 		nodes = 1000
 		mins  = 10

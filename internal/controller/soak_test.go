@@ -17,7 +17,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
-var soak = flag.Int("soak", 3000, "how many notices TestNothingGrowsWithTheNoticesSeen handles")
+var soak = flag.Int("soak", 900, "how many notices TestNothingGrowsWithTheNoticesSeen handles")
 
 // make soak handles 100,000.
 func TestNothingGrowsWithTheNoticesSeen(t *testing.T) {

@@ -37,6 +37,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -188,13 +189,13 @@ func (s *story) lead() (stop func()) {
 	all.Go(func() { s.must(server.Serve(ctx)) })
 	if s.sweeps {
 		swept := &sweep.Sweep{
-			Groups: cfg.Hooks.(*asg.Hooks), Handler: c, HookNames: cfg.HookNames, Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
+			Groups: cfg.Hooks.(*asg.Hooks), Handler: c.Unannounced(), HookNames: cfg.HookNames, Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
 		}
 		all.Go(func() { swept.Run(ctx) })
 	}
 	if s.poll != nil {
 		poll := &status.Poll{
-			Source: instance.Statuses{Client: ec2.NewFromConfig(s.aws.Config())}, Handler: c, Interval: time.Minute, Log: cfg.Log, Metrics: metrics,
+			Source: instance.Statuses{Client: ec2.NewFromConfig(s.aws.Config())}, Handler: c.Unannounced(), Interval: time.Minute, Log: cfg.Log, Metrics: metrics,
 		}
 		s.poll(poll)
 		all.Go(func() { poll.Run(ctx) })
@@ -840,7 +841,7 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
 		c.cancelled.add(announced, theID)
-		s.must(c.join(s.Context(), c.Log, &task{&announced, theID, resolution{refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}}))
+		s.must(c.join(s.Context(), c.Log, &task{&announced, theID, lookup.Found{Refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}}))
 		s.wantUntouched()
 		if n := len(s.drain.all()); n != 0 {
 			t.Errorf("%d drains", n)
@@ -888,4 +889,25 @@ func TestADrainPatchesItsNodeTwice(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHeartbeatsHoldTheHookOfAnInstanceWhoseNodeComesLater(t *testing.T) {
+	tell(t, func(s *story) {
+		s.remove(theNode)
+		s.interval, s.drain.takes = 30*time.Second, time.Second
+		s.lead()
+		s.terminate(30 * time.Second)
+		s.after(100 * time.Second)
+		if a := s.wantHook(awssim.Active); a.Heartbeats < 3 || s.left() != 1 {
+			t.Errorf("%d heartbeats, %d messages left", a.Heartbeats, s.left())
+		}
+		s.register(theNode, "later")
+		s.after(5 * time.Second)
+		s.wantHook(awssim.Completed)
+		beats := s.calls("RecordLifecycleActionHeartbeat")
+		s.after(time.Hour)
+		if n := s.calls("RecordLifecycleActionHeartbeat"); n != beats {
+			t.Errorf("%d heartbeats after the completion", n-beats)
+		}
+	})
 }

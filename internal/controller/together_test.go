@@ -52,8 +52,10 @@ func (s *story) edits(more func(*Config)) {
 }
 
 func TestWhatALimitHeldBackBeyondItsWindowWaitsForTheNext(t *testing.T) {
+	t.Parallel()
 	for _, failover := range []bool{false, true} {
 		t.Run(fmt.Sprintf("of a rule, failover %t", failover), func(t *testing.T) {
+			t.Parallel()
 			zoned(t, func(f *fleet, _ *policyOf) {
 				stop := f.lead()
 				f.drain.takes = time.Minute
@@ -84,6 +86,7 @@ func TestWhatALimitHeldBackBeyondItsWindowWaitsForTheNext(t *testing.T) {
 		})
 	}
 	t.Run("of the option", func(t *testing.T) {
+		t.Parallel()
 		tellOfFleet(t, "1", func(f *fleet) {
 			p := &policyOf{}
 			p.set(atNight(""))
@@ -224,6 +227,7 @@ func TestAHookOfANodeThatIsDrainedAlreadyWaitsForLoadBalancers(t *testing.T) {
 }
 
 func TestThePatienceForLoadBalancersBeginsWithTheirEpisode(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Minute, func(s *story, _ *targets) {
 		s.drain.takes = time.Second
 		s.lead()
@@ -320,8 +324,10 @@ func TestNoneIsDrainedIfMostNodesAreImpaired(t *testing.T) {
 }
 
 func TestWhatIsLeftOfTwoChangesWaitsForItsTimeInUse(t *testing.T) {
+	t.Parallel()
 	for name, drained := range map[string]bool{"after the drain": true, "during the drain": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 				if !drained {
 					s.drain.takes = time.Hour

@@ -24,9 +24,9 @@ import (
 func (c *Controller) undo(ctx context.Context, log logr.Logger, t *task) error {
 	now := time.Now().UTC()
 	change := func(i intent.Intent) intent.Intent {
-		return c.putOff(i, i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.launched), now)
+		return c.putOff(i, i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched), now)
 	}
-	for _, ref := range t.found.refs {
+	for _, ref := range t.found.Refs {
 		if err := c.Registry.Revert(ctx, log, ref, t.Why, change); err != nil {
 			return err
 		}
@@ -49,12 +49,12 @@ func (c *Controller) putOff(before, left intent.Intent, now time.Time) intent.In
 // runsAgain reverts what was done to the nodes of an instance in its earlier lives, because EC2
 // says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
 func (c *Controller) runsAgain(ctx context.Context, log logr.Logger, t *task) error {
-	launched := t.found.launched
+	launched := t.found.Launched
 	if launched.IsZero() {
 		launched = t.n.Time
 	}
 	since := func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) }
-	for _, ref := range t.found.refs {
+	for _, ref := range t.found.Refs {
 		if err := c.Registry.Revert(ctx, log, ref, decision.WhyRestarted, since); err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func (r *run) refresh(now time.Time) tier {
 			"pods", len(kept), "which", joinFirst(kept, "; "))
 	}
 	r.listed = true
-	r.removeDeparted(seen)
+	r.removeDeparted(seen, now)
 	return front
 }
 
@@ -90,17 +90,29 @@ func (r *run) update(p *podState, pod *corev1.Pod, now time.Time) {
 }
 
 // removeDeparted takes the pods out that are not among those seen: they are gone, or count as gone.
-func (r *run) removeDeparted(seen map[types.UID]bool) {
+func (r *run) removeDeparted(seen map[types.UID]bool, now time.Time) {
 	for uid, p := range r.pods {
 		if !seen[uid] {
 			delete(r.pods, uid)
-			r.departed[uid] = p
+			r.depart(uid, p, now)
 			p.dequeue()
 			p.endSurge()
 		}
 	}
 	maps.DeleteFunc(r.staying, func(uid types.UID, _ bool) bool { return !seen[uid] })
 	maps.DeleteFunc(r.newcomers.staying, func(uid types.UID, _ newcomer) bool { return !seen[uid] })
+}
+
+// depart notes that a pod is gone, or counts as gone.
+func (r *run) depart(uid types.UID, p *podState, now time.Time) {
+	r.departed[uid] = p
+	left := now
+	if p.hasEnded() {
+		left = p.endedAt
+	}
+	if !p.hasEnded() || left.After(p.seen) { // else it had ended before
+		r.result.Record.LastLeft = later(r.result.Record.LastLeft, left)
+	}
 }
 
 // classify decides which of the pods that are seen for the first time have to leave.

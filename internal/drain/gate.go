@@ -181,7 +181,7 @@ func (r *run) dequeueAll() {
 func (r *run) priority(p podState, s step, now time.Time) pace.Priority {
 	priority := pace.Priority{Deadline: r.request.Terms.Deadline, Rank: pace.Advance}
 	switch {
-	case s.kind == stepDelete || p.mustForce(r.request.Terms, now):
+	case s.kind == stepDelete, p.mustForce(r.request.Terms, now), p.hurries(r.request.Terms, now):
 		priority.Class = pace.Urgent
 	case p.refused > 0:
 		priority.Rank = pace.Retry

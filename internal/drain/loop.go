@@ -184,7 +184,7 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		}
 		r.result.Self = front == self
 		if look := r.request.Terms.CordonedAt.Add(lateBindTime); now.Before(look) {
-			return look, false
+			return earlier(r.end(), look), false
 		}
 		if r.nodeState().CordonPending {
 			r.cordonPending = now

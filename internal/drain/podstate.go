@@ -19,11 +19,10 @@ type podState struct {
 
 	option      time.Duration // the grace period of the option; negative: the pod's own
 	turn        decision.Turn
+	created     time.Time
 	seen        time.Time   // when the drain first saw it
 	considered  *corev1.Pod // what turn was found by
 	hadDeadline bool        // and with which terms
-	deadline    time.Time   // of the terms
-	since       time.Time   // since when the pod has that deadline
 
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
@@ -38,6 +37,7 @@ type podState struct {
 	deleting      bool      // a deletion is in flight
 	acceptedAt    time.Time // when the last request was accepted; zero: it was not
 	refused       int       // evictions refused
+	hopeless      bool      // the last one, by what never allows it
 	failed        int       // deletions failed since the last refusal
 	retryAt       time.Time // no eviction before this time; nor a deletion, if one has failed
 	unanswered    bool      // a request failed in a way that does not rule out that it was accepted
@@ -56,7 +56,7 @@ type podState struct {
 // newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,
 // negative for the pod's own; ours is the pod that this program runs in. reconsider finds its turn.
 func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
-	p := &podState{name: nameOf(pod), option: grace, seen: now}
+	p := &podState{name: nameOf(pod), option: grace, created: pod.CreationTimestamp.Time, seen: now}
 	p.setGrace(pod, evacuation.Terms{})
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self
@@ -73,7 +73,7 @@ func (p *podState) update(pod *corev1.Pod, now time.Time) {
 		// We see the deletion begin, so all of its grace has passed that long from now at the
 		// latest, whatever the API server's clock says.
 		if grace := pod.DeletionGracePeriodSeconds; p.deletion.IsZero() && grace != nil {
-			p.localEnd = now.Add(time.Duration(*grace) * time.Second)
+			p.localEnd = now.Add(secondsOf(*grace))
 		}
 		p.deletion = pod.DeletionTimestamp.Time
 	}

@@ -69,7 +69,7 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 	switch refusalOf(err) {
 	case evacuation.TwoBudgets:
 		return overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
-			"it stays until the deadline"
+			"it is never evicted"
 	case evacuation.Budget:
 		if name, says := budgetOf(err); name != "" {
 			name = pod.Namespace + "/" + name

@@ -231,7 +231,7 @@ func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true
-		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(r.request.Terms))
+		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(r.request.Terms, c.shortens))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
 		log.V(1).Info("evicted a pod")
@@ -251,6 +251,7 @@ func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 	case !p.forced: // once it was deleted, the eviction beside it no longer matters
 		p.refused++
 		p.failed = 0
+		p.hopeless = refusal == evacuation.TwoBudgets || refusal == evacuation.Namespace
 		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
 		if refusal == evacuation.TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
@@ -260,11 +261,11 @@ func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 }
 
 // forcedWhy says why a pod was deleted, for the log.
-func (p podState) forcedWhy(t evacuation.Terms) string {
+func (p podState) forcedWhy(t evacuation.Terms, shortens bool) string {
 	switch {
 	case modeOf(t) == immediate:
 		return "the machine is going away already: PodDisruptionBudgets are ignored"
-	case p.fits(t):
+	case shortens, p.hopeless, p.fits(t):
 		return "the deadline is near"
 	}
 	return "its grace period is longer than the notice, of which what refuses its eviction has had its share"

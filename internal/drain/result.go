@@ -36,7 +36,7 @@ func (r *run) countPods(remaining *[]string) {
 		p.noteEnd(pod, time.Now())
 		switch {
 		case p.hasEnded():
-			r.departed[pod.UID] = p
+			r.depart(pod.UID, p, time.Now())
 		case p.unconfirmed:
 			r.result.Unconfirmed = append(r.result.Unconfirmed, nameOf(pod))
 		case remaining != nil:
@@ -46,7 +46,7 @@ func (r *run) countPods(remaining *[]string) {
 	}
 	for uid, p := range r.pods {
 		if !slices.ContainsFunc(there, func(pod *corev1.Pod) bool { return pod.UID == uid }) {
-			r.departed[uid] = p
+			r.depart(uid, p, time.Now())
 		}
 	}
 	r.result.Surged, r.result.Record.Kept = r.surged(), r.sortedRefusals()

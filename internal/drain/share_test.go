@@ -2,6 +2,7 @@ package drain
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -14,59 +15,59 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
-// A pod is forced at its last moment if its grace period fits into the notice. Else its budget has its share first.
+// A pod is forced at its last moment if its grace period fits into the notice, whoever looks at it when. Else its budget
+// has its share first.
 func TestWhenAPodIsForced(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		grace int
-		share float64
-		since int // how long ago the pod got its deadline, which is 120 s ahead of that
-		want  int // seconds after it did
+		name    string
+		pod     podState
+		grace   int
+		share   float64
+		created int // seconds after the notice, which comes 120 s before its deadline
+		want    int
 	}{
-		{"it fits", 114, .5, 0, 1},
-		{"it fits, by a second at last", 114, 1, 0, 1},
-		{"it does not fit", 115, .5, 0, 57},
-		{"by far", 604_800, .5, 0, 57},
-		{"and the budget has no share", 604_800, 0, 0, 0},
-		{"or all", 604_800, 1, 0, 115},
-		{"it did not fit when the notice came", 180, .5, 40, 57},
+		{name: "it fits", grace: 60, share: .5, want: 55},
+		{name: "by a second", grace: 114, share: 1, want: 1},
+		{name: "it does not fit", grace: 115, share: .5, want: 57},
+		{name: "by far", grace: 604_800, share: .5, want: 57},
+		{name: "and the budget has no share", grace: 604_800, want: 0},
+		{name: "or all", grace: 604_800, share: 1, want: 115},
+		{name: "of a pod that came before the notice", grace: 180, share: .5, created: -1000, want: 57},
+		{name: "of one that came later", grace: 180, share: .5, created: 40, want: 77},
+		{name: "which fits", grace: 60, share: .5, created: 40, want: 55},
+		{name: "or does not fit any more", grace: 60, share: .5, created: 60, want: 87},
+		{name: "two budgets never allow it", pod: podState{hopeless: true}, grace: 180, share: .5, want: -65},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			came := at(-tt.since)
-			p := podState{grace: time.Duration(tt.grace) * time.Second, since: came}
-			got := p.forceAt(evacuation.Terms{Deadline: came.Add(120 * time.Second), BudgetShare: tt.share})
-			if got := got.Sub(came).Truncate(time.Second); got != time.Duration(tt.want)*time.Second {
+			p := tt.pod
+			p.grace, p.created = time.Duration(tt.grace)*time.Second, at(tt.created)
+			got := p.forceAt(evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: tt.share})
+			if got := got.Sub(now).Truncate(time.Second); got != time.Duration(tt.want)*time.Second {
 				t.Errorf("forced after %s, want %d s", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestAnotherDeadlineBeginsAnewForABudget(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(3600))}}
-	for _, tt := range []struct {
-		name   string
-		before int // the deadline that it has first, in seconds after the begin of its drain; 0: none
-		at, to int // when it gets another, and which
-		want   int
-	}{
-		{"a spot warning during a drain without a deadline", 0, 300, 420, 357},
-		{"a nearer deadline", 605, 60, 120, 87},
-		{"nearer, when the pod must be forced already", 605, 310, 420, 207},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newPodState(pod, -1, types.NamespacedName{}, now)
-			terms := evacuation.Terms{BudgetShare: .5}
-			if tt.before > 0 {
-				terms.Deadline = at(tt.before)
-			}
-			p.reconsider(pod, decision.Rules{}, terms, now)
-			terms.Deadline = at(tt.to)
-			p.reconsider(pod, decision.Rules{}, terms, at(tt.at))
-			if got := p.forceAt(terms).Sub(now).Truncate(time.Second); got != time.Duration(tt.want)*time.Second {
-				t.Errorf("forced after %s, want %d s", got, tt.want)
-			}
-		})
+// Nobody has refused it, and each second that it waits at the gate is one of its grace period.
+func TestAPodThatLosesOfItsGraceGoesFirstAtTheGate(t *testing.T) {
+	r := newRun(&Drainer{}, &evacuation.Request{Terms: evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}})
+	for refused, urgently := range map[int]bool{0: true, 1: false} {
+		p := podState{grace: 180 * time.Second, refused: refused}
+		if got := urgent(r.priority(p, step{kind: stepEvict}, at(3))); got != urgently {
+			t.Errorf("refused %d times it is urgent: %t", refused, got)
+		}
+	}
+}
+
+// A number that the API server takes as a grace period is no moment in the past.
+func TestAGraceOfCenturiesDoesNotFit(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(math.MaxInt64))}}
+	p := newPodState(pod, -1, types.NamespacedName{}, now)
+	terms := evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}
+	p.reconsider(pod, decision.Rules{}, terms, now)
+	if at := p.forceAt(terms).Sub(now); p.fits(terms) || at > time.Minute {
+		t.Errorf("it fits: %t; it is forced after %s", p.fits(terms), at)
 	}
 }
 
@@ -103,7 +104,7 @@ func TestABudgetCountsThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 					})
 					s.stops[node] = 3 * time.Second
 					drains.Go(func() {
-						terms := evacuation.Terms{CordonedAt: s.begin, Deadline: deadline, BudgetShare: .5}
+						terms := evacuation.Terms{CordonedAt: s.begin, Deadline: deadline, NoticedAt: s.begin, BudgetShare: .5}
 						result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: node, Terms: terms, Log: s.log()})
 						if err != nil || result.Evicted != 1 {
 							t.Errorf("%s: %+v, %v, want its pod evicted", node, result, err)
@@ -131,7 +132,7 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 			}
 			return nil
 		}
-		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), BudgetShare: .5}, nil)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), NoticedAt: s.begin, BudgetShare: .5}, nil)
 		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: 1}, 120*time.Second)
 		s.mu.Lock()
 		refused := len(s.events) - 2
@@ -139,6 +140,43 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 		s.want(refused, "0s evicted free with 2m0s", "58s deleted kept with 1m2s")
 		if refused < 6 {
 			t.Errorf("its budget was asked %d times in 57 s", refused)
+		}
+	})
+}
+
+// The leader that comes after the first half of the notice has the same plan as the one before.
+func TestTheNextLeaderForcesWhenTheFirstWouldHave(t *testing.T) {
+	for grace, want := range map[int64]string{60: "1m10s deleted kept with 50s", 180: "1m10s deleted kept with 50s"} {
+		t.Run(fmt.Sprint(grace), func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("kept", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &grace })
+				s.refuse = budget
+				time.Sleep(70 * time.Second)
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), NoticedAt: s.begin, BudgetShare: .5}, nil)
+				if err != nil || result.Forced != 1 {
+					t.Errorf("%+v, %v", result, err)
+				}
+				s.want(1, want)
+			})
+		})
+	}
+}
+
+// What ran when the deadline came has left late. What had ended before the drain began has not.
+func TestTheLastPodThatRanIsTheEndOfADrain(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(-10 * time.Second)}, nil)
+		if err != nil || !result.Record.LastLeft.IsZero() {
+			t.Errorf("%+v, %v, and nothing ran", result, err)
+		}
+	})
+	play(t, func(s *stage) {
+		s.pod("web")
+		s.stops["web"] = time.Second
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Second)}, nil)
+		if took := result.Record.LastLeft.Sub(s.begin); err != nil || took.Round(time.Second) != time.Second {
+			t.Errorf("%+v, %v, the last pod left after %s", result, err, took)
 		}
 	})
 }

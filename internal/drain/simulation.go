@@ -148,7 +148,7 @@ func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[st
 			p.refused++
 			p.retryAt = now.Add(pauseAfter(p.refused))
 			if len(budgets) > 1 { // the eviction API does not support that
-				p.retryAt = now.Add(twoBudgetsRetry)
+				p.retryAt, p.hopeless = now.Add(twoBudgetsRetry), true
 			}
 			return
 		}

@@ -37,20 +37,36 @@ func (p podState) lastMoment(terms evacuation.Terms) time.Time {
 
 // forceAt returns when a pod must be forced; zero: never. A grace period that fits into the notice is kept whole: that
 // is the last moment. One that does not is an upper bound and no need, so the pod's budget gets its share of
-// the notice first.
+// the notice first, unless it never allows the eviction.
 func (p podState) forceAt(terms evacuation.Terms) time.Time {
 	if modeOf(terms) == patient {
 		return time.Time{}
 	}
-	if p.fits(terms) {
+	if p.fits(terms) || p.hopeless {
 		return p.lastMoment(terms)
 	}
-	left := max(0, terms.Deadline.Add(-margin).Sub(p.since))
-	return p.since.Add(time.Duration(terms.BudgetShare * float64(left)))
+	noticed := p.noticedAt(terms)
+	notice := max(0, terms.Deadline.Add(-margin).Sub(noticed))
+	return noticed.Add(time.Duration(terms.BudgetShare * float64(notice)))
 }
 
-// fits reports whether the pod's grace period fits into the notice.
-func (p podState) fits(terms evacuation.Terms) bool { return p.since.Before(p.lastMoment(terms)) }
+// fits reports whether the pod's grace period fits into the notice, from its first moment on.
+func (p podState) fits(terms evacuation.Terms) bool {
+	return p.noticedAt(terms).Before(p.lastMoment(terms))
+}
+
+// noticedAt is since when the pod could have been asked for the deadline.
+func (p podState) noticedAt(terms evacuation.Terms) time.Time {
+	if terms.NoticedAt.IsZero() {
+		return time.Time{}
+	}
+	return later(terms.NoticedAt, p.created)
+}
+
+// hurries reports whether a pod that was not asked loses of its grace period while it waits.
+func (p podState) hurries(terms evacuation.Terms, now time.Time) bool {
+	return modeOf(terms) != patient && p.refused == 0 && !now.Before(p.lastMoment(terms))
+}
 
 // graceNow returns the grace period of a request that is made now: the pod's, or what is left of the notice. It is
 // never zero.

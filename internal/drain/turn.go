@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -93,7 +94,6 @@ func ofDaemonSet(pod *corev1.Pod) bool {
 // reconsider applies to a pod what may change while it waits: its annotations and labels, the terms, and
 // the time. Its turn stands once it was asked to leave, and its grace period once it is stopping.
 func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) {
-	p.setSince(terms, now)
 	if p.stopping() && p.considered != nil {
 		return
 	}
@@ -108,20 +108,6 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 	p.tier = tierOf(pod, p.turn)
 }
 
-// setSince notes since when the pod has its deadline. Another deadline begins anew for its budget, unless
-// the pod must be forced already.
-func (p *podState) setSince(terms evacuation.Terms, now time.Time) {
-	if p.deadline.Equal(terms.Deadline) {
-		return
-	}
-	before := terms
-	before.Deadline = p.deadline
-	if due := p.forceAt(before); due.IsZero() || now.Before(due) {
-		p.since = now
-	}
-	p.deadline = terms.Deadline
-}
-
 // setGrace sets the grace period of a pod: that of the terms, or the option's, or its own.
 func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 	p.grace, p.ownGrace = p.option, false
@@ -131,10 +117,13 @@ func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 	case p.option < 0:
 		p.grace, p.ownGrace = 0, true
 		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-			p.grace = time.Duration(*s) * time.Second
+			p.grace = secondsOf(*s)
 		}
 	}
 }
+
+// secondsOf is a number of seconds that others have written: the API server does not bound a grace period.
+func secondsOf(n int64) time.Duration { return time.Duration(min(n, math.MaxInt32)) * time.Second }
 
 // countsAs returns the tier that a pod counts as for those that wait for it. One that leaves first
 // counts as most others once its eviction was refused, or its head start is over.

@@ -56,6 +56,9 @@ type Terms struct {
 	// Patient: nothing is forced, whatever the deadline: no pod is deleted, and none gets less than
 	// its grace. The drain ends at the deadline all the same.
 	Patient bool
+	// NoticedAt is when the notice of the deadline came, or when its drain could begin, if that had to wait. Zero: every
+	// grace period fits into the notice.
+	NoticedAt time.Time
 	// BudgetShare is how much of the notice a budget may keep a pod, from 0 to 1, where the pod's grace
 	// period does not fit into the notice. Then it is deleted with what is left.
 	BudgetShare float64

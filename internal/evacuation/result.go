@@ -39,6 +39,7 @@ type Result struct {
 type Record struct {
 	// FirstAsked and LastAsked are when pods were asked to leave; zero: none was.
 	FirstAsked, LastAsked time.Time
+	LastLeft              time.Time     // when the last pod that had run was gone or had ended; zero: none had
 	PodsGone              time.Time     // when no pod was waited for any more
 	VolumesTook           time.Duration // how long volumes were waited for then
 	ForcedPods            []string      // the names of the Forced, sorted

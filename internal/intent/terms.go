@@ -93,9 +93,13 @@ func (t Terms) join(more Terms) Terms {
 func (i Intent) Terms() Terms {
 	all := joined(i.Entries)
 	undated := func(e Entry) bool { return e.Deadline.IsZero() }
-	if dated := slices.DeleteFunc(slices.Clone(i.Entries), undated); len(dated) > 0 {
-		binding := joined(dated)
-		all.Patient, all.BudgetPercent = binding.Patient, binding.BudgetPercent
+	dated := slices.DeleteFunc(slices.Clone(i.Entries), undated)
+	if len(dated) > 0 {
+		all.Patient = joined(dated).Patient
+	}
+	cordonsOnly := func(e Entry) bool { return e.CordonOnly }
+	if draining := slices.DeleteFunc(dated, cordonsOnly); len(draining) > 0 {
+		all.BudgetPercent = joined(draining).BudgetPercent
 	}
 	return all
 }

@@ -74,8 +74,8 @@ func (l lowPriority) RoundTrip(request *http.Request) (*http.Response, error) {
 	case events.MatchString(request.URL.Path):
 		leave(restOf(response))
 	default:
+		l.gate.Busy(restOf(response)) // before anybody takes the place
 		leave(0)
-		l.gate.Busy(restOf(response))
 	}
 	return response, err
 }

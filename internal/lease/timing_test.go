@@ -330,3 +330,36 @@ func TestALeaderKeepsItsTermThoughAnswersAreSlow(t *testing.T) {
 		}
 	}
 }
+
+// A leader that stops in order releases its lease.
+func TestALeaderThatStopsIsFollowedWithinTwoSeconds(t *testing.T) {
+	for seed := range race.Rounds(60) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			shared, led := &store{}, make(chan struct{}, 2)
+			var all sync.WaitGroup
+			run := func(ctx context.Context, who string) {
+				elector := Elector{Client: &network{store: shared}, Namespace: "ns", Name: "lease", Identity: who, Log: logr.Discard()}
+				all.Go(func() {
+					_ = elector.Run(ctx, func(ctx context.Context) error {
+						led <- struct{}{}
+						<-ctx.Done()
+						return ctx.Err()
+					})
+				})
+			}
+			first, stop := context.WithCancel(ctx)
+			run(first, "1")
+			<-led
+			run(ctx, "2")
+			time.Sleep(10*time.Second + time.Duration(seed)*37*time.Millisecond)
+			stopped := time.Now()
+			stop()
+			if <-led; time.Since(stopped) > 2*time.Second {
+				t.Errorf("the lease was taken %s after the leader had stopped", time.Since(stopped))
+			}
+			cancel()
+			all.Wait()
+		})
+	}
+}

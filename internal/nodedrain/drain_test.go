@@ -161,7 +161,9 @@ func TestTheLineKeepsNoGroupThatNobodyWaitsFor(t *testing.T) {
 func TestADrainHasOneOutcome(t *testing.T) {
 	some := []string{"ns/pod"}
 	deadline := time.Date(2026, 11, 20, 10, 2, 0, 0, time.UTC)
-	gone := func(after time.Duration) evacuation.Record { return evacuation.Record{PodsGone: deadline.Add(after)} }
+	gone := func(after time.Duration) evacuation.Record {
+		return evacuation.Record{LastLeft: deadline.Add(after), PodsGone: deadline.Add(after)}
+	}
 	spot := intent.Entry{Kind: notice.SpotInterruption, Time: deadline.Add(-2 * time.Minute), Deadline: deadline}
 	warned := intent.Intent{}.With(spot, nil, spot.Time)
 	for name, test := range map[string]struct {
@@ -172,7 +174,7 @@ func TestADrainHasOneOutcome(t *testing.T) {
 		"all have left before the deadline":       {evacuation.Result{Evicted: 3, Record: gone(-time.Minute)}, nil, intent.Drained},
 		"in the moment of the deadline":           {evacuation.Result{Forced: 3, Record: gone(time.Millisecond)}, nil, intent.Drained},
 		"after it":                                {evacuation.Result{Forced: 3, Record: gone(10 * time.Second)}, nil, intent.Missed},
-		"there was none, and it has passed":       {evacuation.Result{Record: gone(10 * time.Second)}, nil, intent.Drained},
+		"there was none, and it has passed":       {evacuation.Result{Record: evacuation.Record{PodsGone: deadline.Add(time.Minute)}}, nil, intent.Drained},
 		"all have left":                           {evacuation.Result{Evicted: 3, Forced: 1, Ended: 1}, nil, intent.Drained},
 		"there was none":                          {evacuation.Result{}, nil, intent.Drained},
 		"an option keeps some":                    {evacuation.Result{Stayed: some}, nil, intent.Drained},
@@ -197,10 +199,23 @@ func TestADrainHasOneOutcome(t *testing.T) {
 	}
 }
 
+// A drain that had to wait has the time from then on.
+func TestTheNoticeOfADrainThatWaitsBeginsWithItsCordon(t *testing.T) {
+	told := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	cordoned := told.Add(10 * time.Second)
+	for kind, want := range map[notice.Kind]time.Time{notice.SpotInterruption: told, notice.ScheduledChange: cordoned} {
+		i := intent.Intent{}.With(intent.Entry{Kind: kind, Change: "c", Time: told, Deadline: told.Add(time.Hour)}, nil, told)
+		i.CordonedAt = cordoned
+		if got := TermsOf(i).NoticedAt; !got.Equal(want) {
+			t.Errorf("the notice of %s counts from %s, want %s", kind, got, want)
+		}
+	}
+}
+
 func TestANoticeThatLeavesNoTimeIsNotLate(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	hibernates := intent.Intent{}.With(intent.Entry{Kind: notice.SpotInterruption, Time: at, Deadline: at}, nil, at)
-	result := evacuation.Result{Forced: 1, Record: evacuation.Record{PodsGone: at.Add(5 * time.Second)}}
+	result := evacuation.Result{Forced: 1, Record: evacuation.Record{LastLeft: at.Add(5 * time.Second)}}
 	if got := outcomeOf(hibernates, result, nil); got != intent.Drained {
 		t.Errorf("the outcome of a hibernation is %q", got)
 	}

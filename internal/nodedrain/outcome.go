@@ -41,8 +41,8 @@ func outcomeOf(i intent.Intent, r evacuation.Result, err error) intent.Outcome {
 // leaves no time at all, as that of a hibernation, has no deadline that could be kept.
 func isLate(i intent.Intent, r evacuation.Result) bool {
 	const blink = time.Second // in which the last look at the pods comes
-	deadline, left := i.Deadline(), r.Evicted+r.Forced+r.Ended
-	return left > 0 && i.Cause().Time.Before(deadline) && r.Record.PodsGone.After(deadline.Add(blink))
+	deadline := i.Deadline()
+	return i.Cause().Time.Before(deadline) && r.Record.LastLeft.After(deadline.Add(blink))
 }
 
 // logEnd logs the end of a drain. Only a drain that ended well is called drained, and is no
@@ -78,7 +78,7 @@ func logEnd(log logr.Logger, d report.Drain) {
 	switch d.Outcome {
 	case intent.Missed:
 		if len(r.Missed) == 0 {
-			log.Error(nil, "the drain has missed its deadline: the pods have left after it", values...)
+			log.Error(nil, "the drain has missed its deadline: pods have left after it", values...)
 			break
 		}
 		log.Error(nil, "the drain has missed its deadline: pods are still on the node", values...)

@@ -43,10 +43,13 @@ func (d *Drain) terms() evacuation.Terms {
 
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) evacuation.Terms {
-	terms := i.Terms()
+	terms, noticed := i.Terms(), i.Cause().Time
+	if !i.Urgent() && i.CordonedAt.After(noticed) { // the drain has waited
+		noticed = i.CordonedAt
+	}
 	return evacuation.Terms{
 		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
-		Grace: terms.Grace(), BudgetShare: terms.BudgetShare(),
+		Grace: terms.Grace(), NoticedAt: noticed, BudgetShare: terms.BudgetShare(),
 		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
 	}
 }

@@ -20,9 +20,13 @@ type chartValue struct {
 var (
 	anyText = schema{"type": []string{"string", "null"}}
 	// Not as text: NTH's chart takes the text "false" for true.
-	anyBool    = schema{"anyOf": []schema{{"type": "boolean"}, {"enum": []int{0, 1}}}}
-	anyList    = schema{"type": []string{"array", "null"}}
-	anyObject  = schema{"type": []string{"object", "null"}}
+	anyBool   = schema{"anyOf": []schema{{"type": "boolean"}, {"enum": []int{0, 1}}}}
+	anyList   = schema{"type": []string{"array", "null"}}
+	anyObject = schema{"type": []string{"object", "null"}}
+	named     = schema{
+		"type":  []string{"array", "null"},
+		"items": schema{"type": "object", "required": []string{"name"}},
+	}
 	anyInteger = orText(schema{"type": "integer", "minimum": 0})
 )
 
@@ -229,13 +233,15 @@ func chartObjects(texts schema) []chartValue {
 		{path: "podAnnotations", schema: texts, def: "{}", words: "Annotations for the pods."},
 		{
 			path: "extraEnv", def: "[]",
-			schema: schema{
-				"type":  []string{"array", "null"},
-				"items": schema{"type": "object", "required": []string{"name"}},
-			},
+			schema: named,
 			words: "Additional environment variables of the container. They replace variables of the chart that " +
 				"have the same name.",
 		},
+		{
+			path: "extraVolumes", def: "[]", schema: named,
+			words: "Additional volumes of the pods, such as a ConfigMap with a CA bundle for AWS_CA_BUNDLE.",
+		},
+		{path: "extraVolumeMounts", def: "[]", schema: named, words: "Where the container finds them."},
 		{
 			path: "probes.httpGet.path", schema: anyText, def: "/healthz",
 			words: "Path of the liveness probe. The path of the readiness probe is always /readyz.",

@@ -28,6 +28,8 @@ type Overview struct {
 	Policy *Policy `json:"policy,omitempty"`
 	// HeldBack says how many drains are held back, and why; empty: none is.
 	HeldBack string `json:"heldBack,omitempty"`
+	// Unseen says what cannot be seen at present, and why: sentences without a dot.
+	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.
 	Unscheduled []Unscheduled `json:"unscheduled,omitempty"`
 	// Nodes are sorted by their deadlines, those without one last.

@@ -76,6 +76,9 @@ func (o *Overview) heading(style Style) []string {
 	if o.HeldBack != "" {
 		lines = append(lines, style.paint(yellow, "Held back:   "+Clean(o.HeldBack)))
 	}
+	for _, what := range o.Unseen {
+		lines = append(lines, style.paint(yellow, "Not seen:    "+Clean(what)))
+	}
 	for k, u := range o.Unscheduled {
 		if k == mostUnscheduled {
 			lines = append(lines, fmt.Sprintf("Unscheduled: of %d more nodes", len(o.Unscheduled)-k))

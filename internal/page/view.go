@@ -28,6 +28,7 @@ type view struct {
 	Leader   string
 	Missing  string // why the leader was not asked
 	HeldBack string
+	Unseen   []string
 	Tiles    []tile
 	Kinds    []kind // all of them, for the symbols
 	Seen     []kind // those on this page, for the legends
@@ -84,6 +85,9 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 		v.More = counted(more, "node")
 	}
 	v.Blocks = blocks(o)
+	for _, what := range o.Unseen {
+		v.Unseen = append(v.Unseen, shown(what))
+	}
 	for _, u := range o.Unscheduled[:min(len(o.Unscheduled), mostUnscheduled)] {
 		u.Node, u.Why = shown(u.Node), shown(u.Why)
 		v.Unscheduled = append(v.Unscheduled, u)

@@ -92,8 +92,11 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if p.has("grace") && p.says("by", string(decision.ByKarpenter)) {
 		p.refuse(r, "grace", "has no effect with by: karpenter, which gives each pod its own grace period")
 	}
-	if p.has("budgets") && rule.Patient {
+	switch {
+	case p.has("budgets") && rule.Patient:
 		p.refuse(r, "budgets", "has no effect with force: never")
+	case p.has("budgets") && p.says("by", string(decision.ByKarpenter)):
+		p.refuse(r, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
 	}
 	rule.checkEffort(r)
 }

@@ -63,8 +63,8 @@ type Handler interface {
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool
-	// Nodes is how many Nodes the cluster has.
-	Nodes() int
+	// Count is how many Nodes the cluster has.
+	Count() int
 	// HasHeardOf reports whether a Node of the notice's instance carries the notice, or has
 	// carried it before.
 	HasHeardOf(n notice.Notice) bool
@@ -246,7 +246,7 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 		})
 	}
 	p.impaired, p.told = impaired, told
-	nodes := p.Handler.Nodes()
+	nodes := p.Handler.Count()
 	tooMany := p.impairs > few && p.impairs*share > nodes || p.impairs > 1 && p.impairs*2 > nodes
 	if p.DrainImpaired && tooMany && !p.tooMany {
 		logging.Warn(p.Log, "so many instances are impaired that none is drained for that: "+

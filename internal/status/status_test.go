@@ -76,7 +76,7 @@ func (c cluster) HandleNotice(ctx context.Context, n notice.Notice, acts func())
 
 func (c cluster) HasNode(id string) bool { return slices.Contains(c.nodes, id) }
 
-func (c cluster) Nodes() int { return len(c.nodes) }
+func (c cluster) Count() int { return len(c.nodes) }
 
 func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.heard, n.ID) }
 
@@ -324,4 +324,14 @@ func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
 	if n := strings.Count(w.log.String(), "so many instances are impaired"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, w.log.String())
 	}
+}
+
+func TestAnImpairmentOfLongAgoIsToldOfAtTheFirstPoll(t *testing.T) {
+	long := time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC)
+	w := &world{nodes: []string{"i-1"}, impaired: []instance.Impairment{{Instance: "i-1", Checks: []string{"system"}, Since: long}}}
+	play(t, w, func(after func(int)) {
+		if after(1); len(w.told) != 1 || w.asked[0] > interval*11/10 {
+			t.Errorf("told %v by the first poll, after %s", w.told, w.asked[0])
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,8 +24,9 @@ import (
 )
 
 const (
-	// deniedPause is how long a missing permission is not asked for again: a person grants it.
-	deniedPause = 10 * time.Minute
+	// longestPause is how long a sweep that fails is not repeated at most. A person grants a missing permission, or makes
+	// a VPC endpoint: there may be none for Auto Scaling, where the cluster has no groups.
+	longestPause = 10 * time.Minute
 	// jitter spreads the sweeps of many clusters in one account, which share its rate limits.
 	jitter = 0.1
 	// idlePause is how long an action for which nothing was to be done is left alone: a permission or a
@@ -91,8 +93,10 @@ type Sweep struct {
 	nodeless map[string]bool   // instances that waited at the last sweep, and had no Node
 	retained map[string]string // the groups of those that are retained
 	hooks    map[string]groupHooks
-	denied   bool      // the last sweep lacked a permission
+	failed   int       // sweeps that have failed since the last that did not
 	last     time.Time // when the last sweep that did not fail began; zero: there was none
+
+	unseen atomic.Pointer[string] // see Unseen
 
 	mu sync.Mutex
 	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do.
@@ -127,11 +131,7 @@ func (s *Sweep) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		pause := retry.Jitter(s.Interval, jitter)
-		if s.denied {
-			pause = max(pause, deniedPause)
-		}
-		if retry.Sleep(ctx, pause) != nil {
+		if retry.Sleep(ctx, retry.Jitter(s.pause(), jitter)) != nil {
 			return
 		}
 		err := s.sweep(ctx, &all)
@@ -143,18 +143,46 @@ func (s *Sweep) Run(ctx context.Context) {
 	}
 }
 
-// report logs a failure. A missing permission is logged once: the sweep is a safety net.
-func (s *Sweep) report(err error) {
-	_, denied := errors.AsType[*asg.PermissionError](err)
-	switch {
-	case denied && !s.denied:
-		s.Log.Info("lifecycle hooks whose notices are lost cannot be found; asking again every "+deniedPause.String(),
-			"error", err, "hint", "add the permission to the role, or set sweep-interval to -1")
-	case err != nil && !denied:
-		logging.Warn(s.Log, "lifecycle hooks whose notices are lost cannot be looked for; trying again",
-			"error", err, "in", s.Interval.String())
+// pause is how long to wait for the next sweep: twice as long after each that has failed.
+func (s *Sweep) pause() time.Duration {
+	if s.failed == 0 {
+		return s.Interval
 	}
-	s.denied = denied
+	longest := max(s.Interval, longestPause)
+	return retry.Backoff{First: min(2*s.Interval, longest), Max: longest, Factor: 2}.Pause(s.failed)
+}
+
+// report logs the first failure of several, and their end: the sweep is a safety net.
+func (s *Sweep) report(err error) {
+	switch {
+	case err == nil && s.failed > 0:
+		s.Log.Info("lifecycle hooks whose notices are lost can be found again")
+		s.unseen.Store(nil)
+	case err != nil && s.failed == 0:
+		logging.Warn(s.Log, "lifecycle hooks whose notices are lost cannot be found: trying again, less and less often",
+			"error", err, "hint", hintFor(err))
+		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
+		s.unseen.Store(new("lifecycle hooks whose notices are lost, since " + since + ": " + err.Error()))
+	}
+	if s.failed++; err == nil {
+		s.failed = 0
+	}
+}
+
+func hintFor(err error) string {
+	const without = "or set sweep-interval to -1, if no Auto Scaling group has nodes of this cluster"
+	if _, denied := errors.AsType[*asg.PermissionError](err); denied {
+		return "add the permission to the role, " + without
+	}
+	return "check whether the VPC has an endpoint for Auto Scaling or another way to it, " + without
+}
+
+// Unseen says what the sweeps do not find at present, and why; empty: nothing. It may be called concurrently.
+func (s *Sweep) Unseen() string {
+	if text := s.unseen.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // sweep looks once. An instance that was waiting at the sweep before too is handled: by now

@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -42,6 +43,8 @@ type world struct {
 	lost     int
 	asked    []time.Duration // when, since the start
 	start    time.Time
+	log      logtest.Log
+	sweep    *Sweep
 }
 
 func (w *world) Waiting(_ context.Context, visit func(asg.Waiting)) error {
@@ -137,8 +140,9 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 		w.start = time.Now()
 		s := &Sweep{
 			Groups: w, Handler: w, HookNames: w.names,
-			Interval: interval, Log: logr.Discard(), Metrics: w,
+			Interval: interval, Log: w.log.Logger(), Metrics: w,
 		}
+		w.sweep = s
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -340,23 +344,50 @@ func TestAnInstanceThatIsRetainedIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestASweepThatMayNotAskPausesForLonger(t *testing.T) {
-	denied := &asg.PermissionError{Action: "autoscaling:DescribeAutoScalingGroups", Err: errors.New("no")}
-	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, err: denied,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+// There may be no way to Auto Scaling, and no need for one.
+func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
+	for name, fails := range map[string]struct {
+		err  error
+		hint string
+	}{
+		"a permission is missing": {
+			&asg.PermissionError{Action: "autoscaling:DescribeAutoScalingGroups", Err: errors.New("no")}, "add the permission to the role",
+		},
+		"no answer": {errors.New("dial tcp 10.0.0.1:443: i/o timeout"), "an endpoint for Auto Scaling"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{
+				nodes: []string{"i-1"}, hooks: oneHook, err: fails.err,
+				waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+			}
+			play(t, w, func(after func(int)) {
+				after(8)
+				for k, least := range []time.Duration{2 * interval, 4 * interval, 8 * interval} {
+					if pause := w.asked[k+1] - w.asked[k]; float64(pause) < (1-jitter)*float64(min(least, longestPause)) {
+						t.Errorf("the pause after %d failures is %s", k+1, pause)
+					}
+				}
+				if pause := w.asked[7] - w.asked[6]; float64(pause) > (1+jitter)*float64(longestPause) || !errors.Is(w.swept[0], fails.err) {
+					t.Errorf("asked again after %s; told %v", pause, w.swept)
+				}
+				log := w.log.String()
+				if n := strings.Count(log, "cannot be found"); n != 1 || !strings.Contains(log, fails.hint) {
+					t.Errorf("told %d times that hooks cannot be found:\n%s", n, log)
+				}
+				if unseen := w.sweep.Unseen(); !strings.Contains(unseen, fails.err.Error()) || !strings.Contains(unseen, "lifecycle hooks") {
+					t.Errorf("what is not seen is %q", unseen)
+				}
+				w.err = nil
+				after(3)
+				if pause := w.asked[10] - w.asked[9]; pause > 2*interval || len(w.handled) != 1 {
+					t.Errorf("asked again after %s, handled %+v", pause, w.handled)
+				}
+				if unseen := w.sweep.Unseen(); unseen != "" || !strings.Contains(w.log.String(), "can be found again") {
+					t.Errorf("what is not seen is %q:\n%s", unseen, w.log.String())
+				}
+			})
+		})
 	}
-	play(t, w, func(after func(int)) {
-		after(2)
-		if pause := w.asked[1] - w.asked[0]; pause < deniedPause || !errors.Is(w.swept[0], denied) {
-			t.Errorf("asked again after %s; told %v", pause, w.swept)
-		}
-		w.err = nil
-		after(3)
-		if pause := w.asked[4] - w.asked[3]; pause > 2*interval || len(w.handled) != 1 {
-			t.Errorf("asked again after %s, handled %+v", pause, w.handled)
-		}
-	})
 }
 
 func TestAFailedSweepForgetsNothing(t *testing.T) {

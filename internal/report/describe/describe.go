@@ -91,9 +91,9 @@ func Drain(d report.Drain) string {
 	names := strings.Join(evacuation.Names(d.Remaining(), most), ", ")
 	switch d.Outcome {
 	case intent.Missed:
-		if gone := r.Record.PodsGone; len(r.Missed) == 0 {
-			late := Rounded(gone.Sub(d.Deadline()))
-			return fmt.Sprintf("The pods left %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
+		if len(r.Missed) == 0 {
+			late := Rounded(r.Record.LastLeft.Sub(d.Deadline()))
+			return fmt.Sprintf("The last pod left %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
 		}
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)
 	case intent.Gone:

@@ -138,7 +138,7 @@ belongs there; a controller does not, because both replicas may go away with the
   securityContext:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if or .Values.webhookTemplateConfigMapName .Values.policy }}
+  {{- if or .Values.webhookTemplateConfigMapName .Values.policy .Values.extraVolumeMounts }}
   volumeMounts:
     {{- if .Values.webhookTemplateConfigMapName }}
     - {name: webhook-template, mountPath: /config, readOnly: true}
@@ -147,12 +147,15 @@ belongs there; a controller does not, because both replicas may go away with the
     {{- /* A folder: the kubelet does not update a file that is mounted by its subPath. */}}
     - {name: policy, mountPath: /policy, readOnly: true}
     {{- end }}
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
 {{- end -}}
 
 {{/* The volumes of the pods. */}}
 {{- define "node-termination-handler.volumes" -}}
-{{- if or .Values.webhookTemplateConfigMapName .Values.policy -}}
+{{- if or .Values.webhookTemplateConfigMapName .Values.policy .Values.extraVolumes -}}
 volumes:
   {{- with .Values.webhookTemplateConfigMapName }}
   - name: webhook-template
@@ -161,6 +164,9 @@ volumes:
   {{- if .Values.policy }}
   - name: policy
     configMap: {name: {{ include "node-termination-handler.policyName" . }}}
+  {{- end }}
+  {{- with .Values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 {{- end -}}

@@ -1,0 +1,274 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// A Resolver finds out whose an instance is. Its methods may be called concurrently; the fields must not change
+// meanwhile.
+type Resolver struct {
+	*Lookup
+	Cluster *cluster.Cluster
+	Policy  decision.Policy
+	// ClusterName is this cluster's name in the tags of its instances; can be empty.
+	ClusterName string
+	// StartupTaints are the keys of taints that a node loses at the end of its startup.
+	StartupTaints []string
+	// Observer and the log are told, once for each instance and cause, of notices about nodes of this cluster that are
+	// not acted on; the observer is not with DryRun.
+	Observer report.Observer
+	DryRun   bool
+
+	memory memory
+}
+
+// NewResolver returns one that asks by l, with the log of l.
+func NewResolver(l *Lookup, nodes *cluster.Cluster, policy decision.Policy) *Resolver {
+	return &Resolver{Lookup: l, Cluster: nodes, Policy: policy, memory: newMemory()}
+}
+
+// Found says whose an instance is, and which Nodes it has.
+type Found struct {
+	Ownership decision.Ownership
+	Refs      []cluster.Ref // the one that is ready comes first
+	Ready     bool          // the first is, and its startup is over
+	Intent    intent.Intent // of the first; zero if it has none that can be read
+	State     decision.InstanceState
+	Launched  time.Time         // the last time; zero: not known
+	NotSpot   bool              // EC2 says so
+	Labels    map[string]string // of the first
+}
+
+// Ref is the first of the Nodes; zero if there is none.
+func (f *Found) Ref() cluster.Ref {
+	if len(f.Refs) == 0 {
+		return cluster.Ref{}
+	}
+	return f.Refs[0]
+}
+
+// ofNodes is the resolution of an instance that has Nodes.
+func (r *Resolver) ofNodes(id string, nodes []*corev1.Node) *Found {
+	ready := cluster.Ready(nodes[0]) && !cluster.AwaitsStartup(nodes[0], r.StartupTaints)
+	f := &Found{Ownership: decision.Ours, Ready: ready, Labels: nodes[0].Labels}
+	for _, node := range nodes {
+		ref := cluster.RefOf(node)
+		ref.Instance = id // also where the node has no provider id
+		f.Refs = append(f.Refs, ref)
+	}
+	if i, ok, err := cluster.ReadIntent(nodes[0]); ok && err == nil {
+		f.Intent = i
+	}
+	return f
+}
+
+// asked adds what EC2 says of the instance.
+func (f *Found) asked(inst *instance.Instance, known bool) *Found {
+	f.Launched, f.NotSpot = inst.LastLaunch(), known && inst.NotSpot()
+	switch {
+	case known && inst.Alive():
+		f.State = decision.Running
+	case inst.State == "stopping" || inst.State == "shutting-down":
+		f.State = decision.Stopping
+	default:
+		f.State = decision.Gone
+	}
+	return f
+}
+
+// Resolve finds out whose an instance is, by what is not older than maxAge. EC2 is not asked about a new spot warning
+// or recommendation for a known node, unless the tag check is on. A notice about the past, one about a change that is
+// hours ahead, and one that ends a drain or takes a change back is compared with what EC2 says now.
+func (r *Resolver) Resolve(
+	ctx context.Context, n *notice.Notice, id string, maxAge time.Duration,
+) (*Found, error) {
+	q := r.questionOf(*n, id, maxAge)
+	if q.answered != nil {
+		return q.answered, nil
+	}
+	asking, cancel := context.WithTimeout(ctx, q.timeout)
+	inst, known, err := r.Look(asking, id, q.maxAge, len(q.nodes) > 0)
+	cancel()
+	if err != nil {
+		return r.withoutAnswer(*n, id, q.nodes, err)
+	}
+	found, maxAge := r.resolved(*n, id, q, inst, known)
+	if found == nil { // the answer is too old to go by
+		return r.Resolve(ctx, n, id, maxAge)
+	}
+	return found, nil
+}
+
+// A question is what EC2 has to be asked to find out whose an instance is.
+type question struct {
+	answered *Found         // there is none to be asked; nil: there is
+	nodes    []*corev1.Node // of the instance
+	doubtful bool           // EC2 may know better than the notice
+	maxAge   time.Duration
+	timeout  time.Duration
+}
+
+func (r *Resolver) questionOf(n notice.Notice, id string, maxAge time.Duration) *question {
+	nodes := r.Cluster.ByInstance(id)
+	switch {
+	case r.Policy.Elsewhere(n):
+		r.reportElsewhere(n, id, nodes)
+		return &question{answered: &Found{Ownership: decision.Elsewhere}}
+	case n.Runs && !slices.ContainsFunc(nodes, CarriesNotice): // each launch tells so
+		return &question{answered: &Found{}}
+	}
+	q := &question{nodes: nodes, doubtful: doubts(n) && len(nodes) > 0, maxAge: maxAge, timeout: Timeout}
+	switch {
+	case q.doubtful:
+		q.maxAge = min(maxAge, Fresh)
+	case len(nodes) > 0 && r.Policy.ManagedTag == "":
+		q.answered = r.ofNodes(id, nodes)
+		if inst, known, _ := r.Known(id); known { // how it was bought does not change
+			q.answered.NotSpot = inst.NotSpot()
+		}
+	}
+	if q.doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
+		q.timeout = DoubtTimeout
+	}
+	return q
+}
+
+// doubts reports whether a notice is compared with what EC2 says now.
+func doubts(n notice.Notice) bool {
+	return n.Gone || n.Ended || n.Kind == notice.StateChange || n.Kind == notice.ScheduledChange ||
+		n.Kind != notice.ASGLaunch && decision.Late(n, time.Now())
+}
+
+// resolved says whose an instance is by the answer of EC2; nil: the answer has to be younger than maxAge for that.
+func (r *Resolver) resolved(
+	n notice.Notice, id string, q *question, inst *instance.Instance, known bool,
+) (found *Found, maxAge time.Duration) {
+	nodes, doubtful := q.nodes, q.doubtful
+	if len(nodes) == 0 && known {
+		nodes = r.NodesNamedLike(*inst)
+		if doubtful = doubts(n) && len(nodes) > 0; doubtful && q.maxAge > Fresh {
+			return nil, Fresh
+		}
+	}
+	_, tagged := inst.Tags[r.Policy.ManagedTag]
+	switch {
+	case known && r.Policy.LacksTag(inst.Tags):
+		r.reportUntagged(n, id, nodes)
+		return &Found{Ownership: decision.Unmanaged}, 0
+	case doubtful:
+		return r.ofNodes(id, nodes).asked(inst, known), 0
+	case len(nodes) > 0:
+		f := r.ofNodes(id, nodes)
+		f.Launched, f.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
+		return f, 0
+	}
+	mine := r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst, tagged)
+	switch {
+	// EC2 shows a new instance a little later than Auto Scaling announces it.
+	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
+		return &Found{Ownership: decision.Pending}, 0
+	case !mine:
+		return &Found{Ownership: decision.Foreign}, 0
+	case known && inst.Alive():
+		return &Found{Ownership: decision.Pending, Launched: inst.LastLaunch(), NotSpot: inst.NotSpot()}, 0
+	case q.maxAge > Fresh: // it may have been started since
+		return nil, Fresh
+	}
+	return &Found{Ownership: decision.Departed}, 0
+}
+
+// CarriesNotice reports whether a Node carries a notice.
+func CarriesNotice(node *corev1.Node) bool {
+	i, ok, err := cluster.ReadIntent(node)
+	return ok && err == nil && len(i.Entries) > 0
+}
+
+// withoutAnswer is the resolution of an instance that EC2 has said nothing about.
+func (r *Resolver) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (*Found, error) {
+	if announces := !n.Gone && !n.Ended && !n.Runs; announces && len(nodes) > 0 && r.mayBelieve(id) {
+		return r.ofNodes(id, nodes), nil
+	}
+	if !errors.Is(err, instance.ErrDenied) || r.Policy.ManagedTag != "" {
+		return nil, err
+	}
+	switch {
+	case len(nodes) > 0: // there is nothing but the message to go by
+		return r.ofNodes(id, nodes), nil
+	case !r.Cluster.RecentlyDeleted(id):
+		return &Found{Ownership: decision.Unknown}, nil
+	case n.Kind == notice.ASGLaunch: // it is started again
+		return &Found{Ownership: decision.Pending}, nil
+	}
+	return &Found{Ownership: decision.Departed}, nil
+}
+
+// tagKept is how old an answer about the managed tag may be while EC2 gives none.
+const tagKept = 24 * time.Hour
+
+// mayBelieve reports whether a notice about an instance with a Node needs no answer of EC2. The managed tag hardly ever
+// changes: an old answer about it is good enough.
+func (r *Resolver) mayBelieve(id string) bool {
+	if r.Policy.ManagedTag == "" {
+		return true
+	}
+	inst, known, asked := r.Known(id)
+	return known && time.Since(asked) < tagKept && !r.Policy.LacksTag(inst.Tags)
+}
+
+// expected reports whether an instance without a Node belongs to this cluster.
+func (r *Resolver) expected(inst instance.Instance, tagged bool) bool {
+	ours, others := r.clusterOf(inst)
+	switch {
+	case r.ClusterName != "" && others && !ours: // clusters may share the managed tag
+		return false
+	case r.Policy.ManagedTag != "" && tagged:
+		return true
+	case r.ClusterName != "":
+		return ours
+	}
+	return r.Policy.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
+}
+
+// clusterOf reports whether an instance has a tag of this cluster, and one of another cluster.
+func (r *Resolver) clusterOf(inst instance.Instance) (ours, others bool) {
+	const owner = "kubernetes.io/cluster/"
+	for key, value := range inst.Tags {
+		name, isOwner := strings.CutPrefix(key, owner)
+		switch {
+		case isOwner:
+		case key == "aws:eks:cluster-name" || key == "eks:cluster-name":
+			name = value
+		default:
+			continue
+		}
+		ours = ours || name == r.ClusterName
+		others = others || name != r.ClusterName
+	}
+	return ours, others
+}
+
+// NodesNamedLike returns the node that has the name of the instance, if its provider id, such as
+// k3s has it, names no instance.
+func (r *Resolver) NodesNamedLike(inst instance.Instance) []*corev1.Node {
+	if ours, others := r.clusterOf(inst); inst.PrivateDNSName == "" || r.ClusterName != "" && others && !ours {
+		return nil
+	}
+	node := r.Cluster.ByName(inst.PrivateDNSName)
+	if node == nil || cluster.InstanceID(node) != "" {
+		return nil
+	}
+	return []*corev1.Node{node}
+}
