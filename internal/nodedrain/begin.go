@@ -112,7 +112,7 @@ func (d *Drain) unlessReplaced(
 	ctx context.Context, log logr.Logger, t permit, carried intent.Intent,
 ) (permit, error) {
 	if t.begins && t.why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
-		return d.replaceFirst(ctx, log)
+		return d.replacing().next(ctx, log)
 	}
 	return t, nil
 }

@@ -55,12 +55,16 @@ func (d *Drain) delegate(ctx context.Context, log logr.Logger) {
 		return
 	}
 	d.setReserve(true)
-	d.beside.Go(func() { d.watchDelegate(ctx, log) })
+	g := &delegation{node: d, cfg: &d.r.Config, endReserve: func() { d.setReserve(false) }, log: log, begun: time.Now()}
+	d.goOn(func() { g.watch(ctx) })
 }
 
-// A delegation is a drain in reserve. Only the goroutine of watchDelegate uses it.
+// A delegation is a drain in reserve. Only the goroutine of watch uses it.
 type delegation struct {
-	*Drain
+	node
+	cfg        *Config
+	endReserve func()
+
 	log    logr.Logger
 	begun  time.Time
 	asked  bool      // Karpenter has accepted
@@ -69,17 +73,16 @@ type delegation struct {
 	last   error     // of them
 }
 
-// watchDelegate asks Karpenter, again each time that the deadline gets earlier, and takes over if it has to.
-func (d *Drain) watchDelegate(ctx context.Context, log logr.Logger) {
-	g := &delegation{Drain: d, log: log, begun: time.Now()}
+// watch asks Karpenter, again each time that the deadline gets earlier, and takes over if it has to.
+func (g *delegation) watch(ctx context.Context) {
 	for {
-		carried, changed := d.current()
-		node, there := d.r.Cluster.Look(d.ref)
+		carried, changed := g.current()
+		node, there := g.cfg.Cluster.Look(g.Ref())
 		if !there || ctx.Err() != nil {
 			return
 		}
-		if by, why := d.r.Drains(carried, node.Labels); !g.asked && by == intent.ByHandler {
-			d.takeOver(log, why, nil)
+		if by, why := g.cfg.Drains(carried, node.Labels); !g.asked && by == intent.ByHandler {
+			g.takeOver(why, nil)
 			return
 		}
 		by := decision.KarpenterDeadline(carried)
@@ -112,16 +115,16 @@ func (g *delegation) ask(ctx context.Context, by time.Time) (over bool) {
 		g.told = by
 		if !g.asked {
 			g.asked = true
-			g.noteDelegated(ctx, g.log, by)
+			g.note(ctx, by)
 		}
 	case g.asked: // our own drain is in reserve until the deadline of now
 		logging.Warn(g.log, "give Karpenter an earlier deadline", "error", err)
 		g.told = by
 	case final:
-		g.takeOver(g.log, decision.WhyNoNodeClaim, refusal)
+		g.takeOver(decision.WhyNoNodeClaim, refusal)
 		return true
 	case apierrors.IsForbidden(err):
-		g.takeOver(g.log, decision.WhyKarpenterRefused, err)
+		g.takeOver(decision.WhyKarpenterRefused, err)
 		return true
 	}
 	g.last = err
@@ -135,7 +138,7 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	if carried.Delegated() { // maybe by an earlier leader
 		since = carried.DelegatedAt
 	}
-	begins := decision.KarpenterBeginsBy(carried, since, now, g.r.Policy)
+	begins := decision.KarpenterBeginsBy(carried, since, now, g.cfg.Policy)
 	switch {
 	case karpenterActs(node):
 		return time.Hour // nothing is waited for but an earlier deadline
@@ -144,28 +147,28 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	case now.Before(begins): // all nodes of a storm would ask a server that fails ten times a second
 		return min(askAgain.Pause(g.failed), begins.Sub(now))
 	case g.asked:
-		g.takeOver(g.log, decision.WhyKarpenterAway, nil)
+		g.takeOver(decision.WhyKarpenterAway, nil)
 	default:
-		g.takeOver(g.log, decision.WhyKarpenterRefused, g.last)
+		g.takeOver(decision.WhyKarpenterRefused, g.last)
 	}
 	return 0
 }
 
 // askKarpenter reads the Node, which names its NodeClaim, and asks once.
-func (d *Drain) askKarpenter(ctx context.Context, by time.Time) error {
+func (g *delegation) askKarpenter(ctx context.Context, by time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, replaceTimeout)
 	defer cancel()
-	node, err := d.r.Cluster.Read(ctx, d.ref)
+	node, err := g.cfg.Cluster.Read(ctx, g.Ref())
 	if err != nil {
 		return err
 	}
-	return d.r.Karpenter.Replace(ctx, node, by)
+	return g.cfg.Karpenter.Replace(ctx, node, by)
 }
 
-// noteDelegated writes down that Karpenter was asked. It does not wait for that: what the next leader does
+// note writes down that Karpenter was asked. It does not wait for that: what the next leader does
 // not know, it finds out by asking again.
-func (d *Drain) noteDelegated(ctx context.Context, log logr.Logger, by time.Time) {
-	carried, _ := d.current()
+func (g *delegation) note(ctx context.Context, by time.Time) {
+	carried, _ := g.current()
 	if carried.Delegated() {
 		return
 	}
@@ -173,12 +176,12 @@ func (d *Drain) noteDelegated(ctx context.Context, log logr.Logger, by time.Time
 	if !by.IsZero() {
 		values = append(values, "by", by.Format(time.RFC3339))
 	}
-	log.Info("Karpenter is asked to replace the node, and gets its pods off it", values...)
-	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Delegate, Why: decision.WhyDelegated})
+	g.log.Info("Karpenter is asked to replace the node, and gets its pods off it", values...)
+	g.cfg.Observer.Stepped(report.Step{Node: g.Ref(), Kind: report.Delegate, Why: decision.WhyDelegated})
 	now := time.Now().UTC()
-	d.beside.Go(func() {
+	g.goOn(func() {
 		// An error is the end of ctx.
-		_ = d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+		_ = g.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			if !i.Delegated() {
 				i.DelegatedAt = now
 			}
@@ -188,16 +191,16 @@ func (d *Drain) noteDelegated(ctx context.Context, log logr.Logger, by time.Time
 }
 
 // takeOver ends the reserve: the handler gets the pods off the node.
-func (d *Drain) takeOver(log logr.Logger, why decision.Why, reason error) {
-	step := report.Step{Node: d.ref, Kind: report.TakeOver, Why: why}
+func (g *delegation) takeOver(why decision.Why, reason error) {
+	step := report.Step{Node: g.Ref(), Kind: report.TakeOver, Why: why}
 	values := []any{"why", why}
 	if reason != nil {
 		step.Detail = reason.Error()
 		values = append(values, "detail", reason.Error())
 	}
-	logging.Warn(log, "the handler drains the node itself", values...)
-	d.r.Observer.Stepped(step)
-	d.setReserve(false)
+	logging.Warn(g.log, "the handler drains the node itself", values...)
+	g.cfg.Observer.Stepped(step)
+	g.endReserve()
 }
 
 // karpenterActs reports whether Karpenter has begun to drain the node: it deletes the Node, which its finalizer
@@ -225,6 +228,3 @@ func (r *Registry) isDelegated(ref cluster.Ref) bool {
 	i, _, err := cluster.ReadIntent(node)
 	return err == nil && i.Delegated()
 }
-
-// setReserve sets whether the drain is in reserve, and sends its terms.
-func (d *Drain) setReserve(on bool) { d.change(func() { d.reserve = on }) }

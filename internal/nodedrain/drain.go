@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -35,8 +33,9 @@ import (
 // its lock may record a further notice meanwhile, or call it off; see record.go and revert.go.
 // What the stages have to know of that stands in the intent, whose every change they see.
 type Drain struct {
+	carrier
+
 	r            *Registry
-	ref          cluster.Ref
 	since        time.Time
 	instanceGone signal         // nothing runs on the instance any more
 	podsGone     signal         // the pods have left, or are not waited for any more
@@ -46,32 +45,18 @@ type Drain struct {
 	done         chan struct{}  // closed at the end, after err is set
 	err          error
 
-	// turn is a lock that can wait with a context: see lock. It guards started, and is held to write unrecorded.
-	turn       chan struct{}
-	started    bool           // Run has it
-	unrecorded atomic.Bool    // the node cannot be written: the intent is here alone
-	resumed    bool           // an earlier leader has begun it
-	outcome    intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	ended      bool           // guarded by Registry.mu
-	admitted   bool           // it may begin; guarded by line.mu
-	detached   bool           // load balancers were waited for; only the goroutine of the drain uses it
-	beginning  bool           // a notice is being recorded that may begin it; guarded by line.mu
-	next       *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
+	started   bool           // Run has it; guarded by turn
+	resumed   bool           // an earlier leader has begun it
+	outcome   intent.Outcome // of its evacuation; only the goroutine of Run uses it
+	ended     bool           // guarded by Registry.mu
+	admitted  bool           // it may begin; guarded by line.mu
+	detached  bool           // load balancers were waited for; only the goroutine of the drain uses it
+	beginning bool           // a notice is being recorded that may begin it; guarded by line.mu
+	next      *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
-	asked      chan chan<- evacuation.Progress   // questions for the progress of its evacuation; see progress
-	evacuating atomic.Bool                       // somebody answers them
-	evacuated  atomic.Pointer[evacuation.Result] // of its evacuation; nil: it has not ended
-	record     record                            // only the goroutine of Run uses it
+	record record // only the goroutine of Run uses it
 
-	mu      sync.Mutex
-	stage   overview.Stage  // how far it has come; empty: it has not begun
-	waits   []overview.Wait // what it waits for beside its pods
-	reserve bool            // Karpenter gets the pods off; see delegate
-	intent  intent.Intent   // as the node carries it, and what learn has added
-	changed chan struct{}   // closed and replaced when the intent has changed
-
-	listening sync.Mutex // held while listeners are called
-	listeners []*func()  // see onChange
+	progress
 }
 
 // ErrOutdated is returned when a notice is to be decided about again: what the decision went by may have changed.
@@ -104,7 +89,7 @@ func (d *Drain) run(ctx context.Context) error {
 		}
 		if !reading && d.hasHooks() {
 			reading = true
-			d.beside.Go(func() { d.readHooks(working) })
+			d.beside.Go(func() { d.hookKeeper().read(working) })
 		}
 	})()
 	defer d.watchNode(working)()
@@ -134,7 +119,7 @@ func (d *Drain) runEnded(ctx context.Context, log logr.Logger, err error) error 
 // stages are what a drain consists of. The hooks of the node are held open until they are
 // completed. A node that was only to be cordoned may have to be evacuated after all.
 func (d *Drain) stages(ctx context.Context, log logr.Logger) error {
-	release := d.holdHooks(ctx)
+	release := d.hookKeeper().hold(ctx)
 	defer func() { release() }()
 	if err := d.awaitBegin(ctx, log); err != nil {
 		return err
@@ -148,7 +133,7 @@ func (d *Drain) stages(ctx context.Context, log logr.Logger) error {
 			return err
 		}
 		release()
-		release = d.holdHooks(ctx)
+		release = d.hookKeeper().hold(ctx)
 	}
 }
 
@@ -248,7 +233,7 @@ func (d *Drain) drainPods(ctx context.Context, log logr.Logger) error {
 
 func (d *Drain) drainRequest(log logr.Logger, terms <-chan evacuation.Terms) *evacuation.Request {
 	return &evacuation.Request{
-		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.asked,
+		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
 		Log: log, Rules: d.r.CurrentPolicy().Rules,
 		NodeState: func() evacuation.NodeState { return d.nodeState() },
 	}
@@ -280,55 +265,8 @@ func (d *Drain) concludeEvacuation(
 	return nil
 }
 
-// lock waits for the turn to write to the node, or returns the cause of ctx. It is no
-// mutex, because it is held for as long as the API server takes to answer.
-func (d *Drain) lock(ctx context.Context) error {
-	select {
-	case d.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (d *Drain) unlock() { <-d.turn }
-
-// setIntent notes the intent that the node carries now.
-func (d *Drain) setIntent(i intent.Intent) { d.change(func() { d.intent = i }) }
-
-// change changes what current and terms return. do is called with mu held.
-func (d *Drain) change(do func()) {
-	d.mu.Lock()
-	do()
-	close(d.changed)
-	d.changed = make(chan struct{})
-	d.mu.Unlock()
-	d.tell()
-}
-
-// onChange calls look now, after each change, and when the drain is called off or its instance is gone, until remove is
-// called: a drain that waits for hours, beside thousands of others, needs no goroutine for that. look runs on the
-// goroutine of whoever makes the change, once at a time: it must not block, make a change, nor call remove. When remove
-// returns, look has too.
-func (d *Drain) onChange(look func()) (remove func()) {
-	d.listening.Lock()
-	defer d.listening.Unlock()
-	d.listeners = append(d.listeners, &look)
-	look()
-	return func() {
-		d.listening.Lock()
-		defer d.listening.Unlock()
-		d.listeners = slices.DeleteFunc(d.listeners, func(l *func()) bool { return l == &look })
-	}
-}
-
-func (d *Drain) tell() {
-	d.listening.Lock()
-	defer d.listening.Unlock()
-	for _, look := range d.listeners {
-		(*look)()
-	}
-}
+// goOn implements node.
+func (d *Drain) goOn(do func()) { d.beside.Go(do) }
 
 // quitFor has the drain end for a reason; nil: what asked for it is over.
 func (d *Drain) quitFor(reason error) {
@@ -338,40 +276,6 @@ func (d *Drain) quitFor(reason error) {
 
 // quitReason is why the drain was quit. It may be called when quit is closed.
 func (d *Drain) quitReason() error { return cmp.Or(d.quit.why, errUndone) }
-
-// current returns the intent, and a channel that is closed when the intent changes.
-func (d *Drain) current() (intent.Intent, <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.intent, d.changed
-}
-
-// hasHooks reports whether the intent has hooks.
-func (d *Drain) hasHooks() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.intent.Hooks) > 0
-}
-
-// heldBack reports whether the node is not touched yet. A nil drain is not held back.
-func (d *Drain) heldBack() bool {
-	if d == nil {
-		return false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.intent.HeldBack
-}
-
-// Carries reports whether the intent has a hook.
-func (d *Drain) Carries(h *intent.Hook) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.intent.HasHook(*h)
-}
-
-// Ref is the Node that is drained.
-func (d *Drain) Ref() cluster.Ref { return d.ref }
 
 // Done returns a channel that is closed at the end of the drain.
 func (d *Drain) Done() <-chan struct{} { return d.done }
@@ -435,18 +339,19 @@ func (r *Registry) getOrCreate(ref cluster.Ref) *Drain {
 }
 
 func (r *Registry) newDrain(ref cluster.Ref) *Drain {
-	return &Drain{
+	d := &Drain{
 		r:            r,
-		ref:          ref,
+		carrier:      carrier{ref: ref, cfg: &r.Config, turn: make(chan struct{}, 1), changed: make(chan struct{})},
 		since:        time.Now(),
 		instanceGone: signal{done: make(chan struct{})},
 		podsGone:     signal{done: make(chan struct{})},
 		quit:         signal{done: make(chan struct{})},
 		done:         make(chan struct{}),
-		turn:         make(chan struct{}, 1),
-		asked:        make(chan chan<- evacuation.Progress),
-		changed:      make(chan struct{}),
+		progress:     progress{questions: make(chan chan<- evacuation.Progress)},
 	}
+	d.hasEnded = func() bool { return r.hasEnded(d) }
+	d.applied = d.applyIntent
+	return d
 }
 
 // succeed makes another drain of the node take the place of one that is about to be quit, so that nobody

@@ -16,9 +16,18 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// completeHooks completes the hooks of the node, concurrently, and those that come
+// A hookKeeper keeps the lifecycle hooks of a node open, and completes them at the end of its drain.
+type hookKeeper struct {
+	node
+	hooks  Hooks
+	policy *decision.Policy
+}
+
+func (d *Drain) hookKeeper() hookKeeper { return hookKeeper{d, d.r.Hooks, &d.r.Policy} }
+
+// complete completes the hooks of the node, concurrently, and those that come
 // meanwhile: none has to wait for one that takes hours. It adds them to completed.
-func (d *Drain) completeHooks(
+func (k hookKeeper) complete(
 	ctx context.Context, log logr.Logger, completed map[intent.Hook]bool,
 ) error {
 	ctx, stop := context.WithCancel(ctx)
@@ -32,7 +41,7 @@ func (d *Drain) completeHooks(
 	ends := make(chan end)
 	asked := maps.Clone(completed)
 	for running := 0; ; {
-		carried, changed := d.current()
+		carried, changed := k.current()
 		for _, h := range carried.Hooks {
 			if asked[h.Action()] {
 				continue
@@ -40,7 +49,7 @@ func (d *Drain) completeHooks(
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				e := end{h, d.r.Complete(ctx, log, h)}
+				e := end{h, complete(ctx, log, k.hooks, h)}
 				select {
 				case ends <- e:
 				case <-ctx.Done():
@@ -50,7 +59,7 @@ func (d *Drain) completeHooks(
 		if running == 0 {
 			return nil
 		}
-		d.say(overview.Completing, completing(carried.Hooks, completed)...)
+		k.say(overview.Completing, completing(carried.Hooks, completed)...)
 		select {
 		case e := <-ends:
 			if e.err != nil {
@@ -84,7 +93,11 @@ func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
 // Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
 // Auto Scaling refuses for good: trying again would never end.
 func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
-	err := r.Hooks.Complete(ctx, h)
+	return complete(ctx, log, r.Hooks, h)
+}
+
+func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) error {
+	err := hooks.Complete(ctx, h)
 	switch {
 	case errors.Is(err, errNotOurs):
 		log.Info("lifecycle hook is left to the handler with a queue", "group", h.Group, "hook", h.Name)
@@ -103,9 +116,9 @@ func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook)
 	return err
 }
 
-// holdHooks sends heartbeats for all hooks of the node, also for those that come later,
+// hold sends heartbeats for all hooks of the node, also for those that come later,
 // until release is called. release returns when no heartbeat is in flight any more.
-func (d *Drain) holdHooks(ctx context.Context) (release func()) {
+func (k hookKeeper) hold(ctx context.Context) (release func()) {
 	var all sync.WaitGroup
 	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
 	stop := func() {}
@@ -114,16 +127,16 @@ func (d *Drain) holdHooks(ctx context.Context) (release func()) {
 			held = map[intent.Hook]bool{}
 			ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
 		}
-		carried, _ := d.current()
+		carried, _ := k.current()
 		for _, h := range carried.Hooks {
 			if !held[h.Action()] {
 				held[h.Action()] = true
-				all.Go(func() { d.r.Hooks.Hold(ctx, h) })
+				all.Go(func() { k.hooks.Hold(ctx, h) })
 			}
 		}
 	}
-	remove := d.onChange(func() {
-		if d.hasHooks() {
+	remove := k.onChange(func() {
+		if carried, _ := k.current(); len(carried.Hooks) > 0 {
 			holdNew()
 		}
 	})
@@ -134,13 +147,13 @@ func (d *Drain) holdHooks(ctx context.Context) (release func()) {
 	}
 }
 
-// readHooks reads the limits of hooks whose deadlines are assumed, until that works, and
+// read reads the limits of hooks whose deadlines are assumed, until that works, and
 // sets the real deadlines: pods must not be forced off the node by a guess.
-func (d *Drain) readHooks(ctx context.Context) {
+func (k hookKeeper) read(ctx context.Context) {
 	var unreadable []intent.Hook
 	for {
-		_, changed := d.current()
-		again, err := d.readHook(ctx, &unreadable)
+		_, changed := k.current()
+		again, err := k.readNext(ctx, &unreadable)
 		if err != nil {
 			return
 		}
@@ -153,13 +166,13 @@ func (d *Drain) readHooks(ctx context.Context) {
 	}
 }
 
-// readHook reads what readHooks has to read now. again delivers when to try once more; nil: there is nothing to. An
+// readNext reads what read has to read now. again delivers when to try once more; nil: there is nothing to. An
 // error means that the drain ends.
-func (d *Drain) readHook(
+func (k hookKeeper) readNext(
 	ctx context.Context, unreadable *[]intent.Hook,
 ) (again <-chan time.Time, err error) {
 	for {
-		carried, _ := d.current()
+		carried, _ := k.current()
 		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
 			return h.Assumed && !slices.Contains(*unreadable, h.Action())
 		})
@@ -167,12 +180,12 @@ func (d *Drain) readHook(
 			return nil, nil
 		}
 		h := carried.Hooks[at]
-		limits, err := d.r.Hooks.Limits(ctx, h)
+		limits, err := k.hooks.Limits(ctx, h)
 		_, denied := errors.AsType[*asg.PermissionError](err)
 		switch {
 		case err == nil:
-			deadline := h.Started.Add(decision.HookTime(limits, d.r.Policy))
-			if err := d.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
+			deadline := h.Started.Add(decision.HookTime(limits, *k.policy))
+			if err := k.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
 				return nil, err
 			}
 		case denied || errors.Is(err, asg.ErrNoHook):
@@ -181,16 +194,4 @@ func (d *Drain) readHook(
 			return time.After(againAfter), nil
 		}
 	}
-}
-
-// learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
-// while the API server does not answer. The next leader learns it for itself.
-func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	if err := d.lock(ctx); err != nil {
-		return err
-	}
-	carried, _ := d.current()
-	d.setIntent(change(carried))
-	d.unlock()
-	return d.rewrite(ctx, change)
 }

@@ -34,7 +34,16 @@ const (
 
 var errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
 
-// A targetWait is what a drain waits for when its pods have left: that its machine leaves its target groups.
+// A detaching waits until the machine has left its target groups, when its pods have left.
+type detaching struct {
+	node
+	cfg   *Config
+	since time.Time // when the drain began
+}
+
+func (d *Drain) detaching() detaching { return detaching{d, &d.r.Config, d.since} }
+
+// A targetWait is what is waited for.
 type targetWait struct {
 	machine loadbalancer.Machine
 	until   time.Time // the last moment
@@ -42,15 +51,14 @@ type targetWait struct {
 
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
 // left. The error is the cause of ctx.
-func (d *Drain) awaitLoadBalancers(
-	ctx context.Context, log logr.Logger,
-) (*report.Targets, error) {
-	w := d.targetWaitOf()
+func (d *Drain) awaitLoadBalancers(ctx context.Context, log logr.Logger) (*report.Targets, error) {
+	detaching := d.detaching()
+	w := detaching.wait()
 	if w == nil {
 		return &report.Targets{}, nil
 	}
 	d.detached = true
-	return d.awaitTargets(ctx, log, w)
+	return detaching.await(ctx, log, w)
 }
 
 // awaitLateExclusion waits for load balancers where a notice has excluded the node from them when its pods had left
@@ -66,38 +74,38 @@ func (d *Drain) awaitLateExclusion(ctx context.Context, log logr.Logger) error {
 	return err
 }
 
-// targetWaitOf is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
+// wait is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
 // balancers: nobody takes another one out of them.
-func (d *Drain) targetWaitOf() *targetWait {
-	carried, _ := d.current()
-	node, there := d.r.Cluster.Look(d.ref)
-	until := d.awaitsTargetsUntil(carried)
-	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
+func (t detaching) wait() *targetWait {
+	carried, _ := t.current()
+	node, there := t.cfg.Cluster.Look(t.Ref())
+	until := t.until(carried)
+	if t.cfg.LoadBalancers == nil || t.Ref().Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
 		!time.Now().Before(until) {
 		return nil
 	}
 	return &targetWait{until: until, machine: loadbalancer.Machine{
-		Instance: d.ref.Instance, Node: node.Labels,
-		Since: carried.CordonedAt, Patience: excludedAt(d, carried).Add(d.r.NodeGracePeriod),
+		Instance: t.Ref().Instance, Node: node.Labels,
+		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(t.cfg.NodeGracePeriod),
 	}}
 }
 
-func (d *Drain) awaitTargets(
+func (t detaching) await(
 	ctx context.Context, log logr.Logger, w *targetWait,
 ) (*report.Targets, error) {
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d.beside.Go(func() { d.stopBeforeDeadline(waiting, stop) })
+	t.goOn(func() { t.stopBeforeDeadline(waiting, stop) })
 	told := func() bool { return true }
-	left, err := d.r.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
+	left, err := t.cfg.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
-		d.say(overview.Detaching, waitsForTargets(groups, w.until))
+		t.say(overview.Detaching, waitsForTargets(groups, w.until))
 		log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
-		told = time.AfterFunc(targetsBlocked, func() { d.reportTargets(names) }).Stop
+		told = time.AfterFunc(targetsBlocked, func() { t.report(names) }).Stop
 	})
 	told()
-	d.say(overview.Detaching)
+	t.say(overview.Detaching)
 	targets := &report.Targets{Waited: time.Since(begin), Left: left}
 	switch {
 	case errors.Is(err, errNoTimeForTargets):
@@ -108,19 +116,19 @@ func (d *Drain) awaitTargets(
 	return targets, err
 }
 
-func (d *Drain) reportTargets(names string) {
-	if d.r.Blocked != nil {
+func (t detaching) report(names string) {
+	if t.cfg.Blocked != nil {
 		why := "the machine is still a target of load balancer " + names
-		d.r.Blocked(evacuation.Blocked{Node: d.ref.Name, Why: why, First: true})
+		t.cfg.Blocked(evacuation.Blocked{Node: t.Ref().Name, Why: why, First: true})
 	}
 }
 
 // stopBeforeDeadline calls stop when there is no time to wait for load balancers any longer, also if the
 // deadline has become earlier meanwhile.
-func (d *Drain) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
+func (t detaching) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
 	for {
-		carried, changed := d.current()
-		timer := time.NewTimer(time.Until(d.awaitsTargetsUntil(carried)))
+		carried, changed := t.current()
+		timer := time.NewTimer(time.Until(t.until(carried)))
 		select {
 		case <-timer.C:
 			stop(errNoTimeForTargets)
@@ -134,14 +142,14 @@ func (d *Drain) stopBeforeDeadline(ctx context.Context, stop context.CancelCause
 	}
 }
 
-// awaitsTargetsUntil is how long load balancers are waited for: until shortly before the deadline or, where
+// until is how long load balancers are waited for: until shortly before the deadline or, where
 // there is none, for the grace period of a node.
-func (d *Drain) awaitsTargetsUntil(i intent.Intent) time.Time {
+func (t detaching) until(i intent.Intent) time.Time {
 	if at := i.Deadline(); !at.IsZero() {
 		return at.Add(-targetsMargin)
 	}
-	return excludedAt(d, i).Add(d.r.NodeGracePeriod)
+	return t.excludedAt(i).Add(t.cfg.NodeGracePeriod)
 }
 
 // excludedAt is when the node was excluded from load balancers: with its cordon.
-func excludedAt(nd *Drain, i intent.Intent) time.Time { return cmp.Or(i.CordonedAt, nd.since) }
+func (t detaching) excludedAt(i intent.Intent) time.Time { return cmp.Or(i.CordonedAt, t.since) }

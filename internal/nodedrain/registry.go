@@ -94,7 +94,7 @@ type Config struct {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: Drain.turn, line.mu, mu, then Drain.mu.
+// The locks, in the order in which they are taken: carrier.turn, line.mu, mu, then carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config

@@ -22,41 +22,50 @@ func (r *Registry) replacesFirst(i intent.Intent) bool {
 	return r.Replacements != nil && i.ReplacesFirst()
 }
 
-// replaceFirst takes the next step towards the replacement of a node that is held back, and whose drain may
+// A replacing gets the node of a drain that is held back replaced.
+type replacing struct {
+	node
+	cfg  *Config
+	gone <-chan struct{} // closed when nothing runs on the instance any more
+}
+
+func (d *Drain) replacing() replacing { return replacing{d, &d.r.Config, d.instanceGone.done} }
+
+// next takes the next step towards the replacement of a node that is held back, and whose drain may
 // begin otherwise. It returns until when the drain waits; the notice that the group terminates the instance begins it
 // sooner. Without a replacement it writes down why: the node does not wait for one any more.
 //
 // That the group may have been asked is written down before the call, which may be made twice.
-func (d *Drain) replaceFirst(ctx context.Context, log logr.Logger) (permit, error) {
-	carried, _ := d.current()
+func (p replacing) next(ctx context.Context, log logr.Logger) (permit, error) {
+	carried, _ := p.current()
 	now := time.Now().UTC()
-	calling, stop := d.whileHeldBack(ctx)
+	calling, stop := p.whileHeldBack(ctx)
 	defer stop()
 	next := carried.Replacement
 	// Another notice, or other rules, may leave less time than there was.
-	until := intent.Earlier(next.Until, d.r.CurrentPolicy().ReplacementUntil(carried, now))
+	until := intent.Earlier(next.Until, p.cfg.CurrentPolicy().ReplacementUntil(carried, now))
 	var err error
 	switch {
 	case next.Until.IsZero(): // the next leader does not begin to count anew
 		next.Until = until
 	case !now.Before(until):
 		const detail = "the group has not replaced the instance in time"
-		return permit{}, d.noReplacement(ctx, log, decision.WhyReplacementLate, detail)
+		return permit{}, p.none(ctx, log, decision.WhyReplacementLate, detail)
 	case next.Step == intent.Marked:
 		return awaitsReplacement(next, until), nil
 	case next.Step == intent.Marking:
-		if err = d.r.Replacements.MarkUnhealthy(calling, d.ref.Instance); err == nil {
+		if err = p.cfg.Replacements.MarkUnhealthy(calling, p.Ref().Instance); err == nil {
 			next.Step = intent.Marked
 		}
 	default:
-		next, err = d.chooseReplacement(calling, carried)
+		next, err = p.choose(calling, carried)
 	}
 	refusal, refused := errors.AsType[*replacement.Refusal](err)
 	switch {
 	case ctx.Err() != nil:
 		return permit{}, context.Cause(ctx)
 	case refused:
-		return permit{}, d.noReplacement(ctx, log, whyRefused(refusal.Reason), refusal.Text)
+		return permit{}, p.none(ctx, log, whyRefused(refusal.Reason), refusal.Text)
 	case err != nil:
 		if calling.Err() == nil {
 			log.Info("the replacement of the node is tried again", "error", err)
@@ -64,7 +73,7 @@ func (d *Drain) replaceFirst(ctx context.Context, log logr.Logger) (permit, erro
 		return awaitsReplacement(carried.Replacement, now.Add(againAfter)), nil
 	}
 	asked := carried.Replacement.Step == intent.Marking
-	return awaitsReplacement(next, until), d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+	return awaitsReplacement(next, until), p.rewrite(ctx, func(i intent.Intent) intent.Intent {
 		if asked || i.HeldBack && i.ReplacesFirst() { // otherwise nothing was done, and nobody waits for it any more
 			i.Replacement = next
 		}
@@ -83,10 +92,10 @@ func awaitsReplacement(r intent.Replacement, again time.Time) permit {
 
 // whileHeldBack is a context that ends when the node is not held back any more: an urgent notice does not wait
 // for an answer of Auto Scaling.
-func (d *Drain) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
+func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	remove := d.onChange(func() {
-		if carried, _ := d.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(d.instanceGone.done) {
+	remove := p.onChange(func() {
+		if carried, _ := p.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.gone) {
 			cancel()
 		}
 	})
@@ -96,22 +105,22 @@ func (d *Drain) whileHeldBack(ctx context.Context) (_ context.Context, stop func
 	}
 }
 
-// chooseReplacement is what is to be written down before the first call that changes something.
-func (d *Drain) chooseReplacement(
+// choose is what is to be written down before the first call that changes something.
+func (p replacing) choose(
 	ctx context.Context, i intent.Intent,
 ) (intent.Replacement, error) {
-	none, id := intent.Replacement{}, d.ref.Instance
+	nothing, id := intent.Replacement{}, p.Ref().Instance
 	if id == "" {
-		return none, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}
+		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}
 	}
-	own, ok, err := d.r.Replacements.Member(ctx, id)
+	own, ok, err := p.cfg.Replacements.Member(ctx, id)
 	if err != nil {
-		return none, err
+		return nothing, err
 	}
 	next := intent.Replacement{Group: own.Group, Until: i.Replacement.Until}
 	switch {
 	case !ok:
-		return none, &replacement.Refusal{
+		return nothing, &replacement.Refusal{
 			Reason: replacement.Impossible,
 			Text:   "instance " + id + " is in no Auto Scaling group: whoever launched it replaces it",
 		}
@@ -119,28 +128,28 @@ func (d *Drain) chooseReplacement(
 		next.Step = intent.Marked
 		return next, nil
 	}
-	g, err := d.r.Replacements.Group(ctx, own.Group)
+	g, err := p.cfg.Replacements.Group(ctx, own.Group)
 	if err != nil {
-		return none, err
+		return nothing, err
 	}
 	var kinds []notice.Kind
 	for _, e := range i.Entries {
 		kinds = append(kinds, e.Kind)
 	}
-	switch way, why := replacement.Choose(kinds, g, d.r.completesHooksOf(g)); way {
+	switch way, why := replacement.Choose(kinds, g, p.completesHooksOf(g)); way {
 	case replacement.ByItself:
 		next.Step = intent.Marked
 	case replacement.ByGroup:
 		next.Step = intent.Marking
 	case replacement.NoWay:
-		return none, &replacement.Refusal{Reason: replacement.Impossible, Text: why}
+		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: why}
 	}
 	return next, nil
 }
 
 // completesHooksOf reports whether a termination hook of the group is completed by this handler.
-func (r *Registry) completesHooksOf(g replacement.Group) bool {
-	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return r.Owns(notice.Hook{Name: name}) })
+func (p replacing) completesHooksOf(g replacement.Group) bool {
+	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return p.cfg.Owns(notice.Hook{Name: name}) })
 }
 
 // whyRefused is the reason for metrics.
@@ -155,11 +164,11 @@ func whyRefused(r replacement.Reason) decision.Why {
 	return decision.WhyReplacementFails
 }
 
-// noReplacement says that the node gets none, and writes it down.
-func (d *Drain) noReplacement(
+// none says that the node gets none, and writes it down.
+func (p replacing) none(
 	ctx context.Context, log logr.Logger, why decision.Why, detail string,
 ) error {
-	err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+	err := p.rewrite(ctx, func(i intent.Intent) intent.Intent {
 		i.Replacement.Step, i.Replacement.Why = intent.Over, detail
 		return i
 	})
@@ -167,6 +176,6 @@ func (d *Drain) noReplacement(
 		return err
 	}
 	logging.Warn(log, "the node gets no replacement before its drain", "why", why, "detail", detail)
-	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Replace, Why: why, Err: errors.New(detail)})
+	p.cfg.Observer.Stepped(report.Step{Node: p.Ref(), Kind: report.Replace, Why: why, Err: errors.New(detail)})
 	return nil
 }

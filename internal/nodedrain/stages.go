@@ -32,15 +32,6 @@ func (d *Drain) nodeState() evacuation.NodeState {
 	}
 }
 
-// terms are what the drain of the pods has to observe now.
-func (d *Drain) terms() evacuation.Terms {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	terms := TermsOf(d.intent)
-	terms.Reserve = d.reserve
-	return terms
-}
-
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) evacuation.Terms {
 	terms, noticed := i.Terms(), i.Cause().Time
@@ -155,7 +146,7 @@ func (d *Drain) awaitCompletionDelay(ctx context.Context) error {
 func (d *Drain) completeAndFinish(ctx context.Context, log logr.Logger) error {
 	completed := map[intent.Hook]bool{}
 	for {
-		if err := d.completeHooks(ctx, log, completed); err != nil {
+		if err := d.hookKeeper().complete(ctx, log, completed); err != nil {
 			return err
 		}
 		more, asksMore, shared := false, false, false

@@ -19,26 +19,9 @@ import (
 const (
 	// answersAtOnce bounds the drains that are asked for their progress at once.
 	answersAtOnce = 32
-	// answerTime is how long one of them has for its answer. It has it at once, but for the moments in which it
-	// has not begun or has ended.
-	answerTime = 20 * time.Millisecond
 	// mostWaits bounds what Status says that a node waits for.
 	mostWaits = 8
 )
-
-// say notes how far the drain has come, and what it waits for beside its pods.
-func (d *Drain) say(stage overview.Stage, waits ...overview.Wait) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stage, d.waits = stage, waits
-}
-
-// said returns what say has noted.
-func (d *Drain) said() (overview.Stage, []overview.Wait) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.stage, d.waits
-}
 
 // Status returns the nodes whose drains have not ended, and what they wait for, by their deadlines. It may be
 // called at any time, and makes no request. What a drain does not say in time is left out.
@@ -86,7 +69,7 @@ func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
 		n.Stage = stage
 	}
 	n.WaitsFor = waits
-	if progress, known := nd.progress(ctx); known {
+	if progress, known := nd.ask(ctx); known {
 		if progress.Listed {
 			n.Pods, n.LastAsked, n.PodsGone = &progress.Pods, progress.LastAsked, progress.PodsGone
 		}
@@ -121,27 +104,6 @@ func encodable(waits []overview.Wait) []overview.Wait {
 		}
 	}
 	return waits
-}
-
-// progress asks the drain how far it has come; known: it has answered.
-func (d *Drain) progress(ctx context.Context) (p evacuation.Progress, known bool) {
-	if !d.evacuating.Load() {
-		return p, false
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	reply := make(chan evacuation.Progress, 1)
-	select {
-	case d.asked <- reply:
-	case <-ctx.Done():
-		return p, false
-	}
-	select {
-	case p = <-reply:
-		return p, true
-	case <-ctx.Done():
-		return p, false
-	}
 }
 
 // heldBackBy says what holds a node back.

@@ -86,27 +86,6 @@ func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
 	d.setIntent(i)
 }
 
-// recordAtLast records what could not be recorded before, and cordons the node with that. The caller holds the lock.
-func (d *Drain) recordAtLast(ctx context.Context) error {
-	if !d.unrecorded.Load() {
-		return nil
-	}
-	_, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
-	d.unrecorded.Store(err != nil)
-	return err
-}
-
-// orUnrecorded is what the node carries, or would carry if it could be written. That somebody has uncordoned it
-// meanwhile stays counted. The caller holds the lock.
-func (d *Drain) orUnrecorded(on intent.Intent) intent.Intent {
-	if !d.unrecorded.Load() {
-		return on
-	}
-	carried, _ := d.current()
-	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
-	return carried
-}
-
 // intentOn is what the watch says that the node carries.
 func (r *Registry) intentOn(ref cluster.Ref) (intent.Intent, bool) {
 	node, there := r.Cluster.Look(ref)

@@ -1,0 +1,208 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// A carrier is the node of a drain with the intent that it carries: who may write it, and who is told of its changes.
+type carrier struct {
+	ref      cluster.Ref
+	cfg      *Config
+	hasEnded func() bool            // the drain has ended
+	applied  func(i *intent.Intent) // notes what was written; called with turn held
+
+	// turn is a lock that can wait with a context: see lock. It is held to write unrecorded.
+	turn       chan struct{}
+	unrecorded atomic.Bool // the node cannot be written: the intent is here alone
+
+	mu      sync.Mutex
+	reserve bool          // Karpenter gets the pods off; see delegate
+	intent  intent.Intent // as the node carries it, and what learn has added
+	changed chan struct{} // closed and replaced when the intent has changed
+
+	listening sync.Mutex // held while listeners are called
+	listeners []*func()  // see onChange
+}
+
+// Ref is the Node that is drained.
+func (c *carrier) Ref() cluster.Ref { return c.ref }
+
+// current returns the intent, and a channel that is closed when the intent changes.
+func (c *carrier) current() (intent.Intent, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.intent, c.changed
+}
+
+// hasHooks reports whether the intent has hooks.
+func (c *carrier) hasHooks() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.intent.Hooks) > 0
+}
+
+// heldBack reports whether the node is not touched yet.
+func (c *carrier) heldBack() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.intent.HeldBack
+}
+
+// Carries reports whether the intent has a hook.
+func (c *carrier) Carries(h *intent.Hook) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.intent.HasHook(*h)
+}
+
+// terms are what the drain of the pods has to observe now.
+func (c *carrier) terms() evacuation.Terms {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	terms := TermsOf(c.intent)
+	terms.Reserve = c.reserve
+	return terms
+}
+
+// onChange calls look now, after each change, and when the drain is called off or its instance is gone, until remove is
+// called: a drain that waits for hours, beside thousands of others, needs no goroutine for that. look runs on the
+// goroutine of whoever makes the change, once at a time: it must not block, make a change, nor call remove. When remove
+// returns, look has too.
+func (c *carrier) onChange(look func()) (remove func()) {
+	c.listening.Lock()
+	defer c.listening.Unlock()
+	c.listeners = append(c.listeners, &look)
+	look()
+	return func() {
+		c.listening.Lock()
+		defer c.listening.Unlock()
+		c.listeners = slices.DeleteFunc(c.listeners, func(l *func()) bool { return l == &look })
+	}
+}
+
+func (c *carrier) tell() {
+	c.listening.Lock()
+	defer c.listening.Unlock()
+	for _, look := range c.listeners {
+		(*look)()
+	}
+}
+
+// change changes what current and terms return. do is called with mu held.
+func (c *carrier) change(do func()) {
+	c.mu.Lock()
+	do()
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
+	c.tell()
+}
+
+// setIntent notes the intent that the node carries now.
+func (c *carrier) setIntent(i intent.Intent) { c.change(func() { c.intent = i }) }
+
+// setReserve sets whether the drain is in reserve, and sends its terms.
+func (c *carrier) setReserve(on bool) { c.change(func() { c.reserve = on }) }
+
+// lock waits for the turn to write to the node, or returns the cause of ctx. It is no
+// mutex, because it is held for as long as the API server takes to answer.
+func (c *carrier) lock(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *carrier) unlock() { <-c.turn }
+
+// rewrite changes the intent of a node that is being drained. If the Node was deleted it
+// changes what is remembered of it. Others may write the node between two tries.
+func (c *carrier) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	return cluster.Retry(ctx, c.cfg.Log.WithValues("node", c.ref.Name), "write the intent", func(ctx context.Context) error {
+		return c.rewriteOnce(ctx, change)
+	})
+}
+
+// rewriteOnce is one try of rewrite.
+func (c *carrier) rewriteOnce(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	defer c.unlock()
+	ended := c.hasEnded()
+	err := c.recordAtLast(ctx)
+	if err == nil {
+		var carried *intent.Intent
+		carried, err = c.cfg.Cluster.Record(ctx, c.ref, func(i intent.Intent) intent.Intent {
+			if i = change(i); !ended { // the next episode may be another handler's
+				i = c.cfg.Cluster.Joined(i)
+			}
+			return i
+		})
+		if err == nil {
+			c.applied(carried)
+		}
+	}
+	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
+		c.rewriteMemory(change)
+		return nil
+	}
+	return err
+}
+
+// rewriteMemory changes what is remembered of a Node that was deleted.
+func (c *carrier) rewriteMemory(change func(intent.Intent) intent.Intent) {
+	carried, _ := c.current()
+	carried = change(carried)
+	c.setIntent(carried)
+	c.cfg.Cluster.Remember(c.ref, carried)
+}
+
+// reread reads the node, because the watch may be behind, and takes over the intent that it carries.
+// A node that somebody has uncordoned in its drain is cordoned by that; see cluster.Cluster.Record.
+func (c *carrier) reread(ctx context.Context) error {
+	return c.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
+}
+
+// learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
+// while the API server does not answer. The next leader learns it for itself.
+func (c *carrier) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	carried, _ := c.current()
+	c.setIntent(change(carried))
+	c.unlock()
+	return c.rewrite(ctx, change)
+}
+
+// recordAtLast records what could not be recorded before, and cordons the node with that. The caller holds the lock.
+func (c *carrier) recordAtLast(ctx context.Context) error {
+	if !c.unrecorded.Load() {
+		return nil
+	}
+	_, err := c.cfg.Cluster.Record(ctx, c.ref, c.orUnrecorded)
+	c.unrecorded.Store(err != nil)
+	return err
+}
+
+// orUnrecorded is what the node carries, or would carry if it could be written. That somebody has uncordoned it
+// meanwhile stays counted. The caller holds the lock.
+func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
+	if !c.unrecorded.Load() {
+		return on
+	}
+	carried, _ := c.current()
+	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
+	return carried
+}
