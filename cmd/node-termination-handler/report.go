@@ -68,7 +68,7 @@ leader was not asked.`,
 		switch {
 		case report.LostAny():
 			return statusError(exitWarned)
-		case report.Missing != "":
+		case report.Missing != "", report.AnyUnknown():
 			return statusError(exitUnknown)
 		}
 		return nil

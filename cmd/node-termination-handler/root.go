@@ -25,6 +25,7 @@ const (
 	// report: pods were lost.
 	exitWarned  = 3
 	exitUnknown = 4 // doctor, status, report: something that matters could not be found out
+	exitDeaf    = 5 // status: no notice arrives
 )
 
 // A statusError ends a command that has already printed all there is to say.

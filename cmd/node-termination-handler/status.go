@@ -63,6 +63,8 @@ is blocked since 15 minutes; 4 no node is known to be stuck, but the leader was 
 		switch {
 		case err != nil:
 			return err
+		case health == tool.Deaf:
+			return statusError(exitDeaf)
 		case health == tool.Stuck:
 			return statusError(exitWarned)
 		case health == tool.Uncertain:

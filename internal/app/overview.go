@@ -60,6 +60,7 @@ type lookedAt struct {
 	lastReceive func() time.Time
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
 	unseen      func() string                           // nil: nothing
+	failing     func() (since time.Time, why string)    // of the receives; nil: there is no queue
 }
 
 // lead begins a term, which the lookout tells of until end is called.
@@ -107,6 +108,7 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	if t.inFlight != nil {
 		o.Queue = &overview.Queue{LastReceive: t.lastReceive()}
 		o.Queue.InFlight, o.Queue.Oldest = t.inFlight()
+		o.Queue.FailingSince, o.Queue.Failure = t.failing()
 	}
 	if l.waiting != nil {
 		o.Unscheduled = l.waiting()
@@ -130,7 +132,7 @@ func (l *lookout) History(context.Context) (overview.History, error) {
 func (l *lookout) rebuild(nodes *cluster.Cluster) {
 	var all []overview.Episode
 	nodes.Finished(func(ref cluster.Ref, i intent.Intent) {
-		all = append(all, report.EpisodeOf(ref, i))
+		all = append(all, report.EpisodesOf(ref, i)...)
 	})
 	l.episodes.Rebuild(all)
 }

@@ -97,7 +97,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	sweeps := a.newSweep(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		unseen: sweeps.Unseen,
+		unseen: sweeps.Unseen, failing: server.Failing,
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{

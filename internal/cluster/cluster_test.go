@@ -78,7 +78,7 @@ func TestCordonChangesWhatNobodyHasChangedBefore(t *testing.T) {
 			}
 			// Undoing brings the node back to what it was.
 			after := apply(t, tt.node, p)
-			undo, err := uncordon(&after, i)
+			undo, err := uncordon(&after, i, i)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestUncordonLeavesALabelThatSomebodyHasChanged(t *testing.T) {
 	}
 	node := apply(t, corev1.Node{}, p)
 	node.Labels[excludeLabel] = "mine"
-	undo, err := uncordon(&node, i)
+	undo, err := uncordon(&node, i, i)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,6 +310,38 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 	}
 }
 
+// A node that is given back still tells how its last drain has ended.
+func TestWhatIsUndoneTellsOfItsLastEpisode(t *testing.T) {
+	began := now.Add(-2 * time.Minute)
+	missed := intent.Intent{Version: intent.Version}.With(spot("a"), nil, began)
+	missed.Cordoned, missed.CordonedAt, missed.FinishedAt, missed.Outcome = true, began, now, intent.Missed
+	underWay := missed
+	underWay.FinishedAt, underWay.Outcome = time.Time{}, ""
+	for name, tt := range map[string]struct {
+		carried intent.Intent
+		want    intent.Outcome
+	}{"missed": {missed, intent.Missed}, "not ended": {underWay, intent.CalledOff}} {
+		left := tt.carried
+		left.Entries = nil
+		node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
+		p, err := uncordon(node, tt.carried, left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := intent.Decode(*p.Metadata.Annotations[IntentAnnotation])
+		if err != nil || kept.Last == nil || kept.Last.Outcome != tt.want || kept.Last.Kind != notice.SpotInterruption {
+			t.Errorf("%s: it keeps %+v, %v, want the outcome %s", name, kept.Last, err, tt.want)
+		}
+		again, err := uncordon(node, kept, kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if twice, err := intent.Decode(*again.Metadata.Annotations[IntentAnnotation]); err != nil || twice.Last == nil || twice.Last.Outcome != tt.want {
+			t.Errorf("%s: undone once more it keeps %+v, %v", name, twice.Last, err)
+		}
+	}
+}
+
 func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	ref.UID = "0"
@@ -450,7 +482,7 @@ func FuzzReadIntent(f *testing.F) {
 		if !ok || err != nil || !same(read, written) {
 			t.Errorf("written is %+v, read %+v, %v", written, read, err)
 		}
-		undo, err := uncordon(&after, read)
+		undo, err := uncordon(&after, read, read)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func TestTheLabelComesWithTheNoticeThatEndsTheMachine(t *testing.T) {
 		t.Errorf("not excluded for the spot warning: %v", p.Metadata.Labels)
 	}
 	node.Labels = map[string]string{excludeLabel: excludeValue}
-	if p, err = uncordon(&node, second); err != nil {
+	if p, err = uncordon(&node, second, second); err != nil {
 		t.Fatal(err)
 	}
 	if label, there := p.Metadata.Labels[excludeLabel]; !there || label != nil {

@@ -155,10 +155,11 @@ func (p *nodePatch) write(i intent.Intent) error {
 	return nil
 }
 
-// uncordon is the patch that undoes what the intent says that we did. The intent keeps
-// its past notices. The out-of-service taint stays, because only EC2 knows whether it is right.
-func uncordon(node *corev1.Node, i intent.Intent) (*nodePatch, error) {
-	p := newPatch(node)
+// uncordon is the patch that undoes what the intent says that we did. The intent keeps its past notices, and what is
+// known of the episode that the node has carried. The out-of-service taint stays, because only EC2 knows whether it is
+// right.
+func uncordon(node *corev1.Node, carried, i intent.Intent) (*nodePatch, error) {
+	p, now := newPatch(node), time.Now().UTC()
 	if i.Cordoned && node.Spec.Unschedulable {
 		p.Spec.Unschedulable = new(false)
 	}
@@ -169,7 +170,8 @@ func uncordon(node *corev1.Node, i intent.Intent) (*nodePatch, error) {
 		p.Spec.Taints = &taints
 	}
 	left := intent.Intent{
-		Version: intent.Version, Queue: i.Queue, Past: i.Past, OutOfServiceAt: i.OutOfServiceAt, FinishedAt: time.Now().UTC(),
+		Version: intent.Version, Queue: i.Queue, Past: i.Past, OutOfServiceAt: i.OutOfServiceAt, FinishedAt: now,
+		Last: carried.Memory(now),
 	}
 	if i.HeldBack && len(i.Entries) > 0 { // what is left is ahead
 		left = i

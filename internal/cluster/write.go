@@ -70,7 +70,7 @@ func (c *Cluster) Undo(
 		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
 		if done && (len(next.Entries) == 0 || next.HeldBack && !carried.HeldBack) {
 			undone = true
-			return uncordon(node, next)
+			return uncordon(node, carried, next)
 		}
 		if found && same(carried, next) || !found && len(next.Past) == 0 {
 			return nil, nil

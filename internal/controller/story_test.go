@@ -595,7 +595,7 @@ func TestAChangeThatIsCalledOffIsUndone(t *testing.T) {
 // is at most the memory of events that are over.
 func asBefore(n *corev1.Node) bool {
 	i, _, err := cluster.ReadIntent(n)
-	remembers := intent.Intent{Version: i.Version, Queue: i.Queue, Past: i.Past, FinishedAt: i.FinishedAt}
+	remembers := intent.Intent{Version: i.Version, Queue: i.Queue, Past: i.Past, FinishedAt: i.FinishedAt, Last: i.Last}
 	return err == nil && cmp.Equal(remembers, i) && !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 && len(n.Labels) == 0
 }
 

@@ -61,6 +61,42 @@ type Intent struct {
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Outcome is how the drain ended; empty before FinishedAt.
 	Outcome Outcome `json:"outcome,omitempty"`
+	// Last is the episode before, of which nothing else stands in the intent any more; nil: none is known.
+	Last *Ended `json:"last,omitempty"`
+}
+
+// Ended is what stays known of an episode that has ended.
+type Ended struct {
+	Kind       notice.Kind `json:"kind"` // of the notice that bound the most
+	Rule       string      `json:"rule,omitempty"`
+	Outcome    Outcome     `json:"outcome"`
+	Began      time.Time   `json:"began,omitzero"` // the first notice, as AWS says
+	CordonedAt time.Time   `json:"cordonedAt,omitzero"`
+	Deadline   time.Time   `json:"deadline,omitzero"`
+	FinishedAt time.Time   `json:"finishedAt"`
+}
+
+// Memory is the episode that an intent tells of, as one that has ended by now; the one before, if there is none. A
+// drain that has not ended was called off.
+func (i Intent) Memory(now time.Time) *Ended {
+	if len(i.Entries) == 0 {
+		return i.Last
+	}
+	cause := i.Cause()
+	e := &Ended{
+		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, CordonedAt: i.CordonedAt, Deadline: cause.Deadline,
+		FinishedAt: i.FinishedAt,
+	}
+	if !i.Finished() {
+		e.Outcome, e.FinishedAt = CalledOff, now
+	}
+	if i.HeldBack {
+		e.CordonedAt = time.Time{} // it never was
+	}
+	for _, entry := range i.Entries {
+		e.Began = Earlier(e.Began, entry.Time)
+	}
+	return e
 }
 
 const (

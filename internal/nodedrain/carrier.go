@@ -128,7 +128,8 @@ func (c *carrier) unlock() { <-c.turn }
 // rewrite changes the intent of a node that is being drained. If the Node was deleted it
 // changes what is remembered of it. Others may write the node between two tries.
 func (c *carrier) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	return cluster.Retry(ctx, c.cfg.Log.WithValues("node", c.ref.Name), "write the intent", func(ctx context.Context) error {
+	log := c.cfg.Log.WithValues("node", c.ref.Name)
+	return cluster.Retry(ctx, log, "write the intent", func(ctx context.Context) error {
 		return c.rewriteOnce(ctx, change)
 	})
 }

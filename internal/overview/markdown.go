@@ -60,10 +60,17 @@ func (r *Report) Lost() (lost int) {
 
 // LostAny reports whether a pod was lost, also where it is not known which.
 func (r *Report) LostAny() bool {
-	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.late() || e.lost() > 0 })
+	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Failed() })
 }
 
-// late reports whether pods were not known to have left in time.
+// AnyUnknown reports whether it is not known how a drain has ended.
+func (r *Report) AnyUnknown() bool {
+	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Outcome == "" })
+}
+
+// Failed reports whether pods were lost, or are not known to have left in time. Report and page go by that.
+func (e *Episode) Failed() bool { return e.late() || e.lost() > 0 }
+
 func (e *Episode) late() bool {
 	return e.Outcome == "missed" || e.Outcome == "gone" || e.Outcome == "unconfirmed"
 }
@@ -126,13 +133,12 @@ func (r *Report) writeHead(b *strings.Builder) {
 // summary counts drains and pods.
 func (r *Report) summary() string {
 	outcomes := map[string]int{}
-	var left, forced int
-	var known bool
+	var left, forced, known int
 	for k := range r.Episodes {
 		e := &r.Episodes[k]
 		outcomes[e.Outcome]++
 		if p := e.Pods; p != nil {
-			known = true
+			known++
 			left += p.Evicted + p.Ended
 			forced += p.Forced
 		}
@@ -143,9 +149,16 @@ func (r *Report) summary() string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, outcome))
 		}
 	}
+	if n := outcomes[""]; n > 0 {
+		parts = append(parts, fmt.Sprintf("of %d it is not known", n))
+	}
 	text := fmt.Sprintf("%s: %s.", count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
-	if known {
-		text += fmt.Sprintf(" Pods: %d left in order, %d forced, **%d lost**.", left, forced, r.Lost())
+	if known > 0 {
+		of := ""
+		if known < len(r.Episodes) {
+			of = fmt.Sprintf(" of %s", count(known, "drain"))
+		}
+		text += fmt.Sprintf(" Pods%s: %d left in order, %d forced, **%d lost**.", of, left, forced, r.Lost())
 	}
 	return text
 }

@@ -117,6 +117,26 @@ func TestPodsAreLostAlsoWhereItIsNotKnownWhich(t *testing.T) {
 	}
 }
 
+// What is not known is neither good nor zero.
+func TestADrainWhoseEndIsNotKnownComfortsNobody(t *testing.T) {
+	r := &overview.Report{At: now, Episodes: []overview.Episode{
+		{Node: "a", Outcome: "drained", Ended: ago(time.Hour), Pods: &overview.Counts{Evicted: 3}},
+		{Node: "b", Ended: ago(time.Hour), Known: overview.AsCarried},
+		{Node: "c", Outcome: "missed", Ended: ago(time.Hour), Known: overview.AsCarried},
+	}}
+	if !r.AnyUnknown() || !r.LostAny() {
+		t.Errorf("unknown %t, lost %t", r.AnyUnknown(), r.LostAny())
+	}
+	text := r.Markdown()
+	for _, want := range []string{
+		"3 drains: 1 drained, 1 missed, of 1 it is not known.", "Pods of 1 drain: 3 left in order, 0 forced, **0 lost**.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q:\n%s", want, text)
+		}
+	}
+}
+
 func TestAReportIsAboutItsNodeAndTime(t *testing.T) {
 	var names []string
 	for _, e := range overview.Select(episodes(), "", ago(4*time.Hour)) {

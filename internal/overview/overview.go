@@ -50,6 +50,18 @@ type Queue struct {
 	InFlight    int       `json:"inFlight"`             // messages
 	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest message in flight was received; zero: none is
 	LastReceive time.Time `json:"lastReceive,omitzero"` // when SQS last answered a receive; zero: never
+	// FailingSince is since when no notice arrives, because receives fail; zero: they do not. Failure is why.
+	FailingSince time.Time `json:"failingSince,omitzero"`
+	Failure      string    `json:"failure,omitempty"`
+}
+
+// Deaf says since when and why no notice arrives; empty: as far as is known, they do.
+func (o *Overview) Deaf() string {
+	q := o.Queue
+	if q == nil || q.FailingSince.IsZero() {
+		return ""
+	}
+	return "no notice arrives since " + length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
 }
 
 // Unscheduled are pods that have left a node, and for which the scheduler finds no other.

@@ -59,7 +59,11 @@ func (o *Overview) heading(style Style) []string {
 	case o.Missing != "":
 		leader = "not known"
 	}
-	lines := []string{"Leader:      " + leader + ", at " + clock(o.At, o.At)}
+	var lines []string
+	if deaf := o.Deaf(); deaf != "" {
+		lines = append(lines, style.paint(red, "Notices:     "+deaf))
+	}
+	lines = append(lines, "Leader:      "+leader+", at "+clock(o.At, o.At))
 	if o.Missing != "" {
 		lines = append(lines, style.paint(yellow, "Incomplete:  "+Clean(o.Missing)))
 	}

@@ -95,6 +95,15 @@ func TestTheTableOfNodesAloneSaysWhatIsMissing(t *testing.T) {
 	golden.Compare(t, "testdata/table_nodes.txt", o.Table(overview.Style{}))
 }
 
+func TestTheFirstLineIsThatNoNoticeArrives(t *testing.T) {
+	o := storm()
+	o.Queue.FailingSince, o.Queue.Failure = ago(3*time.Minute), "AccessDenied: not authorized to perform sqs:receivemessage"
+	want := "Notices:     no notice arrives since 3m: AccessDenied: not authorized to perform sqs:receivemessage"
+	if first, _, _ := strings.Cut(o.Table(overview.Style{}), "\n"); first != want {
+		t.Errorf("the first line is %q, want %q", first, want)
+	}
+}
+
 func TestNothingInProgressIsSaid(t *testing.T) {
 	o := &overview.Overview{At: now, Leader: "a", Queue: &overview.Queue{}}
 	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages in flight; SQS has not answered a receive yet\nNo node is being drained.\n"

@@ -38,14 +38,6 @@ type tally struct {
 	Least, Median         string // slack; empty: none is known
 }
 
-// What is below zero has failed, as the outcome or the pods say; an episode without a slack can have failed too.
-func failed(e *overview.Episode) bool {
-	if e.Slack != nil && *e.Slack < 0 || e.Outcome == "missed" {
-		return true
-	}
-	return e.Pods != nil && e.Pods.Missed+e.Pods.Lost > 0
-}
-
 // recent are the episodes of the last day, the newest first.
 func recent(h overview.History) []overview.Episode {
 	var all []overview.Episode
@@ -71,9 +63,10 @@ func tallies(episodes []overview.Episode) []tally {
 			found[k] = t
 		}
 		t.Episodes++
-		if failed(e) {
+		switch {
+		case e.Failed():
 			t.Bad++
-		} else {
+		case e.Outcome != "": // else nobody knows
 			t.InTime++
 		}
 		if e.Slack != nil {
@@ -109,7 +102,7 @@ func stories(episodes []overview.Episode, now time.Time) []story {
 		e := &episodes[i]
 		s := story{
 			Node: shown(e.Node), Kind: kindNamed(e.Kind), Rule: shown(e.Rule), Ended: clock(e.Ended, now),
-			Outcome: shown(e.Outcome), Bad: failed(e),
+			Outcome: shown(e.Outcome), Bad: e.Failed(),
 		}
 		if e.Slack != nil {
 			s.Slack = slackText(*e.Slack)
@@ -225,7 +218,7 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 		}
 		k := kindNamed(e.Kind)
 		d.add(`<use class="dot ` + k.Class)
-		if failed(e) {
+		if e.Failed() {
 			d.add(" bad")
 		}
 		d.add(`" href="#` + k.Class + `" x="`).percent(x).add(`" y="`).number(y).add(`"/>`)

@@ -236,6 +236,30 @@ func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	contains(t, section(t, html, "day"), "No drain has ended in the last 24 hours. There is nothing to draw.")
 }
 
+func TestThatNoNoticeArrivesIsABanner(t *testing.T) {
+	o := overview.Overview{At: now, Source: overview.Leader, Leader: "a", Queue: &overview.Queue{
+		LastReceive: now.Add(-time.Hour), FailingSince: now.Add(-time.Minute), Failure: "AccessDenied",
+	}, Unseen: []string{"lifecycle hooks whose notices are lost, since 10:00: no answer"}}
+	html := render(t, o, overview.History{})
+	contains(t, html, "<strong>No notices:</strong> <bdi>no notice arrives since 1m: AccessDenied</bdi>",
+		"Not seen: <bdi>lifecycle hooks whose notices are lost, since 10:00: no answer</bdi>")
+	if banner, lanes := strings.Index(html, "No notices:"), strings.Index(html, "The leader"); lanes >= 0 && banner > lanes {
+		t.Error("something stands before the banner")
+	}
+}
+
+func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
+	h := overview.History{At: now, Episodes: []overview.Episode{
+		{Node: "a", Kind: "spot-interruption", Ended: now.Add(-time.Hour), Known: overview.AsCarried},
+		{Node: "b", Kind: "spot-interruption", Outcome: "gone", Ended: now.Add(-time.Hour), Known: overview.AsCarried},
+	}}
+	for _, tally := range tallies(h.Episodes) {
+		if tally.InTime != 0 || tally.Bad != 1 {
+			t.Errorf("%d in time, %d failed, want none and one", tally.InTime, tally.Bad)
+		}
+	}
+}
+
 func TestQueueAndPolicyAreShown(t *testing.T) {
 	o := overview.Overview{
 		At: now, Source: overview.Leader, Leader: "handler-0",

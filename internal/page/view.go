@@ -28,6 +28,7 @@ type view struct {
 	Leader   string
 	Missing  string // why the leader was not asked
 	HeldBack string
+	Deaf     string // why no notice arrives
 	Unseen   []string
 	Tiles    []tile
 	Kinds    []kind // all of them, for the symbols
@@ -77,6 +78,7 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 		At: now.UTC().Format("15:04:05"), AtExact: now.UTC().Format(time.RFC3339),
 		Leader: shown(o.Leader), HeldBack: shown(o.HeldBack), Kinds: kinds[:], Facts: facts(o),
 	}
+	v.Deaf = shown(o.Deaf())
 	if o.Source == overview.Nodes {
 		v.Missing = cmp.Or(shown(o.Missing), "it was not asked")
 	}
@@ -184,16 +186,22 @@ func tiles(o overview.Overview, episodes []overview.Episode) []tile {
 	if c.forced > 0 {
 		pods.Note = strconv.Itoa(c.forced) + " forced"
 	}
-	bad := 0
+	bad, unknown := 0, 0
 	for i := range episodes {
-		if failed(&episodes[i]) {
+		switch {
+		case episodes[i].Failed():
 			bad++
+		case episodes[i].Outcome == "":
+			unknown++
 		}
 	}
 	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed"}
-	if bad > 0 {
+	switch {
+	case bad > 0:
 		day.Note, day.Class = strconv.Itoa(bad)+" missed", "late"
-	} else if len(episodes) == 0 {
+	case unknown > 0:
+		day.Note = "of " + strconv.Itoa(unknown) + " it is not known"
+	case len(episodes) == 0:
 		day.Note = ""
 	}
 	return []tile{inProgress, next, pods, day}

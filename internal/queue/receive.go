@@ -44,7 +44,7 @@ var receiveBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 10 * time
 func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 	defer s.countDown(&s.receivers)
 	begin := time.Now()
-	failing := outage{name: "receiving"}
+	outage := outage{name: "receiving"}
 	for {
 		asked, ok := s.reserve(ctx)
 		if !ok {
@@ -58,14 +58,15 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 			refused <- err
 			return
 		}
+		s.noteReceive(err)
 		if err != nil {
-			failing.failed(s.Log, err)
-			if retry.Sleep(ctx, min(receiveBackoff.Pause(failing.failures), receiveBackoff.Max)) != nil {
+			outage.failed(s.Log, err)
+			if retry.Sleep(ctx, min(receiveBackoff.Pause(outage.failures), receiveBackoff.Max)) != nil {
 				return
 			}
 			continue
 		}
-		failing.ended(s.Log)
+		outage.ended(s.Log)
 		if plenty(n, asked) && s.tryAddReceiver() {
 			go s.receiveMore(ctx, settling)
 		}

@@ -91,6 +91,7 @@ type Server struct {
 	receiveMost int  // messages to ask for in one receive, by the size of the last ones
 	full        bool // receiving waits for room
 	received    time.Time
+	refused     refusal
 
 	extending bool // the loop runs that extends leases
 	redrive   redrive
@@ -182,6 +183,33 @@ func (s *Server) LastReceive() time.Time {
 		return time.Now()
 	}
 	return s.received
+}
+
+// Failing returns since when receives fail, and why the last one has; empty: they do not.
+func (s *Server) Failing() (since time.Time, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused.since, s.refused.why
+}
+
+// noteReceive notes how a receive has ended.
+func (s *Server) noteReceive(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.refused = refusal{}
+	case s.refused.since.IsZero():
+		s.refused = refusal{time.Now(), err.Error()}
+	default:
+		s.refused.why = err.Error()
+	}
+}
+
+// A refusal is since when receives fail, and why the last one has.
+type refusal struct {
+	since time.Time
+	why   string
 }
 
 // InFlight returns how many messages are in flight, and since when the oldest of them

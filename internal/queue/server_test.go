@@ -775,9 +775,16 @@ func TestReceiveErrorsBackOffAreLoggedSparselyAndRecover(t *testing.T) {
 			t.Errorf("last receive %v ago", age)
 		}
 
+		if since, why := s.Failing(); time.Since(since) < 10*time.Minute || !strings.Contains(why, "retry quota exceeded") {
+			t.Errorf("receives fail since %s: %q", since, why)
+		}
+
 		s.q.set(func() { s.q.fail = nil })
 		id := s.q.send("body")[0]
 		elapse(receiveBackoff.Max)
+		if since, why := s.Failing(); !since.IsZero() || why != "" {
+			t.Errorf("receives fail since %s: %q, though SQS is back", since, why)
+		}
 		if len(d.of(id)) != 1 {
 			t.Error("not received after SQS was back")
 		}

@@ -28,12 +28,26 @@ func NodeOf(ref cluster.Ref, i intent.Intent) overview.Node {
 	return n
 }
 
-// EpisodeOf is what the intent of a node says of an episode that has ended: nothing of pods. The caller adds what
-// else is known.
+// EpisodesOf are what the intent of a node says of episodes that have ended, the newest first: nothing of pods.
+func EpisodesOf(ref cluster.Ref, i intent.Intent) (all []overview.Episode) {
+	if i.Finished() && len(i.Entries) > 0 {
+		all = append(all, EpisodeOf(ref, i))
+	}
+	if last := i.Last; last != nil {
+		all = append(all, overview.Episode{
+			Node: ref.Name, Instance: ref.Instance, Kind: kindNamed(last.Kind), Rule: last.Rule,
+			Outcome: outcomeNamed(last.Outcome), Known: overview.AsCarried,
+			Began: last.Began, CordonedAt: last.CordonedAt, Ended: last.FinishedAt, Deadline: last.Deadline,
+		})
+	}
+	return all
+}
+
+// EpisodeOf is what the intent of a node says of the episode that it carries. The caller adds what else is known.
 func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 	e := overview.Episode{
 		Node: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: i.Terms().Rule,
-		Outcome: outcomeOf(i), Known: overview.AsCarried,
+		Outcome: outcomeNamed(i.Outcome), Known: overview.AsCarried,
 		Began: firstNotice(i), CordonedAt: i.CordonedAt, PodsGone: i.DrainedAt, Ended: i.FinishedAt, Deadline: i.Deadline(),
 	}
 	if i.HeldBack {
@@ -92,21 +106,23 @@ func slackOf(e overview.Episode, late bool) *float64 {
 	return &slack
 }
 
-// kindOf is the kind of the notice that binds a node the most, as its label has it. A kubelet can write another
-// one into the intent, which is no kind.
-func kindOf(i intent.Intent) string {
-	if kind := i.Cause().Kind; slices.Contains(notice.Kinds, kind) {
+// kindOf is the kind of the notice that binds a node the most, as its label has it.
+func kindOf(i intent.Intent) string { return kindNamed(i.Cause().Kind) }
+
+// kindNamed is a kind as its label has it. A kubelet can write another one into the intent, which is no kind.
+func kindNamed(kind notice.Kind) string {
+	if slices.Contains(notice.Kinds, kind) {
 		return kind.Dashed()
 	}
 	return ""
 }
 
-// outcomeOf is how the drain of a node has ended. A kubelet can write another text into the intent, which is no
+// outcomeNamed is how the drain of a node has ended. A kubelet can write another text into the intent, which is no
 // outcome.
-func outcomeOf(i intent.Intent) string {
-	switch i.Outcome {
+func outcomeNamed(o intent.Outcome) string {
+	switch o {
 	case intent.Drained, intent.Missed, intent.Gone, intent.Unconfirmed, intent.Cordoned, intent.CalledOff:
-		return string(i.Outcome)
+		return string(o)
 	}
 	return ""
 }

@@ -2,7 +2,9 @@ package report
 
 import (
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -11,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // witness keeps what it is told.
@@ -38,6 +41,37 @@ func TestEveryObserverIsToldEverything(t *testing.T) {
 	for _, got := range [][]any{a.heard, b.heard} {
 		if diff := cmp.Diff(want, got, cmpopts.EquateErrors()); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	ref := cluster.Ref{Name: "a", Instance: "i-1"}
+	last := &intent.Ended{Kind: notice.SpotInterruption, Outcome: intent.Missed, Began: at.Add(-time.Hour), FinishedAt: at.Add(-58 * time.Minute)}
+	now := intent.Intent{}.With(intent.Entry{Kind: notice.RebalanceRecommendation, Time: at}, nil, at)
+	ended := now
+	ended.FinishedAt, ended.Outcome = at.Add(time.Minute), intent.Drained
+	for name, tt := range map[string]struct {
+		carried intent.Intent
+		want    []string
+	}{
+		"nothing but a memory":    {intent.Intent{FinishedAt: at, Last: last}, []string{"missed"}},
+		"nothing at all":          {intent.Intent{FinishedAt: at}, nil},
+		"one that has ended":      {ended, []string{"drained"}},
+		"and one before":          {func() intent.Intent { i := ended; i.Last = last; return i }(), []string{"drained", "missed"}},
+		"one in progress":         {now, nil},
+		"an outcome that is none": {intent.Intent{Last: &intent.Ended{Outcome: "splendid", Kind: 99}}, []string{""}},
+	} {
+		var got []string
+		for _, e := range EpisodesOf(ref, tt.carried) {
+			got = append(got, e.Outcome)
+			if e.Node != "a" || e.Known != overview.AsCarried {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: the outcomes are %q, want %q", name, got, tt.want)
 		}
 	}
 }

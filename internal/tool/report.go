@@ -67,8 +67,8 @@ func (v *Viewer) carriedReport(ctx context.Context, r *overview.Report) error {
 	}
 	for k := range list.Items {
 		node := &list.Items[k]
-		if i, ok, err := cluster.ReadIntent(node); ok && err == nil && i.Finished() {
-			r.Episodes = append(r.Episodes, report.EpisodeOf(cluster.RefOf(node), i))
+		if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
+			r.Episodes = append(r.Episodes, report.EpisodesOf(cluster.RefOf(node), i)...)
 		}
 		if r.Node != "" {
 			r.Current = carriedBy(node, r.At)

@@ -101,6 +101,7 @@ const (
 	Healthy   Health = iota // nothing is in progress, or nothing is stuck
 	Uncertain               // the leader was not asked
 	Stuck                   // somebody should look at a node
+	Deaf                    // no notice arrives
 )
 
 // watchPause is the time between two overviews of a watch.
@@ -135,6 +136,8 @@ func (s Status) Run(ctx context.Context, v *Viewer, out io.Writer) (Health, erro
 
 func healthOf(o *overview.Overview) Health {
 	switch {
+	case o.Deaf() != "":
+		return Deaf
 	case o.Stuck() > 0:
 		return Stuck
 	case o.Source != overview.Leader:
