@@ -26,7 +26,7 @@ know. It changes nothing.
 
 Exit status: 0 no pod was lost; 1 report failed; 2 mistakes in the options; 3 pods were lost: they
 were still on the node, or perhaps, when its machine went away; 4 it is not known, because the
-leader was not asked.`,
+leader was not asked, or a node does not tell how its drain has ended.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

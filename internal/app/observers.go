@@ -23,7 +23,7 @@ import (
 // observers are told what happens, beside the log: metrics, and Events and the webhook if
 // the options ask for them.
 type observers struct {
-	report.Observers
+	report.Observer
 	pod     func(evacuation.Answer)  // is told about the requests for pods
 	blocked func(evacuation.Blocked) // is told what keeps pods on their nodes; nil: nobody wants to know
 	webhook *delivery.Sender         // nil: none
@@ -53,9 +53,9 @@ func newConditions(
 
 // newObservers makes the observers that the options ask for. Events are written until ctx ends.
 func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t telling) observers {
-	all := observers{Observers: report.Observers{t.metrics}, pod: t.metrics.Pod}
+	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
 	if t.conditions != nil {
-		all.Observers = append(all.Observers, t.conditions)
+		told = append(told, t.conditions)
 	}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
@@ -63,7 +63,7 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 			Account: o.InstanceAccount(), Region: o.Region, Annotations: o.EventAnnotations,
 			Metrics: t.metrics, Log: log.WithName("events"),
 		})
-		all.Observers = append(all.Observers, events)
+		told = append(told, events)
 		all.blocked = events.Blocked
 		all.pod = func(s evacuation.Answer) {
 			t.metrics.Pod(s)
@@ -76,8 +76,9 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 			Node: t.node, Account: o.InstanceAccount(), Region: o.Region, Pods: podNames(t.client),
 			Delivered: t.metrics.Delivered, Log: log.WithName("webhook"),
 		})
-		all.Observers = append(all.Observers, all.webhook)
+		told = append(told, all.webhook)
 	}
+	all.Observer = report.Once(told)
 	return all
 }
 

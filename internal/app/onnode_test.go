@@ -30,6 +30,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -138,7 +139,7 @@ func (m *machine) begin() (stop func()) {
 	a := &App{
 		options: m.options, log: m.log.Logger(), metrics: metrics, health: newHealth(),
 		lookout: newLookout("", nil, logr.Discard()),
-		kube:    kubetest.Evictable{Interface: m.kube, Evict: m.evict}, nodes: nodes, observers: observers{},
+		kube:    kubetest.Evictable{Interface: m.kube, Evict: m.evict}, nodes: nodes, observers: observers{Observer: report.Observers{}},
 		drainer: &drain.Drainer{
 			Client: kubetest.Evictable{Interface: m.kube, Evict: m.evict}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(evacuation.Blocked) {},
 		},

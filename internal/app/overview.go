@@ -131,7 +131,7 @@ func (l *lookout) History(context.Context) (overview.History, error) {
 // rebuild has the lookout know what the nodes carry of episodes that have ended.
 func (l *lookout) rebuild(nodes *cluster.Cluster) {
 	var all []overview.Episode
-	nodes.Finished(func(ref cluster.Ref, i intent.Intent) {
+	nodes.EachIntent(func(ref cluster.Ref, i intent.Intent) {
 		all = append(all, report.EpisodesOf(ref, i)...)
 	})
 	l.episodes.Rebuild(all)

@@ -81,7 +81,7 @@ func forInstance(i intent.Intent, instance string) intent.Intent {
 // holding compares the intent with the node, and drops what is no longer true at that time.
 func holding(i intent.Intent, node *corev1.Node, now time.Time) intent.Intent {
 	if i.UncordonedAfter(node.Spec.Unschedulable) {
-		i.Cordoned = false // a later cordon is somebody else's
+		i.Cordoned, i.Last = false, i.Memory(now) // a later cordon is somebody else's
 		i = i.Forget(func(intent.Entry) bool { return true })
 	}
 	if i.UncordonedHeldBack(node.Spec.Unschedulable) {

@@ -299,6 +299,18 @@ func (c *Cluster) Unavailable(among func(labels map[string]string) bool) (out ma
 	return out, all
 }
 
+// Names returns the names of the nodes whose UIDs are in one of the sets, by their UIDs.
+func (c *Cluster) Names(uids ...map[string]bool) map[string]string {
+	names := map[string]string{}
+	for _, obj := range c.nodes.GetStore().List() {
+		node := obj.(*corev1.Node)
+		if slices.ContainsFunc(uids, func(set map[string]bool) bool { return set[string(node.UID)] }) {
+			names[string(node.UID)] = node.Name
+		}
+	}
+	return names
+}
+
 // ReadyInstances returns the ids of the instances of all ready Nodes, sorted, each once.
 func (c *Cluster) ReadyInstances() []string {
 	var ids []string

@@ -342,6 +342,46 @@ func TestWhatIsUndoneTellsOfItsLastEpisode(t *testing.T) {
 	}
 }
 
+// Whatever takes the place of an episode that has ended, its outcome stays known.
+func TestTheNextEpisodeTellsOfTheOneBefore(t *testing.T) {
+	began := now.Add(-time.Hour)
+	missed := intent.Intent{Version: intent.Version}.With(spot("a"), nil, began)
+	missed.Cordoned, missed.CordonedAt, missed.FinishedAt, missed.Outcome = true, began, now.Add(-58*time.Minute), intent.Missed
+	text, err := missed.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", Annotations: map[string]string{IntentAnnotation: text}},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+	}
+	heldBack := missed
+	heldBack.HeldBack, heldBack.FinishedAt, heldBack.Outcome = true, time.Time{}, ""
+	put, err := uncordon(&node, missed, heldBack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := intent.Decode(*put.Metadata.Annotations[IntentAnnotation])
+	if err != nil || kept.Last == nil || kept.Last.Outcome != intent.Missed {
+		t.Errorf("put off it keeps %+v, %v", kept.Last, err)
+	}
+	if never := kept.Memory(now); never.Outcome != intent.Missed {
+		t.Errorf("what was only held back is remembered in its place: %+v", never)
+	}
+	uncordoned := node
+	uncordoned.Spec.Unschedulable = false
+	if held := holding(missed, &uncordoned, now); held.Last == nil || held.Last.Outcome != intent.Missed || len(held.Entries) > 0 {
+		t.Errorf("uncordoned by somebody it keeps %+v", held.Last)
+	}
+	c, _, ref := start(t, &node)
+	next := spot("b")
+	next.Time, next.Deadline = now, now.Add(2*time.Minute)
+	i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(next, nil, now) })
+	if err != nil || i.Last == nil || i.Last.Outcome != intent.Missed || i.Last.Deadline.IsZero() {
+		t.Errorf("the next episode keeps %+v, %v", i.Last, err)
+	}
+}
+
 func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	ref.UID = "0"

@@ -176,6 +176,9 @@ func uncordon(node *corev1.Node, carried, i intent.Intent) (*nodePatch, error) {
 	if i.HeldBack && len(i.Entries) > 0 { // what is left is ahead
 		left = i
 		left.Cordoned, left.Taints, left.Excluded = false, nil, false
+		if carried.Finished() {
+			left.Last = carried.Memory(now)
+		}
 	}
 	err := p.write(left)
 	if i.Excluded && node.Labels[excludeLabel] == excludeValue {

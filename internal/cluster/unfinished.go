@@ -101,11 +101,11 @@ func (c *Cluster) Reported(visit func(node *corev1.Node)) {
 	})
 }
 
-// Finished calls visit for each node that carries an intent for this queue whose work is done, according to the watch.
-func (c *Cluster) Finished(visit func(ref Ref, i intent.Intent)) {
+// EachIntent calls visit for each node that carries an intent for this queue, according to the watch.
+func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
 	for _, obj := range c.nodes.GetStore().List() {
 		node := obj.(*corev1.Node)
-		if i, ok, err := ReadIntent(node); ok && err == nil && i.Finished() && i.Serves(c.queue) {
+		if i, ok, err := ReadIntent(node); ok && err == nil && i.Serves(c.queue) {
 			visit(RefOf(node), i)
 		}
 	}

@@ -30,6 +30,9 @@ func (c *Cluster) Record(
 	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		next := c.owned(change(old.CountUncordon(node.Spec.Unschedulable)))
 		next.Version = intent.Version // also if somebody has removed the annotation
+		if carried.Finished() && !next.Finished() && len(carried.Entries) > 0 {
+			next.Last = carried.Memory(time.Now().UTC())
+		}
 		if found && same(carried, next) {
 			written = next
 			return nil, nil

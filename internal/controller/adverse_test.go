@@ -17,6 +17,7 @@ import (
 
 // The answer that is kept for a second is one to another of them.
 func TestTheWaitOfALimitEndsForEachThatWaits(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "1", Wait: 2 * time.Hour},
@@ -40,6 +41,7 @@ func TestTheWaitOfALimitEndsForEachThatWaits(t *testing.T) {
 
 // Its machine runs on, and may get another Node.
 func TestANodeThatIsDeletedWhileItWaitsTakesNoPlace(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.setReady(9, corev1.ConditionUnknown)
 		f.lead()
@@ -61,6 +63,7 @@ func TestANodeThatIsDeletedWhileItWaitsTakesNoPlace(t *testing.T) {
 }
 
 func TestASpotWarningJoinsADrainThatCannotBeCordoned(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.setReady(9, corev1.ConditionUnknown)
 		f.lead()
@@ -79,6 +82,7 @@ func TestASpotWarningJoinsADrainThatCannotBeCordoned(t *testing.T) {
 
 // Its message is deleted: the node carries the notice.
 func TestWhatWaitsOnANodeThatCannotBeWrittenIsDrainedInTime(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		s.send(s.reboot(3 * time.Hour))
@@ -92,6 +96,7 @@ func TestWhatWaitsOnANodeThatCannotBeWrittenIsDrainedInTime(t *testing.T) {
 }
 
 func TestTheCompletionDelayHoldsNoHookOfANodeThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CompletionDelay = 10 * time.Second }
 		s.failPatches()
@@ -106,6 +111,7 @@ func TestTheCompletionDelayHoldsNoHookOfANodeThatCannotBeWritten(t *testing.T) {
 }
 
 func TestAChangeThatIsCalledOffLeavesTheRestOfAnUnrecordedDrain(t *testing.T) {
+	t.Parallel()
 	for heal := range 24 {
 		t.Run(fmt.Sprint(heal), func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -132,6 +138,7 @@ func TestAChangeThatIsCalledOffLeavesTheRestOfAnUnrecordedDrain(t *testing.T) {
 }
 
 func TestANodeThatCannotBeWrittenKeepsNoPlace(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.failPatches("n0")
 		f.lead()
@@ -147,6 +154,7 @@ func TestANodeThatCannotBeWrittenKeepsNoPlace(t *testing.T) {
 }
 
 func TestAHookThatWaitsForAnotherDrainIsHeldOpen(t *testing.T) {
+	t.Parallel()
 	ignore := decision.NodeRule{Name: "no-scale-in", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Ignoring, Before: -1}
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.interval = time.Minute
@@ -162,6 +170,7 @@ func TestAHookThatWaitsForAnotherDrainIsHeldOpen(t *testing.T) {
 
 // The event names an instance beside it.
 func TestAHostThatCannotBeAskedAboutLeavesItsMessage(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		const host = "h-0123456789abcdef0"
 		s.must(s.aws.PutInstance(awssim.Instance{ID: blockMember(0), Host: host, Tags: map[string]string{"managed": ""}}))
@@ -182,6 +191,7 @@ func TestAHostThatCannotBeAskedAboutLeavesItsMessage(t *testing.T) {
 
 // The event names the instance twice.
 func TestAHostWithAnInstanceThatIsResolved(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		const host = "h-0123456789abcdef0"
 		for k := range 2 {

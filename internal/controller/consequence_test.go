@@ -25,6 +25,7 @@ func (s *story) dies() {
 
 // A scale-in is one drain: it is cordoned, told, and counted once.
 func TestWhatFollowsAFinishedDrainOpensNoSecondOne(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		story func(s *story)
 		why   decision.Why
@@ -92,6 +93,7 @@ func TestWhatFollowsAFinishedDrainOpensNoSecondOne(t *testing.T) {
 
 // Whatever may have changed since the drain is a reason for another one.
 func TestANoticeAfterAFinishedDrainBeginsAnotherOneWhere(t *testing.T) {
+	t.Parallel()
 	stops := func(s *story) {
 		s.must(s.aws.SetInstanceState(theID, "stopping"))
 		s.send(s.body("state-change-stopping", theID))
@@ -152,6 +154,7 @@ func withoutOutcome(annotations map[string]string) map[string]string {
 // What a node was drained for is called off, and its instance ends all the same, as
 // another notice has said that needed no second drain.
 func TestAConsequenceOutlivesTheChangeThatWasDrainedFor(t *testing.T) {
+	t.Parallel()
 	t.Run("a stop", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.lead()
@@ -187,6 +190,7 @@ func TestAConsequenceOutlivesTheChangeThatWasDrainedFor(t *testing.T) {
 
 // The next Node of the machine, which a kubelet registers again, is not told of the stop.
 func TestTheNextNodeIsToldOfAConsequence(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		s.send(s.maintenance(-time.Hour)) // began already: no deadline ahead

@@ -17,6 +17,7 @@ import (
 // A node that is only cordoned gets a termination while its cordon is being written: it is drained after all, and the
 // hook is held open meanwhile.
 func TestAHookThatJoinsACordonAtItsEndIsHeldOpenWhileTheNodeIsDrained(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CordonRebalance = true }
 		s.interval = time.Minute
@@ -51,6 +52,7 @@ var cordonsTerminations = decision.NodeRule{
 // A rule has the node of a termination only cordoned. A spot warning, which is about two minutes, comes while the
 // completion of the hook is delayed.
 func TestAWarningThatComesInTheCompletionDelayOfACordonDrainsInTime(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		edit := s.edit
 		s.edit = func(c *Config) {
@@ -78,6 +80,7 @@ func TestAWarningThatComesInTheCompletionDelayOfACordonDrainsInTime(t *testing.T
 
 // The same, while Auto Scaling does not answer the completion.
 func TestAWarningThatComesWhileACordonCannotBeCompletedDrainsInTime(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.interval = time.Minute
 		s.must(s.aws.SetFault(awssim.Fault{ID: "complete", Action: "CompleteLifecycleAction", Status: 503}))

@@ -13,6 +13,7 @@ import (
 )
 
 func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CordonRebalance = true }
 		s.lead()
@@ -30,6 +31,7 @@ func TestARecommendationCordonsAndAWarningDrains(t *testing.T) {
 }
 
 func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		if got := s.c.Unannounced().Changes(theID); got != nil {
@@ -50,6 +52,7 @@ func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
 
 // In a storm the mark of a node that was only cordoned goes before evictions: a notice about the node waits for it.
 func TestAWarningDoesNotWaitForTheMarkOfANodeThatWasOnlyCordoned(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.gate = pace.NewGate(64, 512)
 		s.edit = func(c *Config) { c.CordonRebalance = true }

@@ -77,6 +77,7 @@ func tellOfKarpenter(t *testing.T, acts bool, run func(s *story, k *fakeKarpente
 }
 
 func TestKarpenterIsAskedAndTheDrainStaysInReserve(t *testing.T) {
+	t.Parallel()
 	tellOfKarpenter(t, true, func(s *story, k *fakeKarpenter, told *steps) {
 		s.lead()
 		s.send(s.body("spot-interruption", theID))
@@ -96,6 +97,7 @@ func TestKarpenterIsAskedAndTheDrainStaysInReserve(t *testing.T) {
 }
 
 func TestNothingIsWrittenAfterTheTermHasEnded(t *testing.T) {
+	t.Parallel()
 	tellOfKarpenter(t, true, func(s *story, k *fakeKarpenter, _ *steps) {
 		var asking atomic.Bool
 		k.takes = func() {
@@ -116,6 +118,7 @@ func TestNothingIsWrittenAfterTheTermHasEnded(t *testing.T) {
 }
 
 func TestTheHandlerTakesOverWhereKarpenterDoesNotBegin(t *testing.T) {
+	t.Parallel()
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "x", errors.New("no"))
 	for name, test := range map[string]struct {
 		event  string
@@ -150,6 +153,7 @@ func TestTheHandlerTakesOverWhereKarpenterDoesNotBegin(t *testing.T) {
 }
 
 func TestKarpenterIsNotAskedForWhatIsNotItsOwn(t *testing.T) {
+	t.Parallel()
 	mine := decision.NodeRule{Name: "mine", Do: decision.Draining, Before: -1, By: intent.ByHandler}
 	cordon := decision.NodeRule{Name: "cordon", Do: decision.Cordoning, Before: -1}
 	for name, test := range map[string]struct {
@@ -181,6 +185,7 @@ func TestKarpenterIsNotAskedForWhatIsNotItsOwn(t *testing.T) {
 }
 
 func TestAnEarlierDeadlineIsGivenToKarpenter(t *testing.T) {
+	t.Parallel()
 	tellOfKarpenter(t, true, func(s *story, k *fakeKarpenter, _ *steps) {
 		s.drain.takes = time.Hour
 		s.lead()
@@ -198,6 +203,7 @@ func TestAnEarlierDeadlineIsGivenToKarpenter(t *testing.T) {
 }
 
 func TestTheNextLeaderAsksAgainAndWaitsNoLonger(t *testing.T) {
+	t.Parallel()
 	for name, acts := range map[string]bool{"Karpenter acts": true, "Karpenter is away": false} {
 		t.Run(name, func(t *testing.T) {
 			tellOfKarpenter(t, acts, func(s *story, k *fakeKarpenter, told *steps) {
@@ -221,6 +227,7 @@ func TestTheNextLeaderAsksAgainAndWaitsNoLonger(t *testing.T) {
 }
 
 func TestWhatKarpenterWasAskedForIsNotUndone(t *testing.T) {
+	t.Parallel()
 	for name, takes := range map[string]time.Duration{"during its drain": time.Hour, "after it": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			tellOfKarpenter(t, true, func(s *story, _ *fakeKarpenter, told *steps) {
@@ -239,6 +246,7 @@ func TestWhatKarpenterWasAskedForIsNotUndone(t *testing.T) {
 }
 
 func TestSomebodyWhoUncordonsADelegatedNodeDoesNotCallItOff(t *testing.T) {
+	t.Parallel()
 	tellOfKarpenter(t, true, func(s *story, _ *fakeKarpenter, told *steps) {
 		s.drain.takes = time.Hour
 		s.lead()
@@ -253,6 +261,7 @@ func TestSomebodyWhoUncordonsADelegatedNodeDoesNotCallItOff(t *testing.T) {
 }
 
 func TestAnAPIServerThatFailsIsNotAskedForKarpenterTenTimesASecond(t *testing.T) {
+	t.Parallel()
 	tellOfKarpenter(t, true, func(s *story, k *fakeKarpenter, told *steps) {
 		k.err = errors.New("down")
 		s.drain.takes = 10 * time.Minute

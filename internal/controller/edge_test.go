@@ -15,6 +15,7 @@ import (
 // A machine that AWS is about to retire has bad hardware: it may crash and boot again after the
 // time from which on AWS may stop it. EC2 lists the event still.
 func TestAMachineThatIsToEndStaysCordonedWhenItReboots(t *testing.T) {
+	t.Parallel()
 	for _, code := range []string{"instance-retirement", "instance-stop", "system-reboot"} {
 		t.Run(code, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -38,6 +39,7 @@ func TestAMachineThatIsToEndStaysCordonedWhenItReboots(t *testing.T) {
 
 // The same, by a message of AWS Health alone.
 func TestAMachineWhoseRetirementIsAnnouncedStaysCordonedWhenItReboots(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.change(theNode, boots("first"))
 		s.lead()
@@ -56,6 +58,7 @@ func TestAMachineWhoseRetirementIsAnnouncedStaysCordonedWhenItReboots(t *testing
 
 // A change of the past does not hide another one that is to come.
 func TestAChangeOfThePastDoesNotHideOneThatAPollFinds(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		s.change(theNode, boots("first"))
@@ -85,6 +88,7 @@ func TestAChangeOfThePastDoesNotHideOneThatAPollFinds(t *testing.T) {
 
 // Somebody has deleted the Node while its machine got another root volume.
 func TestTheNextNodeOfAMachineWithAnotherRootVolumeTakesPods(t *testing.T) {
+	t.Parallel()
 	for _, when := range []string{"after the hook", "during the drain"} {
 		t.Run(when, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -116,6 +120,7 @@ func TestTheNextNodeOfAMachineWithAnotherRootVolumeTakesPods(t *testing.T) {
 
 // A Node without a provider id was cordoned by way of the name of its instance.
 func TestANodeWithoutAProviderIDTakesPodsAfterTheReboot(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]func(*story){
 		"rebooted": func(s *story) { s.change(theNode, reboots("second")) },
 		"stopped and started": func(s *story) {
@@ -170,6 +175,7 @@ func TestANodeThatFlapsWhileEC2IsAwayAddsNoGoroutines(t *testing.T) {
 
 // Clusters whose VPCs have the same addresses have nodes of the same names.
 func TestANodeIsNotDrainedForAnInstanceOfAnotherClusterWithItsName(t *testing.T) {
+	t.Parallel()
 	const theirs = "i-00000000000000bad"
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.ClusterName = "ours" }
@@ -187,6 +193,7 @@ func TestANodeIsNotDrainedForAnInstanceOfAnotherClusterWithItsName(t *testing.T)
 
 // Somebody grants the permission for heartbeats while an instance waits.
 func TestASweepGoesOnOnceItMaySendHeartbeats(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.must(s.aws.SetFault(awssim.Fault{ID: "hb", Service: "autoscaling", Action: "RecordLifecycleActionHeartbeat", Status: 403, Code: "AccessDenied"}))
@@ -201,6 +208,7 @@ func TestASweepGoesOnOnceItMaySendHeartbeats(t *testing.T) {
 
 // The tag is put on an instance while it waits.
 func TestASweepFindsAnInstanceThatGetsItsTagLater(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
@@ -215,6 +223,7 @@ func TestASweepFindsAnInstanceThatGetsItsTagLater(t *testing.T) {
 
 // Whoever can send to the queue says that the machine was started, while EC2 gives no answer.
 func TestNobodyIsBelievedThatAMachineRunsWhileEC2GivesNoAnswer(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.ManagedTag = "" }
 		s.lead()
@@ -235,6 +244,7 @@ func TestNobodyIsBelievedThatAMachineRunsWhileEC2GivesNoAnswer(t *testing.T) {
 // The drain ends while EC2 is asked whether the machine was started: it was hibernated, and its
 // boot id is the same.
 func TestAMachineThatComesBackAsItsDrainEndsTakesPodsAgain(t *testing.T) {
+	t.Parallel()
 	for _, bootID := range []string{"first", "second"} {
 		t.Run(bootID, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -259,6 +269,7 @@ func TestAMachineThatComesBackAsItsDrainEndsTakesPodsAgain(t *testing.T) {
 
 // The rules leave out the hook of another program, which works on it still.
 func TestASweepLeavesAHookAloneThatTheRulesLeaveOut(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.lead()
@@ -284,6 +295,7 @@ func TestASweepLeavesAHookAloneThatTheRulesLeaveOut(t *testing.T) {
 
 // A message names an event as only EC2 does, and says that it is over.
 func TestAMessageDoesNotEndWhatAPollFinds(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"the message", "the poll"} {
 		t.Run(first, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -309,6 +321,7 @@ func TestAMessageDoesNotEndWhatAPollFinds(t *testing.T) {
 
 // The tag check has the answer at hand. Without it EC2 is not asked about a spot warning, unless it has said so before.
 func TestAForgedSpotWarningDrainsNoOtherInstance(t *testing.T) {
+	t.Parallel()
 	for _, tag := range []string{"managed", ""} {
 		for _, kind := range []string{"spot-interruption", "rebalance-recommendation"} {
 			tell(t, func(s *story) {

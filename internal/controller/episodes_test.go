@@ -172,6 +172,7 @@ func moved(deadline, sent time.Time, by time.Duration) time.Time {
 }
 
 func TestARepeatedMessageOfAnEarlierEpisodeBeginsNothing(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		warning := s.body("spot-interruption", theID)
@@ -192,6 +193,7 @@ func TestARepeatedMessageOfAnEarlierEpisodeBeginsNothing(t *testing.T) {
 }
 
 func TestADeadlineOfLongAgoForcesNothingOnResuming(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		stop := s.lead()
@@ -209,6 +211,7 @@ func TestADeadlineOfLongAgoForcesNothingOnResuming(t *testing.T) {
 }
 
 func TestWhatTheInstanceIsInNowIsBelievedMoreThanAMessage(t *testing.T) {
+	t.Parallel()
 	stopped := func(s *story) { s.send(s.ago(10*time.Minute, "state-change-stopped")) }
 	forged := func(s *story) { s.send(s.body("state-change-stopped", theID)) }
 	for name, send := range map[string]func(*story){"late": stopped, "forged": forged} {
@@ -298,6 +301,7 @@ func TestWhatTheInstanceIsInNowIsBelievedMoreThanAMessage(t *testing.T) {
 }
 
 func TestTheOutOfServiceTaintGoesWhenEC2SaysThatTheInstanceRuns(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.OutOfServiceTaint = true }
 		s.lead()
@@ -320,6 +324,7 @@ func TestTheOutOfServiceTaintGoesWhenEC2SaysThatTheInstanceRuns(t *testing.T) {
 }
 
 func TestAllNodesOfAnInstanceAreDrainedAndTheHookComesAfterAll(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.drain.byNode = map[string]time.Duration{theNode: 20 * time.Minute} // its kubelet is gone
@@ -341,6 +346,7 @@ func TestAllNodesOfAnInstanceAreDrainedAndTheHookComesAfterAll(t *testing.T) {
 }
 
 func TestANodeThatComesBesideAnotherOneOfItsInstanceGetsTheNotice(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.lead()
@@ -358,6 +364,7 @@ func TestANodeThatComesBesideAnotherOneOfItsInstanceGetsTheNotice(t *testing.T) 
 }
 
 func TestTheNextNodeOfAMachineGetsTheNotice(t *testing.T) {
+	t.Parallel()
 	for name, between := range map[string]time.Duration{"at once": 0, "after a while": 30 * time.Second} {
 		t.Run("registered again "+name+" in the middle of the drain", func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -459,6 +466,7 @@ func TestTheNextNodeOfAMachineGetsTheNotice(t *testing.T) {
 }
 
 func TestANodeBesideOneThatGetsItsProviderIDLaterGetsTheNotice(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 5 * time.Second
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
@@ -479,6 +487,7 @@ func TestANodeBesideOneThatGetsItsProviderIDLaterGetsTheNotice(t *testing.T) {
 // The Node with the hook and the one that comes after it both wait for a drain of
 // another to end, and are then empty in the same moment.
 func TestNodesOfAnInstanceDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.Workers = 1 }
 		s.drain.byNode = map[string]time.Duration{theNode: 2 * time.Minute, "node-b": 0}
@@ -501,6 +510,7 @@ func TestNodesOfAnInstanceDoNotWaitForEachOther(t *testing.T) {
 // A hook is noted on one of several Nodes. That one goes, and then the process that
 // remembers it; the others had the notice without the hook, and have finished.
 func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.byNode = map[string]time.Duration{theNode: 2 * time.Minute, "node-b": time.Hour}
 		s.change(theNode, notReady)
@@ -523,6 +533,7 @@ func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {
 // The Node is deleted in the middle of its drain, and SQS delivers the message again: it is held for a
 // Node for a shorter time than the drain waits for the next one.
 func TestARepeatedMessageCompletesNoHookThatADrainHas(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(*story) (later time.Duration){
 		"told by a message": func(s *story) time.Duration {
 			s.terminate(time.Hour)
@@ -561,6 +572,7 @@ func TestARepeatedMessageCompletesNoHookThatADrainHas(t *testing.T) {
 }
 
 func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
@@ -582,6 +594,7 @@ func TestANodeThatGetsItsProviderIDInTheMiddleIsDrainedOnce(t *testing.T) {
 // A kubelet may write annotations. Where the Node does not say which instance it
 // is, EC2 does.
 func TestHooksOfANodeWithoutAProviderIDAreResumedWhereEC2SaysThatTheyAreItsOwn(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		dns  string
 		want awssim.Outcome
@@ -609,6 +622,7 @@ func TestHooksOfANodeWithoutAProviderIDAreResumedWhereEC2SaysThatTheyAreItsOwn(t
 }
 
 func TestANodeThatEC2HasToIdentifyKeepsNoOtherFromBeingResumed(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.ManagedTag = "" }
 		s.register("node-b", "another")
@@ -639,6 +653,7 @@ func TestANodeThatEC2HasToIdentifyKeepsNoOtherFromBeingResumed(t *testing.T) {
 }
 
 func TestALaunchHook(t *testing.T) {
+	t.Parallel()
 	t.Run("is not held open by heartbeats, nor beyond its timeout", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.remove(theNode)
@@ -738,6 +753,7 @@ func (a strictly) CompleteLifecycleAction(ctx context.Context, in *autoscaling.C
 }
 
 func TestEachHookHasItsOwnFate(t *testing.T) {
+	t.Parallel()
 	forged := func(s *story, name string) string {
 		return s.body("asg-terminate-lifecycle", theID, `"drain"`, strconv.Quote(name))
 	}
@@ -826,6 +842,7 @@ func (s *story) assumesADeadline(down bool) {
 }
 
 func TestAPersonWhoUncordonsInTheMiddle(t *testing.T) {
+	t.Parallel()
 	goes := map[string]func(*story){
 		"a spot warning":     func(s *story) { s.send(s.body("spot-interruption", theID)) },
 		"a stop":             func(s *story) { s.send(s.body("state-change-stopping", theID)) },
@@ -901,6 +918,7 @@ func TestAPersonWhoUncordonsInTheMiddle(t *testing.T) {
 }
 
 func TestACordonThatComesAfterSomebodyUncordonedIsNotOurs(t *testing.T) {
+	t.Parallel()
 	for name, absent := range map[string]bool{"while somebody leads": false, "noticed by the next leader": true} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -929,6 +947,7 @@ func TestACordonThatComesAfterSomebodyUncordonedIsNotOurs(t *testing.T) {
 }
 
 func TestAScheduledChange(t *testing.T) {
+	t.Parallel()
 	t.Run("that is put off gets the later deadline, and an older event none", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.drain.takes = -1
@@ -1005,6 +1024,7 @@ func TestAScheduledChange(t *testing.T) {
 }
 
 func TestWorkThatIsOpenedAgainBelongsToTheQueueThatOpensIt(t *testing.T) {
+	t.Parallel()
 	for name, finished := range map[string]string{
 		"finished":       `,"finishedAt":"1999-01-01T00:01:00Z"`,
 		"not yet joined": "",
@@ -1040,6 +1060,7 @@ func TestWorkThatIsOpenedAgainBelongsToTheQueueThatOpensIt(t *testing.T) {
 }
 
 func TestAPanicInTheHandlingOfOneInstanceEndsNothingElse(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.panics = true
 		s.lead()
@@ -1056,6 +1077,7 @@ func TestAPanicInTheHandlingOfOneInstanceEndsNothingElse(t *testing.T) {
 }
 
 func TestATagThatWasSeenIsBelievedWhileEC2GivesNoAnswer(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		s.send(s.body("rebalance-recommendation", theID))
@@ -1072,6 +1094,7 @@ func TestATagThatWasSeenIsBelievedWhileEC2GivesNoAnswer(t *testing.T) {
 }
 
 func TestANoticeOfAnotherAccountIsSaidOnce(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.Accounts = []string{"210987654321", "123456789012"} }
 		s.lead()
@@ -1104,6 +1127,7 @@ func (o *told) Stepped(s report.Step) {
 }
 
 func TestANoticeAboutANodeThatIsIgnoredIsToldOnceForEachInstance(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		edit func(s *story) (edits []string)
 		want string

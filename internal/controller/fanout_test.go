@@ -9,6 +9,7 @@ import (
 
 // One set of rules can serve many clusters: its topic hands each notice to the queue of each.
 func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
+	t.Parallel()
 	for name, metadata := range map[string]bool{"of a rule": false, "of a custom event bus": true} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -40,6 +41,7 @@ func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
 
 // Clusters may share the managed tag: whose an instance without a Node is, the tag of its cluster says.
 func TestAnInstanceOfAnotherClusterIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		tags map[string]string
 		held bool

@@ -481,6 +481,7 @@ func (d *badDay) met(action string, from, to time.Duration) (n int) {
 }
 
 func TestADayWithoutFaults(t *testing.T) {
+	t.Parallel()
 	endure(t, 1, func(d *badDay) {
 		d.Cleanup(func() {
 			for _, call := range d.api.calls {
@@ -544,6 +545,7 @@ func trials(t *testing.T) []trial {
 
 // Without -faults every action fails once, in a way and at a time by the seed.
 func TestNothingIsLostWhateverCallFailsInWhateverWay(t *testing.T) {
+	t.Parallel()
 	seed := seedOf(t)
 	chosen := trials(t)
 	if !*allFaults {
@@ -605,6 +607,7 @@ func seedOf(t *testing.T) uint64 {
 
 // What fails together.
 func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
+	t.Parallel()
 	// The spot warning is received before the longer ones begin.
 	const later, minutes = 5 * time.Second, 5 * time.Minute
 	for name, set := range map[string]func(d *badDay){
@@ -694,6 +697,7 @@ func (d *badDay) skew(by time.Duration) {
 
 // Of everything some calls fail, in any way, at any time.
 func TestNothingIsLostWhateverFailsTogether(t *testing.T) {
+	t.Parallel()
 	first := seedOf(t)
 	for run := range *faultRuns {
 		seed := first + uint64(run)

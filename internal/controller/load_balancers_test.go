@@ -122,6 +122,7 @@ func (s *story) playLoadBalancerController(ctx context.Context) {
 }
 
 func TestAHookIsCompletedWhenTheMachineHasLeftItsTargetGroups(t *testing.T) {
+	t.Parallel()
 	balanced(t, 90*time.Second, func(s *story, seen *targets) {
 		s.lead()
 		s.terminate(10 * time.Minute)
@@ -153,6 +154,7 @@ func TestAHookIsCompletedWhenTheMachineHasLeftItsTargetGroups(t *testing.T) {
 }
 
 func TestLoadBalancersAreNotWaitedForBeyondTheDeadline(t *testing.T) {
+	t.Parallel()
 	balanced(t, 5*time.Minute, func(s *story, seen *targets) {
 		s.lead()
 		s.send(s.body("spot-interruption", theID)) // two minutes
@@ -175,6 +177,7 @@ func TestLoadBalancersAreNotWaitedForBeyondTheDeadline(t *testing.T) {
 }
 
 func TestADeadlineThatGetsEarlierEndsTheWaitForLoadBalancers(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {
 		s.lead()
 		s.terminate(30 * time.Minute)
@@ -191,6 +194,7 @@ func TestADeadlineThatGetsEarlierEndsTheWaitForLoadBalancers(t *testing.T) {
 }
 
 func TestADrainThatIsCalledOffWaitsForNoLoadBalancer(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {
 		s.lead()
 		s.send(s.body("health-retirement-by-arn", theID))
@@ -223,6 +227,7 @@ func TestADrainThatIsCalledOffWaitsForNoLoadBalancer(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnToWaitForLoadBalancers(t *testing.T) {
+	t.Parallel()
 	balanced(t, 4*time.Minute, func(s *story, seen *targets) {
 		stop := s.lead()
 		s.terminate(10 * time.Minute)
@@ -246,6 +251,7 @@ func TestTheNextLeaderGoesOnToWaitForLoadBalancers(t *testing.T) {
 }
 
 func TestANodeThatIsNotExcludedWaitsForNoLoadBalancer(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {
 		s.lead()
 		s.send(s.body("rebalance-recommendation", theID))
@@ -278,6 +284,7 @@ func TestANodeThatIsNotExcludedWaitsForNoLoadBalancer(t *testing.T) {
 }
 
 func TestWithoutADeadlineLoadBalancersAreWaitedForForTheGracePeriodOfANode(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {
 		edit := s.edit
 		s.edit = func(cfg *Config) {
@@ -298,6 +305,7 @@ func TestWithoutADeadlineLoadBalancersAreWaitedForForTheGracePeriodOfANode(t *te
 }
 
 func TestAnInstanceThatHasGoneIsWaitedForInNoLoadBalancer(t *testing.T) {
+	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {
 		s.lead()
 		s.terminate(30 * time.Minute)

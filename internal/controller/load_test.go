@@ -19,6 +19,7 @@ import (
 var about = cmpopts.EquateApproxTime(time.Second)
 
 func TestTheLoadIsWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CompletionDelay = time.Minute }
 		s.lead()
@@ -45,6 +46,7 @@ func TestTheLoadIsWhatIsUnderWay(t *testing.T) {
 }
 
 func TestTheLoadCountsTheHookOfAnInstanceThatIsNoNodeYet(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 		s.lead()
@@ -87,6 +89,7 @@ func (c *counts) add(format string, args ...any) {
 }
 
 func TestANodeIsCountedOnceForEachNoticeAndOnceForItsDrain(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		story func(s *story)
 		want  []string

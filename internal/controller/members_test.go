@@ -53,6 +53,7 @@ func (s *story) intentOf(node string) intent.Intent {
 }
 
 func TestTheMessageOfABlockIsHeldUntilTheLastOfItsNodesIsDrained(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 4)
 		s.drain.byNode = map[string]time.Duration{blockNode(1): 3 * time.Minute, blockNode(2): 0, blockNode(3): -1}
@@ -88,6 +89,7 @@ func TestTheMessageOfABlockIsHeldUntilTheLastOfItsNodesIsDrained(t *testing.T) {
 }
 
 func TestABlockLosesNoneOfItsNodesWhenALeaderDiesInTheMiddle(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]time.Duration{
 		"before the answer of EC2": 10 * time.Millisecond, "in the middle of the drains": 5 * time.Second, "between the drains": 50 * time.Second,
 	} {
@@ -130,6 +132,7 @@ func TestABlockLosesNoneOfItsNodesWhenALeaderDiesInTheMiddle(t *testing.T) {
 }
 
 func TestAnUltraServerEndsAnHourBeforeItsBlock(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p6e-gb200.36xlarge", 1)
 		s.drain.takes = -1
@@ -145,6 +148,7 @@ func TestAnUltraServerEndsAnHourBeforeItsBlock(t *testing.T) {
 
 // The warning comes 40 minutes before the end, by AWS's documents.
 func TestAnUltraServerThatIsWarnedTooLateHasTheTimeOfOthers(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p6e-gb200.36xlarge", 1)
 		s.lead()
@@ -158,6 +162,7 @@ func TestAnUltraServerThatIsWarnedTooLateHasTheTimeOfOthers(t *testing.T) {
 }
 
 func TestABlockWithoutInstancesOfOursIsLeftToOthers(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		delete bool
 		edits  []string
@@ -190,6 +195,7 @@ func TestABlockWithoutInstancesOfOursIsLeftToOthers(t *testing.T) {
 
 // Whoever may write to the queue cannot drain all that runs in an ordinary reservation.
 func TestTheExpirationOfAnotherSortOfReservationDrainsNothing(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Reservation: theBlock, Tags: map[string]string{"managed": ""}}))
 		s.lead()
@@ -202,6 +208,7 @@ func TestTheExpirationOfAnotherSortOfReservationDrainsNothing(t *testing.T) {
 }
 
 func TestABlockThatIsSharedIsDrainedAndItsMessageLeftToTheOthers(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 2)
 		s.must(s.aws.PutInstance(awssim.Instance{ID: "i-0fedcba9876543210", Lifecycle: lookup.CapacityBlock, Reservation: theBlock}))
@@ -218,6 +225,7 @@ func TestABlockThatIsSharedIsDrainedAndItsMessageLeftToTheOthers(t *testing.T) {
 }
 
 func TestABlockWaitsForTheAnswerOfEC2(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 2)
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
@@ -236,6 +244,7 @@ func TestABlockWaitsForTheAnswerOfEC2(t *testing.T) {
 }
 
 func TestABlockIsLeftWhereTheRoleMayNotAskForItsInstances(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 2)
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}))
@@ -255,6 +264,7 @@ func TestABlockIsLeftWhereTheRoleMayNotAskForItsInstances(t *testing.T) {
 }
 
 func TestADryRunOfABlockWritesNothing(t *testing.T) {
+	t.Parallel()
 	for _, members := range []int{0, 2} {
 		tell(t, func(s *story) {
 			s.block("p5.48xlarge", members)
@@ -276,6 +286,7 @@ func TestADryRunOfABlockWritesNothing(t *testing.T) {
 
 // What runs in a block ends with it, whenever it was started.
 func TestAnInstanceThatWasStartedAfterTheWarningEndsWithItsBlock(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.block("p5.48xlarge", 1)
 		s.lead()
@@ -292,6 +303,7 @@ func TestAnInstanceThatWasStartedAfterTheWarningEndsWithItsBlock(t *testing.T) {
 }
 
 func TestAnInterruptedReservationIsAsUrgentAsASpotInterruption(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = -1
 		s.edit = func(c *Config) { c.MaxUnready = intstr.FromInt32(1) }
@@ -316,6 +328,7 @@ func TestAnInterruptedReservationIsAsUrgentAsASpotInterruption(t *testing.T) {
 
 // The message of a custom event bus is as good as that of a rule.
 func TestACustomBusDrainsForWhatAWSSaysNow(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		s.send(s.body("spot-interruption-replayed-by-a-custom-bus", theID))
@@ -335,6 +348,7 @@ func TestACustomBusDrainsForWhatAWSSaysNow(t *testing.T) {
 
 // The reason of a decision about a scheduled change says what becomes of the machine.
 func TestTheReasonOfAScheduledChangeNamesItsEffect(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ code, want string }{
 		{"AWS_EC2_INSTANCE_STOP_SCHEDULED", "scheduled-stop"},
 		{"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "scheduled-reboot"},
@@ -377,6 +391,7 @@ func (w *whys) all() []string {
 
 // A change of a Dedicated Host is one of each instance that runs on it.
 func TestAChangeOfADedicatedHostDrainsTheNodesOnIt(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		const host = "h-0123456789abcdef0"
 		for k := range 3 {

@@ -216,6 +216,7 @@ func TestNoticesDocIsWhatDecideSays(t *testing.T) {
 
 // Whatever reason the log and the metrics can give stands in the doc.
 func TestNoticesDocHasEveryReason(t *testing.T) {
+	t.Parallel()
 	doc := noticesDoc(t)
 	others := decision.Policy{HookNames: []string{"one of ours"}}
 	for _, l := range append(others.Possible(), decision.Policy{}.Possible()...) {

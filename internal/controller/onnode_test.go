@@ -137,6 +137,7 @@ func (p *podOnNode) wantEnded() {
 }
 
 func TestTheLeaderDrainsForWhatTheMetadataTells(t *testing.T) {
+	t.Parallel()
 	for name, tells := range map[string]func(s *story, p *podOnNode){
 		"EventBridge is silent":  func(_ *story, p *podOnNode) { p.interrupts() },
 		"the metadata is silent": func(s *story, _ *podOnNode) { s.send(s.body("spot-interruption", theID)) },
@@ -171,6 +172,7 @@ func TestTheLeaderDrainsForWhatTheMetadataTells(t *testing.T) {
 }
 
 func TestThePodOnTheNodeDrainsItWhereNobodyLeads(t *testing.T) {
+	t.Parallel()
 	for name, state := range map[string]lease.State{"there is no Lease": lease.Absent, "nobody holds it": lease.Vacant} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -194,6 +196,7 @@ func TestThePodOnTheNodeDrainsItWhereNobodyLeads(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnWithTheDrainOfThePodOnTheNode(t *testing.T) {
+	t.Parallel()
 	for name, takes := range map[string]time.Duration{"when the pods have left": 10 * time.Second, "in the middle": 10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -217,7 +220,7 @@ func TestTheNextLeaderGoesOnWithTheDrainOfThePodOnTheNode(t *testing.T) {
 				s.after(2 * time.Minute)
 				p.wantDrains(2, 1)
 				s.wantHook(awssim.Completed)
-				if i := s.intent(); i.Outcome != intent.Drained || s.left() != 0 || p.drain.now != 0 {
+				if i := s.intent(); i.Outcome != intent.Drained || s.left() != 0 || p.drain.going() != 0 {
 					t.Errorf("the node carries %+v, %d messages are left", i, s.left())
 				}
 			})
@@ -226,6 +229,7 @@ func TestTheNextLeaderGoesOnWithTheDrainOfThePodOnTheNode(t *testing.T) {
 }
 
 func TestTheLeaderTakesWhatThePodOnTheNodeHasBegun(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		p := s.onNode(time.Hour)
 		p.says(lease.Vacant)
@@ -236,7 +240,7 @@ func TestTheLeaderTakesWhatThePodOnTheNodeHasBegun(t *testing.T) {
 		s.lead()
 		s.after(time.Minute)
 		p.wantDrains(1, 1)
-		if p.drain.now != 0 {
+		if p.drain.going() != 0 {
 			t.Error("both drain the node")
 		}
 		p.wantEnded()
@@ -244,6 +248,7 @@ func TestTheLeaderTakesWhatThePodOnTheNodeHasBegun(t *testing.T) {
 }
 
 func TestWhatTheLeaderDoesNotTakeThePodOnTheNodeDoes(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		p := s.onNode(10 * time.Second)
 		p.interrupts()
@@ -257,6 +262,7 @@ func TestWhatTheLeaderDoesNotTakeThePodOnTheNodeDoes(t *testing.T) {
 }
 
 func TestWhatCanWaitWaitsForALeader(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		p := s.onNode(10 * time.Second)
 		p.schedules(200*time.Hour, "active")
@@ -310,6 +316,7 @@ func TestThePodOnTheNodeReleasesNothingThatTheLeaderHoldsBack(t *testing.T) {
 }
 
 func TestThePodOnTheNodeDoesNotDrainForWhatARuleIgnores(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		p := s.onNode(time.Second)
@@ -323,6 +330,7 @@ func TestThePodOnTheNodeDoesNotDrainForWhatARuleIgnores(t *testing.T) {
 }
 
 func TestTheLeaderTakesBackWhatTheMetadataTakesBack(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()
@@ -332,13 +340,14 @@ func TestTheLeaderTakesBackWhatTheMetadataTakesBack(t *testing.T) {
 		p.wantDrains(1, 0)
 		p.schedules(2*time.Hour, "canceled")
 		s.after(15 * time.Second)
-		if i := s.intent(); i.Has(notice.ScheduledChange) || s.node().Spec.Unschedulable || s.drain.now != 0 {
-			t.Errorf("cordoned: %v; %d drains of the leader; the node carries %+v", s.node().Spec.Unschedulable, s.drain.now, i)
+		if i := s.intent(); i.Has(notice.ScheduledChange) || s.node().Spec.Unschedulable || s.drain.going() != 0 {
+			t.Errorf("cordoned: %v; %d drains of the leader; the node carries %+v", s.node().Spec.Unschedulable, s.drain.going(), i)
 		}
 	})
 }
 
 func TestWhatAnEarlierProcessHasReportedIsTakenBack(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.change(theNode, func(n *corev1.Node) {
 			n.Annotations = map[string]string{cluster.ReportAnnotation: `{"to":"ns/lease","notices":[{"kind":"ASGTerminate","id":"imds-asg-terminated"}]}`}
@@ -379,6 +388,7 @@ func TestReportsThatNeverEndHoldBoundedMemory(t *testing.T) {
 
 // The last of too many reports has its turn when one before it ends.
 func TestAReportWaitsForThoseBeforeIt(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.lead()
@@ -394,6 +404,7 @@ func TestAReportWaitsForThoseBeforeIt(t *testing.T) {
 
 // What a kubelet writes speaks of its own instance alone, and of nothing that the metadata does not have.
 func TestAReportSpeaksOfItsOwnInstance(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"no report":         "{",
 		"to another leader": `{"to":"other/lease","notices":[{"kind":"SpotInterruption","id":"imds-spot-x"}]}`,
@@ -420,6 +431,7 @@ func TestAReportSpeaksOfItsOwnInstance(t *testing.T) {
 }
 
 func TestAnUrgentNoticeThatCannotBeReportedIsDrainedFor(t *testing.T) {
+	t.Parallel()
 	for name, state := range map[string]lease.State{"somebody leads": lease.Held, "nobody leads": lease.Vacant} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -438,6 +450,7 @@ func TestAnUrgentNoticeThatCannotBeReportedIsDrainedFor(t *testing.T) {
 }
 
 func TestALeaseThatCannotBeReadForAWhilePassesNoLimit(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.hasNoRoom()
 		s.lead()
@@ -456,6 +469,7 @@ func TestALeaseThatCannotBeReadForAWhilePassesNoLimit(t *testing.T) {
 }
 
 func TestAReportIsTakenWhenTheNodeGetsItsProviderID(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		id := s.node().Spec.ProviderID
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
@@ -470,6 +484,7 @@ func TestAReportIsTakenWhenTheNodeGetsItsProviderID(t *testing.T) {
 }
 
 func TestWhatTheLeadersRulesIgnoreIsIgnoredWithoutIt(t *testing.T) {
+	t.Parallel()
 	never := func(kind notice.Kind) decision.NodeRule {
 		return decision.NodeRule{Name: "never", Kinds: []notice.Kind{kind}, Do: decision.Ignoring}
 	}
@@ -522,6 +537,7 @@ func TestWhatTheLeadersRulesIgnoreIsIgnoredWithoutIt(t *testing.T) {
 
 // A Node that is made anew before anybody has acted.
 func TestAWarningIsActedOnThoughTheNodeIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	for name, play := range map[string]func(s *story, p *podOnNode){
 		"the leader takes nothing": func(s *story, p *podOnNode) {
 			p.interrupts()
@@ -567,6 +583,7 @@ func TestAWarningIsActedOnThoughTheNodeIsMadeAnew(t *testing.T) {
 
 // What the pod has drained while nobody led is reverted when the machine comes back, though a leader leads by then.
 func TestWhatThePodHasDrainedIsReverted(t *testing.T) {
+	t.Parallel()
 	comes := func(s *story, p *podOnNode) {
 		p.stop()
 		s.must(s.aws.SetInstanceState(theID, "stopping"))
@@ -657,6 +674,7 @@ func TestAChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
 
 // Ends that come again do not make the controller forget others.
 func TestAnEndThatComesAgainForgetsNoOther(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		late := s.body("health-reboot-scheduled", theID)
@@ -681,6 +699,7 @@ func secondChange(body string) string {
 
 // A recommendation that a message and the metadata tell of is one: who uncordons its node means it.
 func TestARecommendationIsDrainedForOnce(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]func(s *story, p *podOnNode, stop func()){
 		"another leader":    func(s *story, _ *podOnNode, stop func()) { stop(); s.lead() },
 		"the pod restarts":  func(_ *story, p *podOnNode, _ func()) { p.restart() },
@@ -712,6 +731,7 @@ func TestARecommendationIsDrainedForOnce(t *testing.T) {
 
 // A leader that takes a report late.
 func TestOneProcessDrainsAfterALateLeader(t *testing.T) {
+	t.Parallel()
 	t.Run("missed", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.drain.takes = time.Hour
@@ -721,8 +741,8 @@ func TestOneProcessDrainsAfterALateLeader(t *testing.T) {
 			p.wantDrains(0, 1)
 			s.lead()
 			s.after(30 * time.Second)
-			if s.drain.now+p.drain.now > 1 {
-				t.Errorf("%d drains by the leader and %d by the pod at once", s.drain.now, p.drain.now)
+			if s.drain.going()+p.drain.going() > 1 {
+				t.Errorf("%d drains by the leader and %d by the pod at once", s.drain.going(), p.drain.going())
 			}
 			s.after(3 * time.Minute)
 		})
@@ -741,8 +761,8 @@ func TestOneProcessDrainsAfterALateLeader(t *testing.T) {
 			s.send(s.body("spot-interruption", theID))
 			p.interrupts()
 			s.after(40 * time.Second)
-			if s.drain.now+p.drain.now > 1 {
-				t.Errorf("%d drains by the leader and %d by the pod at once", s.drain.now, p.drain.now)
+			if s.drain.going()+p.drain.going() > 1 {
+				t.Errorf("%d drains by the leader and %d by the pod at once", s.drain.going(), p.drain.going())
 			}
 			s.after(3 * time.Minute)
 		}, decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Ignoring})

@@ -50,6 +50,7 @@ func withSpot(i intent.Intent) intent.Intent {
 
 // A notice that the other handler records, while this one reverts the drain, is carried out.
 func TestWhatTheOtherRecordsWhileADrainIsRevertedIsCarriedOut(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()
@@ -68,6 +69,7 @@ func TestWhatTheOtherRecordsWhileADrainIsRevertedIsCarriedOut(t *testing.T) {
 }
 
 func TestWhatTheOtherRecordsWhileADrainIsCalledOffIsCarriedOut(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()

@@ -75,6 +75,7 @@ func (s *story) listen() *sayings {
 }
 
 func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
+	t.Parallel()
 	const begin = "info decided why=spot-interruption"
 	const cordoned = "info cordoned why=spot-interruption"
 	for name, test := range map[string]struct {
@@ -137,6 +138,7 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 }
 
 func TestADrainThatIsCalledOffIsCountedAsThat(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		var seen counts
 		s.edit = func(c *Config) { c.Observer = report.Observers{c.Observer, &seen} }
@@ -154,6 +156,7 @@ func TestADrainThatIsCalledOffIsCountedAsThat(t *testing.T) {
 }
 
 func TestACordonIsToldOnceForEachEpisode(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		said := s.listen()
 		s.lead()
@@ -176,6 +179,7 @@ func TestACordonIsToldOnceForEachEpisode(t *testing.T) {
 }
 
 func TestAFailureThatPassesIsNoWarning(t *testing.T) {
+	t.Parallel()
 	for failures, want := range map[int]int{1: 0, 2: 0, 3: 1, 5: 3} {
 		tell(t, func(s *story) {
 			said := s.listen()

@@ -28,6 +28,7 @@ func (s *story) rebootOf(id string, in time.Duration) string {
 }
 
 func TestANoticeWithoutADeadlineForcesNothingByThatOfAPatientOne(t *testing.T) {
+	t.Parallel()
 	patient := aReboot
 	patient.Before, patient.Patient = -1, true
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
@@ -49,6 +50,7 @@ func TestANoticeWithoutADeadlineForcesNothingByThatOfAPatientOne(t *testing.T) {
 }
 
 func TestWhatWaitsForATimeHoldsNoPlaceInLine(t *testing.T) {
+	t.Parallel()
 	// n0 waits for a place, then its reboot is moved by days. n1 has all the time of the world, and is next.
 	hold := func(t *testing.T, most string, rules ...decision.NodeRule) {
 		tellOfFleet(t, most, func(f *fleet) {
@@ -86,6 +88,7 @@ func TestWhatWaitsForATimeHoldsNoPlaceInLine(t *testing.T) {
 }
 
 func TestWhatBeginsWithoutItsLimitLeavesTheLine(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "2"},
@@ -118,6 +121,7 @@ func TestWhatBeginsWithoutItsLimitLeavesTheLine(t *testing.T) {
 }
 
 func TestRulesThatChangeWhileTheNodeIsWrittenCountToo(t *testing.T) {
+	t.Parallel()
 	rename := func(name string, before time.Duration) decision.NodeRule {
 		r := aReboot
 		r.Name, r.Before = name, before
@@ -166,6 +170,7 @@ func TestRulesThatChangeWhileTheNodeIsWrittenCountToo(t *testing.T) {
 }
 
 func TestALimitFollowsTheSelectorOfItsRule(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "1"},
@@ -189,6 +194,7 @@ func TestALimitFollowsTheSelectorOfItsRule(t *testing.T) {
 }
 
 func TestANodeWhoseLabelsChangeLeavesNothingBehindInItsGroups(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "1", Per: "group"},
@@ -222,6 +228,7 @@ func TestANodeWhoseLabelsChangeLeavesNothingBehindInItsGroups(t *testing.T) {
 }
 
 func TestTheWaitOfALaterEpisodeBeginsWithIt(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "1", Wait: 2 * time.Hour},
@@ -251,6 +258,7 @@ func TestTheWaitOfALaterEpisodeBeginsWithIt(t *testing.T) {
 }
 
 func TestTheNextNodeOfAMachineWaitsToo(t *testing.T) {
+	t.Parallel()
 	for _, failover := range []bool{false, true} {
 		t.Run(fmt.Sprintf("failover %t", failover), func(t *testing.T) {
 			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
@@ -282,6 +290,7 @@ func TestTheNextNodeOfAMachineWaitsToo(t *testing.T) {
 }
 
 func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},
 	}
@@ -322,6 +331,7 @@ func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
 }
 
 func TestAMistakeInThePolicyThatIsMendedLosesNothing(t *testing.T) {
+	t.Parallel()
 	ignoring := decision.NodeRule{Name: "mistake", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Ignoring, Before: -1}
 	late := aReboot
 	late.Codes = nil
@@ -362,6 +372,7 @@ func TestAMistakeInThePolicyThatIsMendedLosesNothing(t *testing.T) {
 
 // Rules that ignore the last notice while the others are being forgotten leave no drain for nothing.
 func TestRulesThatChangeDuringAForgettingLeaveNoDrain(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, rules *policyOf, _ *steps) {
 		s.hasNoRoom()
 		s.edits(func(c *Config) { c.ManagedTag = "" })

@@ -108,6 +108,7 @@ func (s *story) reboot(in time.Duration) string {
 }
 
 func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
 		stop := s.lead()
 		s.send(s.reboot(10 * time.Hour))
@@ -146,6 +147,7 @@ func TestADrainWaitsForTheTimeOfItsRule(t *testing.T) {
 }
 
 func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		s.send(s.reboot(10 * time.Hour))
@@ -159,6 +161,7 @@ func TestWhatWaitsIsTakenBackWhenItIsCalledOff(t *testing.T) {
 }
 
 func TestAnUrgentNoticeDoesNotWaitForAnother(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		s.send(s.reboot(10 * time.Hour))
@@ -172,6 +175,7 @@ func TestAnUrgentNoticeDoesNotWaitForAnother(t *testing.T) {
 }
 
 func TestOtherRulesCountForWhatWaits(t *testing.T) {
+	t.Parallel()
 	t.Run("an earlier time", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
 			s.lead()
@@ -246,6 +250,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 }
 
 func TestARuleThatIgnoresOrTells(t *testing.T) {
+	t.Parallel()
 	for _, do := range []decision.Effort{decision.Ignoring, decision.Notifying} {
 		t.Run(do.String(), func(t *testing.T) {
 			tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
@@ -266,6 +271,7 @@ func TestARuleThatIgnoresOrTells(t *testing.T) {
 }
 
 func TestARuleCanCordonAloneAndBePatient(t *testing.T) {
+	t.Parallel()
 	cordons := decision.NodeRule{Name: "cordon", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Cordoning, Before: -1}
 	patient := decision.NodeRule{
 		Name: "patient", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Patient: true, Grace: 20 * time.Second,
@@ -322,6 +328,7 @@ func (f *fleet) numbers(is func(*corev1.Node) bool, even bool) (n int) {
 }
 
 func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "two-per-zone", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
 		Limit: decision.Limit{Nodes: "2", Per: corev1.LabelTopologyZone, Wait: 2 * time.Hour},
@@ -340,6 +347,7 @@ func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
 		if load := f.c.Load(); load.HeldBack != 6 {
 			t.Errorf("%+v", load)
 		}
+		f.wantUsersNamed("rule two-per-zone limits the nodes with topology.kubernetes.io/zone=")
 		f.after(5 * time.Minute)
 		k := f.nodes(cordoned)[slices.IndexFunc(f.nodes(cordoned), func(k int) bool { return k%2 == 1 })]
 		f.replace(k) // by one that is in no zone

@@ -64,6 +64,7 @@ func (s *story) wantLeft(drains int) {
 }
 
 func TestAScheduledEventThatAPollFindsIsDrainedForUntilItIsOver(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*story, awssim.ScheduledEvent){
 		"completed":       func(s *story, e awssim.ScheduledEvent) { s.schedules(isOver(e, "Completed")) },
 		"cancelled":       func(s *story, e awssim.ScheduledEvent) { s.schedules(isOver(e, "Canceled")) },
@@ -101,6 +102,7 @@ func TestAScheduledEventThatAPollFindsIsDrainedForUntilItIsOver(t *testing.T) {
 
 // EC2 answers with eventual consistency.
 func TestAnEventThatIsNotListedOnceIsNotOver(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		s.lead()
@@ -124,6 +126,7 @@ func TestAnEventThatIsNotListedOnceIsNotOver(t *testing.T) {
 // AWS Health tells of an event by another name, and does not tell that its owner has moved it.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceEventStartTime.html
 func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
+	t.Parallel()
 	for name, told := range map[string]bool{"of which AWS Health has told": true, "of which EC2 alone has told": false} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -149,6 +152,7 @@ func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
 
 // What a node carries is all that the next leader needs to know.
 func TestTheNextLeaderGoesOnWithWhatAPollHasFound(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		stop := s.lead()
@@ -224,6 +228,7 @@ func TestWhoeverUncordonsANodeIsHeededByThePollToo(t *testing.T) {
 
 // AWS Health tells of the same events as EC2, by other names.
 func TestAnEventThatAWSHealthHasToldOfIsNotDrainedForTwice(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		s.lead()
@@ -240,6 +245,7 @@ func TestAnEventThatAWSHealthHasToldOfIsNotDrainedForTwice(t *testing.T) {
 }
 
 func TestAMachineThatIsStoppedForItsEventStaysCordoned(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		s.lead()
@@ -266,6 +272,7 @@ func (s *sayings) impaired() (n int) {
 }
 
 func TestAnImpairedInstanceIsOnlyToldOfByDefault(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.polls()
 		said := s.listen()
@@ -291,6 +298,7 @@ func TestAnImpairedInstanceIsOnlyToldOfByDefault(t *testing.T) {
 }
 
 func TestAnImpairedInstanceIsDrainedWithoutAskingBudgets(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.drain.take(-1) // until the deadline
@@ -318,6 +326,7 @@ func TestAnImpairedInstanceIsDrainedWithoutAskingBudgets(t *testing.T) {
 }
 
 func TestAMachineThatRecoversDuringItsDrainTakesPodsAgain(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.edit = func(c *Config) { c.NodeGracePeriod = time.Hour }
@@ -339,6 +348,7 @@ func TestAMachineThatRecoversDuringItsDrainTakesPodsAgain(t *testing.T) {
 
 // A zone or the network may have failed: pods that run would be deleted for nothing.
 func TestNoNodeIsDrainedIfManyAreImpaired(t *testing.T) {
+	t.Parallel()
 	for impaired, want := range map[int]int{4: 4, 7: 0} { // of eight
 		tell(t, func(s *story) {
 			s.drainsImpaired()
@@ -361,6 +371,7 @@ func TestNoNodeIsDrainedIfManyAreImpaired(t *testing.T) {
 }
 
 func TestAPollLeavesInstancesWithoutTheTagAlone(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
@@ -379,6 +390,7 @@ func TestAPollLeavesInstancesWithoutTheTagAlone(t *testing.T) {
 }
 
 func TestADryRunOnlySaysWhatAPollFinds(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.edit = func(c *Config) { c.DryRun = true }
@@ -430,6 +442,7 @@ func TestAtRestAWSIsAskedRarely(t *testing.T) {
 
 // A change that a poll finds moved, and moved back.
 func TestAPolledChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
+	t.Parallel()
 	rule := decision.NodeRule{Name: "late", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Draining, Before: 30 * time.Minute}
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.polls()

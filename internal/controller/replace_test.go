@@ -159,6 +159,7 @@ func (s *steps) want(t *testing.T, want ...decision.Why) {
 }
 
 func TestANodeIsDrainedWhenItsGroupHasReplacedItsInstance(t *testing.T) {
+	t.Parallel()
 	for name, body := range map[string]func(*story) string{
 		"a recommendation": func(s *story) string { return s.body("rebalance-recommendation", theID) },
 		"a change":         func(s *story) string { return s.reboot(48 * time.Hour) },
@@ -188,6 +189,7 @@ func TestANodeIsDrainedWhenItsGroupHasReplacedItsInstance(t *testing.T) {
 }
 
 func TestWithoutAReplacementTheNodeIsDrainedAsTheRuleSays(t *testing.T) {
+	t.Parallel()
 	able := awssim.Group{Maintenance: launchesFirst}
 	denied := func(action string) awssim.Fault { return awssim.Fault{Action: action, Code: "AccessDenied"} }
 	for name, tt := range map[string]struct {
@@ -228,6 +230,7 @@ func TestWithoutAReplacementTheNodeIsDrainedAsTheRuleSays(t *testing.T) {
 }
 
 func TestANodeOfNoGroupGetsNoReplacement(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
 		s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{"i-00000000000000001"}}))
 		s.lead()
@@ -241,6 +244,7 @@ func TestANodeOfNoGroupGetsNoReplacement(t *testing.T) {
 }
 
 func TestAReplacementIsAwaitedForAsLongAsItsRuleSays(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ wait, want time.Duration }{
 		"by default":  {0, decision.DefaultPatience},
 		"by the rule": {5 * time.Minute, 5 * time.Minute},
@@ -272,6 +276,7 @@ func TestAReplacementIsAwaitedForAsLongAsItsRuleSays(t *testing.T) {
 }
 
 func TestAnUrgentNoticeDoesNotWaitForAReplacement(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]awssim.Fault{
 		"the group has no capacity":           {},
 		"no answer about the instance":        {Action: "DescribeAutoScalingInstances", Hang: true},
@@ -300,6 +305,7 @@ func TestAnUrgentNoticeDoesNotWaitForAReplacement(t *testing.T) {
 }
 
 func TestCapacityRebalancingIsWaitedForWithoutACall(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, awssim.Group{CapacityRebalance: true}, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		s.send(s.body("rebalance-recommendation", theID))
@@ -319,6 +325,7 @@ func TestCapacityRebalancingIsWaitedForWithoutACall(t *testing.T) {
 
 // Auto Scaling does not take back that it replaces an instance.
 func TestAnInstanceThatIsBeingReplacedIsDrainedThoughItsChangeIsCalledOff(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
 		s.launchHook()
 		s.lead()
@@ -336,6 +343,7 @@ func TestAnInstanceThatIsBeingReplacedIsDrainedThoughItsChangeIsCalledOff(t *tes
 }
 
 func TestACallThatFailsIsNotMadeAgainWheneverANodeChanges(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
 		s.must(s.aws.SetFault(awssim.Fault{Action: "SetInstanceHealth", Code: "Throttling"}))
 		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("node-b", "i-00000000000000001"), metav1.CreateOptions{})
@@ -358,6 +366,7 @@ func TestACallThatFailsIsNotMadeAgainWheneverANodeChanges(t *testing.T) {
 
 // A kubelet can write the intent of its node.
 func TestAForgedReplacementReachesNoOtherInstance(t *testing.T) {
+	t.Parallel()
 	for _, step := range []intent.ReplacementStep{intent.Marking, intent.Marked, "launching"} {
 		t.Run(string(step), func(t *testing.T) {
 			tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
@@ -465,6 +474,7 @@ func (k *killer) SetInstanceHealth(ctx context.Context, in *autoscaling.SetInsta
 }
 
 func TestAReplacementComesOnceWhereverTheLeaderIsKilled(t *testing.T) {
+	t.Parallel()
 	for name, life := range map[string]struct {
 		group awssim.Group
 		want  func(*story)
@@ -502,6 +512,7 @@ func TestAReplacementComesOnceWhereverTheLeaderIsKilled(t *testing.T) {
 
 // An intent of an older version, which launched an instance of its own: the group is asked for nothing it cannot do.
 func TestAStepOfAnOlderVersionMarksNoInstanceOfAGroupWithoutAHook(t *testing.T) {
+	t.Parallel()
 	for _, step := range []intent.ReplacementStep{"launching", "launched"} {
 		t.Run(string(step), func(t *testing.T) {
 			tellWithoutHook(t, awssim.Group{}, func(s *story, _ *policyOf, told *steps) {
@@ -528,6 +539,7 @@ func TestAStepOfAnOlderVersionMarksNoInstanceOfAGroupWithoutAHook(t *testing.T) 
 
 // A deadline that comes nearer while the group replaces the instance ends the wait in time.
 func TestANearerDeadlineEndsTheWaitForAReplacement(t *testing.T) {
+	t.Parallel()
 	t.Run("a change is moved", func(t *testing.T) {
 		tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
 			s.lead()
@@ -560,6 +572,7 @@ func TestANearerDeadlineEndsTheWaitForAReplacement(t *testing.T) {
 
 // Auto Scaling does not answer, and the leader is followed again and again: a replacement is not looked for for ever.
 func TestTheSearchForAReplacementEndsThoughLeadersChange(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, _ *policyOf, _ *steps) {
 		s.must(s.aws.SetFault(awssim.Fault{Action: "DescribeAutoScalingInstances", Status: 503}))
 		stop := s.lead()

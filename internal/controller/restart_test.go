@@ -45,6 +45,7 @@ func (s *story) rootVolumeReplaced() {
 // A machine comes back: within seconds after its node is ready, what we did to it is
 // reverted, and nothing that somebody else did.
 func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
+	t.Parallel()
 	const most = 5 * time.Second
 	stopAndStart := func(s *story, bootID string) {
 		s.must(s.aws.SetInstanceState(theID, "stopping"))
@@ -146,6 +147,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 
 // A reboot alone ends nothing that is still to come.
 func TestAMachineThatRebootsStaysCordonedForWhatIsToCome(t *testing.T) {
+	t.Parallel()
 	for name, announce := range map[string]func(*story){
 		"a scheduled change": func(s *story) { s.send(s.maintenance(24 * time.Hour)) },
 		"an interruption":    func(s *story) { s.send(s.body("spot-interruption", theID)) },
@@ -177,6 +179,7 @@ func TestAMachineThatRebootsStaysCordonedForWhatIsToCome(t *testing.T) {
 // The launch hook of an instance with another root volume waits for the reboot: what the kubelet
 // said before is of the machine that was.
 func TestALaunchHookAfterAnotherRootVolumeWaitsForTheReboot(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.change(theNode, boots("first"))
 		s.lead()
@@ -199,6 +202,7 @@ func TestALaunchHookAfterAnotherRootVolumeWaitsForTheReboot(t *testing.T) {
 
 // The machine is interrupted nevertheless. EC2 may not be asked, and another root volume is no launch.
 func TestASpotInterruptionOutlivesAnotherRootVolume(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.change(theNode, boots("first"))
 		s.lead()
@@ -219,6 +223,7 @@ func TestASpotInterruptionOutlivesAnotherRootVolume(t *testing.T) {
 
 // A hook that is open outlives a reboot: the replacement of the root volume is still to come.
 func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.take(5 * time.Minute)
 		s.change(theNode, boots("first"))
@@ -244,6 +249,7 @@ func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
 // The hook stands on one of two Nodes of the instance. It is not completed yet, so that the reboot is
 // not the one after the replacement.
 func TestARebootBeforeTheRootVolumeIsReplacedEndsNothingOnTheOtherNode(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 20 * time.Minute
 		s.change(theNode, reboots("first"))
@@ -256,13 +262,14 @@ func TestARebootBeforeTheRootVolumeIsReplacedEndsNothingOnTheOtherNode(t *testin
 			s.change(name, reboots("second"))
 			s.after(time.Minute)
 		}
-		if !s.isCordoned(theNode) || !s.isCordoned("node-b") || s.drain.now != 2 {
-			t.Errorf("cordoned %t and %t, %d drains go on", s.isCordoned(theNode), s.isCordoned("node-b"), s.drain.now)
+		if !s.isCordoned(theNode) || !s.isCordoned("node-b") || s.drain.going() != 2 {
+			t.Errorf("cordoned %t and %t, %d drains go on", s.isCordoned(theNode), s.isCordoned("node-b"), s.drain.going())
 		}
 	})
 }
 
 func TestALaunchHookWaitsForTheEndOfTheStartup(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{"readiness.k8s.io/gpu-driver", "example.com/cni"} {
 		tell(t, func(s *story) {
 			s.edit = func(c *Config) { c.StartupTaints = []string{"example.com/cni"} }
@@ -283,6 +290,7 @@ func TestALaunchHookWaitsForTheEndOfTheStartup(t *testing.T) {
 // A notice that comes when the machine is back already begins nothing, and one that comes while
 // its hook is open does.
 func TestALateNoticeOfAMachineThatIsBackBeginsNothing(t *testing.T) {
+	t.Parallel()
 	for _, open := range []bool{false, true} {
 		tell(t, func(s *story) {
 			s.change(theNode, boots("first"))
@@ -313,6 +321,7 @@ func TestALateNoticeOfAMachineThatIsBackBeginsNothing(t *testing.T) {
 // EC2 does not answer when it comes back, and its root volume is to be replaced before that: the hook is not one
 // of the drain that has ended.
 func TestAMachineThatHasComeBackIsDrainedForTheNextHook(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.change(theNode, boots("first"))
 		s.lead()

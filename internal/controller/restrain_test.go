@@ -2,6 +2,8 @@ package controller
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A fleet is a story of ten nodes, of which most may be out of use.
@@ -46,6 +49,22 @@ func (f *fleet) nodes(is func(*corev1.Node) bool) (numbers []int) {
 	return numbers
 }
 
+// wantUsersNamed checks that each node that is held back says so, and which nodes use up the limit.
+func (f *fleet) wantUsersNamed(words string) {
+	f.Helper()
+	out := f.nodes(cordoned)
+	for _, n := range f.c.Registry.Status(f.Context()) {
+		if n.Stage != overview.HeldBack {
+			continue
+		}
+		why := n.WaitsFor[0].Why
+		named := slices.ContainsFunc(out, func(k int) bool { return strings.Contains(why, fmt.Sprintf("n%d", k)) })
+		if !strings.Contains(why, words) || !named {
+			f.Errorf("%s waits because %q, want %q and some of %v", n.Name, why, words, out)
+		}
+	}
+}
+
 func cordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
 
 func waits(n *corev1.Node) bool { return n.Labels[cluster.StateLabel] == cluster.StateWaiting }
@@ -78,6 +97,7 @@ func (f *fleet) replace(k int) {
 }
 
 func TestDrainsThatCanWaitLeaveEnoughNodesInUse(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "30%", func(f *fleet) {
 		f.lead()
 		for _, id := range f.ids {
@@ -88,6 +108,7 @@ func TestDrainsThatCanWaitLeaveEnoughNodesInUse(t *testing.T) {
 		if _, why := f.c.Registry.HeldBack(); why != "drains held back: 7, because 3 of 10 nodes are not ready, cordoned or about to be; max-unready-nodes is 30%" {
 			t.Errorf("why: %s", why)
 		}
+		f.wantUsersNamed("drains held back: ")
 		f.after(2 * time.Minute) // drained, and still out of use
 		f.want(3, 7)
 		if f.left() != 0 {
@@ -113,6 +134,7 @@ func TestDrainsThatCanWaitLeaveEnoughNodesInUse(t *testing.T) {
 }
 
 func TestNodesThatAreNotReadyHoldBackToo(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "3", func(f *fleet) {
 		for k := range 3 {
 			f.setReady(k, corev1.ConditionUnknown)
@@ -131,6 +153,7 @@ func TestNodesThatAreNotReadyHoldBackToo(t *testing.T) {
 }
 
 func TestWhatIsUrgentIsNeverHeldBack(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.lead()
 		f.send(f.body("rebalance-recommendation", f.ids[0]))
@@ -160,6 +183,7 @@ func TestWhatIsUrgentIsNeverHeldBack(t *testing.T) {
 }
 
 func TestADrainIsHeldBackUntilItsDeadlineIsNear(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.interval = time.Minute
 		edit := f.edit
@@ -194,6 +218,7 @@ func TestADrainIsHeldBackUntilItsDeadlineIsNear(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnWithWhatIsHeldBack(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "2", func(f *fleet) {
 		f.drain.takes = 10 * time.Minute
 		stop := f.lead()
@@ -219,6 +244,7 @@ func TestTheNextLeaderGoesOnWithWhatIsHeldBack(t *testing.T) {
 }
 
 func TestAChangeThatIsCalledOffWhileItsDrainIsHeldBackLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.lead()
 		f.send(f.body("rebalance-recommendation", f.ids[0]))
@@ -238,6 +264,7 @@ func TestAChangeThatIsCalledOffWhileItsDrainIsHeldBackLeavesNothingBehind(t *tes
 }
 
 func TestAnInstanceThatGoesWhileItsDrainIsHeldBackEndsIt(t *testing.T) {
+	t.Parallel()
 	end := map[string]func(*fleet){
 		"by its state": func(f *fleet) {
 			f.end(f.ids[1])
@@ -274,6 +301,7 @@ func TestAnInstanceThatGoesWhileItsDrainIsHeldBackEndsIt(t *testing.T) {
 
 // Of those that are held back the one with the nearest deadline goes first.
 func TestNearDeadlinesComeForwardFirst(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.lead()
 		f.send(f.body("rebalance-recommendation", f.ids[0]))
@@ -294,6 +322,7 @@ func TestNearDeadlinesComeForwardFirst(t *testing.T) {
 
 // A node that was drained is to be drained again, and that is held back.
 func TestACordonOnANodeThatIsHeldBackIsSomebodyElses(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "2", func(f *fleet) {
 		f.lead()
 		reboot := func(k int, in time.Duration) {

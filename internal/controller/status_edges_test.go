@@ -61,6 +61,7 @@ func causes(n overview.Node) (all []overview.Cause) {
 }
 
 func TestANodeThatNeedsNoWorkerAnyMoreDoesNotSayThatItWaitsForOne(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.Workers = 1 }
 		s.drain.takes = time.Hour
@@ -85,6 +86,7 @@ func TestANodeThatNeedsNoWorkerAnyMoreDoesNotSayThatItWaitsForOne(t *testing.T) 
 }
 
 func TestANodeThatIsOnlyCordonedAfterAllIsNotSaidToBeHeldBack(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CordonOnly, c.MaxUnready = true, intstr.FromInt32(1) }
 		s.addUnready()
@@ -105,6 +107,7 @@ func TestANodeThatIsOnlyCordonedAfterAllIsNotSaidToBeHeldBack(t *testing.T) {
 }
 
 func TestADeletedNodeSaysThatItWaitsForTheNextOne(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Minute
 		s.lead()
@@ -136,6 +139,7 @@ func TestADeletedNodeSaysThatItWaitsForTheNextOne(t *testing.T) {
 }
 
 func TestPodsThatWereMissedAreNotGone(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = -1
 		s.lead()
@@ -153,6 +157,7 @@ func TestPodsThatWereMissedAreNotGone(t *testing.T) {
 
 // A kubelet can write the annotation of its node. An answer that cannot be encoded would tell nothing of the others.
 func TestTimesThatAKubeletMakesUpCanBeEncoded(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CompletionDelay = time.Minute }
 		end := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -174,6 +179,7 @@ func TestTimesThatAKubeletMakesUpCanBeEncoded(t *testing.T) {
 }
 
 func TestTheEpisodeOfANodeThatWasHeldBackDoesNotTellOfACordon(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.MaxUnready = intstr.FromInt32(1) }
 		s.addUnready()
@@ -192,6 +198,7 @@ func TestTheEpisodeOfANodeThatWasHeldBackDoesNotTellOfACordon(t *testing.T) {
 
 // The API server is away when the end of a drain is to be written. What the node carries then is the same episode.
 func TestAnEpisodeEndsWhenItsNodeSays(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		episodes := s.ended()
 		s.lead()

@@ -35,6 +35,7 @@ func (s *story) ended() (episodes func() []overview.Episode) {
 }
 
 func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.CompletionDelay = time.Minute }
 		episodes := s.ended()
@@ -76,6 +77,7 @@ func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
 }
 
 func TestADrainThatIsCalledOffIsAnEpisodeToo(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		episodes := s.ended()
@@ -94,6 +96,7 @@ func TestADrainThatIsCalledOffIsAnEpisodeToo(t *testing.T) {
 
 // Each term tells of what it ends, and of nothing else.
 func TestAnEpisodeIsToldByTheLeaderThatEndsIt(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 30 * time.Second
 		episodes := s.ended()

@@ -305,6 +305,13 @@ type drained struct {
 	terms evacuation.Terms // the last ones
 }
 
+// going is how many drains go on.
+func (d *slowDrainer) going() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now
+}
+
 func (d *slowDrainer) Drain(ctx context.Context, o *evacuation.Request) (*evacuation.Result, error) {
 	d.mu.Lock()
 	at := len(d.drains)
@@ -381,6 +388,7 @@ func (d *slowDrainer) all() []drained {
 }
 
 func TestASpotWarningIsHeldUntilItsNodeIsDrained(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		s.send(s.body("spot-interruption", theID))
@@ -396,6 +404,7 @@ func TestASpotWarningIsHeldUntilItsNodeIsDrained(t *testing.T) {
 }
 
 func TestAllNoticesOfANodeJoinOneDrainWithTheEarliestDeadline(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 90 * time.Second
 		s.lead()
@@ -424,6 +433,7 @@ func TestAllNoticesOfANodeJoinOneDrainWithTheEarliestDeadline(t *testing.T) {
 }
 
 func TestADeadlineThatComesFirstEndsTheDrain(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = -1
 		s.lead()
@@ -438,6 +448,7 @@ func TestADeadlineThatComesFirstEndsTheDrain(t *testing.T) {
 }
 
 func TestAPatientDrainGoesOnWithoutItsMessage(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()
@@ -458,6 +469,7 @@ func TestAPatientDrainGoesOnWithoutItsMessage(t *testing.T) {
 }
 
 func TestTheNextLeaderGoesOnWithWhatTheNodeCarries(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 60 * time.Second
 		stop := s.lead()
@@ -481,6 +493,7 @@ func TestTheNextLeaderGoesOnWithWhatTheNodeCarries(t *testing.T) {
 }
 
 func TestTheNextLeaderNeedsNoMessage(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		stop := s.lead()
 		s.drain.takes = time.Hour
@@ -500,6 +513,7 @@ func TestTheNextLeaderNeedsNoMessage(t *testing.T) {
 }
 
 func TestHeartbeatsHoldAHookAndEndWithIt(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.interval = time.Minute
 		s.drain.takes = 25 * time.Minute
@@ -519,6 +533,7 @@ func TestHeartbeatsHoldAHookAndEndWithIt(t *testing.T) {
 }
 
 func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = 10 * time.Second
 		s.edit = func(c *Config) { c.CompletionDelay = 60 * time.Second }
@@ -537,7 +552,40 @@ func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
 	})
 }
 
+// With the role of NTH nobody can read how long the hook waits. A guess does not cut short what somebody has asked for, as
+// long as Auto Scaling takes heartbeats.
+func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		denied []string
+		until  time.Duration
+		want   time.Duration
+	}{
+		"heartbeats hold the hook":         {[]string{"DescribeLifecycleHooks"}, 48 * time.Hour, 5*time.Minute + 10*time.Second},
+		"for as long as they are sent":     {[]string{"DescribeLifecycleHooks"}, 3 * time.Minute, 3*time.Minute - 5*time.Second},
+		"without them the guess has to do": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 48 * time.Hour, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				for _, action := range tt.denied {
+					s.must(s.aws.SetFault(awssim.Fault{ID: action, Service: "autoscaling", Action: action, Status: 403, Code: "AccessDenied"}))
+				}
+				s.interval, s.drain.takes = 30*time.Second, 10*time.Second
+				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = 5*time.Minute, tt.until }
+				s.lead()
+				begin := time.Now()
+				s.terminate(time.Hour)
+				s.after(6 * time.Minute)
+				if took := s.wantHook(awssim.Completed).Ended.Sub(begin); took < tt.want-2*time.Second || took > tt.want+2*time.Second {
+					t.Errorf("completed after %s, want %s", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestAChangeThatIsCalledOffIsUndone(t *testing.T) {
+	t.Parallel()
 	opening := func(s *story) string { return s.body("health-reboot-scheduled", theID) }
 	closing := func(s *story) string { return s.body("health-maintenance-completed", theID) }
 	t.Run("during its drain", func(t *testing.T) {
@@ -610,6 +658,7 @@ func (s *story) wantUntouched() {
 }
 
 func TestAFailedLookUpLosesNothing(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
 		s.lead()
@@ -627,6 +676,7 @@ func TestAFailedLookUpLosesNothing(t *testing.T) {
 }
 
 func TestWithoutThePermissionForLookUpsAndTheTagCheckKnownNodesAreDrainedAndTheRestIsLeft(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}))
 		s.edit = func(c *Config) { c.ManagedTag, c.DeleteForeign = "", true }
@@ -649,6 +699,7 @@ func TestWithoutThePermissionForLookUpsAndTheTagCheckKnownNodesAreDrainedAndTheR
 }
 
 func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
+	t.Parallel()
 	t.Run("by its state", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.drain.takes = -1
@@ -682,6 +733,7 @@ func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {
 }
 
 func TestANodeThatGoesWhileItIsCordonedHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			time.Sleep(5 * time.Second)
@@ -703,6 +755,7 @@ func TestANodeThatGoesWhileItIsCordonedHoldsNobodyUp(t *testing.T) {
 }
 
 func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		const id = "i-0fedcba9876543210"
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
@@ -729,6 +782,7 @@ func TestANodeThatComesLaterIsCordonedWhenItComes(t *testing.T) {
 }
 
 func TestANodeThatNeverComesDoesNotHoldItsHook(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
 		s.interval = time.Minute
@@ -745,6 +799,7 @@ func TestANodeThatNeverComesDoesNotHoldItsHook(t *testing.T) {
 }
 
 func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.Workers = 2 }
 		var ids []string
@@ -782,6 +837,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 }
 
 func TestADryRunWritesNothing(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.edit = func(c *Config) { c.DryRun = true }
 		s.lead()
@@ -797,6 +853,7 @@ func TestADryRunWritesNothing(t *testing.T) {
 }
 
 func TestAForeignMessageCostsNoSecondLookUp(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		s.send(s.body("spot-interruption", "i-0fedcba9876543210"))
@@ -811,6 +868,7 @@ func TestAForeignMessageCostsNoSecondLookUp(t *testing.T) {
 }
 
 func TestAChangeThatIsCalledOffWhileItsNodeIsBeingCordonedIsUndone(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		const latency = 2 * time.Second
 		s.kube.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -835,6 +893,7 @@ func TestAChangeThatIsCalledOffWhileItsNodeIsBeingCordonedIsUndone(t *testing.T)
 }
 
 func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.lead()
 		c := s.c
@@ -852,6 +911,7 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 // Each write of a Node goes to everybody who watches the nodes, so a drain makes two: the cordon with all marks, and the
 // end. A notice that joins it is one more.
 func TestADrainPatchesItsNodeTwice(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		notices func(s *story)
 		want    int
@@ -892,6 +952,7 @@ func TestADrainPatchesItsNodeTwice(t *testing.T) {
 }
 
 func TestHeartbeatsHoldTheHookOfAnInstanceWhoseNodeComesLater(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.remove(theNode)
 		s.interval, s.drain.takes = 30*time.Second, time.Second

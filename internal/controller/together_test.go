@@ -105,6 +105,7 @@ func TestWhatALimitHeldBackBeyondItsWindowWaitsForTheNext(t *testing.T) {
 }
 
 func TestWhatItsRuleRefusesKeepsNoPlaceOfTheOption(t *testing.T) {
+	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "one-a-zone", Kinds: []notice.Kind{notice.ScheduledChange, notice.RebalanceRecommendation}, Do: decision.Draining,
 		Before: -1, Limit: decision.Limit{Nodes: "1", Per: corev1.LabelTopologyZone},
@@ -133,6 +134,7 @@ func TestWhatItsRuleRefusesKeepsNoPlaceOfTheOption(t *testing.T) {
 }
 
 func TestWhatIsPutOffWhileItWaitsForItsReplacementGivesItsPlaceBack(t *testing.T) {
+	t.Parallel()
 	tellOfReplacement(t, withoutCapacity, func(s *story, p *policyOf, _ *steps) {
 		rule := replacementFirst
 		rule.Kinds, rule.Before = []notice.Kind{notice.ScheduledChange}, 4*time.Hour
@@ -160,6 +162,7 @@ func TestWhatIsPutOffWhileItWaitsForItsReplacementGivesItsPlaceBack(t *testing.T
 }
 
 func TestTheWaitOfALimitBeginsWithItsNoticeOnANodeThatIsCordoned(t *testing.T) {
+	t.Parallel()
 	cordon := decision.NodeRule{Name: "cordon", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Cordoning, Before: -1}
 	limited := decision.NodeRule{
 		Name: "one-at-a-time", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Draining, Before: -1,
@@ -190,6 +193,7 @@ func TestTheWaitOfALimitBeginsWithItsNoticeOnANodeThatIsCordoned(t *testing.T) {
 }
 
 func TestARuleThatIgnoresATerminationEndsNoMachineInItsDrain(t *testing.T) {
+	t.Parallel()
 	ignore := decision.NodeRule{Name: "no-scale-in", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Ignoring, Before: -1}
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.drain.takes = time.Minute
@@ -208,6 +212,7 @@ func TestARuleThatIgnoresATerminationEndsNoMachineInItsDrain(t *testing.T) {
 }
 
 func TestAHookOfANodeThatIsDrainedAlreadyWaitsForLoadBalancers(t *testing.T) {
+	t.Parallel()
 	balanced(t, 90*time.Second, func(s *story, _ *targets) {
 		s.lead()
 		s.send(s.rebootOf(theID, 200*time.Hour))
@@ -243,6 +248,7 @@ func TestThePatienceForLoadBalancersBeginsWithTheirEpisode(t *testing.T) {
 }
 
 func TestADeadlineThatIsAGuessLiftsNoLimitAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		unknown time.Duration // for how long the limits of the hook cannot be read
 		most    int
@@ -273,6 +279,7 @@ func TestADeadlineThatIsAGuessLiftsNoLimitAtOnce(t *testing.T) {
 }
 
 func TestATerminationThatOnlyHooksOfOthersHoldDoesNotWait(t *testing.T) {
+	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
 		f.edits(func(c *Config) { c.HookNames = []string{"ours"} })
 		f.must(f.aws.PutGroup(awssim.Group{Name: "workers", Instances: f.ids[:]}))
@@ -290,6 +297,7 @@ func TestATerminationThatOnlyHooksOfOthersHoldDoesNotWait(t *testing.T) {
 }
 
 func TestTheSweepFindsTheHookOfATerminationThatTheMetadataHasTold(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.lead()
@@ -305,6 +313,7 @@ func TestTheSweepFindsTheHookOfATerminationThatTheMetadataHasTold(t *testing.T) 
 }
 
 func TestNoneIsDrainedIfMostNodesAreImpaired(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.drainsImpaired()
 		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
@@ -355,6 +364,7 @@ func TestWhatIsLeftOfTwoChangesWaitsForItsTimeInUse(t *testing.T) {
 }
 
 func TestADrainThatWaitsForItsTimeEndsWithItsNode(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		s.lead()
 		s.send(s.reboot(10 * time.Hour))
@@ -371,6 +381,7 @@ func TestADrainThatWaitsForItsTimeEndsWithItsNode(t *testing.T) {
 }
 
 func TestANodeWhoseLabelsSomebodyTakesOffIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 		stop := s.lead()
 		s.send(s.reboot(10 * time.Hour))

@@ -8,6 +8,7 @@ import (
 )
 
 func TestAHookWithoutANoticeIsCompletedAfterTheDrain(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.lead()
@@ -26,6 +27,7 @@ func TestAHookWithoutANoticeIsCompletedAfterTheDrain(t *testing.T) {
 
 // EventBridge delivers late: the notice and the sweep make one drain.
 func TestANoticeThatIsLateJoinsWhatTheSweepHasBegun(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps, s.drain.takes = true, 2*time.Minute
 		s.lead()
@@ -45,6 +47,7 @@ func TestANoticeThatIsLateJoinsWhatTheSweepHasBegun(t *testing.T) {
 
 // The instance goes on waiting for the hook of another program.
 func TestASweepBeginsNoSecondDrain(t *testing.T) {
+	t.Parallel()
 	for name, restart := range map[string]bool{"one leader": false, "another leader": true} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -68,6 +71,7 @@ func TestASweepBeginsNoSecondDrain(t *testing.T) {
 }
 
 func TestADryRunOnlySaysWhatTheSweepFinds(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps, s.edit = true, func(c *Config) { c.DryRun = true }
 		s.lead()
@@ -79,6 +83,7 @@ func TestADryRunOnlySaysWhatTheSweepFinds(t *testing.T) {
 }
 
 func TestASweepLeavesInstancesWithoutTheTagAlone(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.sweeps = true
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))

@@ -9,6 +9,7 @@ import (
 )
 
 func TestAnEndThatIsToldAgainPushesNoOtherOut(t *testing.T) {
+	t.Parallel()
 	c, at := newCancelledChanges(), time.Now()
 	end := func(change string, at time.Time) notice.Notice {
 		return notice.Notice{Kind: notice.ScheduledChange, Change: change, Time: at, Ended: true}

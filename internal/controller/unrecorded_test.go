@@ -32,6 +32,7 @@ func (s *story) failPatches(names ...string) (heal func()) {
 }
 
 func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.failPatches()
 		s.lead()
@@ -61,6 +62,7 @@ func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
 }
 
 func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]time.Duration{"while the pods leave": 75 * time.Second, "after the pods have left": 110 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -89,6 +91,7 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 }
 
 func TestTheNextLeaderDrainsANodeThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
 		s.failPatches()
 		s.drain.takes = time.Minute

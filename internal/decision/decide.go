@@ -204,7 +204,11 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 	switch n.Kind {
 	case notice.SpotInterruption:
 		d = Decision{Why: WhySpotInterruption, Deadline: n.Deadline}
-		if latest := now.Add(2 * time.Minute); n.Deadline.IsZero() || n.Deadline.After(latest) {
+		latest := now.Add(2 * time.Minute)
+		if n.Detail == notice.Hibernate { // it has begun, also where the metadata names a later time
+			latest = now
+		}
+		if n.Deadline.IsZero() || n.Deadline.After(latest) {
 			d.Deadline = latest // no time, or one of the future
 		}
 	case notice.CapacityReservationInterruption:

@@ -62,6 +62,10 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(3600), Deadline: at(3720)},
 			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(120)},
 		},
+		"a hibernation that the metadata announces for later": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, Detail: notice.Hibernate, Time: at(120), Deadline: at(120)},
+			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(0)},
+		},
 		"a spot warning that comes late": {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(-900), Deadline: at(-780)},
 			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(-780)},

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -113,6 +114,16 @@ func (r *run) depart(uid types.UID, p *podState, now time.Time) {
 	if !p.hasEnded() || left.After(p.seen) { // else it had ended before
 		r.result.Record.LastLeft = later(r.result.Record.LastLeft, left)
 	}
+	if p.cutShort(left) {
+		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
+		r.result.Record.CutShort = append(r.result.Record.CutShort, fmt.Sprintf("%s after %s of %s", p.name, had, p.grace))
+	}
+}
+
+// cutShort reports whether a pod that has left then was killed before its grace period was over.
+func (p podState) cutShort(left time.Time) bool {
+	const blink = time.Second // the API server cuts times to seconds
+	return !p.askedAt.IsZero() && p.killedAt.Sub(p.askedAt) < p.grace-blink && !left.Before(p.killedAt.Add(-blink))
 }
 
 // classify decides which of the pods that are seen for the first time have to leave.

@@ -36,6 +36,8 @@ type podState struct {
 	evictingSince time.Time // since when an eviction is in flight; zero: none is
 	deleting      bool      // a deletion is in flight
 	acceptedAt    time.Time // when the last request was accepted; zero: it was not
+	askedAt       time.Time // when the first request was accepted; zero: none was
+	killedAt      time.Time // when its kubelet kills it by the last one
 	refused       int       // evictions refused
 	hopeless      bool      // the last one, by what never allows it
 	failed        int       // deletions failed since the last refusal

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -228,6 +229,10 @@ func (r *run) observe(c *call, err error) {
 func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks = now, nil
+	if p.askedAt.IsZero() {
+		p.askedAt = now
+	}
+	p.killedAt = now.Add(cmp.Or(c.step.grace, p.grace))
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true

@@ -62,6 +62,7 @@ func (r *run) countPods(remaining *[]string) {
 		}
 	}
 	slices.Sort(r.result.Record.ForcedPods)
+	slices.Sort(r.result.Record.CutShort)
 }
 
 // Remaining lists the pods that have to leave a node and have not ended, as namespace/name, sorted. Those of DaemonSets

@@ -3,6 +3,7 @@ package drain
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -138,6 +139,9 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 		refused := len(s.events) - 2
 		s.mu.Unlock()
 		s.want(refused, "0s evicted free with 2m0s", "58s deleted kept with 1m2s")
+		if want := []string{"ns/kept after 1m2s of 168h0m0s"}; !slices.Equal(result.Record.CutShort, want) {
+			t.Errorf("cut short are %q, want %q", result.Record.CutShort, want)
+		}
 		if refused < 6 {
 			t.Errorf("its budget was asked %d times in 57 s", refused)
 		}
@@ -177,6 +181,26 @@ func TestTheLastPodThatRanIsTheEndOfADrain(t *testing.T) {
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Second)}, nil)
 		if took := result.Record.LastLeft.Sub(s.begin); err != nil || took.Round(time.Second) != time.Second {
 			t.Errorf("%+v, %v, the last pod left after %s", result, err, took)
+		}
+	})
+}
+
+// A tighter deadline kills what is stopping already.
+func TestAPodThatATighterDeadlineKillsIsCutShort(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+		s.pod("quick", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+		s.stops["slow"], s.stops["quick"] = time.Hour, 3*time.Second
+		terms := make(chan evacuation.Terms, 1)
+		go func() {
+			if s.passes(100 * time.Second) {
+				terms <- evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(160 * time.Second)}
+			}
+		}()
+		result, err := s.drain(evacuation.Terms{}, terms)
+		want := []string{"ns/slow after 2m36s of 10m0s"}
+		if err != nil || result.Evicted+result.Forced != 2 || !slices.Equal(result.Record.CutShort, want) {
+			t.Errorf("%+v, %v, want cut short %q", result, err, want)
 		}
 	})
 }

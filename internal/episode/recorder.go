@@ -104,7 +104,7 @@ func encode(e overview.Episode) []byte {
 		func() {
 			if e.Pods != nil {
 				pods := *e.Pods
-				pods.ForcedPods = nil
+				pods.ForcedPods, pods.CutShort = nil, nil
 				e.Pods = &pods
 			}
 		},

@@ -43,6 +43,9 @@ type Record struct {
 	PodsGone              time.Time     // when no pod was waited for any more
 	VolumesTook           time.Duration // how long volumes were waited for then
 	ForcedPods            []string      // the names of the Forced, sorted
+	// CutShort are pods that were killed before their grace period was over, because the machine goes away: the name, and
+	// how much of it they had, such as "shop/web-0 after 1m55s of 10m0s". They are sorted.
+	CutShort []string
 	// Kept is what has refused evictions, and what has kept pods to the end. What has kept most pods comes first, and
 	// some of it is left out if there is much.
 	Kept []overview.Refusal

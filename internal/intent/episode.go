@@ -61,7 +61,6 @@ func (i Intent) Noting(e Entry) Intent {
 // be undone, and what is still in force.
 func (i Intent) reopened(now time.Time) Intent {
 	pending := i.Pending(now)
-	i.Last = i.Memory(now)
 	i = i.Forget(func(e Entry) bool {
 		return !slices.ContainsFunc(pending, func(p Entry) bool { return p.Kind == e.Kind && p.Change == e.Change })
 	})

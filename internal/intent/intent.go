@@ -79,7 +79,7 @@ type Ended struct {
 // Memory is the episode that an intent tells of, as one that has ended by now; the one before, if there is none. A
 // drain that has not ended was called off.
 func (i Intent) Memory(now time.Time) *Ended {
-	if len(i.Entries) == 0 {
+	if len(i.Entries) == 0 || i.HeldBack && !i.Finished() && i.Last != nil { // what was only held back tells little
 		return i.Last
 	}
 	cause := i.Cause()

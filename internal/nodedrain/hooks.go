@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -114,6 +115,49 @@ func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) 
 		log.Info("lifecycle hook completed", "group", h.Group, "hook", h.Name)
 	}
 	return err
+}
+
+const (
+	// hookMargin is how long before the end of its heartbeats a hook is completed.
+	hookMargin = 5 * time.Second
+	// leastGlobal is the shortest global limit that a hook can have: a hundred times the shortest timeout.
+	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+	leastGlobal = 100 * 30 * time.Second
+	// askHooksAgain is how often it is asked again whether a hook is still held.
+	askHooksAgain = 40 * time.Second
+)
+
+// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess counts
+// only where Auto Scaling takes no heartbeats. Elsewhere these hold the hook for as long as they are sent, and as any
+// hook can be held.
+func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by time.Time) {
+	for _, e := range carried.Entries {
+		if e.Kind != notice.ASGTerminate || len(carried.Hooks) == 0 {
+			by = intent.Earlier(by, e.Deadline)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, againAfter)
+	defer cancel()
+	for _, h := range carried.Hooks {
+		end := h.Deadline
+		if h.Assumed && k.policy.HeartbeatUntil > 0 {
+			switch waits, err := k.hooks.Waits(ctx, h); {
+			case waits:
+				end = h.Started.Add(min(k.policy.HeartbeatUntil, leastGlobal) - hookMargin)
+			case err != nil: // it is asked again soon
+				end = laterOf(end, time.Now().Add(againAfter))
+			}
+		}
+		by = intent.Earlier(by, end)
+	}
+	return by
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // hold sends heartbeats for all hooks of the node, also for those that come later,

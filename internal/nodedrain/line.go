@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
@@ -42,6 +44,7 @@ type lineAnswer struct {
 	looked  time.Time       // when the nodes were looked at
 	permits map[string]decision.Permit
 	rooms   map[decision.Group]*decision.Room
+	users   map[decision.Group]map[string]string // the names by UID of the nodes that use up a limit
 }
 
 // A permit says whether the drain of a node may begin.
@@ -114,12 +117,44 @@ func (r *Registry) explain(p decision.Permit, h *waiter, i intent.Intent, now ti
 		t.detail = fmt.Sprintf("rule %s lets the drain begin at %s", i.Terms().Rule, h.Opens.UTC().Format(time.RFC3339))
 	case p.Why == decision.WhyRuleLimit:
 		t.again = now.Add(lookAgain)
-		t.detail = fmt.Sprintf("rule %s allows %s nodes out of use, per %q", p.Group.Rule, p.Group.Nodes, p.Group.Per)
+		of := ""
+		if p.Group.Per != "" {
+			of = " with " + p.Group.Per + "=" + p.Group.Value
+		}
+		t.detail = fmt.Sprintf("rule %s limits the nodes%s that are out of use to %s, and they are %s",
+			p.Group.Rule, of, p.Group.Nodes, r.usersOf(p.Group, h.Node))
 	default:
 		t.again = now.Add(lookAgain)
 		_, t.detail = r.line.answer.byOption(r.MaxUnready)
+		t.detail += ": " + r.usersOf(decision.Group{}, h.Node)
 	}
 	return t
+}
+
+// usersOf names the nodes that use up a limit, for one that waits. The caller holds the lock of the line.
+func (r *Registry) usersOf(g decision.Group, waiting string) string {
+	const most = 3
+	a, room := r.line.answer, r.line.answer.rooms[g]
+	if room == nil {
+		return "not known"
+	}
+	users, known := a.users[g]
+	if !known {
+		users = r.Cluster.Names(room.Out, room.Begun)
+		a.users[g] = users
+	}
+	var names []string
+	for uid, name := range users {
+		if uid != waiting {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	names = evacuation.Names(names, most)
+	if more := room.Used() - len(users); more > 0 {
+		names = append(names, fmt.Sprintf("%d about to be drained", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // held is a drain as [decision.Begin] has to know it. The caller holds the lock of the line.
@@ -203,7 +238,10 @@ func (r *Registry) justEnded(now time.Time) (refs []cluster.Ref) {
 
 // lookAtRooms looks at the groups whose limits held drains have to keep. begun are the nodes whose drains have begun.
 func (r *Registry) lookAtRooms(held []*waiter, begun []cluster.Ref, now time.Time) *lineAnswer {
-	a := &lineAnswer{at: now, looked: now, rules: r.rulesChanged(), rooms: map[decision.Group]*decision.Room{}}
+	a := &lineAnswer{
+		at: now, looked: now, rules: r.rulesChanged(),
+		rooms: map[decision.Group]*decision.Room{}, users: map[decision.Group]map[string]string{},
+	}
 	before := r.line.answer
 	if before != nil && now.Sub(before.looked) < lookAgain && before.rules == a.rules {
 		a.looked = before.looked

@@ -66,6 +66,7 @@ func logEnd(log logr.Logger, d report.Drain) {
 		pods []string
 	}{
 		{"surged", r.Surged},
+		{"cutShort", r.Record.CutShort},
 		{"missed", r.Missed},
 		{"lost", r.Lost},
 		{"unconfirmed", r.Unconfirmed},

@@ -125,18 +125,30 @@ func (d *Drain) awaitCompletionDelay(ctx context.Context) error {
 			}
 		}
 	}
-	until := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), carried.Deadline())
-	d.say(overview.Completing, overview.Wait{
-		Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
-	})
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		d.say(overview.Completing)
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	return d.sleepUntil(ctx, carried.DrainedAt.Add(d.r.CompletionDelay))
+}
+
+// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile.
+func (d *Drain) sleepUntil(ctx context.Context, at time.Time) error {
+	for {
+		carried, changed := d.current()
+		until := intent.Earlier(at, d.hookKeeper().completeBy(ctx, carried))
+		d.say(overview.Completing, overview.Wait{
+			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
+		})
+		if !time.Now().Before(until) {
+			d.say(overview.Completing)
+			return nil
+		}
+		timer := time.NewTimer(min(time.Until(until), askHooksAgain))
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -18,6 +18,10 @@ const metadataID = "imds-"
 // OfMetadata reports whether a notice with this id is from the instance metadata.
 func OfMetadata(id string) bool { return strings.HasPrefix(id, metadataID) }
 
+// Hibernate is the Detail of a spot interruption that begins with its notice: there are no two minutes.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const Hibernate = "hibernate"
+
 // metadataEvents bounds the scheduled changes of one document. AWS plans a handful for an
 // instance at most.
 const metadataEvents = 32
@@ -42,7 +46,7 @@ func OfSpotAction(body, instance string) (Notice, error) {
 	if at := parseTime(d.Time, time.RFC3339); !at.IsZero() {
 		n.ID += "-" + compact(at)
 		n.Deadline, n.Time = at, at.Add(-spotNotice)
-		if action == "hibernate" {
+		if action == Hibernate {
 			n.Time = at
 		}
 	}

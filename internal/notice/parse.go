@@ -215,7 +215,7 @@ func parseSpot(n Notice, detail json.RawMessage) (Notice, error) {
 	n.Kind, n.Detail = SpotInterruption, identifier(d.Action)
 	if !n.Time.IsZero() {
 		n.Deadline = n.Time.Add(spotNotice)
-		if d.Action == "hibernate" { // hibernation begins with the warning
+		if n.Detail == Hibernate {
 			n.Deadline = n.Time
 		}
 	}

@@ -76,6 +76,7 @@ type Counts struct {
 	Lost        int      `json:"lost"`        // still there when the machine was gone
 	Unconfirmed int      `json:"unconfirmed"` // should have ended, and no kubelet says so
 	ForcedPods  []string `json:"forcedPods,omitempty"`
+	CutShort    []string `json:"cutShort,omitempty"`  // killed before their grace period was over, with how much they had
 	Remaining   []string `json:"remaining,omitempty"` // the names of the missed, lost and unconfirmed
 }
 

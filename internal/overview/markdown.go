@@ -84,7 +84,8 @@ func (e *Episode) lost() int {
 
 // wentWrong reports whether a reader wants to know more of the episode.
 func (e *Episode) wentWrong() bool {
-	return e.late() || e.lost() > 0 || e.Pods != nil && e.Pods.Forced > 0 || e.Slack != nil && *e.Slack <= 0 ||
+	hurried := e.Pods != nil && (e.Pods.Forced > 0 || len(e.Pods.CutShort) > 0)
+	return e.Failed() || hurried || e.Slack != nil && *e.Slack <= 0 ||
 		len(e.Targets) > 0 || e.Volumes > 0
 }
 
@@ -252,6 +253,8 @@ func (e *Episode) verdict() string {
 		text = "The node was only cordoned."
 	case "called-off":
 		text = "The drain was called off, and undone."
+	default:
+		text = "How it ended is not known."
 	}
 	if e.Why != "" {
 		text += " Reason: " + prose(e.Why) + "."
@@ -345,6 +348,9 @@ func (e *Episode) writePods(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "\n**Pods**: %d evicted, %d ended by themselves, %d forced%s. Lost: **%d**%s.\n",
 		p.Evicted, p.Ended, p.Forced, listed(p.ForcedPods), e.lost(), listed(p.Remaining))
+	if len(p.CutShort) > 0 {
+		fmt.Fprintf(b, "\n**Killed before the end of their grace periods**%s.\n", listed(p.CutShort))
+	}
 	if len(e.Refused) > 0 {
 		b.WriteString("\n**What kept pods**\n")
 	}

@@ -106,8 +106,11 @@ func (q *Queue) describe(now time.Time) string {
 	if !q.Oldest.IsZero() {
 		text += ", the oldest since " + length(now.Sub(q.Oldest))
 	}
-	if q.LastReceive.IsZero() {
+	switch {
+	case q.LastReceive.IsZero() && !q.FailingSince.IsZero():
 		return text + "; SQS has not answered a receive yet"
+	case q.LastReceive.IsZero():
+		return text + "; the first receive is under way, which takes up to 20s where there is no message"
 	}
 	return text + "; last receive " + length(now.Sub(q.LastReceive)) + " ago"
 }

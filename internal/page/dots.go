@@ -66,7 +66,7 @@ func tallies(episodes []overview.Episode) []tally {
 		switch {
 		case e.Failed():
 			t.Bad++
-		case e.Outcome != "": // else nobody knows
+		case e.Outcome != "" && (e.Slack == nil || *e.Slack >= 0): // else nobody knows, or there was no time at all
 			t.InTime++
 		}
 		if e.Slack != nil {

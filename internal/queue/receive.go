@@ -58,8 +58,8 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 			refused <- err
 			return
 		}
-		s.noteReceive(err)
 		if err != nil {
+			s.noteFailure(err)
 			outage.failed(s.Log, err)
 			if retry.Sleep(ctx, min(receiveBackoff.Pause(outage.failures), receiveBackoff.Max)) != nil {
 				return
@@ -188,7 +188,7 @@ func (s *Server) poll(ctx, settling context.Context, asked int, wait time.Durati
 	}
 	s.clock.compare(s.Log, out.ResultMetadata)
 	s.mu.Lock()
-	s.received = time.Now()
+	s.received, s.refused = time.Now(), refusal{}
 	s.mu.Unlock()
 	if len(out.Messages) > 0 {
 		s.metrics().Received(len(out.Messages))

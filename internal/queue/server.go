@@ -189,25 +189,26 @@ func (s *Server) LastReceive() time.Time {
 func (s *Server) Failing() (since time.Time, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refused.times < 2 { // the next long poll may succeed, and tells only at its end
+		return time.Time{}, ""
+	}
 	return s.refused.since, s.refused.why
 }
 
-// noteReceive notes how a receive has ended.
-func (s *Server) noteReceive(err error) {
+// noteFailure notes that a receive has failed.
+func (s *Server) noteFailure(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case err == nil:
-		s.refused = refusal{}
-	case s.refused.since.IsZero():
-		s.refused = refusal{time.Now(), err.Error()}
-	default:
-		s.refused.why = err.Error()
+	if s.refused.times == 0 {
+		s.refused.since = time.Now()
 	}
+	s.refused.times++
+	s.refused.why = err.Error()
 }
 
 // A refusal is since when receives fail, and why the last one has.
 type refusal struct {
+	times int // in a row
 	since time.Time
 	why   string
 }

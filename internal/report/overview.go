@@ -77,6 +77,7 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
 		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
+		CutShort:   evacuation.Names(r.Record.CutShort, mostNames),
 		Remaining:  evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
 	}
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -73,5 +74,37 @@ func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: the outcomes are %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// A new term of the process resumes a drain whose end could not be written.
+func TestTheEndOfADrainIsToldOnce(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	w := &witness{}
+	o := Once(w)
+	drain := func(node string, cordoned time.Time, outcome intent.Outcome) {
+		o.Drained(Drain{Node: cluster.Ref{UID: types.UID(node)}, Intent: intent.Intent{CordonedAt: cordoned}, Outcome: outcome})
+	}
+	for _, tt := range []struct {
+		name, node string
+		cordoned   time.Time
+		outcome    intent.Outcome
+		want       int
+	}{
+		{"a drain", "a", at, intent.Drained, 1},
+		{"the same, resumed", "a", at, intent.Drained, 1},
+		{"which has come too late by then", "a", at, intent.Missed, 1},
+		{"another node", "b", at, intent.Drained, 2},
+		{"its next drain", "b", at.Add(time.Hour), intent.Missed, 3},
+		{"a node that is cordoned", "c", at, intent.Cordoned, 4},
+		{"and drained after all", "c", at, intent.Drained, 5},
+		{"one that is called off", "d", at, intent.CalledOff, 6},
+	} {
+		if drain(tt.node, tt.cordoned, tt.outcome); len(w.heard) != tt.want {
+			t.Errorf("%s: told %d times, want %d", tt.name, len(w.heard), tt.want)
+		}
+	}
+	if o.Stepped(Step{}); len(w.heard) != 7 {
+		t.Error("other reports are not passed on")
 	}
 }

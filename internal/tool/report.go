@@ -57,7 +57,7 @@ func (v *Viewer) current(ctx context.Context, l *leader, node string) *overview.
 
 // carriedReport adds to a report what nodes carry, and the Events of its node.
 func (v *Viewer) carriedReport(ctx context.Context, r *overview.Report) error {
-	options := metav1.ListOptions{LabelSelector: cluster.StateLabel}
+	options := metav1.ListOptions{} // a node that was given back has no label, and tells of its last drain
 	if r.Node != "" {
 		options = metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Node).String()}
 	}

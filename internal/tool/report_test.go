@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -80,7 +79,7 @@ func TestWithoutTheLeaderAReportGoesByNodesAndEvents(t *testing.T) {
 	if err != nil || !slices.Equal(names(r.Episodes), []string{"a"}) || len(r.Events) != 2 || r.Events[0].Reason != "First" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if want := []string{cluster.StateLabel, "metadata.name=a"}; !slices.Equal(asked, want) {
+	if want := []string{"", "metadata.name=a"}; !slices.Equal(asked, want) {
 		t.Errorf("nodes were asked for by %q", asked)
 	}
 	answers[eventsPath] = apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", nil)

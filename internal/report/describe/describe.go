@@ -88,6 +88,9 @@ func Drain(d report.Drain) string {
 	if left := d.Targets.Left; len(left) > 0 {
 		count += "; still a target of load balancer " + strings.Join(evacuation.Names(left, most), ", ")
 	}
+	if cut := r.Record.CutShort; len(cut) > 0 {
+		count += "; killed before the end of their grace periods: " + strings.Join(evacuation.Names(cut, most), ", ")
+	}
 	names := strings.Join(evacuation.Names(d.Remaining(), most), ", ")
 	switch d.Outcome {
 	case intent.Missed:
