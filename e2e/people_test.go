@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
+	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -209,6 +211,18 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	if code, out, errOut := anna.run("report", "--since", "1h", "-o", "json"); code != 0 || !strings.Contains(out, `"everything"`) {
 		t.Errorf("status %d, and the report is %s%s", code, out, errOut)
 	}
+
+	// The role may not receive any more: that is the first thing to know.
+	s.must(s.aws.SetFault(awssim.Fault{ID: "deaf", Service: "sqs", Action: "ReceiveMessage", Status: http.StatusForbidden, Code: "AccessDenied"}))
+	s.eventually("status says first that no notice arrives", func() bool {
+		code, out, _ := anna.run("status")
+		return code == 5 && strings.HasPrefix(out, "Notices:     no notice arrives since ") && strings.Contains(out, "AccessDenied")
+	})
+	s.aws.RemoveFault("deaf")
+	s.eventually("they arrive again", func() bool {
+		code, out, _ := anna.run("status")
+		return code == 0 && !strings.Contains(out, "Notices:")
+	})
 
 	// Nobody leads. The Lease is released, and the pod stays.
 	if code := h.stop(); code != 0 {

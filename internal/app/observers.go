@@ -54,9 +54,6 @@ func newConditions(
 // newObservers makes the observers that the options ask for. Events are written until ctx ends.
 func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t telling) observers {
 	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
-	if t.conditions != nil {
-		told = append(told, t.conditions)
-	}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
 			Client: t.client.CoreV1(), Node: t.node, Component: options.ProgramName, Host: o.NodeName,
@@ -78,7 +75,11 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 		})
 		told = append(told, all.webhook)
 	}
-	all.Observer = report.Once(told)
+	ends := report.Observers{report.Once(told)}
+	if t.conditions != nil { // it writes what it is told again in each term
+		ends = append(ends, t.conditions)
+	}
+	all.Observer = ends
 	return all
 }
 

@@ -206,7 +206,7 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 		d = Decision{Why: WhySpotInterruption, Deadline: n.Deadline}
 		latest := now.Add(2 * time.Minute)
 		if n.Detail == notice.Hibernate { // it has begun, also where the metadata names a later time
-			latest = now
+			latest = n.HappenedAt(now)
 		}
 		if n.Deadline.IsZero() || n.Deadline.After(latest) {
 			d.Deadline = latest // no time, or one of the future

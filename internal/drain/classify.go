@@ -123,7 +123,11 @@ func (r *run) depart(uid types.UID, p *podState, now time.Time) {
 // cutShort reports whether a pod that has left then was killed before its grace period was over.
 func (p podState) cutShort(left time.Time) bool {
 	const blink = time.Second // the API server cuts times to seconds
-	return !p.askedAt.IsZero() && p.killedAt.Sub(p.askedAt) < p.grace-blink && !left.Before(p.killedAt.Add(-blink))
+	had := p.killedAt.Sub(p.askedAt)
+	if p.killedAt.IsZero() || had >= p.grace-blink {
+		return false
+	}
+	return !left.Before(p.killedAt.Add(-min(blink, had-blink)))
 }
 
 // classify decides which of the pods that are seen for the first time have to leave.

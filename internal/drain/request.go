@@ -51,6 +51,7 @@ type call struct {
 
 	err      error
 	noAnswer bool    // the drain ended before there was an answer
+	gone     bool    // the pod had gone before
 	current  current // the pod after a conflict
 }
 
@@ -200,6 +201,7 @@ func (r *run) apply(c *call, now time.Time) {
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}
+	c.gone = err == nil && (apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists)
 	r.observe(c, err)
 	log := r.request.Log.WithValues("pod", nameOf(c.pod))
 	if err == nil {
@@ -229,10 +231,12 @@ func (r *run) observe(c *call, err error) {
 func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks = now, nil
-	if p.askedAt.IsZero() {
+	if p.askedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
 		p.askedAt = now
 	}
-	p.killedAt = now.Add(cmp.Or(c.step.grace, p.grace))
+	if !p.askedAt.IsZero() && !c.gone {
+		p.killedAt = now.Add(cmp.Or(c.step.grace, p.grace))
+	}
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true

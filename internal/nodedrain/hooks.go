@@ -136,21 +136,34 @@ func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by t
 			by = intent.Earlier(by, e.Deadline)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, againAfter)
-	defer cancel()
+	var guessed []intent.Hook
 	for _, h := range carried.Hooks {
-		end := h.Deadline
 		if h.Assumed && k.policy.HeartbeatUntil > 0 {
-			switch waits, err := k.hooks.Waits(ctx, h); {
-			case waits:
-				end = h.Started.Add(min(k.policy.HeartbeatUntil, leastGlobal) - hookMargin)
-			case err != nil: // it is asked again soon
-				end = laterOf(end, time.Now().Add(againAfter))
-			}
+			guessed = append(guessed, h)
+			by = intent.Earlier(by, k.heldUntil(h))
+		} else {
+			by = intent.Earlier(by, h.Deadline)
 		}
-		by = intent.Earlier(by, end)
+	}
+	if !by.IsZero() && time.Until(by) < againAfter { // nobody waits for an answer then
+		return by
+	}
+	ctx, cancel := context.WithTimeout(ctx, againAfter/2)
+	defer cancel()
+	for _, h := range guessed {
+		switch waits, err := k.hooks.Waits(ctx, h); {
+		case err != nil: // it is asked again soon
+			by = intent.Earlier(by, laterOf(h.Deadline, time.Now().Add(againAfter)))
+		case !waits:
+			by = intent.Earlier(by, h.Deadline)
+		}
 	}
 	return by
+}
+
+// heldUntil is how long heartbeats hold a hook whose limits nobody can read.
+func (k hookKeeper) heldUntil(h intent.Hook) time.Time {
+	return h.Started.Add(min(k.policy.HeartbeatUntil, leastGlobal) - hookMargin)
 }
 
 func laterOf(a, b time.Time) time.Time {

@@ -130,15 +130,14 @@ func (d *Drain) awaitCompletionDelay(ctx context.Context) error {
 
 // sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile.
 func (d *Drain) sleepUntil(ctx context.Context, at time.Time) error {
-	for {
+	for time.Now().Before(at) {
 		carried, changed := d.current()
 		until := intent.Earlier(at, d.hookKeeper().completeBy(ctx, carried))
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})
 		if !time.Now().Before(until) {
-			d.say(overview.Completing)
-			return nil
+			break
 		}
 		timer := time.NewTimer(min(time.Until(until), askHooksAgain))
 		select {
@@ -150,6 +149,8 @@ func (d *Drain) sleepUntil(ctx context.Context, at time.Time) error {
 			return context.Cause(ctx)
 		}
 	}
+	d.say(overview.Completing)
+	return nil
 }
 
 // completeAndFinish completes the node's hooks, each once, and marks the intent finished.
