@@ -107,13 +107,14 @@ func (r *run) removeDeparted(seen map[types.UID]bool, now time.Time) {
 // depart notes that a pod is gone, or counts as gone.
 func (r *run) depart(uid types.UID, p *podState, now time.Time) {
 	r.departed[uid] = p
+	if p.idle {
+		return
+	}
 	left := now
 	if p.hasEnded() {
 		left = p.endedAt
 	}
-	if !p.hasEnded() || left.After(p.seen) { // else it had ended before
-		r.result.Record.LastLeft = later(r.result.Record.LastLeft, left)
-	}
+	r.result.Record.LastLeft = later(r.result.Record.LastLeft, left)
 	if p.cutShort(left) {
 		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
 		r.result.Record.CutShort = append(r.result.Record.CutShort, fmt.Sprintf("%s after %s of %s", p.name, had, p.grace))

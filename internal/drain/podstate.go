@@ -20,6 +20,7 @@ type podState struct {
 	option      time.Duration // the grace period of the option; negative: the pod's own
 	turn        decision.Turn
 	created     time.Time
+	idle        bool        // its containers had ended for good when the drain first saw it
 	seen        time.Time   // when the drain first saw it
 	considered  *corev1.Pod // what turn was found by
 	hadDeadline bool        // and with which terms
@@ -60,6 +61,7 @@ type podState struct {
 func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
 	p := &podState{name: nameOf(pod), option: grace, created: pod.CreationTimestamp.Time, seen: now}
 	p.setGrace(pod, evacuation.Terms{})
+	p.idle = pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self
 	}
