@@ -216,7 +216,7 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	s.must(s.aws.SetFault(awssim.Fault{ID: "deaf", Service: "sqs", Action: "ReceiveMessage", Status: http.StatusForbidden, Code: "AccessDenied"}))
 	s.eventually("status says first that no notice arrives", func() bool {
 		code, out, _ := anna.run("status")
-		return code == 5 && strings.HasPrefix(out, "Notices:     no notice arrives since ") && strings.Contains(out, "AccessDenied")
+		return code == 5 && strings.HasPrefix(out, "Notices:     no notice arrives since ") && strings.Contains(out, "sqs:ReceiveMessage")
 	})
 	s.aws.RemoveFault("deaf")
 	s.eventually("they arrive again", func() bool {
