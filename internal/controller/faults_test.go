@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -49,8 +50,11 @@ var (
 
 // client-go's brake on errors keeps the time of the last one for the whole
 // process, and waits for decades where that was real and the next is virtual.
+// Each test is a cluster that soon is garbage: collected less often, a fifth of
+// the time is saved.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil
+	debug.SetGCPercent(400)
 	m.Run()
 }
 
