@@ -98,6 +98,19 @@ func idOf(node string) string { return fmt.Sprintf("i-%017x", slices.Index(badDa
 // endure runs a day. set, which comes first, makes the faults.
 func endure(t *testing.T, seed uint64, set func(d *badDay)) {
 	t.Helper()
+	day(t, seed, set, func(d *badDay, stops []func()) {
+		time.Sleep(dayLasts)
+		synctest.Wait()
+		d.check()
+		for _, stop := range stops {
+			stop() // and with it everything that it has started: a bubble does not end before
+		}
+	})
+}
+
+// day begins one with two replicas, sends the notices, and leaves the rest to play, which stops the replicas.
+func day(t *testing.T, seed uint64, set func(d *badDay), play func(d *badDay, stops []func())) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d := &badDay{T: t, api: newAPIServer(t, seed), sent: map[string]string{}, begin: time.Now().Add(aheadOfNotices)}
 		d.aws = awssim.New(awssim.Options{Seed: seed, ShutdownTime: time.Minute})
@@ -111,12 +124,7 @@ func endure(t *testing.T, seed uint64, set func(d *badDay)) {
 		stops := []func(){d.replica("a"), d.replica("b")}
 		time.Sleep(aheadOfNotices)
 		d.send()
-		time.Sleep(dayLasts)
-		synctest.Wait()
-		d.check()
-		for _, stop := range stops {
-			stop() // and with it everything that it has started: a bubble does not end before
-		}
+		play(d, stops)
 	})
 }
 
@@ -664,6 +672,44 @@ func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			endure(t, 1, set)
+		})
+	}
+}
+
+// A replica that is stopped amid its drains has ended before its pod is killed, after the 20 s of the chart, also if nothing
+// answers.
+func TestAReplicaEndsBeforeItIsKilledWhateverHangs(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		hangs []string
+		most  time.Duration
+	}{
+		{nil, 2 * time.Second},
+		{[]string{"sqs"}, 10 * time.Second},
+		{[]string{"*"}, 10 * time.Second},
+		{[]string{"kubernetes"}, 10 * time.Second},
+		{[]string{"*", "kubernetes"}, 18 * time.Second},
+	} {
+		t.Run(strings.Join(tt.hangs, "+"), func(t *testing.T) {
+			t.Parallel()
+			day(t, 1, func(d *badDay) {
+				for _, service := range tt.hangs {
+					d.failAll(service, awssim.Fault{Hang: true, HangFor: time.Hour}, 15*time.Second, time.Hour)
+				}
+			}, func(d *badDay, stops []func()) {
+				time.Sleep(20 * time.Second) // the drains are under way, and nothing answers any more
+				begin := time.Now()
+				var both sync.WaitGroup
+				for _, stop := range stops {
+					both.Go(stop)
+				}
+				both.Wait()
+				if took := time.Since(begin); took > tt.most {
+					t.Errorf("it ends after %s, want %s at most", took, tt.most)
+				} else {
+					t.Logf("it ends after %s", took)
+				}
+			})
 		})
 	}
 }

@@ -97,6 +97,9 @@ func (rule *nodeRule) check(r *reader, w *written) {
 		p.refuse(r, "budgets", "has no effect with force: never")
 	case p.has("budgets") && p.says("by", string(decision.ByKarpenter)):
 		p.refuse(r, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
+	case p.has("budgets") && !slices.ContainsFunc(about, sharesNotice):
+		p.refuse(r, "budgets", "has no effect, because none of the rule's kinds leaves budgets a share of its notice; "+
+			"kinds that do: %s", kindsThat(sharesNotice))
 	}
 	rule.checkEffort(r)
 }

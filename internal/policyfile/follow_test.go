@@ -103,7 +103,7 @@ func TestAChangedFileIsInForceWithinTheInterval(t *testing.T) {
 			t.Errorf("without a change: rule %s, log %s", f.rule(), log)
 		}
 		m.set(policyB)
-		log := f.pass(Interval)
+		log := f.pass(5 * time.Second)
 		if want := "info the policy file is in force hash=" + hashOf([]byte(policyB))[:12] + " nodeRules=1 podRules=0\n"; log != want {
 			t.Errorf("log %q, want %q", log, want)
 		}

@@ -35,6 +35,12 @@ func hasStart(k notice.Kind) bool { return k == notice.ScheduledChange }
 // canWait reports whether a drain for the kind can wait. An impaired machine may go at any moment.
 func canWait(k notice.Kind) bool { return !k.Urgent() && k != notice.InstanceImpaired }
 
+// sharesNotice reports whether a drain for the kind divides its time between budgets and grace periods. A
+// recommendation has no deadline, and budgets do not count on a machine that stops or fails.
+func sharesNotice(k notice.Kind) bool {
+	return k != notice.RebalanceRecommendation && k != notice.StateChange && k != notice.InstanceImpaired
+}
+
 // kind takes a name of a kind, as the commands do.
 func kind(p *notice.Kind) value {
 	var names []string

@@ -177,7 +177,7 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 		s.waits("web-8", "web")
 		s.waits("web-9", "web")
 		s.waits("db-1", "db") // nothing of it has left a node
-		s.after(time.Minute)
+		s.after(30 * time.Second)
 		want := []string{
 			"a uid-a unscheduled: 2 pods that left the node wait for another one, such as shop/web-7: 0/5 nodes are available",
 			"b uid-b unscheduled: a pod that left the node waits for another one, shop/web-9: 0/5 nodes are available",
@@ -188,7 +188,7 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 		s.scheduled("web-7")
 		s.scheduled("web-8")
 		s.scheduled("web-9")
-		s.after(time.Minute)
+		s.after(30 * time.Second)
 		if s.last() != 0 || len(s.told()) != 2 {
 			t.Errorf("%d pods wait; told %q", s.last(), s.told())
 		}
@@ -197,7 +197,7 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 			t.Errorf("the log warns %d times, and says %d times that it is over:\n%s", warned, over, s.log.String())
 		}
 		s.waits("web-10", "web")
-		s.after(Interval * 2)
+		s.after(30 * time.Second)
 		if s.last() != 1 {
 			t.Errorf("%d pods wait", s.last())
 		}

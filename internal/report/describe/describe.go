@@ -96,7 +96,7 @@ func Drain(d report.Drain) string {
 	case intent.Missed:
 		if len(r.Missed) == 0 {
 			late := Rounded(r.Record.LastLeft.Sub(d.Deadline()))
-			return fmt.Sprintf("The last pod left %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
+			return fmt.Sprintf("Pods left up to %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
 		}
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)
 	case intent.Gone:
