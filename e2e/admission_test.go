@@ -168,7 +168,7 @@ func TestATokenOfTheHandlerChangesOnlyWhatTheHandlerDoes(t *testing.T) {
 	refused(t, "an eviction without grace", s.evict(holder, pod, &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}), zero)
 	for _, e := range []corev1.Event{
 		{Source: corev1.EventSource{Component: "kubelet"}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: n.name}},
-		{Source: corev1.EventSource{Component: release.Name}, InvolvedObject: corev1.ObjectReference{Kind: "Secret", Namespace: s.name, Name: "x"}},
+		{Source: corev1.EventSource{Component: "aws-node-termination-handler"}, InvolvedObject: corev1.ObjectReference{Kind: "Secret", Namespace: s.name, Name: "x"}},
 	} {
 		refused(t, "an Event of another", s.writeEvent(holder, e), "only its own Events, about Nodes and pods")
 	}
@@ -210,8 +210,8 @@ func TestATokenOfADaemonSetsPodChangesItsOwnNodeOnly(t *testing.T) {
 	const disrupted = `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"TerminationByNodeTerminationHandler"}]}}`
 	refused(t, "a condition", s.patchStatus(holder, others, disrupted), foreign+"change "+whose)
 	for _, e := range []corev1.Event{
-		{Source: corev1.EventSource{Component: release.Name, Host: s.node.name}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: s.other.name}},
-		{Source: corev1.EventSource{Component: release.Name, Host: s.other.name}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: s.name, Name: "others"}},
+		{Source: corev1.EventSource{Component: "aws-node-termination-handler", Host: s.node.name}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: s.other.name}},
+		{Source: corev1.EventSource{Component: "aws-node-termination-handler", Host: s.other.name}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: s.name, Name: "others"}},
 	} {
 		refused(t, "an Event", s.writeEvent(holder, e), strings.TrimSuffix(foreign, "not ")+"write Events only in the name of its node")
 	}

@@ -258,7 +258,7 @@ const hookTimeout = 60 * time.Second
 const (
 	// takenOver is the time within which docs/reliability.md promises another replica after a crash, where each answer
 	// takes no longer than healthy.
-	takenOver = 17 * time.Second
+	takenOver = 20 * time.Second
 	healthy   = 500 * time.Millisecond
 	// leasePeriod is how long the answers count that a Lease lasts by.
 	leasePeriod = 15 * time.Second

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,9 @@ const (
 	steering = `\n\r\u001b[2J\u001b]0;owned\u0007\u009b31m\u2028\u202e`
 )
 
-// hostileBodies are about a node, which readable ones make drain; unreadable ones name it too.
-func (s *scenario) hostileBodies(n node) (readable, unreadable []string) {
+// hostileBodies are about a node, which readable ones make drain; unreadable ones name it too,
+// and strange ones are about an id that is like its own.
+func (s *scenario) hostileBodies(n node) (readable, unreadable, strange []string) {
 	s.Helper()
 	spot := s.body("spot-interruption", n.instance)
 	health := s.body("health-reboot-scheduled", n.instance, startTime, ahead())
@@ -50,10 +52,12 @@ func (s *scenario) hostileBodies(n node) (readable, unreadable []string) {
 		"\xff\xfe\x00" + spot, spot + spot,
 		spotWith(`"more": ` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)),
 		spotWith(`"more": "` + "\x1b" + `[2J"`),
-		id("i-*"), id("../" + n.instance), id(n.instance + "/../nodes"), id(n.instance + ",a=b"), id("!" + n.instance), id(n.instance + `\n`), id(steering),
 		s.body("asg-terminate-direct-to-sqs", n.instance, `"LifecycleHookName": "`, `"LifecycleHookName": "`+steering),
 	}
-	return readable, unreadable
+	strange = []string{
+		id("i-*"), id("../" + n.instance), id(n.instance + "/../nodes"), id(n.instance + ",a=b"), id("!" + n.instance), id(n.instance + `\n`), id(steering),
+	}
+	return readable, unreadable, strange
 }
 
 func TestHostileBodiesNeitherStopTheHandlerNorSteerWhatReadsItsLog(t *testing.T) {
@@ -79,17 +83,20 @@ func TestHostileBodiesNeitherStopTheHandlerNorSteerWhatReadsItsLog(t *testing.T)
 			s := newScenario(t)
 			nodes := s.nodes(2)
 			s.deployment("web", 2)
-			h := s.leader(append(tt.args, "--log-level=debug", short)...)
+			h := s.leader(append(tt.args, "--log-level=debug", "--delete-sqs-msg-if-node-not-found", short)...)
 			before := s.placement()
-			readable, unreadable := s.hostileBodies(nodes[0])
+			readable, unreadable, strange := s.hostileBodies(nodes[0])
 			var messages []string
-			for _, body := range append(readable, unreadable...) {
+			for _, body := range slices.Concat(readable, unreadable, strange) {
 				messages = append(messages, s.send(body))
 			}
 			s.awaitDeleted(soon, messages...)
 			s.drainedExactly(before, nodes[0])
 			if got := h.decisions("Ignored", "reject", "undecodable"); got != len(unreadable) {
 				t.Errorf("%d messages were rejected, want %d", got, len(unreadable))
+			}
+			if got := h.decisions("Ignored", "drop", "no-instance-id"); got != len(strange) {
+				t.Errorf("%d messages about no instance were dropped, want %d", got, len(strange))
 			}
 			s.eventually("the webhook has failed", func() bool { return strings.Contains(h.log.String(), "the webhook has not taken a message") })
 			told := []string{h.body(h.metrics, "/metrics"), h.body(h.probes, "/readyz"), h.body(h.probes, "/healthz")}

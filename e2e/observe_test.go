@@ -351,7 +351,7 @@ func (s *scenario) told(namespace, kind, name string) []corev1.Event {
 	s.Helper()
 	list, err := s.kube.CoreV1().Events(namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
 	s.must(err)
-	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Source.Component != "node-termination-handler" })
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Source.Component != "aws-node-termination-handler" })
 }
 
 // reasons are those of events, sorted.

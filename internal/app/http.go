@@ -50,7 +50,9 @@ func (s httpSide) handlers(o *options.Options) map[int]http.Handler {
 		serve(overview.StatusPath, serveJSON(s.lookout.Overview))
 		serve(overview.HistoryPath, serveJSON(s.lookout.History))
 		if o.StatusPage {
-			serve("/{$}", page.Handler(s.lookout, page.HandlerOptions{Version: s.version, Port: o.PrometheusPort}))
+			serve("/{$}", page.Handler(s.lookout, page.HandlerOptions{
+				Version: s.version, Namespace: o.PodNamespace, Port: o.PrometheusPort,
+			}))
 		}
 	}
 	return all

@@ -56,7 +56,7 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
-			Client: t.client.CoreV1(), Node: t.node, Component: options.ProgramName, Host: o.NodeName,
+			Client: t.client.CoreV1(), Node: t.node, Host: o.NodeName,
 			Account: o.InstanceAccount(), Region: o.Region, Annotations: o.EventAnnotations,
 			Metrics: t.metrics, Log: log.WithName("events"),
 		})

@@ -37,7 +37,7 @@ func (c *Controller) isAsDrained(ctx context.Context, n notice.Notice, f lookup.
 		if err != nil || !leftDrained(node, f) {
 			return false
 		}
-		pods, err := c.Drainer.Remaining(ctx, ref.Name)
+		pods, err := c.Drainer.Remaining(ctx, ref.Name, c.CurrentPolicy().Rules)
 		if err != nil || len(pods) > 0 {
 			return false
 		}

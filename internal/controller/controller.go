@@ -78,6 +78,9 @@ func (c *Controller) handleSeveral(ctx context.Context, log logr.Logger, n *noti
 // read reads the notice of a message; nil, with the verdict: it asks for nothing, or cannot be read.
 func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, error) {
 	n, err := notice.Parse(m.Body)
+	if errors.Is(err, notice.ErrInstanceID) {
+		return nil, c.leaveUnknown(log, m, err)
+	}
 	if err != nil {
 		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
 		if c.DryRun {
@@ -334,7 +337,7 @@ func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 	n, id, f, d := *t.n, t.id, &t.found, t.Decision
 	repeated := f.Intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
-		repeated = c.hasBeenTold(n, id)
+		repeated = c.hasBeenTold(id + " " + n.ID + n.Change)
 	}
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.Ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
@@ -360,14 +363,31 @@ func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 	log.Info("decided", values...)
 }
 
-// hasBeenTold reports whether people have been told of a notice that changes no node, as a rule says, and
-// notes that they are. A poll finds what is ignored again each time.
-func (c *Controller) hasBeenTold(n notice.Notice, id string) bool {
-	event := id + " " + n.ID + n.Change
+// leaveUnknown is the verdict on a message about what is no instance, as far as we know: it is treated as one about an
+// instance of somebody else.
+func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
+	action := c.CurrentPolicy().Foreign()
+	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
+	if !c.hasBeenTold("message " + m.ID) {
+		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
+			"why", err.Error(), "body", quoted(m.Body))
+	}
+	switch {
+	case c.DryRun:
+		return verdictOf(errDryRun)
+	case action == decision.Drop:
+		return nil
+	}
+	return verdictOf(leaveError{decision.WhyNoInstanceID})
+}
+
+// hasBeenTold reports whether people have been told of something that changes no node, and notes that they are: a poll
+// finds what a rule ignores again each time, and what is left in the queue comes back.
+func (c *Controller) hasBeenTold(of string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, told := c.told.Get(event)
-	c.told.Add(event, nil)
+	_, told := c.told.Get(of)
+	c.told.Add(of, nil)
 	return told
 }
 

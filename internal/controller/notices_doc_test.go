@@ -84,7 +84,7 @@ type docKind struct {
 var docKinds = []docKind{
 	{
 		sample.Spot, "Spot interruption", "enable-spot-interruption-draining",
-		"EC2 reclaims a spot instance. It terminates, stops or hibernates it two minutes after the event.",
+		"EC2 reclaims a spot instance. It terminates or stops it two minutes after the event. A hibernation begins at once.",
 		[]situation{
 			{words: "`instance-action` is `hibernate`: that begins at once", replace: []string{`"terminate"`, `"hibernate"`}, facts: known},
 			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
@@ -304,6 +304,7 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | deleted |\n", words, reason)
 	}
+	fmt.Fprintf(&b, "| an event about an id that is no instance id | `%s` | left until its retention ends, or for the dead-letter queue; logged once. With `delete-sqs-msg-if-node-not-found` deleted |\n", decision.WhyNoInstanceID)
 	fmt.Fprintf(&b, "| not an event, or an event without the fields of its type | `%s` | left for SQS to move to the dead-letter queue, if there is a redrive policy; else logged and deleted |\n", decision.WhyUndecodable)
 	return b.String()
 }

@@ -107,7 +107,7 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 				defer s.drain.mu.Unlock()
 				s.drain.result = &evacuation.Result{Evicted: 2, Unconfirmed: []string{"ns/pod"}}
 			},
-			[]string{begin, cordoned, `warn pods should have ended, and no kubelet is there to say so evicted=2 forced=0 unconfirmed=[ns/pod]`},
+			[]string{begin, cordoned, `warn pods should have ended, but no kubelet confirms it evicted=2 forced=0 unconfirmed=[ns/pod]`},
 			"unconfirmed",
 		},
 		"only cordoned": {

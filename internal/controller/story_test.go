@@ -375,7 +375,7 @@ func (d *slowDrainer) take(t time.Duration) {
 }
 
 // Remaining are the pods that came to the node, or stayed there.
-func (d *slowDrainer) Remaining(context.Context, string) ([]string, error) {
+func (d *slowDrainer) Remaining(context.Context, string, decision.Rules) ([]string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.remaining, nil
@@ -696,6 +696,26 @@ func TestWithoutThePermissionForLookUpsAndTheTagCheckKnownNodesAreDrainedAndTheR
 			t.Errorf("%d messages left, want none: the instance is known to be another's", s.left())
 		}
 	})
+}
+
+func TestAMessageAboutAnIDThatIsNoInstancesIsLeftAndToldOnce(t *testing.T) {
+	t.Parallel()
+	for _, foreign := range []bool{false, true} {
+		tell(t, func(s *story) {
+			var log logtest.Log
+			s.edit = func(c *Config) { c.DeleteForeign, c.Log = foreign, log.Logger() }
+			s.lead()
+			s.send(s.body("spot-interruption", "mi-0123456789abcdef0")) // of Systems Manager, or of a time to come
+			s.after(10 * time.Minute)
+			if left := s.left(); (left == 0) != foreign {
+				t.Errorf("delete-sqs-msg-if-node-not-found is %t, %d messages are left", foreign, left)
+			}
+			said := log.Said("a message is about an id that is no instance's (logged once)")
+			if len(said) != 1 || !strings.Contains(said[0], `detail.instance-id is \"mi-0123456789abcdef0\", not an instance id`) {
+				t.Errorf("it says %q", said)
+			}
+		})
+	}
 }
 
 func TestAnInstanceThatIsGoneEndsItsDrain(t *testing.T) {

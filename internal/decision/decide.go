@@ -179,7 +179,7 @@ func expectUntil(n notice.Notice, deadline, now time.Time, p Policy) time.Time {
 
 // notOurs is the decision about an instance that is not this cluster's to drain.
 func notOurs(o Ownership, p Policy) Decision {
-	d := Decision{Action: Leave, Why: WhyForeign}
+	d := Decision{Action: p.Foreign(), Why: WhyForeign}
 	switch o {
 	case Elsewhere:
 		d.Why = WhyElsewhere
@@ -187,10 +187,15 @@ func notOurs(o Ownership, p Policy) Decision {
 		d.Why = WhyUnmanaged
 	case Foreign, Unknown, Pending, Departed, Ours:
 	}
-	if p.DeleteForeign {
-		d.Action = Drop
-	}
 	return d
+}
+
+// Foreign is what is done with a message that is not this cluster's: Leave or Drop.
+func (p Policy) Foreign() Action {
+	if p.DeleteForeign {
+		return Drop
+	}
+	return Leave
 }
 
 // DeadlineOf is the deadline that a notice without readable hook limits gives; zero: none.
@@ -206,10 +211,9 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 		d = Decision{Why: WhySpotInterruption, Deadline: n.Deadline}
 		latest := now.Add(2 * time.Minute)
 		if n.Detail == notice.Hibernate { // it has begun, also where the metadata names a later time
-			latest = n.HappenedAt(now)
-		}
-		if n.Deadline.IsZero() || n.Deadline.After(latest) {
-			d.Deadline = latest // no time, or one of the future
+			d.Deadline = n.HappenedAt(now)
+		} else if n.Deadline.IsZero() || n.Deadline.After(latest) && !notice.OfMetadata(n.ID) {
+			d.Deadline = latest // a message tells no time of the action, and its own may be one of the future
 		}
 	case notice.CapacityReservationInterruption:
 		d = Decision{Why: WhyReservation, Deadline: n.Deadline}

@@ -62,8 +62,12 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			n:    notice.Notice{Kind: notice.SpotInterruption, Time: at(3600), Deadline: at(3720)},
 			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(120)},
 		},
+		"an action that the metadata announces for later": {
+			n:    notice.Notice{Kind: notice.SpotInterruption, ID: "imds-spot-terminate-20261120T111530Z", Time: at(3480), Deadline: at(3600)},
+			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(3600)},
+		},
 		"a hibernation that the metadata announces for later": {
-			n:    notice.Notice{Kind: notice.SpotInterruption, Detail: notice.Hibernate, Time: at(120), Deadline: at(120)},
+			n:    notice.Notice{ID: "imds-spot-hibernate-20261120T101730Z", Kind: notice.SpotInterruption, Detail: notice.Hibernate, Time: at(120), Deadline: at(120)},
 			want: Decision{Action: Drain, Why: WhySpotInterruption, Deadline: at(0)},
 		},
 		"a spot warning that comes late": {

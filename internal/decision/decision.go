@@ -190,6 +190,7 @@ const (
 	WhyRestarted        Why = "machine-restarted"
 	WhyNextNode         Why = "another-node-of-the-instance"
 	WhyUndecodable      Why = "undecodable"
+	WhyNoInstanceID     Why = "no-instance-id"
 	WhyDryRun           Why = "dry-run"
 	WhyIgnoredByRule    Why = "ignored-by-rule"
 	WhyNotifiedByRule   Why = "notified-by-rule"

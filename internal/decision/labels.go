@@ -28,6 +28,7 @@ func (p Policy) Possible() []Labels {
 		add(notice.Ignored, Drop, Why(reason))
 	}
 	add(notice.Ignored, Reject, WhyUndecodable)
+	add(notice.Ignored, p.Foreign(), WhyNoInstanceID)
 	now := time.Now()
 	for _, kind := range notice.Kinds {
 		for _, n := range p.examples(kind) {

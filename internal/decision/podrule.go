@@ -35,16 +35,17 @@ const (
 	LeaveEnd                     // after all others, also those of the system
 	LeaveLast                    // at the last moment that its grace period allows
 	LeaveSurged                  // when its workload has rolled out a replacement, or at the last moment
+	LeaveNever                   // it stays, and is lost with the machine
 )
 
 // String is the name in a policy file and in the annotation of a pod.
 func (l Departure) String() string {
-	return [...]string{"now", "first", "after", "end", "last", "surged"}[l]
+	return [...]string{"now", "first", "after", "end", "last", "surged", "never"}[l]
 }
 
 // DepartureOf is the inverse of String.
 func DepartureOf(name string) (l Departure, ok bool) {
-	for l = LeaveNow; l <= LeaveSurged; l++ {
+	for l = LeaveNow; l <= LeaveNever; l++ {
 		if l.String() == name {
 			return l, true
 		}
@@ -61,26 +62,28 @@ type Pod struct {
 	Started time.Time
 }
 
-// Annotations by which the owner of a pod says when it leaves. LeaveAnnotation has the name of a
+// Annotations, and a label, by which the owner of a pod says when it leaves. LeaveAnnotation has the name of a
 // Departure; see ownersDepartures. The others are known from what else takes nodes away.
 // https://karpenter.sh/preview/reference/annotations/
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
+// https://cluster-api.sigs.k8s.io/reference/api/labels-and-annotations
 const (
 	LeaveAnnotation        = "node-termination-handler/leave"
 	DoNotDisruptAnnotation = "karpenter.sh/do-not-disrupt"
 	SafeToEvictAnnotation  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+	DrainLabel             = "cluster.x-k8s.io/drain"
 )
 
 // ownersDepartures are the values of LeaveAnnotation. An owner knows no order among the pods of
 // others, so After is none of them.
-var ownersDepartures = []Departure{LeaveNow, LeaveFirst, LeaveLast, LeaveEnd, LeaveSurged}
+var ownersDepartures = []Departure{LeaveNow, LeaveFirst, LeaveLast, LeaveEnd, LeaveSurged, LeaveNever}
 
 // A Turn says when a pod leaves, and who wants it so.
 type Turn struct {
 	Leave Departure
 	// Order is the place among those that leave After, from 1 on.
 	Order int
-	// Stays: the pod is one of a DaemonSet, and nothing has it leave.
+	// Stays: the pod is one of a DaemonSet, and nothing has it leave, or it leaves LeaveNever.
 	Stays bool
 	// Why is the name of the rule that decides, or the key of the annotation; empty: none does.
 	Why string
@@ -104,7 +107,7 @@ func (t Turn) String() string {
 		words = "leaves at the end"
 	case LeaveSurged: // what has no replacement leaves last
 		words = "leaves last"
-	case LeaveNow, LeaveFirst, LeaveLast:
+	case LeaveNow, LeaveFirst, LeaveLast, LeaveNever:
 	}
 	if t.Stays {
 		words = "stays"
@@ -119,16 +122,17 @@ func (t Turn) String() string {
 //
 //	                                      the pod leaves             a pod of a DaemonSet
 //	a rule of the file                    as it says                 as it says
-//	node-termination-handler/leave        as it says                 as it says, if that is end
+//	node-termination-handler/leave        as it says                 as it says, if that is end or never
+//	cluster.x-k8s.io/drain: skip, a label never                      stays
 //	karpenter.sh/do-not-disrupt           last, without a deadline   stays
 //	.../safe-to-evict: "false"            last, without a deadline   stays
 //	none                                  now                        stays
 //
-// An annotation with a value that has no meaning counts as none.
+// An annotation or label with a value that has no meaning counts as none.
 func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 	if rule := r.PodRuleFor(pod); rule != nil {
 		return Turn{
-			Leave: rule.Leave, Order: rule.Order, Why: rule.Name,
+			Leave: rule.Leave, Order: rule.Order, Stays: rule.Leave == LeaveNever, Why: rule.Name,
 			Surges: rule.Leave == LeaveSurged && pod.Annotations[LeaveAnnotation] == LeaveSurged.String() && !pod.DaemonSet,
 		}
 	}
@@ -138,11 +142,15 @@ func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 		switch {
 		case !known || !slices.Contains(ownersDepartures, leave):
 			turn.Mistake = mistaken(value, "it is none of "+strings.Join(ownersValues(), ", "))
-		case pod.DaemonSet && leave != LeaveEnd:
-			turn.Mistake = mistaken(value, "a pod of a DaemonSet can only leave at the end")
+		case pod.DaemonSet && leave != LeaveEnd && leave != LeaveNever:
+			turn.Mistake = mistaken(value, "a pod of a DaemonSet can only leave at the end or never")
 		default:
-			return Turn{Leave: leave, Why: LeaveAnnotation, Surges: leave == LeaveSurged}
+			return Turn{Leave: leave, Stays: leave == LeaveNever, Why: LeaveAnnotation, Surges: leave == LeaveSurged}
 		}
+	}
+	if pod.Labels[DrainLabel] == "skip" {
+		turn.Leave, turn.Stays, turn.Why = LeaveNever, true, DrainLabel
+		return turn
 	}
 	if pod.DaemonSet {
 		turn.Stays = true
@@ -191,7 +199,7 @@ func (p Pod) protected(now time.Time) (until time.Time, protected bool) {
 
 // PodKeys are the keys of the labels and of the annotations that TurnOf reads of pods, sorted.
 func (r Rules) PodKeys() (labels, annotations []string) {
-	of := map[string]bool{}
+	of := map[string]bool{DrainLabel: true}
 	with := map[string]bool{LeaveAnnotation: true, DoNotDisruptAnnotation: true, SafeToEvictAnnotation: true}
 	for _, rule := range r.Pods {
 		addKeys(of, rule.Pods)

@@ -23,6 +23,8 @@ func TestThePodsTurn(t *testing.T) {
 		{Name: "surging", Pods: labelled("app", "db"), Leave: LeaveSurged},
 		{Name: "agents", DaemonSets: true, Pods: labelled("app", "agent"), Leave: LeaveSurged},
 		{Name: "web", Pods: labelled("app", "web"), Leave: LeaveNow},
+		{Name: "batch", Pods: labelled("app", "batch"), Leave: LeaveNever},
+		{Name: "daemons", DaemonSets: true, Pods: labelled("app", "batch"), Leave: LeaveNever},
 	}
 	with := func(key, value string) map[string]string { return map[string]string{key: value} }
 	for name, tt := range map[string]struct {
@@ -64,11 +66,17 @@ func TestThePodsTurn(t *testing.T) {
 		"what is safe to evict leaves now":         {pod: Pod{Annotations: with(SafeToEvictAnnotation, "true")}, want: Turn{}},
 		"neither is about the pods of a DaemonSet": {pod: Pod{DaemonSet: true, Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "true"}}, want: Turn{Stays: true}},
 		"the time of one over, the other counts":   {pod: Pod{Started: now.Add(-time.Hour), Annotations: map[string]string{SafeToEvictAnnotation: "false", DoNotDisruptAnnotation: "30m"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation}},
-		"a value without a meaning is told":        {pod: Pod{Annotations: with(LeaveAnnotation, "Last")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "Last" is ignored: it is none of now, first, last, end, surged`}},
-		"and counts as none":                       {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "", SafeToEvictAnnotation: "false"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation, Mistake: `its annotation node-termination-handler/leave: "" is ignored: it is none of now, first, last, end, surged`}},
-		"an owner knows no order":                  {pod: Pod{Annotations: with(LeaveAnnotation, "after")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "after" is ignored: it is none of now, first, last, end, surged`}},
-		"and that of a DaemonSet knows the end":    {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "first")}, want: Turn{Stays: true, Mistake: `its annotation node-termination-handler/leave: "first" is ignored: a pod of a DaemonSet can only leave at the end`}},
-		"of a long value the beginning is told":    {pod: Pod{Annotations: with(LeaveAnnotation, strings.Repeat("x", 1000))}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "` + strings.Repeat("x", 40) + `…" is ignored: it is none of now, first, last, end, surged`}},
+		"a rule lets a pod stay":                   {rules: file, pod: Pod{Labels: with("app", "batch")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: "batch"}},
+		"also one of a DaemonSet":                  {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "batch"), Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveNever, Stays: true, Why: "daemons"}},
+		"and so may its owner":                     {pod: Pod{Annotations: with(LeaveAnnotation, "never")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: LeaveAnnotation}},
+		"in the words of Cluster API, too":         {pod: Pod{Labels: with(DrainLabel, "skip")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: DrainLabel}},
+		"of which others have no meaning":          {pod: Pod{Labels: with(DrainLabel, "true")}, want: Turn{}},
+		"a rule decides before them":               {rules: file, pod: Pod{Labels: map[string]string{"app": "web", DrainLabel: "skip"}}, want: Turn{Why: "web"}},
+		"a value without a meaning is told":        {pod: Pod{Annotations: with(LeaveAnnotation, "Last")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "Last" is ignored: it is none of now, first, last, end, surged, never`}},
+		"and counts as none":                       {pod: Pod{Annotations: map[string]string{LeaveAnnotation: "", SafeToEvictAnnotation: "false"}}, want: Turn{Leave: LeaveLast, Why: SafeToEvictAnnotation, Mistake: `its annotation node-termination-handler/leave: "" is ignored: it is none of now, first, last, end, surged, never`}},
+		"an owner knows no order":                  {pod: Pod{Annotations: with(LeaveAnnotation, "after")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "after" is ignored: it is none of now, first, last, end, surged, never`}},
+		"and that of a DaemonSet knows the end":    {pod: Pod{DaemonSet: true, Annotations: with(LeaveAnnotation, "first")}, want: Turn{Stays: true, Mistake: `its annotation node-termination-handler/leave: "first" is ignored: a pod of a DaemonSet can only leave at the end or never`}},
+		"of a long value the beginning is told":    {pod: Pod{Annotations: with(LeaveAnnotation, strings.Repeat("x", 1000))}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "` + strings.Repeat("x", 40) + `…" is ignored: it is none of now, first, last, end, surged, never`}},
 		"a mistake does not matter to a rule":      {rules: file, pod: Pod{Labels: with("app", "web"), Annotations: with(LeaveAnnotation, "x")}, want: Turn{Why: "web"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +88,7 @@ func TestThePodsTurn(t *testing.T) {
 }
 
 func TestADepartureIsReadBackFromItsName(t *testing.T) {
-	for leave := LeaveNow; leave <= LeaveSurged; leave++ {
+	for leave := LeaveNow; leave <= LeaveNever; leave++ {
 		if got, ok := DepartureOf(leave.String()); !ok || got != leave {
 			t.Errorf("%s is read as %s, %t", leave, got, ok)
 		}
@@ -90,8 +98,8 @@ func TestADepartureIsReadBackFromItsName(t *testing.T) {
 // A drain keeps of a pod what these keys name, and no more.
 func TestTheKeysOfTheRulesAreAllThatATurnNeeds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		keys := []string{"a", "b", "c", LeaveAnnotation, DoNotDisruptAnnotation, SafeToEvictAnnotation}
-		values := rapid.SampledFrom([]string{"true", "false", "last", "first", "5m", "x"})
+		keys := []string{"a", "b", "c", DrainLabel, LeaveAnnotation, DoNotDisruptAnnotation, SafeToEvictAnnotation}
+		values := rapid.SampledFrom([]string{"true", "false", "last", "first", "never", "skip", "5m", "x"})
 		some := func(name string) map[string]string {
 			return rapid.MapOf(rapid.SampledFrom(keys), values).Draw(t, name)
 		}
@@ -107,7 +115,7 @@ func TestTheKeysOfTheRulesAreAllThatATurnNeeds(t *testing.T) {
 		rules := Rules{Pods: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) PodRule {
 			return PodRule{
 				Name: rapid.StringMatching("rule-[a-z]").Draw(t, "name"), Pods: selectors.Draw(t, "pods"), Annotations: selectors.Draw(t, "annotations"),
-				DaemonSets: rapid.Bool().Draw(t, "DaemonSets"), Leave: Departure(rapid.IntRange(int(LeaveNow), int(LeaveSurged)).Draw(t, "leave")),
+				DaemonSets: rapid.Bool().Draw(t, "DaemonSets"), Leave: Departure(rapid.IntRange(int(LeaveNow), int(LeaveNever)).Draw(t, "leave")),
 			}
 		}), 0, 4).Draw(t, "rules")}
 		pod := Pod{Labels: some("labels"), Annotations: some("annotations"), DaemonSet: rapid.Bool().Draw(t, "of a DaemonSet")}

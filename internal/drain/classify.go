@@ -17,10 +17,8 @@ import (
 // refresh updates the pods from the store. It returns the lowest tier with pods that are waited
 // for; above self if there are none.
 func (r *run) refresh(now time.Time) tier {
-	if r.nodeState().Ready {
-		r.notReadySince = time.Time{}
-	} else if r.notReadySince.IsZero() {
-		r.notReadySince = now
+	if ready := r.nodeState().Ready; ready != r.ready {
+		r.ready, r.kubeletChanged = ready, now
 	}
 	pods := r.store.list()
 	if leave := r.newcomers.cordonedAgain(r.request.Terms.CordonedAt, pods); len(leave) > 0 {
@@ -75,10 +73,10 @@ func (r *run) update(p *podState, pod *corev1.Pod, now time.Time) {
 		p.unconfirmed, p.blocks = false, nil
 		return
 	}
-	unconfirmed := p.isUnconfirmed(r.notReadySince, now)
+	unconfirmed := p.isUnconfirmed(r.kubeletChanged, now)
 	if unconfirmed && !p.unconfirmed {
 		logging.Warn(r.request.Log,
-			"a pod is not waited for any more: it should have ended, but its kubelet is not there to confirm it",
+			"a pod is not waited for any more: it should have ended, but its kubelet has not confirmed it",
 			"pod", nameOf(pod), "end", p.stopsAt(),
 		)
 	}
@@ -162,11 +160,7 @@ func (r *run) classify(pods []*corev1.Pod, now time.Time) {
 // sort puts a pod to those that have to leave, or to those that stay.
 func (r *run) sort(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
 	if !answer.leaves {
-		r.stay(pod)
-		if answer.why != "" {
-			r.result.Stayed = append(r.result.Stayed, nameOf(pod))
-			logging.Warn(r.request.Log, "a pod stays on the node, and is lost with it", "pod", nameOf(pod), "why", answer.why)
-		}
+		r.stay(pod, answer.why)
 		return
 	}
 	if r.listed { // the pods of the first list have to leave, whatever they tolerate
@@ -203,26 +197,31 @@ func (r *run) candidate(pod *corev1.Pod, turn decision.Turn) candidate {
 	return candidate{pod, turn}
 }
 
-// stay notes that a pod does not have to leave. It is not looked at again.
-func (r *run) stay(pod *corev1.Pod) {
+// stay notes that a pod does not have to leave. It is not looked at again. why is empty where that is no news.
+func (r *run) stay(pod *corev1.Pod, why string) {
 	if r.staying == nil {
 		r.staying = map[types.UID]bool{}
 	}
 	r.staying[pod.UID] = true
+	if why != "" {
+		r.result.Stayed = append(r.result.Stayed, nameOf(pod))
+		logging.Warn(r.request.Log, "a pod stays on the node, and is lost with it", "pod", nameOf(pod), "why", why)
+	}
 }
 
-// mayStay lets a pod stay whose annotation or label had it leave, if that was taken off before the
+// mayStay lets a pod stay whose annotations or labels had it leave, if they have changed before the
 // pod was asked. It reports whether it stays.
 func (r *run) mayStay(pod *corev1.Pod, p *podState) bool {
 	if p.requested || p.stopping() {
 		return false
 	}
-	if answers, _ := r.drainer.Filter.mustLeave([]candidate{{pod, p.turn}}); answers[0].leaves {
+	answers, _ := r.drainer.Filter.mustLeave([]candidate{{pod, p.turn}})
+	if answers[0].leaves {
 		return false
 	}
 	p.dequeue()
 	delete(r.pods, pod.UID)
-	r.stay(pod)
+	r.stay(pod, answers[0].why)
 	return true
 }
 

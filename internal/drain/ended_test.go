@@ -233,7 +233,7 @@ func TestWhatHasEndedIsNotLostWithItsMachine(t *testing.T) {
 				if err != nil || !slices.Equal(result.Lost, []string{"ns/b"}) {
 					t.Errorf("%+v, %v", result, err)
 				}
-				if left, err := s.drainer.Remaining(s.Context(), "node"); err != nil || !slices.Equal(left, []string{"ns/b"}) {
+				if left, err := s.drainer.Remaining(s.Context(), "node", s.rules); err != nil || !slices.Equal(left, []string{"ns/b"}) {
 					t.Errorf("remaining: %q, %v", left, err)
 				}
 			})

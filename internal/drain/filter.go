@@ -35,7 +35,11 @@ func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings st
 	}
 	answers, warnings = f.choose(pods)
 	for k, c := range candidates {
-		if comesAgain := c.turn.Stays && c.turn.Why != ""; comesAgain {
+		switch {
+		case !c.turn.Stays:
+		case answers[k].leaves && !ofDaemonSet(c.pod):
+			answers[k] = chosen{why: "it " + c.turn.String()}
+		case c.turn.Why != "": // it would come again, or that is wanted
 			answers[k].why = ""
 		}
 	}

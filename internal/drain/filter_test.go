@@ -82,7 +82,7 @@ func TestThePodsThatLeaveAreThoseThatKubectlEvicts(t *testing.T) {
 				edit(pod)
 			}
 			before := pod.DeepCopy()
-			answers, _ := tt.filter.mustLeave([]candidate{{pod, decision.Turn{Stays: true}}})
+			answers, _ := tt.filter.mustLeave([]candidate{{pod, decision.Turn{Stays: ofDaemonSet(pod)}}})
 			leaves, why := answers[0].leaves, answers[0].why
 			if leaves == tt.stays || (why == "") != (tt.option == "") || !strings.Contains(why, tt.option) {
 				t.Errorf("leaves = %t, %q; want %t, naming %q", leaves, why, !tt.stays, tt.option)
@@ -98,7 +98,7 @@ func BenchmarkFilterOf100Pods(b *testing.B) {
 	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", Controller: new(true)}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", OwnerReferences: owner}}
 	b.ReportAllocs()
-	candidates := slices.Repeat([]candidate{{pod, decision.Turn{Stays: true}}}, 100)
+	candidates := slices.Repeat([]candidate{{pod, decision.Turn{Stays: ofDaemonSet(pod)}}}, 100)
 	for b.Loop() {
 		Filter{}.mustLeave(candidates)
 	}

@@ -108,7 +108,7 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 		for _, edit := range edits {
 			edit(p)
 		}
-		return candidate{p, decision.Turn{Stays: true}}
+		return candidate{p, decision.Turn{Stays: ofDaemonSet(p)}}
 	}
 	static := func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
 	scratch := func(p *corev1.Pod) {
@@ -116,8 +116,10 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 	}
 	leaving := pod("other", daemon)
 	leaving.turn = decision.Turn{}
+	never := pod("batch")
+	never.turn = decision.Turn{Leave: decision.LeaveNever, Stays: true, Why: "jobs"}
 	answers, _ := Filter{}.mustLeave([]candidate{
-		pod("web"), pod("logs", daemon), pod("db-0", scratch), pod("db-0"), pod("kube-proxy", static), leaving,
+		pod("web"), pod("logs", daemon), pod("db-0", scratch), pod("db-0"), pod("kube-proxy", static), leaving, never,
 	})
 	want := []chosen{
 		{leaves: true},
@@ -126,6 +128,7 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 		{leaves: true},
 		{},
 		{leaves: true},
+		{why: "it stays (jobs)"},
 	}
 	if diff := cmp.Diff(want, answers, cmp.AllowUnexported(chosen{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

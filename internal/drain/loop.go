@@ -17,7 +17,7 @@ import (
 //
 //   - when they are gone (their UIDs, not only their deletion accepted) and their volumes are
 //     detached. A pod that has ended counts as gone after endedTime, though finalizers keep it, and so
-//     does one that should have ended, if no kubelet is there to confirm it;
+//     does one that should have ended two minutes ago, if no kubelet confirms it;
 //   - at the deadline;
 //   - when only our own pod is left;
 //   - when ctx ends. Requests in flight then get requestLinger to end.
@@ -34,7 +34,7 @@ func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evac
 	if errors.Is(err, evacuation.ErrMachineGone) {
 		err, r.result.Volumes = nil, 0
 		if !r.listed {
-			r.result.Lost = d.unlistedPods(calls, request.Node)
+			r.result.Lost = d.unlistedPods(calls, request)
 		}
 	}
 	result := r.result // without the pods and all else that r has
@@ -63,8 +63,10 @@ type run struct {
 	listed    bool               // the pods of the first list are in these maps
 
 	settledAt     time.Time // when the first pod of those that have ended counts as gone; zero: none has
-	notReadySince time.Time // since when the node has not been ready; zero: it is
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
+
+	ready          bool      // the node is
+	kubeletChanged time.Time // when it was seen to become ready, or not ready; zero: never ready so far
 
 	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
 	inFlight  int                      // requests in flight
@@ -219,7 +221,7 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 	wake := earlier(p.reportAt(), p.changesAt(now))
 	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
-		wake = earlier(wake, p.unconfirmedAt(r.notReadySince))
+		wake = earlier(wake, p.unconfirmedAt(r.kubeletChanged))
 	}
 	wake = earlier(wake, r.startSurge(calls, pod, p, now))
 	terms := r.request.Terms

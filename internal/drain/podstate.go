@@ -51,7 +51,7 @@ type podState struct {
 	ticket        *ticket   // at the gate; nil: none
 	surge         surge     // a replacement that comes first
 
-	unconfirmed bool    // it should have ended, and no kubelet is there to confirm it
+	unconfirmed bool    // it should have ended, and its kubelet has not confirmed it
 	replaces    bool    // it replaces a pod that was asked to leave
 	blocks      []block // what keeps it or has kept it on the node; the last one does so now
 }
@@ -92,17 +92,17 @@ func (p podState) stopping() bool { return !p.deletion.IsZero() }
 // stopsAt returns when a stopping pod should have ended; zero: it is not stopping.
 func (p podState) stopsAt() time.Time { return later(p.deletion, p.localEnd) }
 
-// unconfirmedAt returns from when on a stopping pod is not waited for any more, if its node has
-// not been ready since notReadySince. Zero: the node is ready, or the pod is not stopping.
-func (p podState) unconfirmedAt(notReadySince time.Time) time.Time {
-	if !p.stopping() || notReadySince.IsZero() {
+// unconfirmedAt returns from when on a stopping pod is not waited for any more, on a node that became ready, or not
+// ready, at kubeletChanged. Zero: the pod is not stopping.
+func (p podState) unconfirmedAt(kubeletChanged time.Time) time.Time {
+	if !p.stopping() {
 		return time.Time{}
 	}
-	return later(p.stopsAt(), notReadySince).Add(confirmTime)
+	return later(later(p.stopsAt(), p.seen), kubeletChanged).Add(confirmTime)
 }
 
 // isUnconfirmed reports whether a pod is not waited for any more; see unconfirmedAt.
-func (p podState) isUnconfirmed(notReadySince, now time.Time) bool {
-	at := p.unconfirmedAt(notReadySince)
+func (p podState) isUnconfirmed(kubeletChanged, now time.Time) bool {
+	at := p.unconfirmedAt(kubeletChanged)
 	return !at.IsZero() && !now.Before(at)
 }

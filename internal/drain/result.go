@@ -61,14 +61,15 @@ func (r *run) countPods(remaining *[]string) {
 			r.result.Ended++
 		}
 	}
+	slices.Sort(r.result.Stayed)
 	slices.Sort(r.result.Record.ForcedPods)
 	slices.Sort(r.result.Record.CutShort)
 }
 
-// Remaining lists the pods that have to leave a node and have not ended, as namespace/name, sorted. Those of DaemonSets
-// are not among them: it cannot tell one that was not asked from one that has come in its place. It
-// makes one request.
-func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) {
+// Remaining lists the pods that have to leave a node by the rules and have not ended, as namespace/name, sorted.
+// Those of DaemonSets are not among them: it cannot tell one that was not asked from one that has come in its
+// place. It makes one request.
+func (d *Drainer) Remaining(ctx context.Context, node string, rules decision.Rules) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := d.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: onNode(node)})
@@ -78,7 +79,9 @@ func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) 
 	var candidates []candidate
 	for k := range list.Items {
 		if pod := &list.Items[k]; pod.Spec.NodeName == node && !evacuation.Ended(pod) {
-			candidates = append(candidates, candidate{pod, decision.Turn{Stays: true}})
+			turn := turnOf(pod, rules, evacuation.Terms{}, time.Now())
+			turn.Stays = turn.Stays || ofDaemonSet(pod)
+			candidates = append(candidates, candidate{pod, turn})
 		}
 	}
 	answers, _ := d.Filter.mustLeave(candidates)
@@ -93,8 +96,8 @@ func (d *Drainer) Remaining(ctx context.Context, node string) ([]string, error) 
 }
 
 // unlistedPods returns the pods of a node whose machine was gone before its drain had listed them.
-func (d *Drainer) unlistedPods(ctx context.Context, node string) []string {
-	names, err := d.Remaining(ctx, node)
+func (d *Drainer) unlistedPods(ctx context.Context, request *evacuation.Request) []string {
+	names, err := d.Remaining(ctx, request.Node, request.Rules)
 	if err != nil {
 		return []string{notListed}
 	}

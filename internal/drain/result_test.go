@@ -170,7 +170,7 @@ func TestPodsThatWouldHaveToLeaveAreListed(t *testing.T) {
 		s.pod("a")
 		s.pod("daemon", daemon)
 		s.pod("elsewhere", func(p *corev1.Pod) { p.Spec.NodeName = "another" })
-		got, err := s.drainer.Remaining(s.Context(), "node")
+		got, err := s.drainer.Remaining(s.Context(), "node", s.rules)
 		if diff := cmp.Diff([]string{"ns/a", "ns/b"}, got); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}

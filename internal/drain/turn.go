@@ -38,16 +38,14 @@ const (
 const headStart = corev1.DefaultTerminationGracePeriodSeconds * time.Second
 
 // tierOf returns the tier of a pod that is not our own. What is critical to the system is so
-// whether it is to leave now or first.
+// whether it is to leave now, first or after the others.
 func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 	switch turn.Leave {
-	case decision.LeaveAfter:
-		return min(max(1, tier(turn.Order)), lastOrder)
 	case decision.LeaveEnd:
 		return end
 	case decision.LeaveLast, decision.LeaveSurged:
 		return last
-	case decision.LeaveNow, decision.LeaveFirst:
+	case decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveNever:
 	}
 	// The lower one of the two built-in critical classes.
 	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
@@ -59,6 +57,8 @@ func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 		return critical
 	case turn.Leave == decision.LeaveFirst:
 		return first
+	case turn.Leave == decision.LeaveAfter:
+		return min(max(1, tier(turn.Order)), lastOrder)
 	}
 	return workload
 }

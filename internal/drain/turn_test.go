@@ -50,8 +50,10 @@ func roles() decision.Rules {
 	}
 	shipper := rule("shipper", decision.LeaveEnd, 0)
 	shipper.DaemonSets = true
+	agents := rule("agents", decision.LeaveAfter, 20)
+	agents.DaemonSets = true
 	return decision.Rules{Pods: []decision.PodRule{
-		shipper, rule("singleton", decision.LeaveFirst, 0), rule("cache", decision.LeaveAfter, 5), rule("database", decision.LeaveAfter, 10),
+		shipper, agents, rule("singleton", decision.LeaveFirst, 0), rule("cache", decision.LeaveAfter, 5), rule("database", decision.LeaveAfter, 10),
 		rule("job", decision.LeaveLast, 0), rule("plain", decision.LeaveNow, 0),
 	}}
 }
@@ -113,24 +115,69 @@ func TestPodsLeaveInTheOrderOfTheirTurns(t *testing.T) {
 			{"shipper", []func(*corev1.Pod){daemon, doing("shipper")}},
 			{"agent", []func(*corev1.Pod){daemon, leaves("end")}},
 			{"proxy", []func(*corev1.Pod){daemon}},
+			{"exporter", []func(*corev1.Pod){daemon, doing("agents")}},
+			{"csi", []func(*corev1.Pod){daemon, doing("agents"), systemCritical}},
 		} {
 			s.pod(pod.name, pod.edits...)
 			s.stops[pod.name] = 10 * time.Second
 		}
 		s.drainer.Filter.IgnoreDaemonSets = true
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(300 * time.Second)}, nil)
-		s.wantEnd(result, err, evacuation.Result{Evicted: 10}, 255*time.Second)
-		slices.Sort(s.events[:2])   // of pods with the same turn either may be first
-		slices.Sort(s.events[2:4])  //
-		slices.Sort(s.events[8:10]) //
+		s.wantEnd(result, err, evacuation.Result{Evicted: 12}, 255*time.Second)
+		slices.Sort(s.events[:2])    // of pods with the same turn either may be first
+		slices.Sort(s.events[2:4])   //
+		slices.Sort(s.events[7:9])   //
+		slices.Sort(s.events[10:12]) //
 		s.want(0,
 			"0s evicted eager with 30s", "0s evicted singleton with 30s",
 			"10s evicted plain with 30s", "10s evicted web with 30s",
-			"20s evicted cache with 30s", "30s evicted database with 30s", "40s evicted dns with 30s",
+			"20s evicted cache with 30s", "30s evicted database with 30s", "40s evicted exporter with 30s",
+			"50s evicted csi with 30s", "50s evicted dns with 30s",
 			"3m55s evicted job with 1m0s",
 			"4m5s evicted agent with 30s", "4m5s evicted shipper with 30s",
 		)
 	})
+}
+
+func TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor(t *testing.T) {
+	for name, terms := range map[string]func(begin time.Time) evacuation.Terms{
+		"with a deadline": func(begin time.Time) evacuation.Terms {
+			return evacuation.Terms{Deadline: begin.Add(2 * time.Minute)}
+		},
+		"without one": func(time.Time) evacuation.Terms { return evacuation.Terms{} },
+		"while the machine ends": func(begin time.Time) evacuation.Terms {
+			return evacuation.Terms{Deadline: begin.Add(2 * time.Minute), IgnoreBudgets: true}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				skipped := func(p *corev1.Pod) { p.Labels = map[string]string{decision.DrainLabel: "skip"} }
+				s.pod("never", leaves("never"))
+				s.pod("skipped", skipped)
+				s.pod("later", leaves("last"), graced(90))
+				s.pod("web")
+				s.stops["web"] = 20 * time.Second
+				if name != "while the machine ends" { // nobody waits for a turn then
+					time.AfterFunc(10*time.Second, func() { s.edit("later", leaves("never")) })
+				}
+				result, err := s.drain(terms(s.begin), nil)
+				asked := []string{"0s evicted web with 30s"}
+				want := evacuation.Result{Evicted: 1, Stayed: []string{"ns/never", "ns/skipped"}}
+				if name != "while the machine ends" {
+					want.Stayed = []string{"ns/later", "ns/never", "ns/skipped"}
+				} else {
+					asked = []string{"0s deleted later with 1m30s", "0s deleted web with 30s"}
+					want.Evicted, want.Forced = 0, 2
+				}
+				s.wantEnd(result, err, want, 20*time.Second)
+				slices.Sort(s.events)
+				s.want(0, asked...)
+				if left, err := s.drainer.Remaining(s.Context(), "node", s.rules); err != nil || len(left) > 0 {
+					t.Errorf("%q have to leave, %v", left, err)
+				}
+			})
+		})
+	}
 }
 
 func TestAHeadStartEndsWithARefusalOrAfterHalfAMinute(t *testing.T) {

@@ -10,9 +10,10 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
 
-func TestAPodIsNotWaitedForWhoseKubeletIsNotThereToConfirmItsEnd(t *testing.T) {
+func TestAPodIsNotWaitedForWhoseEndNobodyConfirms(t *testing.T) {
 	for name, test := range map[string]struct {
 		clock time.Duration // of the API server, ahead of ours
+		pod   func(p *corev1.Pod)
 		node  func(s *stage)
 		want  time.Duration // at the earliest; it is looked at each recheckInterval whether it is there
 	}{
@@ -33,11 +34,22 @@ func TestAPodIsNotWaitedForWhoseKubeletIsNotThereToConfirmItsEnd(t *testing.T) {
 		"whatever the API server's clock says": {
 			clock: -400 * time.Second, node: func(s *stage) { s.node.Ready = false }, want: 150 * time.Second,
 		},
+		"nor on a node that is ready: its containers do not stop": {node: func(*stage) {}, want: 150 * time.Second},
+		"nor one that was stopping long before": {
+			pod:  func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(-time.Hour))) },
+			node: func(*stage) {}, want: 120 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
 				s.dead, s.clock = true, test.clock
-				s.pod("a")
+				asked := []string{"0s evicted a with 30s"}
+				if test.pod != nil {
+					asked = nil // it stops already
+					s.pod("a", test.pod)
+				} else {
+					s.pod("a")
+				}
 				test.node(s)
 				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(48 * time.Hour)}, nil)
 				took := time.Since(s.begin).Round(time.Second)
@@ -45,7 +57,7 @@ func TestAPodIsNotWaitedForWhoseKubeletIsNotThereToConfirmItsEnd(t *testing.T) {
 				if took < test.want || took > test.want+2*recheckInterval {
 					t.Errorf("took %s, want %s", took, test.want)
 				}
-				s.want(0, "0s evicted a with 30s")
+				s.want(0, asked...)
 			})
 		})
 	}
@@ -69,7 +81,7 @@ func TestAPodIsWaitedForAgainWhenItsKubeletIsBack(t *testing.T) {
 		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 		s.stops["slow"] = 300 * time.Second
 		s.after(200*time.Second, func(n *evacuation.NodeState) { n.Ready = true })
-		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(400 * time.Second)}, nil)
-		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: 1}, 395*time.Second) // its kubelet stops it when it is told once more
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(310 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: 1}, 305*time.Second) // its kubelet stops it when it is told once more
 	})
 }

@@ -19,7 +19,7 @@ type Result struct {
 	Missed []string
 	// Lost are pods that were still there when the machine was gone; see ErrMachineGone.
 	Lost []string
-	// Unconfirmed are pods that should have ended, but whose kubelet is not there to confirm it.
+	// Unconfirmed are pods that should have ended, but whose kubelet has not confirmed it.
 	Unconfirmed []string
 
 	// Surged are those of the Ended whose workload had begun to roll out a replacement.

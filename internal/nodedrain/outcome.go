@@ -86,7 +86,7 @@ func logEnd(log logr.Logger, d report.Drain) {
 	case intent.Gone:
 		logging.Warn(log, "the instance or its Node went away with pods on it", values...)
 	case intent.Unconfirmed:
-		logging.Warn(log, "pods should have ended, and no kubelet is there to say so", values...)
+		logging.Warn(log, "pods should have ended, but no kubelet confirms it", values...)
 	case intent.Drained, intent.Cordoned, intent.CalledOff:
 		log.Info("drained", values...)
 	}

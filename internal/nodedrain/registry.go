@@ -42,8 +42,8 @@ type Replacements interface {
 // Drainer gets the pods off a node; see package drain.
 type Drainer interface {
 	Drain(ctx context.Context, o *evacuation.Request) (*evacuation.Result, error)
-	// Remaining lists the pods that would have to leave a node.
-	Remaining(ctx context.Context, node string) ([]string, error)
+	// Remaining lists the pods that would have to leave a node by the rules.
+	Remaining(ctx context.Context, node string, rules decision.Rules) ([]string, error)
 }
 
 // A PolicyFile has the rules of a file that may change. Its methods may be called concurrently.

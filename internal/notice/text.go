@@ -20,9 +20,16 @@ func decode(detail json.RawMessage, into any) error {
 	return nil
 }
 
+// ErrInstanceID is wrapped by the error for an event that is one of AWS's in all but the form of its instance's id,
+// which may be newer than this program.
+var ErrInstanceID = errors.New("not an instance id")
+
 func withInstance(n Notice, field, id string) (Notice, error) {
+	if id == "" {
+		return n, fmt.Errorf("%s is missing", field)
+	}
 	if !IsInstanceID(id) {
-		return n, fmt.Errorf("%s is %q, not an instance id", field, clip(id))
+		return n, fmt.Errorf("%s is %q, %w", field, clip(id), ErrInstanceID)
 	}
 	n.Instances = []string{strings.Clone(id)}
 	return n, nil

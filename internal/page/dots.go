@@ -35,6 +35,7 @@ type story struct {
 type tally struct {
 	Kind                  *kind
 	Episodes, InTime, Bad int
+	Unknown               int    // how they ended, nobody knows
 	Least, Median         string // slack; empty: none is known
 }
 
@@ -66,7 +67,9 @@ func tallies(episodes []overview.Episode) []tally {
 		switch {
 		case e.Failed():
 			t.Bad++
-		case e.Outcome != "" && (e.Slack == nil || *e.Slack >= 0): // else nobody knows, or there was no time at all
+		case e.Outcome == "":
+			t.Unknown++
+		case e.Slack == nil || *e.Slack >= 0: // else there was no time at all
 			t.InTime++
 		}
 		if e.Slack != nil {

@@ -42,8 +42,9 @@ const (
 
 // A HandlerOptions says what the page of a Handler tells beside its Source.
 type HandlerOptions struct {
-	Version string
-	Port    int // on which the handler is served; 0: it is not said
+	Version   string
+	Namespace string // of the pods; empty: it is not said
+	Port      int    // on which the handler is served; 0: it is not said
 }
 
 // Handler serves the page, and a small page with the status 503 where the Source has no overview. It answers the
@@ -101,7 +102,7 @@ func (h *handler) page(ctx context.Context) (status int, text []byte, err error)
 type standby struct {
 	frame
 
-	Heading, Text, Leader, Port string
+	Heading, Text, Leader, Namespace, Port string
 }
 
 func (h *handler) standby(why error) standby {
@@ -113,7 +114,7 @@ func (h *handler) standby(why error) standby {
 	case other.Leader == "":
 		s.Text = "Nobody is known to lead. The replicas elect a leader within seconds."
 	default:
-		s.Leader = shown(other.Leader)
+		s.Leader, s.Namespace = shown(other.Leader), shown(h.opts.Namespace)
 	}
 	if h.opts.Port != 0 {
 		s.Port = strconv.Itoa(h.opts.Port)

@@ -59,14 +59,14 @@ func TestWhoHasNothingToShowSaysWhoHas(t *testing.T) {
 		source *lookout
 		texts  []string
 	}{
-		"another leads":   {&lookout{err: Standby{Leader: "handler-1"}}, []string{"This replica stands by", "<bdi>handler-1</bdi>", "kubectl port-forward handler-1 9092"}},
+		"another leads":   {&lookout{err: Standby{Leader: "handler-1"}}, []string{"This replica stands by", "<bdi>handler-1</bdi>", "kubectl -n ns port-forward handler-1 9092"}},
 		"nobody leads":    {&lookout{err: Standby{}}, []string{"This replica stands by", "Nobody is known to lead."}},
 		"it lost its way": {&lookout{err: errors.New("it has lost <its> way")}, []string{"The overview is not to be had", "it has lost &lt;its&gt; way"}},
 		"in between":      {&lookout{history: Standby{Leader: "handler-1"}}, []string{"<bdi>handler-1</bdi>"}},
 		"a hostile name":  {&lookout{err: Standby{Leader: sample.Attacks[0]}}, []string{"&lt;script&gt;"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer := get(t.Context(), Handler(test.source, HandlerOptions{Port: 9092}))
+			answer := get(t.Context(), Handler(test.source, HandlerOptions{Namespace: "ns", Port: 9092}))
 			if answer.Code != http.StatusServiceUnavailable || answer.Header().Get("Content-Security-Policy") != Policy {
 				t.Errorf("status %d, policy %s", answer.Code, answer.Header().Get("Content-Security-Policy"))
 			}

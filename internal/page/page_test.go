@@ -253,6 +253,13 @@ func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
 		{Node: "a", Kind: "spot-interruption", Ended: now.Add(-time.Hour), Known: overview.AsCarried},
 		{Node: "b", Kind: "spot-interruption", Outcome: "gone", Ended: now.Add(-time.Hour), Known: overview.AsCarried},
 	}}
+	contains(t, render(t, overview.Overview{At: now}, h), "2 drains ended in the last 24 hours, 1 missed the deadline or lost pods; how 1 of them ended is not known.")
+	alone := overview.History{At: now, Episodes: h.Episodes[:1]}
+	html := render(t, overview.Overview{At: now}, alone)
+	contains(t, html, "1 drain ended in the last 24 hours; how 1 of them ended is not known.")
+	if strings.Contains(html, "none missed") {
+		t.Error("it says that none missed its deadline")
+	}
 	for _, tally := range tallies(h.Episodes) {
 		if tally.InTime != 0 || tally.Bad != 1 {
 			t.Errorf("%d in time, %d failed, want none and one", tally.InTime, tally.Bad)
@@ -270,6 +277,10 @@ func TestQueueAndPolicyAreShown(t *testing.T) {
 	contains(t, section(t, html, "handler"), "Leader handler-0", "Messages in flight 3", "received 1:36 ago", "2:00 ago",
 		"2 rules. The file of now does not count: line 3: no such field")
 	contains(t, html, `<dd class="late"><bdi>2:00 ago`)
+	o.Queue.LastReceive = time.Time{}
+	contains(t, render(t, o, overview.History{}), "<dd><bdi>none since this leader began")
+	o.Queue.FailingSince = now.Add(-30 * time.Second)
+	contains(t, render(t, o, overview.History{}), `<dd class="late"><bdi>none since this leader began`)
 }
 
 func TestAFileNeitherRefreshesNorRuns(t *testing.T) {

@@ -195,10 +195,10 @@ func tiles(o overview.Overview, episodes []overview.Episode) []tile {
 			unknown++
 		}
 	}
-	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed"}
+	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed or lost"}
 	switch {
 	case bad > 0:
-		day.Note, day.Class = strconv.Itoa(bad)+" missed", "late"
+		day.Note, day.Class = strconv.Itoa(bad)+" missed or lost", "late"
 	case unknown > 0:
 		day.Note = "of " + strconv.Itoa(unknown) + " it is not known"
 	case len(episodes) == 0:
@@ -274,19 +274,26 @@ func blocks(o overview.Overview) []block {
 }
 
 func plotTold(all []tally) string {
-	episodes, bad := 0, 0
+	episodes, bad, unknown := 0, 0, 0
 	for _, t := range all {
 		episodes += t.Episodes
 		bad += t.Bad
+		unknown += t.Unknown
 	}
 	if episodes == 0 {
 		return "No drain has ended in the last 24 hours."
 	}
-	text := counted(episodes, "drain") + " ended in the last 24 hours, "
-	if bad == 0 {
-		return text + "none missed its deadline."
+	text := counted(episodes, "drain") + " ended in the last 24 hours"
+	switch {
+	case bad > 0:
+		text += ", " + strconv.Itoa(bad) + " missed the deadline or lost pods"
+	case unknown == 0:
+		text += ", none missed its deadline"
 	}
-	return text + strconv.Itoa(bad) + " missed the deadline or lost pods."
+	if unknown > 0 {
+		text += "; how " + strconv.Itoa(unknown) + " of them ended is not known"
+	}
+	return text + "."
 }
 
 // facts are about the leader, its queue and its policy. What is not known is said to be so.
@@ -302,9 +309,12 @@ func facts(o overview.Overview) []fact {
 		if !q.Oldest.IsZero() {
 			oldest.Value = "received " + took(o.At.Sub(q.Oldest)) + " ago"
 		}
-		last := fact{Name: "Last answer of SQS", Value: "never", Class: "late"}
+		last := fact{Name: "Last answer of SQS", Value: "none since this leader began"}
+		if !q.FailingSince.IsZero() {
+			last.Class = "late"
+		}
 		if !q.LastReceive.IsZero() {
-			last.Value, last.Class = took(o.At.Sub(q.LastReceive))+" ago", ""
+			last.Value = took(o.At.Sub(q.LastReceive)) + " ago"
 			if o.At.Sub(q.LastReceive) > 90*time.Second { // then /healthz fails
 				last.Class = "late"
 			}

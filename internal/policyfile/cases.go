@@ -49,10 +49,9 @@ func (o Outcome) String() string {
 
 // Words of an Outcome.
 const (
-	beginsNow   = "now"
-	never       = "never"
-	leavesNever = never
-	noRule      = "none" // of a pod
+	beginsNow = "now"
+	never     = "never"
+	noRule    = "none" // of a pod
 )
 
 // Run does what the handler does with a policy, which has the rules of the file: it decides.
@@ -103,7 +102,7 @@ func (t Test) runPod(rules decision.Rules) Outcome {
 		got.Rule = rule.Name
 	}
 	if turn.Stays {
-		got.Leave = leavesNever
+		got.Leave = decision.LeaveNever.String()
 	}
 	return got
 }

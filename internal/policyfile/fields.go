@@ -198,8 +198,8 @@ func (rule *podRule) value() value {
 		},
 		{
 			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. " +
-				"end: after all others. last: at the last moment that its grace period allows. surged: when its " +
-				"workload has rolled out a replacement.", true, oneOf(&rule.Leave, departures...),
+				"end: after all others. last: as late as its grace period allows. surged: once a replacement is " +
+				"ready. never: not at all.", true, oneOf(&rule.Leave, departures...),
 		},
 		{
 			"order", "The place among those that leave after the others. Needs leave: after. Default: 1.", false,
@@ -237,7 +237,7 @@ func (t *test) expectValue() value {
 	for _, c := range choices(decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining) {
 		efforts = append(efforts, choice[string]{c.word, c.word})
 	}
-	leaves := []choice[string]{{leavesNever, leavesNever}}
+	var leaves []choice[string]
 	for _, c := range departures {
 		leaves = append(leaves, choice[string]{c.word, c.word})
 	}
@@ -472,4 +472,4 @@ func choices[T fmt.Stringer](all ...T) []choice[T] {
 }
 
 var departures = choices(decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveEnd,
-	decision.LeaveLast, decision.LeaveSurged)
+	decision.LeaveLast, decision.LeaveSurged, decision.LeaveNever)

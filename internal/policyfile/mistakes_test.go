@@ -117,7 +117,7 @@ line 4, column 13: windows.N.from: "24:00" is not a time of the day; allowed: "0
 line 4, column 41: windows.N.zone: "Local" is not a time zone; allowed: a name of the IANA, such as Europe/Berlin
 line 4, column 54: windows.N.days: is empty: leave the key out, or give at least one`},
 		{"a window without its end", "version: 1\nwindows: {n: {from: \"05:00\"}}\n", `line 2, column 14: windows.n.to: is missing: when it closes: HH:MM, or 24:00`},
-		{"pods", "version: 1\npods: [{name: a, leave: late, order: 5, daemonsets: yes, namespaces: [], annotations: \"a b\"}]\n", `line 2, column 25: pods[0].leave: "late" is none of them; allowed: now, first, after, end, last, surged; did you mean last?
+		{"pods", "version: 1\npods: [{name: a, leave: late, order: 5, daemonsets: yes, namespaces: [], annotations: \"a b\"}]\n", `line 2, column 25: pods[0].leave: "late" is none of them; allowed: now, first, after, end, last, surged, never; did you mean last?
 line 2, column 53: pods[0].daemonsets: is "yes"; allowed: true or false
 line 2, column 70: pods[0].namespaces: is empty: leave the key out, or give at least one
 line 2, column 87: pods[0].annotations: "a b" is not a label selector (found 'b', expected: in, notin, =, ==, !=, gt, lt); allowed: a label selector, such as team=batch,!gpu`},
@@ -139,7 +139,7 @@ line 5, column 59: tests[0].now: "2026-03-04" is not a time; allowed: a time suc
 line 5, column 59: tests[0].now: is for a test of a notice
 line 5, column 84: tests[0].expect.do: is for a test of a notice
 line 5, column 97: tests[0].expect.rule: "a" is not a rule; allowed: none, p
-line 5, column 107: tests[0].expect.leave: "surge" is none of them; allowed: never, now, first, after, end, last, surged; did you mean surged?`},
+line 5, column 107: tests[0].expect.leave: "surge" is none of them; allowed: now, first, after, end, last, surged, never; did you mean surged?`},
 		{"labels of a test", test("kind: spot, labels: {a: true, b: {}, c: 1.5}, expect: {rule: drain}"), `line 5, column 39: tests[0].labels.a: is true, and has to be a text: write "true"; allowed: any text
 line 5, column 48: tests[0].labels.b: is a map, and has to be a text; allowed: any text
 line 5, column 55: tests[0].labels.c: is 1.5, and has to be a text: write "1.5"; allowed: any text`},

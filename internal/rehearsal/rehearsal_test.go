@@ -149,7 +149,7 @@ func TestTheReportSaysWhenAPodLeavesAndWhoWantsItSo(t *testing.T) {
 	want := []string{
 		"0 | evicted | lone | grace 10 s; leaves first (node-termination-handler/leave)",
 		"10 | evicted | web | grace 10 s",
-		`10 | evicted | wrong | grace 10 s; its annotation node-termination-handler/leave: "soon" is ignored: it is none of now, first, last, end, surged`,
+		`10 | evicted | wrong | grace 10 s; its annotation node-termination-handler/leave: "soon" is ignored: it is none of now, first, last, end, surged, never`,
 		"20 | evicted | db | grace 10 s; leaves after the others, by order 10 (databases)",
 		"30 | evicted | dns | grace 10 s; after the workloads",
 		"105 | evicted | job | grace 10 s; leaves last (node-termination-handler/leave)",

@@ -28,8 +28,10 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
 )
 
-// The reasons of Events are those of AWS Node Termination Handler if it has
+// The component and the reasons of Events are those of AWS Node Termination Handler if it has
 // one, because people filter by them.
+const component = "aws-node-termination-handler"
+
 var noticeReasons = map[notice.Kind]string{
 	notice.SpotInterruption:        "SpotInterruption",
 	notice.RebalanceRecommendation: "RebalanceRecommendation",
@@ -126,8 +128,8 @@ type EventOptions struct {
 	// Node returns the node of that name from the watch, nil if there is none. It makes
 	// no request. The node has its labels and its intent.
 	Node func(name string) *corev1.Node
-	// Component is the reporter, and Host the node that it runs on; both can be empty.
-	Component, Host string
+	// Host is the node that the reporter runs on; it can be empty.
+	Host string
 	// Account and Region are those of all instances; empty: unknown.
 	Account, Region string
 	// Annotations are added to every Event.
@@ -164,7 +166,7 @@ func NewEvents(ctx context.Context, o EventOptions) *Events {
 			record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: correlated}))
 		b.StartRecordingToSink(sink)
 		return b.NewRecorder(scheme.Scheme,
-			corev1.EventSource{Component: o.Component, Host: o.Host}).WithLogger(logr.Discard())
+			corev1.EventSource{Component: component, Host: o.Host}).WithLogger(logr.Discard())
 	}
 	return &Events{
 		options: o, nodes: recorder(), pods: recorder(),

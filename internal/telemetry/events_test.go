@@ -47,7 +47,7 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 		kept := &logtest.Log{}
 		node := reporttest.Node(t)
 		e := NewEvents(ctx, EventOptions{
-			Client: kube.CoreV1(), Component: "node-termination-handler", Host: "host-1", Account: "123456789012", Region: "us-east-1",
+			Client: kube.CoreV1(), Host: "host-1", Account: "123456789012", Region: "us-east-1",
 			Annotations: map[string]string{"team": "blue"}, Metrics: New(), Log: kept.Logger(),
 			Node: func(name string) *corev1.Node {
 				if name == node.Name {
@@ -66,7 +66,7 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 		for _, event := range list.Items {
 			about := event.InvolvedObject
 			found = append(found, entry{event.Namespace, about.Kind, about.Name, about.UID, event.Type, event.Reason, event.Message, event.Annotations, event.Count})
-			if event.Source != (corev1.EventSource{Component: "node-termination-handler", Host: "host-1"}) {
+			if event.Source != (corev1.EventSource{Component: "aws-node-termination-handler", Host: "host-1"}) {
 				t.Errorf("source %v", event.Source)
 			}
 		}

@@ -210,7 +210,7 @@ func New() *Metrics {
 			"count again.",
 		label{name: "outcome", words: "`deleted`, `given-back`, `left`, `rejected`, `unsettled`"},
 		label{name: "why", words: "`done`, `instance-not-in-cluster`, `other-account-or-region`, " +
-			"`instance-not-managed`, `instance-unknown`, `dry-run`, `undecodable`, `stopping`, `error`"})
+			"`instance-not-managed`, `instance-unknown`, `no-instance-id`, `dry-run`, `undecodable`, `stopping`, `error`"})
 	for _, end := range [][2]string{
 		{queue.Deleted.String(), whyDone},
 		{queue.GivenBack.String(), whyError},
@@ -220,6 +220,7 @@ func New() *Metrics {
 		{queue.Left.String(), "other-account-or-region"},
 		{queue.Left.String(), "instance-not-managed"},
 		{queue.Left.String(), "instance-unknown"},
+		{queue.Left.String(), "no-instance-id"},
 		{queue.Rejected.String(), whyUndecodable},
 		{queue.Unsettled.String(), whyError},
 	} {

@@ -263,6 +263,7 @@ func TestMessagesAreCountedByOutcomeAndReason(t *testing.T) {
 	}{
 		{queue.Deleted, nil, "messages_settled_total{deleted,done}"},
 		{queue.Left, queue.Leave(leftError("instance-not-in-cluster")), "messages_settled_total{left,instance-not-in-cluster}"},
+		{queue.Left, queue.Leave(leftError("no-instance-id")), "messages_settled_total{left,no-instance-id}"},
 		{queue.Rejected, queue.Reject(errors.New("not JSON")), "messages_settled_total{rejected,undecodable}"},
 		{queue.GivenBack, fmt.Errorf("patch: %w", queue.ErrStopping), "messages_settled_total{given-back,stopping}"},
 		{queue.GivenBack, errors.New("patch"), "messages_settled_total{given-back,error}"},

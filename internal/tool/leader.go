@@ -99,8 +99,9 @@ func userConfig(c Cluster, variable string) (*rest.Config, error) {
 // A leader is who leads, as the Lease says.
 type leader struct {
 	namespace, pod, port string
-	holder               string // the pod, and a random part
-	expired              bool   // the Lease has, by our clock
+	holder               string        // the pod, and a random part
+	expired              bool          // the Lease has, by our clock
+	silent               time.Duration // since it was renewed, by our clock
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -126,7 +127,8 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		lasts := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
-		found.expired = time.Since(l.Spec.RenewTime.Time) > lasts
+		found.silent = time.Since(l.Spec.RenewTime.Time)
+		found.expired = found.silent > lasts
 	}
 	return found, nil
 }
@@ -234,12 +236,24 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 	return getDirectly(ctx, "http://"+net.JoinHostPort(host, l.port)+path)
 }
 
+// likely says what the likely reason is that it does not answer.
+func (l *leader) likely() string {
+	const renewed = 3 * time.Second // a leader does so each second
+	next := "then another replica leads within 20 seconds"
+	if l.silent > renewed {
+		return fmt.Sprintf("it has not renewed its Lease for %s, so it has probably ended: %s",
+			l.silent.Round(time.Second), next)
+	}
+	return "it may have ended just now: " + next
+}
+
 // whyUnreachable says what to do about an error of the leader, or on the way to it.
 func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	pod := fmt.Sprintf("pod %s/%s", l.namespace, l.pod)
 	about := "" // what the API server speaks of: the pod, or the pod with the port where the pod has answered
 	restarted := false
-	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+	status, isStatus := errors.AsType[*apierrors.StatusError](err)
+	if isStatus {
 		restarted = status.ErrStatus.Code == http.StatusMisdirectedRequest // the Lease is not of this process
 		if status.ErrStatus.Details != nil {
 			about = status.ErrStatus.Details.Name
@@ -259,13 +273,16 @@ func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("%s does not know the path: it is of an older release", pod)
 	case errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err):
-		return fmt.Sprintf("%s does not answer on port %s within %s: a NetworkPolicy must let the API server in",
-			pod, l.port, leaderTimeout)
+		return fmt.Sprintf("%s does not answer on port %s within %s: %s. "+
+			"If that lasts, a NetworkPolicy must let the API server in", pod, l.port, leaderTimeout, l.likely())
 	case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "trying to reach service"):
-		return fmt.Sprintf("the API server cannot reach %s on port %s: a NetworkPolicy or a firewall must let it",
-			pod, l.port)
+		return fmt.Sprintf("the API server cannot reach %s on port %s: %s. "+
+			"If that lasts, a NetworkPolicy or a firewall must let it", pod, l.port, l.likely())
 	case apierrors.IsServiceUnavailable(err) || restarted:
 		return fmt.Sprintf("%s does not lead any more: try again", pod)
+	}
+	if isStatus {
+		return fmt.Sprintf("%s cannot be asked on port %s: the API server says: %s", pod, l.port, status.ErrStatus.Message)
 	}
 	return fmt.Sprintf("%s cannot be asked on port %s: %v", pod, l.port, redact.Error(err))
 }

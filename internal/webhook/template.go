@@ -85,7 +85,7 @@ const (
 	PhaseDrained  Phase = "drained"  // the pods have left
 	PhaseMissed   Phase = "missed"   // pods were still there at the deadline
 	PhaseGone     Phase = "gone"     // pods were still there when the instance was gone
-	// PhaseUnconfirmed: pods should have ended, and no kubelet is there to say so.
+	// PhaseUnconfirmed: pods should have ended, but no kubelet confirms it.
 	PhaseUnconfirmed Phase = "unconfirmed"
 )
 

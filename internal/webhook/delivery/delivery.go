@@ -89,6 +89,7 @@ type Sender struct {
 	latest *lru.Cache
 
 	dropping atomic.Bool // the last message found the queue full
+	failing  atomic.Bool // the server has not taken the last one that it was sent
 
 	mu   sync.Mutex
 	sent *lru.Cache // the occasions that messages were sent for
@@ -280,7 +281,13 @@ func (s *Sender) deliver(ctx, sending context.Context, m message) {
 		}
 		if err == nil {
 			s.options.Delivered(report.Sent)
+			if s.failing.Swap(false) {
+				log.Info("the webhook takes messages again")
+			}
 			return
+		}
+		if !s.failing.Swap(true) {
+			logging.Warn(log, "the webhook does not take messages: each is tried for five minutes (logged once)", "error", err)
 		}
 		if final || last {
 			s.options.Delivered(report.Failed)

@@ -565,7 +565,7 @@ const testBody = `{"text":"hello"}`
 func TestAMessageReachesAServerThatFailedBefore(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, withStatus(500), hangUp, withStatus(202))
-	w, _ := newTestSender(t, func(o *Options) {
+	w, log := newTestSender(t, func(o *Options) {
 		o.URL = s.URL + "/" + reporttest.Secret
 		o.Template = mustParse(t, testBody)
 	})
@@ -587,6 +587,10 @@ func TestAMessageReachesAServerThatFailedBefore(t *testing.T) {
 	want := "POST /hush application/json hush " + testBody
 	if diff := cmp.Diff([]string{want, want, want}, s.seen()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	began := log.Said("the webhook does not take messages: each is tried for five minutes (logged once)")
+	if len(began) != 1 || !strings.Contains(began[0], "500") || len(log.Said("the webhook takes messages again")) != 1 {
+		t.Errorf("it says:\n%s", log)
 	}
 }
 
