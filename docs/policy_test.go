@@ -58,8 +58,8 @@ func TestThePoliciesOfTheDocAreRightAndShort(t *testing.T) {
 			t.Errorf("%s: %d lines, want at most 5", heading, lines)
 		}
 	}
-	if examples := len(order) - 1; examples != 12 || len(examplesOfPolicies) != examples {
-		t.Errorf("%d examples, %d of them with cases; want 12", examples, len(examplesOfPolicies))
+	if examples := len(order) - 1; examples != 14 || len(examplesOfPolicies) != examples {
+		t.Errorf("%d examples, %d of them with cases; want 14", examples, len(examplesOfPolicies))
 	}
 }
 
@@ -152,6 +152,18 @@ var examplesOfPolicies = map[string][]policyCase{
 		{kind: notice.StateChange, labels: forNodePool("any"), do: decision.Drop},
 		{kind: notice.StateChange, do: decision.Drain},
 		{kind: notice.SpotInterruption, labels: forNodePool("any"), do: decision.Drain},
+	},
+	"Long grace periods are cut": {
+		{kind: notice.RebalanceRecommendation, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool {
+			return d.Terms.MostGrace() == 5*time.Minute && d.Terms.Grace() == 0
+		}},
+		{kind: notice.SpotInterruption, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool { return d.Terms.MostGrace() == 0 }},
+	},
+	"Some pods never leave": {
+		{kind: notice.SpotInterruption, do: decision.Drain, check: func(_ decision.Decision, p decision.Policy) bool {
+			scratch := p.Rules.TurnOf(decision.Pod{Namespace: "scratch"}, true, noon)
+			return scratch.Leave == decision.LeaveNever && scratch.Stays && !p.Rules.TurnOf(decision.Pod{Namespace: "web"}, true, noon).Stays
+		}},
 	},
 	"Jobs use the whole notice": {
 		{kind: notice.SpotInterruption, do: decision.Drain, check: func(_ decision.Decision, p decision.Policy) bool {

@@ -13,9 +13,9 @@ import (
 )
 
 // job runs one pod on the scenario's nodes. It may not fail once, but disruptions do not count.
-func (s *scenario) job(name string) corev1.Pod {
+func (s *scenario) job(name string, edit ...func(*corev1.PodTemplateSpec)) corev1.Pod {
 	s.Helper()
-	_, err := s.kube.BatchV1().Jobs(s.name).Create(s.ctx, &batchv1.Job{
+	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: batchv1.JobSpec{
 			BackoffLimit: new(int32(0)),
@@ -32,7 +32,11 @@ func (s *scenario) job(name string) corev1.Pod {
 				},
 			},
 		},
-	}, metav1.CreateOptions{})
+	}
+	for _, e := range edit {
+		e(&job.Spec.Template)
+	}
+	_, err := s.kube.BatchV1().Jobs(s.name).Create(s.ctx, job, metav1.CreateOptions{})
 	s.must(err)
 	var running []corev1.Pod
 	s.eventually("the pod of the Job runs", func() bool {

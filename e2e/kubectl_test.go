@@ -73,6 +73,11 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 		}
 	}
 	s.daemonSet("daemon", func(t *corev1.PodTemplateSpec) { t.Labels[sort] = "daemon" })
+	daemons, err := s.kube.AppsV1().DaemonSets(s.name).Get(s.ctx, "daemon", metav1.GetOptions{})
+	s.must(err)
+	// The garbage collector does not know the kinds of others, so a ConfigMap takes the place of one.
+	custom, err := s.kube.CoreV1().ConfigMaps(s.name).Create(s.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "custom"}}, metav1.CreateOptions{})
+	s.must(err)
 	for _, n := range nodes {
 		bare := func(kind string, edit ...func(*corev1.Pod)) string {
 			name := n.name + "-" + kind
@@ -82,6 +87,20 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 		}
 		bare("bare")
 		bare("scratch", emptyDir)
+		bare("tolerant", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} })
+		bare("critical", func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" })
+		bare("claimed", func(p *corev1.Pod) {
+			claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}}}
+		})
+		bare("custom", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: custom.Name, UID: custom.UID, Controller: new(true)}}
+		})
+		bare("owned-by-a-daemon-set", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: daemons.Name, UID: daemons.UID}}
+		})
+		s.end(bare("pending"), corev1.PodPending)
+		s.job(n.name+"-job", on(n, "job"))
 		bare("static", s.mirrors(n))
 		s.end(bare("succeeded"), corev1.PodSucceeded)
 		s.end(bare("failed"), corev1.PodFailed)
@@ -92,8 +111,8 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 	}
 	sorts := s.sortsOn(nodes[0])
 	for _, n := range nodes {
-		if got := s.sortsOn(n); len(got) != 10 || !slices.Equal(got, sorts) {
-			s.Fatalf("pods of the sorts %v on node %s, %v on node %s; want the same ten", got, n.name, sorts, nodes[0].name)
+		if got := s.sortsOn(n); len(got) != 17 || !slices.Equal(got, sorts) {
+			s.Fatalf("pods of the sorts %v on node %s, %v on node %s; want the same seventeen", got, n.name, sorts, nodes[0].name)
 		}
 	}
 	return sorts

@@ -72,7 +72,7 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 		s.eventually(fmt.Sprintf("%s is %v", query, want), func() bool { return p.value(query) == want })
 	}
 	if wrong := slices.DeleteFunc(p.firing(), func(name string) bool {
-		return slices.Contains([]string{"DeadlineMissed", "DeadlineNear", "NoticeLate", "Undecodable", "HookAboutToRunOut"}, strings.TrimPrefix(name, alert))
+		return slices.Contains([]string{"DeadlineMissed", "NoticeLate", "Undecodable"}, strings.TrimPrefix(name, alert))
 	}); len(wrong) > 0 {
 		t.Errorf("%v fire too", wrong)
 	}

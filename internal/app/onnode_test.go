@@ -315,26 +315,40 @@ func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
 	})
 }
 
-// A reboot ends the process. The kubelet tells another boot id then.
+// A reboot ends the process. The kubelet tells another boot id then. It is what a reboot was announced for; where a stop or a
+// retirement was, the machine still goes.
 func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
-	onMachine(t, func(m *machine) {
-		stop := m.start()
-		m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Minute)})
-		m.after(30 * time.Second)
-		m.want("announced", true, intent.Drained, 1)
-		stop()
-		m.after(time.Minute)
-		node, _ := m.node()
-		node.Status.NodeInfo.BootID = "boot-2"
-		if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		m.start()
-		m.after(30 * time.Second)
-		if node, _ := m.node(); node.Spec.Unschedulable {
-			t.Errorf("it is still cordoned; the log:\n%s", m.log.String())
-		}
-	})
+	for code, reboots := range map[string]bool{
+		"system-reboot": true, "instance-reboot": true, "instance-stop": false, "instance-retirement": false,
+	} {
+		t.Run(code, func(t *testing.T) {
+			onMachine(t, func(m *machine) {
+				change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(time.Minute)}
+				stop := m.start()
+				m.metadata.Schedule(change)
+				m.after(30 * time.Second)
+				m.want("announced", true, intent.Drained, 1)
+				stop()
+				m.after(time.Minute)
+				node, _ := m.node()
+				node.Status.NodeInfo.BootID = "boot-2"
+				if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				m.start()
+				m.after(30 * time.Second)
+				if node, _ := m.node(); node.Spec.Unschedulable == reboots {
+					t.Errorf("after the reboot cordoned is %t; the log:\n%s", !reboots, m.log.String())
+				}
+				change.State = "completed"
+				m.metadata.Schedule(change)
+				m.after(30 * time.Second)
+				if node, _ := m.node(); node.Spec.Unschedulable {
+					t.Errorf("after the change it is still cordoned; the log:\n%s", m.log.String())
+				}
+			})
+		})
+	}
 }
 
 func TestANodeWithoutAProviderIDOfEC2IsFoundByItsName(t *testing.T) {

@@ -32,7 +32,7 @@ var startSources = map[string][]string{
 	"../options/validate.go":                     nil,
 	"../options/parse.go":                        nil,
 	"../queue/client.go":                         {"check", "CheckPermissions", "explain"},
-	"../queue/sqs.go":                            {"hints", "noQueue", "wrongSignature", "wrongEndpoint", "warnCannotExtend", "noteDenial"},
+	"../queue/sqs.go":                            {"hints", "noQueue", "wrongSignature", "wrongEndpoint", "noSuchCall", "oldProtocol", "warnCannotExtend", "noteDenial"},
 }
 
 var notOfTheStart = []string{

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 // ErrNoHook means that the group has no lifecycle hook of that name, or that there is
@@ -36,6 +38,9 @@ func (e *PermissionError) Error() string {
 	where := ""
 	if e.Group != "" {
 		where = " on group " + e.Group
+	}
+	if awserr.Unsupported(e.Err) {
+		return "the server does not have " + e.Action + where + ": " + e.Err.Error()
 	}
 	return "permission " + e.Action + " is missing" + where + ": " + e.Err.Error()
 }

@@ -3,10 +3,12 @@ package awserr
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 // Code is the code of AWS's answer; empty: there was none.
@@ -25,11 +27,25 @@ func Message(err error) string {
 	return ""
 }
 
-// Denied reports whether the role may not make the call. A role that cannot be assumed is refused with the same code,
-// but by STS, and for all calls: see [NoCredentials].
+// Denied reports whether the call cannot be made by anybody who asks as this process does: the role may not make it, or
+// it is [Unsupported]. A role that cannot be assumed is refused with the same code, but by STS, and for all calls: see
+// [NoCredentials].
 func Denied(err error) bool {
 	codes := []string{"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"} // the last is EC2's
-	return slices.Contains(codes, Code(err)) && !NoCredentials(err)
+	return slices.Contains(codes, Code(err)) && !NoCredentials(err) || Unsupported(err)
+}
+
+// Unsupported reports whether the server does not have the call, as servers that take AWS's place do not have all.
+func Unsupported(err error) bool {
+	codes := []string{
+		"InvalidAction", "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", "UnknownOperation",
+		"UnknownOperationException", "NotImplemented", "NotImplementedException",
+	}
+	if slices.Contains(codes, Code(err)) {
+		return true
+	}
+	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	return ok && answer.HTTPStatusCode() == http.StatusNotImplemented
 }
 
 // NoCredentials reports whether no call was made because the SDK got no credentials: STS refused them or did not

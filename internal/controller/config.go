@@ -37,6 +37,8 @@ const (
 	crowdsAtOnce = 64
 	// mostTold bounds the notices that told remembers: there are more of them than nodes in the largest cluster.
 	mostTold = 8192
+	// mostStrange bounds the messages that strange remembers.
+	mostStrange = 1024
 )
 
 // New returns a controller that begins with Run.
@@ -50,6 +52,7 @@ func New(cfg Config) *Controller {
 		Registry:  nodedrain.New(cfg.Config),
 		resolver:  resolver,
 		told:      lru.New(mostTold),
+		strange:   lru.New(mostStrange),
 		lookUps:   make(chan struct{}, lookUpsAtOnce),
 		crowds:    make(chan struct{}, crowdsAtOnce),
 		awaited:   map[*time.Time]bool{},

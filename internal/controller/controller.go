@@ -45,6 +45,8 @@ type Controller struct {
 	awaited map[*time.Time]bool
 	// told are the notices that change no node, as a rule says, and that people have been told of.
 	told *lru.Cache
+	// strange are the messages about ids that are no instance's, of which the log has told.
+	strange *lru.Cache
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the
@@ -337,7 +339,7 @@ func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 	n, id, f, d := *t.n, t.id, &t.found, t.Decision
 	repeated := f.Intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
-		repeated = c.hasBeenTold(id + " " + n.ID + n.Change)
+		repeated = c.hasBeenTold(c.told, id+" "+n.ID+n.Change)
 	}
 	c.Observer.Decided(report.Decision{
 		Notice: n, Instance: id, Node: f.Ref(), Action: d.Action, Why: d.Why, Deadline: d.Deadline, DryRun: c.DryRun,
@@ -368,7 +370,7 @@ func (c *Controller) reportDecision(log logr.Logger, t *task, waited bool) {
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
 	action := c.CurrentPolicy().Foreign()
 	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
-	if !c.hasBeenTold("message " + m.ID) {
+	if !c.hasBeenTold(c.strange, m.ID) {
 		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
 			"why", err.Error(), "body", quoted(m.Body))
 	}
@@ -383,11 +385,11 @@ func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) e
 
 // hasBeenTold reports whether people have been told of something that changes no node, and notes that they are: a poll
 // finds what a rule ignores again each time, and what is left in the queue comes back.
-func (c *Controller) hasBeenTold(of string) bool {
+func (c *Controller) hasBeenTold(before *lru.Cache, of string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, told := c.told.Get(of)
-	c.told.Add(of, nil)
+	_, told := before.Get(of)
+	before.Add(of, nil)
 	return told
 }
 

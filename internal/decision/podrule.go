@@ -148,7 +148,7 @@ func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 			return Turn{Leave: leave, Stays: leave == LeaveNever, Why: LeaveAnnotation, Surges: leave == LeaveSurged}
 		}
 	}
-	if pod.Labels[DrainLabel] == "skip" {
+	if strings.EqualFold(pod.Labels[DrainLabel], "skip") {
 		turn.Leave, turn.Stays, turn.Why = LeaveNever, true, DrainLabel
 		return turn
 	}

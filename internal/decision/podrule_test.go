@@ -70,6 +70,7 @@ func TestThePodsTurn(t *testing.T) {
 		"also one of a DaemonSet":                  {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "batch"), Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveNever, Stays: true, Why: "daemons"}},
 		"and so may its owner":                     {pod: Pod{Annotations: with(LeaveAnnotation, "never")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: LeaveAnnotation}},
 		"in the words of Cluster API, too":         {pod: Pod{Labels: with(DrainLabel, "skip")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: DrainLabel}},
+		"however it is spelt":                      {pod: Pod{Labels: with(DrainLabel, "Skip")}, want: Turn{Leave: LeaveNever, Stays: true, Why: DrainLabel}},
 		"of which others have no meaning":          {pod: Pod{Labels: with(DrainLabel, "true")}, want: Turn{}},
 		"a rule decides before them":               {rules: file, pod: Pod{Labels: map[string]string{"app": "web", DrainLabel: "skip"}}, want: Turn{Why: "web"}},
 		"a value without a meaning is told":        {pod: Pod{Annotations: with(LeaveAnnotation, "Last")}, want: Turn{Mistake: `its annotation node-termination-handler/leave: "Last" is ignored: it is none of now, first, last, end, surged, never`}},

@@ -39,6 +39,8 @@ type NodeRule struct {
 	Patient bool
 	// Grace replaces the termination grace period of the pods; zero: it does not.
 	Grace time.Duration
+	// MostGrace is the longest grace period of a pod, whoever sets it; zero: there is none.
+	MostGrace time.Duration
 	// BudgetPercent is how much of the notice belongs to PodDisruptionBudgets where a grace period does not fit into it;
 	// nil: half of it.
 	BudgetPercent *int
@@ -90,6 +92,9 @@ func (r *NodeRule) String() string {
 	}
 	if r.Grace > 0 {
 		text += ", grace " + r.Grace.String()
+	}
+	if r.MostGrace > 0 {
+		text += ", grace at most " + r.MostGrace.String()
 	}
 	if r.BudgetPercent != nil {
 		text += fmt.Sprintf(", budgets %d%%", *r.BudgetPercent)
@@ -249,7 +254,7 @@ func (p Policy) terms(r *NodeRule, kind notice.Kind, deadline, now time.Time) in
 func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
 	t := intent.Terms{
 		Rule: r.Name, CordonOnly: r.Do == Cordoning, Patient: r.Patient, GraceSeconds: int64(r.Grace / time.Second),
-		BudgetPercent: r.BudgetPercent, By: r.By,
+		MostGraceSeconds: int64(r.MostGrace / time.Second), BudgetPercent: r.BudgetPercent, By: r.By,
 	}
 	due := time.Time{}
 	if r.Before >= 0 && !start.IsZero() {

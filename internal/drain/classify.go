@@ -73,7 +73,7 @@ func (r *run) update(p *podState, pod *corev1.Pod, now time.Time) {
 		p.unconfirmed, p.blocks = false, nil
 		return
 	}
-	unconfirmed := p.isUnconfirmed(r.kubeletChanged, now)
+	unconfirmed := r.isUnconfirmed(p, now)
 	if unconfirmed && !p.unconfirmed {
 		logging.Warn(r.request.Log,
 			"a pod is not waited for any more: it should have ended, but its kubelet has not confirmed it",
@@ -220,6 +220,7 @@ func (r *run) mayStay(pod *corev1.Pod, p *podState) bool {
 		return false
 	}
 	p.dequeue()
+	p.endSurge()
 	delete(r.pods, pod.UID)
 	r.stay(pod, answers[0].why)
 	return true

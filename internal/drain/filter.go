@@ -26,22 +26,28 @@ type candidate struct {
 // comes has to leave under the rules for the others: a static pod stays, and DeleteEmptyDir counts. warnings is
 // what `kubectl drain` would print of them.
 func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings string) {
-	pods := make([]corev1.Pod, len(candidates))
-	for k, c := range candidates {
-		pods[k] = *c.pod
-		if ofDaemonSet(c.pod) && !c.turn.Stays {
-			pods[k].OwnerReferences = nil
-		}
-	}
-	answers, warnings = f.choose(pods)
+	answers = make([]chosen, len(candidates))
+	var pods []corev1.Pod
+	var asked []int // the candidate of each
 	for k, c := range candidates {
 		switch {
-		case !c.turn.Stays:
-		case answers[k].leaves && !ofDaemonSet(c.pod):
-			answers[k] = chosen{why: "it " + c.turn.String()}
-		case c.turn.Why != "": // it would come again, or that is wanted
-			answers[k].why = ""
+		case c.turn.Stays && !ofDaemonSet(c.pod):
+			answers[k].why = "it " + c.turn.String()
+			continue
+		case c.turn.Stays && c.turn.Why != "": // it would come again, or that is wanted
+			continue
 		}
+		pods, asked = append(pods, *c.pod), append(asked, k)
+		if ofDaemonSet(c.pod) && !c.turn.Stays {
+			pods[len(pods)-1].OwnerReferences = nil
+		}
+	}
+	if len(pods) == 0 {
+		return answers, ""
+	}
+	chosen, warnings := f.choose(pods)
+	for k, answer := range chosen {
+		answers[asked[k]] = answer
 	}
 	return answers, warnings
 }

@@ -116,7 +116,7 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 	}
 	leaving := pod("other", daemon)
 	leaving.turn = decision.Turn{}
-	never := pod("batch")
+	never := pod("batch", scratch)
 	never.turn = decision.Turn{Leave: decision.LeaveNever, Stays: true, Why: "jobs"}
 	answers, _ := Filter{}.mustLeave([]candidate{
 		pod("web"), pod("logs", daemon), pod("db-0", scratch), pod("db-0"), pod("kube-proxy", static), leaving, never,

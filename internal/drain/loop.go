@@ -66,7 +66,8 @@ type run struct {
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 
 	ready          bool      // the node is
-	kubeletChanged time.Time // when it was seen to become ready, or not ready; zero: never ready so far
+	asking         bool      // the API server is being asked for pods that are overdue
+	kubeletChanged time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
 
 	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
 	inFlight  int                      // requests in flight
@@ -152,6 +153,7 @@ func (r *run) look(calls context.Context, changed func()) pass {
 	if r.store.synced() {
 		var done bool
 		wake, done = r.startDueRequests(calls, now)
+		r.askForOverdue(calls, now)
 		r.readClaims(calls)
 		r.releaseStartSlot()
 		if done {
@@ -221,7 +223,9 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 	wake := earlier(p.reportAt(), p.changesAt(now))
 	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
-		wake = earlier(wake, p.unconfirmedAt(r.kubeletChanged))
+		if at := r.unconfirmedAt(p); now.Before(at) {
+			wake = earlier(wake, at)
+		}
 	}
 	wake = earlier(wake, r.startSurge(calls, pod, p, now))
 	terms := r.request.Terms

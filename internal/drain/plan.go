@@ -19,10 +19,6 @@ const (
 	// milliseconds, in a storm some seconds. What does not show after that was not done: something
 	// between the API server and us has answered.
 	watchLag = 30 * time.Second
-	// confirmTime is how long a pod that should have ended is waited for until its kubelet confirms it. A kubelet that is
-	// restarted is back within seconds, a machine mostly within two minutes; then it has as long once more. No pod loses
-	// anything: each had all of its grace.
-	confirmTime = 2 * time.Minute
 )
 
 // A stepKind is what is done with a pod.

@@ -28,6 +28,7 @@ type podState struct {
 	// What the watch says.
 	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
 	localEnd time.Time // when its grace has passed by our clock; zero: it was stopping when first seen
+	mostEnd  time.Time // when its grace has passed by our clock at the latest, if it was
 
 	endedAt time.Time // when it was first seen to have ended; zero: it has not
 	keptBy  string    // the finalizers that keep its object then
@@ -51,9 +52,10 @@ type podState struct {
 	ticket        *ticket   // at the gate; nil: none
 	surge         surge     // a replacement that comes first
 
-	unconfirmed bool    // it should have ended, and its kubelet has not confirmed it
-	replaces    bool    // it replaces a pod that was asked to leave
-	blocks      []block // what keeps it or has kept it on the node; the last one does so now
+	stillThere  time.Time // when the API server was last asked for it, and had it; see askForOverdue
+	unconfirmed bool      // it should have ended, and its kubelet has not confirmed it
+	replaces    bool      // it replaces a pod that was asked to leave
+	blocks      []block   // what keeps it or has kept it on the node; the last one does so now
 }
 
 // newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,
@@ -66,7 +68,10 @@ func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName
 		p.tier = self
 	}
 	if pod.DeletionTimestamp != nil {
-		p.deletion = pod.DeletionTimestamp.Time
+		p.deletion, p.mostEnd = pod.DeletionTimestamp.Time, now
+		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+			p.mostEnd = now.Add(secondsOf(*grace))
+		}
 	}
 	return p
 }
@@ -91,18 +96,3 @@ func (p podState) stopping() bool { return !p.deletion.IsZero() }
 
 // stopsAt returns when a stopping pod should have ended; zero: it is not stopping.
 func (p podState) stopsAt() time.Time { return later(p.deletion, p.localEnd) }
-
-// unconfirmedAt returns from when on a stopping pod is not waited for any more, on a node that became ready, or not
-// ready, at kubeletChanged. Zero: the pod is not stopping.
-func (p podState) unconfirmedAt(kubeletChanged time.Time) time.Time {
-	if !p.stopping() {
-		return time.Time{}
-	}
-	return later(later(p.stopsAt(), p.seen), kubeletChanged).Add(confirmTime)
-}
-
-// isUnconfirmed reports whether a pod is not waited for any more; see unconfirmedAt.
-func (p podState) isUnconfirmed(kubeletChanged, now time.Time) bool {
-	at := p.unconfirmedAt(kubeletChanged)
-	return !at.IsZero() && !now.Before(at)
-}

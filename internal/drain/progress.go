@@ -88,7 +88,7 @@ func (r *run) waitOf(p podState, now time.Time) overview.Wait {
 		return w
 	case !end.IsZero():
 		w := wait(overview.Kubelet, "it should have ended at "+timeOfDay(end)+", but its kubelet has not confirmed it")
-		w.Until = p.unconfirmedAt(r.kubeletChanged)
+		w.Until = r.unconfirmedAt(&p)
 		return w
 	case p.failed > 0:
 		return wait(overview.Refused, "its deletion fails")

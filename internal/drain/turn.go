@@ -108,7 +108,8 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 	p.tier = tierOf(pod, p.turn)
 }
 
-// setGrace sets the grace period of a pod: that of the terms, or the option's, or its own.
+// setGrace sets the grace period of a pod: that of the terms, or the option's, or its own, but no longer than the terms
+// allow.
 func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 	p.grace, p.ownGrace = p.option, false
 	switch {
@@ -119,6 +120,9 @@ func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 			p.grace = secondsOf(*s)
 		}
+	}
+	if most := terms.MostGrace; most > 0 && p.grace > most {
+		p.grace, p.ownGrace = most, false
 	}
 }
 

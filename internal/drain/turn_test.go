@@ -516,6 +516,10 @@ func TestASimulationPlaysTheTurns(t *testing.T) {
 			with(simulationOf(two, at(120), actor("a", 5, under("none")), actor("b", 600)), func(s *Simulation) { s.Terms.Patient = true }),
 			[]string{"b evicted at 0s with 10m0s", "a is never asked, blocked by none"},
 		},
+		"a longer grace is cut, a shorter one stays": {
+			with(simulationOf(two, at(120), actor("a", 600), actor("b", 30)), func(s *Simulation) { s.Terms.MostGrace = 45 * time.Second }),
+			[]string{"a evicted at 0s with 45s, gone at 45s", "b evicted at 0s with 30s, gone at 30s"},
+		},
 		"the grace is that of the terms": {
 			with(simulationOf(two, at(120), actor("a", 600)), func(s *Simulation) { s.Terms.Grace = 45 * time.Second }),
 			[]string{"a evicted at 0s with 45s, gone at 45s"},

@@ -1,11 +1,14 @@
 package drain
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 )
@@ -61,6 +64,34 @@ func TestAPodIsNotWaitedForWhoseEndNobodyConfirms(t *testing.T) {
 			})
 		})
 	}
+}
+
+// By the API server's clock its grace is over, by ours it may have begun at any time before we saw it.
+func TestAPodThatWasStoppingBeforeHasItsWholeGraceOnAReadyNode(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(s.begin.Add(300*time.Second))), new(int64(600))
+		})
+		s.ends("a", 590*time.Second)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Ended: 1}, 590*time.Second)
+	})
+}
+
+// Kubelets do not hear of deletions while the API server is away, and their nodes seem to be ready.
+func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
+	play(t, func(s *stage) {
+		s.dead = true
+		s.pod("a")
+		s.pod("b")
+		s.kube.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			away := time.Since(s.begin) > time.Second && time.Since(s.begin) < 300*time.Second
+			return away, nil, errors.New("connection refused")
+		})
+		s.ends("a", 330*time.Second)
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Unconfirmed: []string{"ns/b"}}, 390*time.Second)
+	})
 }
 
 func TestCriticalPodsDoNotWaitForPodsThatNobodyConfirms(t *testing.T) {

@@ -88,12 +88,13 @@ func (r *run) readClaims(ctx context.Context) {
 }
 
 // awaited returns the claims whose volumes are waited for, by volume: not those that pods use as well that are still
-// there. These are pods that an option keeps, that came during the drain, or whose kubelet is gone. The volumes of the
-// last are detached only when the machine has ended, which waits for us.
+// there. These are pods that stay, that came during the drain, or whose end no kubelet confirms. The volumes of the
+// last are detached only when the machine has ended, which waits for us. If their kubelet is there, it unmounts them.
 func (r *run) awaited() map[string]claim {
 	leaving := maps.Clone(r.claims.volumes)
 	for _, pod := range r.store.list() {
-		if r.departed[pod.UID] == nil {
+		p := r.pods[pod.UID]
+		if unmounting := p != nil && p.unconfirmed && r.nodeState().Ready; r.departed[pod.UID] == nil && !unmounting {
 			for c := range claimsOf(pod) {
 				delete(leaving, c)
 			}

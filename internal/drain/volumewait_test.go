@@ -165,6 +165,18 @@ func TestAVolumeIsNotWaitedForWhileAPodThatIsThereUsesIt(t *testing.T) {
 	}
 }
 
+// Its kubelet is there, and unmounts.
+func TestTheVolumeOfAPodOfAReadyNodeIsWaitedForThoughNobodyConfirmsItsEnd(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("dead", using("a"), runsOn)
+		s.claim("a")
+		s.attach("pv-a")
+		s.detachAfter(200*time.Second, "pv-a")
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Unconfirmed: []string{"ns/dead"}}, 200*time.Second)
+	})
+}
+
 // The object of a pod that has ended is no pod that uses it.
 func TestTheVolumeOfAPodThatFinalizersKeepIsWaitedFor(t *testing.T) {
 	play(t, func(s *stage) {

@@ -54,6 +54,7 @@ func values(e overview.Episode) []any {
 		count("lost", p.Lost)
 		count("unconfirmed", p.Unconfirmed)
 		names("forcedPods", p.ForcedPods)
+		count("cut", p.Cut)
 		names("cutShort", p.CutShort)
 		names("remaining", p.Remaining)
 	}

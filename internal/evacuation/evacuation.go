@@ -65,6 +65,8 @@ type Terms struct {
 	// Grace replaces the grace period of the pods, also that of the drainer; zero: it does not.
 	// Requests are in whole seconds.
 	Grace time.Duration
+	// MostGrace is the longest grace period of a pod, whoever sets it; zero: there is none.
+	MostGrace time.Duration
 	// Reserve: somebody else gets the pods off the node. A pod is asked to leave only at its last moment, and
 	// without a deadline never. It has no effect with IgnoreBudgets.
 	Reserve bool

@@ -24,7 +24,7 @@ type Result struct {
 
 	// Surged are those of the Ended whose workload had begun to roll out a replacement.
 	Surged []string
-	// Stayed are pods that an option keeps on the node.
+	// Stayed are pods that an option, a rule or their owner keeps on the node.
 	Stayed []string
 	// Returned are pods that came during the drain and stay. If they were asked to leave, they
 	// would come again.

@@ -16,7 +16,7 @@ import (
 //	CordonOnly    only if all are
 //	NotBefore     the earliest; one that begins at once wins
 //	Patient       only if all are that have a deadline; see [Intent.Terms]
-//	GraceSeconds  the shortest; one that sets none does not count
+//	GraceSeconds  the shortest; one that sets none does not count; so with MostGraceSeconds
 //	BudgetPercent the least; see [Intent.Terms]
 //	ReplaceFirst  only if all ask for it; a notice that cannot wait never does
 //	By            the handler if one says so; see [Intent.DelegatedAt]
@@ -31,6 +31,8 @@ type Terms struct {
 	Patient bool `json:"patient,omitempty"`
 	// GraceSeconds replaces the termination grace period of the pods; zero: it does not.
 	GraceSeconds int64 `json:"graceSeconds,omitempty"`
+	// MostGraceSeconds is the longest grace period of a pod, whoever sets it; zero: there is none.
+	MostGraceSeconds int64 `json:"mostGraceSeconds,omitempty"`
 	// BudgetPercent is how much of the notice belongs to PodDisruptionBudgets where a grace period does not fit into the
 	// notice; nil: half of it. See BudgetShare.
 	BudgetPercent *int `json:"budgetPercent,omitempty"`
@@ -51,6 +53,9 @@ const (
 
 // Grace is what GraceSeconds says.
 func (t Terms) Grace() time.Duration { return time.Duration(t.GraceSeconds) * time.Second }
+
+// MostGrace is what MostGraceSeconds says.
+func (t Terms) MostGrace() time.Duration { return time.Duration(t.MostGraceSeconds) * time.Second }
 
 // BudgetShare is what BudgetPercent says, from 0 to 1. A kubelet can write another number.
 func (t Terms) BudgetShare() float64 {
@@ -79,7 +84,9 @@ func (t Terms) join(more Terms) Terms {
 	earlier.CordonOnly = t.CordonOnly && more.CordonOnly
 	earlier.Patient = t.Patient && more.Patient
 	earlier.ReplaceFirst = t.ReplaceFirst && more.ReplaceFirst
-	earlier.GraceSeconds = cmp.Or(min(t.GraceSeconds, more.GraceSeconds), t.GraceSeconds, more.GraceSeconds)
+	shortest := func(a, b int64) int64 { return cmp.Or(min(a, b), a, b) }
+	earlier.GraceSeconds = shortest(t.GraceSeconds, more.GraceSeconds)
+	earlier.MostGraceSeconds = shortest(t.MostGraceSeconds, more.MostGraceSeconds)
 	earlier.BudgetPercent = leastBudget(t, more)
 	earlier.By = cmp.Or(t.By, more.By)
 	if t.By == ByHandler || more.By == ByHandler {

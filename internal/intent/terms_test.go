@@ -13,7 +13,7 @@ import (
 // drawTerms are terms without the name of a rule: which of two names stays is a matter of order.
 func drawTerms(r *rand.Rand) Terms {
 	t := Terms{
-		CordonOnly: r.IntN(2) == 0, Patient: r.IntN(2) == 0, GraceSeconds: int64(r.IntN(3)) * 10, ReplaceFirst: r.IntN(2) == 0,
+		CordonOnly: r.IntN(2) == 0, Patient: r.IntN(2) == 0, GraceSeconds: int64(r.IntN(3)) * 10, MostGraceSeconds: int64(r.IntN(3)) * 10, ReplaceFirst: r.IntN(2) == 0,
 	}
 	t.By = []By{"", ByHandler, ByKarpenter}[r.IntN(3)]
 	if k := r.IntN(4); k > 0 {
@@ -29,8 +29,9 @@ func drawTerms(r *rand.Rand) Terms {
 func weaker(t, than Terms) bool {
 	later := than.NotBefore.IsZero() || !t.NotBefore.IsZero() && !t.NotBefore.Before(than.NotBefore)
 	longer := t.GraceSeconds == 0 || than.GraceSeconds > 0 && t.GraceSeconds >= than.GraceSeconds
+	more := t.MostGraceSeconds == 0 || than.MostGraceSeconds > 0 && t.MostGraceSeconds >= than.MostGraceSeconds
 	own := t.By != ByHandler || than.By == ByHandler
-	return own && (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && (t.ReplaceFirst || !than.ReplaceFirst) && later && longer &&
+	return own && (t.CordonOnly || !than.CordonOnly) && (t.Patient || !than.Patient) && (t.ReplaceFirst || !than.ReplaceFirst) && later && longer && more &&
 		t.BudgetShare() >= than.BudgetShare()
 }
 
@@ -51,6 +52,7 @@ func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
 		}
 		// Nothing stronger than need be: each part is that of one of the two.
 		if both.NotBefore != a.NotBefore && both.NotBefore != b.NotBefore || both.GraceSeconds != a.GraceSeconds && both.GraceSeconds != b.GraceSeconds ||
+			both.MostGraceSeconds != a.MostGraceSeconds && both.MostGraceSeconds != b.MostGraceSeconds ||
 			both.By != a.By && both.By != b.By || both.CordonOnly != (a.CordonOnly && b.CordonOnly) || both.Patient != (a.Patient && b.Patient) ||
 			both.ReplaceFirst != (a.ReplaceFirst && b.ReplaceFirst) || both.BudgetShare() != min(a.BudgetShare(), b.BudgetShare()) {
 			t.Fatalf("%+v and %+v are %+v", a, b, both)

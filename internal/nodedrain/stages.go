@@ -40,7 +40,7 @@ func TermsOf(i intent.Intent) evacuation.Terms {
 	}
 	return evacuation.Terms{
 		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
-		Grace: terms.Grace(), NoticedAt: noticed, BudgetShare: terms.BudgetShare(),
+		Grace: terms.Grace(), MostGrace: terms.MostGrace(), NoticedAt: noticed, BudgetShare: terms.BudgetShare(),
 		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
 	}
 }

@@ -130,7 +130,7 @@ func open(body string) (envelope, error) {
 
 // parseDirect reads what Auto Scaling sends to a queue or topic by itself.
 func parseDirect(e envelope) (Notice, error) {
-	n := Notice{ID: identifier(e.RequestID), Account: accountOf(e.AccountID), Time: parseTime(e.Time, time.RFC3339)}
+	n := Notice{ID: eventID(e.RequestID), Account: accountOf(e.AccountID), Time: parseTime(e.Time, time.RFC3339)}
 	switch e.LifecycleTransition {
 	case "autoscaling:EC2_INSTANCE_TERMINATING":
 		return parseHook(n, ASGTerminate, e.lifecycle)
@@ -171,7 +171,7 @@ func parseEvent(e envelope) (Notice, error) {
 		e.Source = sources[e.DetailType]
 	}
 	n := Notice{
-		ID: identifier(e.ID), Account: accountOf(e.Account), Region: identifier(e.Region),
+		ID: eventID(e.ID), Account: accountOf(e.Account), Region: identifier(e.Region),
 		Time: parseTime(e.Time, time.RFC3339),
 	}
 	switch e.Source + "/" + e.DetailType {

@@ -399,6 +399,14 @@ func TestAnEventCannotBreakOutOfWhatItIsPutInto(t *testing.T) {
 	}
 }
 
+// The time of a notice of the metadata is believed, that of a message is not.
+func TestNoMessageHasAnIDOfTheMetadata(t *testing.T) {
+	n, err := Parse(`{"source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning","id":"imds-imds-x","detail":{"instance-id":"i-0123456789abcdef0"}}`)
+	if err != nil || OfMetadata(n.ID) || n.ID != "message-imds-imds-x" {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
 func TestStatesAreNeverMatchedBySubstring(t *testing.T) {
 	for _, state := range []string{"", "stop", "stoppingX", "stopping-x", "pending", "runningX", "rebooting"} {
 		n, err := Parse(`{"source":"aws.ec2","detail-type":"EC2 Instance State-change Notification","detail":{"instance-id":"i-0123456789abcdef0","state":"` + state + `"}}`)

@@ -72,6 +72,15 @@ func identifier(s string) string {
 	})
 }
 
+// eventID is the id of an event of a message, which is none of the metadata's: see OfMetadata.
+func eventID(s string) string {
+	id := identifier(s)
+	if OfMetadata(id) {
+		return "message-" + id
+	}
+	return id
+}
+
 // clip makes s fit for an error: what people read in logs and Events must not steer
 // their terminals.
 func clip(s string) string { return clean(s, func(r rune) bool { return !isUnprintable(r) }) }

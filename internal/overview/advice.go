@@ -91,8 +91,8 @@ func (r *Refusal) advice() string {
 	case Grace:
 		return "Pods were still stopping at the deadline. " + graceAdvice
 	case Kubelet:
-		return "No kubelet confirmed the end of pods: the machine was overloaded or already dead. Look at its console " +
-			"output, and set the option `enable-out-of-service-taint` if volumes must move."
+		return "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
+			"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move."
 	case Surge:
 		return "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster."
 	case Turn:

@@ -66,17 +66,18 @@ type Notice struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 }
 
-// Counts say what became of the pods that had to leave. Each is in one of the first six. Names are namespace/name;
-// they are bounded, and the last one then says how many more there are.
+// Counts say what became of the pods that had to leave. Each is in one of the first six, and one that was cut short in
+// Cut too. Names are namespace/name; they are bounded, and the last one then says how many more there are.
 type Counts struct {
 	Evicted     int      `json:"evicted"`
 	Forced      int      `json:"forced"`
-	Ended       int      `json:"ended"`       // without us
-	Missed      int      `json:"missed"`      // still there at the deadline
-	Lost        int      `json:"lost"`        // still there when the machine was gone
-	Unconfirmed int      `json:"unconfirmed"` // should have ended, and no kubelet says so
+	Ended       int      `json:"ended"`         // without us
+	Missed      int      `json:"missed"`        // still there at the deadline
+	Lost        int      `json:"lost"`          // still there when the machine was gone
+	Unconfirmed int      `json:"unconfirmed"`   // should have ended, and no kubelet says so
+	Cut         int      `json:"cut,omitempty"` // killed before their grace period was over
 	ForcedPods  []string `json:"forcedPods,omitempty"`
-	CutShort    []string `json:"cutShort,omitempty"`  // killed before their grace period was over, with how much they had
+	CutShort    []string `json:"cutShort,omitempty"`  // the names of those that were cut, with how much they had
 	Remaining   []string `json:"remaining,omitempty"` // the names of the missed, lost and unconfirmed
 }
 

@@ -134,7 +134,7 @@ func (r *Report) writeHead(b *strings.Builder) {
 // summary counts drains and pods.
 func (r *Report) summary() string {
 	outcomes := map[string]int{}
-	var left, forced, known int
+	var left, forced, cut, known int
 	for k := range r.Episodes {
 		e := &r.Episodes[k]
 		outcomes[e.Outcome]++
@@ -142,6 +142,7 @@ func (r *Report) summary() string {
 			known++
 			left += p.Evicted + p.Ended
 			forced += p.Forced
+			cut += p.Cut
 		}
 	}
 	var parts []string
@@ -159,7 +160,11 @@ func (r *Report) summary() string {
 		if known < len(r.Episodes) {
 			of = fmt.Sprintf(" of %s", count(known, "drain"))
 		}
-		text += fmt.Sprintf(" Pods%s: %d left in order, %d forced, **%d lost**.", of, left, forced, r.Lost())
+		short := ""
+		if cut > 0 {
+			short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
+		}
+		text += fmt.Sprintf(" Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
 	}
 	return text
 }

@@ -138,6 +138,7 @@ func became(p *overview.Counts) string {
 		{p.Missed, "missed"},
 		{p.Lost, "lost"},
 		{p.Unconfirmed, "unconfirmed"},
+		{p.Cut, "cut short"},
 	} {
 		if part.n > 0 {
 			parts = append(parts, strconv.Itoa(part.n)+" "+part.what)

@@ -89,8 +89,10 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if p.has("within") && rule.window != "" && w.window(rule.window) == nil {
 		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
 	}
-	if p.has("grace") && p.says("by", string(decision.ByKarpenter)) {
-		p.refuse(r, "grace", "has no effect with by: karpenter, which gives each pod its own grace period")
+	for _, key := range []string{"grace", "grace-at-most"} {
+		if p.has(key) && p.says("by", string(decision.ByKarpenter)) {
+			p.refuse(r, key, "has no effect with by: karpenter, which gives each pod its own grace period")
+		}
 	}
 	switch {
 	case p.has("budgets") && rule.Patient:
@@ -113,9 +115,9 @@ func (rule *nodeRule) checkEffort(r *reader) {
 	var idle []string
 	switch rule.Do {
 	case decision.Ignoring, decision.Notifying:
-		idle = []string{"at", "within", "force", "grace", "budgets", "by", "limit", "first", "wait"}
+		idle = []string{"at", "within", "force", "grace", "grace-at-most", "budgets", "by", "limit", "first", "wait"}
 	case decision.Cordoning:
-		idle = []string{"force", "grace", "budgets", "by", "first"}
+		idle = []string{"force", "grace", "grace-at-most", "budgets", "by", "first"}
 	case decision.Draining:
 	}
 	for _, key := range idle {

@@ -124,6 +124,10 @@ func (rule *nodeRule) value() value {
 			false, duration(&rule.Grace),
 		},
 		{
+			"grace-at-most", "The longest grace period of a pod, whoever sets it: a longer one is cut to this, a shorter one " +
+				"stays.", false, duration(&rule.MostGrace),
+		},
+		{
 			"budgets", "How much of the notice PodDisruptionBudgets may keep a pod whose grace period does not fit into it, " +
 				"such as 30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%.", false,
 			percentage(&rule.BudgetPercent),

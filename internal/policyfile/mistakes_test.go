@@ -34,7 +34,7 @@ line 3, column 7: the file has the alias *a: aliases are not allowed`},
 		{"a key of the options", "version: 1\nrules: []\ncordonOnly: true\n", `line 2, column 1: rules: there is no such key; allowed: version, windows, nodes, pods, tests
 line 3, column 1: cordonOnly: there is no such key; allowed: version, windows, nodes, pods, tests`},
 		{"a key that is a list", "version: 1\n[a]: 1\n", `line 2, column 1: the file has a list as a key, and keys are texts`},
-		{"a key that merges", "version: 1\nnodes: [{<<: {do: drain}, name: a, do: drain}]\n", `line 2, column 10: nodes[0].<<: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, budgets, by, limit, first, wait`},
+		{"a key that merges", "version: 1\nnodes: [{<<: {do: drain}, name: a, do: drain}]\n", `line 2, column 10: nodes[0].<<: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, grace-at-most, budgets, by, limit, first, wait`},
 		{"a key that comes twice", "version: 1\nnodes: []\nnodes: []\n", `line 3, column 1: nodes: is given twice, the first time in line 2`},
 		{"lists that are none", "version: 1\nnodes: {}\npods: 5\ntests: yes\nwindows: []\n", `line 2, column 8: nodes: is a map, and has to be a list
 line 3, column 7: pods: is 5, and has to be a list
@@ -45,9 +45,9 @@ line 3, column 8: pods[0]: is a list, and has to be a map of keys and values
 line 4, column 9: tests[0]: is "a", and has to be a map of keys and values
 line 5, column 14: windows.n: is empty, and has to be a map of keys and values`},
 		{"typing errors", "version: 1\nnodes:\n  - {nam: a, do: drian, kind: [sport], force: Never}\n", `line 3, column 5: nodes[0].name: is missing: the name of the rule, which no other rule for nodes has
-line 3, column 6: nodes[0].nam: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, budgets, by, limit, first, wait; did you mean name?
+line 3, column 6: nodes[0].nam: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, grace-at-most, budgets, by, limit, first, wait; did you mean name?
 line 3, column 18: nodes[0].do: "drian" is none of them; allowed: ignore, notify, cordon, drain; did you mean drain?
-line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, budgets, by, limit, first, wait; did you mean kinds?
+line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, grace-at-most, budgets, by, limit, first, wait; did you mean kinds?
 line 3, column 47: nodes[0].force: "Never" is none of them; allowed: deadline, never; did you mean never?`},
 		{"names", "version: 1\nnodes:\n  - {name: A, do: drain}\n  - {name: drain, do: drain}\n  - {name: b, do: drain}\n  - {name: b, do: drain}\n" +
 			"pods:\n  - {name: none, leave: now}\n  - {name: c, leave: now}\n  - {name: c, leave: now}\n", `line 3, column 12: nodes[0].name: "A" is not a name; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
@@ -84,6 +84,7 @@ line 3, column 77: nodes[0].nodes[6]: "a,,b" is not a label selector (found ',',
 line 3, column 78: nodes[0].limit: has no effect, because none of the rule's kinds can wait; kinds that can: rebalance-recommendation, scheduled-change, asg-terminate`},
 		{"durations", rule("limit: {nodes: 1}, grace: 60, wait: 0s"), `line 3, column 52: nodes[0].grace: is 60, and has to be a text; allowed: a duration from 1s on, such as 90s, 30m or 2h30m
 line 3, column 62: nodes[0].wait: "0s" is less than a second; allowed: a duration from 1s on, such as 90s, 30m or 2h30m`},
+		{"a longest grace of nodes that Karpenter drains", rule("by: karpenter, grace-at-most: 5m"), `line 3, column 56: nodes[0].grace-at-most: has no effect with by: karpenter, which gives each pod its own grace period`},
 		{"budgets of more than the notice", rule("budgets: 101%"), `line 3, column 35: nodes[0].budgets: "101%" is no percentage; allowed: 0% to 100%`},
 		{"budgets without a percent sign", rule("budgets: 50"), `line 3, column 35: nodes[0].budgets: is 50, and has to be a text; allowed: 0% to 100%`},
 		{"budgets where nothing is forced", rule("force: never, budgets: 50%"), `line 3, column 49: nodes[0].budgets: has no effect with force: never`},

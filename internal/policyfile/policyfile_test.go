@@ -68,7 +68,7 @@ func TestAFileIsTheRulesThatItSays(t *testing.T) {
 				Do:    decision.Ignoring, Before: -1,
 			},
 			{Name: "tell", Kinds: []notice.Kind{notice.InstanceImpaired}, Codes: []string{"*system"}, Do: decision.Notifying, Before: -1},
-			{Name: "slowly", Do: decision.Draining, Before: -1, BudgetPercent: new(30), Limit: decision.Limit{Nodes: "10%"}},
+			{Name: "slowly", Do: decision.Draining, Before: -1, MostGrace: 5 * time.Minute, BudgetPercent: new(30), Limit: decision.Limit{Nodes: "10%"}},
 		},
 		Pods: []decision.PodRule{
 			{

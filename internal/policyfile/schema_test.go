@@ -78,7 +78,7 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		"nodes: [{do: drain}]", "nodes: [{name: a}]", "nodes: [{name: A, do: drain}]", "nodes: [{name: a, do: drian}]",
 		"nodes: [{name: " + strings.Repeat("a", 41) + ", do: drain}]",
 		rule("kind: spot"), rule("kinds: []"), rule("codes: []"), rule("nodes: ''"), rule("nodes: {a: b}"), rule("at: 30m"), rule("at: start-30"),
-		rule("force: sometimes"), rule("grace: 60"), rule("budgets: 101%"), rule("budgets: 50"), rule("grace: 5 minutes"), rule("limit: 2"), rule("by: somebody"), rule("limit: {per: a}"),
+		rule("force: sometimes"), rule("grace: 60"), rule("grace-at-most: 60"), rule("budgets: 101%"), rule("budgets: 50"), rule("grace: 5 minutes"), rule("limit: 2"), rule("by: somebody"), rule("limit: {per: a}"),
 		rule("limit: {nodes: 0}"), rule("limit: {nodes: 101%}"), rule("limit: {nodes: 1, wait: 2h}"),
 		"windows: {n: {from: '22:00'}}", "windows: {n: {from: '24:00', to: '24:00'}}", "windows: {Night: {from: '22:00', to: '24:00'}}",
 		"windows: {n: {from: '2:00', to: '24:00'}}", "windows: {n: {from: '22:00', to: '24:00', days: [monday]}}",

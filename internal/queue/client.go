@@ -2,7 +2,10 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,6 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
@@ -97,6 +102,14 @@ func (c Client) CheckPermissions(ctx context.Context) error {
 	return nil
 }
 
+// isOldProtocol reports whether a server that takes the place of SQS has refused a request as its older protocol does,
+// in XML: the SDK speaks JSON, and reads no word of it.
+func isOldProtocol(err error) bool {
+	_, unread := errors.AsType[*smithy.DeserializationError](err)
+	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	return unread && ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound}, answer.HTTPStatusCode())
+}
+
 // explain adds to an error which call has failed and, if an operator has to act, a hint what
 // to do. It counts a denied call.
 func (c Client) explain(call string, action Action, err error) error {
@@ -104,11 +117,15 @@ func (c Client) explain(call string, action Action, err error) error {
 	switch code := awserr.Code(err); {
 	case awserr.NoCredentials(err):
 		hint = " (no AWS credentials: check the role, its trust policy and the way to STS)"
+	case awserr.Unsupported(err):
+		hint = noSuchCall
 	case awserr.Denied(err):
 		if c.Metrics != nil {
 			c.Metrics.Denied(action)
 		}
 		hint = fmt.Sprintf(" (the role lacks %s on the queue, or the queue's policy denies it)", action)
+	case isOldProtocol(err):
+		hint = oldProtocol
 	default:
 		hint = hints[code]
 	}

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -10,7 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -71,6 +75,7 @@ func TestErrorsOfTheRealClientAreUnderstood(t *testing.T) {
 		"no queue":      {missing: true, want: "no such queue in the region", fatal: true},
 		"no KMS grant":  {fault: awssim.Fault{Status: 400, Code: "KMS.AccessDeniedException"}, want: "kms:Decrypt", fatal: true},
 		"no answer":     {fault: awssim.Fault{Hang: true}, want: "deadline exceeded", fatal: true},
+		"no such call":  {fault: awssim.Fault{Status: 400, Code: "InvalidAction"}, want: "the server does not have this call"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -97,6 +102,23 @@ func TestErrorsOfTheRealClientAreUnderstood(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The answer of a server that takes the place of SQS and speaks its older protocol.
+func TestAServerOfTheOlderProtocolIsNamed(t *testing.T) {
+	const answer = `<?xml version="1.0"?><ErrorResponse><Error><Type>Sender</Type><Code>InvalidAction</Code></Error></ErrorResponse>`
+	client := sqs.New(sqs.Options{
+		Region: "us-east-1", Credentials: aws.AnonymousCredentials{},
+		HTTPClient: smithyhttp.ClientDoFunc(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: http.StatusBadRequest, Header: http.Header{"Content-Type": {"text/xml"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: r,
+			}, nil
+		}),
+	})
+	err := (&Server{Client: client, URL: "https://sqs.example.com/1/nth"}).Check(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "sqs GetQueueAttributes on https://sqs.example.com/1/nth (the server does not speak the JSON protocol of SQS") {
+		t.Errorf("Check = %v", err)
 	}
 }
 

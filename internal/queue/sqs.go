@@ -189,4 +189,6 @@ const (
 	noQueue        = " (no such queue in the region and account that were asked: check queue-url and aws-region)"
 	wrongSignature = " (signed for another region than the queue's, or with a wrong key: check aws-region and queue-url)"
 	wrongEndpoint  = " (not an address of this endpoint: check queue-url, aws-region and aws-endpoint)"
+	noSuchCall     = " (the server does not have this call)"
+	oldProtocol    = " (the server does not speak the JSON protocol of SQS: update it, or check aws-endpoint)"
 )

@@ -51,7 +51,7 @@ func (r *Report) Summary() Summary {
 	var s Summary
 	for _, f := range r.Fates {
 		if f.Stays && f.Why != "" && !ofDaemonSet(f.Pod) && !r.Terms.Deadline.IsZero() {
-			s.Lost = append(s.Lost, nameOf(f.Pod)) // an option keeps it there to the end
+			s.Lost = append(s.Lost, nameOf(f.Pod)) // an option, a rule or its owner keeps it there to the end
 		}
 		if f.Stays || f.Self {
 			continue

@@ -77,15 +77,17 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
 		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
-		CutShort:   evacuation.Names(r.Record.CutShort, mostNames),
-		Remaining:  evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
+		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
+		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
 	}
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
 	const shortest = time.Millisecond // that anybody has waited
 	e.Targets = evacuation.Names(d.Targets.Left, mostNames)
 	e.AwaitedBalancers = d.Targets.Waited.Truncate(shortest).Seconds()
 	e.Volumes, e.AwaitedVolumes = r.Volumes, r.Record.VolumesTook.Truncate(shortest).Seconds()
-	e.Slack = slackOf(e, len(r.Missed)+len(r.Lost) > 0)
+	if slack, known := d.Slack(); known {
+		e.Slack = new(slack.Seconds())
+	}
 	return e
 }
 
@@ -94,18 +96,6 @@ const (
 	mostNames    = 5
 	mostRefusals = 4
 )
-
-// slackOf is the time between the end of the pods and the deadline, in seconds; nil: one of them is not known.
-func slackOf(e overview.Episode, late bool) *float64 {
-	if e.Deadline.IsZero() || e.PodsGone.IsZero() {
-		return nil
-	}
-	slack := e.Deadline.Sub(e.PodsGone).Seconds()
-	if late {
-		slack = min(0, slack)
-	}
-	return &slack
-}
 
 // kindOf is the kind of the notice that binds a node the most, as its label has it.
 func kindOf(i intent.Intent) string { return kindNamed(i.Cause().Kind) }

@@ -101,10 +101,29 @@ type Targets struct {
 // Deadline is when the machine goes away; zero: not known.
 func (d Drain) Deadline() time.Time { return d.Intent.Deadline() }
 
+// Slack is the time between the end of the pods and the deadline, and not positive where pods were there at its end. It
+// is not known where one of the two is not.
+func (d Drain) Slack() (slack time.Duration, known bool) {
+	deadline, gone := d.Deadline(), d.Result.Record.PodsGone
+	left := len(d.Result.Missed)+len(d.Result.Lost) > 0
+	switch {
+	case deadline.IsZero(), gone.IsZero() && !left:
+		return 0, false
+	case gone.IsZero(): // the machine was, before its pods were listed
+		return 0, true
+	case left:
+		return min(0, deadline.Sub(gone)), true
+	}
+	return deadline.Sub(gone), true
+}
+
 // Remaining are the pods that are the reason for the drain's outcome.
 func (d Drain) Remaining() []string {
 	switch d.Outcome {
 	case intent.Missed:
+		if len(d.Result.Missed) == 0 { // it is late
+			return d.Result.Unconfirmed
+		}
 		return d.Result.Missed
 	case intent.Gone:
 		return d.Result.Lost

@@ -158,6 +158,7 @@ func (m *Metrics) Drained(d report.Drain) {
 	} {
 		m.pods.WithLabelValues(kind, how).Add(float64(n))
 	}
+	m.cutShort.WithLabelValues(kind).Add(float64(len(r.Record.CutShort)))
 	m.volumes.Add(float64(r.Volumes))
 	m.targets.Add(float64(len(d.Targets.Left)))
 	m.drains.WithLabelValues(kind, endings[d.Outcome]).Inc()
@@ -169,13 +170,11 @@ func (m *Metrics) Drained(d report.Drain) {
 		err = errMissed
 	}
 	m.actions.WithLabelValues("cordon-and-drain", status(err)).Inc()
-	m.emptied.WithLabelValues(kind).Observe((time.Since(cause.Time) - d.Targets.Waited).Seconds())
-	if !cause.Deadline.IsZero() {
-		slack := (time.Until(cause.Deadline) + d.Targets.Waited).Seconds()
-		if d.Outcome == intent.Missed || d.Outcome == intent.Gone { // there was not enough time, whatever the clock says
-			slack = min(slack, 0)
-		}
-		m.slack.WithLabelValues(kind).Observe(slack)
+	if gone := r.Record.PodsGone; !gone.IsZero() {
+		m.emptied.WithLabelValues(kind).Observe(gone.Sub(cause.Time).Seconds())
+	}
+	if slack, known := d.Slack(); known {
+		m.slack.WithLabelValues(kind).Observe(slack.Seconds())
 	}
 }
 

@@ -69,6 +69,8 @@ type Metrics struct {
 	drains *prometheus.CounterVec
 	slack  *prometheus.HistogramVec
 	pods   *prometheus.CounterVec
+	// cutShort are pods among those of pods.
+	cutShort *prometheus.CounterVec
 	// How long did it take?
 	delay    *prometheus.HistogramVec
 	cordoned *prometheus.HistogramVec
@@ -139,6 +141,9 @@ func New() *Metrics {
 			leftEvicted, leftForced, leftEnded, leftMissed, leftLost,
 			leftUnconfirmed,
 		}})
+	m.cutShort = c.counters(namespace+"pods_cut_short_total",
+		"Pods that were killed before their grace period was over, because the machine went away. They are among those "+
+			"of `pods_total`.", drained)
 	m.replacements = c.counters("node_termination_handler_replacements_total",
 		"Nodes that were drained without a replacement, though a rule has `first: replacement`, by the reason.",
 		label{name: "result", values: replacementResults})

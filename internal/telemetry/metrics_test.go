@@ -210,6 +210,27 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 			},
 		},
 		{
+			"in time, though its volumes took a minute more, and a pod was killed early",
+			[]intent.Entry{{Kind: notice.SpotInterruption, Time: start.Add(-90 * time.Second), Deadline: start.Add(30 * time.Second)}},
+			evacuation.Result{Evicted: 1, Record: evacuation.Record{PodsGone: start.Add(-time.Minute), CutShort: []string{"a after 2s of 30s"}}},
+			intent.Drained,
+			map[string]string{
+				"drains_total{SpotInterruption,in-time}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_cut_short_total{SpotInterruption}": "1",
+				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
+				"actions_total{cordon-and-drain,success}": "1",
+			},
+		},
+		{
+			"the machine was gone before its pods were listed",
+			[]intent.Entry{spot},
+			evacuation.Result{Lost: []string{"a"}},
+			intent.Gone,
+			map[string]string{
+				"drains_total{SpotInterruption,gone}": "1", "pods_total{lost,SpotInterruption}": "1",
+				"deadline_slack_seconds{SpotInterruption}": "1/0", "actions_total{cordon-and-drain,error}": "1",
+			},
+		},
+		{
 			"called off",
 			[]intent.Entry{rebalance},
 			evacuation.Result{Evicted: 1},
@@ -220,6 +241,9 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got := counted(t, func(_ *testing.T, m *Metrics) {
+				if len(test.result.Lost) != 1 && test.result.Record.PodsGone.IsZero() {
+					test.result.Record.PodsGone = start
+				}
 				m.Drained(report.Drain{Intent: intent.Intent{Entries: test.entries}, Outcome: test.outcome, Result: test.result})
 			})
 			if diff := cmp.Diff(test.want, got); diff != "" {

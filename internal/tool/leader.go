@@ -101,7 +101,7 @@ type leader struct {
 	namespace, pod, port string
 	holder               string        // the pod, and a random part
 	expired              bool          // the Lease has, by our clock
-	silent               time.Duration // since it was renewed, by our clock
+	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -126,9 +126,9 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
-		lasts := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 		found.silent = time.Since(l.Spec.RenewTime.Time)
-		found.expired = found.silent > lasts
+		found.expired = found.silent > found.lasts
 	}
 	return found, nil
 }
@@ -238,10 +238,9 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 
 // likely says what the likely reason is that it does not answer.
 func (l *leader) likely() string {
-	const renewed = 3 * time.Second // a leader does so each second
-	next := "then another replica leads within 20 seconds"
-	if l.silent > renewed {
-		return fmt.Sprintf("it has not renewed its Lease for %s, so it has probably ended: %s",
+	const next = "then another replica leads, mostly within 20 seconds"
+	if l.silent > l.lasts/3 { // a leader renews it long before
+		return fmt.Sprintf("it has not renewed its Lease for %s by the clock of this machine, so it has probably ended: %s",
 			l.silent.Round(time.Second), next)
 	}
 	return "it may have ended just now: " + next
@@ -282,7 +281,7 @@ func (v *Viewer) whyUnreachable(l *leader, err error) string {
 		return fmt.Sprintf("%s does not lead any more: try again", pod)
 	}
 	if isStatus {
-		return fmt.Sprintf("%s cannot be asked on port %s: the API server says: %s", pod, l.port, status.ErrStatus.Message)
+		return fmt.Sprintf("%s cannot be asked on port %s: the answer is: %s", pod, l.port, status.ErrStatus.Message)
 	}
 	return fmt.Sprintf("%s cannot be asked on port %s: %v", pod, l.port, redact.Error(err))
 }

@@ -286,11 +286,11 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		"no object":       {led, says(200, "null"), "the answer of pod handler-1 on port 9999 is not one of this release: compare the versions", "handler-1"},
 		"not the leader":  {led, says(503, "this replica does not lead"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
 		"restarted":       {led, says(421, "the host is not one of this server"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
-		"port closed":     {led, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it may have ended just now: then another replica leads within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it", "handler-1"},
+		"port closed":     {led, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it may have ended just now: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it", "handler-1"},
 		"killed": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
 			l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-8 * time.Second)))
-		}), unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it has not renewed its Lease for 8s, so it has probably ended: then another replica leads within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it", "handler-1"},
-		"other words":       {led, apierrors.NewInternalError(errors.New("etcd is away")), "pod node-termination-handler/handler-1 cannot be asked on port 9999: the API server says: Internal error occurred: etcd is away", "handler-1"},
+		}), unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it has not renewed its Lease for 8s by the clock of this machine, so it has probably ended: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it", "handler-1"},
+		"other words":       {led, apierrors.NewInternalError(errors.New("etcd is away")), "pod node-termination-handler/handler-1 cannot be asked on port 9999: the answer is: Internal error occurred: etcd is away", "handler-1"},
 		"nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = app.NoPort }), nil, "pod handler-1 leads and serves nothing: set enable-prometheus-server", "handler-1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -63,8 +63,8 @@ type Interruption struct {
 	Missed   []string      // pods that were still there at the deadline, as namespace/name
 	Took     time.Duration // from the drain's beginning to its end
 	// Ended are pods that left without us, Lost those that were still there when the
-	// instance was gone, Unconfirmed those that should have ended, and whose kubelet is
-	// not there to say so.
+	// instance was gone, Unconfirmed those that should have ended, and whose kubelet has
+	// not confirmed it.
 	Ended       int
 	Lost        []string
 	Unconfirmed []string

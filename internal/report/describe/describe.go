@@ -96,7 +96,11 @@ func Drain(d report.Drain) string {
 	case intent.Missed:
 		if len(r.Missed) == 0 {
 			late := Rounded(r.Record.LastLeft.Sub(d.Deadline()))
-			return fmt.Sprintf("Pods left up to %s after the deadline%s (%s)", late, At(", ", d.Deadline()), count)
+			text := fmt.Sprintf("Pods left up to %s after the deadline%s", late, At(", ", d.Deadline()))
+			if names != "" {
+				text += "; no kubelet confirms the end of " + names
+			}
+			return text + " (" + count + ")"
 		}
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)
 	case intent.Gone:

@@ -286,7 +286,7 @@ func (s *Sender) deliver(ctx, sending context.Context, m message) {
 			}
 			return
 		}
-		if !s.failing.Swap(true) {
+		if !errors.Is(err, errTooOld) && !s.failing.Swap(true) {
 			logging.Warn(log, "the webhook does not take messages: each is tried for five minutes (logged once)", "error", err)
 		}
 		if final || last {

@@ -1,0 +1,81 @@
+package drain
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// confirmTime is how long a pod that should have ended is waited for until its kubelet confirms it. A kubelet that is
+// restarted is back within seconds, a machine mostly within two minutes; then it has as long once more.
+const confirmTime = 2 * time.Minute
+
+// unconfirmedAt returns from when on a stopping pod is not waited for any more. Zero: the pod is not stopping.
+func (r *run) unconfirmedAt(p *podState) time.Time {
+	if !p.stopping() {
+		return time.Time{}
+	}
+	end := later(p.stopsAt(), p.seen)
+	if r.ready { // its containers may run, so no clock of others counts
+		end = later(end, p.mostEnd)
+	}
+	return later(end, r.kubeletChanged).Add(confirmTime)
+}
+
+// isOverdue reports whether a pod should have ended so long ago that it is not waited for any more, unless a ready node
+// may have confirmed its end where the watch has not brought it.
+func (r *run) isOverdue(p *podState, now time.Time) bool {
+	at := r.unconfirmedAt(p)
+	return !at.IsZero() && !now.Before(at)
+}
+
+// isUnconfirmed reports whether a pod is not waited for any more.
+func (r *run) isUnconfirmed(p *podState, now time.Time) bool {
+	return r.isOverdue(p, now) && (!r.ready || !p.stillThere.Before(r.unconfirmedAt(p)))
+}
+
+// askForOverdue asks the API server for the pods of a ready node that are overdue. If it does not answer, they are
+// waited for as long once more: kubelets do not hear of deletions then, and we do not hear of ends.
+func (r *run) askForOverdue(calls context.Context, now time.Time) {
+	if r.asking || !r.ready {
+		return
+	}
+	var overdue []*corev1.Pod
+	for _, pod := range r.sortedPods() {
+		if p := r.pods[pod.UID]; r.isOverdue(p, now) && !r.isUnconfirmed(p, now) && p.keptBy == "" {
+			overdue = append(overdue, pod)
+		}
+	}
+	if len(overdue) == 0 {
+		return
+	}
+	r.asking = true
+	go func() {
+		ctx, cancel := context.WithTimeout(calls, requestTimeout)
+		defer cancel()
+		asked := time.Now()
+		var there []*corev1.Pod
+		silent := false
+		for _, pod := range overdue {
+			answer := r.readPod(ctx, pod)
+			if silent = !answer.known; silent {
+				break
+			}
+			if answer.exists {
+				there = append(there, pod)
+			}
+		}
+		r.post(func() {
+			r.asking = false
+			if silent {
+				r.kubeletChanged = time.Now()
+			}
+			for _, pod := range there {
+				if p := r.pods[pod.UID]; p != nil {
+					p.stillThere = asked
+				}
+			}
+		})
+	}()
+}
