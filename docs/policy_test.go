@@ -58,8 +58,8 @@ func TestThePoliciesOfTheDocAreRightAndShort(t *testing.T) {
 			t.Errorf("%s: %d lines, want at most 5", heading, lines)
 		}
 	}
-	if examples := len(order) - 1; examples != 14 || len(examplesOfPolicies) != examples {
-		t.Errorf("%d examples, %d of them with cases; want 14", examples, len(examplesOfPolicies))
+	if examples := len(order) - 1; examples != 15 || len(examplesOfPolicies) != examples {
+		t.Errorf("%d examples, %d of them with cases; want 15", examples, len(examplesOfPolicies))
 	}
 }
 
@@ -147,6 +147,12 @@ var examplesOfPolicies = map[string][]policyCase{
 			check: func(d decision.Decision, _ decision.Policy) bool { return d.Why == decision.WhyNotifiedByRule },
 		},
 		{kind: notice.ScheduledChange, start: 48 * time.Hour, do: decision.Drain},
+	},
+	"Leave this node alone": {
+		{kind: notice.SpotInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
+		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
+		{kind: notice.ASGTerminate, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drain},
+		{kind: notice.SpotInterruption, do: decision.Drain},
 	},
 	"Karpenter's nodes end by themselves": {
 		{kind: notice.StateChange, labels: forNodePool("any"), do: decision.Drop},

@@ -58,7 +58,7 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 		`sum(node_termination_handler_drains_total{outcome="missed",kind="SpotInterruption"})`:                          1,
 		`sum(node_termination_handler_drains_total{outcome="in-time"})`:                                                 4,
 		`sum(node_termination_handler_pods_total{how="missed"})`:                                                        1,
-		`node_termination_handler_deadline_slack_seconds_bucket{kind="SpotInterruption",le="0"}`:                        1,
+		`node_termination_handler_deadline_slack_seconds_bucket{kind="SpotInterruption",le=~"0([.]0)?"}`:                1,
 		`node_termination_handler_lifecycle_calls_total{call="complete",result="ok"}`:                                   1,
 		`node_termination_handler_lifecycle_hook_slack_seconds_count`:                                                   1,
 		`node_termination_handler_messages_settled_total{outcome="deleted",why="done"}`:                                 5,

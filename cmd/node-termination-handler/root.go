@@ -25,7 +25,7 @@ const (
 	// report: pods were lost.
 	exitWarned  = 3
 	exitUnknown = 4 // doctor, status, report: something that matters could not be found out
-	exitDeaf    = 5 // status: no notice arrives
+	exitDeaf    = 5 // status: no notice is acted on
 )
 
 // A statusError ends a command that has already printed all there is to say.

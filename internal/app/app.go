@@ -143,7 +143,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	a.unscheduled = &unscheduled.Pods{
 		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
-	a.lookout.waiting = a.unscheduled.Waiting
+	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
 	return a, a.serveQueue(ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type lookout struct {
 	leader   string // the name of this pod
 	policy   *policyfile.Follower
 	waiting  func() []overview.Unscheduled // nil: nobody knows
+	nodes    *cluster.Cluster              // nil: there is none
 	episodes *episode.Recorder
 
 	leads atomic.Value // the name of the pod that was seen to lead, a string; nil: none was seen
@@ -113,11 +115,26 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	if l.waiting != nil {
 		o.Unscheduled = l.waiting()
 	}
+	o.Cordoned = l.cordoned(o.At)
 	if l.policy != nil {
 		rules := l.policy.Rules()
 		o.Policy = &overview.Policy{Rules: len(rules.Nodes) + len(rules.Pods), Problem: l.policy.Problem()}
 	}
 	return o
+}
+
+// cordoned are the nodes that are still cordoned though their drains have ended.
+func (l *lookout) cordoned(now time.Time) (all []overview.Cordoned) {
+	if l.nodes == nil {
+		return nil
+	}
+	l.nodes.Finished(func(ref cluster.Ref, unschedulable bool, i intent.Intent) {
+		if c, still := report.CordonedOf(ref, unschedulable, i, now); still {
+			all = append(all, c)
+		}
+	})
+	slices.SortFunc(all, overview.LongestFirst)
+	return all
 }
 
 // History returns what has happened. The error says that this replica stands by.

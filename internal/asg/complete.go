@@ -62,6 +62,10 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 	if hook.Started.IsZero() {
 		hook.Started = time.Now()
 	}
+	ends := hook.Deadline
+	if hook.Assumed { // it may be open for long
+		ends = time.Time{}
+	}
 	longest := h.longest(hook)
 	urgency := pace.Priority{Class: completing, Deadline: hook.Deadline}
 	for try := 1; ; try++ {
@@ -78,10 +82,10 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 		}
 		err = h.permitted(completePermission, hook.Group, err)
 		if gone && try == 1 { // later it may be the work of a try whose response was lost
-			h.metrics().Completed(hook.Deadline, ErrGone)
+			h.metrics().Completed(ends, ErrGone)
 			return true, nil
 		}
-		h.metrics().Completed(hook.Deadline, err)
+		h.metrics().Completed(ends, err)
 		switch {
 		case err == nil:
 			return false, nil

@@ -127,7 +127,7 @@ func newCluster(
 			tainted := slices.ContainsFunc(a.Spec.Taints, isOurOutOfService) &&
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
 			restarted := c.noteRestart(b, a)
-			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) ||
+			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) || relabelled(b, a) ||
 				b.Annotations[ReportAnnotation] != a.Annotations[ReportAnnotation] ||
 				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
 				c.broadcast(b, a)
@@ -193,7 +193,8 @@ func (c *Cluster) AtEachChange(ctx context.Context, again <-chan struct{}, look 
 }
 
 // Changed returns a channel that is closed when a node is next created, deleted, restarted,
-// uncordoned or tainted out of service, when its readiness or its report changes, or when it loses a taint.
+// uncordoned or tainted out of service, when its readiness, its report or a label of others changes, or when it loses a
+// taint.
 // Call Changed, then look at the nodes, then wait.
 func (c *Cluster) Changed() <-chan struct{} {
 	c.mu.Lock()
@@ -219,6 +220,19 @@ func (c *Cluster) OnChange(ref Ref, look func()) (remove func()) {
 			delete(c.listeners, ref.UID)
 		}
 	}
+}
+
+// relabelled reports whether labels have changed that are not ours.
+func relabelled(before, after *corev1.Node) bool {
+	differ := func(a, b map[string]string) bool {
+		for key, value := range a {
+			if other, there := b[key]; (!there || other != value) && key != StateLabel && key != KindLabel {
+				return true
+			}
+		}
+		return false
+	}
+	return differ(before.Labels, after.Labels) || differ(after.Labels, before.Labels)
 }
 
 // broadcast tells that these nodes have changed.

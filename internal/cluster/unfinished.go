@@ -111,6 +111,18 @@ func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
 	}
 }
 
+// Finished calls visit for each node whose drain has ended and was of this handler, according to the watch.
+func (c *Cluster) Finished(visit func(ref Ref, unschedulable bool, i intent.Intent)) {
+	c.All(func(node *corev1.Node) {
+		if node.Annotations[IntentAnnotation] == "" {
+			return
+		}
+		if i, ok, err := ReadIntent(node); ok && err == nil && i.Finished() && c.Reverts(i) {
+			visit(RefOf(node), node.Spec.Unschedulable, i)
+		}
+	})
+}
+
 // Uncordoned returns the nodes that somebody else has uncordoned after their drain, or while the next
 // drain is held back: the intent still says that we cordoned them.
 func (c *Cluster) Uncordoned() []Ref {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -217,6 +218,27 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			s.after(time.Second)
 			s.wantUntouched()
 		}, aReboot)
+	})
+	alone := decision.NodeRule{
+		Name: "alone", Do: decision.Notifying, Before: -1, Nodes: []decision.Selector{{{Key: "example.com/leave-alone", Operator: decision.Exists}}},
+	}
+	t.Run("for other labels of the node", func(t *testing.T) {
+		tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			s.change(theNode, func(n *corev1.Node) {
+				n.Labels = map[string]string{"example.com/other": "", cluster.StateLabel: n.Labels[cluster.StateLabel], cluster.KindLabel: n.Labels[cluster.KindLabel]}
+			})
+			s.after(time.Second)
+			if !s.intent().HeldBack {
+				t.Errorf("intent %+v", s.intent())
+			}
+			s.change(theNode, func(n *corev1.Node) { n.Labels["example.com/leave-alone"] = "" })
+			s.after(time.Second)
+			s.change(theNode, func(n *corev1.Node) { n.Labels = nil })
+			s.wantUntouched()
+		}, alone, aReboot)
 	})
 	t.Run("of the next leader", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {

@@ -32,7 +32,9 @@ func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings st
 	for k, c := range candidates {
 		switch {
 		case c.turn.Stays && !ofDaemonSet(c.pod):
-			answers[k].why = "it " + c.turn.String()
+			if _, static := c.pod.Annotations[corev1.MirrorPodAnnotationKey]; !static { // which no drain moves
+				answers[k].why = "it " + c.turn.String()
+			}
 			continue
 		case c.turn.Stays && c.turn.Why != "": // it would come again, or that is wanted
 			continue

@@ -118,8 +118,10 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 	leaving.turn = decision.Turn{}
 	never := pod("batch", scratch)
 	never.turn = decision.Turn{Leave: decision.LeaveNever, Stays: true, Why: "jobs"}
+	staticNever := pod("kube-proxy", static)
+	staticNever.turn = never.turn
 	answers, _ := Filter{}.mustLeave([]candidate{
-		pod("web"), pod("logs", daemon), pod("db-0", scratch), pod("db-0"), pod("kube-proxy", static), leaving, never,
+		pod("web"), pod("logs", daemon), pod("db-0", scratch), pod("db-0"), pod("kube-proxy", static), leaving, never, staticNever,
 	})
 	want := []chosen{
 		{leaves: true},
@@ -129,6 +131,7 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 		{},
 		{leaves: true},
 		{why: "it stays (jobs)"},
+		{},
 	}
 	if diff := cmp.Diff(want, answers, cmp.AllowUnexported(chosen{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -66,7 +66,8 @@ type run struct {
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 
 	ready          bool      // the node is
-	asking         bool      // the API server is being asked for pods that are overdue
+	asking, silent bool      // the API server is being asked for pods that are overdue, and has not answered
+	askAt          time.Time // when it is asked again then
 	kubeletChanged time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
 
 	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
@@ -153,7 +154,7 @@ func (r *run) look(calls context.Context, changed func()) pass {
 	if r.store.synced() {
 		var done bool
 		wake, done = r.startDueRequests(calls, now)
-		r.askForOverdue(calls, now)
+		wake = earlier(wake, r.askForOverdue(calls, now))
 		r.readClaims(calls)
 		r.releaseStartSlot()
 		if done {

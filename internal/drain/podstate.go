@@ -26,9 +26,9 @@ type podState struct {
 	hadDeadline bool        // and with which terms
 
 	// What the watch says.
-	deletion time.Time // its deletionTimestamp: when it will be killed; zero: it is not stopping
-	localEnd time.Time // when its grace has passed by our clock; zero: it was stopping when first seen
-	mostEnd  time.Time // when its grace has passed by our clock at the latest, if it was
+	deletion time.Time     // its deletionTimestamp: when it will be killed; zero: it is not stopping
+	localEnd time.Time     // when its grace has passed by our clock; zero: it was stopping when first seen
+	given    time.Duration // the grace period of its deletion
 
 	endedAt time.Time // when it was first seen to have ended; zero: it has not
 	keptBy  string    // the finalizers that keep its object then
@@ -68,12 +68,17 @@ func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName
 		p.tier = self
 	}
 	if pod.DeletionTimestamp != nil {
-		p.deletion, p.mostEnd = pod.DeletionTimestamp.Time, now
-		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
-			p.mostEnd = now.Add(secondsOf(*grace))
-		}
+		p.deletion = pod.DeletionTimestamp.Time
 	}
+	p.noteGiven(pod)
 	return p
+}
+
+// noteGiven notes the grace period of a deletion, which a later one can shorten.
+func (p *podState) noteGiven(pod *corev1.Pod) {
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+		p.given = secondsOf(*grace)
+	}
 }
 
 // update brings p up to date with what the watch says of its pod.
@@ -85,6 +90,7 @@ func (p *podState) update(pod *corev1.Pod, now time.Time) {
 			p.localEnd = now.Add(secondsOf(*grace))
 		}
 		p.deletion = pod.DeletionTimestamp.Time
+		p.noteGiven(pod)
 	}
 	if p.staleVersion != pod.ResourceVersion {
 		p.staleVersion = ""

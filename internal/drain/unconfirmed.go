@@ -16,11 +16,11 @@ func (r *run) unconfirmedAt(p *podState) time.Time {
 	if !p.stopping() {
 		return time.Time{}
 	}
-	end := later(p.stopsAt(), p.seen)
-	if r.ready { // its containers may run, so no clock of others counts
-		end = later(end, p.mostEnd)
+	heard := later(p.seen, r.kubeletChanged)
+	if r.ready { // its containers may run: its kubelet gives it the whole grace from when it hears of the deletion
+		heard = heard.Add(p.given)
 	}
-	return later(end, r.kubeletChanged).Add(confirmTime)
+	return later(p.stopsAt(), heard).Add(confirmTime)
 }
 
 // isOverdue reports whether a pod should have ended so long ago that it is not waited for any more, unless a ready node
@@ -35,11 +35,15 @@ func (r *run) isUnconfirmed(p *podState, now time.Time) bool {
 	return r.isOverdue(p, now) && (!r.ready || !p.stillThere.Before(r.unconfirmedAt(p)))
 }
 
-// askForOverdue asks the API server for the pods of a ready node that are overdue. If it does not answer, they are
-// waited for as long once more: kubelets do not hear of deletions then, and we do not hear of ends.
-func (r *run) askForOverdue(calls context.Context, now time.Time) {
+// askForOverdue asks the API server for the pods of a ready node that are overdue. While it does not answer, kubelets
+// do not hear of deletions, and we do not hear of ends: when it answers again, the pods have all of their time once
+// more. It returns when to look again; zero: when something changes.
+func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 	if r.asking || !r.ready {
-		return
+		return time.Time{}
+	}
+	if now.Before(r.askAt) {
+		return r.askAt
 	}
 	var overdue []*corev1.Pod
 	for _, pod := range r.sortedPods() {
@@ -48,17 +52,17 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) {
 		}
 	}
 	if len(overdue) == 0 {
-		return
+		return time.Time{}
 	}
 	r.asking = true
 	go func() {
-		ctx, cancel := context.WithTimeout(calls, requestTimeout)
-		defer cancel()
 		asked := time.Now()
 		var there []*corev1.Pod
 		silent := false
 		for _, pod := range overdue {
+			ctx, cancel := context.WithTimeout(calls, requestTimeout)
 			answer := r.readPod(ctx, pod)
+			cancel()
 			if silent = !answer.known; silent {
 				break
 			}
@@ -68,8 +72,13 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) {
 		}
 		r.post(func() {
 			r.asking = false
-			if silent {
-				r.kubeletChanged = time.Now()
+			switch {
+			case silent:
+				r.silent, r.askAt = true, time.Now().Add(recheckInterval)
+				return
+			case r.silent:
+				r.silent, r.kubeletChanged = false, time.Now()
+				return
 			}
 			for _, pod := range there {
 				if p := r.pods[pod.UID]; p != nil {
@@ -78,4 +87,5 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) {
 			}
 		})
 	}()
+	return time.Time{}
 }

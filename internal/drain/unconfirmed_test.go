@@ -2,6 +2,7 @@ package drain
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -80,17 +81,54 @@ func TestAPodThatWasStoppingBeforeHasItsWholeGraceOnAReadyNode(t *testing.T) {
 
 // Kubelets do not hear of deletions while the API server is away, and their nodes seem to be ready.
 func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
+	for _, tt := range []struct {
+		grace            int64
+		back, ends, want time.Duration
+	}{
+		{30, 300 * time.Second, 330 * time.Second, 450 * time.Second}, // the other is not waited for then
+		{300, 500 * time.Second, 780 * time.Second, 920 * time.Second},
+	} {
+		play(t, func(s *stage) {
+			s.dead = true
+			s.pod("a", graced(tt.grace))
+			s.pod("b", graced(tt.grace))
+			s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				since := time.Since(s.begin)
+				return since > time.Second && since < tt.back, nil, errors.New("connection refused")
+			})
+			s.ends("a", tt.ends)
+			result, err := s.drain(evacuation.Terms{}, nil)
+			took := time.Since(s.begin).Round(time.Second)
+			s.wantEnd(result, err, evacuation.Result{Evicted: 1, Unconfirmed: []string{"ns/b"}}, took)
+			if took < tt.want || took > tt.want+2*recheckInterval {
+				t.Errorf("grace %d s: it took %s, want %s", tt.grace, took, tt.want)
+			}
+		})
+	}
+}
+
+// Each answer is slow, and all come.
+func TestManyOverduePodsAreAskedForOneAfterTheOther(t *testing.T) {
 	play(t, func(s *stage) {
 		s.dead = true
-		s.pod("a")
-		s.pod("b")
-		s.kube.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			away := time.Since(s.begin) > time.Second && time.Since(s.begin) < 300*time.Second
-			return away, nil, errors.New("connection refused")
+		var want evacuation.Result
+		for k := range 20 {
+			name := fmt.Sprintf("p%02d", k)
+			s.pod(name)
+			want.Unconfirmed = append(want.Unconfirmed, "ns/"+name)
+		}
+		s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if time.Since(s.begin) > time.Second {
+				s.passes(time.Second)
+			}
+			return false, nil, nil
 		})
-		s.ends("a", 330*time.Second)
-		result, err := s.drain(evacuation.Terms{}, nil)
-		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Unconfirmed: []string{"ns/b"}}, 390*time.Second)
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(48 * time.Hour)}, nil)
+		took := time.Since(s.begin).Round(time.Second)
+		s.wantEnd(result, err, want, took)
+		if took > 200*time.Second {
+			t.Errorf("it took %s", took)
+		}
 	})
 }
 

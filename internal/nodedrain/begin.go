@@ -60,9 +60,16 @@ func (d *Drain) awaitBegin(ctx context.Context, log logr.Logger) error {
 func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
+	relabelled := make(chan struct{}, 1) // a rule may ask for the labels of the node
+	defer d.r.Cluster.OnChange(d.ref, func() {
+		select {
+		case relabelled <- struct{}{}:
+		default:
+		}
+	})()
 	var told decision.Why
 	var asked intent.Intent       // what it was asked about last
-	var decidedBy <-chan struct{} // closed when there are other rules than those that the node's intent is of
+	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent; nil: or labels
 	for first := true; ; first = false {
 		newRules := d.r.rulesChanged()
 		if newRules != decidedBy || first && d.resumed { // also while the notice was being recorded
@@ -97,6 +104,8 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 		case <-changed:
 		case <-timer.C:
 		case <-newRules:
+		case <-relabelled:
+			decidedBy = nil
 		case <-gone:
 			return nil
 		case <-ctx.Done():

@@ -83,7 +83,7 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 // one page of the documentation the communicationId ends with the number of the
 // page, by another all pages share it: either way each page gets an id of its own.
 func (d healthEvent) id(envelope string) string {
-	id := cmp.Or(identifier(d.CommunicationID), envelope)
+	id := cmp.Or(eventID(d.CommunicationID), envelope)
 	page, err := strconv.Atoi(string(d.Page))
 	suffix := "-" + strconv.Itoa(page)
 	if err != nil || page <= 1 || strings.HasSuffix(id, suffix) {

@@ -22,6 +22,8 @@ type Overview struct {
 	Leader string `json:"leader,omitempty"`
 	// Missing says why the leader was not asked, if Source is Nodes; else it is empty.
 	Missing string `json:"missing,omitempty"`
+	// Leaderless: nobody leads, by the Lease.
+	Leaderless bool `json:"leaderless,omitempty"`
 	// Queue is nil if the leader was not asked, and in IMDS mode.
 	Queue *Queue `json:"queue,omitempty"`
 	// Policy is nil if the leader was not asked, or there is no policy file.
@@ -32,6 +34,8 @@ type Overview struct {
 	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.
 	Unscheduled []Unscheduled `json:"unscheduled,omitempty"`
+	// Cordoned are nodes that are cordoned though their drains have ended long ago, the longest first.
+	Cordoned []Cordoned `json:"cordoned,omitempty"`
 	// Nodes are sorted by their deadlines, those without one last.
 	Nodes []Node `json:"nodes"`
 }
@@ -55,8 +59,11 @@ type Queue struct {
 	Failure      string    `json:"failure,omitempty"`
 }
 
-// Deaf says since when and why no notice arrives; empty: as far as is known, they do.
+// Deaf says since when and why no notice is acted on; empty: as far as is known, they are.
 func (o *Overview) Deaf() string {
+	if o.Leaderless {
+		return "nobody leads, so none is acted on"
+	}
 	q := o.Queue
 	if q == nil || q.FailingSince.IsZero() {
 		return ""

@@ -91,6 +91,9 @@ func (o *Overview) heading(style Style) []string {
 		lines = append(lines, style.paint(yellow, fmt.Sprintf("Unscheduled: %s of node %s: %s",
 			count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why))))
 	}
+	if still := o.StillCordoned(); still != "" {
+		lines = append(lines, style.paint(yellow, "Cordoned:    "+still))
+	}
 	if len(o.Nodes) > 0 {
 		text := "Nodes:       " + count(len(o.Nodes), "node")
 		if stuck := o.Stuck(); stuck > 0 {

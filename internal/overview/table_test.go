@@ -31,6 +31,12 @@ func storm() *overview.Overview {
 			{Node: "ip-10-0-1-6", Pods: 1, Why: "no"},
 			{Node: "ip-10-0-1-5", Pods: 1, Why: "no"},
 		},
+		Cordoned: []overview.Cordoned{
+			{Node: "ip-10-0-2-1", Since: ago(50 * time.Hour)},
+			{Node: "ip-10-0-2-2", Since: ago(3 * time.Hour)},
+			{Node: "ip-10-0-2-3", Since: ago(20 * time.Minute)},
+			{Node: "ip-10-0-2-4", Since: ago(6 * time.Minute)},
+		},
 		Nodes: []overview.Node{
 			{
 				Name: "ip-10-0-1-1", Instance: "i-01", Kind: "spot-interruption", Stage: overview.Draining,
@@ -68,7 +74,7 @@ func TestTheTableSaysWhatEachNodeWaitsFor(t *testing.T) {
 
 func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 	o := storm()
-	o.Policy, o.Unscheduled, o.HeldBack = nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
+	o.Policy, o.Unscheduled, o.Cordoned, o.HeldBack = nil, nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
 	o.Nodes = []overview.Node{o.Nodes[0], o.Nodes[2]}
 	blocks := regexp.MustCompile("(?ms)^```text\n(.*?)^```$")
 	page, err := os.ReadFile("../../docs/status.md")
@@ -88,7 +94,7 @@ func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 
 func TestTheTableOfNodesAloneSaysWhatIsMissing(t *testing.T) {
 	o := storm()
-	o.Source, o.Queue, o.Policy, o.HeldBack, o.Leader, o.Unscheduled = overview.Nodes, nil, nil, "", "", nil
+	o.Source, o.Queue, o.Policy, o.HeldBack, o.Leader, o.Unscheduled, o.Cordoned = overview.Nodes, nil, nil, "", "", nil, nil
 	o.Missing = "the leader does not answer: no answer within 3s"
 	o.Nodes = o.Nodes[2:3]
 	o.Nodes[0].WaitsFor, o.Nodes[0].Pods = nil, nil

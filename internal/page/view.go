@@ -323,6 +323,9 @@ func facts(o overview.Overview) []fact {
 	} else {
 		all = append(all, fact{Name: "Queue", Value: "not known here"})
 	}
+	if still := o.StillCordoned(); still != "" {
+		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
+	}
 	policy := fact{Name: "Policy", Value: "no policy file, or not known here"}
 	if p := o.Policy; p != nil {
 		policy.Value = counted(p.Rules, "rule")

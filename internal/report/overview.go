@@ -68,6 +68,18 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 	return e
 }
 
+// CordonedOf reports whether a node is still cordoned by us though its drain has ended, and its machine was to be gone,
+// a while ago.
+func CordonedOf(ref cluster.Ref, unschedulable bool, i intent.Intent, now time.Time) (c overview.Cordoned, still bool) {
+	const while = 5 * time.Minute // that a machine takes to go
+	since := i.FinishedAt
+	if deadline := i.Deadline(); deadline.After(since) {
+		since = deadline
+	}
+	still = unschedulable && i.Cordoned && i.Finished() && now.Sub(since) >= while
+	return overview.Cordoned{Node: ref.Name, Since: since}, still
+}
+
 // WithDrain adds to an episode what is known of the end of its evacuation.
 func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	r := d.Result

@@ -77,6 +77,35 @@ func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 	}
 }
 
+func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	spot := intent.Entry{Kind: notice.SpotInterruption, Time: at, Deadline: at.Add(2 * time.Minute)}
+	ours := intent.Intent{Version: 1, Cordoned: true, Entries: []intent.Entry{spot}, FinishedAt: at.Add(time.Minute)}
+	for name, tt := range map[string]struct {
+		edit  func(i *intent.Intent)
+		open  bool // for pods
+		after time.Duration
+		want  bool
+	}{
+		"long after":                 {nil, false, 8 * time.Minute, true},
+		"soon after its deadline":    {nil, false, 6 * time.Minute, false},
+		"somebody has uncordoned it": {nil, true, time.Hour, false},
+		"somebody else cordoned it":  {func(i *intent.Intent) { i.Cordoned = false }, false, time.Hour, false},
+		"its drain is in progress":   {func(i *intent.Intent) { i.FinishedAt = time.Time{} }, false, time.Hour, false},
+		"it never had a deadline":    {func(i *intent.Intent) { i.Entries[0].Deadline = time.Time{} }, false, 6 * time.Minute, true},
+	} {
+		i := ours
+		i.Entries = slices.Clone(ours.Entries)
+		if tt.edit != nil {
+			tt.edit(&i)
+		}
+		c, still := CordonedOf(cluster.Ref{Name: "a"}, !tt.open, i, at.Add(tt.after))
+		if still != tt.want || still && c.Node != "a" {
+			t.Errorf("%s: %+v, %t", name, c, still)
+		}
+	}
+}
+
 // A new term of the process resumes a drain whose end could not be written.
 func TestTheEndOfADrainIsToldOnce(t *testing.T) {
 	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)

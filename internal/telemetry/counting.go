@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -45,6 +46,9 @@ func (m *Metrics) Denied(a queue.Action) { m.denied.WithLabelValues(string(a)).I
 func (m *Metrics) Completed(deadline time.Time, err error) {
 	m.lifecycle("complete", err)
 	if errors.Is(err, asg.ErrGone) {
+		if !deadline.IsZero() && !time.Now().Before(deadline) {
+			m.ranOut.Inc()
+		}
 		return
 	}
 	m.actions.WithLabelValues("post-drain", status(err)).Inc()
@@ -100,7 +104,7 @@ func resultOf(err error) string {
 }
 
 func (m *Metrics) lifecycle(call string, err error) {
-	if denied, ok := errors.AsType[*asg.PermissionError](err); ok {
+	if denied, ok := errors.AsType[*asg.PermissionError](err); ok && !awserr.Unsupported(err) {
 		m.denied.WithLabelValues(denied.Action).Inc()
 	}
 	result := resultOf(err)

@@ -95,6 +95,7 @@ type Metrics struct {
 	denied         *prometheus.CounterVec
 	lifecycleCalls *prometheus.CounterVec
 	hookSlack      prometheus.Observer
+	ranOut         prometheus.Counter
 	unannounced    prometheus.Counter
 	retained       prometheus.Gauge
 	polls          *prometheus.CounterVec
@@ -173,7 +174,7 @@ func New() *Metrics {
 	m.cordoned = c.histograms(namespace+"notice_to_cordon_seconds", "Time from the event to the cordon of its node.",
 		[]float64{1, 2, 5, 10, 20, 30, 60, 120}, drained)
 	m.emptied = c.histograms(namespace+"notice_to_empty_seconds",
-		"Time from the event to the end of the drain of its node, however it ended.",
+		"Time from the event to the moment when no pod of its node was waited for any more.",
 		[]float64{5, 10, 20, 30, 60, 90, 120, 300, 900, 3600}, drained)
 	m.refused = c.counters(namespace+"evictions_refused_total",
 		"Evictions that the API server refused. They are retried. `budget`: a PodDisruptionBudget allows no "+
@@ -259,8 +260,10 @@ func New() *Metrics {
 		label{name: "call", values: []string{"complete", "describe", "heartbeat"}},
 		label{name: "result", values: []string{resultOK, resultGone, resultError, resultDenied}})
 	m.hookSlack = c.histograms(namespace+"lifecycle_hook_slack_seconds",
-		"Time between the completion of the hook and its timeout. Zero or negative: it was completed too late.",
+		"Time between the completion of the hook and 5 s before its timeout, as far as that is known.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
+	m.ranOut = c.counter(namespace+"lifecycle_hooks_ran_out_total",
+		"Lifecycle hooks that had timed out when they were to be completed.")
 	c.gaugeOf(namespace+"lifecycle_hooks_open", "Lifecycle hooks that wait for this controller now.",
 		func() float64 { return float64(m.load().Hooks) })
 	c.gaugeOf(namespace+"lifecycle_hook_left_seconds",

@@ -311,14 +311,16 @@ func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
 		m.Completed(time.Now().Add(-10*time.Second), nil)
 		m.Completed(time.Time{}, nil)
 		m.Completed(time.Now(), errors.New("throttled"))
-		m.Completed(time.Now(), asg.ErrGone)
+		m.Completed(time.Now().Add(-time.Minute), asg.ErrGone)
+		m.Completed(time.Now().Add(time.Minute), asg.ErrGone) // somebody else has completed it
+		m.Completed(time.Time{}, asg.ErrGone)
 		m.Heartbeat(asg.ErrGone)
 		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: errors.New("no")})
 		m.Described(nil)
 	})
 	want := map[string]string{
 		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1",
-		"lifecycle_calls_total{complete,gone}": "1", "lifecycle_calls_total{heartbeat,gone}": "1",
+		"lifecycle_calls_total{complete,gone}": "3", "lifecycle_hooks_ran_out_total": "1", "lifecycle_calls_total{heartbeat,gone}": "1",
 		"lifecycle_calls_total{describe,ok}": "1", "permission_denied_total{autoscaling:RecordLifecycleActionHeartbeat}": "1",
 		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "1",
 	}

@@ -140,7 +140,7 @@ func awsCode(err error) string {
 	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
 		return codeThrottled
 	}
-	if awserr.Denied(err) {
+	if awserr.Denied(err) && !awserr.Unsupported(err) {
 		return codeDenied
 	}
 	var response interface{ HTTPStatusCode() int }

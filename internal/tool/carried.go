@@ -17,16 +17,19 @@ import (
 
 // carried returns what the nodes carry: the drains in progress as far as one sees them without the leader.
 func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview, error) {
-	const unfinished = cluster.StateLabel + " in (" + cluster.StateDraining + "," + cluster.StateWaiting + ")"
-	list, err := v.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: unfinished})
+	list, err := v.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: cluster.StateLabel})
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
+		return nil, fmt.Errorf("list the nodes with %s: %w", cluster.StateLabel, err)
 	}
 	o := &overview.Overview{At: now, Source: overview.Nodes, Nodes: []overview.Node{}}
 	held := 0
 	for k := range list.Items {
 		node := carriedBy(&list.Items[k], now)
 		if node == nil {
+			i, _, _ := cluster.ReadIntent(&list.Items[k]) // carriedBy has
+			if c, still := report.CordonedOf(cluster.RefOf(&list.Items[k]), list.Items[k].Spec.Unschedulable, i, now); still {
+				o.Cordoned = append(o.Cordoned, c)
+			}
 			continue
 		}
 		if node.Stage == overview.HeldBack {
@@ -42,6 +45,7 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 		o.HeldBack = fmt.Sprintf("%d nodes", held)
 	}
 	slices.SortFunc(o.Nodes, overview.ByDeadline)
+	slices.SortFunc(o.Cordoned, overview.LongestFirst)
 	return o, nil
 }
 

@@ -105,9 +105,15 @@ type leader struct {
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
-type unreachable string
+type unreachable struct {
+	why        string
+	leaderless bool // nobody leads
+}
 
-func (u unreachable) Error() string { return string(u) }
+func (u unreachable) Error() string { return u.why }
+
+// unasked is the error that says why the leader was not asked.
+func unasked(format string, args ...any) error { return unreachable{why: fmt.Sprintf(format, args...)} }
 
 // leader finds out who leads. The error is unreachable if nobody does, or nobody says so.
 func (v *Viewer) leader(ctx context.Context) (*leader, error) {
@@ -120,8 +126,8 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		holder = *l.Spec.HolderIdentity
 	}
 	if holder == "" {
-		return nil, unreachable(fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run",
-			l.Namespace, l.Name))
+		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
+		return nil, unreachable{why, true}
 	}
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
@@ -151,25 +157,25 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	case err == nil:
 		return l, nil
 	case apierrors.IsForbidden(err):
-		return nil, unreachable(fmt.Sprintf("you lack the permission to get the Lease %s/%s: %s, or see docs/status.md for "+
-			"the rights", namespace, name, remedy))
+		return nil, unasked("you lack the permission to get the Lease %s/%s: %s, or see docs/status.md for "+
+			"the rights", namespace, name, remedy)
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("get the Lease %s/%s: %w", namespace, name, err)
 	case v.namespace != "" && v.lease != "":
-		return nil, unreachable(fmt.Sprintf("there is no Lease %s/%s: %s. In IMDS mode there is none",
-			namespace, name, remedy))
+		return nil, unasked("there is no Lease %s/%s: %s. In IMDS mode there is none",
+			namespace, name, remedy)
 	}
 	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
 	switch {
 	case err != nil || len(list.Items) == 0:
-		return nil, unreachable(fmt.Sprintf("there is no Lease %s/%s, and no other was found: %s. In IMDS mode there is none",
-			namespace, name, remedy))
+		return nil, unasked("there is no Lease %s/%s, and no other was found: %s. In IMDS mode there is none",
+			namespace, name, remedy)
 	case len(list.Items) > 1:
 		var names []string
 		for k := range list.Items {
 			names = append(names, list.Items[k].Namespace+"/"+list.Items[k].Name)
 		}
-		return nil, unreachable(fmt.Sprintf("there are the Leases %s: %s", strings.Join(names, ", "), remedy))
+		return nil, unasked("there are the Leases %s: %s", strings.Join(names, ", "), remedy)
 	}
 	return &list.Items[0], nil
 }
@@ -177,22 +183,22 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 // ask gets what the leader serves on a path. The error is unreachable if there is no answer.
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
 	if l.port == app.NoPort {
-		return unreachable(fmt.Sprintf("pod %s leads and serves nothing: set enable-prometheus-server", l.pod))
+		return unasked("pod %s leads and serves nothing: set enable-prometheus-server", l.pod)
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	body, err := v.stream(ctx, l, path)
 	if err != nil {
-		return unreachable(v.whyUnreachable(l, err))
+		return unreachable{v.whyUnreachable(l, err), l.expired}
 	}
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
 	if err != nil {
-		return unreachable(v.whyUnreachable(l, err))
+		return unreachable{v.whyUnreachable(l, err), l.expired}
 	}
 	if err := json.Unmarshal(text, into); err != nil || !ofLeader(into) {
-		return unreachable(fmt.Sprintf("the answer of pod %s on port %s is not one of this release: compare the versions",
-			l.pod, l.port))
+		return unasked("the answer of pod %s on port %s is not one of this release: compare the versions",
+			l.pod, l.port)
 	}
 	return nil
 }
@@ -230,7 +236,7 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 			return nil, apierrors.NewNotFound(corev1.Resource("pods"), l.pod)
 		}
 		if host = list.Items[0].Status.PodIP; host == "" { // the URL would be one of this pod
-			return nil, unreachable(fmt.Sprintf("pod %s/%s, which holds the Lease, has no address", l.namespace, l.pod))
+			return nil, unasked("pod %s/%s, which holds the Lease, has no address", l.namespace, l.pod)
 		}
 	}
 	return getDirectly(ctx, "http://"+net.JoinHostPort(host, l.port)+path)
@@ -263,7 +269,7 @@ func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	case l.expired:
 		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for too long. Check that the handler's pods run", pod)
 	case isUnreachable:
-		return string(why)
+		return why.why
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("you lack the permission to get pods/proxy in namespace %s: see docs/status.md for the rights",
 			l.namespace)

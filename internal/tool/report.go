@@ -36,7 +36,7 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 	if !ok {
 		return nil, err
 	}
-	r.Missing = string(missing)
+	r.Missing = missing.why
 	if err := v.carriedReport(ctx, r); err != nil {
 		return nil, fmt.Errorf("%w; the leader was not asked either: %s", err, r.Missing)
 	}

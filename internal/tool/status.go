@@ -32,9 +32,9 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	}
 	o, err := v.carried(ctx, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w; the leader was not asked either: %s", err, string(missing))
+		return nil, fmt.Errorf("%w; the leader was not asked either: %w", err, missing)
 	}
-	o.Missing = string(missing)
+	o.Missing, o.Leaderless = missing.why, missing.leaderless
 	if l != nil && !l.expired {
 		o.Leader = l.pod
 	}
@@ -101,7 +101,7 @@ const (
 	Healthy   Health = iota // nothing is in progress, or nothing is stuck
 	Uncertain               // the leader was not asked
 	Stuck                   // somebody should look at a node
-	Deaf                    // no notice arrives
+	Deaf                    // no notice is acted on
 )
 
 // watchPause is the time between two overviews of a watch.

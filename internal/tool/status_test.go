@@ -239,8 +239,10 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		draining("warned", intent.Intent{Version: 1, Entries: []intent.Entry{change, spot}, CordonedAt: at.Add(-30 * time.Second)}),
 		draining("emptied", intent.Intent{Version: 1, Entries: []intent.Entry{{Kind: notice.ASGTerminate, Time: at}}, CordonedAt: at, DrainedAt: at, Hooks: []intent.Hook{hook}}),
 		draining("finished", intent.Intent{Version: 1, Entries: []intent.Entry{spot}, FinishedAt: at}),
+		draining("left", intent.Intent{Version: 1, Cordoned: true, Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: at.Add(-time.Hour)}}, FinishedAt: at.Add(-20 * time.Minute)}),
 		broken,
 	} {
+		n.Spec.Unschedulable = true
 		nodes.Items = append(nodes.Items, *n)
 	}
 	want := []overview.Node{
@@ -301,11 +303,18 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			leaderless := strings.HasPrefix(test.missing, "nobody ")
+			if o.Leaderless != leaderless || (healthOf(o) == Deaf) != leaderless || leaderless != strings.HasPrefix(o.Table(overview.Style{}), "Notices:     nobody leads, so none is acted on\n") {
+				t.Errorf("leaderless is %t, and health %d:\n%s", o.Leaderless, healthOf(o), o.Table(overview.Style{}))
+			}
 			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
 				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)
 			}
 			if diff := cmp.Diff(want, o.Nodes); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff([]overview.Cordoned{{Node: "left", Since: at.Add(-20 * time.Minute)}}, o.Cordoned); diff != "" {
+				t.Errorf("still cordoned (-want +got):\n%s", diff)
 			}
 		})
 	}
