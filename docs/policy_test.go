@@ -151,6 +151,8 @@ var examplesOfPolicies = map[string][]policyCase{
 	"Leave this node alone": {
 		{kind: notice.SpotInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
 		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
+		{kind: notice.CapacityReservationInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
+		{kind: notice.CapacityBlockExpiration, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
 		{kind: notice.ASGTerminate, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drain},
 		{kind: notice.SpotInterruption, do: decision.Drain},
 	},

@@ -228,7 +228,7 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	if code := h.stop(); code != 0 {
 		t.Errorf("the handler ends with status %d", code)
 	}
-	if o, code := anna.status(); code != 5 || !o.Leaderless || !strings.Contains(o.Missing, "nobody holds the Lease "+s.name+"/"+release.Name) || len(o.Nodes) != 0 {
+	if o, code := anna.status(); code != 4 || o.Leaderless || !strings.Contains(o.Missing, "nobody holds the Lease "+s.name+"/"+release.Name) || len(o.Nodes) != 0 {
 		t.Errorf("status %d, and %+v", code, o)
 	}
 	code, out, errOut = anna.run("report", "--node", n.name)

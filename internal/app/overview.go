@@ -123,13 +123,13 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	return o
 }
 
-// cordoned are the nodes that are still cordoned though their drains have ended.
+// cordoned are the nodes that are ready and still cordoned though their drains have ended.
 func (l *lookout) cordoned(now time.Time) (all []overview.Cordoned) {
 	if l.nodes == nil {
 		return nil
 	}
-	l.nodes.Finished(func(ref cluster.Ref, unschedulable bool, i intent.Intent) {
-		if c, still := report.CordonedOf(ref, unschedulable, i, now); still {
+	l.nodes.ReadyCordoned(func(ref cluster.Ref, i intent.Intent) {
+		if c, still := report.CordonedOf(ref, i, now); still {
 			all = append(all, c)
 		}
 	})

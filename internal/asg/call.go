@@ -40,7 +40,11 @@ func (h *Hooks) permitted(action, group string, err error) error {
 	}
 	refusal := denial(action, group, err)
 	if h.noteDenial(key) {
-		h.Log.Error(refusal, "the role of this controller lacks a permission", "permission", action, "group", group)
+		why := "the role of this controller lacks a permission"
+		if awserr.Unsupported(err) {
+			why = "the server does not have a call"
+		}
+		h.Log.Error(refusal, why, "permission", action, "group", group)
 	}
 	return refusal
 }

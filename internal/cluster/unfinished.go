@@ -111,14 +111,15 @@ func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
 	}
 }
 
-// Finished calls visit for each node whose drain has ended and was of this handler, according to the watch.
-func (c *Cluster) Finished(visit func(ref Ref, unschedulable bool, i intent.Intent)) {
+// ReadyCordoned calls visit for each node that is ready and cordoned, and carries an intent of this handler, according
+// to the watch.
+func (c *Cluster) ReadyCordoned(visit func(ref Ref, i intent.Intent)) {
 	c.All(func(node *corev1.Node) {
-		if node.Annotations[IntentAnnotation] == "" {
+		if node.Annotations[IntentAnnotation] == "" || !node.Spec.Unschedulable || !Ready(node) {
 			return
 		}
-		if i, ok, err := ReadIntent(node); ok && err == nil && i.Finished() && c.Reverts(i) {
-			visit(RefOf(node), node.Spec.Unschedulable, i)
+		if i, ok, err := ReadIntent(node); ok && err == nil && c.Reverts(i) {
+			visit(RefOf(node), i)
 		}
 	})
 }

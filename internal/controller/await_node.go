@@ -75,7 +75,9 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) e
 			}
 			fallthrough
 		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
-			return c.Registry.Complete(ctx, log.WithValues("node", found.Ref().Name, "ready", found.Ready), hookOf(&n, id, d))
+			hook := hookOf(&n, id, d)
+			hook.Assumed = true // that it is gone by then is no loss: the node is ready
+			return c.Registry.Complete(ctx, log.WithValues("node", found.Ref().Name, "ready", found.Ready), hook)
 		case late:
 			logging.Warn(log, "the node is not ready at the hook's deadline: its default result decides",
 				"node", found.Ref().Name)

@@ -199,6 +199,18 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 	return i
 }
 
+// IsRuledOtherwise reports whether for a node with these labels another rule is about one of its notices than the one
+// that has decided about it.
+func (p Policy) IsRuledOtherwise(i intent.Intent, labels map[string]string) bool {
+	return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+		rule := p.RuleFor(notice.Notice{Kind: e.Kind, Detail: e.Code}, labels)
+		if IsOption(rule.Name) || rule.Do < Cordoning && e.Kind == notice.ASGTerminate {
+			return e.Rule != ""
+		}
+		return e.Rule != rule.Name
+	})
+}
+
 func (r *NodeRule) matches(kind notice.Kind, code string, labels map[string]string) bool {
 	return r.Mismatch(kind, code, labels) == MatchesRule
 }

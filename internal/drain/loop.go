@@ -66,7 +66,8 @@ type run struct {
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 
 	ready          bool      // the node is
-	asking, silent bool      // the API server is being asked for pods that are overdue, and has not answered
+	asking         bool      // the API server is being asked for pods that are overdue
+	silentSince    time.Time // since when it does not answer; zero: it does
 	askAt          time.Time // when it is asked again then
 	kubeletChanged time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
 

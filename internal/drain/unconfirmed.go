@@ -35,9 +35,13 @@ func (r *run) isUnconfirmed(p *podState, now time.Time) bool {
 	return r.isOverdue(p, now) && (!r.ready || !p.stillThere.Before(r.unconfirmedAt(p)))
 }
 
+// longSilence is how long the API server does not answer where kubelets hear of nothing either. A call may fail.
+const longSilence = 30 * time.Second
+
 // askForOverdue asks the API server for the pods of a ready node that are overdue. While it does not answer, kubelets
-// do not hear of deletions, and we do not hear of ends: when it answers again, the pods have all of their time once
-// more. It returns when to look again; zero: when something changes.
+// do not hear of deletions, and we do not hear of ends: when it answers after a long silence, the pods have all of
+// their time once more. A silence before they are overdue goes unnoticed. It returns when to look again; zero: when
+// something changes.
 func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 	if r.asking || !r.ready {
 		return time.Time{}
@@ -74,11 +78,15 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 			r.asking = false
 			switch {
 			case silent:
-				r.silent, r.askAt = true, time.Now().Add(recheckInterval)
+				if r.silentSince.IsZero() {
+					r.silentSince = asked
+				}
+				r.askAt = time.Now().Add(recheckInterval)
+			case !r.silentSince.IsZero() && asked.Sub(r.silentSince) >= longSilence:
+				r.silentSince, r.kubeletChanged = time.Time{}, time.Now()
 				return
-			case r.silent:
-				r.silent, r.kubeletChanged = false, time.Now()
-				return
+			default:
+				r.silentSince = time.Time{}
 			}
 			for _, pod := range there {
 				if p := r.pods[pod.UID]; p != nil {

@@ -82,11 +82,12 @@ func TestAPodThatWasStoppingBeforeHasItsWholeGraceOnAReadyNode(t *testing.T) {
 // Kubelets do not hear of deletions while the API server is away, and their nodes seem to be ready.
 func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
 	for _, tt := range []struct {
-		grace            int64
-		back, ends, want time.Duration
+		grace                  int64
+		away, back, ends, want time.Duration
 	}{
-		{30, 300 * time.Second, 330 * time.Second, 450 * time.Second}, // the other is not waited for then
-		{300, 500 * time.Second, 780 * time.Second, 920 * time.Second},
+		{30, time.Second, 300 * time.Second, 330 * time.Second, 450 * time.Second}, // the other is not waited for then
+		{300, time.Second, 500 * time.Second, 780 * time.Second, 920 * time.Second},
+		{300, 415 * time.Second, 425 * time.Second, 100 * time.Second, 430 * time.Second}, // a call fails
 	} {
 		play(t, func(s *stage) {
 			s.dead = true
@@ -94,7 +95,7 @@ func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
 			s.pod("b", graced(tt.grace))
 			s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				since := time.Since(s.begin)
-				return since > time.Second && since < tt.back, nil, errors.New("connection refused")
+				return since > tt.away && since < tt.back, nil, errors.New("connection refused")
 			})
 			s.ends("a", tt.ends)
 			result, err := s.drain(evacuation.Terms{}, nil)

@@ -60,8 +60,12 @@ func (d *Drain) awaitBegin(ctx context.Context, log logr.Logger) error {
 func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
-	relabelled := make(chan struct{}, 1) // a rule may ask for the labels of the node
+	relabelled := make(chan struct{}, 1) // by the labels of the node, another rule is about one of its notices
 	defer d.r.Cluster.OnChange(d.ref, func() {
+		node, there := d.r.Cluster.Look(d.ref)
+		if carried, _ := d.current(); !there || !d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels) {
+			return
+		}
 		select {
 		case relabelled <- struct{}{}:
 		default:
@@ -204,7 +208,8 @@ func (d *Drain) decideAgain(ctx context.Context, log logr.Logger) error {
 		case len(next.Entries) == 0:
 			return d.quitIf(ctx, errIgnored, func(i intent.Intent) bool { return i.HeldBack && len(change(i).Entries) == 0 })
 		}
-		log.Info("the rules have changed: the notices of the node are decided about again", "rule", next.Terms().Rule)
+		log.Info("the rules or labels have changed: the notices of the node are decided about again",
+			"rule", next.Terms().Rule)
 		if err := d.rewrite(ctx, unlessNothingIsLeft(change)); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ type Overview struct {
 	Leader string `json:"leader,omitempty"`
 	// Missing says why the leader was not asked, if Source is Nodes; else it is empty.
 	Missing string `json:"missing,omitempty"`
-	// Leaderless: nobody leads, by the Lease.
+	// Leaderless: nobody has led for half a minute, by the Lease.
 	Leaderless bool `json:"leaderless,omitempty"`
 	// Queue is nil if the leader was not asked, and in IMDS mode.
 	Queue *Queue `json:"queue,omitempty"`
@@ -62,7 +62,7 @@ type Queue struct {
 // Deaf says since when and why no notice is acted on; empty: as far as is known, they are.
 func (o *Overview) Deaf() string {
 	if o.Leaderless {
-		return "nobody leads, so none is acted on"
+		return "nobody leads, so no message of the queue is acted on"
 	}
 	q := o.Queue
 	if q == nil || q.FailingSince.IsZero() {

@@ -69,14 +69,16 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 }
 
 // CordonedOf reports whether a node is still cordoned by us though its drain has ended, and its machine was to be gone,
-// a while ago.
-func CordonedOf(ref cluster.Ref, unschedulable bool, i intent.Intent, now time.Time) (c overview.Cordoned, still bool) {
+// a while ago. The node is ready and cordoned.
+func CordonedOf(ref cluster.Ref, i intent.Intent, now time.Time) (c overview.Cordoned, still bool) {
 	const while = 5 * time.Minute // that a machine takes to go
 	since := i.FinishedAt
-	if deadline := i.Deadline(); deadline.After(since) {
-		since = deadline
+	for _, e := range i.Entries {
+		if e.Kind != notice.ASGTerminate && e.Deadline.After(since) { // a hook that is completed ends before its deadline
+			since = e.Deadline
+		}
 	}
-	still = unschedulable && i.Cordoned && i.Finished() && now.Sub(since) >= while
+	still = i.Cordoned && i.Finished() && i.Outcome != intent.Cordoned && now.Sub(since) >= while
 	return overview.Cordoned{Node: ref.Name, Since: since}, still
 }
 

@@ -83,23 +83,25 @@ func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
 	ours := intent.Intent{Version: 1, Cordoned: true, Entries: []intent.Entry{spot}, FinishedAt: at.Add(time.Minute)}
 	for name, tt := range map[string]struct {
 		edit  func(i *intent.Intent)
-		open  bool // for pods
 		after time.Duration
 		want  bool
 	}{
-		"long after":                 {nil, false, 8 * time.Minute, true},
-		"soon after its deadline":    {nil, false, 6 * time.Minute, false},
-		"somebody has uncordoned it": {nil, true, time.Hour, false},
-		"somebody else cordoned it":  {func(i *intent.Intent) { i.Cordoned = false }, false, time.Hour, false},
-		"its drain is in progress":   {func(i *intent.Intent) { i.FinishedAt = time.Time{} }, false, time.Hour, false},
-		"it never had a deadline":    {func(i *intent.Intent) { i.Entries[0].Deadline = time.Time{} }, false, 6 * time.Minute, true},
+		"long after":                {nil, 8 * time.Minute, true},
+		"soon after its deadline":   {nil, 6 * time.Minute, false},
+		"somebody else cordoned it": {func(i *intent.Intent) { i.Cordoned = false }, time.Hour, false},
+		"its drain is in progress":  {func(i *intent.Intent) { i.FinishedAt = time.Time{} }, time.Hour, false},
+		"it never had a deadline":   {func(i *intent.Intent) { i.Entries[0].Deadline = time.Time{} }, 6 * time.Minute, true},
+		"a rule only cordons it":    {func(i *intent.Intent) { i.Outcome = intent.Cordoned }, time.Hour, false},
+		"its hook is completed": {func(i *intent.Intent) {
+			i.Entries[0].Kind, i.Entries[0].Deadline = notice.ASGTerminate, at.Add(time.Hour)
+		}, 7 * time.Minute, true},
 	} {
 		i := ours
 		i.Entries = slices.Clone(ours.Entries)
 		if tt.edit != nil {
 			tt.edit(&i)
 		}
-		c, still := CordonedOf(cluster.Ref{Name: "a"}, !tt.open, i, at.Add(tt.after))
+		c, still := CordonedOf(cluster.Ref{Name: "a"}, i, at.Add(tt.after))
 		if still != tt.want || still && c.Node != "a" {
 			t.Errorf("%s: %+v, %t", name, c, still)
 		}

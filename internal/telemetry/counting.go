@@ -95,7 +95,7 @@ const (
 
 // resultOf is the result of a call to Auto Scaling as the value of a label.
 func resultOf(err error) string {
-	if _, denied := errors.AsType[*asg.PermissionError](err); denied {
+	if _, denied := errors.AsType[*asg.PermissionError](err); denied && !awserr.Unsupported(err) {
 		return resultDenied
 	} else if err != nil {
 		return resultError

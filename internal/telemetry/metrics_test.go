@@ -15,6 +15,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
@@ -316,10 +317,11 @@ func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
 		m.Completed(time.Time{}, asg.ErrGone)
 		m.Heartbeat(asg.ErrGone)
 		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: errors.New("no")})
+		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: &smithy.GenericAPIError{Code: "InvalidAction"}})
 		m.Described(nil)
 	})
 	want := map[string]string{
-		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1",
+		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1", "lifecycle_calls_total{heartbeat,error}": "1",
 		"lifecycle_calls_total{complete,gone}": "3", "lifecycle_hooks_ran_out_total": "1", "lifecycle_calls_total{heartbeat,gone}": "1",
 		"lifecycle_calls_total{describe,ok}": "1", "permission_denied_total{autoscaling:RecordLifecycleActionHeartbeat}": "1",
 		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "1",

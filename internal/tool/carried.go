@@ -26,8 +26,7 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 	for k := range list.Items {
 		node := carriedBy(&list.Items[k], now)
 		if node == nil {
-			i, _, _ := cluster.ReadIntent(&list.Items[k]) // carriedBy has
-			if c, still := report.CordonedOf(cluster.RefOf(&list.Items[k]), list.Items[k].Spec.Unschedulable, i, now); still {
+			if c, still := stillCordoned(&list.Items[k], now); still {
 				o.Cordoned = append(o.Cordoned, c)
 			}
 			continue
@@ -47,6 +46,15 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 	slices.SortFunc(o.Nodes, overview.ByDeadline)
 	slices.SortFunc(o.Cordoned, overview.LongestFirst)
 	return o, nil
+}
+
+// stillCordoned is report.CordonedOf for any node.
+func stillCordoned(node *corev1.Node, now time.Time) (overview.Cordoned, bool) {
+	i, ok, err := cluster.ReadIntent(node)
+	if !ok || err != nil || !node.Spec.Unschedulable || !cluster.Ready(node) {
+		return overview.Cordoned{}, false
+	}
+	return report.CordonedOf(cluster.RefOf(node), i, now)
 }
 
 // carriedBy returns the drain of a node; nil: none is in progress.

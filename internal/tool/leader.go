@@ -112,6 +112,10 @@ type unreachable struct {
 
 func (u unreachable) Error() string { return u.why }
 
+// leaderless is how long a Lease is not renewed where nobody leads: longer than another replica takes to lead, and than
+// clocks differ.
+const leaderless = 30 * time.Second
+
 // unasked is the error that says why the leader was not asked.
 func unasked(format string, args ...any) error { return unreachable{why: fmt.Sprintf(format, args...)} }
 
@@ -127,7 +131,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	}
 	if holder == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
-		return nil, unreachable{why, true}
+		return nil, unreachable{why, l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless}
 	}
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
@@ -183,18 +187,21 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 // ask gets what the leader serves on a path. The error is unreachable if there is no answer.
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
 	if l.port == app.NoPort {
+		if l.expired {
+			return unreachable{v.whyUnreachable(l, nil), l.silent > leaderless}
+		}
 		return unasked("pod %s leads and serves nothing: set enable-prometheus-server", l.pod)
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	body, err := v.stream(ctx, l, path)
 	if err != nil {
-		return unreachable{v.whyUnreachable(l, err), l.expired}
+		return unreachable{v.whyUnreachable(l, err), l.expired && l.silent > leaderless}
 	}
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
 	if err != nil {
-		return unreachable{v.whyUnreachable(l, err), l.expired}
+		return unreachable{v.whyUnreachable(l, err), l.expired && l.silent > leaderless}
 	}
 	if err := json.Unmarshal(text, into); err != nil || !ofLeader(into) {
 		return unasked("the answer of pod %s on port %s is not one of this release: compare the versions",
