@@ -67,7 +67,7 @@ type run struct {
 
 	ready          bool      // the node is
 	asking         bool      // the API server is being asked for pods that are overdue
-	silentSince    time.Time // since when it does not answer; zero: it does
+	silences       int       // how often in a row it has not answered
 	askAt          time.Time // when it is asked again then
 	kubeletChanged time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
 

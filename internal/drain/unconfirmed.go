@@ -35,8 +35,8 @@ func (r *run) isUnconfirmed(p *podState, now time.Time) bool {
 	return r.isOverdue(p, now) && (!r.ready || !p.stillThere.Before(r.unconfirmedAt(p)))
 }
 
-// longSilence is how long the API server does not answer where kubelets hear of nothing either. A call may fail.
-const longSilence = 30 * time.Second
+// failures are calls in a row that may fail while kubelets hear from the API server. After more of them they did not.
+const failures = 1
 
 // askForOverdue asks the API server for the pods of a ready node that are overdue. While it does not answer, kubelets
 // do not hear of deletions, and we do not hear of ends: when it answers after a long silence, the pods have all of
@@ -56,6 +56,7 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 		}
 	}
 	if len(overdue) == 0 {
+		r.silences = 0
 		return time.Time{}
 	}
 	r.asking = true
@@ -78,16 +79,14 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 			r.asking = false
 			switch {
 			case silent:
-				if r.silentSince.IsZero() {
-					r.silentSince = asked
-				}
+				r.silences++
 				r.askAt = time.Now().Add(recheckInterval)
-			case !r.silentSince.IsZero() && asked.Sub(r.silentSince) >= longSilence:
-				r.silentSince, r.kubeletChanged = time.Time{}, time.Now()
 				return
-			default:
-				r.silentSince = time.Time{}
+			case r.silences > failures:
+				r.silences, r.kubeletChanged = 0, time.Now()
+				return
 			}
+			r.silences = 0
 			for _, pod := range there {
 				if p := r.pods[pod.UID]; p != nil {
 					p.stillThere = asked

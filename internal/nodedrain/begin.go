@@ -62,8 +62,7 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	relabelled := make(chan struct{}, 1) // by the labels of the node, another rule is about one of its notices
 	defer d.r.Cluster.OnChange(d.ref, func() {
-		node, there := d.r.Cluster.Look(d.ref)
-		if carried, _ := d.current(); !there || !d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels) {
+		if !d.isRuledOtherwise() {
 			return
 		}
 		select {
@@ -73,10 +72,10 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	})()
 	var told decision.Why
 	var asked intent.Intent       // what it was asked about last
-	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent; nil: or labels
+	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent
 	for first := true; ; first = false {
 		newRules := d.r.rulesChanged()
-		if newRules != decidedBy || first && d.resumed { // also while the notice was being recorded
+		if newRules != decidedBy || first && d.resumed || d.isRuledOtherwise() { // also while a notice was being recorded
 			if err := d.decideAgain(ctx, log); err != nil {
 				return err
 			}
@@ -109,7 +108,6 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 		case <-timer.C:
 		case <-newRules:
 		case <-relabelled:
-			decidedBy = nil
 		case <-gone:
 			return nil
 		case <-ctx.Done():
@@ -117,6 +115,14 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 		}
 		timer.Stop()
 	}
+}
+
+// isRuledOtherwise reports whether another rule is about a notice of the node, by the labels of now, than the one that has
+// decided about it.
+func (d *Drain) isRuledOtherwise() bool {
+	node, there := d.r.Cluster.Look(d.ref)
+	carried, _ := d.current()
+	return there && d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels)
 }
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
