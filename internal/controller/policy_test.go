@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -239,6 +241,38 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			s.change(theNode, func(n *corev1.Node) { n.Labels = nil })
 			s.wantUntouched()
 		}, alone, aReboot)
+	})
+	t.Run("for labels that are taken off while the node is written", func(t *testing.T) {
+		early := decision.NodeRule{Name: "early", Do: decision.Draining, Before: 2 * time.Hour, Nodes: alone.Nodes}
+		tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+			s.lead()
+			s.send(s.reboot(10 * time.Hour))
+			s.after(time.Hour)
+			begun, takenOff := make(chan struct{}), make(chan struct{})
+			hold := clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+				s.beforePatch.Store(nil)
+				close(begun)
+				<-takenOff
+				return false, nil, nil
+			})
+			s.beforePatch.Store(&hold)
+			label := func(set func(map[string]string)) {
+				gvr := corev1.SchemeGroupVersion.WithResource("nodes")
+				o, err := s.kube.Tracker().Get(gvr, "", theNode)
+				s.must(err)
+				n := o.(*corev1.Node).DeepCopy()
+				set(n.Labels)
+				s.must(s.kube.Tracker().Update(gvr, n, ""))
+			}
+			label(func(l map[string]string) { l["example.com/leave-alone"] = "" })
+			<-begun
+			label(func(l map[string]string) { delete(l, "example.com/leave-alone") })
+			close(takenOff)
+			s.after(time.Minute)
+			if i := s.intent(); i.Entries[0].Rule != aReboot.Name {
+				t.Errorf("intent %+v; want the rule by the labels of now", i)
+			}
+		}, early, aReboot)
 	})
 	t.Run("of the next leader", func(t *testing.T) {
 		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {

@@ -210,3 +210,29 @@ func TestTheTimeoutOfAHookIsNoStart(t *testing.T) {
 		}
 	}
 }
+
+// A new leader, or a file that changes something else, makes nobody wait any less, nor anew.
+func TestTheTimeOfARuleThatHasComeStays(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{{
+		Name: "patient", Do: Draining, Before: 5 * time.Hour, Limit: Limit{Nodes: "1", Wait: 2 * time.Hour},
+	}}}}
+	for name, tt := range map[string]struct {
+		by              string
+		notBefore, want time.Time
+	}{
+		"of the same rule":         {"patient", now.Add(-time.Hour), now.Add(-time.Hour)},
+		"of another":               {"other", now.Add(-time.Hour), time.Time{}},
+		"that has not come":        {"patient", now.Add(time.Hour), time.Time{}}, // by the rules of then
+		"that came at once":        {"patient", time.Time{}, time.Time{}},
+		"of the same, by a second": {"patient", now, now},
+	} {
+		e := intent.Entry{
+			Kind: notice.ScheduledChange, Deadline: now.Add(4 * time.Hour), Terms: intent.Terms{Rule: tt.by, NotBefore: tt.notBefore},
+		}
+		i := p.DecideAgain(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, nil, now)
+		if got := i.Entries[0].NotBefore; !got.Equal(tt.want) {
+			t.Errorf("the time %s: %s, want %s", name, got, tt.want)
+		}
+	}
+}

@@ -192,9 +192,13 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 		rule := decide(e)
 		if rule.Do < Cordoning || IsOption(rule.Name) {
 			i.Entries[k].Terms = intent.Terms{}
-		} else {
-			i.Entries[k].Terms = p.terms(&rule, e.Kind, e.Deadline, now)
+			continue
 		}
+		terms := p.terms(&rule, e.Kind, e.Deadline, now)
+		if e.Rule == rule.Name && terms.NotBefore.IsZero() && !e.NotBefore.After(now) {
+			terms.NotBefore = e.NotBefore // its time has come before: the wait of its limit counts from then
+		}
+		i.Entries[k].Terms = terms
 	}
 	return i
 }

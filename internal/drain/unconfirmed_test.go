@@ -88,6 +88,7 @@ func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
 		{30, time.Second, 300 * time.Second, 330 * time.Second, 450 * time.Second}, // the other is not waited for then
 		{300, time.Second, 500 * time.Second, 780 * time.Second, 920 * time.Second},
 		{300, 415 * time.Second, 425 * time.Second, 100 * time.Second, 430 * time.Second}, // a call fails
+		{300, 410 * time.Second, 436 * time.Second, 700 * time.Second, 850 * time.Second}, // more of them do
 	} {
 		play(t, func(s *stage) {
 			s.dead = true

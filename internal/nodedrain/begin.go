@@ -117,8 +117,8 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	}
 }
 
-// isRuledOtherwise reports whether another rule is about a notice of the node, by the labels of now, than the one that has
-// decided about it.
+// isRuledOtherwise reports whether, by the labels of now, another rule is about a notice of the node than the one that
+// has decided about it.
 func (d *Drain) isRuledOtherwise() bool {
 	node, there := d.r.Cluster.Look(d.ref)
 	carried, _ := d.current()
@@ -194,18 +194,18 @@ func (d *Drain) release(ctx context.Context, log logr.Logger, now time.Time) err
 // decideAgain has the rules of now decide about the notices of a node that is held back. What they
 // ignore by now is taken back. The hooks of a termination stay.
 func (d *Drain) decideAgain(ctx context.Context, log logr.Logger) error {
-	node, there := d.r.Cluster.Look(d.ref)
-	if !there {
-		return nil
-	}
 	now, policy := time.Now().UTC(), d.r.CurrentPolicy()
-	change := func(i intent.Intent) intent.Intent {
-		if !i.HeldBack { // its drain has begun meanwhile
-			return i
-		}
-		return policy.DecideAgain(i, node.Labels, now)
-	}
 	for {
+		node, there := d.r.Cluster.Look(d.ref) // its labels may change while it is written
+		if !there {
+			return nil
+		}
+		change := func(i intent.Intent) intent.Intent {
+			if !i.HeldBack { // its drain has begun meanwhile
+				return i
+			}
+			return policy.DecideAgain(i, node.Labels, now)
+		}
 		carried, _ := d.current()
 		next := change(carried)
 		switch {
