@@ -12,7 +12,7 @@ RACE     := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 HELM     := go -C hack/helm tool helm
 # A tag such as v1.2.3 is the version; between tags it is named after the commit.
 VERSION  ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null)),0.0.0-g$(shell git rev-parse --short HEAD))
-RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD) $(if $(FIPS),-fips) $(RELEASE_FLAGS)
+RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev-parse HEAD) $(if $(FIPS),-fips) $(if $(PLATFORMS),-platforms $(PLATFORMS)) $(RELEASE_FLAGS)
 # The commit of the binary: dirty if what it is made of has changed since.
 BUILT     = $(shell git rev-parse --short=12 HEAD)$(shell git diff --quiet HEAD -- cmd internal go.mod go.sum || echo -dirty)
 DIST     := $(CURDIR)/dist
@@ -109,7 +109,7 @@ storm: ## measure a storm of notices: NODES, PODS, KIND, STOP, FOREIGN, LATENCY,
 		-foreign $(or $(FOREIGN),0) -latency $(or $(LATENCY),0) -ec2-rate $(or $(EC2RATE),0) -idle $(or $(IDLE),0) $(ARGS)
 
 # A push takes REGISTRY_USER and REGISTRY_PASSWORD, or else what docker login has written.
-image: ## write the image for Linux and Windows to dist/image, an OCI layout; FIPS=1; PUSH=REGISTRY/NAME:TAG pushes it
+image: ## write the image to dist/image, an OCI layout; PLATFORMS=linux/amd64,linux/arm64; FIPS=1; PUSH=REGISTRY/NAME:TAG pushes it
 	$(RELEASE) image $(DIST)/image $(PUSH)
 
 chart: ## pack the Helm chart of VERSION into dist/; PUSH=oci://REGISTRY/PATH publishes it

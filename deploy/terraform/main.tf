@@ -19,7 +19,7 @@ data "aws_partition" "current" {}
 data "aws_region" "current" {}
 
 locals {
-  name       = coalesce(var.name, "nth-${var.cluster_name}")
+  name       = coalesce(var.name, "nth-${replace(var.cluster_name, ".", "-")}") # a queue's name has no dots
   partition  = data.aws_partition.current.partition
   region     = data.aws_region.current.id
   account    = data.aws_caller_identity.current.account_id
@@ -266,7 +266,8 @@ resource "aws_sns_topic_subscription" "queue" {
 }
 
 resource "aws_autoscaling_lifecycle_hook" "termination" {
-  for_each = toset(var.lifecycle_hooks == "create" ? var.groups : [])
+  # By number: Terraform may not know the names of new groups when it plans.
+  for_each = { for number, group in var.groups : number => group if var.lifecycle_hooks == "create" }
 
   autoscaling_group_name = each.value
   name                   = "node-termination-handler"
@@ -445,9 +446,9 @@ resource "aws_iam_role_policy" "role" {
 }
 
 resource "aws_eks_pod_identity_association" "association" {
-  for_each = toset(var.identity == "PodIdentity" ? [var.cluster_name] : [])
+  for_each = toset(var.identity == "PodIdentity" ? ["role"] : []) # the cluster may be new too
 
-  cluster_name    = each.value
+  cluster_name    = var.cluster_name
   namespace       = var.namespace
   service_account = var.service_account
   role_arn        = aws_iam_role.role.arn

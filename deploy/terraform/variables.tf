@@ -1,10 +1,15 @@
 variable "cluster_name" {
   description = "Name of the cluster; with Pod Identity, that of the EKS cluster."
   type        = string
+
+  validation {
+    condition     = can(regex("^[0-9A-Za-z][0-9A-Za-z._-]{0,99}$", var.cluster_name))
+    error_message = "cluster_name must be the name of a cluster: letters, digits, - _ and dots."
+  }
 }
 
 variable "name" {
-  description = "Prefix of the names of all resources; nth-CLUSTER if it is null."
+  description = "Prefix of the names of all resources; nth-CLUSTER if it is null, with - for dots in it."
   type        = string
   default     = null
 }
@@ -36,6 +41,11 @@ variable "oidc_provider" {
   description = "IRSA only: the cluster's OIDC issuer without https://"
   type        = string
   default     = ""
+
+  validation {
+    condition     = can(regex("^[^:]*$", var.oidc_provider))
+    error_message = "oidc_provider must be the issuer without https://"
+  }
 }
 
 variable "start_checks" {
@@ -145,12 +155,25 @@ variable "hook_timeout" {
   description = "Timeout of a created hook in seconds, which heartbeats extend."
   type        = number
   default     = 300
+
+  validation {
+    condition     = var.hook_timeout >= 30 && var.hook_timeout <= 7200
+    error_message = "hook_timeout must be 30 to 7200 seconds."
+  }
 }
 
 variable "disabled_rules" {
   description = "Kinds of notices that are not sent: SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, CapacityReservationInterruption, CapacityBlockExpiration. Their rules are created, but disabled."
   type        = set(string)
   default     = []
+
+  validation {
+    condition = length(setsubtract(var.disabled_rules, [
+      "SpotInterruption", "RebalanceRecommendation", "StateChange", "ScheduledChange",
+      "CapacityReservationInterruption", "CapacityBlockExpiration",
+    ])) == 0
+    error_message = "disabled_rules has a name that is no kind of notice. The description of the variable lists them."
+  }
 }
 
 variable "single_rule" {
@@ -208,4 +231,9 @@ variable "unread_minutes" {
   description = "Minutes for which messages wait in the queue, while nobody receives them, until the alarm is raised."
   type        = number
   default     = 3
+
+  validation {
+    condition     = var.unread_minutes >= 1
+    error_message = "unread_minutes must be 1 or more."
+  }
 }

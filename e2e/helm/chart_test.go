@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
@@ -74,6 +75,11 @@ func TestTheValuesForTheUsualClustersInstall(t *testing.T) {
 			pod := r.deployment.Spec.Template.Spec
 			if pod.HostNetwork != want.hostNetwork {
 				t.Errorf("network of the node: %v", pod.HostNetwork)
+			}
+			spec := r.deployment.Spec
+			// The ports of two pods with the network of one node would meet.
+			if alone := *spec.Replicas == 1 && spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType; alone != want.hostNetwork {
+				t.Errorf("%d replicas, and the strategy %s", *spec.Replicas, spec.Strategy.Type)
 			}
 			if !runsOn(pod, want.on) || runsOn(pod, want.off) {
 				t.Errorf("the pods run on %v: %v; on %v: %v", want.on, runsOn(pod, want.on), want.off, runsOn(pod, want.off))
@@ -137,7 +143,7 @@ func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
 			[]string{
 				notReady, unreachable, own + "spot-itn", own + "scheduled-maintenance",
 				own + "asg-lifecycle-termination", own + "rebalance-recommendation",
-				own + "capacity-reservation-interruption", own + "capacity-block-expiration",
+				own + "capacity-reservation-interruption", own + "capacity-block-expiration", own + "instance-impaired",
 			},
 		},
 		{

@@ -83,7 +83,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 
 		{
 			name: "all values of NTH", files: []string{nthValues}, imds: true, notes: []string{"windowsTolerations: targetNodeOs does not name windows"},
-			env: map[string]string{"WORKERS": "", "ENABLE_PROMETHEUS_SERVER": "false", "ENABLE_PROBES_SERVER": "false", "ENABLE_REBALANCE_DRAINING": "false"},
+			env: map[string]string{"WORKERS": "", "ENABLE_ASG_LIFECYCLE_DRAINING": "true", "ENABLE_PROMETHEUS_SERVER": "false", "ENABLE_PROBES_SERVER": "false", "ENABLE_REBALANCE_DRAINING": "false"},
 		},
 		{
 			name: "all values of NTH, edited for queue mode", files: []string{nthValues, "nth-queue-edited.yaml"},
@@ -603,6 +603,22 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 		{"where it runs, by values that go before them", []string{"--set=daemonsetNodeSelector.pool=a,nodeSelector.pool=b,linuxTolerations[0].key=l,tolerations[0].key=t"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
 			return pod.NodeSelector["pool"] == "b" && pod.NodeSelector["kubernetes.io/os"] == "linux" && pod.Tolerations[0].Key == "l"
 		}},
+		{"on instances alone", nil, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return runsOn(pod, nil) && runsOn(pod, computeType("ec2")) && !runsOn(pod, computeType("fargate")) && !runsOn(pod, computeType("hybrid"))
+		}},
+		{"on instances alone, and beside a pod", []string{"--set=daemonsetAffinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return pod.Affinity.PodAffinity != nil && !runsOn(pod, computeType("fargate"))
+		}},
+		{"an affinity of one's own", []string{
+			"--set=affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=pool",
+			"--set=affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+		}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			return len(terms) == 1 && len(terms[0].MatchExpressions) == 1 && terms[0].MatchExpressions[0].Key == "pool" // as in NTH's chart
+		}},
+		{"labels of the ServiceAccount", []string{"--set=serviceAccount.labels.team=a"}, func(r *rendered, _ corev1.PodSpec, _ map[string]string) bool {
+			return strings.Contains(r.manifest, "\n    team: a\n")
+		}},
 		{"labels", []string{"--set-string=podLabels.a=1,linuxPodLabels.b=2"}, func(r *rendered, _ corev1.PodSpec, _ map[string]string) bool {
 			labels := r.daemonSet.Spec.Template.Labels
 			return labels["a"] == "1" && labels["b"] == "2" && labels["app.kubernetes.io/component"] == "daemonset"
@@ -629,6 +645,10 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 			r.starts(t, "", "")
 		})
 	}
+}
+
+func computeType(of string) map[string]string {
+	return map[string]string{"eks.amazonaws.com/compute-type": of}
 }
 
 func TestTheDaemonSetForWindowsIsThatOfHostProcesses(t *testing.T) {

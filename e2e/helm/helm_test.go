@@ -123,6 +123,14 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 		{"the name of a queue", "queueURL=nth", `queueURL is "nth", which is not the URL of a queue`},
 		{"an account of nine digits", "queueURL=https://sqs.us-east-1.amazonaws.com/123456789/nth", "with an account of 12 digits"},
 		{"no image", "image.repository=", "image.repository is not set, and no image is published yet"},
+		{
+			"a repository with a tag", "image.repository=registry.example.com:5000/nth:0.1.0",
+			"which has a tag or a digest in it: set image.repository to registry.example.com:5000/nth, and image.tag to 0.1.0.",
+		},
+		{
+			"a repository with a tag and a digest", "image.repository=registry.example.com/nth:0.1.0@sha256:0a1b",
+			"set image.repository to registry.example.com/nth, and image.tag to sha256:0a1b.",
+		},
 		{"the tag of another program", "image.repository=,image.tag=v1.25.0", "image.tag is v1.25.0, a tag of the image of AWS Node Termination Handler"},
 		{"an end of heartbeats that there are not", "heartbeatUntil=7200", "heartbeatUntil is 7200, but heartbeatInterval is not set"},
 		{"heartbeats that end before the first", "heartbeatInterval=300,heartbeatUntil=200", "heartbeatInterval is 300, longer than heartbeatUntil, 200"},

@@ -226,6 +226,13 @@ func (s *stack) withDefaults(declared map[string]any) error {
 		if pattern, ok := fields["AllowedPattern"].(string); ok && !matched(pattern, value) {
 			return fmt.Errorf("parameter %s cannot be %v", name, value)
 		}
+		if n, ok := value.(int); ok {
+			least, hasLeast := fields["MinValue"].(int)
+			most, hasMost := fields["MaxValue"].(int)
+			if hasLeast && n < least || hasMost && n > most {
+				return fmt.Errorf("parameter %s cannot be %d", name, n)
+			}
+		}
 		if text, ok := value.(string); ok && fields["Type"] == "CommaDelimitedList" {
 			var list []any
 			for element := range strings.SplitSeq(text, ",") {

@@ -362,6 +362,30 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"GroupTag": `x": "false"}`},
 			map[string]cty.Value{"group_tag": text(`x": "false"}`)},
 		}, "ag"},
+		"an issuer with its scheme": {setting{
+			map[string]any{"Identity": "IRSA", "OidcProvider": "https://oidc.example.com/id/1"},
+			map[string]cty.Value{"identity": text("IRSA"), "oidc_provider": text("https://oidc.example.com/id/1")},
+		}, "rovider"},
+		"a hook for a day": {setting{
+			map[string]any{"LifecycleHooks": "create", "Groups": "a", "HookTimeout": 86400},
+			map[string]cty.Value{"lifecycle_hooks": text("create"), "groups": texts("a"), "hook_timeout": cty.NumberIntVal(86400)},
+		}, "imeout"},
+		"an alarm at once": {setting{
+			map[string]any{"UnreadMinutes": 0},
+			map[string]cty.Value{"unread_minutes": cty.NumberIntVal(0)},
+		}, "inutes"},
+		"another name for a rule": {setting{
+			map[string]any{"SpotInterruptions": "DISABLED"},
+			map[string]cty.Value{"disabled_rules": texts("SpotInterruptions")},
+		}, "no "},
+		"neither yes nor no": {setting{
+			map[string]any{"LoadBalancers": "maybe"},
+			map[string]cty.Value{"load_balancers": text("maybe")},
+		}, "oad"},
+		"an ARN in place of a name": {setting{
+			map[string]any{"ClusterName": "arn:aws:eks:us-east-1:123456789012:cluster/prod"},
+			map[string]cty.Value{"cluster_name": text("arn:aws:eks:us-east-1:123456789012:cluster/prod")},
+		}, "luster"},
 		"no such parameter": {setting{
 			map[string]any{"TagsCheck": "false"},
 			map[string]cty.Value{"tags_check": cty.False},
@@ -379,6 +403,37 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 	long := map[string]cty.Value{"cluster_name": text(strings.Repeat("x", 40))}
 	if _, err := terraform(t, here, long); err == nil || !strings.Contains(err.Error(), "longer than 40") {
 		t.Errorf("Terraform says %v to a long name", err)
+	}
+}
+
+// Groups and the cluster may be created by the same plan.
+func TestTheModuleCanBePlannedWithWhatIsNotCreatedYet(t *testing.T) {
+	addresses, err := Unplanned(modules(t, "terraform/"), here, map[string]cty.Value{
+		"cluster_name": cty.UnknownVal(cty.String), "lifecycle_hooks": text("create"),
+		"groups": cty.ListVal([]cty.Value{cty.UnknownVal(cty.String), text("a")}),
+	})
+	if err != nil || len(addresses) > 0 {
+		t.Errorf("not known before they are created: %v, %v", addresses, err)
+	}
+	addresses, err = Unplanned(modules(t, "terraform/"), here, map[string]cty.Value{
+		"cluster_name": text("prod"), "topic_arn": cty.UnknownVal(cty.String),
+	})
+	if err != nil || !slices.Equal(addresses, []string{"aws_sns_topic_subscription.queue"}) {
+		t.Errorf("with a new topic these are not known: %v, %v; the variable's description says so", addresses, err)
+	}
+}
+
+// kOps calls a cluster by its domain.
+func TestAClusterMayHaveDotsInItsName(t *testing.T) {
+	resources, err := terraform(t, here, map[string]cty.Value{"cluster_name": text("k.example.com")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := resources["aws_sqs_queue.queue"].Properties["name"]; name != "nth-k-example-com" {
+		t.Errorf("the queue is %v", name)
+	}
+	if _, err := cloudFormation(t, here, map[string]any{"ClusterName": "k.example.com"}); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -899,30 +954,13 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 				t.Fatal(problems)
 			}
 			shown++
-			block := file.Body.(*hclsyntax.Body).Blocks[0]
-			if block.Type == "resource" {
-				helmRelease(t, path, block)
-				continue
-			}
-			variables := map[string]cty.Value{}
-			for name, attribute := range block.Body.Attributes {
-				if variables[name], problems = attribute.Expr.Value(nil); problems.HasErrors() {
-					t.Fatal(problems)
+			for _, block := range file.Body.(*hclsyntax.Body).Blocks {
+				switch {
+				case block.Type == "module":
+					moduleOf(t, path, block)
+				case block.Labels[0] == "helm_release":
+					helmRelease(t, path, block)
 				}
-			}
-			source := variables["source"].AsString()
-			delete(variables, "source")
-			var err error
-			switch source {
-			case "./deploy/terraform":
-				_, err = terraform(t, here, variables)
-			case "./deploy/terraform/fan-out":
-				_, err = Terraform(modules(t, "terraform/fan-out/"), here, variables, twin)
-			default:
-				t.Errorf("%s: the module is at %s", path, source)
-			}
-			if err != nil {
-				t.Errorf("%s: %v", path, err)
 			}
 		}
 	}
@@ -930,6 +968,35 @@ func TestWhatTheDocsShowWorks(t *testing.T) {
 		t.Errorf("%d examples found, which is too few", shown)
 	}
 }
+
+// moduleOf expects one of our modules with variables that it takes.
+func moduleOf(t *testing.T, path string, block *hclsyntax.Block) {
+	t.Helper()
+	variables := map[string]cty.Value{}
+	for name, attribute := range block.Body.Attributes {
+		value, problems := attribute.Expr.Value(nil)
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		variables[name] = value
+	}
+	source := variables["source"].AsString()
+	delete(variables, "source")
+	var err error
+	switch strings.TrimPrefix(strings.TrimSuffix(source, "?ref=main"), ofRepository) {
+	case "./deploy/terraform", "deploy/terraform":
+		_, err = terraform(t, here, variables)
+	case "./deploy/terraform/fan-out":
+		_, err = Terraform(modules(t, "terraform/fan-out/"), here, variables, twin)
+	default:
+		t.Errorf("%s: the module is at %s", path, source)
+	}
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+}
+
+const ofRepository = "git::https://github.com/node-termination-handler/node-termination-handler.git//"
 
 // helmRelease expects a release of our chart with values that the chart has; what
 // it takes from our module is one of its outputs.
@@ -950,6 +1017,9 @@ func helmRelease(t *testing.T, path string, block *hclsyntax.Block) {
 	}
 	arguments := map[string]cty.Value{}
 	for name, attribute := range block.Body.Attributes {
+		if name == "depends_on" {
+			continue
+		}
 		value, problems := attribute.Expr.Value(in)
 		if problems.HasErrors() {
 			t.Fatalf("%s: %v", path, problems)

@@ -27,13 +27,9 @@ func Terraform(
 		account: account, twin: twin, made: map[string]Resource{},
 		context: &hcl.EvalContext{Functions: functions, Variables: map[string]cty.Value{"data": data(account)}},
 	}
-	var blocks hclsyntax.Blocks
-	for name, text := range files {
-		file, problems := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
-		if problems.HasErrors() {
-			return nil, problems
-		}
-		blocks = append(blocks, file.Body.(*hclsyntax.Body).Blocks...)
+	blocks, err := parsed(files)
+	if err != nil {
+		return nil, err
 	}
 	for _, step := range []func(hclsyntax.Blocks) error{
 		func(b hclsyntax.Blocks) error { return m.variables(b, variables) },
@@ -46,22 +42,79 @@ func Terraform(
 	return m.made, nil
 }
 
-var functions = map[string]function.Function{
-	"can":        tryfunc.CanFunc,
-	"coalesce":   stdlib.CoalesceFunc,
-	"concat":     stdlib.ConcatFunc,
-	"contains":   stdlib.ContainsFunc,
-	"flatten":    stdlib.FlattenFunc,
-	"join":       stdlib.JoinFunc,
-	"jsonencode": stdlib.JSONEncodeFunc,
-	"length":     stdlib.StrlenFunc, // of texts alone, here
-	"merge":      stdlib.MergeFunc,
-	"regex":      stdlib.RegexFunc,
-	"setunion":   stdlib.SetUnionFunc,
-	"toset":      stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
-	"trimsuffix": stdlib.TrimSuffixFunc,
-	"values":     stdlib.ValuesFunc,
+// Unplanned returns the resources of a module of which Terraform cannot say how many there are before it creates what
+// the unknown values among the variables come from. It refuses such a plan.
+func Unplanned(files map[string][]byte, account Account, variables map[string]cty.Value) ([]string, error) {
+	var addresses []string
+	m := module{context: &hcl.EvalContext{Functions: functions, Variables: map[string]cty.Value{"data": data(account)}}}
+	blocks, err := parsed(files)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.variables(blocks, variables); err != nil {
+		return nil, err
+	}
+	if err := m.locals(blocks); err != nil {
+		return nil, err
+	}
+	for _, b := range blocks {
+		attribute := b.Body.Attributes["for_each"]
+		if b.Type != "resource" || attribute == nil {
+			continue
+		}
+		each, problems := attribute.Expr.Value(m.context)
+		if problems.HasErrors() {
+			return nil, problems
+		}
+		// The elements of a set are its keys.
+		if !each.IsKnown() || each.Type().IsSetType() && !each.IsWhollyKnown() {
+			addresses = append(addresses, b.Labels[0]+"."+b.Labels[1])
+		}
+	}
+	return addresses, nil
 }
+
+func parsed(files map[string][]byte) (blocks hclsyntax.Blocks, err error) {
+	for name, text := range files {
+		file, problems := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+		if problems.HasErrors() {
+			return nil, problems
+		}
+		blocks = append(blocks, file.Body.(*hclsyntax.Body).Blocks...)
+	}
+	return blocks, nil
+}
+
+var functions = map[string]function.Function{
+	"can":         tryfunc.CanFunc,
+	"coalesce":    stdlib.CoalesceFunc,
+	"concat":      stdlib.ConcatFunc,
+	"contains":    stdlib.ContainsFunc,
+	"flatten":     stdlib.FlattenFunc,
+	"join":        stdlib.JoinFunc,
+	"jsonencode":  stdlib.JSONEncodeFunc,
+	"length":      length,
+	"merge":       stdlib.MergeFunc,
+	"regex":       stdlib.RegexFunc,
+	"replace":     stdlib.ReplaceFunc,
+	"setsubtract": stdlib.SetSubtractFunc,
+	"setunion":    stdlib.SetUnionFunc,
+	"toset":       stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
+	"trimsuffix":  stdlib.TrimSuffixFunc,
+	"values":      stdlib.ValuesFunc,
+}
+
+// length is that of a text or of a collection.
+var length = function.New(&function.Spec{
+	Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType, AllowDynamicType: true}},
+	Type:   function.StaticReturnType(cty.Number),
+	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+		if args[0].Type() == cty.String {
+			return stdlib.Strlen(args[0])
+		}
+		return args[0].Length(), nil
+	},
+})
 
 func data(a Account) cty.Value {
 	current := func(name, value string) cty.Value {
@@ -151,7 +204,7 @@ func (m *module) checked(body *hclsyntax.Body, kind string) error {
 		if problems.HasErrors() {
 			return problems
 		}
-		if holds.False() {
+		if holds.IsKnown() && holds.False() {
 			message, _ := b.Body.Attributes["error_message"].Expr.Value(m.context)
 			return errors.New(message.AsString())
 		}

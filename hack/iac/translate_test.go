@@ -23,7 +23,7 @@ var twins = map[string]string{
 	"aws_cloudwatch_event_rule.rule":                  "XRule",
 	"aws_cloudwatch_event_target.queue":               "XRule", // a property of it
 	"aws_sns_topic_subscription.queue":                "Subscription",
-	"aws_autoscaling_lifecycle_hook.termination":      "TerminationHookX",
+	"aws_autoscaling_lifecycle_hook.termination":      "TerminationHook", // and the name of its group
 	"aws_iam_role.role":                               "Role",
 	"aws_iam_role_policy.role":                        "RolePolicy",
 	"aws_eks_pod_identity_association.association":    "Association",
@@ -104,6 +104,9 @@ func translated(t *testing.T, resources map[string]Resource) map[string]Resource
 			t.Fatalf("%s: what is that in CloudFormation?", resource)
 		}
 		properties := renamed(t, r.Type, "", r.Properties)
+		if r.Type == "aws_autoscaling_lifecycle_hook" {
+			name += notAlphanumeric.ReplaceAllString(r.Properties["autoscaling_group_name"].(string), "")
+		}
 		if r.Type == "aws_cloudwatch_event_target" {
 			properties["DeadLetterConfig"] = properties["DeadLetterConfig"].([]any)[0]
 			properties["RetryPolicy"] = properties["RetryPolicy"].([]any)[0]

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -23,7 +24,20 @@ var allPlatforms = []platform{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"darwin", "amd64"}, {"darwin", "arm64"},
 }
 
+// ofImage is the platform of an image that names none: nodes mostly have the architecture of the machine that builds.
+func ofImage() []platform {
+	p := platform{"linux", runtime.GOARCH}
+	if !slices.Contains(allPlatforms, p) {
+		p.arch = "amd64"
+	}
+	return []platform{p}
+}
+
+// parsePlatforms reads names of platforms, separated by commas, or all.
 func parsePlatforms(list string) ([]platform, error) {
+	if list == "all" {
+		return allPlatforms, nil
+	}
 	var all []platform
 	for name := range strings.SplitSeq(list, ",") {
 		system, arch, _ := strings.Cut(name, "/")
@@ -142,6 +156,7 @@ func (b *builder) program(ctx context.Context, p platform, fips bool) (program, 
 		return program{}, err
 	}
 	cmd := exec.CommandContext(ctx, "sh", "-euc", strings.Replace(command, "-o /"+programName, `-o "$OUTPUT"`, 1))
+	fmt.Fprintf(os.Stderr, "compiling for %s: 2 to 3 minutes on 2 cores the first time\n", p)
 	cmd.Dir = b.root
 	cmd.Env = append(b.environment(p, fips),
 		"TARGETOS="+p.os, "TARGETARCH="+p.arch, "VERSION="+b.version, "COMMIT="+b.commit, "OUTPUT="+made.path)

@@ -52,14 +52,16 @@ type source struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	s := source{platforms: allPlatforms}
+	var s source
 	flags.StringVar(&s.root, "root", filepath.Join("..", ".."), "directory of the source tree")
 	flags.StringVar(&s.version, "version", "0.0.0-dev", "version that the program tells, without v")
 	flags.StringVar(&s.commit, "commit", "unknown", "commit that it tells")
 	flags.StringVar(&s.builder, "builder", repository+"/tree/main/hack/release", "URI of what builds, for the provenance")
 	flags.StringVar(&s.run, "run", "", "URI of this run of it, for the provenance")
 	flags.BoolVar(&s.fips, "fips", false, "make the image with Go's certified FIPS 140-3 module")
-	flags.Func("platforms", "only these, such as linux/amd64,darwin/arm64", func(list string) (err error) {
+	const platforms = "these, such as linux/amd64,darwin/arm64, or all; " +
+		"without it an image is for the architecture of this machine, and a release for all"
+	flags.Func("platforms", platforms, func(list string) (err error) {
 		s.platforms, err = parsePlatforms(list)
 		return err
 	})
@@ -87,6 +89,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if len(rest) < least || len(rest) > most {
 		return fmt.Errorf("%s takes %d to %d arguments, not %q", what, least, most, rest)
+	}
+	if len(s.platforms) == 0 {
+		if s.platforms = allPlatforms; what == "image" {
+			s.platforms = ofImage()
+		}
 	}
 	if strings.HasPrefix(s.version, "v") {
 		return fmt.Errorf("the version is %q: leave out the v, charts and tags of images have none", s.version)

@@ -85,7 +85,8 @@ func chartDaemonSet(texts schema) []chartValue {
 		},
 		{
 			path: "daemonsetAffinity", schema: anyObject, def: "{}",
-			words: "Affinity of the pods, after linuxAffinity and affinity.",
+			words: "Affinity of the pods, after linuxAffinity and affinity. Default: not on Fargate and not on hybrid nodes, " +
+				"which have no instance.",
 		},
 		{
 			path: "daemonsetTolerations", schema: anyList, def: "[]",
@@ -143,6 +144,10 @@ func chartObjects(texts schema) []chartValue {
 		{
 			path: "serviceAccount.name", schema: anyText, def: `""`,
 			words: "Its name. Default: that of the objects; without create: default.",
+		},
+		{
+			path: "serviceAccount.labels", schema: texts, def: "{}",
+			words: "Its labels, beside those of all objects.",
 		},
 		{
 			path: "serviceAccount.annotations", schema: texts, def: "{}",

@@ -111,9 +111,9 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"},
 			Group: groupInstances, Mode: QueueMode,
-			value: text(&c.ClusterName, "at most 100 letters, digits, - and _",
-				matching(`^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$`, "is not the name of a cluster")),
-			Help: "Name of the EKS cluster, as in the tag kubernetes.io/cluster/NAME. The tag identifies " +
+			value: text(&c.ClusterName, "at most 100 letters, digits, -, _ and .",
+				matching(`^[0-9A-Za-z][0-9A-Za-z._-]{0,99}$`, "is not the name of a cluster")),
+			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME of EKS, kOps and others. The tag identifies " +
 				"instances of this cluster that have no Node yet.",
 		},
 		{

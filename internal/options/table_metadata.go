@@ -21,7 +21,7 @@ func (c *Options) metadataOptions() []Option {
 			"enableScheduledEventDraining", "true",
 			"Cordon and drain the node before a scheduled change of the instance, and uncordon it after the change."),
 		kind(&c.LifecycleDraining, "enable-asg-lifecycle-draining", "ENABLE_ASG_LIFECYCLE_DRAINING",
-			"enableASGLifecycleDraining", "false",
+			"enableASGLifecycleDraining", "true",
 			"Cordon and drain the node when its Auto Scaling group is about to terminate the instance. The lifecycle hook "+
 				"that gives time for this is not completed: it has to time out, or somebody else completes it."),
 		kind(&c.RebalanceMonitoring, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING",

@@ -18,7 +18,7 @@ scheduled onto a node that is drained.
 {{- $ours = append $ours (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30) -}}
 {{- end -}}
 {{- if and (has $taints (list "true" "1")) (eq (lower (default "" .Values.taintEffect)) "noexecute") -}}
-{{- range list "spot-itn" "scheduled-maintenance" "asg-lifecycle-termination" "rebalance-recommendation" "capacity-reservation-interruption" "capacity-block-expiration" -}}
+{{- range list "spot-itn" "scheduled-maintenance" "asg-lifecycle-termination" "rebalance-recommendation" "capacity-reservation-interruption" "capacity-block-expiration" "instance-impaired" -}}
 {{- $ours = append $ours (dict "key" (printf "aws-node-termination-handler/%s" .) "operator" "Exists" "effect" "NoExecute") -}}
 {{- end -}}
 {{- end -}}
