@@ -573,6 +573,10 @@ func (r *reader) valuesOf(page string) string {
 // that has some.
 func (r *reader) values(b block) {
 	r.Helper()
+	documents := strings.Split(b.text, "\n---\n")
+	if b.text = documents[len(documents)-1]; len(documents) > 1 && !strings.Contains(b.text, "kind: HelmRelease") {
+		r.Errorf("%s: the last of several objects has no values:\n%s", b.page, b.text)
+	}
 	var object map[string]any
 	if err := yaml.UnmarshalStrict([]byte(b.text), &object); err != nil {
 		r.Errorf("%s: %v\n%s", b.page, err, b.text)

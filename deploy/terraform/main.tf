@@ -266,11 +266,12 @@ resource "aws_sns_topic_subscription" "queue" {
 }
 
 resource "aws_autoscaling_lifecycle_hook" "termination" {
-  # By number: Terraform may not know the names of new groups when it plans.
+  # By number: Terraform may not know the names of new groups when it plans. With the number in its name a hook that is
+  # removed from a group is never the one that is added to it.
   for_each = { for number, group in var.groups : number => group if var.lifecycle_hooks == "create" }
 
   autoscaling_group_name = each.value
-  name                   = "node-termination-handler"
+  name                   = "node-termination-handler-${each.key}"
   lifecycle_transition   = "autoscaling:EC2_INSTANCE_TERMINATING"
   heartbeat_timeout      = var.hook_timeout
   default_result         = "CONTINUE"

@@ -41,6 +41,7 @@ variable "oidc_provider" {
   description = "IRSA only: the cluster's OIDC issuer without https://"
   type        = string
   default     = ""
+  nullable    = false
 
   validation {
     condition     = can(regex("^[^:]*$", var.oidc_provider))
@@ -135,7 +136,7 @@ variable "lifecycle_hooks" {
 }
 
 variable "groups" {
-  description = "Names of the Auto Scaling groups whose lifecycle events and hooks belong to this cluster; * for all groups of the account."
+  description = "Names of the Auto Scaling groups whose lifecycle events and hooks belong to this cluster; * for all groups of the account. How many there are must be known when Terraform plans."
   type        = list(string)
   default     = ["*"]
 }
@@ -155,6 +156,7 @@ variable "hook_timeout" {
   description = "Timeout of a created hook in seconds, which heartbeats extend."
   type        = number
   default     = 300
+  nullable    = false
 
   validation {
     condition     = var.hook_timeout >= 30 && var.hook_timeout <= 7200
@@ -166,6 +168,7 @@ variable "disabled_rules" {
   description = "Kinds of notices that are not sent: SpotInterruption, RebalanceRecommendation, StateChange, ScheduledChange, CapacityReservationInterruption, CapacityBlockExpiration. Their rules are created, but disabled."
   type        = set(string)
   default     = []
+  nullable    = false
 
   validation {
     condition = length(setsubtract(var.disabled_rules, [
@@ -231,6 +234,7 @@ variable "unread_minutes" {
   description = "Minutes for which messages wait in the queue, while nobody receives them, until the alarm is raised."
   type        = number
   default     = 3
+  nullable    = false
 
   validation {
     condition     = var.unread_minutes >= 1

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
@@ -78,8 +77,8 @@ func TestTheValuesForTheUsualClustersInstall(t *testing.T) {
 			}
 			spec := r.deployment.Spec
 			// The ports of two pods with the network of one node would meet.
-			if alone := *spec.Replicas == 1 && spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType; alone != want.hostNetwork {
-				t.Errorf("%d replicas, and the strategy %s", *spec.Replicas, spec.Strategy.Type)
+			if update := spec.Strategy.RollingUpdate; want.hostNetwork && (*spec.Replicas > 1 || update == nil || update.MaxSurge.IntValue() > 0) {
+				t.Errorf("%d replicas, and the strategy %+v", *spec.Replicas, spec.Strategy)
 			}
 			if !runsOn(pod, want.on) || runsOn(pod, want.off) {
 				t.Errorf("the pods run on %v: %v; on %v: %v", want.on, runsOn(pod, want.on), want.off, runsOn(pod, want.off))

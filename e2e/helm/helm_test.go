@@ -131,6 +131,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 			"a repository with a tag and a digest", "image.repository=registry.example.com/nth:0.1.0@sha256:0a1b",
 			"set image.repository to registry.example.com/nth, and image.tag to sha256:0a1b.",
 		},
+		{"the image of another program, with its tag", "image.repository=public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25.0", "the image of AWS Node Termination Handler"},
 		{"the tag of another program", "image.repository=,image.tag=v1.25.0", "image.tag is v1.25.0, a tag of the image of AWS Node Termination Handler"},
 		{"an end of heartbeats that there are not", "heartbeatUntil=7200", "heartbeatUntil is 7200, but heartbeatInterval is not set"},
 		{"heartbeats that end before the first", "heartbeatInterval=300,heartbeatUntil=200", "heartbeatInterval is 300, longer than heartbeatUntil, 200"},
@@ -160,6 +161,39 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, tt.says)
 			}
 		})
+	}
+}
+
+func TestADigestCanStandInTwoPlaces(t *testing.T) {
+	h, root := program(t)
+	for _, set := range []string{"image.repository=r.example.com/nth,image.tag=sha256:0a1b", "image.repository=r.example.com/nth@sha256,image.tag=0a1b"} {
+		r, err := render(t, h, Chart(root), queue, "--set", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if image := r.deployment.Spec.Template.Spec.Containers[0].Image; image != "r.example.com/nth@sha256:0a1b" {
+			t.Errorf("with %s the image is %s", set, image)
+		}
+	}
+}
+
+// Only the message of the queue has the time of the hook: without it no limit could hold the node back.
+func TestBesideAQueueATerminationIsLeftToIt(t *testing.T) {
+	h, root := program(t)
+	for set, want := range map[string]string{"daemonset.create=true": "false", "daemonset.create=true,enableASGLifecycleDraining=true": "true"} {
+		r, err := render(t, h, Chart(root), queue, Image, "--set", set+",customLabels.team=a,serviceAccount.labels.team=b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		for _, e := range r.daemonSet.Spec.Template.Spec.Containers[0].Env {
+			if e.Name == "ENABLE_ASG_LIFECYCLE_DRAINING" {
+				got = e.Value
+			}
+		}
+		if accounts := strings.Count(r.manifest, "\n    team: b\n"); got != want || accounts != 2 {
+			t.Errorf("with %s it is %q, want %q; %d ServiceAccounts have the label", set, got, want, accounts)
+		}
 	}
 }
 

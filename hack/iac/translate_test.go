@@ -86,6 +86,9 @@ var kinds = map[string]struct {
 
 var address = regexp.MustCompile(`^([a-z_]+\.[a-z_]+)(?:\["(.*)"\])?$`)
 
+// numbered is the end of names of hooks that have a number in Terraform.
+var numbered = regexp.MustCompile(`-[0-9]+$`)
+
 // twin is the CloudFormation type and logical name of a resource in Terraform.
 func twin(resource string) (kind, name string) {
 	parts := address.FindStringSubmatch(resource)
@@ -106,6 +109,7 @@ func translated(t *testing.T, resources map[string]Resource) map[string]Resource
 		properties := renamed(t, r.Type, "", r.Properties)
 		if r.Type == "aws_autoscaling_lifecycle_hook" {
 			name += notAlphanumeric.ReplaceAllString(r.Properties["autoscaling_group_name"].(string), "")
+			properties["LifecycleHookName"] = numbered.ReplaceAllString(properties["LifecycleHookName"].(string), "")
 		}
 		if r.Type == "aws_cloudwatch_event_target" {
 			properties["DeadLetterConfig"] = properties["DeadLetterConfig"].([]any)[0]

@@ -203,11 +203,12 @@ IMDS
 {{- $repository := default "" $image.repository -}}
 {{- $tag := include "node-termination-handler.text" $image.tag -}}
 {{- $from := "If you did not set it, it comes from the release before: use --reset-then-reuse-values instead of --reuse-values." -}}
-{{- if regexMatch "(amazon|aws-ec2)/aws-node-termination-handler$" $repository -}}
+{{- if regexMatch "(amazon|aws-ec2)/aws-node-termination-handler(:[^/]*)?(@.*)?$" $repository -}}
 {{- fail (printf "image.repository is %s, the image of AWS Node Termination Handler: set image.repository to the image of this handler, and remove image.tag, see docs/install.md, step 2. %s" $repository $from) -}}
 {{- end -}}
 {{- $parts := "^([^@]*?)(?::([^/@]*))?(?:@(.*))?$" -}}
-{{- if regexMatch "@|:[^/]*$" $repository -}}
+{{- /* NAME@sha256 with the digest as the tag is a form that people use. */ -}}
+{{- if and (regexMatch "@|:[^/]*$" $repository) (not (hasSuffix "@sha256" $repository)) -}}
 {{- fail (printf "image.repository is %s, which has a tag or a digest in it: set image.repository to %s, and image.tag to %s." $repository (regexReplaceAll $parts $repository "${1}") (coalesce (regexReplaceAll $parts $repository "${3}") (regexReplaceAll $parts $repository "${2}"))) -}}
 {{- end -}}
 {{- /* An image of one's own may have a tag of this form. It is NTH's if the repository is NTH's, mirrored or not named, or if the values are those of NTH's chart. */ -}}
