@@ -24,6 +24,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -45,14 +46,17 @@ func (s *scenario) person(name string) *person {
 }
 
 // grant gives the person the rights that docs/status.md names.
-func (p *person) grant(kinds ...string) {
+func (p *person) grant(kinds ...string) { p.grantOf("status.md", kinds...) }
+
+// grantOf is grant with the rights of another page.
+func (p *person) grantOf(page string, kinds ...string) {
 	p.s.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "status.md"))
+	content, err := os.ReadFile(filepath.Join("..", "docs", page))
 	p.s.must(err)
-	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	_, text, _ := strings.Cut(string(content), "```yaml\n")
 	text, _, _ = strings.Cut(text, "```")
 	subject := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: p.s.name, Name: p.account}}
-	name := p.s.name + "-" + p.account
+	name := p.s.name + "-" + p.account + "-" + strings.TrimSuffix(page, ".md")
 	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), len(text)); ; {
 		var role rbacv1.ClusterRole // a Role has the same rules
 		if decoder.Decode(&role) != nil {
@@ -235,4 +239,64 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	if code != 4 || !strings.Contains(out, "1 drain: 1 drained.") || !strings.Contains(out, "list the Events of nodes") {
 		t.Errorf("status %d, and the report is\n%s%s", code, out, errOut)
 	}
+}
+
+// TestAPauseStopsTheLeaderAndTheNext plays pause and resume as a person does, with the rights that docs/stop.md names.
+func TestAPauseStopsTheLeaderAndTheNext(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(2)
+	s.pod("kept", nodes[0].name, app("kept"), stopping(time.Second, 0))
+	s.pod("other", nodes[1].name, stopping(time.Second, 0))
+	s.budget("kept", "kept", 1)
+	first := s.leader()
+	s.start()
+	p := s.person("on-call")
+	p.grant("Role", "ClusterRole")
+	p.grantOf("stop.md", "Role")
+	warning, _ := s.warn(nodes[0], 10*time.Minute)
+	s.eventually("the drain is blocked", func() bool { return len(s.requests("kept")) > 0 })
+
+	status, out, errOut := p.run("pause", "--why", "the budget of kept is wrong")
+	if status != 0 || !strings.Contains(out, ": the budget of kept is wrong): no node is drained") {
+		t.Fatalf("pause: %d\n%s%s", status, out, errOut)
+	}
+	if o, status := p.status(); status != 5 || o.Paused == nil || len(o.Nodes) != 1 {
+		t.Errorf("status: %d, %+v", status, o)
+	}
+	s.eventually("the leader has stopped", func() bool { return !first.leads() })
+	if status, _, errOut := s.run("", "simulate", "spot", "--node", nodes[1].name, "--yes"); status != 1 || !strings.Contains(errOut, "the handler is paused (since 2") {
+		t.Errorf("simulate: %d, %s", status, errOut)
+	}
+	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
+	other, _ := s.warn(nodes[1], 10*time.Minute)
+	asked := len(s.requests("kept"))
+	nothing := func() bool {
+		return len(s.requests("kept")) == asked && len(s.requests("other")) == 0 && s.state(nodes[1]) == ""
+	}
+	s.throughout(10*time.Second, "nothing is done", nothing)
+	holder := s.leaseHolder()
+	first.kill()
+	s.within(failover, "the other replica takes the Lease", func() bool {
+		now := s.leaseHolder()
+		return now != holder && now != ""
+	})
+	s.throughout(5*time.Second, "the next one does nothing either", nothing)
+
+	if status, out, errOut = p.run("resume"); status != 0 || !strings.Contains(out, "the budget of kept is wrong") {
+		t.Fatalf("resume: %d\n%s%s", status, out, errOut)
+	}
+	resumed := time.Now()
+	s.eventually("both nodes are drained", func() bool {
+		return s.state(nodes[0]) == cluster.StateDrained && s.state(nodes[1]) == cluster.StateDrained
+	})
+	t.Logf("drained %s after resume", time.Since(resumed).Round(time.Millisecond))
+	s.awaitDeleted(soon, warning, other)
+}
+
+// leaseHolder is who holds the Lease.
+func (s *scenario) leaseHolder() string {
+	s.Helper()
+	l, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
+	s.must(err)
+	return *l.Spec.HolderIdentity
 }

@@ -129,8 +129,8 @@ func (p *program) family(root *cobra.Command) *cobra.Command {
 		return options.Problems{{Name: "command line", Text: err.Error()}}
 	})
 	root.Flags().Bool("version", false, "Print the version and exit.")
-	root.AddCommand(p.statusCommand(), p.reportCommand(), p.doctorCommand(), p.simulateCommand(), p.whatIfCommand(),
-		p.explainCommand(), p.policyCommand(), p.versionCommand())
+	root.AddCommand(p.statusCommand(), p.reportCommand(), p.pauseCommand(), p.resumeCommand(), p.doctorCommand(),
+		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), p.versionCommand())
 	return root
 }
 

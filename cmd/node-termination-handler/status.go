@@ -26,7 +26,7 @@ themselves carry, and says why that is all. It changes nothing.
 Exit status: 0 no node is stuck; 1 status failed; 2 mistakes in the options; 3 a node is stuck: its
 deadline has passed and pods are left, it is blocked within 30 s of its deadline, or it has none and
 is blocked since 15 minutes; 4 no node is known to be stuck, but the leader was not asked; 5 no notice
-is acted on, because nobody leads, or receives fail, whatever else is so.`,
+is acted on, because the handler is paused, nobody leads, or receives fail, whatever else is so.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

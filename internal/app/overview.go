@@ -36,7 +36,8 @@ type lookout struct {
 	leads atomic.Value // the name of the pod that was seen to lead, a string; nil: none was seen
 
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
-	present *lookedAt  // nil: this replica stands by
+	present *lookedAt  // nil: this replica stands by, or is paused
+	paused  *string    // why; nil: this replica does not hold a Lease that pauses it
 }
 
 func newLookout(leader string, policy *policyfile.Follower, log logr.Logger) *lookout {
@@ -49,8 +50,22 @@ func (l *lookout) ledBy(identity string) {
 	l.leads.Store(pod)
 }
 
+// pause notes whether this replica is paused by the Lease that it holds, and why.
+func (l *lookout) pause(why string, paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paused = nil; paused {
+		l.paused = &why
+	}
+}
+
 // standby is the answer of a replica that does not lead.
 func (l *lookout) standby() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paused != nil {
+		return page.Paused{Why: *l.paused}
+	}
 	pod, _ := l.leads.Load().(string)
 	return page.Standby{Leader: pod}
 }

@@ -23,7 +23,12 @@ func (h *Hooks) Limits(ctx context.Context, hook intent.Hook) (notice.HookLimits
 	name := hookName{hook.Group, hook.Name}
 	known, ok := h.recall(name)
 	if !ok {
-		describe := func(ctx context.Context, _ func(error)) (notice.HookLimits, error) { return h.describe(ctx, name) }
+		describe := func(ctx context.Context, _ func(error)) (notice.HookLimits, error) {
+			if known, ok := h.recall(name); ok { // another call has ended just now
+				return known.limits, known.err
+			}
+			return h.describe(ctx, name)
+		}
 		known.limits, known.err = h.descriptions.Do(ctx, name, describe)
 	}
 	if known.err != nil {

@@ -195,6 +195,50 @@ func TestThePodOnTheNodeDrainsItWhereNobodyLeads(t *testing.T) {
 	}
 }
 
+func TestThePodOnTheNodeStopsWhereTheHandlerIsPaused(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]lease.State{"nobody led": lease.Vacant, "the leader did not take it": lease.Held} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				p := s.onNode(time.Minute)
+				p.says(state)
+				p.interrupts()
+				s.after(30 * time.Second)
+				p.wantDrains(0, 1)
+				p.says(lease.Stopped)
+				s.after(10 * time.Minute)
+				p.wantDrains(0, 1)
+				if i := s.intent(); i.Finished() {
+					t.Errorf("the drain goes on: %+v", i)
+				}
+				p.says(lease.Held)
+				s.lead()
+				s.after(5 * time.Minute)
+				p.wantDrains(1, 1)
+				if i := s.intent(); i.Outcome != intent.Missed { // the machine has gone on meanwhile
+					t.Errorf("the leader has not taken it: %+v", i)
+				}
+			})
+		})
+	}
+}
+
+func TestAfterAPauseTheLeaderHasItsTimeToTakeWhatWasReported(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		p := s.onNode(time.Minute)
+		p.says(lease.Stopped)
+		p.interrupts()
+		s.after(time.Minute)
+		p.says(lease.Held)
+		s.after(10 * time.Second) // it resumes what others carry first
+		p.wantDrains(0, 0)
+		s.lead()
+		s.after(5 * time.Second)
+		p.wantDrains(1, 0)
+	})
+}
+
 func TestTheNextLeaderGoesOnWithTheDrainOfThePodOnTheNode(t *testing.T) {
 	t.Parallel()
 	for name, takes := range map[string]time.Duration{"when the pods have left": 10 * time.Second, "in the middle": 10 * time.Minute} {

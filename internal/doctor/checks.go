@@ -38,7 +38,7 @@ var checks = []check{
 	{"handler", groupCluster, handlerRuns},
 	{"rbac", groupCluster, rbac},
 	{"load-balancers", groupCluster, loadBalancers},
-	{"lease", groupCluster, lease},
+	{"lease", groupCluster, leadership},
 	{"other-handlers", groupCluster, otherHandlers},
 	{"karpenter", groupCluster, karpenterDrains},
 	{"policy", groupCluster, policyFits},

@@ -244,7 +244,7 @@ func rbac(f *Facts) verdict {
 	return ok("%s has the %s that the handler needs", who, count(asked, "right"))
 }
 
-func lease(f *Facts) verdict {
+func leadership(f *Facts) verdict {
 	l := f.Lease.Value
 	logs := "see the replicas' logs, if there are any"
 	h, installed := f.handler()
@@ -261,6 +261,8 @@ func lease(f *Facts) verdict {
 			f.Options.Lease)
 	case f.Lease.Err != nil:
 		return unknown("the Lease", f.Lease.Err)
+	case l.Paused != nil:
+		return fail("kubectl nth resume, see docs/stop.md", "the handler is paused (%s): no node is drained", *l.Paused)
 	case l.Holder == "":
 		return warn(logs, "nobody leads in namespace %s: the last leader has released the Lease", f.Options.Namespace)
 	case f.Now.Sub(l.Renewed) > 2*l.Duration:

@@ -235,6 +235,7 @@ type Lease struct {
 	Holder   string // empty: nobody
 	Renewed  time.Time
 	Duration time.Duration
+	Paused   *string // why the handler is paused by it; nil: it is not
 }
 
 // A Node of the cluster.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 )
 
@@ -33,11 +34,11 @@ type Cluster struct {
 
 // accesses are the rights that a handler with these options needs.
 func accesses(o Options) []kube.Access {
-	lease := ""
+	name := ""
 	if o.LeaderElect {
-		lease = o.Lease
+		name = o.Lease
 	}
-	needed := append(kube.Accesses(lease, o.EmitEvents), kube.Disrupting()...)
+	needed := append(kube.Accesses(name, o.EmitEvents), kube.Disrupting()...)
 	if o.Conditions {
 		needed = append(needed, kube.Conditions()...)
 	}
@@ -192,6 +193,9 @@ func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Leas
 	}
 	if l.Spec.LeaseDurationSeconds != nil {
 		found.Duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+	}
+	if why, paused := lease.Paused(l); paused {
+		found.Paused = &why
 	}
 	return Answer[Lease]{Value: found}
 }

@@ -63,6 +63,9 @@ type Elector struct {
 	// NewLeader, if it is not nil, is called with the identity of who holds the lease, whenever this replica sees
 	// another one there; empty: nobody holds it. It may be called while lead runs.
 	NewLeader func(identity string)
+	// Paused, if it is not nil, is called when this replica holds a Lease that pauses the handler, with why, and when it
+	// does not any more.
+	Paused func(why string, paused bool)
 }
 
 // timedLock gives each request its time and each renewal its duration, and calls lost before the Lease may be somebody
@@ -186,7 +189,7 @@ func (l *timedLock) letGo(ctx context.Context, transitions int) error {
 	})
 }
 
-// Run calls lead whenever this replica holds the lease, until ctx ends or lead
+// Run calls lead whenever this replica holds the lease and the handler is not paused, until ctx ends or lead
 // returns by itself. When the lease cannot be renewed, the context of lead ends with
 // ErrLost as its cause; after that Run stands for election again. Run releases the
 // lease only after lead has returned, so that two replicas never act at once.
@@ -204,7 +207,8 @@ func (e Elector) Run(ctx context.Context, lead func(context.Context) error) erro
 func (e Elector) term(ctx context.Context, lead func(context.Context) error) error {
 	leading, stopLeading := context.WithCancelCause(ctx)
 	defer stopLeading(nil)
-	lock := e.lock(func() { stopLeading(ErrLost) })
+	p := &pause{changed: make(chan struct{})}
+	lock := e.lock(p, func() { stopLeading(ErrLost) })
 	acquired, ended := make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock,
@@ -233,7 +237,7 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 	select {
 	case <-acquired:
 		e.Log.Info("leading", "lease", e.Namespace+"/"+e.Name, "identity", e.Identity)
-		err = lead(leading)
+		err = e.unlessPaused(leading, p, lead)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -248,10 +252,10 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 	return err
 }
 
-func (e Elector) lock(lost func()) *timedLock {
+func (e Elector) lock(p *pause, lost func()) *timedLock {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
-		Client:     e.Client,
+		Client:     watched{e.Client, p},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
 		Labels:     e.Labels,
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -20,6 +21,8 @@ const (
 	Vacant
 	// Held says that a replica holds the Lease.
 	Held
+	// Stopped says that the handler is paused by the Lease, whoever holds it.
+	Stopped
 )
 
 // DryRunLabel is the label of a Lease whose leader changes nothing, and so takes over nothing: "true" or "false".
@@ -35,6 +38,8 @@ type Watcher struct {
 	seen  metav1.MicroTime // the last renewal
 	since time.Time        // when it was seen first, by our clock
 	asked time.Time        // when the Lease was seen last; zero: never
+
+	stopped bool // the last answer said that the handler is paused
 }
 
 // Leadership asks the API server whether a replica holds the Lease, for some seconds at most. The first answer after a
@@ -45,6 +50,9 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l, err := w.Client.Leases(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
+	if w.isStopped(l, err) {
+		return Stopped
+	}
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return Absent
 	}
@@ -70,4 +78,17 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 		return Held
 	}
 	return Vacant
+}
+
+// isStopped reports whether the handler is paused, by an answer about the Lease. Without an answer it is what it was.
+func (w *Watcher) isStopped(l *coordinationv1.Lease, err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil:
+		_, w.stopped = Paused(l)
+	case apierrors.IsNotFound(err):
+		w.stopped = false
+	}
+	return w.stopped
 }

@@ -206,16 +206,20 @@ func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop 
 	}
 }
 
-// handsOver reports whether a leader drains the node from now on. One that led already has not taken what this pod
-// drains the node for. It has come if it has joined the drain since. And what it did not take for this Node it may take
-// for the next one.
+// handsOver reports whether a leader drains the node from now on, or nobody does, as the handler is paused. A leader
+// that led already has not taken what this pod drains the node for. It has come if it has joined the drain since. And
+// what it did not take for this Node it may take for the next one.
 func (s *Server) handsOver(ctx context.Context, why cause) bool {
 	hasCome := why.node != s.nodeUID() || !why.joined && s.isJoined()
-	if why.leads() && !hasCome || s.leadership(ctx) != lease.Held {
-		return false
+	switch state := s.leadership(ctx); {
+	case state == lease.Stopped:
+		s.Log.Info("the handler is paused: this pod stops as well", "node", s.Node)
+		return true
+	case state == lease.Held && (hasCome || !why.leads()):
+		s.Log.Info("a handler with a queue leads: it goes on with what this pod reports", "node", s.Node)
+		return true
 	}
-	s.Log.Info("a handler with a queue leads: it goes on with what this pod reports", "node", s.Node)
-	return true
+	return false
 }
 
 // asking is a Controller that asks before each notice whether somebody leads.
@@ -254,6 +258,7 @@ type reporter struct {
 	asked  time.Time   // when the leader was asked for last
 	state  lease.State // the answer
 	vacant time.Time   // since when nobody leads; zero: somebody does
+	paused time.Time   // when the handler was last seen to be paused: what the leader has to do counts from then
 }
 
 // told is a notice of the metadata, and when it was read first.
@@ -345,14 +350,20 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 	if time.Since(r.asked) >= askAgain {
 		r.state, r.asked = r.leadership(ctx), time.Now()
-		if r.state == lease.Held {
+		switch {
+		case r.state == lease.Stopped:
+			r.vacant, r.paused = time.Time{}, r.asked
+		case r.state == lease.Held:
 			r.vacant = time.Time{}
-		} else if r.vacant.IsZero() {
+		case r.vacant.IsZero():
 			r.vacant = r.asked
 		}
 	}
 	now := time.Now()
 	for _, t := range todo {
+		if r.paused.After(t.since) {
+			t.since = r.paused
+		}
 		if reason = t.reason(r.state, r.vacant, now); reason != "" {
 			return reason
 		}
@@ -414,6 +425,8 @@ func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 	switch {
 	case leader == lease.Absent:
 		return absent
+	case leader == lease.Stopped:
+		return ""
 	case t.begun && !t.heldBack:
 		return begun
 	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):

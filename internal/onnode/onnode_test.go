@@ -29,6 +29,8 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		"the leader does not, and it can wait": {task{since: ago(time.Hour), waits: true}, lease.Held, time.Time{}, ""},
 		"the leader ignores it":                {task{since: now, waits: true, begun: true}, lease.Held, time.Time{}, begun},
 		"the leader ignores it, held back":     {task{since: now, waits: true, begun: true, heldBack: true}, lease.Held, time.Time{}, ""},
+		"the handler is paused":                {task{since: ago(time.Hour)}, lease.Stopped, time.Time{}, ""},
+		"paused, and this pod has begun":       {task{since: ago(time.Hour), begun: true}, lease.Stopped, time.Time{}, ""},
 		"the leader has taken it":              {task{since: ago(time.Hour), taken: true}, lease.Held, time.Time{}, ""},
 	} {
 		if got := test.t.reason(test.leader, test.vacant, now); got != test.want {

@@ -24,6 +24,8 @@ type Overview struct {
 	Missing string `json:"missing,omitempty"`
 	// Leaderless: nobody has led for half a minute, by the Lease.
 	Leaderless bool `json:"leaderless,omitempty"`
+	// Paused says why the handler is paused; nil: it is not.
+	Paused *string `json:"paused,omitempty"`
 	// Queue is nil if the leader was not asked, and in IMDS mode.
 	Queue *Queue `json:"queue,omitempty"`
 	// Policy is nil if the leader was not asked, or there is no policy file.
@@ -61,6 +63,9 @@ type Queue struct {
 
 // Deaf says since when and why no notice is acted on; empty: as far as is known, they are.
 func (o *Overview) Deaf() string {
+	if o.Paused != nil {
+		return PausedText(*o.Paused)
+	}
 	if o.Leaderless {
 		return "nobody leads, so no message of the queue is acted on"
 	}
@@ -69,6 +74,15 @@ func (o *Overview) Deaf() string {
 		return ""
 	}
 	return "no notice arrives since " + length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+}
+
+// PausedText says what it means that the handler is paused, and why it is; empty: nobody has said.
+func PausedText(why string) string {
+	if why = Clean(why); why != "" {
+		why = " (" + why + ")"
+	}
+	return "the handler is paused" + why +
+		": no node is drained, and the messages wait in the queue, until kubectl nth resume"
 }
 
 // Unscheduled are pods that have left a node, and for which the scheduler finds no other.

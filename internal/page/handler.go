@@ -33,6 +33,14 @@ func (s Standby) Error() string {
 	return "this replica stands by: the leader, " + s.Leader + ", knows what is in progress"
 }
 
+// A Paused is the error of a Source that does nothing, because the handler is paused.
+type Paused struct {
+	Why string // empty: nobody has said
+}
+
+// Error says so.
+func (p Paused) Error() string { return overview.PausedText(p.Why) }
+
 const (
 	// refreshes is the time between refreshes in a browser. A deadline is two minutes at the least that is usual.
 	refreshes = 5 * time.Second
@@ -109,6 +117,8 @@ func (h *handler) standby(why error) standby {
 	s := standby{Heading: "This replica stands by", Text: "Another replica leads, and has the page."}
 	var other Standby
 	switch is := errors.As(why, &other); {
+	case errors.As(why, new(Paused)):
+		s.Heading, s.Text = "The handler is paused", shown(why.Error())
 	case !is:
 		s.Heading, s.Text = "The overview is not to be had", shown(why.Error())
 	case other.Leader == "":

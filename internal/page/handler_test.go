@@ -63,6 +63,7 @@ func TestWhoHasNothingToShowSaysWhoHas(t *testing.T) {
 		"nobody leads":    {&lookout{err: Standby{}}, []string{"This replica stands by", "Nobody is known to lead."}},
 		"it lost its way": {&lookout{err: errors.New("it has lost <its> way")}, []string{"The overview is not to be had", "it has lost &lt;its&gt; way"}},
 		"in between":      {&lookout{history: Standby{Leader: "handler-1"}}, []string{"<bdi>handler-1</bdi>"}},
+		"it is paused":    {&lookout{err: Paused{Why: "since <noon>"}}, []string{"The handler is paused", "(since &lt;noon&gt;)", "until kubectl nth resume"}},
 		"a hostile name":  {&lookout{err: Standby{Leader: sample.Attacks[0]}}, []string{"&lt;script&gt;"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,6 +27,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/redact"
@@ -107,7 +108,8 @@ type leader struct {
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
 type unreachable struct {
 	why        string
-	leaderless bool // nobody leads
+	leaderless bool    // nobody leads
+	paused     *string // why the handler is paused; nil: it is not
 }
 
 func (u unreachable) Error() string { return u.why }
@@ -125,13 +127,17 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	if err != nil {
 		return nil, err
 	}
+	if why, paused := lease.Paused(l); paused {
+		return nil, unreachable{why: "the handler is paused, so only what the nodes carry is known", paused: &why}
+	}
 	holder := ""
 	if l.Spec.HolderIdentity != nil {
 		holder = *l.Spec.HolderIdentity
 	}
 	if holder == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
-		return nil, unreachable{why, l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless}
+		long := l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless
+		return nil, unreachable{why: why, leaderless: long}
 	}
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
@@ -188,7 +194,7 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
 	if l.port == app.NoPort {
 		if l.expired {
-			return unreachable{v.whyUnreachable(l, nil), l.silent > leaderless}
+			return unreachable{why: v.whyUnreachable(l, nil), leaderless: l.silent > leaderless}
 		}
 		return unasked("pod %s leads and serves nothing: set enable-prometheus-server", l.pod)
 	}
@@ -196,12 +202,12 @@ func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) erro
 	defer cancel()
 	body, err := v.stream(ctx, l, path)
 	if err != nil {
-		return unreachable{v.whyUnreachable(l, err), l.expired && l.silent > leaderless}
+		return unreachable{why: v.whyUnreachable(l, err), leaderless: l.expired && l.silent > leaderless}
 	}
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
 	if err != nil {
-		return unreachable{v.whyUnreachable(l, err), l.expired && l.silent > leaderless}
+		return unreachable{why: v.whyUnreachable(l, err), leaderless: l.expired && l.silent > leaderless}
 	}
 	if err := json.Unmarshal(text, into); err != nil || !ofLeader(into) {
 		return unasked("the answer of pod %s on port %s is not one of this release: compare the versions",

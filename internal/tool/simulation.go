@@ -8,7 +8,12 @@ import (
 	"io"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
@@ -82,6 +87,9 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err := t.whyRefused(now.outcome); err != nil {
 		return err
 	}
+	if err := t.whyPaused(ctx); err != nil {
+		return err
+	}
 	if sim.Yes {
 		return nil
 	}
@@ -100,6 +108,25 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 }
 
 var errNotConfirmed = errors.New("nothing was sent: answer y, or set --yes")
+
+// whyPaused returns an error if the handler is paused, as far as its Lease can be read.
+func (t *target) whyPaused(ctx context.Context) error {
+	_, namespace, err := app.RESTConfig(t.Options)
+	if err != nil {
+		return err
+	}
+	if r := t.origin.release; r != nil {
+		namespace = r.namespace
+	}
+	l, err := t.client.CoordinationV1().Leases(namespace).Get(ctx, t.LeaseName, metav1.GetOptions{})
+	if err != nil {
+		return nil //nolint:nilerror // who may not read it can still send
+	}
+	if why, paused := lease.Paused(l); paused {
+		return errors.New(overview.PausedText(why))
+	}
+	return nil
+}
 
 // whyRefused returns an error if the handler would not act on the notice, so that there
 // would be nothing to follow.

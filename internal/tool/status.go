@@ -34,7 +34,7 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; the leader was not asked either: %w", err, missing)
 	}
-	o.Missing, o.Leaderless = missing.why, missing.leaderless
+	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
 		o.Leader = l.pod
 	}

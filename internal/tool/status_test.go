@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -322,6 +323,100 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 				t.Errorf("still cordoned (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAPauseIsSetToldAndEnded(t *testing.T) {
+	lease := leaseOf("handler-1_x")
+	asked := newAPIServer(t, nil)
+	asked.answers = map[string]any{
+		nodesPath: &corev1.NodeList{},
+		leasePath: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPatch {
+				var patch struct {
+					Metadata struct{ Annotations map[string]*string }
+				}
+				if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+					t.Error(err)
+				}
+				lease.Annotations = map[string]string{}
+				for key, value := range patch.Metadata.Annotations {
+					if value != nil {
+						lease.Annotations[key] = *value
+					}
+				}
+			}
+			w.Header().Set("Content-Type", "application/json")
+			l := lease.DeepCopy()
+			l.APIVersion, l.Kind = "coordination.k8s.io/v1", "Lease"
+			_ = json.NewEncoder(w).Encode(l)
+		}),
+		proxyPath: serves(&overview.Overview{Source: overview.Leader, Leader: "handler-1"}),
+	}
+	v := asked.viewer(t)
+	said := func(do func(out io.Writer) error) string {
+		t.Helper()
+		var out strings.Builder
+		if err := do(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	pause := func(why string) string {
+		return said(func(out io.Writer) error { return v.Pause(t.Context(), out, why) })
+	}
+	resume := func() string { return said(func(out io.Writer) error { return v.Resume(t.Context(), out) }) }
+	if text := resume(); text != "The handler is not paused.\n" || slices.Contains(asked.requests, "PATCH "+leasePath) {
+		t.Errorf("%s%q", text, asked.requests)
+	}
+	if text := pause("a bad rule"); !strings.Contains(text, ": a bad rule): no node is drained") || strings.Contains(text, "already") {
+		t.Errorf("%s", text)
+	}
+	o, err := v.Overview(t.Context())
+	if err != nil || healthOf(o) != Deaf || o.Paused == nil || !strings.Contains(*o.Paused, ": a bad rule") || o.Source != overview.Nodes {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if r, err := v.Report(t.Context(), "", time.Now()); err != nil || !strings.Contains(r.Missing, "paused") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	first := lease.Annotations["node-termination-handler/paused"]
+	if text := pause(""); !strings.Contains(text, "was paused already (since 2") || lease.Annotations["node-termination-handler/paused"] != first {
+		t.Errorf("%s%v", text, lease.Annotations)
+	}
+	since, _, _ := strings.Cut(first, ": ")
+	if pause("it is worse"); lease.Annotations["node-termination-handler/paused"] != since+": it is worse" {
+		t.Errorf("%v, want that the time stays", lease.Annotations)
+	}
+	delete(asked.answers, nodesPath) // the rest of the answer may be missing: it is paused all the same
+	if text := pause(""); !strings.Contains(text, "What is left in progress is not known") {
+		t.Errorf("%s", text)
+	}
+	asked.answers[nodesPath] = &corev1.NodeList{}
+	if text := resume(); !strings.Contains(text, "It was paused (since 2") {
+		t.Errorf("%s", text)
+	}
+	if o, err := v.Overview(t.Context()); err != nil || healthOf(o) != Healthy || o.Paused != nil {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestWhoMayNotPauseIsToldWhatIsMissing(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "node-termination-handler", errors.New("no"))
+	server := newAPIServer(t, map[string]any{})
+	server.answers[leasePath] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPatch {
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(refused.Status())
+			return
+		}
+		l := leaseOf("handler-1_x")
+		l.APIVersion, l.Kind = "coordination.k8s.io/v1", "Lease"
+		_ = json.NewEncoder(w).Encode(l)
+	})
+	err := server.viewer(t).Pause(t.Context(), io.Discard, "")
+	if err == nil || !strings.Contains(err.Error(), "you lack the permission to patch the Lease node-termination-handler/node-termination-handler") {
+		t.Errorf("%v", err)
 	}
 }
 
