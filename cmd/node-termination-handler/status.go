@@ -24,8 +24,8 @@ It asks the leader, by way of the API server. If the leader cannot be asked, it 
 themselves carry, and says why that is all. It changes nothing.
 
 Exit status: 0 no node is stuck; 1 status failed; 2 mistakes in the options; 3 a node is stuck: its
-deadline has passed and pods are left, it is blocked within 30 s of its deadline, or it has none and
-is blocked since 15 minutes; 4 no node is known to be stuck, but the leader was not asked; 5 no notice
+deadline has passed and pods are left, or it is blocked and its drain goes on since 15 minutes or its
+deadline is 30 s away; 4 no node is known to be stuck, but the leader was not asked; 5 no notice
 is acted on, because the handler is paused, nobody leads, or receives fail, whatever else is so.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -53,6 +53,7 @@ is acted on, because the handler is paused, nobody leads, or receives fail, what
 		}
 		out := cmd.OutOrStdout()
 		s.Terminal = tool.IsTerminal(out)
+		s.Screen = func() (columns, lines int) { return tool.ScreenOf(out) }
 		s.Colour = timeline.ColourWanted(s.Terminal, os.Getenv)
 		show := s.Run
 		if *html {

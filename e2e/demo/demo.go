@@ -42,6 +42,8 @@ type demo struct {
 	out timeline.Printer
 
 	cluster  *sandbox.Cluster
+	egress   *sandbox.Egress // leads the API server to the replicas of the playground; nil in the demo
+	shown    string          // where the leader has served its page last
 	aws      *awssim.Server
 	endpoint string // of aws
 	replicas []*replica
@@ -58,7 +60,15 @@ type demo struct {
 func (d *demo) run(ctx context.Context) (err error) {
 	begin := time.Now()
 	d.say("starting a control plane: kube-apiserver, etcd, scheduler, controller manager, KWOK for kubelets")
-	if d.cluster, err = sandbox.Start(ctx, sandbox.Options{Out: d.out.Out}); err != nil {
+	cluster := sandbox.Options{Out: d.out.Out}
+	if d.playground != "" {
+		if d.egress, err = sandbox.NewEgress(ctx); err != nil {
+			return err
+		}
+		defer d.egress.Close()
+		cluster.APIServerFlags = []string{d.egress.Flag()}
+	}
+	if d.cluster, err = sandbox.Start(ctx, cluster); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.cluster.Stop()) }()

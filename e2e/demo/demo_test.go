@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -210,7 +211,7 @@ func TestAnInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = write.Close() })
-	if err := readUntil(read, "pod evicted"); err != nil {
+	if _, err := readUntil(read, regexp.MustCompile("pod evicted")); err != nil {
 		t.Errorf("wait for an eviction: %v", err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, read) }()
@@ -237,8 +238,19 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = write.Close() })
-	if err := readUntil(read, "What follows are the logs"); err != nil {
+	text, err := readUntil(read, leads)
+	if err != nil {
 		t.Errorf("wait for the playground: %v\n%s", err, &p.errOut)
+	}
+	killed := leads.FindStringSubmatch(text)
+	if pid, err := strconv.Atoi(killed[2]); err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+		t.Fatalf("%v: %v", killed, err)
+	}
+	if text, err = readUntil(read, leads); err != nil {
+		t.Errorf("wait for the next leader: %v\n%s", err, &p.errOut)
+	}
+	if next := leads.FindStringSubmatch(text); next[2] == killed[2] || !strings.Contains(text, killed[1]+" has ended: signal: killed: it starts again") {
+		t.Errorf("%v leads after %v:\n%s", next, killed, text)
 	}
 	go func() { _, _ = io.Copy(io.Discard, read) }()
 
@@ -252,6 +264,11 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 		{"what-if --all", 0, "0 of 3 nodes would lose pods"},
 		{"simulate spot --node node-a --yes", 0, "1 notice, 1 node drained, "},
 		{"simulate spot --node node-b --yes", 0, "1 notice, 1 node drained, "},
+		{"status", 0, "Queue:       "},
+		{"report", 0, "2 drains: 2 drained."},
+		{"pause --why enough", 0, "the handler is paused"},
+		{"status", 5, "enough"},
+		{"resume", 0, "enough"},
 	} {
 		shell := exec.CommandContext(ctx, "sh", "-c", ". "+variables+" && node-termination-handler "+tt.command)
 		out, err := shell.CombinedOutput()
@@ -273,16 +290,20 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 	}
 }
 
-func readUntil(r io.Reader, text string) error {
+// leads is what the playground says of the leader: the pod and the process.
+var leads = regexp.MustCompile(`(\S+) leads, as process (\d+)\. Its page is http://127\.0\.0\.1:\d+\n`)
+
+// readUntil reads what matches, and returns all that it has read.
+func readUntil(r io.Reader, what *regexp.Regexp) (string, error) {
 	var got bytes.Buffer
-	for buffer := make([]byte, 4096); !bytes.Contains(got.Bytes(), []byte(text)); {
+	for buffer := make([]byte, 4096); !what.Match(got.Bytes()); {
 		n, err := r.Read(buffer)
 		got.Write(buffer[:n])
 		if err != nil {
-			return fmt.Errorf("%w after\n%s", err, &got)
+			return got.String(), fmt.Errorf("%w after\n%s", err, &got)
 		}
 	}
-	return nil
+	return got.String(), nil
 }
 
 func TestMistakesInTheArgumentsAreStatus2(t *testing.T) {

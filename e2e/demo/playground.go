@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -157,6 +159,10 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("    node-termination-handler doctor")
 	d.say("    node-termination-handler what-if --all")
 	d.say("    node-termination-handler simulate spot --node %s", nodes[0].name)
+	d.say("    node-termination-handler status -w")
+	d.say("    node-termination-handler report")
+	d.say("")
+	d.say("To see the other replica take over: kill -9 with the number of the process that leads.")
 	d.say("")
 	d.say("With kubectl: kubectl get nodes -L node-termination-handler/state,node-termination-handler/kind, and")
 	d.say("kubectl uncordon %s to use the node again. To let the group %s terminate the", nodes[0].name, groupName)
@@ -166,6 +172,7 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("")
 	d.say("What follows are the logs of the replicas. They run as long as the pods of their names.")
 	d.staying = true
+	d.showLeader(ctx)
 	for _, r := range d.replicas {
 		r.log.Follow(d.out.Out)
 	}
@@ -175,10 +182,16 @@ func (d *demo) stay(ctx context.Context) error {
 		select {
 		case <-d.events: // nobody tells this story
 		case r := <-d.ended:
-			if !r.evicted {
+			switch {
+			case r.evicted:
+			case r.failed():
 				return errors.New(r.fate())
+			default: // its pod runs, so asPods starts it again
+				d.say("%s: it starts again, as on its node", r.fate())
+				d.replicas = slices.DeleteFunc(d.replicas, func(other *replica) bool { return other == r })
 			}
 		case <-ticker.C:
+			d.showLeader(ctx)
 			if err := d.asPods(ctx); err != nil && ctx.Err() == nil {
 				d.say("the replicas cannot follow their pods, trying again: %v", err)
 			}
@@ -186,6 +199,28 @@ func (d *demo) stay(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// showLeader leads the API server to the leader, and says where its page is, whenever another process leads.
+func (d *demo) showLeader(ctx context.Context) {
+	lease, err := d.cluster.Client().CoordinationV1().Leases(release.Name).Get(ctx, release.Name, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil { // asked again at the next tick
+		return
+	}
+	port := lease.Labels["node-termination-handler/port"]
+	address := net.JoinHostPort("127.0.0.1", port)
+	holder, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+	at := slices.IndexFunc(d.replicas, func(r *replica) bool { return r.name == holder })
+	if at < 0 || address == d.shown {
+		return
+	}
+	pod, err := d.cluster.Client().CoreV1().Pods(release.Name).Get(ctx, holder, metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	d.shown = address
+	d.egress.Route(ctx, net.JoinHostPort(pod.Status.PodIP, port), address)
+	d.say("%s leads, as process %d. Its page is http://%s", holder, d.replicas[at].process.Process.Pid, address)
 }
 
 // writeVariables writes what a shell reads to have the playground as its cluster and its account.

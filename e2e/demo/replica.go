@@ -112,6 +112,13 @@ func (d *demo) stopReplicas() {
 	}
 }
 
+// failed reports whether a replica that has stopped has ended by a mistake of its own: it was not told to end, and not
+// killed.
+func (r *replica) failed() bool {
+	exit, isExit := errors.AsType[*exec.ExitError](r.err)
+	return r.err != nil && (!isExit || exit.Exited())
+}
+
 // fate says how a replica that has stopped ended.
 func (r *replica) fate() string {
 	if r.err == nil {

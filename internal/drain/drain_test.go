@@ -394,6 +394,9 @@ func (s *stage) wantEnd(result *evacuation.Result, err error, want evacuation.Re
 	if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 		s.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
+	if r := result.Record; len(r.EvictedPods) != want.Evicted || len(r.ForcedPods) != want.Forced {
+		s.Errorf("the record names %q as evicted and %q as forced", r.EvictedPods, r.ForcedPods)
+	}
 	if took := time.Since(s.begin).Round(time.Second); took != after {
 		s.Errorf("took %s, want %s", took, after)
 	}

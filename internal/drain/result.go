@@ -57,11 +57,13 @@ func (r *run) countPods(remaining *[]string) {
 			r.result.Record.ForcedPods = append(r.result.Record.ForcedPods, p.name)
 		case p.evicted || p.unanswered || !p.evictingSince.IsZero():
 			r.result.Evicted++
+			r.result.Record.EvictedPods = append(r.result.Record.EvictedPods, p.name)
 		default:
 			r.result.Ended++
 		}
 	}
 	slices.Sort(r.result.Stayed)
+	slices.Sort(r.result.Record.EvictedPods)
 	slices.Sort(r.result.Record.ForcedPods)
 	slices.Sort(r.result.Record.CutShort)
 }

@@ -42,6 +42,7 @@ type Record struct {
 	LastLeft              time.Time     // when the last pod that had run was gone or had ended; zero: none had
 	PodsGone              time.Time     // when no pod was waited for any more
 	VolumesTook           time.Duration // how long volumes were waited for then
+	EvictedPods           []string      // the names of the Evicted, sorted
 	ForcedPods            []string      // the names of the Forced, sorted
 	// CutShort are pods that were killed before their grace period was over, because the machine goes away: the name, and
 	// how much of it they had, such as "shop/web-0 after 1m55s of 10m0s". They are sorted.

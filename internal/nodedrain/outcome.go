@@ -48,7 +48,10 @@ func isLate(i intent.Intent, r evacuation.Result) bool {
 // logEnd logs the end of a drain. Only a drain that ended well is called drained, and is no
 // warning.
 func logEnd(log logr.Logger, d report.Drain) {
-	const most = 10 // names of each sort
+	const (
+		most    = 10  // names of each sort
+		mostOut = 110 // of the pods that have left: a node has no more by default
+	)
 	r := d.Result
 	values := []any{"evicted", r.Evicted, "forced", r.Forced}
 	if r.Ended > 0 {
@@ -64,16 +67,19 @@ func logEnd(log logr.Logger, d report.Drain) {
 	for _, named := range []struct {
 		key  string
 		pods []string
+		most int
 	}{
-		{"surged", r.Surged},
-		{"cutShort", r.Record.CutShort},
-		{"missed", r.Missed},
-		{"lost", r.Lost},
-		{"unconfirmed", r.Unconfirmed},
-		{"returned", r.Returned},
+		{"surged", r.Surged, most},
+		{"cutShort", r.Record.CutShort, most},
+		{"missed", r.Missed, most},
+		{"lost", r.Lost, most},
+		{"unconfirmed", r.Unconfirmed, most},
+		{"returned", r.Returned, most},
+		{"evictedPods", r.Record.EvictedPods, mostOut},
+		{"forcedPods", r.Record.ForcedPods, mostOut},
 	} {
 		if len(named.pods) > 0 {
-			values = append(values, named.key, evacuation.Names(named.pods, most))
+			values = append(values, named.key, evacuation.Names(named.pods, named.most))
 		}
 	}
 	switch d.Outcome {

@@ -9,7 +9,7 @@ const (
 	// nearDeadline is how close a deadline is where nobody can wait any longer: a pod is forced its grace period
 	// before, 30 s by default.
 	nearDeadline = 30 * time.Second
-	// longBlocked is how long a drain without a deadline may be blocked before somebody should look.
+	// longBlocked is how long a drain may go on before somebody should look at what blocks it.
 	longBlocked = 15 * time.Minute
 )
 
@@ -37,16 +37,20 @@ func (n *Node) Emptied() bool {
 	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
 }
 
-// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, it is
-// blocked within 30 s of its deadline or after it, or it has no deadline and is blocked since 15 minutes.
+// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked
+// and its drain goes on since 15 minutes, or its deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
+	begun := n.Since
+	if n.CordonedAt.After(begun) {
+		begun = n.CordonedAt
+	}
 	switch {
-	case n.Deadline.IsZero():
-		return n.Blocked() && !n.Since.IsZero() && now.Sub(n.Since) >= longBlocked
-	case !now.Before(n.Deadline) && !n.Emptied():
+	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
+		return true
+	case n.Blocked() && !begun.IsZero() && now.Sub(begun) >= longBlocked:
 		return true
 	}
-	return n.Blocked() && n.Deadline.Sub(now) <= nearDeadline
+	return n.Blocked() && !n.Deadline.IsZero() && n.Deadline.Sub(now) <= nearDeadline
 }
 
 // Stuck returns how many nodes somebody should look at; see [Node.Stuck].

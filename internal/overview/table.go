@@ -3,6 +3,9 @@ package overview
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,13 +21,17 @@ const (
 type Style struct {
 	Wide   bool // more columns, and all that a node waits for
 	Colour bool // with the escape sequences of ECMA-48
+	// Columns and Lines are what a screen has; 0: as many as it takes. The lines of nodes are cut, and the nodes with
+	// the latest deadlines become one line, which says what they wait for.
+	Columns, Lines int
 }
 
 // Table returns the overview for people: who leads, the queue, what is held back, and a line for each node. What
 // names in it hold does nothing to a terminal.
 func (o *Overview) Table(style Style) string {
 	var b strings.Builder
-	for _, line := range o.heading(style) {
+	heading := o.heading(style)
+	for _, line := range heading {
 		b.WriteString(line + "\n")
 	}
 	if len(o.Nodes) == 0 {
@@ -32,11 +39,13 @@ func (o *Overview) Table(style Style) string {
 		return b.String()
 	}
 	b.WriteByte('\n')
+	shown := min(len(o.Nodes), style.room(heading))
 	rows := [][]string{columns(style)}
-	for k := range o.Nodes {
+	for k := range o.Nodes[:shown] {
 		rows = append(rows, o.Nodes[k].row(o.At, style))
 	}
 	for k, line := range aligned(rows) {
+		line = style.cut(line)
 		switch {
 		case k == 0:
 			line = style.paint(bold, line)
@@ -47,7 +56,71 @@ func (o *Overview) Table(style Style) string {
 		}
 		b.WriteString(line + "\n")
 	}
+	if shown < len(o.Nodes) {
+		b.WriteString(style.cut(o.others(shown)) + "\n")
+	}
 	return b.String()
+}
+
+// room is how many nodes a screen has lines for below the heading: one at least.
+func (s Style) room(heading []string) int {
+	if s.Lines <= 0 {
+		return math.MaxInt
+	}
+	const besides = 4 // an empty line, the names of the columns, the line about other nodes, and the one of the cursor
+	left := s.Lines - besides
+	for _, line := range heading {
+		left--
+		if s.Columns > 0 { // a terminal breaks it
+			left -= max(0, width(line)-1) / s.Columns
+		}
+	}
+	return max(1, left)
+}
+
+// others says of the nodes behind the first so many what they wait for, the most frequent first.
+func (o *Overview) others(shown int) string {
+	nodes := o.Nodes[shown:]
+	waits := map[string]int{}
+	stuck := 0
+	for k := range nodes {
+		n := &nodes[k]
+		if n.Stuck(o.At) {
+			stuck++
+		}
+		if len(n.WaitsFor) > 0 {
+			w := n.WaitsFor[0]
+			waits[strings.TrimSpace(string(w.Cause)+" "+Clean(w.Name))]++
+		}
+	}
+	text := "and " + count(len(nodes), "more node")
+	if stuck > 0 {
+		text += fmt.Sprintf(", %d stuck", stuck)
+	}
+	causes := slices.SortedFunc(maps.Keys(waits), func(a, b string) int {
+		return cmp.Or(cmp.Compare(waits[b], waits[a]), cmp.Compare(a, b))
+	})
+	for k, cause := range causes {
+		text += map[bool]string{true: ": ", false: ", "}[k == 0] + fmt.Sprintf("%d wait for %s", waits[cause], cause)
+	}
+	return text
+}
+
+// cut is a line without escape sequences, as long as the screen is wide at most.
+func (s Style) cut(line string) string {
+	if s.Columns <= 0 || width(line) <= s.Columns {
+		return line
+	}
+	const more = "…"
+	var b strings.Builder
+	left := s.Columns - width(more)
+	for _, r := range line {
+		if left -= width(string(r)); left < 0 {
+			break
+		}
+		b.WriteRune(r)
+	}
+	return b.String() + more
 }
 
 // heading returns what is true of all nodes.

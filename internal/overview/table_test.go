@@ -1,6 +1,7 @@
 package overview_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/golden"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -146,6 +148,44 @@ func TestHostileNamesDoNothingToATerminal(t *testing.T) {
 	}
 }
 
+func TestATableFitsTheScreen(t *testing.T) {
+	o := &overview.Overview{At: now, Source: overview.Leader, Leader: "handler"}
+	for k := range 106 {
+		n := overview.Node{Name: fmt.Sprintf("node-%03d", k), Deadline: now.Add(time.Duration(k) * time.Minute), Stage: overview.Draining}
+		if n.WaitsFor = []overview.Wait{{Cause: overview.Budget, Name: "shop/api", Why: strings.Repeat("very long ", 40)}}; k%3 == 0 {
+			n.WaitsFor[0] = overview.Wait{Cause: overview.Grace, Why: "a pod is stopping"}
+		}
+		o.Nodes = append(o.Nodes, n)
+	}
+	for _, colour := range []bool{false, true} {
+		text := o.Table(overview.Style{Columns: 100, Lines: 30, Colour: colour})
+		lines := strings.Split(strings.TrimSuffix(escapes.ReplaceAllString(text, ""), "\n"), "\n")
+		if len(lines) != 29 { // and one for the cursor
+			t.Errorf("%d lines:\n%s", len(lines), text)
+		}
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); n > 100 {
+				t.Errorf("%d columns: %s", n, line)
+			}
+		}
+		if first, last := lines[4], lines[28]; !strings.HasPrefix(first, "node-000") || last != "and 82 more nodes: 54 wait for budget shop/api, 28 wait for grace" {
+			t.Errorf("the first node is %q, the last line %q", first, last)
+		}
+	}
+	if text := o.Table(overview.Style{}); strings.Count(text, "\n") != 106+4 || strings.Contains(text, "more node") {
+		t.Errorf("on no screen there are %d lines", strings.Count(text, "\n"))
+	}
+	o.Paused = new(strings.Repeat("why ", 60)) // the heading is broken by the terminal, and not cut
+	if text := o.Table(overview.Style{Columns: 100, Lines: 30}); !strings.Contains(text, "until kubectl nth resume") || strings.Count(text, "\n")+3 != 29 {
+		t.Errorf("%d lines:\n%s", strings.Count(text, "\n"), text)
+	}
+	if text := o.Table(overview.Style{Columns: 10, Lines: 3}); !strings.Contains(text, "node-000") {
+		t.Errorf("on a tiny screen:\n%s", text)
+	}
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
 func TestWhatIsStuck(t *testing.T) {
 	budget := []overview.Wait{{Cause: overview.Budget, Why: "no"}}
 	grace := []overview.Wait{{Cause: overview.Grace, Why: "stopping"}}
@@ -165,6 +205,8 @@ func TestWhatIsStuck(t *testing.T) {
 		"no deadline, blocked for a while":      {overview.Node{Since: ago(14 * time.Minute), WaitsFor: budget}, false},
 		"no deadline, blocked for long":         {overview.Node{Since: ago(15 * time.Minute), WaitsFor: budget}, true},
 		"no deadline, pods stop for long":       {overview.Node{Since: ago(15 * time.Minute), WaitsFor: grace}, false},
+		"blocked for long, days ahead":          {overview.Node{Since: ago(time.Hour), CordonedAt: ago(15 * time.Minute), Deadline: now.Add(70 * time.Hour), WaitsFor: budget}, true},
+		"told long ago, begun just now":         {overview.Node{Since: ago(time.Hour), CordonedAt: ago(time.Minute), Deadline: now.Add(time.Hour), WaitsFor: budget}, false},
 		"no deadline, blocked since who knows":  {overview.Node{WaitsFor: budget}, false},
 	} {
 		o := &overview.Overview{At: now, Nodes: []overview.Node{test.node}}

@@ -83,7 +83,9 @@ type Status struct {
 	Watch  bool   // show it again and again
 	// Terminal: the output is a terminal: what was shown before is overwritten.
 	Terminal bool
-	Colour   bool
+	// Screen says how large the terminal is; nil, or zero: it is not known.
+	Screen func() (columns, lines int)
+	Colour bool
 }
 
 // The formats.
@@ -173,5 +175,9 @@ func (s Status) text(o *overview.Overview, err error) (string, error) {
 		text, err := json.MarshalIndent(o, "", "  ")
 		return string(text) + "\n", err
 	}
-	return o.Table(overview.Style{Wide: s.Format == FormatWide, Colour: s.Colour}), nil
+	style := overview.Style{Wide: s.Format == FormatWide, Colour: s.Colour}
+	if s.Watch && s.Terminal && s.Screen != nil {
+		style.Columns, style.Lines = s.Screen()
+	}
+	return o.Table(style), nil
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"golang.org/x/term"
 )
 
 // A Terminal is where questions are asked and answers are written.
@@ -42,6 +44,19 @@ func (t Terminal) ask(ctx context.Context, question string) (bool, error) {
 		word := strings.ToLower(strings.TrimSpace(a.line))
 		return word == "y" || word == "yes", nil
 	}
+}
+
+// ScreenOf returns how large the terminal is that out writes to; zero: it is none, or does not say.
+func ScreenOf(out io.Writer) (columns, lines int) {
+	f, ok := out.(*os.File)
+	if !ok {
+		return 0, 0
+	}
+	columns, lines, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return columns, lines
 }
 
 // IsTerminal reports whether out is a terminal. Other character devices count as terminals
