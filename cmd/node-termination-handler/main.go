@@ -17,7 +17,7 @@ func main() {
 	// A second Ctrl-C ends the program at once, whatever it does. A second SIGTERM does not:
 	// the handler returns its messages to the queue first.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
-	status := runAs(ctx, os.Args[0], os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	status := runAs(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(status)
 }

@@ -37,11 +37,12 @@ func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s
 // until that is done or ctx ends, and returns the exit status. Results go to out, logs and
 // errors to errOut.
 func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
-	return runAs(ctx, programName, args, environ, out, errOut)
+	return runAs(ctx, append([]string{programName}, args...), environ, out, errOut)
 }
 
-// runAs is the program under the name by which it was called.
-func runAs(ctx context.Context, name string, args, environ []string, out, errOut io.Writer) int {
+// runAs is the program under the name by which it was called, the first of argv.
+func runAs(ctx context.Context, argv, environ []string, out, errOut io.Writer) int {
+	name, args := argv[0], argv[1:]
 	p := program{environ: environ, errOut: errOut, served: &options.Options{}, name: programName}
 	root := p.rootCommand()
 	if isPlugin(name) {

@@ -73,15 +73,14 @@ func cached(
 	if err != nil {
 		return "", fmt.Errorf("find the cache directory: %w", err)
 	}
-	return keep(ctx, filepath.Join(cache, "node-termination-handler"), name, what, out, fill)
+	return keep(ctx, filepath.Join(cache, "node-termination-handler", name), what, out, fill)
 }
 
 // keep returns a directory of the cache. If it is not there, fill fills another one, which takes
 // its name when it is complete. what is what that compiles, in words.
 func keep(
-	ctx context.Context, cache, name, what string, out io.Writer, fill func(partial string) error,
-) (dir string, err error) {
-	dir = filepath.Join(cache, name)
+	ctx context.Context, dir, what string, out io.Writer, fill func(partial string) error,
+) (_ string, err error) {
 	if exists(dir) {
 		return dir, nil
 	}

@@ -63,7 +63,7 @@ func TestACompilerThatFailsIsQuotedAndLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := keep(t.Context(), cache, "built", "it", io.Discard, func(partial string) error {
+	_, err := keep(t.Context(), filepath.Join(cache, "built"), "it", io.Discard, func(partial string) error {
 		return compile(t.Context(), source, Version{Release: "v1.2.3", Minor: "1.2", modfile: defaultModfile}, partial, io.Discard)
 	})
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {

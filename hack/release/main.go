@@ -133,48 +133,12 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 	}
 	defer b.close()
 	var programs []program
-	for _, variant := range []struct {
-		fips   bool
-		suffix string
-	}{{false, ""}, {true, "_fips"}} {
-		var ofImage []program
-		for _, p := range s.platforms {
-			if variant.fips && p.os != "linux" {
-				continue
-			}
-			made, err := b.program(ctx, p, variant.fips)
-			if err != nil {
-				return err
-			}
-			name := fmt.Sprintf("%s_%s_%s_%s%s", programName, s.version, p.os, p.arch, variant.suffix)
-			if err := b.archive(made, filepath.Join(dir, name)); err != nil {
-				return err
-			}
-			programs = append(programs, made)
-			if p.inImage() {
-				ofImage = append(ofImage, made)
-			}
-		}
-		if len(ofImage) == 0 {
-			continue
-		}
-		i, err := b.compose(ctx, ofImage, variant.fips)
+	for _, fips := range []bool{false, true} {
+		made, err := b.variant(ctx, dir, fips, out)
 		if err != nil {
 			return err
 		}
-		layout := filepath.Join(dir, "image"+strings.ReplaceAll(variant.suffix, "_", "-"))
-		if err := i.write(layout); err != nil {
-			return err
-		}
-		name := fmt.Sprintf("%s_%s_image%s", programName, s.version, variant.suffix)
-		if err := b.describeImage(i, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-		digest, err := i.index.Digest()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(out, layout, digest)
+		programs = append(programs, made...)
 	}
 	chart, err := s.chart(ctx, dir)
 	if err != nil {
@@ -203,4 +167,51 @@ func (s source) all(ctx context.Context, dir string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, dir)
 	return checksums(dir)
+}
+
+// variant writes the archives and the image of the programs to dir, and returns the programs.
+func (b *builder) variant(ctx context.Context, dir string, fips bool, out io.Writer) (programs []program, err error) {
+	suffix := ""
+	if fips {
+		suffix = "_fips"
+	}
+	var ofImage []program
+	for _, p := range b.platforms {
+		if fips && p.os != "linux" {
+			continue
+		}
+		made, err := b.program(ctx, p, fips)
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("%s_%s_%s_%s%s", programName, b.version, p.os, p.arch, suffix)
+		if err := b.archive(made, filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+		programs = append(programs, made)
+		if p.inImage() {
+			ofImage = append(ofImage, made)
+		}
+	}
+	if len(ofImage) == 0 {
+		return programs, nil
+	}
+	i, err := b.compose(ctx, ofImage, fips)
+	if err != nil {
+		return nil, err
+	}
+	layout := filepath.Join(dir, "image"+strings.ReplaceAll(suffix, "_", "-"))
+	if err := i.write(layout); err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("%s_%s_image%s", programName, b.version, suffix)
+	if err := b.describeImage(i, filepath.Join(dir, name)); err != nil {
+		return nil, err
+	}
+	digest, err := i.index.Digest()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(out, layout, digest)
+	return programs, nil
 }

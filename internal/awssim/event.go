@@ -262,7 +262,7 @@ func (s *Server) deliver(queue, messageGroup, body string, at time.Time) {
 	}
 	for _, after := range times {
 		if q.fifo != nil {
-			s.sendFIFO(q, body, messageGroup, "", q.delay+after, at)
+			s.sendFIFO(q, sendEntry{MessageBody: body, MessageGroupID: messageGroup}, q.delay+after, at)
 		} else {
 			s.send(q, body, q.delay+after, at)
 		}

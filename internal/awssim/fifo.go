@@ -88,17 +88,18 @@ func (q *queue) checkFIFO(entry sendEntry) *apiError {
 
 // sendFIFO adds a message to its group. If a message with the same deduplication id was sent
 // within dedupInterval, it returns that one, as SQS does. Without an id the body is the id.
-func (s *Server) sendFIFO(q *queue, body, group, dedup string, delay time.Duration, now time.Time) *message {
+func (s *Server) sendFIFO(q *queue, entry sendEntry, delay time.Duration, now time.Time) *message {
+	dedup := entry.MessageDeduplicationID
 	if dedup == "" {
-		sum := sha256.Sum256([]byte(body))
+		sum := sha256.Sum256([]byte(entry.MessageBody))
 		dedup = hex.EncodeToString(sum[:])
 	}
 	if before, ok := q.fifo.sent[dedup]; ok && now.Sub(before.sent) < dedupInterval {
 		return before
 	}
-	m := s.send(q, body, delay, now)
+	m := s.send(q, entry.MessageBody, delay, now)
 	q.fifo.sequence++
-	m.group, m.dedup, m.sequence = group, dedup, fmt.Sprintf("%020d", q.fifo.sequence)
+	m.group, m.dedup, m.sequence = entry.MessageGroupID, dedup, fmt.Sprintf("%020d", q.fifo.sequence)
 	q.fifo.sent[dedup] = m
 	return m
 }

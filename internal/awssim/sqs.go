@@ -189,7 +189,7 @@ func (s *Server) sendOne(req *request, q *queue, entry sendEntry, now time.Time)
 	}
 	var m *message
 	if q.fifo != nil {
-		m = s.sendFIFO(q, entry.MessageBody, entry.MessageGroupID, entry.MessageDeduplicationID, delay, now)
+		m = s.sendFIFO(q, entry, delay, now)
 	} else {
 		m = s.send(q, entry.MessageBody, delay, now)
 	}

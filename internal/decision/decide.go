@@ -208,13 +208,7 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 	var d Decision
 	switch n.Kind {
 	case notice.SpotInterruption:
-		d = Decision{Why: WhySpotInterruption, Deadline: n.Deadline}
-		latest := now.Add(2 * time.Minute)
-		if n.Detail == notice.Hibernate { // it has begun, also where the metadata names a later time
-			d.Deadline = n.HappenedAt(now)
-		} else if n.Deadline.IsZero() || n.Deadline.After(latest) && !notice.OfMetadata(n.ID) {
-			d.Deadline = latest // a message tells no time of the action, and its own may be one of the future
-		}
+		d = Decision{Why: WhySpotInterruption, Deadline: spotDeadline(n, now)}
 	case notice.CapacityReservationInterruption:
 		d = Decision{Why: WhyReservation, Deadline: n.Deadline}
 		if n.Deadline.IsZero() {
@@ -259,6 +253,18 @@ func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) D
 		d.HoldUntil = now.Add(p.NodeGracePeriod)
 	}
 	return d
+}
+
+// spotDeadline is when EC2 interrupts a spot instance.
+func spotDeadline(n notice.Notice, now time.Time) time.Time {
+	latest := now.Add(2 * time.Minute)
+	switch {
+	case n.Detail == notice.Hibernate: // it has begun, also where the metadata names a later time
+		return n.HappenedAt(now)
+	case n.Deadline.IsZero(), n.Deadline.After(latest) && !notice.OfMetadata(n.ID):
+		return latest // a message tells no time of the action, and its own may be one of the future
+	}
+	return n.Deadline
 }
 
 // whyScheduled names what a scheduled change does to the machine.

@@ -12,15 +12,8 @@ func nodes(f *Facts) verdict {
 	if f.Nodes.Err != nil {
 		return unknown("which nodes there are", f.Nodes.Err)
 	}
-	needsEC2 := f.Options.CheckTag || slices.ContainsFunc(f.Nodes.Value,
-		func(n Node) bool { return n.InstanceID == "" && !n.Fargate })
-	if needsEC2 && f.Instances.Err != nil {
-		if denied(f.Instances.Err) {
-			return fail("add ec2:DescribeInstances to the role, or set check-tag-before-draining=false where all nodes have a "+
-				"provider id",
-				"no node is covered: %v", f.Instances.Err)
-		}
-		return unknown("which instances are behind the nodes", f.Instances.Err)
+	if f.Instances.Err != nil && needsEC2(f) {
+		return noInstances(f.Instances.Err)
 	}
 	instances := behind(f)
 	covered, fargate, karpenters := 0, 0, 0
@@ -64,6 +57,22 @@ func nodes(f *Facts) verdict {
 		return warn(remedies(f, gaps, untagged), "%s, not: %s", what, list(not))
 	}
 	return ok("%s", what)
+}
+
+// needsEC2 reports whether nodes cannot be told apart without EC2.
+func needsEC2(f *Facts) bool {
+	return f.Options.CheckTag || slices.ContainsFunc(f.Nodes.Value,
+		func(n Node) bool { return n.InstanceID == "" && !n.Fargate })
+}
+
+// noInstances is the verdict where EC2 does not say which instances there are.
+func noInstances(err error) verdict {
+	if denied(err) {
+		return fail("add ec2:DescribeInstances to the role, or set check-tag-before-draining=false where all nodes have a "+
+			"provider id",
+			"no node is covered: %v", err)
+	}
+	return unknown("which instances are behind the nodes", err)
 }
 
 // A gap is the reason why notices do not find a node.

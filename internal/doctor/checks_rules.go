@@ -82,14 +82,12 @@ func body(f *Facts, kind sample.Kind, account, group string) string {
 
 // ofReservations makes the check that a rule matches notices about capacity reservations, if an
 // instance behind a node is in one of those that need is about.
-func ofReservations(
-	kind sample.Kind, subject string, severity Status, why, where string, need func(Instance) bool,
-) func(*Facts) verdict {
-	rule := ofRules(kind, subject, severity, why)
+func ofReservations(n notices, where string, need func(Instance) bool) func(*Facts) verdict {
+	rule := ofRules(n)
 	return func(f *Facts) verdict {
 		needed := slices.ContainsFunc(f.Instances.Value, need)
 		if f.Rules.Err == nil && !needed {
-			if enabled, _ := taken(f, kind, ""); len(enabled) > 0 {
+			if enabled, _ := taken(f, n.kind, ""); len(enabled) > 0 {
 				return rule(f)
 			}
 		}
@@ -107,55 +105,62 @@ func ofReservations(
 	}
 }
 
-// ofRules makes the check that a rule matches notices of a kind. severity is the status if none
-// does.
-func ofRules(kind sample.Kind, subject string, severity Status, why string) func(*Facts) verdict {
+// notices are those of a kind, which a rule should send to the queue.
+type notices struct {
+	kind     sample.Kind
+	subject  string // in words
+	severity Status // if no rule sends them
+	why      string // what is wrong then
+}
+
+// ofRules makes the check that a rule sends notices to the queue.
+func ofRules(n notices) func(*Facts) verdict {
 	return func(f *Facts) verdict {
 		if f.Rules.Err != nil {
-			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
+			return unknown("whether a rule sends "+n.subject+" to the queue", f.Rules.Err)
 		}
-		enabled, disabled := taken(f, kind, "")
+		enabled, disabled := taken(f, n.kind, "")
 		switch {
 		case len(enabled) > 0:
-			return ok("%s are sent to the queue by the rule %s", subject, list(enabled))
-		case kind != sample.Rebalance && karpenterHasAll(f):
-			return ok("%s are left to Karpenter, whose nodes all are, with an interruption queue of its own", subject)
+			return ok("%s are sent to the queue by the rule %s", n.subject, list(enabled))
+		case n.kind != sample.Rebalance && karpenterHasAll(f):
+			return ok("%s are left to Karpenter, whose nodes all are, with an interruption queue of its own", n.subject)
 		}
-		return missing(f, kind, subject, disabled, severity, why)
+		return missing(f, n, disabled)
 	}
 }
 
 // missing is the verdict if no rule matches something.
-func missing(f *Facts, kind sample.Kind, subject string, disabled []string, severity Status, why string) verdict {
+func missing(f *Facts, n notices, disabled []string) verdict {
 	switch {
 	case len(deliveryRoles(f)) > 0:
-		return unseenFilter(f, subject)
+		return unseenFilter(f, n.subject)
 	case len(disabled) > 0:
-		return bad(severity, "aws events enable-rule --name "+sorted(disabled)[0],
-			"%s are not sent to the queue: the rule %s is disabled; %s", subject, list(disabled), why)
+		return bad(n.severity, "aws events enable-rule --name "+sorted(disabled)[0],
+			"%s are not sent to the queue: the rule %s is disabled; %s", n.subject, list(disabled), n.why)
 	case hiddenRules(f) != nil:
-		v := unknown("whether a rule sends "+subject+" to the queue", hiddenRules(f))
+		v := unknown("whether a rule sends "+n.subject+" to the queue", hiddenRules(f))
 		v.hint = "run doctor with a role of the account that has the rules"
 		return v
 	case unreadTopic(f) != nil:
-		return unknown("whether a rule sends "+subject+" to the queue", unreadTopic(f))
+		return unknown("whether a rule sends "+n.subject+" to the queue", unreadTopic(f))
 	}
-	if arn := filteredOut(f, kind); arn != "" {
-		return bad(severity, "aws sns set-subscription-attributes --subscription-arn "+f.Topics[arn].Value.Subscription.ARN+
+	if arn := filteredOut(f, n.kind); arn != "" {
+		return bad(n.severity, "aws sns set-subscription-attributes --subscription-arn "+f.Topics[arn].Value.Subscription.ARN+
 			" --attribute-name FilterPolicy --attribute-value '{}'",
-			"%s are not sent to the queue: the filter of the subscription to %s leaves them out; %s", subject, arn, why)
+			"%s are not sent to the queue: the filter of the subscription to %s leaves them out; %s", n.subject, arn, n.why)
 	}
-	what := fmt.Sprintf("no rule sends %s to the queue: %s", subject, why)
+	what := fmt.Sprintf("no rule sends %s to the queue: %s", n.subject, n.why)
 	if useless := useless(f); len(useless) > 0 {
 		what += "; rules of the queue that match no notice at all, maybe because of a mistake in the pattern: " +
 			list(useless)
 	}
-	name := f.Options.QueueName + "-" + string(kind)
+	name := f.Options.QueueName + "-" + string(n.kind)
 	hint, target := "make a rule with the queue as its target, and allow it in the queue's policy: ", f.Options.queueARN()
 	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
 		hint, target = "make a rule with the topic as its target, and allow it in the topic's policy: ", arn
 	}
-	return bad(severity, hint+"aws events put-rule --name "+name+" --event-pattern '"+pattern(kind)+
+	return bad(n.severity, hint+"aws events put-rule --name "+name+" --event-pattern '"+pattern(n.kind)+
 		"' && aws events put-targets --rule "+name+" --targets Id=queue,Arn="+target, "%s", what)
 }
 
@@ -271,20 +276,29 @@ var detailTypes = map[sample.Kind]string{
 }
 
 var (
-	ruleSpot = ofRules(sample.Spot, "spot interruption warnings", Failed,
-		"spot instances go away without a drain")
-	ruleRebalance = ofRules(sample.Rebalance, "rebalance recommendations", Warning,
-		"drains of spot instances begin with the two minutes' warning at the earliest")
-	ruleStateChange = ofRules(sample.StateChange, "state changes of instances", Warning,
-		"the handler does not learn that an instance is stopped or terminated by hand")
-	ruleHealth = ofRules(sample.Health, "scheduled changes of AWS Health", Warning,
-		"instances are retired or rebooted without a drain")
-	ruleCapacityReservation = ofReservations(sample.CapacityReservation, "warnings about Capacity Reservations", Failed,
-		"the instances go away without a drain", "an interruptible Capacity Reservation or a Capacity Block",
+	ruleSpot = ofRules(notices{
+		sample.Spot, "spot interruption warnings", Failed, "spot instances go away without a drain",
+	})
+	ruleRebalance = ofRules(notices{
+		sample.Rebalance, "rebalance recommendations", Warning,
+		"drains of spot instances begin with the two minutes' warning at the earliest",
+	})
+	ruleStateChange = ofRules(notices{
+		sample.StateChange, "state changes of instances", Warning,
+		"the handler does not learn that an instance is stopped or terminated by hand",
+	})
+	ruleHealth = ofRules(notices{
+		sample.Health, "scheduled changes of AWS Health", Warning, "instances are retired or rebooted without a drain",
+	})
+	ruleCapacityReservation = ofReservations(notices{
+		sample.CapacityReservation, "warnings about Capacity Reservations", Failed,
+		"the instances go away without a drain",
+	}, "an interruptible Capacity Reservation or a Capacity Block",
 		func(i Instance) bool { return i.Interruptible || i.Block })
-	ruleCapacityBlock = ofReservations(sample.CapacityBlock, "warnings about Capacity Blocks that end", Warning,
-		"drains begin with the warning about each instance, minutes later", "a Capacity Block",
-		func(i Instance) bool { return i.Block })
+	ruleCapacityBlock = ofReservations(notices{
+		sample.CapacityBlock, "warnings about Capacity Blocks that end", Warning,
+		"drains begin with the warning about each instance, minutes later",
+	}, "a Capacity Block", func(i Instance) bool { return i.Block })
 	ruleTerminate = ofHooks(sample.ASGTerminate, true)
 	ruleLaunch    = ofHooks(sample.ASGLaunch, false)
 )
@@ -331,7 +345,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 			return ok("%s are sent to the queue", subject)
 		}
 		slices.Sort(deaf)
-		v := missing(f, kind, subject, slices.Compact(disabled), Failed, why)
+		v := missing(f, notices{kind, subject, Failed, why}, slices.Compact(disabled))
 		v.what += "; affected: " + list(slices.Compact(deaf))
 		return v
 	}

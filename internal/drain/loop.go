@@ -238,7 +238,7 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 	}
 	priority := r.priority(*p, s, now)
 	if release := r.takeSlot(p); release != nil {
-		r.startRequest(calls, pod, p, s, priority, release)
+		r.startRequest(calls, &call{pod: pod, state: p, step: s, urgent: urgent(priority)}, release)
 		return earlier(wake, nextStep(*p, front, terms, now).until)
 	}
 	switch {

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -65,18 +64,17 @@ type current struct {
 
 // startRequest starts one request for a pod. It takes over a slot at the gate, which release
 // releases.
-func (r *run) startRequest(
-	ctx context.Context, pod *corev1.Pod, p *podState, s step, priority pace.Priority, release func(time.Duration),
-) {
+func (r *run) startRequest(ctx context.Context, c *call, release func(time.Duration)) {
+	p := c.state
 	// One request is to be accepted. An earlier one may have been, and an eviction whose connection
 	// breaks may be carried out after the one that is made in its place.
 	repeats := p.unanswered || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()
-	if !p.stopping() && p.staleVersion == "" && (repeats || s.kind == stepEvict) {
-		s.version = pod.ResourceVersion
+	if !p.stopping() && p.staleVersion == "" && (repeats || c.step.kind == stepEvict) {
+		c.step.version = c.pod.ResourceVersion
 	}
-	c := &call{pod: pod, state: p, step: s, shortens: p.stopping(), urgent: urgent(priority)}
+	c.shortens = p.stopping()
 	p.acceptedAt = time.Time{}
-	if s.kind == stepEvict {
+	if c.step.kind == stepEvict {
 		p.evictingSince = time.Now()
 	} else {
 		p.deleting, p.shortened = true, c.shortens
@@ -84,7 +82,7 @@ func (r *run) startRequest(
 	if !p.requested {
 		p.requested = true
 		p.endSurge()
-		r.newcomers.noteRequest(pod, p.replaces)
+		r.newcomers.noteRequest(c.pod, p.replaces)
 	}
 	r.noteAsked(time.Now())
 	r.pending[c.urgent]++

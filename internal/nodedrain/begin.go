@@ -60,16 +60,8 @@ func (d *Drain) awaitBegin(ctx context.Context, log logr.Logger) error {
 func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
-	relabelled := make(chan struct{}, 1) // by the labels of the node, another rule is about one of its notices
-	defer d.r.Cluster.OnChange(d.ref, func() {
-		if !d.isRuledOtherwise() {
-			return
-		}
-		select {
-		case relabelled <- struct{}{}:
-		default:
-		}
-	})()
+	relabelled, stop := d.watchLabels()
+	defer stop()
 	var told decision.Why
 	var asked intent.Intent       // what it was asked about last
 	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent
@@ -82,7 +74,7 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 			decidedBy = newRules
 		}
 		carried, changed := d.current()
-		if !carried.HeldBack || !d.r.Cluster.Exists(d.ref) { // an urgent notice has come, or the Node has gone
+		if !d.waits(carried) {
 			return nil
 		}
 		now := time.Now().UTC()
@@ -115,6 +107,25 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 		}
 		timer.Stop()
 	}
+}
+
+// waits reports whether the node is held back still: an urgent notice may have come, or the Node have gone.
+func (d *Drain) waits(carried intent.Intent) bool {
+	return carried.HeldBack && d.r.Cluster.Exists(d.ref)
+}
+
+// watchLabels tells when, by the labels of the node, another rule is about one of its notices, until stop is called.
+func (d *Drain) watchLabels() (relabelled <-chan struct{}, stop func()) {
+	told := make(chan struct{}, 1)
+	return told, d.r.Cluster.OnChange(d.ref, func() {
+		if !d.isRuledOtherwise() {
+			return
+		}
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	})
 }
 
 // isRuledOtherwise reports whether, by the labels of now, another rule is about a notice of the node than the one that

@@ -74,17 +74,21 @@ func (d *Drain) awaitOtherNodes(
 			emptied = others[0].podsGone.done
 			d.say(overview.Completing, waitsForNode(others))
 		}
-		wait := lookup.KeptShort
-		if end := carried.HookDeadline(); !end.IsZero() {
-			wait = min(wait, max(0, time.Until(end)))
-		}
-		later, cancel := context.WithTimeout(ctx, wait)
+		later, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
 		_ = awaitAny(ctx, changed, emptied, d.instanceGone.done, later.Done())
 		cancel()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// untilAskedAgain is how long EC2 is believed about the instance: not beyond the end of a hook.
+func untilAskedAgain(i intent.Intent) time.Duration {
+	if end := i.HookDeadline(); !end.IsZero() {
+		return min(lookup.KeptShort, max(0, time.Until(end)))
+	}
+	return lookup.KeptShort
 }
 
 // hooksEnd reports whether a hook ends by itself now: nothing is gained if it is not completed, and the group may

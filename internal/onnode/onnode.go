@@ -397,18 +397,26 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack})
 	}
-	switch ours := on.Version > 0 && r.Cluster.Serves(on) && !leaders; {
-	case ours && on.Finished() && len(on.Entries) > 0: // without a leader it is looked after; see awaitLeader
-		todo = append(todo, task{since: now, waits: true})
-	case ours && !on.Finished():
-		ignored := !slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
-			return !slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
-		})
-		todo = append(todo, task{
-			since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored, heldBack: on.HeldBack,
-		})
+	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
+		todo = append(todo, r.begun(on, answered, now)...)
 	}
 	return todo
+}
+
+// begun is what is left to do of what this pod has begun itself.
+func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time) []task {
+	switch {
+	case on.Finished() && len(on.Entries) > 0: // without a leader it is looked after; see awaitLeader
+		return []task{{since: now, waits: true}}
+	case on.Finished():
+		return nil
+	}
+	ignored := !slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
+		return !slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
+	})
+	return []task{{
+		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored, heldBack: on.HeldBack,
+	}}
 }
 
 // A task is something that is left to do on the node.

@@ -35,14 +35,8 @@ func (e *Episode) advice() (all []string) {
 		all = append(all, "Volumes were attached to the end: check the node part of the CSI driver, which must not leave "+
 			"before the pods, or set the option `enable-out-of-service-taint`.")
 	}
-	if took := e.CordonedAt.Sub(e.Began); !e.Began.IsZero() && took > slowCordon && e.Known == Everything && e.hurries() {
-		if e.HeldBack != "" {
-			all = append(all, fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
-				name(e.Node), length(took), prose(e.HeldBack)))
-		} else {
-			all = append(all, fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
-				"and whether a leader was there.", name(e.Node), length(took)))
-		}
+	if a := e.lateCordon(); a != "" {
+		all = append(all, a)
 	}
 	if len(all) == 0 && e.Slack != nil && *e.Slack > 0 && *e.Slack < closeSlack.Seconds() {
 		all = append(all, fmt.Sprintf("The drain of node %s was in time by %s only. "+graceAdvice, name(e.Node), e.slack()))
@@ -52,6 +46,20 @@ func (e *Episode) advice() (all []string) {
 			"`episode`.", name(e.Node)))
 	}
 	return all
+}
+
+// lateCordon says what to do about a node that was cordoned long after its notice; empty: it was not.
+func (e *Episode) lateCordon() string {
+	took := e.CordonedAt.Sub(e.Began)
+	switch {
+	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !e.hurries():
+		return ""
+	case e.HeldBack != "":
+		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
+			name(e.Node), length(took), prose(e.HeldBack))
+	}
+	return fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
+		"and whether a leader was there.", name(e.Node), length(took))
 }
 
 // hurries reports whether its notice leaves minutes, so that each second counts.

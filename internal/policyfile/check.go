@@ -67,6 +67,20 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if slices.Contains(rule.Kinds, notice.Ignored) {
 		return // a kind was refused, and the rest depends on it
 	}
+	rule.checkKinds(r)
+	p := rule.place
+	if p.has("wait") && !p.has("limit") && !p.has("first") {
+		p.refuse(r, "wait", "has no effect without limit or first")
+	}
+	if p.has("within") && rule.window != "" && w.window(rule.window) == nil {
+		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
+	}
+	rule.checkPods(r)
+	rule.checkEffort(r)
+}
+
+// checkKinds finds keys that say nothing about any of the rule's kinds.
+func (rule *nodeRule) checkKinds(r *reader) {
 	p, about := rule.place, rule.about()
 	if p.has("codes") && (!p.has("kinds") || !all(about, hasCode)) {
 		p.refuse(r, "codes", "needs kinds that have codes: give the rule kinds, and only of %s", kindsThat(hasCode))
@@ -83,27 +97,26 @@ func (rule *nodeRule) check(r *reader, w *written) {
 		p.refuse(r, "first", "has no effect, because none of the rule's kinds leaves the time; kinds that do: %s",
 			kindsThat(decision.Replaceable))
 	}
-	if p.has("wait") && !p.has("limit") && !p.has("first") {
-		p.refuse(r, "wait", "has no effect without limit or first")
-	}
-	if p.has("within") && rule.window != "" && w.window(rule.window) == nil {
-		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
-	}
+}
+
+// checkPods finds keys about how pods leave that another key takes the effect of.
+func (rule *nodeRule) checkPods(r *reader) {
+	p := rule.place
+	byKarpenter := p.says("by", string(decision.ByKarpenter))
 	for _, key := range []string{"grace", "grace-at-most"} {
-		if p.has(key) && p.says("by", string(decision.ByKarpenter)) {
+		if p.has(key) && byKarpenter {
 			p.refuse(r, key, "has no effect with by: karpenter, which gives each pod its own grace period")
 		}
 	}
 	switch {
 	case p.has("budgets") && rule.Patient:
 		p.refuse(r, "budgets", "has no effect with force: never")
-	case p.has("budgets") && p.says("by", string(decision.ByKarpenter)):
+	case p.has("budgets") && byKarpenter:
 		p.refuse(r, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
-	case p.has("budgets") && !slices.ContainsFunc(about, sharesNotice):
+	case p.has("budgets") && !slices.ContainsFunc(rule.about(), sharesNotice):
 		p.refuse(r, "budgets", "has no effect, because none of the rule's kinds leaves budgets a share of its notice; "+
 			"kinds that do: %s", kindsThat(sharesNotice))
 	}
-	rule.checkEffort(r)
 }
 
 // checkEffort finds keys that say how to do what the rule does not do.

@@ -208,19 +208,8 @@ func (r *Report) conclusion() string {
 // remarks are what is special about what happens to a pod.
 func (r *Report) remarks(f drain.PodOutcome) string {
 	var parts []string
-	switch {
-	case f.Stays && f.Why == "":
-		parts = append(parts, "of a DaemonSet, or static")
-	case f.Stays:
-		parts = append(parts, f.Why)
-	case f.Ended && f.Asked.IsZero():
-		parts = append(parts, "kept by its finalizers")
-	case f.Ended:
-		parts = append(parts, "it has ended")
-	case f.Cut():
-		parts = append(parts, fmt.Sprintf("gets %s of its %s", seconds(f.Grace), seconds(f.Own)))
-	case !f.Asked.IsZero():
-		parts = append(parts, "grace "+seconds(f.Grace))
+	if end := endOf(f); end != "" {
+		parts = append(parts, end)
 	}
 	for _, budget := range f.Blocked {
 		parts = append(parts, fmt.Sprintf("budget %s allows %d", budget, r.Allowed[budget]))
@@ -248,6 +237,25 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		parts = append(parts, "no controller")
 	}
 	return strings.Join(parts, "; ")
+}
+
+// endOf says why a pod stays, or how it ends; empty: nothing is known.
+func endOf(f drain.PodOutcome) string {
+	switch {
+	case f.Stays && f.Why == "":
+		return "of a DaemonSet, or static"
+	case f.Stays:
+		return f.Why
+	case f.Ended && f.Asked.IsZero():
+		return "kept by its finalizers"
+	case f.Ended:
+		return "it has ended"
+	case f.Cut():
+		return fmt.Sprintf("gets %s of its %s", seconds(f.Grace), seconds(f.Own))
+	case !f.Asked.IsZero():
+		return "grace " + seconds(f.Grace)
+	}
+	return ""
 }
 
 // A PodReport says what happens to a pod, for programs.

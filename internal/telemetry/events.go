@@ -246,7 +246,7 @@ func (e *Events) Pod(s evacuation.Answer) {
 		APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name,
 		UID: s.Pod.UID,
 	}
-	e.record(e.pods, pod, describe.MachineOf(node), kind, reasonEvicted, what+intended(node))
+	e.record(e.pods, pod, describe.MachineOf(node), said{kind, reasonEvicted, what + intended(node)})
 }
 
 // Blocked writes Events about what keeps a pod or volumes on a node. It is a
@@ -262,8 +262,10 @@ func (e *Events) Blocked(b evacuation.Blocked) {
 				APIVersion: "v1", Kind: "Pod", Namespace: b.Pod.Namespace, Name: b.Pod.Name,
 				UID: b.Pod.UID,
 			}
-			e.record(e.pods, pod, m, corev1.EventTypeWarning, reasonBlocked,
-				"Node "+b.Node+" is being drained"+intended(node)+". The drain waits for this pod: "+b.Why)
+			e.record(e.pods, pod, m, said{
+				corev1.EventTypeWarning, reasonBlocked,
+				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why,
+			})
 		}
 		what = " for pod " + b.Pod.Namespace + "/" + b.Pod.Name + ": " + b.Why
 	}
@@ -296,17 +298,18 @@ func (e *Events) onNode(ref cluster.Ref, m describe.Machine, kind, reason, messa
 		m.Instance = ref.Instance
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: ref.Name, UID: ref.UID}
-	e.record(e.nodes, node, m, kind, reason, message)
+	e.record(e.nodes, node, m, said{kind, reason, message})
 }
 
-func (e *Events) record(
-	to record.EventRecorder, about *corev1.ObjectReference, m describe.Machine, kind, reason, message string,
-) {
+// said is what an Event says, and of which type it is.
+type said struct{ kind, reason, message string }
+
+func (e *Events) record(to record.EventRecorder, about *corev1.ObjectReference, m describe.Machine, s said) {
 	const longest = 1024 // the API server's limit for newer Events
-	if len(message) > longest {
-		message = strings.ToValidUTF8(message[:longest], "")
+	if len(s.message) > longest {
+		s.message = strings.ToValidUTF8(s.message[:longest], "")
 	}
-	to.AnnotatedEventf(about, e.annotations(m), kind, reason, "%s", message)
+	to.AnnotatedEventf(about, e.annotations(m), s.kind, s.reason, "%s", s.message)
 }
 
 // annotations returns the annotations of AWS Node Termination Handler whose values are

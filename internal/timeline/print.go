@@ -56,13 +56,13 @@ func (p Printer) Legend() {
 func (p Printer) Heading(text string) {
 	fmt.Fprintln(p.Out)
 	fmt.Fprintln(p.Out, p.paint(bold, text))
-	p.columns("", "since", "left", "event", "", "")
+	p.columns("", cells{since: "since", left: "left", event: "event"})
 }
 
 // Row writes one row.
 func (p Printer) Row(r Row) {
 	w := words[r.Kind]
-	p.columns(w.colour, seconds(r.Since), seconds(r.Left), w.text, r.What, r.Where)
+	p.columns(w.colour, cells{seconds(r.Since), seconds(r.Left), w.text, r.What, r.Where})
 }
 
 // End writes the last line of a story that ended well.
@@ -71,11 +71,14 @@ func (p Printer) End(text string) {
 	fmt.Fprintln(p.Out, p.paint(green, text))
 }
 
-func (p Printer) columns(colour, since, left, event, what, where string) {
+// cells are those of a row.
+type cells struct{ since, left, event, what, where string }
+
+func (p Printer) columns(colour string, c cells) {
 	// Padding comes before paint: escape sequences have a length and no width.
-	line := fmt.Sprintf("%*s%s%*s%s", timeWidth, since, gap, timeWidth, left, gap) +
-		p.paint(colour, fmt.Sprintf("%-*s", eventWidth, event)) +
-		fmt.Sprintf("%s%-*s%s%s", gap, whatWidth, what, gap, where)
+	line := fmt.Sprintf("%*s%s%*s%s", timeWidth, c.since, gap, timeWidth, c.left, gap) +
+		p.paint(colour, fmt.Sprintf("%-*s", eventWidth, c.event)) +
+		fmt.Sprintf("%s%-*s%s%s", gap, whatWidth, c.what, gap, c.where)
 	fmt.Fprintln(p.Out, strings.TrimRight(line, " "))
 }
 
