@@ -239,15 +239,17 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = write.Close() })
 	text, err := readUntil(read, leads)
-	if err != nil {
-		t.Errorf("wait for the playground: %v\n%s", err, &p.errOut)
-	}
 	killed := leads.FindStringSubmatch(text)
+	if err != nil {
+		_ = p.Process.Signal(os.Interrupt)
+		t.Fatalf("wait for the playground: %v\n%s", err, &p.errOut)
+	}
 	if pid, err := strconv.Atoi(killed[2]); err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
 		t.Fatalf("%v: %v", killed, err)
 	}
 	if text, err = readUntil(read, leads); err != nil {
-		t.Errorf("wait for the next leader: %v\n%s", err, &p.errOut)
+		_ = p.Process.Signal(os.Interrupt)
+		t.Fatalf("wait for the next leader: %v\n%s", err, &p.errOut)
 	}
 	if next := leads.FindStringSubmatch(text); next[2] == killed[2] || !strings.Contains(text, killed[1]+" has ended: signal: killed: it starts again") {
 		t.Errorf("%v leads after %v:\n%s", next, killed, text)

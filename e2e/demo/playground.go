@@ -146,7 +146,7 @@ func (d *demo) asPods(ctx context.Context) error {
 }
 
 // stay tells how to use the playground and returns when it is interrupted, without an error,
-// or when a replica has ended.
+// or when a replica has failed. One that is killed starts again.
 func (d *demo) stay(ctx context.Context) error {
 	if err := d.writeVariables(); err != nil {
 		return err

@@ -19,7 +19,10 @@ const maxRefusals = 16
 
 // progress returns how far the drain has come.
 func (r *run) progress(now time.Time) evacuation.Progress {
-	p := evacuation.Progress{Listed: r.listed, LastAsked: r.result.Record.LastAsked, PodsGone: r.result.Record.PodsGone}
+	record := &r.result.Record
+	p := evacuation.Progress{
+		Listed: r.listed, LastAsked: record.LastAsked, LastLeft: record.LastLeft, PodsGone: record.PodsGone,
+	}
 	if !r.listed {
 		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
 		return p

@@ -79,6 +79,7 @@ type Progress struct {
 	Listed    bool // the pods of the node are known
 	Pods      overview.Pods
 	LastAsked time.Time // when a pod was last asked to leave; zero: never
+	LastLeft  time.Time // when a pod had last left; zero: none has
 	PodsGone  time.Time // when no pod was waited for any more; zero: not yet
 	// Waits are what the drain waits for, what keeps most pods first.
 	Waits []overview.Wait

@@ -72,6 +72,7 @@ func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
 	if progress, known := nd.ask(ctx); known {
 		if progress.Listed {
 			n.Pods, n.LastAsked, n.PodsGone = &progress.Pods, progress.LastAsked, progress.PodsGone
+			n.LastLeft = progress.LastLeft
 		}
 		if !progress.PodsGone.IsZero() && n.Stage == overview.Draining {
 			n.Stage = overview.Detaching
@@ -83,6 +84,7 @@ func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
 			Forced: result.Forced, Gone: result.Evicted + result.Forced + result.Ended,
 		}
 		n.LastAsked, n.PodsGone = result.Record.LastAsked, cmp.Or(result.Record.PodsGone, n.PodsGone)
+		n.LastLeft = result.Record.LastLeft
 		if n.Pods.Left > 0 { // nobody waits for them any more
 			n.PodsGone = time.Time{}
 		}

@@ -114,6 +114,7 @@ type Node struct {
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Pods      *Pods     `json:"pods,omitempty"`      // nil: not known
 	LastAsked time.Time `json:"lastAsked,omitzero"`  // when a pod was last asked to leave
+	LastLeft  time.Time `json:"lastLeft,omitzero"`   // when a pod had last left; zero: none has, or not known
 	PodsGone  time.Time `json:"podsGone,omitzero"`   // when the last pod had left; zero: not yet, or not known
 	Hooks     []Hook    `json:"hooks,omitempty"`     // that wait for the node
 	WaitsFor  []Wait    `json:"waitsFor,omitempty"`  // what keeps most pods comes first; at most eight

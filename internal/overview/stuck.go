@@ -9,7 +9,7 @@ const (
 	// nearDeadline is how close a deadline is where nobody can wait any longer: a pod is forced its grace period
 	// before, 30 s by default.
 	nearDeadline = 30 * time.Second
-	// longBlocked is how long a drain may go on before somebody should look at what blocks it.
+	// longBlocked is how long a blocked drain may come no further before somebody should look.
 	longBlocked = 15 * time.Minute
 )
 
@@ -37,17 +37,19 @@ func (n *Node) Emptied() bool {
 	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
 }
 
-// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked
-// and its drain goes on since 15 minutes, or its deadline is 30 s away or less.
+// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked,
+// and no pod has left for 15 minutes or its deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
-	begun := n.Since
-	if n.CordonedAt.After(begun) {
-		begun = n.CordonedAt
+	since := n.Since
+	for _, further := range []time.Time{n.CordonedAt, n.LastLeft, n.PodsGone} {
+		if further.After(since) {
+			since = further
+		}
 	}
 	switch {
 	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
 		return true
-	case n.Blocked() && !begun.IsZero() && now.Sub(begun) >= longBlocked:
+	case n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
 		return true
 	}
 	return n.Blocked() && !n.Deadline.IsZero() && n.Deadline.Sub(now) <= nearDeadline

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +21,8 @@ const (
 type Style struct {
 	Wide   bool // more columns, and all that a node waits for
 	Colour bool // with the escape sequences of ECMA-48
-	// Columns and Lines are what a screen has; 0: as many as it takes. The lines of nodes are cut, and the nodes with
-	// the latest deadlines become one line, which says what they wait for.
+	// Columns and Lines are what a screen has; 0: as many as it takes. Where the table does not fit, the lines of nodes
+	// are cut, those that are stuck come first, and the last ones become one line, which says what they wait for.
 	Columns, Lines int
 }
 
@@ -39,48 +39,76 @@ func (o *Overview) Table(style Style) string {
 		return b.String()
 	}
 	b.WriteByte('\n')
-	shown := min(len(o.Nodes), style.room(heading))
-	rows := [][]string{columns(style)}
-	for k := range o.Nodes[:shown] {
-		rows = append(rows, o.Nodes[k].row(o.At, style))
+	nodes, lines := o.Nodes, o.rows(o.Nodes, style)
+	fits := style.Lines <= 0 || style.takes(heading)+style.takes(lines)+besides <= style.Lines
+	var others []Node
+	if !fits {
+		nodes = slices.Clone(nodes)
+		slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Compare(rank(&a, o.At), rank(&b, o.At)) })
+		if room := max(1, style.Lines-style.takes(heading)-besides-1); room < len(nodes) { // below the columns
+			room = max(1, room-1)
+			nodes, others = nodes[:room], nodes[room:]
+		}
+		lines = o.rows(nodes, style)
 	}
-	for k, line := range aligned(rows) {
-		line = style.cut(line)
+	for k, line := range lines {
+		if !fits {
+			line = style.cut(line)
+		}
 		switch {
 		case k == 0:
 			line = style.paint(bold, line)
-		case o.Nodes[k-1].Stuck(o.At):
+		case nodes[k-1].Stuck(o.At):
 			line = style.paint(red, line)
-		case o.Nodes[k-1].Stage == HeldBack:
+		case nodes[k-1].Stage == HeldBack:
 			line = style.paint(yellow, line)
 		}
 		b.WriteString(line + "\n")
 	}
-	if shown < len(o.Nodes) {
-		b.WriteString(style.cut(o.others(shown)) + "\n")
+	if len(others) > 0 {
+		b.WriteString(style.cut(o.sum(others)) + "\n")
 	}
 	return b.String()
 }
 
-// room is how many nodes a screen has lines for below the heading: one at least.
-func (s Style) room(heading []string) int {
-	if s.Lines <= 0 {
-		return math.MaxInt
+// besides are lines of a screen that are no heading and no row: an empty one, and the one of the cursor.
+const besides = 2
+
+// rank puts those first that somebody should look at, and those last that nothing happens to.
+func rank(n *Node, now time.Time) int {
+	switch {
+	case n.Stuck(now):
+		return 0
+	case n.Stage == HeldBack:
+		return 2
 	}
-	const besides = 4 // an empty line, the names of the columns, the line about other nodes, and the one of the cursor
-	left := s.Lines - besides
-	for _, line := range heading {
-		left--
-		if s.Columns > 0 { // a terminal breaks it
-			left -= max(0, width(line)-1) / s.Columns
-		}
-	}
-	return max(1, left)
+	return 1
 }
 
-// others says of the nodes behind the first so many what they wait for, the most frequent first.
-func (o *Overview) others(shown int) string {
-	nodes := o.Nodes[shown:]
+// rows are the names of the columns, and a line for each node.
+func (o *Overview) rows(nodes []Node, style Style) []string {
+	rows := [][]string{columns(style)}
+	for k := range nodes {
+		rows = append(rows, nodes[k].row(o.At, style))
+	}
+	return aligned(rows)
+}
+
+// takes is how many lines of a screen the lines take: a terminal breaks those that are too long.
+func (s Style) takes(lines []string) int {
+	n := len(lines)
+	if s.Columns > 0 {
+		for _, line := range lines {
+			n += max(0, width(escape.ReplaceAllString(line, ""))-1) / s.Columns
+		}
+	}
+	return n
+}
+
+var escape = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// sum says of nodes what they wait for, the most frequent first.
+func (o *Overview) sum(nodes []Node) string {
 	waits := map[string]int{}
 	stuck := 0
 	for k := range nodes {
@@ -106,14 +134,15 @@ func (o *Overview) others(shown int) string {
 	return text
 }
 
-// cut is a line without escape sequences, as long as the screen is wide at most.
+// cut is a line without escape sequences, shorter than the screen is wide: what erases the rest of a line erases its
+// last column too.
 func (s Style) cut(line string) string {
-	if s.Columns <= 0 || width(line) <= s.Columns {
+	if s.Columns <= 0 || width(line) < s.Columns {
 		return line
 	}
 	const more = "…"
 	var b strings.Builder
-	left := s.Columns - width(more)
+	left := s.Columns - 1 - width(more)
 	for _, r := range line {
 		if left -= width(string(r)); left < 0 {
 			break

@@ -157,6 +157,7 @@ func TestATableFitsTheScreen(t *testing.T) {
 		}
 		o.Nodes = append(o.Nodes, n)
 	}
+	o.Nodes = append(o.Nodes, overview.Node{Name: "no-deadline", Since: ago(time.Hour), Stage: overview.Draining, WaitsFor: []overview.Wait{{Cause: overview.Budget}}})
 	for _, colour := range []bool{false, true} {
 		text := o.Table(overview.Style{Columns: 100, Lines: 30, Colour: colour})
 		lines := strings.Split(strings.TrimSuffix(escapes.ReplaceAllString(text, ""), "\n"), "\n")
@@ -164,15 +165,16 @@ func TestATableFitsTheScreen(t *testing.T) {
 			t.Errorf("%d lines:\n%s", len(lines), text)
 		}
 		for _, line := range lines {
-			if n := utf8.RuneCountInString(line); n > 100 {
+			if n := utf8.RuneCountInString(line); n > 99 {
 				t.Errorf("%d columns: %s", n, line)
 			}
 		}
-		if first, last := lines[4], lines[28]; !strings.HasPrefix(first, "node-000") || last != "and 82 more nodes: 54 wait for budget shop/api, 28 wait for grace" {
-			t.Errorf("the first node is %q, the last line %q", first, last)
+		if !strings.HasPrefix(lines[4], "node-000") || !strings.HasPrefix(lines[5], "no-deadline") || // the two that are stuck
+			lines[28] != "and 83 more nodes: 55 wait for budget shop/api, 28 wait for grace" {
+			t.Errorf("the first nodes are %q, the last line %q", lines[4:6], lines[28])
 		}
 	}
-	if text := o.Table(overview.Style{}); strings.Count(text, "\n") != 106+4 || strings.Contains(text, "more node") {
+	if text := o.Table(overview.Style{}); strings.Count(text, "\n") != 107+4 || strings.Contains(text, "more node") {
 		t.Errorf("on no screen there are %d lines", strings.Count(text, "\n"))
 	}
 	o.Paused = new(strings.Repeat("why ", 60)) // the heading is broken by the terminal, and not cut
@@ -206,6 +208,8 @@ func TestWhatIsStuck(t *testing.T) {
 		"no deadline, blocked for long":         {overview.Node{Since: ago(15 * time.Minute), WaitsFor: budget}, true},
 		"no deadline, pods stop for long":       {overview.Node{Since: ago(15 * time.Minute), WaitsFor: grace}, false},
 		"blocked for long, days ahead":          {overview.Node{Since: ago(time.Hour), CordonedAt: ago(15 * time.Minute), Deadline: now.Add(70 * time.Hour), WaitsFor: budget}, true},
+		"blocked for long, and pods leave":      {overview.Node{Since: ago(time.Hour), LastLeft: ago(14 * time.Minute), Deadline: now.Add(time.Hour), WaitsFor: budget}, false},
+		"its volumes, after its pods":           {overview.Node{Since: ago(time.Hour), PodsGone: ago(time.Minute), Deadline: now.Add(time.Hour), WaitsFor: []overview.Wait{{Cause: overview.Volume}}}, false},
 		"told long ago, begun just now":         {overview.Node{Since: ago(time.Hour), CordonedAt: ago(time.Minute), Deadline: now.Add(time.Hour), WaitsFor: budget}, false},
 		"no deadline, blocked since who knows":  {overview.Node{WaitsFor: budget}, false},
 	} {
