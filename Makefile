@@ -4,7 +4,7 @@
 PACKAGE  := ./cmd/node-termination-handler
 MODULE   := github.com/node-termination-handler/node-termination-handler
 # What needs a control plane is under e2e; the rest is quick.
-UNIT     := ./cmd/... ./internal/... ./docs
+UNIT     := ./cmd/... ./internal/... ./docs ./e2e/awssim
 E2E      := ./e2e/...
 TOOL     := go tool -modfile=hack/tools/go.mod
 # The race detector needs a C compiler; Go knows whether there is one.
@@ -83,7 +83,7 @@ scenarios:
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
 	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
-	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
+	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e ./e2e/awssim,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
 	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS)
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.

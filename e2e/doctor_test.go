@@ -22,10 +22,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // run runs a command of the binary with the handler's rights and options, and
@@ -472,7 +472,7 @@ func TestSimulateCountsTheNextPodsOfAStatefulSet(t *testing.T) {
 }
 
 func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
-	tier.Full(t, "20 s; internal/eventpattern and internal/awssim match rules")
+	tier.Full(t, "20 s; internal/eventpattern and e2e/awssim match rules")
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("pod", n.name)

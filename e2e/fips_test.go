@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // The variant differs in its cryptography alone: what it needs for the API server, for

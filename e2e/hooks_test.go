@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) {

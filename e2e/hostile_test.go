@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 // ignored are the bodies that ask for nothing, with the reason that is counted.

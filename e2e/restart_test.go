@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 // A machine that comes back takes pods again within seconds after its kubelet says so, unless

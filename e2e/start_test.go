@@ -12,8 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // startLimit is what a process has to find out that it cannot work.

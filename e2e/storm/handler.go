@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // handler is the built binary under measurement.

@@ -14,8 +14,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/storm/figures"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // report prints what was measured, and records it if that is wanted.

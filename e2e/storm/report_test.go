@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/storm/figures"
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
 )
 
 // A run without settings can be compared with others of its size.

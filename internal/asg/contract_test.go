@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -187,7 +187,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// simulator is the account that internal/awssim simulates, reached by the SDK's
+// simulator is the account that e2e/awssim simulates, reached by the SDK's
 // own client over its wire protocol.
 type simulator struct{ server *awssim.Server }
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 // One set of rules can serve many clusters: its topic hands each notice to the queue of each.

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 // region is an EC2 for tests. The stories of TestContract hold for each of
@@ -117,7 +117,7 @@ func (f *fakeEC2) deny(*testing.T) {
 	f.failNext(&smithy.GenericAPIError{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation."})
 }
 
-// simulator is the account that internal/awssim simulates, reached by the SDK's
+// simulator is the account that e2e/awssim simulates, reached by the SDK's
 // own client over its wire protocol.
 type simulator struct{ server *awssim.Server }
 

@@ -11,20 +11,21 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// mustHoldBack reports whether a node has to wait when it gets the notice, by what it carries; see permitFor. A drain
-// that is not held back goes on, and so does the next Node of a machine. The caller calls recorded afterwards.
+// mustHoldBack reports whether a node has to wait when it gets the notice, by what it carries. A drain that is not held
+// back goes on, and so does the next Node of a machine. The caller calls place.Recorded afterwards.
 func (d *Drain) mustHoldBack(
 	carried intent.Intent, entry *intent.Entry, hook *intent.Hook, now time.Time,
 ) bool {
 	if d.r.MaxUnready == (intstr.IntOrString{}) && entry.Rule == "" {
 		return false
 	}
-	rules := d.r.rulesChanged()
+	rules := d.r.RulesChanged()
 	next := carried.With(*entry, hook, now)
 	if carried.Over(*entry) || inWork(carried) || next.Finished() {
 		return false
@@ -33,16 +34,8 @@ func (d *Drain) mustHoldBack(
 		(entry.Rule != "" && d.r.CurrentPolicy().Rules.Named(entry.Rule) == nil || d.r.replacesFirst(next)) {
 		return true // the rules have changed since it was decided about: awaitBegin decides again
 	}
-	begins := d.permitFor(&d.beginning, next, now, true).begins
-	return !begins || d.r.rulesChanged() != rules
-}
-
-// recorded says that the notice which mustHoldBack was asked about is recorded, or will not be: until then a node whose
-// drain may begin counts as out of use, whatever it carries so far.
-func (d *Drain) recorded() {
-	d.r.line.mu.Lock()
-	defer d.r.line.mu.Unlock()
-	d.beginning = false
+	begins := d.place.AskToRecord(next, now).Begins
+	return !begins || d.r.RulesChanged() != rules
 }
 
 // inWork reports whether the node is being drained, and is not held back.
@@ -66,7 +59,7 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	var asked intent.Intent       // what it was asked about last
 	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent
 	for first := true; ; first = false {
-		newRules := d.r.rulesChanged()
+		newRules := d.r.RulesChanged()
 		if newRules != decidedBy || first && d.resumed || d.isRuledOtherwise() { // also while a notice was being recorded
 			if err := d.decideAgain(ctx, log); err != nil {
 				return err
@@ -78,23 +71,23 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 			return nil
 		}
 		now := time.Now().UTC()
-		t := d.permitFor(&d.admitted, carried, now, first || !reflect.DeepEqual(asked, carried))
+		t := d.place.Ask(carried, now, first || !reflect.DeepEqual(asked, carried))
 		asked = carried
-		if t.begins && d.r.rulesChanged() != newRules {
+		if t.Begins && d.r.RulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
 		}
 		t, err := d.unlessReplaced(ctx, log, t, carried)
 		switch {
 		case err != nil:
 			return err
-		case t.begins:
-			return d.goAhead(ctx, log, t.why, now)
-		case t.why == "": // there is no replacement: it has to take its place now
+		case t.Begins:
+			return d.goAhead(ctx, log, t.Why, now)
+		case t.Why == "": // there is no replacement: it has to take its place now
 			continue
 		}
 		d.tellHeldBack(log, t, told, carried.Terms().Rule)
-		told = t.why
-		timer := time.NewTimer(time.Until(t.again))
+		told = t.Why
+		timer := time.NewTimer(time.Until(t.Again))
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -139,23 +132,23 @@ func (d *Drain) isRuledOtherwise() bool {
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
 // turned out to be in vain.
 func (d *Drain) unlessReplaced(
-	ctx context.Context, log logr.Logger, t permit, carried intent.Intent,
-) (permit, error) {
-	if t.begins && t.why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
+	ctx context.Context, log logr.Logger, t holdback.Permit, carried intent.Intent,
+) (holdback.Permit, error) {
+	if t.Begins && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
 		return d.replacing().next(ctx, log)
 	}
 	return t, nil
 }
 
 // tellHeldBack says what holds the drain back; told is the reason that was said last.
-func (d *Drain) tellHeldBack(log logr.Logger, t permit, told decision.Why, rule string) {
+func (d *Drain) tellHeldBack(log logr.Logger, t holdback.Permit, told decision.Why, rule string) {
 	d.say(overview.HeldBack, heldBackBy(t, rule))
-	if t.why == told {
+	if t.Why == told {
 		return
 	}
-	d.record.heldBack = t.detail
-	log.Info("the drain is held back", "why", t.why, "detail", t.detail, "rule", rule)
-	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.HoldBack, Why: t.why, Detail: t.detail})
+	d.record.heldBack = t.Detail
+	log.Info("the drain is held back", "why", t.Why, "detail", t.Detail, "rule", rule)
+	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.HoldBack, Why: t.Why, Detail: t.Detail})
 }
 
 // goAhead cordons a node that was held back.
@@ -242,8 +235,8 @@ func (c *Config) CurrentPolicy() decision.Policy {
 	return p
 }
 
-// rulesChanged returns a channel that is closed when the rules change; nil: they never do.
-func (c *Config) rulesChanged() <-chan struct{} {
+// RulesChanged returns a channel that is closed when the rules change; nil: they never do.
+func (c *Config) RulesChanged() <-chan struct{} {
 	if c.PolicyFile == nil {
 		return nil
 	}

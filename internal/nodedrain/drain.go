@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -36,6 +37,7 @@ type Drain struct {
 	carrier
 
 	r            *Registry
+	place        *holdback.Place
 	since        time.Time
 	instanceGone signal         // nothing runs on the instance any more
 	podsGone     signal         // the pods have left, or are not waited for any more
@@ -45,14 +47,12 @@ type Drain struct {
 	done         chan struct{}  // closed at the end, after err is set
 	err          error
 
-	started   bool           // Run has it; guarded by turn
-	resumed   bool           // an earlier leader has begun it
-	outcome   intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	ended     bool           // guarded by Registry.mu
-	admitted  bool           // it may begin; guarded by line.mu
-	detached  bool           // load balancers were waited for; only the goroutine of the drain uses it
-	beginning bool           // a notice is being recorded that may begin it; guarded by line.mu
-	next      *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
+	started  bool           // Run has it; guarded by turn
+	resumed  bool           // an earlier leader has begun it
+	outcome  intent.Outcome // of its evacuation; only the goroutine of Run uses it
+	ended    bool           // guarded by Registry.mu
+	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
+	next     *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
 	record record // only the goroutine of Run uses it
 
@@ -351,6 +351,10 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 	}
 	d.hasEnded = func() bool { return r.hasEnded(d) }
 	d.applied = d.applyIntent
+	d.place = r.line.NewPlace(ref, func() intent.Intent {
+		carried, _ := d.current()
+		return carried
+	})
 	return d
 }
 
@@ -389,13 +393,9 @@ func (r *Registry) InstanceGone(ctx context.Context, ref cluster.Ref) error {
 
 // remove says that the drain has ended: the next notice begins another one.
 func (r *Registry) remove(nd *Drain) {
-	r.line.mu.Lock()
-	defer r.line.mu.Unlock()
+	nd.place.Leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if carried, _ := nd.current(); !nd.ended && carried.Version > 0 && !carried.HeldBack {
-		r.line.ended[nd.ref.UID] = endedDrain{nd.ref, time.Now()}
-	}
 	nd.ended = true
 	if r.drains[nd.ref.UID] == nd {
 		delete(r.drains, nd.ref.UID)

@@ -11,13 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -144,20 +142,6 @@ func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A node whose labels change is in ever new groups.
-func TestTheLineKeepsNoGroupThatNobodyWaitsFor(t *testing.T) {
-	withNode(t, asItIs, func(t *testing.T, r *Registry) {
-		for k := range 5 {
-			h := &waiter{}
-			h.Limits = []decision.Group{{Rule: "limited", Nodes: "1", Value: fmt.Sprint("g", k)}}
-			r.line.answer = r.lookAtRooms([]*waiter{h}, nil, time.Now())
-			if n := len(r.line.answer.rooms); n != 1 {
-				t.Errorf("%d groups are kept for one node that waits", n)
-			}
-		}
-	})
-}
-
 func TestADrainHasOneOutcome(t *testing.T) {
 	some := []string{"ns/pod"}
 	deadline := time.Date(2026, 11, 20, 10, 2, 0, 0, time.UTC)
@@ -218,19 +202,6 @@ func TestANoticeThatLeavesNoTimeIsNotLate(t *testing.T) {
 	result := evacuation.Result{Forced: 1, Record: evacuation.Record{LastLeft: at.Add(5 * time.Second)}}
 	if got := outcomeOf(hibernates, result, nil); got != intent.Drained {
 		t.Errorf("the outcome of a hibernation is %q", got)
-	}
-}
-
-func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
-	for _, tt := range []struct {
-		max         string
-		nodes, want int
-	}{
-		{"3", 100, 3}, {"3", 2, 3}, {"10%", 100, 10}, {"10%", 99, 9}, {"10%", 5, 1}, {"10%", 0, 1}, {"100%", 7, 7},
-	} {
-		if got := mostUnready(intstr.Parse(tt.max), tt.nodes); got != tt.want {
-			t.Errorf("%s of %d nodes: %d, want %d", tt.max, tt.nodes, got, tt.want)
-		}
 	}
 }
 

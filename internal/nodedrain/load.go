@@ -1,6 +1,8 @@
 package nodedrain
 
 import (
+	"fmt"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -31,4 +33,18 @@ func (r *Registry) Load() report.Load {
 		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
 	}
 	return l
+}
+
+// HeldBack returns how many drains wait because too many nodes are out of use, or because a rule of
+// the policy file says so, and a sentence about it for people.
+func (r *Registry) HeldBack() (drains int, why string) {
+	drains, why = r.line.HeldBack()
+	if byRules := r.Load().HeldBack - drains; byRules > 0 {
+		drains += byRules
+		if why != "" {
+			why += "; "
+		}
+		why += fmt.Sprintf("drains that wait as their rules say: %d", byRules)
+	}
+	return drains, why
 }

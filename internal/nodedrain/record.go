@@ -88,7 +88,7 @@ func (r *Registry) record(
 			return nil, false, nil
 		}
 		now := time.Now().UTC()
-		defer nd.recorded()
+		defer nd.place.Recorded()
 		repeated, over := false, false
 		carried, err := r.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 			begins = !inWork(i)

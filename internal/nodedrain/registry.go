@@ -14,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -94,15 +95,15 @@ type Config struct {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, line.mu, mu, then carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, mu, then carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
 
-	toRun   chan *Drain   // drains for Run to carry out
-	resumed chan struct{} // closed when the drains of the leader before have begun
-	workers chan struct{} // a semaphore; nil: no bound
-	line    line          // of those that are held back
+	toRun   chan *Drain    // drains for Run to carry out
+	resumed chan struct{}  // closed when the drains of the leader before have begun
+	workers chan struct{}  // a semaphore; nil: no bound
+	line    *holdback.Line // who may begin
 
 	mu     sync.Mutex
 	drains map[types.UID]*Drain // by their nodes
@@ -115,10 +116,24 @@ func New(cfg Config) *Registry {
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
 		drains:  map[types.UID]*Drain{},
-		line:    line{ended: map[types.UID]endedDrain{}},
 	}
+	r.line = holdback.New(holdback.Config{
+		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
+		Places: r.places, Joins: r.isDraining, Replaces: r.replacesFirst,
+	})
 	if cfg.Workers > 0 {
 		r.workers = make(chan struct{}, cfg.Workers)
 	}
 	return r
+}
+
+// places are those of all drains.
+func (r *Registry) places() []*holdback.Place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	places := make([]*holdback.Place, 0, len(r.drains))
+	for _, d := range r.drains {
+		places = append(places, d.place)
+	}
+	return places
 }

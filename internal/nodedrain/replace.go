@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -36,7 +37,7 @@ func (d *Drain) replacing() replacing { return replacing{d, &d.r.Config, d.insta
 // sooner. Without a replacement it writes down why: the node does not wait for one any more.
 //
 // That the group may have been asked is written down before the call, which may be made twice.
-func (p replacing) next(ctx context.Context, log logr.Logger) (permit, error) {
+func (p replacing) next(ctx context.Context, log logr.Logger) (holdback.Permit, error) {
 	carried, _ := p.current()
 	now := time.Now().UTC()
 	calling, stop := p.whileHeldBack(ctx)
@@ -50,7 +51,7 @@ func (p replacing) next(ctx context.Context, log logr.Logger) (permit, error) {
 		next.Until = until
 	case !now.Before(until):
 		const detail = "the group has not replaced the instance in time"
-		return permit{}, p.none(ctx, log, decision.WhyReplacementLate, detail)
+		return holdback.Permit{}, p.none(ctx, log, decision.WhyReplacementLate, detail)
 	case next.Step == intent.Marked:
 		return awaitsReplacement(next, until), nil
 	case next.Step == intent.Marking:
@@ -63,9 +64,9 @@ func (p replacing) next(ctx context.Context, log logr.Logger) (permit, error) {
 	refusal, refused := errors.AsType[*replacement.Refusal](err)
 	switch {
 	case ctx.Err() != nil:
-		return permit{}, context.Cause(ctx)
+		return holdback.Permit{}, context.Cause(ctx)
 	case refused:
-		return permit{}, p.none(ctx, log, whyRefused(refusal.Reason), refusal.Text)
+		return holdback.Permit{}, p.none(ctx, log, whyRefused(refusal.Reason), refusal.Text)
 	case err != nil:
 		if calling.Err() == nil {
 			log.Info("the replacement of the node is tried again", "error", err)
@@ -82,12 +83,12 @@ func (p replacing) next(ctx context.Context, log logr.Logger) (permit, error) {
 }
 
 // awaitsReplacement is the permit of a drain that waits for a replacement; it asks again at a time.
-func awaitsReplacement(r intent.Replacement, again time.Time) permit {
+func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 	detail := "a replacement is looked for"
 	if r.Step != intent.NotReplacing {
 		detail = "group " + r.Group + " replaces the instance, at most until " + r.Until.Format(time.RFC3339)
 	}
-	return permit{why: decision.WhyReplacement, again: again, detail: detail}
+	return holdback.Permit{Why: decision.WhyReplacement, Again: again, Detail: detail}
 }
 
 // whileHeldBack is a context that ends when the node is not held back any more: an urgent notice does not wait

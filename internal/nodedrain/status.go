@@ -11,6 +11,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -109,17 +110,17 @@ func encodable(waits []overview.Wait) []overview.Wait {
 }
 
 // heldBackBy says what holds a node back.
-func heldBackBy(t permit, rule string) overview.Wait {
-	w := overview.Wait{Why: t.detail}
-	switch t.why { //nolint:exhaustive // the others let a drain begin, or are about its replacement
+func heldBackBy(t holdback.Permit, rule string) overview.Wait {
+	w := overview.Wait{Why: t.Detail}
+	switch t.Why { //nolint:exhaustive // the others let a drain begin, or are about its replacement
 	case decision.WhyRuleTime:
-		w.Cause, w.Name, w.Until = overview.Window, rule, t.again
+		w.Cause, w.Name, w.Until = overview.Window, rule, t.Again
 	case decision.WhyRuleLimit:
 		w.Cause, w.Name = overview.Limit, rule
 	case decision.WhyMaxUnready:
 		w.Cause = overview.MaxUnready
 	default:
-		w.Cause, w.Until = overview.Replacement, t.again
+		w.Cause, w.Until = overview.Replacement, t.Again
 	}
 	return w
 }

@@ -45,7 +45,7 @@ func (d *Drain) drainUnrecorded(ctx context.Context, log logr.Logger, n *News, s
 		carried = on
 	}
 	now := time.Now().UTC()
-	defer d.recorded()
+	defer d.place.Recorded()
 	next := r.Cluster.Joined(r.with(carried, *entry, hook, d.mustHoldBack(carried, entry, hook, now), now))
 	joined := d.started && carried.Covers(*entry)
 	if joined || isClosed(d.quit.done) || carried.Over(*entry) || next.Finished() || next.HeldBack {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 // The queue's policy of the templates denies it to people.

@@ -1,8 +1,8 @@
-// Command awssim runs the AWS simulator of package internal/awssim as a program of its own:
+// Command awssim runs the AWS simulator of package awssim as a program of its own:
 // SQS, EC2, EC2 Auto Scaling, target groups, EventBridge, SNS and their like on one loopback port, for end-to-end
 // tests and for whoever wants to point a cluster's controller at it.
 //
-//	go run ./e2e/awssim --listen 127.0.0.1:4566 --queue NAME [--state FILE.json] [--enforce-policies]
+//	go run ./e2e/awssim/cmd --listen 127.0.0.1:4566 --queue NAME [--state FILE.json] [--enforce-policies]
 //
 //	--listen ADDRESS  where to serve; port 0 takes a free one. Default 127.0.0.1:4566
 //	--queue NAME      creates a queue, and a rule that sends it every event of
@@ -107,7 +107,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 func main() {
