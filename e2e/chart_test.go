@@ -109,7 +109,7 @@ func (c *chartScenario) explainsPolicy(h *handler, n node) {
 		"--code=AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", "--kubeconfig", c.cluster.Kubeconfig(), "--aws-endpoint", c.endpoint)
 	cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID=AKIDEXPLAIN", "AWS_SECRET_ACCESS_KEY=secret")
 	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"of ConfigMap " + c.namespace + "/", "decides: drain at start-30m0s within nights"} {
+	for _, want := range []string{"of ConfigMap " + c.namespace + "/", "decides: drain at start-30m within nights"} {
 		if !strings.Contains(string(out), want) {
 			c.Errorf("explain: %v, and no %q in\n%s", err, want, out)
 		}

@@ -538,9 +538,9 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"spot"}, []string{", SpotInterruption: the node must be empty in 120 s", "gets 120 s of its 600 s; no controller", "pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
-		{nil, []string{", SpotInterruption: "}},
-		{[]string{"REBALANCE_RECOMMENDATION"}, []string{", RebalanceRecommendation: nothing is forced", "left after 120 s: " + s.name + "/slow"}},
+		{[]string{"spot"}, []string{", spot-interruption: the node must be empty in 120 s", "gets 120 s of its 600 s; no controller", "pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
+		{nil, []string{", spot-interruption: "}},
+		{[]string{"REBALANCE_RECOMMENDATION"}, []string{", rebalance-recommendation: nothing is forced", "left after 120 s: " + s.name + "/slow"}},
 		{[]string{"StateChange"}, []string{"PodDisruptionBudgets do not count", "deleted"}},
 	} {
 		status, out, errOut := s.run("", slices.Concat([]string{"what-if", "--node", n.name}, tt.args)...)

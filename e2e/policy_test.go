@@ -232,6 +232,7 @@ func TestExplainNamesTheRuleThatDecides(t *testing.T) {
 		"- {name: batch, kinds: [rebalance], nodes: team="+s.name+", do: ignore}",
 		`- {name: reboots, kinds: [scheduled-change], codes: ["*_REBOOT_*"], do: drain, at: start-30m}`,
 		"- {name: gpu, kinds: [rebalance], do: cordon}",
+		`- {name: one-by-one, kinds: [scheduled-change], codes: ["*_STOP_*"], do: drain, limit: {nodes: 1}}`,
 	)
 	with := "--policy-file=" + file.path
 	for name, tt := range map[string]struct {
@@ -243,10 +244,13 @@ func TestExplainNamesTheRuleThatDecides(t *testing.T) {
 			"the node would be cordoned, and its pods would stay (gpu)",
 		}},
 		"a rule that waits": {[]string{"health", "--code=AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", "--start=10h"}, []string{
-			"decides: drain at start-30m0s", "the drain would begin at 2", "by rule reboots", "evicted",
+			"decides: drain at start-30m", "the drain would begin at 2", "by rule reboots", "evicted",
+		}},
+		"a rule with a limit": {[]string{"health", "--code=AWS_EC2_INSTANCE_STOP_SCHEDULED"}, []string{
+			"one-by-one  decides: drain, limit 1", "Limit: nodes that are out of use now: ",
 		}},
 		"another code": {[]string{"health", "--code=AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"}, []string{
-			"reboots  does not match: another code", "drain    decides: drain",
+			"reboots     does not match: another code", "drain       decides: drain",
 		}},
 	} {
 		status, out, errOut := s.run("", slices.Concat([]string{"explain"}, tt.args, []string{"--node", n.name, with})...)

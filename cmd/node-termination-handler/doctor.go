@@ -45,6 +45,7 @@ known failure, but an important check could not be made.`,
 		"Print a line for each check, even if another finding makes the check impossible.")
 	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+
 		"they are shown, but do not change the exit status. Failures always do.")
+	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
 	check := func(args []string) (problems options.Problems) {
 		problems = slices.Concat(options.UnexpectedArgs(args), checkOutput(r.output))
 		var more options.Problems

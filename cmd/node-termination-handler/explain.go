@@ -21,7 +21,7 @@ when the drain would begin, and which pods would leave when. It changes nothing,
 It goes by the options and the policy of the installed handler. --policy-file with a file of this
 machine tries another policy.
 
-KIND is one of ` + kindList() + `.
+` + kindHelp() + `
 
 Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 		ValidArgsFunction: completeKind,
@@ -32,8 +32,10 @@ Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 	flags.StringVar(&e.Node, "node", "", "Name of the node. Required.")
 	flags.StringVar(&e.Code, "code", "", "Code of the scheduled change, such as "+
 		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED.")
-	flags.DurationVar(&e.Start, "start", 7*24*time.Hour, "When the scheduled change begins, from now on.")
+	e.Start = 7 * 24 * time.Hour
+	flags.Var((*span)(&e.Start), "start", "When the scheduled change begins, from now on, such as 36h. By default 7d.")
 	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
+	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			e.Kind, problems = parseKind(args)

@@ -10,8 +10,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
-// printHelp prints the help of a command: its flags, and the options of the table by group,
-// with their variables. Cobra's own help knows neither variables nor groups.
+// printHelp prints the help of a command: its flags, and the options of the table by group, with their variables. A
+// command that takes all options only names the command that lists them. Cobra's own help knows neither variables nor
+// groups.
 func printHelp(cmd *cobra.Command, _ []string) {
 	w := cmd.OutOrStdout()
 	text := cmd.Long
@@ -31,7 +32,32 @@ func printHelp(cmd *cobra.Command, _ []string) {
 	if cmd.HasParent() {
 		printOwnFlags(cmd)
 	}
+	if cmd.HasParent() && takesAllOptions(cmd) {
+		fmt.Fprintln(w)
+		options.WriteWrapped(w, "", fmt.Sprintf("It goes by the options of the installed handler, and takes each of them, as a "+
+			"flag or a variable: run %q to see them.", cmd.Root().CommandPath()+" options"))
+		return
+	}
 	options.WriteHelp(w, cmd.Flags())
+}
+
+// takesAllOptions reports whether the command takes what the handler takes.
+func takesAllOptions(cmd *cobra.Command) bool { return cmd.Flags().Lookup("queue-url") != nil }
+
+// optionsCommand lists the options of the handler, as kubectl options does for its own.
+func optionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "options",
+		Short:             "List the options of the handler.",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			table := pflag.NewFlagSet("", pflag.ContinueOnError)
+			options.Register(table)
+			options.WriteHelp(cmd.OutOrStdout(), table)
+			return nil
+		},
+	}
 }
 
 // printOwnFlags prints the flags of a command that are no options of the table.

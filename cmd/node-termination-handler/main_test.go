@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){programName: main, pluginFile: main})
+	testscript.Main(m, map[string]func(){programName: main, pluginFile: main, completionFile: main})
 }
 
 func TestScripts(t *testing.T) {

@@ -13,11 +13,19 @@ import (
 const (
 	pluginFile = "kubectl-nth"
 	pluginName = "kubectl nth"
+	// kubectl runs a program by this name when the shell completes `kubectl nth`.
+	// https://pkg.go.dev/k8s.io/kubectl/pkg/cmd/plugin#SetupPluginCompletion
+	completionFile = "kubectl_complete-nth"
 )
 
 // isPlugin reports whether the program was called as a plugin of kubectl.
 func isPlugin(path string) bool {
 	return strings.TrimSuffix(filepath.Base(path), ".exe") == pluginFile
+}
+
+// completesPlugin reports whether the program was called to complete the command line of the plugin.
+func completesPlugin(path string) bool {
+	return strings.TrimSuffix(filepath.Base(path), ".exe") == completionFile
 }
 
 // pluginCommand returns the command that is the plugin of kubectl. It has the commands of the handler and is no

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,15 +36,17 @@ leader was not asked, or a node does not tell how its drain has ended.`,
 	where := whereFlags(cmd)
 	flags := cmd.Flags()
 	node := flags.String("node", "", "Name of the node. By default the report is on all nodes.")
-	since := flags.Duration("since", 0, "How far back the report goes, such as 24h. By default 24h, and with --node as "+
+	var since span
+	flags.Var(&since, "since", "How far back the report goes, such as 24h or 7d. By default 24h, and with --node as "+
 		"far as is known.")
 	output := flags.StringP("output", "o", outputMarkdown, "Output format: markdown or json.")
+	p.completes(cmd, map[string][]string{"output": {outputMarkdown, outputJSON}})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		problems := slices.Concat(p.wrong, options.UnexpectedArgs(args))
 		if *output != outputMarkdown && *output != outputJSON {
 			problems = append(problems, options.Problem{Name: "output", Text: "takes markdown or json"})
 		}
-		if *since < 0 {
+		if since < 0 {
 			problems = append(problems, options.Problem{Name: "since", Text: "must not be negative"})
 		}
 		if len(problems) > 0 {
@@ -51,7 +56,7 @@ leader was not asked, or a node does not tell how its drain has ended.`,
 		if err != nil {
 			return err
 		}
-		report, err := viewer.Report(cmd.Context(), *node, sinceTime(*since, *node != ""))
+		report, err := viewer.Report(cmd.Context(), *node, sinceTime(time.Duration(since), *node != ""))
 		if err != nil {
 			return err
 		}
@@ -75,6 +80,32 @@ leader was not asked, or a node does not tell how its drain has ended.`,
 	}
 	return cmd
 }
+
+// A span is a time span as a flag has it: one of Go, or days.
+type span time.Duration
+
+// Set implements [pflag.Value].
+func (s *span) Set(text string) error {
+	const day = 24 * time.Hour
+	if number, ok := strings.CutSuffix(text, "d"); ok {
+		if days, err := strconv.ParseInt(number, 10, 16); err == nil {
+			*s = span(time.Duration(days) * day)
+			return nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return errors.New("takes a time span such as 90m, 24h or 7d")
+	}
+	*s = span(d)
+	return nil
+}
+
+// String implements [pflag.Value].
+func (s *span) String() string { return time.Duration(*s).String() }
+
+// Type implements [pflag.Value].
+func (s *span) Type() string { return "duration" }
 
 // sinceTime is the earliest time that a report is about; zero: as far as is known.
 func sinceTime(back time.Duration, ofNode bool) time.Time {

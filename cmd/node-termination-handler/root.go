@@ -45,14 +45,17 @@ func runAs(ctx context.Context, argv, environ []string, out, errOut io.Writer) i
 	name, args := argv[0], argv[1:]
 	p := program{environ: environ, errOut: errOut, served: &options.Options{}, name: programName}
 	root := p.rootCommand()
-	if isPlugin(name) {
+	if isPlugin(name) || completesPlugin(name) {
 		p.name = pluginName
 		root = p.pluginCommand()
+	}
+	if completesPlugin(name) {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetArgs(p.normalise(root, args))
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
@@ -60,7 +63,7 @@ func runAs(ctx context.Context, argv, environ []string, out, errOut io.Writer) i
 		return int(status)
 	}
 	if _, ok := errors.AsType[options.Problems](err); ok {
-		p.lastLine(err, fmt.Sprintf("%s --help tells about every option.", p.name))
+		p.lastLine(err, fmt.Sprintf("%s --help tells more.", cmd.CommandPath()))
 		return exitMistaken
 	}
 	p.lastLine(err, "")
@@ -106,7 +109,11 @@ Every option is a flag and an environment variable. The flag takes precedence.`,
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		opts, err := options.Parse(cmd.Flags(), p.environ)
 		p.served = opts
-		problems := slices.Concat(p.wrong, unexpectedArgs(cmd, args))
+		problems := unexpectedArgs(cmd, args)
+		if slices.ContainsFunc(args, func(arg string) bool { return isLikeCommand(cmd, arg) }) {
+			return problems // the options are those of that command
+		}
+		problems = slices.Concat(p.wrong, problems)
 		if more, ok := errors.AsType[options.Problems](err); ok {
 			problems = append(problems, more...)
 		}
@@ -131,7 +138,7 @@ func (p *program) family(root *cobra.Command) *cobra.Command {
 	})
 	root.Flags().Bool("version", false, "Print the version and exit.")
 	root.AddCommand(p.statusCommand(), p.reportCommand(), p.pauseCommand(), p.resumeCommand(), p.doctorCommand(),
-		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), p.versionCommand())
+		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), optionsCommand(), p.versionCommand())
 	return root
 }
 
@@ -171,9 +178,14 @@ func reports(cmd *cobra.Command) bool {
 func unexpectedArgs(cmd *cobra.Command, args []string) options.Problems {
 	problems := options.UnexpectedArgs(args)
 	for k, arg := range args {
-		if similar := cmd.SuggestionsFor(arg); arg != "" && len(similar) > 0 {
-			problems[k].Text = "is not a command; did you mean " + similar[0] + "?"
+		if isLikeCommand(cmd, arg) {
+			problems[k].Text = "is not a command; did you mean " + cmd.SuggestionsFor(arg)[0] + "?"
 		}
 	}
 	return problems
+}
+
+// isLikeCommand reports whether an argument is a command below cmd that was misspelled.
+func isLikeCommand(cmd *cobra.Command, arg string) bool {
+	return arg != "" && len(cmd.SuggestionsFor(arg)) > 0
 }

@@ -22,7 +22,7 @@ what the installed handler will do, with the options of its Deployment, and asks
 The instance is not touched. A lifecycle action is invented, so completing it has no effect. With
 --dry-run simulate prints the notice and sends nothing.
 
-KIND is one of ` + kindList() + `.
+` + kindHelp() + `
 
 Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`,
 		ValidArgsFunction: completeKind,
@@ -37,6 +37,9 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 	flags.BoolVar(&sim.Yes, "yes", false, "Do not ask for confirmation.")
 	flags.BoolVar(&sim.PrintOnly, "dry-run", false, "Print the notice, and send nothing.")
 	flags.StringVar(&output, "output", outputText, "Output format: text or json. json needs --yes.")
+	p.completes(cmd, map[string][]string{
+		"output": {outputText, outputJSON}, "via": {tool.ViaQueue, tool.ViaEventBridge},
+	})
 	check := func(args []string) (problems options.Problems) {
 		sim.Kind, problems = parseKind(args)
 		problems = append(problems, checkNode(sim.Node)...)

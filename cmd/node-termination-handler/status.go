@@ -35,10 +35,12 @@ is acted on, because the handler is paused, nobody leads, or receives fail, what
 	cmd.Flags().BoolVarP(&s.Watch, "watch", "w", false, "Show it again every 2 seconds, until Ctrl-C. "+
 		"The exit status is 0.")
 	cmd.Flags().StringVarP(&s.Format, "output", "o", tool.FormatText, "Output format: text, wide or json.")
+	formats := []string{tool.FormatText, tool.FormatWide, tool.FormatJSON}
+	p.completes(cmd, map[string][]string{"output": formats})
 	html := cmd.Flags().Bool("html", false, "Print a page for a browser instead, with the drains of the last 24 hours.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		problems := slices.Concat(p.wrong, options.UnexpectedArgs(args))
-		if !slices.Contains([]string{tool.FormatText, tool.FormatWide, tool.FormatJSON}, s.Format) {
+		if !slices.Contains(formats, s.Format) {
 			problems = append(problems, options.Problem{Name: "output", Text: "takes text, wide or json"})
 		}
 		if *html && (s.Watch || cmd.Flags().Changed("output")) {

@@ -58,16 +58,27 @@ func kinds() []notice.Kind {
 func kindList() string {
 	var all []string
 	for _, k := range kinds() {
-		all = append(all, fmt.Sprintf("%s (%s)", k, k.Names()[1]))
+		name := k.Dashed()
+		if short := k.Names()[1]; short != name {
+			name += " (" + short + ")"
+		}
+		all = append(all, name)
 	}
 	return strings.Join(all, ", ")
+}
+
+// kindHelp is kindList in the lines of a help text.
+func kindHelp() string {
+	var b strings.Builder
+	options.WriteWrapped(&b, "", "KIND is one of "+kindList()+".")
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // completeKind completes the names of kinds for a shell.
 func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var all []string
 	for _, k := range kinds() {
-		all = append(all, k.String())
+		all = append(all, k.Dashed())
 	}
 	if len(args) > 0 {
 		all = nil
@@ -87,7 +98,7 @@ func parseKind(args []string) (notice.Kind, options.Problems) {
 	}
 	var names []string
 	for _, k := range kinds() {
-		names = append(names, k.Names()...)
+		names = append(append(names, k.Dashed()), slices.DeleteFunc(k.Names()[1:], func(n string) bool { return n == k.Dashed() })...)
 	}
 	return notice.Ignored, append(options.Problems{{
 		Name: fmt.Sprintf("%q", args[0]),

@@ -15,7 +15,7 @@ func TestEveryKindThatIsSimulatedIsFoundAndTheOthersAreTold(t *testing.T) {
 			t.Errorf("%s is %s, %v", name, got, wrong)
 		}
 	}
-	for name, near := range map[string]string{"spott": "did you mean spot?", "asg-terminat": "did you mean ASGTerminate or asg-terminate?", "ASGLaunch": "is not a kind of notice", "storm": "one of SpotInterruption (spot)"} {
+	for name, near := range map[string]string{"spott": "did you mean spot?", "asg-terminat": "did you mean asg-terminate?", "ASGLaunch": "is not a kind of notice", "storm": "one of spot-interruption (spot)"} {
 		_, wrong := parseKind([]string{name})
 		if err := wrong.Err(); err == nil || !strings.Contains(err.Error(), near) {
 			t.Errorf("%s: %v, want %q", name, err, near)
@@ -28,14 +28,17 @@ func TestEveryKindThatIsSimulatedIsFoundAndTheOthersAreTold(t *testing.T) {
 
 func TestAShellCompletesCommandsOptionsAndKinds(t *testing.T) {
 	for line, want := range map[string]string{
-		"doc":                            "doctor\t",
-		"--max-unready":                  "--max-unready-nodes\t",
-		"what-if --no":                   "--node\t",
-		"simulate Spot":                  "SpotInterruption\n",
-		"simulate --node a SpotInterrup": "SpotInterruption\n",
+		"doc":                             "doctor\t",
+		"--max-unready":                   "--max-unready-nodes\t",
+		"what-if --no":                    "--node\t",
+		"simulate spot":                   "spot-interruption\n",
+		"simulate --node a spot-interrup": "spot-interruption\n",
+		"what-if --all --output ":         "json\n",
+		"simulate --via ":                 "eventbridge\n",
+		"status -o ":                      "wide\n",
 	} {
 		var out, errOut bytes.Buffer
-		args := append([]string{"__complete"}, strings.Fields(line)...)
+		args := append([]string{"__complete"}, strings.Split(line, " ")...)
 		if status := run(t.Context(), args, nil, &out, &errOut); status != exitDone || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: status %d, %s%s", line, status, &out, &errOut)
 		}

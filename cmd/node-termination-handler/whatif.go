@@ -22,7 +22,7 @@ It decides as the installed handler does, with the options of its Deployment. It
 every pod uses its whole grace period, and no PodDisruptionBudget allows a disruption later. It
 needs no queue.
 
-KIND is one of ` + kindList() + `.
+` + kindHelp() + `
 
 Exit status: 0 no pod would be lost; 1 what-if failed; 2 mistakes in the options; 3 pods would be
 lost: nothing creates them again, they are killed before their grace period ends, they are still
@@ -36,6 +36,7 @@ there when the instance goes away, or the handler ignores the notice.`,
 	flags.BoolVar(&w.All, "all", false, "Predict for every node, as if it were drained alone: "+
 		"one line per node, the worst first.")
 	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
+	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			w.Kind, problems = parseKind(args)

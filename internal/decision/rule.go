@@ -3,6 +3,7 @@ package decision
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -78,11 +79,11 @@ const (
 // String is the effort's name in a policy file.
 func (e Effort) String() string { return [...]string{"ignore", "notify", "cordon", "drain"}[e] }
 
-// String says what the rule does, such as "drain at start-30m0s within nights".
+// String says what the rule does, such as "drain at start-30m within nights".
 func (r *NodeRule) String() string {
 	text := r.Do.String()
 	if r.Before >= 0 {
-		text += " at start-" + r.Before.String()
+		text += " at start-" + short(r.Before)
 	}
 	if r.Within != nil {
 		text += " within " + r.Within.Name
@@ -91,10 +92,10 @@ func (r *NodeRule) String() string {
 		text += ", nothing is forced"
 	}
 	if r.Grace > 0 {
-		text += ", grace " + r.Grace.String()
+		text += ", grace " + short(r.Grace)
 	}
 	if r.MostGrace > 0 {
-		text += ", grace at most " + r.MostGrace.String()
+		text += ", grace at most " + short(r.MostGrace)
 	}
 	if r.BudgetPercent != nil {
 		text += fmt.Sprintf(", budgets %d%%", *r.BudgetPercent)
@@ -112,7 +113,19 @@ func (r *NodeRule) String() string {
 		text += ", a replacement first"
 	}
 	if r.Limit.Wait > 0 {
-		text += ", wait at most " + r.Limit.Wait.String()
+		text += ", wait at most " + short(r.Limit.Wait)
+	}
+	return text
+}
+
+// short is a time span as a policy file has it, without the units of which there are none.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
 	}
 	return text
 }

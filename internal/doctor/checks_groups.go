@@ -145,10 +145,10 @@ func hooksLastLongEnough(f *Facts, groups []Group) verdict {
 			case !h.Terminating:
 				continue
 			case ok && open < pod.Grace+margin:
-				short = append(short, fmt.Sprintf("%s of %s (%s, pod %s/%s may take %s)", h.Name, g.Name, open, pod.Namespace,
+				short = append(short, say("%s of %s (%s, pod %s/%s may take %s)", h.Name, g.Name, open, pod.Namespace,
 					pod.Name, pod.Grace))
 			case open < failover:
-				fragile = append(fragile, fmt.Sprintf("%s of %s (%s)", h.Name, g.Name, open))
+				fragile = append(fragile, say("%s of %s (%s)", h.Name, g.Name, open))
 			default:
 				continue
 			}
@@ -186,7 +186,7 @@ func launchHooksLastLongEnough(_ *Facts, groups []Group) verdict {
 			}
 			launching++
 			if h.Abandons && h.Timeout < joining {
-				short = append(short, fmt.Sprintf("%s of %s (%s)", h.Name, g.Name, h.Timeout))
+				short = append(short, say("%s of %s (%s)", h.Name, g.Name, h.Timeout))
 				fix = cmp.Or(fix, raiseHook(g, h, 10*time.Minute))
 			}
 		}

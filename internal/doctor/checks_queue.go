@@ -295,7 +295,7 @@ func deadLetterFault(
 	case d.FIFO && len(all) > 0:
 		return "is a FIFO queue, to which " + describe(all) + " sends nothing", nil
 	case ofQueue && d.Retention <= f.Queue.Value.Retention:
-		return fmt.Sprintf("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
+		return say("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
 			d.Retention, f.Queue.Value.Retention), nil
 	case len(all) == 0:
 		return "", nil

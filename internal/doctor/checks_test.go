@@ -230,17 +230,17 @@ var ailments = []struct {
 	{"a FIFO queue", func(f *Facts) { f.Queue.Value.FIFO = true }, map[string]Status{"queue-type": Failed, "rule-targets": Failed}, "FIFO"},
 	{"a delay of 90 s", func(f *Facts) { f.Queue.Value.Delay = 90 * time.Second }, map[string]Status{"queue-delay": Failed}, "1m30s"},
 	{"a delay of 5 s", func(f *Facts) { f.Queue.Value.Delay = 5 * time.Second }, map[string]Status{"queue-delay": Warning}, "5s"},
-	{"a retention of a minute", func(f *Facts) { f.Queue.Value.Retention = time.Minute }, map[string]Status{"queue-retention": Failed}, "1m0s"},
+	{"a retention of a minute", func(f *Facts) { f.Queue.Value.Retention = time.Minute }, map[string]Status{"queue-retention": Failed}, "for 1m:"},
 	{"a retention of five minutes", func(f *Facts) { f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning}, "scheduled changes and hooks are lost"},
 	{"a retention of an hour", func(f *Facts) { f.Queue.Value.Retention = time.Hour }, nil, ""},
-	{"a retention of days, and nothing moves foreign messages away", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "come back for 96h"},
-	{"a retention of days, and foreign messages are moved away late", func(f *Facts) { f.Queue.Value.MaxReceives = 1000 }, map[string]Status{"queue-retention": Warning}, "come back for 5h33m20s"},
+	{"a retention of days, and nothing moves foreign messages away", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "come back for 4d"},
+	{"a retention of days, and foreign messages are moved away late", func(f *Facts) { f.Queue.Value.MaxReceives = 1000 }, map[string]Status{"queue-retention": Warning}, "come back for 5h33m"},
 	{"a retention of days, and foreign messages are deleted", func(f *Facts) { f.Queue.Value.MaxReceives = 1000; f.Options.DeleteForeign = true }, nil, ""},
-	{"a long visibility timeout", func(f *Facts) { f.Queue.Value.Visibility = time.Hour }, map[string]Status{"queue-visibility": Warning}, "1h0m0s"},
+	{"a long visibility timeout", func(f *Facts) { f.Queue.Value.Visibility = time.Hour }, map[string]Status{"queue-visibility": Warning}, "for 1h:"},
 	{"a visibility timeout of ours as long as the retention", func(f *Facts) { f.Queue.Value.Retention = 2 * time.Minute; f.Options.Visibility = 2 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-visibility": Warning}, "if no replica runs for longer"},
 	{"no dead-letter queue", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-redrive": Warning, "queue-retention": Warning}, "no dead-letter queue"},
 	{"three receives", func(f *Facts) { f.Queue.Value.MaxReceives = 3 }, map[string]Status{"queue-redrive": Warning}, "after 3 receives"},
-	{"more receives than the retention has time for", func(f *Facts) { f.Queue.Value.MaxReceives = 15; f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "messages are kept for 5m0s"},
+	{"more receives than the retention has time for", func(f *Facts) { f.Queue.Value.MaxReceives = 15; f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "messages are kept for 5m"},
 	{"a queue for small messages", func(f *Facts) { f.Queue.Value.MaxSize = 64 << 10 }, map[string]Status{"queue-size": Warning}, "64 KiB at most: AWS Health sends up to 256 KiB"},
 	{"a queue for tiny messages", func(f *Facts) { f.Queue.Value.MaxSize = 2048 }, map[string]Status{"queue-size": Failed}, "2048 bytes at most"},
 	{"a queue that does not say how large", func(f *Facts) { f.Queue.Value.MaxSize = 0 }, map[string]Status{"queue-size": Unknown}, "does not say"},
@@ -257,7 +257,7 @@ var ailments = []struct {
 	{"a dead-letter queue that EventBridge has no permission to send to", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = "" }), map[string]Status{"dead-letters": Warning}, "dead has no policy"},
 	{"a dead-letter queue with a strange policy", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policyFor(eventBridge, `"X": {"y": "z"}`) }), map[string]Status{"dead-letters": Unknown}, "conditions"},
 	{"a dead-letter queue that is a FIFO queue", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.FIFO = true }), map[string]Status{"dead-letters": Warning}, "is a FIFO queue"},
-	{"a dead-letter queue that forgets", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Retention = 5 * time.Minute }), map[string]Status{"dead-letters": Warning}, "dead keeps messages for 5m0s"},
+	{"a dead-letter queue that forgets", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Retention = 5 * time.Minute }), map[string]Status{"dead-letters": Warning}, "dead keeps messages for 5m"},
 	{"no rules, and a policy for those that there will be", func(f *Facts) {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy = policyFor(eventBridge, `"ArnLike": {"aws:SourceArn": "`+ruleARN+`nth-*"}`)
@@ -473,7 +473,7 @@ var ailments = []struct {
 	{"a Lease that may not be read", func(f *Facts) { f.Lease = Answer[Lease]{Err: errDenied} }, map[string]Status{"lease": Unknown}, "x:Y"},
 	{"a Lease that pauses the handler", func(f *Facts) { f.Lease.Value.Paused = new("a bad rule") }, map[string]Status{"lease": Failed}, "paused (a bad rule): no node is drained"},
 	{"a Lease that was given away", func(f *Facts) { f.Lease.Value.Holder = "" }, map[string]Status{"lease": Warning}, "nobody leads"},
-	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m0s"},
+	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m"},
 
 	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
 	{"pods that may not be listed, with budgets and spot instances", func(f *Facts) {
@@ -506,11 +506,11 @@ var ailments = []struct {
 	{"a pod that takes longer than a spot interruption leaves it", func(f *Facts) {
 		f.Instances.Value[0].Spot = true
 		f.Pods.Value[0].Grace = 3 * time.Minute
-	}, map[string]Status{"graces": Warning}, "default/web (3m0s); they are killed with the instance"},
+	}, map[string]Status{"graces": Warning}, "default/web (3m); they are killed with the instance"},
 	{"a pod that takes long, on a node that says it is a spot instance", func(f *Facts) {
 		f.Nodes.Value[0].Spot = true
 		f.Pods.Value[0].Grace = 3 * time.Minute
-	}, map[string]Status{"graces": Warning}, "default/web (3m0s)"},
+	}, map[string]Status{"graces": Warning}, "default/web (3m)"},
 	{"a pod of a DaemonSet that takes long, on a spot instance", func(f *Facts) {
 		f.Nodes.Value[0].Spot = true
 		f.Pods.Value[0].Grace, f.Pods.Value[0].DaemonSet = 3*time.Minute, true
@@ -644,7 +644,7 @@ var ailments = []struct {
 		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons, f.Groups.Value[0].Hooks.Value[1].Abandons = true, false, true
 	}, nil, ""},
 	{"a short launch hook that lets the instance in", func(f *Facts) { f.Groups.Value[0].Hooks.Value[1].Timeout = 30 * time.Second }, nil, ""},
-	{"a pod that takes longer than the hook", func(f *Facts) { f.Pods.Value[0].Grace = 10 * time.Minute }, map[string]Status{"hook-timeout": Warning}, "drain of workers (5m0s, pod default/web may take 10m0s)"},
+	{"a pod that takes longer than the hook", func(f *Facts) { f.Pods.Value[0].Grace = 10 * time.Minute }, map[string]Status{"hook-timeout": Warning}, "drain of workers (5m, pod default/web may take 10m)"},
 	{"a pod that takes longer, and heartbeats", func(f *Facts) {
 		f.Pods.Value[0].Grace, f.Options.HeartbeatInterval, f.Options.HeartbeatUntil = 10*time.Minute, time.Minute, 30*time.Minute
 	}, nil, ""},

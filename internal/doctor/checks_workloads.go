@@ -108,7 +108,7 @@ func graces(f *Facts) verdict {
 			grace = f.Options.PodGrace
 		}
 		if spot[p.Node] && !p.DaemonSet && grace > spotNotice {
-			long = append(long, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, grace))
+			long = append(long, say("%s/%s (%s)", p.Namespace, p.Name, grace))
 		}
 	}
 	if len(long) > 0 {

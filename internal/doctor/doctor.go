@@ -10,6 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // Status is the result of a check. The zero value is Unknown.
@@ -87,19 +90,29 @@ type verdict struct {
 }
 
 func ok(format string, args ...any) verdict {
-	return verdict{status: OK, what: fmt.Sprintf(format, args...)}
+	return verdict{status: OK, what: say(format, args...)}
 }
 
 func warn(hint, format string, args ...any) verdict { return bad(Warning, hint, format, args...) }
 
 func fail(hint, format string, args ...any) verdict { return bad(Failed, hint, format, args...) }
 
+// say is fmt.Sprintf with time spans as people say them.
+func say(format string, args ...any) string {
+	for k, arg := range args {
+		if d, ok := arg.(time.Duration); ok {
+			args[k] = overview.Length(d)
+		}
+	}
+	return fmt.Sprintf(format, args...)
+}
+
 // commandIn finds the command in a hint: the whole of it, or what follows its last colon.
 var commandIn = regexp.MustCompile(`^(?:(.*): )?((?:aws|kubectl|helm) .*)$`)
 
 // bad is a verdict of a warning or failure. A command in the hint is printed on a line of its own.
 func bad(s Status, hint, format string, args ...any) verdict {
-	v := verdict{status: s, what: fmt.Sprintf(format, args...), hint: hint}
+	v := verdict{status: s, what: say(format, args...), hint: hint}
 	if match := commandIn.FindStringSubmatch(hint); match != nil {
 		v.hint = match[1]
 		return v.by(match[2])

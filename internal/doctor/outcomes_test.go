@@ -105,7 +105,7 @@ var outcomes = []outcome{
 	{pitfall: "a retention of 5 minutes", set: attribute("MessageRetentionPeriod", "300"), want: "queue-retention ‼", says: "if no replica runs for longer", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of a minute", set: attribute("MessageRetentionPeriod", "60"), want: "queue-retention ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of 2.5 days, and foreign messages are deleted", set: attribute("MessageRetentionPeriod", "216000"), also: func(s *site) { s.Options.DeleteForeign = true }},
-	{pitfall: "a retention that dead letters do not outlive", set: attribute("MessageRetentionPeriod", "1209600"), also: func(s *site) { s.Options.DeleteForeign = true }, want: "dead-letters ‼", says: "dead keeps messages for 336h0m0s"},
+	{pitfall: "a retention that dead letters do not outlive", set: attribute("MessageRetentionPeriod", "1209600"), also: func(s *site) { s.Options.DeleteForeign = true }, want: "dead-letters ‼", says: "dead keeps messages for 14d"},
 	{pitfall: "messages of 2 KiB at most", set: attribute("MaximumMessageSize", "2048"), want: "queue-size ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "messages of 64 KiB at most", set: attribute("MaximumMessageSize", "65536"), want: "queue-size ‼", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a visibility timeout of 5 minutes", set: attribute("VisibilityTimeout", "300"), want: "queue-visibility ‼", runs: "aws sqs set-queue-attributes"},
@@ -203,7 +203,7 @@ var outcomes = []outcome{
 		s.Options.HeartbeatInterval = 0
 		s.pod("web", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(1)) })
 	}, want: "hook-timeout ‼", says: "before another replica has taken over", runs: "aws autoscaling put-lifecycle-hook"},
-	{pitfall: "a hook that is shorter than a pod's grace", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 0 }, want: "hook-timeout ‼", says: "pod default/web may take 1m0s", runs: "aws autoscaling put-lifecycle-hook"},
+	{pitfall: "a hook that is shorter than a pod's grace", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 0 }, want: "hook-timeout ‼", says: "pod default/web may take 1m", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook of a minute, and an interval of 5 minutes", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 5 * time.Minute }},
 	{pitfall: "a group that retains what its hook abandons", set: []string{"PUT groups/workers {'instances': ['" + instance + "', '" + second + "'], 'tags': {'" + tag + "': ''}, 'retains': true}"}, want: "group-retention ‼", says: "drain of workers", runs: "--default-result CONTINUE"},
 	{pitfall: "a launch hook of 30 s", set: []string{hook("join", "LAUNCHING", "30s", ", 'defaultResult': 'ABANDON'")}, want: "hook-launch ‼", says: "join of workers (30s)", runs: "aws autoscaling put-lifecycle-hook"},
@@ -279,11 +279,11 @@ var outcomes = []outcome{
 	{pitfall: "a grace of 5 minutes on a spot instance", set: []string{"PUT instances/" + instance + " {'lifecycle': 'spot', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) {
 		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
 		s.Options.HeartbeatInterval, s.Options.HeartbeatUntil = 30*time.Second, time.Hour
-	}, want: "graces ‼", says: "default/slow (5m0s)"},
+	}, want: "graces ‼", says: "default/slow (5m)"},
 	{pitfall: "the same by the label of EKS", also: func(s *site) {
 		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
 		s.node("a", func(n *corev1.Node) { n.Labels = map[string]string{"eks.amazonaws.com/capacityType": "SPOT"} })
-	}, want: "graces ‼", says: "default/slow (5m0s)"},
+	}, want: "graces ‼", says: "default/slow (5m)"},
 }
 
 // notTried are pitfalls that no row can set up, and why.

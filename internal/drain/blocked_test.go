@@ -132,7 +132,7 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 		},
 		{
 			"two budgets", &apierrors.StatusError{ErrStatus: *twice("")},
-			"two-budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it is never evicted",
+			"two-budgets", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: it is never evicted; see kubectl -n default get pdb",
 		},
 		{
 			"a namespace that is being deleted", &apierrors.StatusError{ErrStatus: *terminating("")},

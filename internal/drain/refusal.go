@@ -69,7 +69,7 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 	switch refusalOf(err) {
 	case evacuation.TwoBudgets:
 		return overview.TwoBudgets, "", "two PodDisruptionBudgets cover the pod, which the eviction API does not support: " +
-			"it is never evicted"
+			"it is never evicted; see kubectl -n " + pod.Namespace + " get pdb"
 	case evacuation.Budget:
 		if name, says := budgetOf(err); name != "" {
 			name = pod.Namespace + "/" + name

@@ -2,8 +2,10 @@ package holdback
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -33,13 +35,19 @@ func (a *answer) full(h decision.Held) (p decision.Permit, full bool) {
 	return p, false
 }
 
-// byOption is how many drains the limit of the options holds back, and a sentence about it.
-func (a *answer) byOption(bound intstr.IntOrString) (drains int, why string) {
+// count is how many drains wait for a reason.
+func (a *answer) count(why decision.Why) (drains int) {
 	for _, p := range a.permits {
-		if !p.Begins && p.Why == decision.WhyMaxUnready {
+		if !p.Begins && p.Why == why {
 			drains++
 		}
 	}
+	return drains
+}
+
+// byOption is how many drains the limit of the options holds back, and a sentence about it.
+func (a *answer) byOption(bound intstr.IntOrString) (drains int, why string) {
+	drains = a.count(decision.WhyMaxUnready)
 	r := a.rooms[decision.Group{}]
 	if drains == 0 || r == nil {
 		return 0, ""
@@ -84,7 +92,7 @@ func (l *Line) lookAtRoom(g decision.Group, seen *decision.Room, begun []cluster
 	if g != (decision.Group{}) {
 		bound = intstr.Parse(g.Nodes)
 	}
-	room.Most = mostUnready(bound, room.All)
+	room.Most = most(bound, room.All)
 	for _, ref := range begun {
 		node, there := l.Cluster.Look(ref)
 		if uid := string(ref.UID); there && !room.Out[uid] && isOf(node.Labels) {
@@ -116,18 +124,50 @@ func (l *Line) selectorOf(g decision.Group) func(labels map[string]string) bool 
 	if g == (decision.Group{}) {
 		return func(map[string]string) bool { return true }
 	}
-	rule := l.CurrentPolicy().Rules.Named(g.Rule)
+	return isOf(l.CurrentPolicy().Rules.Named(g.Rule), g)
+}
+
+// isOf reports for the labels of a node whether it is of a group of a rule.
+func isOf(rule *decision.NodeRule, g decision.Group) func(labels map[string]string) bool {
 	return func(labels map[string]string) bool {
 		return rule != nil && rule.Selects(labels) && labels[g.Per] == g.Value
 	}
 }
 
-// mostUnready is how many of the cluster's nodes may be not ready or cordoned. A
-// percentage is rounded down, but one node may always be.
-func mostUnready(bound intstr.IntOrString, nodes int) int {
-	most, err := intstr.GetScaledValueFromIntOrPercent(&bound, nodes, false)
+// A Use is how far a limit is used up.
+type Use struct {
+	Per   string   `json:"per,omitempty"` // whose nodes: "zone=a"; empty: all that the rule selects
+	Most  int      `json:"most"`          // how many nodes may be out of use
+	Nodes []string `json:"nodes"`         // those that are, sorted, but for the node that is asked about
+}
+
+// UseOf is the use of a rule's limit, for the drain of one of some nodes.
+func UseOf(rule *decision.NodeRule, node *corev1.Node, nodes []corev1.Node) Use {
+	g, all := groupOf(rule, node.Labels), 0
+	u, isOf := Use{Nodes: []string{}}, isOf(rule, g)
+	if g.Per != "" {
+		u.Per = g.Per + "=" + g.Value
+	}
+	for k := range nodes {
+		other := &nodes[k]
+		if !isOf(other.Labels) {
+			continue
+		}
+		if all++; other.UID != node.UID && (other.Spec.Unschedulable || !cluster.Ready(other)) {
+			u.Nodes = append(u.Nodes, other.Name)
+		}
+	}
+	slices.Sort(u.Nodes)
+	u.Most = most(intstr.Parse(g.Nodes), all)
+	return u
+}
+
+// most is how many of some nodes may be not ready or cordoned. A percentage is rounded down, but one node may always
+// be.
+func most(bound intstr.IntOrString, nodes int) int {
+	number, err := intstr.GetScaledValueFromIntOrPercent(&bound, nodes, false)
 	if err != nil { // neither a number nor a percentage: the configuration has no such value
 		return nodes
 	}
-	return max(1, most)
+	return max(1, number)
 }

@@ -13,6 +13,7 @@ import (
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
@@ -74,6 +75,9 @@ type timedLock struct {
 	resourcelock.Interface
 	observe func(error) // is told the outcome of each request
 	lost    func()
+	log     logr.Logger
+	reads   logging.Outage
+	writes  logging.Outage
 	slow    time.Duration                      // of an answer: the slowest, forgotten within some ten answers
 	failing time.Duration                      // of a request that fails: the longest, forgotten within some hundred
 	written *resourcelock.LeaderElectionRecord // the last that was accepted; nil: none
@@ -119,11 +123,12 @@ func (l *timedLock) Get(ctx context.Context) (record *resourcelock.LeaderElectio
 		record, raw, err = l.Interface.Get(ctx)
 		return err
 	})
+	seen := err
 	if apierrors.IsNotFound(err) {
-		l.observe(nil)
-	} else {
-		l.observe(err)
+		seen = nil
 	}
+	l.observe(seen)
+	l.note(&l.reads, seen)
 	return record, raw, err
 }
 
@@ -154,7 +159,18 @@ func (l *timedLock) write(
 		l.keepUntil(ours)
 	}
 	l.observe(err)
+	l.note(&l.writes, err)
 	return err
+}
+
+// note logs requests that fail again and again.
+func (l *timedLock) note(o *logging.Outage, err error) {
+	switch {
+	case err == nil, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // another replica was faster
+		o.Ended(l.log)
+	case !errors.Is(err, context.Canceled): // that is our own end
+		o.Failed(l.log, err)
+	}
 }
 
 // stop ends the watch for the loss of the Lease.
@@ -228,7 +244,8 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 	if err != nil {
 		return fmt.Errorf("stand for election: %w", err)
 	}
-	electing, stopElecting := context.WithCancel(context.WithoutCancel(ctx)) // the lease is kept until lead has returned
+	// The lease is kept until lead has returned. The lock logs what fails, once: client-go would at each try.
+	electing, stopElecting := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer stopElecting()
 	go func() {
 		defer close(ended)
@@ -263,7 +280,12 @@ func (e Elector) lock(p *pause, lost func()) *timedLock {
 	if observe == nil {
 		observe = func(error) {}
 	}
-	return &timedLock{Interface: lock, observe: observe, lost: lost}
+	outage := func(what string) logging.Outage {
+		return logging.Outage{Fails: "the lease is out of reach, trying again", Works: "the lease is within reach again", What: what}
+	}
+	return &timedLock{
+		Interface: lock, observe: observe, lost: lost, log: e.Log, reads: outage("reading"), writes: outage("writing"),
+	}
 }
 
 // release releases the lease if this replica holds it, so that the next leader need not wait until it expires. It works

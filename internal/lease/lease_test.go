@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // Only that a lease's times change counts, not what they say.
@@ -93,4 +98,29 @@ func TestALeaseThatIsTakenGetsTheLabels(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A standby asks every second: an API server that is down must not fill its log.
+func TestAnAPIServerThatIsDownIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		down := true
+		client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return down, nil, apierrors.NewInternalError(errors.New("no etcd"))
+		})
+		var log logtest.Log
+		elector := Elector{Client: client.CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: log.Logger()}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = elector.Run(t.Context(), func(context.Context) error { return nil })
+		}()
+		time.Sleep(150 * time.Second)
+		down = false
+		<-ended
+		outage, end := log.Said("the lease is out of reach, trying again"), log.Said("the lease is within reach again")
+		if len(outage) != 3 || len(end) != 1 {
+			t.Errorf("%d lines in two and a half minutes, and %d at the end:\n%s", len(outage), len(end), log.String())
+		}
+	})
 }

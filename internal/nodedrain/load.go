@@ -9,6 +9,16 @@ import (
 
 // Load returns which drains are in progress. It may be called at any time.
 func (r *Registry) Load() report.Load {
+	l := r.load()
+	if l.HeldBack > 0 {
+		byOption, _, byRules := r.line.HeldBack()
+		l.HeldByLimit = byOption + byRules
+	}
+	return l
+}
+
+// load is Load without what the line has to be asked about.
+func (r *Registry) load() report.Load {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var l report.Load
@@ -35,11 +45,11 @@ func (r *Registry) Load() report.Load {
 	return l
 }
 
-// HeldBack returns how many drains wait because too many nodes are out of use, or because a rule of
-// the policy file says so, and a sentence about it for people.
+// HeldBack returns how many drains wait because too many nodes are out of use, for their time, or for a replacement,
+// and a sentence about it for people.
 func (r *Registry) HeldBack() (drains int, why string) {
-	drains, why = r.line.HeldBack()
-	if byRules := r.Load().HeldBack - drains; byRules > 0 {
+	drains, why, _ = r.line.HeldBack()
+	if byRules := r.load().HeldBack - drains; byRules > 0 {
 		drains += byRules
 		if why != "" {
 			why += "; "

@@ -56,10 +56,10 @@ func (e *Episode) lateCordon() string {
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
-			name(e.Node), length(took), prose(e.HeldBack))
+			name(e.Node), Length(took), prose(e.HeldBack))
 	}
 	return fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
-		"and whether a leader was there.", name(e.Node), length(took))
+		"and whether a leader was there.", name(e.Node), Length(took))
 }
 
 // hurries reports whether its notice leaves minutes, so that each second counts.

@@ -28,7 +28,7 @@ func (o *Overview) StillCordoned() string {
 	}
 	var names []string
 	for _, c := range o.Cordoned[:min(len(o.Cordoned), mostCordoned)] {
-		names = append(names, fmt.Sprintf("%s (%s)", Clean(c.Node), length(o.At.Sub(c.Since))))
+		names = append(names, fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since))))
 	}
 	if more := len(o.Cordoned) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))

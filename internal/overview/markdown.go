@@ -171,9 +171,9 @@ func (r *Report) summary() string {
 
 func (r *Report) writeCurrent(b *strings.Builder) {
 	n := r.Current
-	text := fmt.Sprintf("**In progress**: %s, since %s", name(n.Kind), length(r.At.Sub(n.Since)))
+	text := fmt.Sprintf("**In progress**: %s, since %s", name(n.Kind), Length(r.At.Sub(n.Since)))
 	if !n.Deadline.IsZero() {
-		text += fmt.Sprintf(", deadline %s (in %s)", clock(n.Deadline, r.At), length(n.Deadline.Sub(r.At)))
+		text += fmt.Sprintf(", deadline %s (in %s)", clock(n.Deadline, r.At), Length(n.Deadline.Sub(r.At)))
 	}
 	if n.Pods != nil {
 		text += ", " + count(n.Pods.Left, "pod") + " left"
@@ -206,7 +206,7 @@ func (e *Episode) slack() string {
 	if e.Slack == nil {
 		return "-"
 	}
-	return length(time.Duration(*e.Slack * float64(time.Second)))
+	return Length(time.Duration(*e.Slack * float64(time.Second)))
 }
 
 // toTell are the episodes that are told in full: all of a few, of many those that went wrong.
@@ -236,7 +236,7 @@ func (e *Episode) write(b *strings.Builder) {
 	b.WriteString("\n**What was done when**\n\n| after | at | what |\n|---|---|---|\n")
 	begin := e.begin()
 	for _, s := range e.steps() {
-		fmt.Fprintf(b, "| %s | %s | %s |\n", length(s.at.Sub(begin)), clock(s.at, begin), s.what)
+		fmt.Fprintf(b, "| %s | %s | %s |\n", Length(s.at.Sub(begin)), clock(s.at, begin), s.what)
 	}
 	e.writePods(b)
 	b.WriteString("\n")
@@ -287,7 +287,7 @@ func (n *Notice) describe() string {
 		text += " " + name(n.Code)
 	}
 	if !n.Deadline.IsZero() {
-		text += ", deadline " + clock(n.Deadline, n.At) + " (" + length(n.Deadline.Sub(n.At)) + " later)"
+		text += ", deadline " + clock(n.Deadline, n.At) + " (" + Length(n.Deadline.Sub(n.At)) + " later)"
 	}
 	if n.Rule != "" {
 		text += ", rule " + name(n.Rule)
@@ -374,7 +374,7 @@ func (e *Episode) writePods(b *strings.Builder) {
 	}
 }
 
-func seconds(s float64) string { return length(time.Duration(s * float64(time.Second))) }
+func seconds(s float64) string { return Length(time.Duration(s * float64(time.Second))) }
 
 // listed lists names after a number.
 func listed(names []string) string {

@@ -73,7 +73,7 @@ func (o *Overview) Deaf() string {
 	if q == nil || q.FailingSince.IsZero() {
 		return ""
 	}
-	return "no notice arrives since " + length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
 }
 
 // PausedText says what it means that the handler is paused, and why it is; empty: nobody has said.

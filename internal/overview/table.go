@@ -209,7 +209,7 @@ func (o *Overview) heading(style Style) []string {
 func (q *Queue) describe(now time.Time) string {
 	text := count(q.InFlight, "message") + " in flight"
 	if !q.Oldest.IsZero() {
-		text += ", the oldest since " + length(now.Sub(q.Oldest))
+		text += ", the oldest since " + Length(now.Sub(q.Oldest))
 	}
 	switch {
 	case q.LastReceive.IsZero() && !q.FailingSince.IsZero():
@@ -217,7 +217,7 @@ func (q *Queue) describe(now time.Time) string {
 	case q.LastReceive.IsZero():
 		return text + "; the first receive is under way, which takes up to 20s where there is no message"
 	}
-	return text + "; last receive " + length(now.Sub(q.LastReceive)) + " ago"
+	return text + "; last receive " + Length(now.Sub(q.LastReceive)) + " ago"
 }
 
 func columns(style Style) []string {
@@ -231,10 +231,10 @@ func columns(style Style) []string {
 func (n *Node) row(now time.Time, style Style) []string {
 	since, deadline, left := "-", "-", "-"
 	if !n.Since.IsZero() {
-		since = length(now.Sub(n.Since))
+		since = Length(now.Sub(n.Since))
 	}
 	if !n.Deadline.IsZero() {
-		deadline, left = clock(n.Deadline, now), length(n.Deadline.Sub(now))
+		deadline, left = clock(n.Deadline, now), Length(n.Deadline.Sub(now))
 	}
 	cells := []string{orNone(n.Name), orNone(n.Kind), orNone(n.Rule), since, deadline, left, n.Pods.describe()}
 	if style.Wide {

@@ -29,8 +29,8 @@ func Clean(text string) string {
 	return b.String()
 }
 
-// length returns how many seconds, minutes, hours or days a time is long: the two largest units.
-func length(d time.Duration) string {
+// Length returns how many seconds, minutes, hours or days a time is long: the two largest units.
+func Length(d time.Duration) string {
 	const day = 24 * time.Hour
 	sign := ""
 	if d < 0 {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -23,7 +24,7 @@ const maxLease = 2 * time.Minute
 // It looks eight times in a visibility timeout, and extends what is due, see renewAfter.
 // Messages that came in one after another share a batch.
 func (s *Server) extendLeases(ctx context.Context) {
-	failing := outage{name: "extending visibility"}
+	failing := outage("extending visibility")
 	step := s.visibility() / 8
 	err := retry.Renew(ctx, step, step, func(ctx context.Context) error {
 		due, some := s.due(time.Now())
@@ -32,10 +33,10 @@ func (s *Server) extendLeases(ctx context.Context) {
 		}
 		err := s.extend(ctx, due)
 		if err != nil && ctx.Err() == nil {
-			failing.failed(s.Log, err)
+			failing.Failed(s.Log, err)
 			return err
 		}
-		failing.ended(s.Log)
+		failing.Ended(s.Log)
 		return nil
 	})
 	if err != nil { // else due has cleared extending
@@ -44,6 +45,11 @@ func (s *Server) extendLeases(ctx context.Context) {
 		s.extending = false
 		s.changed.Broadcast()
 	}
+}
+
+// outage logs calls of SQS that fail.
+func outage(what string) logging.Outage {
+	return logging.Outage{Fails: "SQS fails, trying again", Works: "SQS works again", What: what}
 }
 
 // extension is one batch of messages to extend, with copies of their receipts and leases:

@@ -44,7 +44,7 @@ var receiveBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 10 * time
 func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 	defer s.countDown(&s.receivers)
 	begin := time.Now()
-	outage := outage{name: "receiving"}
+	failing := outage("receiving")
 	for {
 		asked, ok := s.reserve(ctx)
 		if !ok {
@@ -60,13 +60,13 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 		}
 		if err != nil {
 			s.noteFailure(err)
-			outage.failed(s.Log, err)
-			if retry.Sleep(ctx, min(receiveBackoff.Pause(outage.failures), receiveBackoff.Max)) != nil {
+			failing.Failed(s.Log, err)
+			if retry.Sleep(ctx, min(receiveBackoff.Pause(failing.Failures), receiveBackoff.Max)) != nil {
 				return
 			}
 			continue
 		}
-		outage.ended(s.Log)
+		failing.Ended(s.Log)
 		if plenty(n, asked) && s.tryAddReceiver() {
 			go s.receiveMore(ctx, settling)
 		}

@@ -166,14 +166,26 @@ func (v *Snapshot) Run(r Request) *Report {
 		Pods: on, Grace: r.Grace, Self: r.Self, Terms: r.Terms, Rules: r.Rules, Start: r.Start, End: r.End, Filter: r.Filter,
 		Budgets: budgets, Allowed: report.Allowed,
 	}.Run()
-	for _, f := range report.Fates {
-		if w, ok := workloadOf(f.Pod); ok && !f.Stays && v.size[w] == 1 && f.Pod.DeletionTimestamp == nil {
-			report.SingleReplica = append(report.SingleReplica, w.namespace+"/"+w.name)
+	report.Down = v.down(report.Fates)
+	report.isCut = v.isCut
+	return report
+}
+
+// down are the workloads all of whose pods leave.
+func (v *Snapshot) down(fates []drain.PodOutcome) (all []Down) {
+	leaving := map[workload]int{}
+	for _, f := range fates {
+		if w, ok := workloadOf(f.Pod); ok && !f.Stays && f.Pod.DeletionTimestamp == nil {
+			leaving[w]++
 		}
 	}
-	report.isCut = v.isCut
-	slices.Sort(report.SingleReplica)
-	return report
+	for w, n := range leaving {
+		if n == v.size[w] {
+			all = append(all, Down{w.namespace + "/" + w.name, n})
+		}
+	}
+	slices.SortFunc(all, func(a, b Down) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // budgetsOf returns a function that names the budgets of a pod. It records in Allowed what they allow.

@@ -94,6 +94,7 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
 
 4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted; 1 with less than its grace
 default/two has 1 replica: down during the drain
+default/web has all 2 replicas on this node: down during the drain
 would be lost: lone
 nothing is left at the deadline, after 120 s
 This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
@@ -270,7 +271,7 @@ default/web has 1 replica: down during the drain
 	}
 }
 
-func TestAWorkloadWithOnePodIsDownWhileItMoves(t *testing.T) {
+func TestAWorkloadWithAllItsPodsOnTheNodeIsDownWhileTheyMove(t *testing.T) {
 	ofDeployment := func(p *corev1.Pod) {
 		p.Labels["pod-template-hash"] = "6d4"
 		p.OwnerReferences[0].Name += "-6d4"
@@ -279,6 +280,7 @@ func TestAWorkloadWithOnePodIsDownWhileItMoves(t *testing.T) {
 	ofJob := func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }
 	client := fake.NewClientset(
 		pod("default", "one", "one", 30, ofDeployment), pod("default", "two-a", "two", 30), pod("default", "two-b", "two", 30, elsewhere),
+		pod("default", "pair-a", "pair", 30), pod("default", "pair-b", "pair", 30),
 		pod("default", "job", "job", 30, ofJob), pod("default", "agent", "agent", 30, ofDaemonSet), pod("default", "bare", "bare", 30, bare),
 		pod("default", "far", "far", 30, elsewhere),
 	)
@@ -293,15 +295,21 @@ func TestAWorkloadWithOnePodIsDownWhileItMoves(t *testing.T) {
 		selected.Items = slices.DeleteFunc(selected.Items, func(p corev1.Pod) bool { return !fields.Matches(labels.Set{"spec.nodeName": p.Spec.NodeName}) })
 		return true, selected, nil
 	})
-	if diff := cmp.Diff([]string{"default/one"}, rehearse(t, client, evacuation.Terms{}).SingleReplica); diff != "" {
+	want := []rehearsal.Down{{Name: "default/one", Replicas: 1}, {Name: "default/pair", Replicas: 2}}
+	r := rehearse(t, client, evacuation.Terms{})
+	if diff := cmp.Diff(want, r.Down); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var printed strings.Builder
+	if err := r.Print(&printed); err != nil || !strings.Contains(printed.String(), "default/pair has all 2 replicas on this node: down during") {
+		t.Errorf("%v\n%s", err, &printed)
 	}
 	all, err := rehearsal.ReadAll(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := all.Run(rehearsal.Request{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, Start: now, End: now.Add(time.Minute), Grace: -1})
-	if diff := cmp.Diff([]string{"default/far"}, b.SingleReplica); diff != "" {
+	if diff := cmp.Diff([]rehearsal.Down{{Name: "default/far", Replicas: 1}}, b.Down); diff != "" {
 		t.Errorf("of another node (-want +got):\n%s", diff)
 	}
 }

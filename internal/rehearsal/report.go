@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A Report says what would happen.
@@ -23,11 +24,17 @@ type Report struct {
 	Allowed map[string]int
 	// BudgetsUnread is why the budgets could not be read; nil if they were.
 	BudgetsUnread error
-	// SingleReplica are the workloads whose only pod has to leave: they are down until the
-	// next one is ready. By namespace/name, sorted.
-	SingleReplica []string
+	// Down are the workloads all of whose pods have to leave: they are down until the next one is ready. By
+	// name, sorted.
+	Down []Down
 
 	isCut func(drain.PodOutcome) bool // see Snapshot.isCut; nil: none is
+}
+
+// A Down is a workload that is down during a drain.
+type Down struct {
+	Name     string // namespace/name
+	Replicas int    // all of them are on the node
 }
 
 // A Summary counts the pods of a report that would have to leave.
@@ -184,8 +191,12 @@ func (r *Report) conclusion() string {
 		}
 	}
 	b.WriteString("\n")
-	for _, name := range r.SingleReplica {
-		fmt.Fprintf(&b, "%s has 1 replica: down during the drain\n", name)
+	for _, d := range r.Down {
+		has := "1 replica"
+		if d.Replicas > 1 {
+			has = fmt.Sprintf("all %d replicas on this node", d.Replicas)
+		}
+		fmt.Fprintf(&b, "%s has %s: down during the drain\n", d.Name, has)
 	}
 	if len(s.Lost) > 0 {
 		fmt.Fprintf(&b, "would be lost: %s\n", strings.Join(s.Lost, ", "))
@@ -298,7 +309,14 @@ func nameOf(p *corev1.Pod) string {
 	return p.Namespace + "/" + p.Name
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%.0f s", d.Seconds()) }
+// seconds is a time span of a notice in seconds, and a longer one as people say it.
+func seconds(d time.Duration) string {
+	const longer = 10 * time.Minute
+	if d > longer {
+		return overview.Length(d)
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
 
 func count(n int, noun string) string {
 	if n == 1 {

@@ -137,7 +137,8 @@ func (d Drain) Remaining() []string {
 // Load is what a controller has in progress.
 type Load struct {
 	Drains       int
-	HeldBack     int       // drains that wait, because too many nodes are cordoned or not ready
+	HeldBack     int       // drains that wait: for their time, for a limit, for a replacement
+	HeldByLimit  int       // of these, because too many nodes are cordoned or not ready
 	Oldest       time.Time // when the oldest drain began in this process; zero: none
 	Deadline     time.Time // the nearest one of a drain that still waits for pods; zero: none
 	Hooks        int       // open lifecycle hooks

@@ -156,10 +156,14 @@ func New() *Metrics {
 	m.unscheduled = c.gauges(namespace+"pods_unscheduled",
 		"Pods that wait for a node, and whose predecessors have left drained nodes within a quarter of an hour: the "+
 			"scheduler finds no room. Only on the leader.").WithLabelValues()
-	c.gaugeOf(namespace+"drains_under_way", "Drains in progress.", func() float64 { return float64(m.load().Drains) })
+	c.gaugeOf(namespace+"drains_in_progress", "Drains in progress.", func() float64 { return float64(m.load().Drains) })
 	c.gaugeOf(namespace+"drains_held_back",
-		"Drains that wait because more nodes than `max-unready-nodes` allows are cordoned or not ready.",
+		"Drains that wait: for the time that a rule gives, for a replacement, or for a limit.",
 		func() float64 { return float64(m.load().HeldBack) })
+	c.gaugeOf(namespace+"drains_held_back_by_limit",
+		"Drains that wait because too many nodes are cordoned or not ready: more than `max-unready-nodes` or the limit of a "+
+			"rule allows.",
+		func() float64 { return float64(m.load().HeldByLimit) })
 	c.gaugeOf(namespace+"oldest_drain_age_seconds",
 		"Age of the oldest drain in progress, 0 if there is none. It restarts on failover.",
 		func() float64 { return age(m.load().Oldest) })

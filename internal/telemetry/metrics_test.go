@@ -378,7 +378,7 @@ func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
 		received = start.Add(time.Second)
 		m.Tagged(2, 3, 1)
 		want := map[string]string{
-			"leading": "1", "drains_under_way": "2", "oldest_drain_age_seconds": "60", "drain_deadline_left_seconds": "30", "messages_held": "3",
+			"leading": "1", "drains_in_progress": "2", "oldest_drain_age_seconds": "60", "drain_deadline_left_seconds": "30", "messages_held": "3",
 			"oldest_message_age_seconds": "3600", "lifecycle_hooks_open": "1", "lifecycle_hook_left_seconds": fmt.Sprint(math.Inf(1)),
 			"last_receive_timestamp_seconds": fmt.Sprint(float64(received.Unix())), "nth_tagged_nodes": "2", "nth_tagged_instances": "3",
 		}

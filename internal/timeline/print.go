@@ -28,6 +28,7 @@ var words = map[Kind]struct{ text, colour string }{
 	WorkFinished:   {"work finished", yellow},
 	NodeHeldBack:   {"node held back", yellow},
 	WorkMissed:     {"deadline missed", red},
+	Waiting:        {"still waiting", ""},
 }
 
 const (

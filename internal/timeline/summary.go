@@ -27,22 +27,44 @@ type Tally struct {
 // Missing says what has not happened yet; nil if all notices have come to their end.
 func (t *Timeline) Missing() []string {
 	var missing []string
+	for _, s := range t.stories {
+		missing = append(missing, s.missing(t.Alone)...)
+	}
+	return missing
+}
+
+// Waits returns a row for each notice that has not come to its end: what it waits for.
+func (t *Timeline) Waits(at time.Time) (rows []Row) {
+	for _, s := range t.stories {
+		missing := s.missing(t.Alone)
+		if len(missing) == 0 {
+			continue
+		}
+		more := ""
+		if len(missing) > 1 {
+			more = fmt.Sprintf("and %d more", len(missing)-1)
+		}
+		rows = append(rows, s.row(Waiting, at, missing[0], more))
+	}
+	return rows
+}
+
+// missing says what has not happened yet. alone: see [Timeline.Alone].
+func (s *story) missing(alone bool) (missing []string) {
 	note := func(is bool, format string, args ...any) {
 		if is {
 			missing = append(missing, fmt.Sprintf(format, args...))
 		}
 	}
-	for _, s := range t.stories {
-		note(s.cordoned.IsZero(), "%s is not cordoned", s.Node)
-		for _, pod := range s.left() {
-			note(true, "pod %s is still on %s", pod, s.Node)
-		}
-		lack := len(s.gone) - len(s.replaced)
-		note(t.Alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
-		note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
-		note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
-		note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
+	note(s.cordoned.IsZero(), "%s is not cordoned", s.Node)
+	for _, pod := range s.left() {
+		note(true, "pod %s is still on %s", pod, s.Node)
 	}
+	lack := len(s.gone) - len(s.replaced)
+	note(alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
+	note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
+	note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
+	note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
 	return missing
 }
 

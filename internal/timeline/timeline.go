@@ -29,8 +29,8 @@ type Notice struct {
 // Kind is the kind of an event.
 type Kind int
 
-// The kinds of events. The Timeline itself finds NoticeSent, NodeEmpty and WorkMissed; the others
-// are for Observe.
+// The kinds of events. The Timeline itself finds NoticeSent, NodeEmpty, WorkMissed and Waiting; the
+// others are for Observe.
 const (
 	None           Kind = iota
 	NoticeSent          // the story of a notice begins
@@ -46,6 +46,7 @@ const (
 	WorkFinished        // a Node says that all work on it is done
 	NodeHeldBack        // a Node carries the notice, and waits for its turn
 	WorkMissed          // as WorkFinished, with pods still there or after the deadline
+	Waiting             // nothing has happened for a while
 )
 
 // Event is something that was seen.
@@ -124,7 +125,7 @@ func (t *Timeline) Observe(e Event) []Row {
 		return t.workFinished(e)
 	case NodeHeldBack:
 		return t.heldBack(e)
-	case None, NoticeSent, NodeEmpty, WorkMissed:
+	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting:
 	}
 	return nil
 }

@@ -7,7 +7,11 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -28,6 +32,34 @@ type Explain struct {
 type explanation struct {
 	forecast
 	considered []decision.Considered
+	use        *holdback.Use // of the limit that the drain has to keep; nil: it need not wait for one
+}
+
+// decides is the rule that decides; nil: none does.
+func (x explanation) decides() *decision.NodeRule {
+	for k := range x.considered {
+		if x.considered[k].Why == decision.MatchesRule {
+			return &x.considered[k].Rule
+		}
+	}
+	return nil
+}
+
+// limitText says how far the limit is used up.
+func (x explanation) limitText() string {
+	const mostNames = 5
+	among, by, then := "", "", "there is room"
+	if x.use.Per != "" {
+		among = " with " + x.use.Per
+	}
+	if len(x.use.Nodes) > 0 {
+		by = ": " + strings.Join(evacuation.Names(x.use.Nodes, mostNames), ", ")
+	}
+	if len(x.use.Nodes) >= x.use.Most {
+		then = "the drain would wait"
+	}
+	return fmt.Sprintf("Limit: nodes%s that are out of use now: %d of at most %d%s; %s\n",
+		among, len(x.use.Nodes), x.use.Most, by, then)
 }
 
 // Run prints the explanation.
@@ -51,7 +83,14 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	x := explanation{f, s.policy().Explain(n, t.node.Labels)}
+	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
+	if rule := x.decides(); rule != nil && rule.Limit.Nodes != "" && decision.CanWait(f.Intent, now, s.policy()) {
+		nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return fmt.Errorf("list the nodes for the limit of rule %s: %w", rule.Name, err)
+		}
+		x.use = new(holdback.UseOf(rule, t.node, nodes.Items))
+	}
 	if e.JSON {
 		return writeJSON(out, x.report(n))
 	}
@@ -64,7 +103,7 @@ func (x explanation) write(out io.Writer, n notice.Notice) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Rules for %s", n.Kind)
+	fmt.Fprintf(&b, "Rules for %s", n.Kind.Dashed())
 	if n.Detail != "" {
 		fmt.Fprintf(&b, " (%s)", n.Detail)
 	}
@@ -85,6 +124,9 @@ func (x explanation) write(out io.Writer, n notice.Notice) error {
 			why = "decides: " + c.Rule.String()
 		}
 		fmt.Fprintf(&b, "  %2d  %-*s  %s\n", k+1, width, c.Rule.Name, why)
+	}
+	if x.use != nil {
+		b.WriteString(x.limitText())
 	}
 	for _, warning := range x.file.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
@@ -116,6 +158,8 @@ func (x explanation) report(n notice.Notice) any {
 		Code   string       `json:"code,omitempty"`
 		Policy string       `json:"policy,omitempty"`
 		Rules  []ruleReport `json:"rules"`
-		Node   nodeReport   `json:"node"`
-	}{x.originReport(), n.Kind.String(), n.Detail, x.file.from, rules, x.forecast.report()}
+		// Limit says how far the limit of the rule is used up, where the drain has to keep it.
+		Limit *holdback.Use `json:"limit,omitempty"`
+		Node  nodeReport    `json:"node"`
+	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.use, x.forecast.report()}
 }

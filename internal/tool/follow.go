@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
@@ -69,7 +70,7 @@ func (sim Simulation) printer(term Terminal) timeline.Printer {
 // expect returns what the timeline has to know of the notice, and the pods that will leave.
 func (t *target) expect(planned plan, sent time.Time) (timeline.Notice, []*corev1.Pod) {
 	expected := timeline.Notice{
-		Name: t.kind.String(), Instance: t.notice.Instance, Node: t.node.Name, Sent: sent, Deadline: planned.Terms.Deadline,
+		Name: t.kind.Dashed(), Instance: t.notice.Instance, Node: t.node.Name, Sent: sent, Deadline: planned.Terms.Deadline,
 	}
 	var leaving []*corev1.Pod
 	for _, f := range planned.Fates {
@@ -129,7 +130,7 @@ func (t *target) follow(
 	if expected.Deadline.IsZero() {
 		end = expected.Sent.Add(t.NodeGracePeriod + late)
 	}
-	out.Heading(fmt.Sprintf("%s %s: %s", t.kind, id, deadlineText(expected.Deadline, expected.Sent)))
+	out.Heading(fmt.Sprintf("%s %s: %s", t.kind.Dashed(), id, deadlineText(expected.Deadline, expected.Sent)))
 	return follow.Story{Notice: expected, Taken: taken, Settle: settle, End: end, Out: out}.Follow(ctx, events)
 }
 
@@ -157,7 +158,7 @@ type simulationResult struct {
 
 func (t *target) writeResult(out io.Writer, id string, r follow.Result, err error) error {
 	result := simulationResult{
-		originReport: t.originReport(), Kind: t.kind.String(), Event: id, Node: t.node.Name, Result: r,
+		originReport: t.originReport(), Kind: t.kind.Dashed(), Event: id, Node: t.node.Name, Result: r,
 		Undo: "kubectl uncordon " + t.node.Name,
 	}
 	if err != nil {
@@ -171,5 +172,9 @@ func deadlineText(deadline, now time.Time) string {
 	if deadline.IsZero() {
 		return "nothing is forced"
 	}
-	return fmt.Sprintf("the node must be empty in %.0f s", deadline.Sub(now).Seconds())
+	left := deadline.Sub(now)
+	if left > 10*time.Minute {
+		return "the node must be empty in " + overview.Length(left)
+	}
+	return fmt.Sprintf("the node must be empty in %.0f s", left.Seconds())
 }

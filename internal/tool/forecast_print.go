@@ -4,14 +4,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
+
+// mostDown is how many workloads are named that would be down.
+const mostDown = 10
 
 // write writes the forecast of one node.
 func (f forecast) write(out io.Writer) error {
@@ -24,7 +31,7 @@ func (f forecast) write(out io.Writer) error {
 // writeFate writes what would become of the node and its pods.
 func (f forecast) writeFate(out io.Writer) error {
 	if idle := f.whyNotDrained(); idle != "" {
-		text := fmt.Sprintf("%s, %s: %s\n", f.node.Name, f.kind, idle)
+		text := fmt.Sprintf("%s, %s: %s\n", f.node.Name, f.kind.Dashed(), idle)
 		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
 			text += "    " + remedy + "\n"
 		}
@@ -38,7 +45,7 @@ func (f forecast) writeFate(out io.Writer) error {
 	if f.Terms.IgnoreBudgets {
 		budgets = "; PodDisruptionBudgets do not count: the instance is stopping already"
 	}
-	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n", f.node.Name, f.kind, deadlineText(f.Terms.Deadline, f.at), budgets)
+	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n", f.node.Name, f.kind.Dashed(), deadlineText(f.Terms.Deadline, f.at), budgets)
 	if err != nil {
 		return err
 	}
@@ -52,7 +59,7 @@ func (f forecast) writeFate(out io.Writer) error {
 	if f.By == intent.ByKarpenter {
 		until := "and takes the time that it needs"
 		if by := decision.KarpenterDeadline(f.Intent); !by.IsZero() {
-			until = fmt.Sprintf("and is told to be done %s after the notice", by.Sub(f.at))
+			until = fmt.Sprintf("and is told to be done %s after the notice", overview.Length(by.Sub(f.at)))
 		}
 		_, err := fmt.Fprintf(out, "Karpenter would be asked to replace and drain the node, %s; below is what the handler "+
 			"does if Karpenter does not\n", until)
@@ -73,10 +80,10 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		width = max(width, len(f.node.Name))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind)
+	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind.Dashed())
 	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "blocked", "deleted")
 	nodes, pods := 0, 0
-	single := map[string]bool{}
+	down := map[string]bool{} // workloads
 	for _, f := range all {
 		sum, lost := f.Summary(), f.lost()
 		if len(lost) > 0 {
@@ -99,12 +106,16 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), blocked, sum.Forced, remark)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
-		for _, name := range f.SingleReplica {
-			single[name] = true
+		for _, d := range f.Down {
+			down[d.Name] = true
 		}
 	}
-	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s with 1 replica would be down during the drain\n",
-		fmt.Sprint(nodes), plural(len(all), "node"), pods, plural(len(single), "workload"))
+	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s would be down during the drain",
+		fmt.Sprint(nodes), plural(len(all), "node"), pods, plural(len(down), "workload"))
+	if len(down) > 0 {
+		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
+	}
+	b.WriteString("\n")
 	if all[0].BudgetsUnread != nil {
 		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v\n", all[0].BudgetsUnread)
 	}
@@ -139,7 +150,7 @@ type nodeReport struct {
 	Pods     []rehearsal.PodReport `json:"pods"`
 	Lost     []string              `json:"lost"`
 	Left     []string              `json:"left"`
-	Single   []string              `json:"singleReplica"`
+	Down     []string              `json:"down"` // workloads
 	// BudgetsUnread says why PodDisruptionBudgets could not be read.
 	BudgetsUnread string `json:"budgetsUnread,omitempty"`
 }
@@ -149,7 +160,10 @@ func (f forecast) report() nodeReport {
 	r := nodeReport{
 		Node: f.node.Name, Instance: f.notice.Instance,
 		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Pods: []rehearsal.PodReport{},
-		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Single: orEmpty(f.SingleReplica),
+		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Down: []string{},
+	}
+	for _, d := range f.Down {
+		r.Down = append(r.Down, d.Name)
 	}
 	if r.Ignored == "" {
 		r.Pods = f.PodReports()
@@ -179,7 +193,7 @@ func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		Kind  string       `json:"kind"`
 		Lost  int          `json:"lost"`
 		Nodes []nodeReport `json:"nodes"`
-	}{originReport: s.originReport(), Kind: kind.String(), Nodes: []nodeReport{}}
+	}{originReport: s.originReport(), Kind: kind.Dashed(), Nodes: []nodeReport{}}
 	for _, f := range all {
 		report.Lost += len(f.lost())
 		report.Nodes = append(report.Nodes, f.report())

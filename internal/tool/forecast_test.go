@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
@@ -69,7 +70,7 @@ func TestEveryNodeHasALineTheWorstFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `With the options of the command line and the environment (as --release none says); in AWS as me; in Kubernetes with the rights of admin.
-SpotInterruption for each node separately, the worst first:
+spot-interruption for each node separately, the worst first:
 
   node      pods  lost  blocked  deleted
   untagged     2     2        0        0  the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed; aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
@@ -77,7 +78,7 @@ SpotInterruption for each node separately, the worst first:
   well         1     0        0        0
   empty        0     0        0        0
 
-2 of 4 nodes would lose pods, 3 in all; 4 workloads with 1 replica would be down during the drain
+2 of 4 nodes would lose pods, 3 in all; 4 workloads would be down during the drain: default/a, default/b, default/db, default/web
 what-if --node NAME shows one node pod by pod. This is the worst case: every pod uses its whole grace period.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -91,7 +92,7 @@ func TestANodeWhoseNoticeIsIgnoredIsToldHowToPutThatRight(t *testing.T) {
 	if err := all[0].write(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `untagged, SpotInterruption: the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed
+	want := `untagged, spot-interruption: the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed
     aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
 would be lost with the instance: a, b
 `
@@ -135,20 +136,20 @@ func TestWhatIfTellsProgramsTheSame(t *testing.T) {
 			Node, Instance, Ignored, Remedy, Why string
 			DeadlineSeconds                      float64
 			Pods                                 []struct{ Namespace, Name, Event string }
-			Lost, Left, SingleReplica            []string
+			Lost, Left, Down                     []string
 		}
 	}
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Kind != "SpotInterruption" || got.Lost != 3 || got.AWS != "me" || got.Kubernetes != "admin" || got.Notes == nil || len(got.Nodes) != 4 {
+	if got.Kind != "spot-interruption" || got.Lost != 3 || got.AWS != "me" || got.Kubernetes != "admin" || got.Notes == nil || len(got.Nodes) != 4 {
 		t.Errorf("all in all: %+v", got)
 	}
 	if n := got.Nodes[0]; n.Node != "untagged" || n.Why != "instance-not-managed" || n.Ignored == "" || n.Remedy == "" || len(n.Pods) != 0 {
 		t.Errorf("of the one that is ignored: %+v", n)
 	}
 	n := got.Nodes[1]
-	if n.Node != "slow" || n.DeadlineSeconds != 120 || len(n.Pods) != 1 || n.Pods[0].Event != "evicted" || !slices.Equal(n.Lost, []string{"db"}) || !slices.Equal(n.SingleReplica, []string{"default/db"}) {
+	if n.Node != "slow" || n.DeadlineSeconds != 120 || len(n.Pods) != 1 || n.Pods[0].Event != "evicted" || !slices.Equal(n.Lost, []string{"db"}) || !slices.Equal(n.Down, []string{"default/db"}) {
 		t.Errorf("of the one that is slow: %+v", n)
 	}
 	if strings.Contains(out.String(), "null") {
@@ -206,7 +207,7 @@ func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
   "notes": [
     "a note"
   ],
-  "kind": "SpotInterruption",
+  "kind": "spot-interruption",
   "event": "e-1",
   "node": "slow",
   "notices": 1,
@@ -223,5 +224,17 @@ func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
+	for want, use := range map[string]holdback.Use{
+		"Limit: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait\n": {Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
+		"Limit: nodes that are out of use now: 1 of at most 2: a; there is room\n":                       {Most: 2, Nodes: []string{"a"}},
+		"Limit: nodes that are out of use now: 0 of at most 1; there is room\n":                          {Most: 1},
+	} {
+		if diff := cmp.Diff(want, explanation{use: &use}.limitText()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	}
 }

@@ -75,6 +75,19 @@ func NewViewer(c Cluster, environ []string) (*Viewer, error) {
 	return v, err
 }
 
+// Nodes are the names of the cluster's nodes, as an API server knows them that may be behind.
+func (v *Viewer) Nodes(ctx context.Context) ([]string, error) {
+	list, err := v.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	names := make([]string, len(list.Items))
+	for k := range list.Items {
+		names[k] = list.Items[k].Name
+	}
+	return names, nil
+}
+
 // userConfig returns how to reach the API server as a person does.
 func userConfig(c Cluster, variable string) (*rest.Config, error) {
 	if c.Kubeconfig == "" && c.Context == "" && variable == "" {

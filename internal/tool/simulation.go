@@ -141,7 +141,7 @@ func (t *target) whyRefused(o outcome) error {
 	case len(t.others) > 0:
 		return fmt.Errorf("the notice is about all instances of %s: the handler would drain the nodes of %d others too\n"+
 			"    simulate %s, which is about one instance",
-			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption)
+			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption.Dashed())
 	case !o.begin().IsZero():
 		return fmt.Errorf("rule %s lets the drain begin at %s: nothing is to be seen before", o.Rule,
 			o.begin().UTC().Format(time.RFC3339))

@@ -126,7 +126,7 @@ func (t *target) lookUpBlock(ctx context.Context) error {
 	if t.notice.Reservation == "" {
 		return fmt.Errorf("instance %s of node %s is in no Capacity Reservation: the handler would find no instance\n"+
 			"    simulate %s, which is about one instance",
-			t.notice.Instance, t.node.Name, notice.CapacityReservationInterruption)
+			t.notice.Instance, t.node.Name, notice.CapacityReservationInterruption.Dashed())
 	}
 	all, err := t.gatherer.InReservation(ctx, t.notice.Reservation)
 	if err != nil {
@@ -276,7 +276,7 @@ func (t *target) whyIgnored(o outcome) (why, remedy string) {
 		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""
 	case o.Why == decision.WhyNotSpot:
 		return fmt.Sprintf("EC2 says that instance %s is no spot instance, and only those get such a notice", n.Instance),
-			"simulate " + notice.ScheduledChange.String() + ", which any instance can get"
+			"simulate " + notice.ScheduledChange.Dashed() + ", which any instance can get"
 	case o.Why == decision.WhyUnmanaged:
 		return fmt.Sprintf("instance %s has no tag %s", n.Instance, t.ManagedTag),
 			fmt.Sprintf("aws ec2 create-tags --region %s --resources %s --tags 'Key=%s,Value='",

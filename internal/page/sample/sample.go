@@ -19,7 +19,7 @@ func waits(i int, now time.Time) []overview.Wait {
 		{Cause: overview.Budget, Name: "shop/web", Why: "allows no disruption", Pods: 1 + i%4, Pod: pod, Until: until},
 		{Cause: overview.Grace, Why: "pods are stopping", Pods: 2, Pod: pod, Until: until},
 		{
-			Cause: overview.TwoBudgets, Name: "data/kafka and data/brokers", Why: "cover the same pod",
+			Cause: overview.TwoBudgets, Why: "two PodDisruptionBudgets cover the pod",
 			Pods: 1, Pod: "data/kafka-0", Until: until,
 		},
 		{Cause: overview.Finalizer, Name: "example.com/backup", Why: "keeps a pod that has ended", Pods: 1, Pod: "data/db-1"},

@@ -37,6 +37,9 @@ type Result struct {
 	Troubles []string `json:"troubles,omitempty"`
 }
 
+// untilQuiet is how long nothing happens before it is said what is waited for.
+const untilQuiet = 15 * time.Second
+
 // Follow prints what happens until the end of the story. The error says what did not happen in
 // time, or what went wrong.
 func (s Story) Follow(ctx context.Context, events <-chan timeline.Event) (Result, error) {
@@ -50,6 +53,9 @@ func (s Story) Follow(ctx context.Context, events <-chan timeline.Event) (Result
 		err = fmt.Errorf("this should not have happened:%s", list(result.Troubles))
 	default:
 		s.Out.End(story.Summary())
+		if n := story.Unmoved(); n > 0 {
+			fmt.Fprintf(s.Out.Out, "Not ready elsewhere yet: %d of the pods that left. See kubectl get pods -A.\n", n)
+		}
 	}
 	return result, err
 }
@@ -59,11 +65,18 @@ func (s Story) follow(ctx context.Context, events <-chan timeline.Event, story *
 	defer over.Stop()
 	nobody := time.NewTimer(s.Taken)
 	defer nobody.Stop()
+	quiet := time.NewTicker(untilQuiet)
+	defer quiet.Stop()
 	for len(story.Missing()) > 0 {
 		select {
 		case e := <-events:
+			quiet.Reset(untilQuiet)
 			if s.observe(story, e) {
 				nobody.Stop()
+			}
+		case now := <-quiet.C:
+			for _, row := range story.Waits(now) {
+				s.Out.Row(row)
 			}
 		case <-nobody.C:
 			return fmt.Errorf("%w within %.0f s", ErrNotTaken, s.Taken.Seconds())

@@ -209,6 +209,10 @@ func TestAStoryIsToldToTheEnd(t *testing.T) {
 	if want := "1 notice, 1 node drained, 0 pods moved, 0 missed; left at the end: 35 s of 120 s\n"; !strings.HasSuffix(printed, want) {
 		t.Errorf("no %q at the end of\n%s", want, printed)
 	}
+	// Nothing happens for 69 seconds.
+	if want := "    16.0 s   104.0 s  still waiting    pod p is still on a                   and 1 more\n"; strings.Count(printed, "still waiting") != 4 || !strings.Contains(printed, want) {
+		t.Errorf("not four times like %q in\n%s", want, printed)
+	}
 	if diff := cmp.Diff(Result{Tally: timeline.Tally{Notices: 1, Drained: 1}}, result); diff != "" {
 		t.Errorf("for programs (-want +got):\n%s", diff)
 	}
@@ -221,7 +225,7 @@ func TestAPodThatComesUpAfterTheWorkIsDoneIsCounted(t *testing.T) {
 		want string
 	}{
 		"in time":  {[]timeline.Event{after(100, timeline.Event{Kind: timeline.PodReady, Pod: "p", Node: "b"})}, "1 of 1 pod moved"},
-		"too late": {[]timeline.Event{after(120, timeline.Event{Kind: timeline.PodReady, Pod: "p", Node: "b"})}, "0 of 1 pod moved"},
+		"too late": {[]timeline.Event{after(120, timeline.Event{Kind: timeline.PodReady, Pod: "p", Node: "b"})}, "Not ready elsewhere yet: 1 of the pods"},
 	} {
 		printed, _, err := story(t, 1, 0, append(slices.Clone(drained), tt.up...)...)
 		if err != nil || !strings.Contains(printed, tt.want) {
