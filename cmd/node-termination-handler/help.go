@@ -34,8 +34,8 @@ func printHelp(cmd *cobra.Command, _ []string) {
 	}
 	if cmd.HasParent() && takesAllOptions(cmd) {
 		fmt.Fprintln(w)
-		options.WriteWrapped(w, "", fmt.Sprintf("It goes by the options of the installed handler, and takes each of them, as a "+
-			"flag or a variable: run %q to see them.", cmd.Root().CommandPath()+" options"))
+		options.WriteWrapped(w, "", fmt.Sprintf("It goes by the options of the installed handler, and takes each of them, "+
+			"as a flag or a variable: run %q to see them.", cmd.Root().CommandPath()+" options"))
 		return
 	}
 	options.WriteHelp(w, cmd.Flags())

@@ -98,8 +98,10 @@ func parseKind(args []string) (notice.Kind, options.Problems) {
 	}
 	var names []string
 	for _, k := range kinds() {
-		names = append(append(names, k.Dashed()), slices.DeleteFunc(k.Names()[1:], func(n string) bool { return n == k.Dashed() })...)
+		names = append(append(names, k.Dashed()), k.Names()[1:]...)
 	}
+	slices.Sort(names)
+	names = slices.Compact(names) // some are said as they are written
 	return notice.Ignored, append(options.Problems{{
 		Name: fmt.Sprintf("%q", args[0]),
 		Text: "is not a kind of notice: one of " + kindList() + options.DidYouMean("", args[0], names),

@@ -400,7 +400,7 @@ func TestALimitCountsTheNodesOfAGroup(t *testing.T) {
 				t.Fatalf("even %t: %d out of use, %d wait; want 2 and 3", even, out, waiting)
 			}
 		}
-		if load := f.c.Load(); load.HeldBack != 6 {
+		if load := f.c.Load(); load.HeldBack != 6 || load.HeldByLimit != 6 {
 			t.Errorf("%+v", load)
 		}
 		f.wantUsersNamed("rule two-per-zone limits the nodes with topology.kubernetes.io/zone=")

@@ -275,12 +275,10 @@ func (l *Line) usersOf(g decision.Group, waiting string) string {
 	return strings.Join(names, ", ")
 }
 
-// HeldBack returns how many drains wait because too many nodes are out of use: by MaxUnready, with a sentence about it
-// for people, and by the limits of rules.
-func (l *Line) HeldBack() (byOption int, why string, byRules int) {
+// HeldBack returns how many drains wait because too many nodes are out of use by MaxUnready, and a sentence about it
+// for people.
+func (l *Line) HeldBack() (drains int, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.lineUp(time.Now().UTC(), nil)
-	byOption, why = a.byOption(l.MaxUnready)
-	return byOption, why, a.count(decision.WhyRuleLimit)
+	return l.lineUp(time.Now().UTC(), nil).byOption(l.MaxUnready)
 }

@@ -35,19 +35,13 @@ func (a *answer) full(h decision.Held) (p decision.Permit, full bool) {
 	return p, false
 }
 
-// count is how many drains wait for a reason.
-func (a *answer) count(why decision.Why) (drains int) {
+// byOption is how many drains the limit of the options holds back, and a sentence about it.
+func (a *answer) byOption(bound intstr.IntOrString) (drains int, why string) {
 	for _, p := range a.permits {
-		if !p.Begins && p.Why == why {
+		if !p.Begins && p.Why == decision.WhyMaxUnready {
 			drains++
 		}
 	}
-	return drains
-}
-
-// byOption is how many drains the limit of the options holds back, and a sentence about it.
-func (a *answer) byOption(bound intstr.IntOrString) (drains int, why string) {
-	drains = a.count(decision.WhyMaxUnready)
 	r := a.rooms[decision.Group{}]
 	if drains == 0 || r == nil {
 		return 0, ""

@@ -129,6 +129,9 @@ func (l *timedLock) Get(ctx context.Context) (record *resourcelock.LeaderElectio
 	}
 	l.observe(seen)
 	l.note(&l.reads, seen)
+	if err == nil && record.HolderIdentity != l.Identity() {
+		l.note(&l.writes, nil) // there is nothing to write
+	}
 	return record, raw, err
 }
 
@@ -160,6 +163,9 @@ func (l *timedLock) write(
 	}
 	l.observe(err)
 	l.note(&l.writes, err)
+	if err == nil {
+		l.note(&l.reads, nil) // who leads reads only after a failure
+	}
 	return err
 }
 
@@ -281,7 +287,9 @@ func (e Elector) lock(p *pause, lost func()) *timedLock {
 		observe = func(error) {}
 	}
 	outage := func(what string) logging.Outage {
-		return logging.Outage{Fails: "the lease is out of reach, trying again", Works: "the lease is within reach again", What: what}
+		return logging.Outage{
+			Fails: "the lease is out of reach, trying again", Works: "the lease is within reach again", What: what,
+		}
 	}
 	return &timedLock{
 		Interface: lock, observe: observe, lost: lost, log: e.Log, reads: outage("reading"), writes: outage("writing"),

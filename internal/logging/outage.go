@@ -9,8 +9,8 @@ import (
 // outageLogged is how often an outage is logged while it lasts.
 const outageLogged = time.Minute
 
-// An Outage logs calls that fail again and again: the first failure as a warning, then one error a minute, then the end.
-// It is not safe for concurrent use.
+// An Outage logs calls that fail again and again: the first failure as a warning, then one error a minute, then the
+// end. It is not safe for concurrent use.
 type Outage struct {
 	Fails, Works string // the messages
 	What         string // the call that fails

@@ -2,23 +2,15 @@ package nodedrain
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // Load returns which drains are in progress. It may be called at any time.
 func (r *Registry) Load() report.Load {
-	l := r.load()
-	if l.HeldBack > 0 {
-		byOption, _, byRules := r.line.HeldBack()
-		l.HeldByLimit = byOption + byRules
-	}
-	return l
-}
-
-// load is Load without what the line has to be asked about.
-func (r *Registry) load() report.Load {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var l report.Load
@@ -32,6 +24,9 @@ func (r *Registry) load() report.Load {
 			continue
 		case carried.HeldBack:
 			l.HeldBack++
+			if nd.waitsForRoom() {
+				l.HeldByLimit++
+			}
 		default:
 			l.Drains++
 			l.Oldest = intent.Earlier(l.Oldest, nd.since)
@@ -45,11 +40,19 @@ func (r *Registry) load() report.Load {
 	return l
 }
 
+// waitsForRoom reports whether a limit holds the drain back.
+func (d *Drain) waitsForRoom() bool {
+	_, waits := d.said()
+	return slices.ContainsFunc(waits, func(w overview.Wait) bool {
+		return w.Cause == overview.Limit || w.Cause == overview.MaxUnready
+	})
+}
+
 // HeldBack returns how many drains wait because too many nodes are out of use, for their time, or for a replacement,
 // and a sentence about it for people.
 func (r *Registry) HeldBack() (drains int, why string) {
-	drains, why, _ = r.line.HeldBack()
-	if byRules := r.load().HeldBack - drains; byRules > 0 {
+	drains, why = r.line.HeldBack()
+	if byRules := r.Load().HeldBack - drains; byRules > 0 {
 		drains += byRules
 		if why != "" {
 			why += "; "

@@ -32,14 +32,14 @@ func (p *progress) say(stage overview.Stage, waits ...overview.Wait) {
 	p.stage, p.waits = stage, waits
 }
 
-// said returns what say has notep.
+// said returns what say has noted.
 func (p *progress) said() (overview.Stage, []overview.Wait) {
 	p.saying.Lock()
 	defer p.saying.Unlock()
 	return p.stage, p.waits
 }
 
-// ask asks the evacuation how far it has come; known: it has answerep.
+// ask asks the evacuation how far it has come; known: it has answered.
 func (p *progress) ask(ctx context.Context) (answer evacuation.Progress, known bool) {
 	if !p.evacuating.Load() {
 		return answer, false

@@ -171,16 +171,18 @@ func (v *Snapshot) Run(r Request) *Report {
 	return report
 }
 
-// down are the workloads all of whose pods leave.
+// down are the workloads all of whose pods leave, where no budget makes some of them wait for the others.
 func (v *Snapshot) down(fates []drain.PodOutcome) (all []Down) {
-	leaving := map[workload]int{}
+	leaving, kept := map[workload]int{}, map[workload]bool{}
 	for _, f := range fates {
-		if w, ok := workloadOf(f.Pod); ok && !f.Stays && f.Pod.DeletionTimestamp == nil {
+		w, ok := workloadOf(f.Pod)
+		if ok && !f.Stays && !f.Asked.IsZero() && f.Pod.DeletionTimestamp == nil {
 			leaving[w]++
+			kept[w] = kept[w] || len(f.Blocked) > 0
 		}
 	}
 	for w, n := range leaving {
-		if n == v.size[w] {
+		if n == v.size[w] && (n == 1 || !kept[w]) {
 			all = append(all, Down{w.namespace + "/" + w.name, n})
 		}
 	}

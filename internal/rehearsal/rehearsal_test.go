@@ -94,7 +94,6 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
 
 4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted; 1 with less than its grace
 default/two has 1 replica: down during the drain
-default/web has all 2 replicas on this node: down during the drain
 would be lost: lone
 nothing is left at the deadline, after 120 s
 This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.

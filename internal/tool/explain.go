@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
@@ -45,10 +46,21 @@ func (x explanation) decides() *decision.NodeRule {
 	return nil
 }
 
+// isLimited reports whether a drain that begins now has to keep the limit of the rule.
+func (x explanation) isLimited(now time.Time, p decision.Policy) bool {
+	rule := x.decides()
+	if rule == nil || rule.Limit.Nodes == "" || x.whyNotDrained() != "" || x.begin().After(now) {
+		return false
+	}
+	carried, _, err := cluster.ReadIntent(x.node)
+	inWork := carried.Version > 0 && !carried.Finished() && !carried.HeldBack
+	return err == nil && !inWork && decision.CanWait(x.Intent, now, p)
+}
+
 // limitText says how far the limit is used up.
 func (x explanation) limitText() string {
 	const mostNames = 5
-	among, by, then := "", "", "there is room"
+	among, by, then := "", "", "the rule has room"
 	if x.use.Per != "" {
 		among = " with " + x.use.Per
 	}
@@ -84,12 +96,13 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 		return err
 	}
 	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
-	if rule := x.decides(); rule != nil && rule.Limit.Nodes != "" && decision.CanWait(f.Intent, now, s.policy()) {
+	if x.isLimited(now, s.policy()) {
 		nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
-			return fmt.Errorf("list the nodes for the limit of rule %s: %w", rule.Name, err)
+			s.origin.note(fmt.Sprintf("the nodes could not be listed, so it is not known how far the limit is used up: %v", err))
+		} else {
+			x.use = new(holdback.UseOf(x.decides(), t.node, nodes.Items))
 		}
-		x.use = new(holdback.UseOf(rule, t.node, nodes.Items))
 	}
 	if e.JSON {
 		return writeJSON(out, x.report(n))

@@ -186,7 +186,7 @@ func worstFirst(a, b forecast) int {
 	x, y := a.Summary(), b.Summary()
 	return cmp.Or(
 		-cmp.Compare(len(a.lost()), len(b.lost())), -cmp.Compare(x.Blocked, y.Blocked), -cmp.Compare(x.Forced, y.Forced),
-		-cmp.Compare(len(a.Down), len(b.Down)), -cmp.Compare(x.Pods, y.Pods),
+		-cmp.Compare(len(a.down()), len(b.down())), -cmp.Compare(x.Pods, y.Pods),
 		cmp.Compare(a.node.Name, b.node.Name),
 	)
 }

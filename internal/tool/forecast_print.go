@@ -45,7 +45,8 @@ func (f forecast) writeFate(out io.Writer) error {
 	if f.Terms.IgnoreBudgets {
 		budgets = "; PodDisruptionBudgets do not count: the instance is stopping already"
 	}
-	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n", f.node.Name, f.kind.Dashed(), deadlineText(f.Terms.Deadline, f.at), budgets)
+	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n",
+		f.node.Name, f.kind.Dashed(), deadlineText(f.Terms.Deadline, f.at), budgets)
 	if err != nil {
 		return err
 	}
@@ -106,8 +107,8 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), blocked, sum.Forced, remark)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
-		for _, d := range f.Down {
-			down[d.Name] = true
+		for _, d := range f.down() {
+			down[d] = true
 		}
 	}
 	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s would be down during the drain",
@@ -160,10 +161,7 @@ func (f forecast) report() nodeReport {
 	r := nodeReport{
 		Node: f.node.Name, Instance: f.notice.Instance,
 		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Pods: []rehearsal.PodReport{},
-		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Down: []string{},
-	}
-	for _, d := range f.Down {
-		r.Down = append(r.Down, d.Name)
+		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
 		r.Pods = f.PodReports()
@@ -185,6 +183,17 @@ func (f forecast) report() nodeReport {
 
 // orEmpty returns a list that is never null in JSON.
 func orEmpty(list []string) []string { return append([]string{}, list...) }
+
+// down are the workloads that are down during the drain, if there is one.
+func (f forecast) down() (names []string) {
+	if f.whyNotDrained() != "" {
+		return nil
+	}
+	for _, d := range f.Down {
+		names = append(names, d.Name)
+	}
+	return names
+}
 
 // writeForecasts writes them for programs.
 func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast) error {

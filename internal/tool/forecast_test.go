@@ -78,7 +78,7 @@ spot-interruption for each node separately, the worst first:
   well         1     0        0        0
   empty        0     0        0        0
 
-2 of 4 nodes would lose pods, 3 in all; 4 workloads would be down during the drain: default/a, default/b, default/db, default/web
+2 of 4 nodes would lose pods, 3 in all; 2 workloads would be down during the drain: default/db, default/web
 what-if --node NAME shows one node pod by pod. This is the worst case: every pod uses its whole grace period.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -230,8 +230,8 @@ func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
 func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
 	for want, use := range map[string]holdback.Use{
 		"Limit: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait\n": {Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
-		"Limit: nodes that are out of use now: 1 of at most 2: a; there is room\n":                       {Most: 2, Nodes: []string{"a"}},
-		"Limit: nodes that are out of use now: 0 of at most 1; there is room\n":                          {Most: 1},
+		"Limit: nodes that are out of use now: 1 of at most 2: a; the rule has room\n":                   {Most: 2, Nodes: []string{"a"}},
+		"Limit: nodes that are out of use now: 0 of at most 1; the rule has room\n":                      {Most: 1},
 	} {
 		if diff := cmp.Diff(want, explanation{use: &use}.limitText()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

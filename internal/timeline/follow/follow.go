@@ -70,9 +70,12 @@ func (s Story) follow(ctx context.Context, events <-chan timeline.Event, story *
 	for len(story.Missing()) > 0 {
 		select {
 		case e := <-events:
-			quiet.Reset(untilQuiet)
-			if s.observe(story, e) {
+			printed, taken := s.observe(story, e)
+			if taken {
 				nobody.Stop()
+			}
+			if printed {
+				quiet.Reset(untilQuiet)
 			}
 		case now := <-quiet.C:
 			for _, row := range story.Waits(now) {
@@ -103,13 +106,14 @@ func (s Story) follow(ctx context.Context, events <-chan timeline.Event, story *
 	return nil
 }
 
-// observe prints the new rows, and reports whether they show that a handler has the notice.
-func (s Story) observe(story *timeline.Timeline, e timeline.Event) (taken bool) {
+// observe prints the new rows, and reports whether there are some, and whether they show that a handler has the notice.
+func (s Story) observe(story *timeline.Timeline, e timeline.Event) (printed, taken bool) {
 	for _, row := range story.Observe(e) {
+		printed = true
 		taken = taken || row.Kind == timeline.NodeCordoned || row.Kind == timeline.NodeHeldBack
 		s.Out.Row(row)
 	}
-	return taken
+	return printed, taken
 }
 
 // list puts each item on a line of its own.

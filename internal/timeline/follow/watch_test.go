@@ -210,7 +210,7 @@ func TestAStoryIsToldToTheEnd(t *testing.T) {
 		t.Errorf("no %q at the end of\n%s", want, printed)
 	}
 	// Nothing happens for 69 seconds.
-	if want := "    16.0 s   104.0 s  still waiting    pod p is still on a                   and 1 more\n"; strings.Count(printed, "still waiting") != 4 || !strings.Contains(printed, want) {
+	if want := "  16.0 s   104.0 s  still waiting    pod p is still on a                   and 1 more\n"; strings.Count(printed, "still waiting") != 4 || !strings.Contains(printed, want) {
 		t.Errorf("not four times like %q in\n%s", want, printed)
 	}
 	if diff := cmp.Diff(Result{Tally: timeline.Tally{Notices: 1, Drained: 1}}, result); diff != "" {
