@@ -6,9 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
@@ -17,40 +14,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// mustHoldBack reports whether a node has to wait when it gets the notice, by what it carries. A drain that is not held
-// back goes on, and so does the next Node of a machine. The caller calls place.Recorded afterwards.
-func (d *Drain) mustHoldBack(
-	carried intent.Intent, entry *intent.Entry, hook *intent.Hook, now time.Time,
-) bool {
-	if d.r.MaxUnready == (intstr.IntOrString{}) && entry.Rule == "" {
-		return false
-	}
-	rules := d.r.RulesChanged()
-	next := carried.With(*entry, hook, now)
-	if carried.Over(*entry) || inWork(carried) || next.Finished() {
-		return false
-	}
-	if decision.CanWait(next, now, d.r.Policy) && !d.r.isDraining(d.ref) &&
-		(entry.Rule != "" && d.r.CurrentPolicy().Rules.Named(entry.Rule) == nil || d.r.replacesFirst(next)) {
-		return true // the rules have changed since it was decided about: awaitBegin decides again
-	}
-	begins := d.place.AskToRecord(next, now).Begins
-	return !begins || d.r.RulesChanged() != rules
-}
+// A beginStage is the first stage of a drain: its node is held back, not cordoned, and waits until it may begin.
+type beginStage struct{ *Drain }
 
-// inWork reports whether the node is being drained, and is not held back.
-func inWork(i intent.Intent) bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }
-
-// awaitBegin waits while the node is held back, and cordons it then.
-func (d *Drain) awaitBegin(ctx context.Context, log logr.Logger) error {
+// await waits while the node is held back, and cordons it then.
+func (d beginStage) await(ctx context.Context) error {
 	if !d.heldBack() {
 		return nil
 	}
-	return d.awaitPermit(ctx, log)
+	return d.awaitPermit(ctx)
 }
 
-// awaitPermit is awaitBegin for a node that is held back.
-func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
+// awaitPermit is await for a node that is held back.
+func (d beginStage) awaitPermit(ctx context.Context) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	relabelled, stop := d.watchLabels()
@@ -61,7 +37,7 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 	for first := true; ; first = false {
 		newRules := d.r.RulesChanged()
 		if newRules != decidedBy || first && d.resumed || d.isRuledOtherwise() { // also while a notice was being recorded
-			if err := d.decideAgain(ctx, log); err != nil {
+			if err := d.decideAgain(ctx); err != nil {
 				return err
 			}
 			decidedBy = newRules
@@ -76,16 +52,16 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 		if t.Begins && d.r.RulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
 		}
-		t, err := d.unlessReplaced(ctx, log, t, carried)
+		t, err := d.unlessReplaced(ctx, t, carried)
 		switch {
 		case err != nil:
 			return err
 		case t.Begins:
-			return d.goAhead(ctx, log, t.Why, now)
+			return d.goAhead(ctx, t.Why, now)
 		case t.Why == "": // there is no replacement: it has to take its place now
 			continue
 		}
-		d.tellHeldBack(log, t, told, carried.Terms().Rule)
+		d.tellHeldBack(t, told, carried.Terms().Rule)
 		told = t.Why
 		timer := time.NewTimer(time.Until(t.Again))
 		select {
@@ -103,12 +79,12 @@ func (d *Drain) awaitPermit(ctx context.Context, log logr.Logger) error {
 }
 
 // waits reports whether the node is held back still: an urgent notice may have come, or the Node have gone.
-func (d *Drain) waits(carried intent.Intent) bool {
+func (d beginStage) waits(carried intent.Intent) bool {
 	return carried.HeldBack && d.r.Cluster.Exists(d.ref)
 }
 
 // watchLabels tells when, by the labels of the node, another rule is about one of its notices, until stop is called.
-func (d *Drain) watchLabels() (relabelled <-chan struct{}, stop func()) {
+func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
 	return told, d.r.Cluster.OnChange(d.ref, func() {
 		if !d.isRuledOtherwise() {
@@ -123,7 +99,7 @@ func (d *Drain) watchLabels() (relabelled <-chan struct{}, stop func()) {
 
 // isRuledOtherwise reports whether, by the labels of now, another rule is about a notice of the node than the one that
 // has decided about it.
-func (d *Drain) isRuledOtherwise() bool {
+func (d beginStage) isRuledOtherwise() bool {
 	node, there := d.r.Cluster.Look(d.ref)
 	carried, _ := d.current()
 	return there && d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels)
@@ -131,48 +107,48 @@ func (d *Drain) isRuledOtherwise() bool {
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
 // turned out to be in vain.
-func (d *Drain) unlessReplaced(
-	ctx context.Context, log logr.Logger, t holdback.Permit, carried intent.Intent,
+func (d beginStage) unlessReplaced(
+	ctx context.Context, t holdback.Permit, carried intent.Intent,
 ) (holdback.Permit, error) {
 	if t.Begins && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
-		return d.replacing().next(ctx, log)
+		return replacing{d, &d.r.Config, d.instanceGone.done, d.log}.next(ctx)
 	}
 	return t, nil
 }
 
 // tellHeldBack says what holds the drain back; told is the reason that was said last.
-func (d *Drain) tellHeldBack(log logr.Logger, t holdback.Permit, told decision.Why, rule string) {
+func (d beginStage) tellHeldBack(t holdback.Permit, told decision.Why, rule string) {
 	d.say(overview.HeldBack, heldBackBy(t, rule))
 	if t.Why == told {
 		return
 	}
 	d.record.heldBack = t.Detail
-	log.Info("the drain is held back", "why", t.Why, "detail", t.Detail, "rule", rule)
+	d.log.Info("the drain is held back", "why", t.Why, "detail", t.Detail, "rule", rule)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.HoldBack, Why: t.Why, Detail: t.Detail})
 }
 
 // goAhead cordons a node that was held back.
-func (d *Drain) goAhead(
-	ctx context.Context, log logr.Logger, why decision.Why, now time.Time,
+func (d beginStage) goAhead(
+	ctx context.Context, why decision.Why, now time.Time,
 ) error {
-	if err := d.forgetWhatPassed(ctx, log); err != nil {
+	if err := d.forgetWhatPassed(ctx); err != nil {
 		return err
 	}
-	if err := d.release(ctx, log, now); err != nil {
+	if err := d.release(ctx, now); err != nil {
 		return err
 	}
 	d.say(overview.Draining)
-	log.Info("the drain is no longer held back", "why", why)
-	log.Info("cordoned", "why", why)
+	d.log.Info("the drain is no longer held back", "why", why)
+	d.log.Info("cordoned", "why", why)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
 	return nil
 }
 
 // release writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
 // to the deadline passes, the pods leave without the cordon; see drainUnrecorded.
-func (d *Drain) release(ctx context.Context, log logr.Logger, now time.Time) error {
+func (d beginStage) release(ctx context.Context, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
-	return cluster.Retry(ctx, log, "cordon the node", func(ctx context.Context) error {
+	return cluster.Retry(ctx, d.log, "cordon the node", func(ctx context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain
 			return nil
 		}
@@ -190,14 +166,14 @@ func (d *Drain) release(ctx context.Context, log logr.Logger, now time.Time) err
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
-		d.goUnrecorded(log, released(carried))
+		d.goUnrecorded(released(carried))
 		return nil
 	})
 }
 
 // decideAgain has the rules of now decide about the notices of a node that is held back. What they
 // ignore by now is taken back. The hooks of a termination stay.
-func (d *Drain) decideAgain(ctx context.Context, log logr.Logger) error {
+func (d beginStage) decideAgain(ctx context.Context) error {
 	now, policy := time.Now().UTC(), d.r.CurrentPolicy()
 	for {
 		node, there := d.r.Cluster.Look(d.ref) // its labels may change while it is written
@@ -218,27 +194,10 @@ func (d *Drain) decideAgain(ctx context.Context, log logr.Logger) error {
 		case len(next.Entries) == 0:
 			return d.quitIf(ctx, errIgnored, func(i intent.Intent) bool { return i.HeldBack && len(change(i).Entries) == 0 })
 		}
-		log.Info("the rules or labels have changed: the notices of the node are decided about again",
+		d.log.Info("the rules or labels have changed: the notices of the node are decided about again",
 			"rule", next.Terms().Rule)
 		if err := d.rewrite(ctx, unlessNothingIsLeft(change)); err != nil {
 			return err
 		}
 	}
-}
-
-// CurrentPolicy are the options with the rules of now.
-func (c *Config) CurrentPolicy() decision.Policy {
-	p := c.Policy
-	if c.PolicyFile != nil {
-		p.Rules = *c.PolicyFile.Rules()
-	}
-	return p
-}
-
-// RulesChanged returns a channel that is closed when the rules change; nil: they never do.
-func (c *Config) RulesChanged() <-chan struct{} {
-	if c.PolicyFile == nil {
-		return nil
-	}
-	return c.PolicyFile.Changed()
 }

@@ -40,7 +40,7 @@ var askAgain = retry.Backoff{First: lookAtKarpenter, Max: 2 * time.Second, Facto
 // delegate has Karpenter get the pods off the node, if it is to do that, and returns at once. The drain is in
 // reserve meanwhile: it asks a pod only at its last moment. It takes over if Karpenter cannot be asked, or does
 // not begin. The watch ends with ctx.
-func (d *Drain) delegate(ctx context.Context, log logr.Logger) {
+func (d evacuateStage) delegate(ctx context.Context) {
 	node, there := d.r.Cluster.Look(d.ref)
 	if d.r.Karpenter == nil || !there {
 		return
@@ -49,13 +49,13 @@ func (d *Drain) delegate(ctx context.Context, log logr.Logger) {
 	switch by, why := d.r.Drains(carried, node.Labels); {
 	case by == intent.ByKarpenter:
 	case why == decision.WhyKarpenterOff:
-		logging.Warn(log, "the handler drains the node itself", "why", why, "rule", carried.Terms().Rule)
+		logging.Warn(d.log, "the handler drains the node itself", "why", why, "rule", carried.Terms().Rule)
 		return
 	default:
 		return
 	}
 	d.setReserve(true)
-	g := &delegation{node: d, cfg: &d.r.Config, endReserve: func() { d.setReserve(false) }, log: log, begun: time.Now()}
+	g := &delegation{node: d, cfg: &d.r.Config, endReserve: func() { d.setReserve(false) }, log: d.log, begun: time.Now()}
 	d.goOn(func() { g.watch(ctx) })
 }
 

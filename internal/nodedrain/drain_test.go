@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
@@ -68,7 +66,7 @@ func TestADrainThatAnUndoHasQuitEndsForThat(t *testing.T) {
 	if !errors.Is(err, errUndone) {
 		t.Errorf("it ends for %v", err)
 	}
-	if err := nd.runEnded(t.Context(), logr.Discard(), err); err != nil {
+	if err := nd.runEnded(t.Context(), err); err != nil {
 		t.Errorf("runEnded = %v", err)
 	}
 }
@@ -78,7 +76,7 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
 		r.CordonRebalance = true
 		now := time.Now().UTC()
-		nd := r.getOrCreate(theRef)
+		nd := r.drains.getOrCreate(theRef)
 		carried, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent {
 			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
@@ -89,7 +87,7 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 		synctest.Wait() // the watch tells
 		nd.setIntent(*carried)
 		nd.outcome = intent.Cordoned
-		err = nd.completeAndFinish(t.Context(), logr.Discard())
+		err = endStage{nd}.completeAndFinish(t.Context())
 		if left, _ := nd.current(); !errors.Is(err, errAsksMore) || left.Finished() {
 			t.Errorf("%v, finished %t", err, left.Finished())
 		}
@@ -102,7 +100,7 @@ func TestADrainDoesNotWaitForACordonThatNobodyWillSet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, func(n *corev1.Node) { n.Annotations = annotations }, func(t *testing.T, r *Registry) {
-				if state := r.getOrCreate(theRef).nodeState(); state.Cordoned || state.CordonPending {
+				if state := (evacuateStage{r.drains.getOrCreate(theRef)}).nodeState(); state.Cordoned || state.CordonPending {
 					t.Errorf("state %+v", state)
 				}
 			})
@@ -123,15 +121,15 @@ func (i slowInstances) GetUrgent(context.Context, string, time.Duration) (instan
 
 func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
-		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.getOrCreate(theRef) }}, true, r.Log)
-		deleted := r.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
+		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.drains.getOrCreate(theRef) }}, true, r.Log)
+		deleted := r.drains.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
 		deleted.setIntent(intent.Intent{
 			Version: intent.Version,
 			Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: time.Now().Add(-time.Hour)}}, // of an earlier life
 		})
 		ended, begin := make(chan time.Duration, 1), time.Now()
 		go func() {
-			_, _ = deleted.awaitOtherNodes(t.Context(), r.Log)
+			_, _ = endStage{deleted}.awaitOtherNodes(t.Context())
 			ended <- time.Since(begin)
 		}()
 		time.Sleep(time.Minute)
@@ -215,7 +213,7 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, asItIs, func(t *testing.T, r *Registry) {
-				d := r.getOrCreate(theRef)
+				d := r.drains.getOrCreate(theRef)
 				d.started = test.started
 				r.end(d, nil)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -22,15 +22,12 @@ type hookKeeper struct {
 	node
 	hooks  Hooks
 	policy *decision.Policy
+	log    logr.Logger
 }
-
-func (d *Drain) hookKeeper() hookKeeper { return hookKeeper{d, d.r.Hooks, &d.r.Policy} }
 
 // complete completes the hooks of the node, concurrently, and those that come
 // meanwhile: none has to wait for one that takes hours. It adds them to completed.
-func (k hookKeeper) complete(
-	ctx context.Context, log logr.Logger, completed map[intent.Hook]bool,
-) error {
+func (k hookKeeper) complete(ctx context.Context, completed map[intent.Hook]bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -50,7 +47,7 @@ func (k hookKeeper) complete(
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				e := end{h, complete(ctx, log, k.hooks, h)}
+				e := end{h, complete(ctx, k.log, k.hooks, h)}
 				select {
 				case ends <- e:
 				case <-ctx.Done():
@@ -78,9 +75,7 @@ func (k hookKeeper) complete(
 // About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
 // of its machine for another reason.
 func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, nd := range r.drains {
+	for _, nd := range r.drains.all() {
 		i, _ := nd.current()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd

@@ -2,19 +2,15 @@ package nodedrain
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // Load returns which drains are in progress. It may be called at any time.
 func (r *Registry) Load() report.Load {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var l report.Load
-	for _, nd := range r.drains {
+	for _, nd := range r.drains.all() {
 		carried, _ := nd.current()
 		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
 			continue
@@ -38,14 +34,6 @@ func (r *Registry) Load() report.Load {
 		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
 	}
 	return l
-}
-
-// waitsForRoom reports whether a limit holds the drain back.
-func (d *Drain) waitsForRoom() bool {
-	_, waits := d.said()
-	return slices.ContainsFunc(waits, func(w overview.Wait) bool {
-		return w.Cause == overview.Limit || w.Cause == overview.MaxUnready
-	})
 }
 
 // HeldBack returns how many drains wait because too many nodes are out of use, for their time, or for a replacement,

@@ -39,9 +39,8 @@ type detaching struct {
 	node
 	cfg   *Config
 	since time.Time // when the drain began
+	log   logr.Logger
 }
-
-func (d *Drain) detaching() detaching { return detaching{d, &d.r.Config, d.since} }
 
 // A targetWait is what is waited for.
 type targetWait struct {
@@ -51,27 +50,14 @@ type targetWait struct {
 
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
 // left. The error is the cause of ctx.
-func (d *Drain) awaitLoadBalancers(ctx context.Context, log logr.Logger) (*report.Targets, error) {
-	detaching := d.detaching()
+func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
+	detaching := detaching{d, &d.r.Config, d.since, d.log}
 	w := detaching.wait()
 	if w == nil {
 		return &report.Targets{}, nil
 	}
 	d.detached = true
-	return detaching.await(ctx, log, w)
-}
-
-// awaitLateExclusion waits for load balancers where a notice has excluded the node from them when its pods had left
-// already. The error is the cause of ctx.
-func (d *Drain) awaitLateExclusion(ctx context.Context, log logr.Logger) error {
-	if d.detached || d.outcome == intent.Cordoned {
-		return nil
-	}
-	waiting, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
-	_, err := d.awaitLoadBalancers(waiting, log)
-	return err
+	return detaching.await(ctx, w)
 }
 
 // wait is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
@@ -90,9 +76,7 @@ func (t detaching) wait() *targetWait {
 	}}
 }
 
-func (t detaching) await(
-	ctx context.Context, log logr.Logger, w *targetWait,
-) (*report.Targets, error) {
+func (t detaching) await(ctx context.Context, w *targetWait) (*report.Targets, error) {
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -101,7 +85,7 @@ func (t detaching) await(
 	left, err := t.cfg.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
 		t.say(overview.Detaching, waitsForTargets(groups, w.until))
-		log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
+		t.log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
 		told = time.AfterFunc(targetsBlocked, func() { t.report(names) }).Stop
 	})
 	told()

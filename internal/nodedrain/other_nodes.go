@@ -22,8 +22,8 @@ import (
 // than this one, and the pods of all of them have to leave first. If the Node was deleted and its instance
 // still runs, the next Node of the instance gets the notices and the hooks; its drain is returned as next,
 // and does the rest.
-func (d *Drain) awaitOtherNodes(
-	ctx context.Context, log logr.Logger,
+func (d endStage) awaitOtherNodes(
+	ctx context.Context,
 ) (next *Drain, err error) {
 	if d.ref.Instance == "" {
 		return nil, nil
@@ -47,7 +47,7 @@ func (d *Drain) awaitOtherNodes(
 			}
 			return nil, nil
 		case !there:
-			if next, done, err := d.passOn(ctx, log, carried); done || err != nil {
+			if next, done, err := d.passOn(ctx, carried); done || err != nil {
 				return next, err
 			}
 		}
@@ -59,14 +59,14 @@ func (d *Drain) awaitOtherNodes(
 		case there:
 			return nil, nil
 		default:
-			if over, err := d.noNodeExpected(ctx, log, carried, begin); over || err != nil {
+			if over, err := d.noNodeExpected(ctx, carried, begin); over || err != nil {
 				return nil, err
 			}
 			until := d.r.nextNodeUntil(carried, begin)
 			d.say(overview.Completing, waitsForNextNode(until))
 			if !logged {
 				logged = true
-				log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
+				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
 		var emptied <-chan struct{}
@@ -101,14 +101,14 @@ func hooksEnd(i intent.Intent) bool {
 // passOn gives the notices and hooks of a deleted Node to the next Node of its instance. It
 // returns the drain of that Node. done: there is one, or that Node has finished before; it
 // may never have carried the hooks, so that they are completed here.
-func (d *Drain) passOn(
-	ctx context.Context, log logr.Logger, carried intent.Intent,
+func (d endStage) passOn(
+	ctx context.Context, carried intent.Intent,
 ) (next *Drain, done bool, err error) {
 	nodes := d.r.Cluster.ByInstance(d.ref.Instance)
 	if len(nodes) == 0 {
 		return nil, false, nil
 	}
-	next, err = d.r.inform(ctx, log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
+	next, err = d.r.inform(ctx, d.log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
 	if err != nil || next == nil {
 		return nil, err == nil && doneOn(nodes[0], carried), err
 	}
@@ -140,34 +140,29 @@ func doneOn(node *corev1.Node, carried intent.Intent) bool {
 
 // noNodeExpected reports whether the instance will get no further Node: it has one, it does
 // not run, or the time is over.
-func (d *Drain) noNodeExpected(
-	ctx context.Context, log logr.Logger, carried intent.Intent, begin time.Time,
+func (d endStage) noNodeExpected(
+	ctx context.Context, carried intent.Intent, begin time.Time,
 ) (over bool, err error) {
 	if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 || !time.Now().Before(d.r.nextNodeUntil(carried, begin)) {
 		return true, nil
 	}
-	inst, known, err := d.r.Lookup.Ask(ctx, log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
+	inst, known, err := d.r.Lookup.Ask(ctx, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
 	return !known || !inst.Alive(), err
 }
 
 // nextNodeUntil is how long the next Node of an instance is waited for. While an Auto Scaling
 // group waits for a hook, that is no longer than for an instance that never joined.
-func (r *Registry) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
+func (c *Config) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
 	if len(i.Hooks) > 0 {
-		return intent.Earlier(begin.Add(r.NodeGracePeriod), i.Deadline())
+		return intent.Earlier(begin.Add(c.NodeGracePeriod), i.Deadline())
 	}
 	return intent.Earlier(begin.Add(decision.Young), i.Deadline())
 }
 
 // otherWithHooks returns the drain of another Node of the instance that has hooks to
 // complete, and a channel that is closed when its intent changes; nil if there is none.
-func (d *Drain) otherWithHooks() (with *Drain, changed <-chan struct{}) {
-	d.r.mu.Lock()
-	defer d.r.mu.Unlock()
-	for _, other := range d.r.drains {
-		if other == d || other.ref.Instance != d.ref.Instance {
-			continue
-		}
+func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
+	for _, other := range d.r.drains.others(d.ref) {
 		if i, changed := other.current(); len(i.Hooks) > 0 {
 			return other, changed
 		}
@@ -175,42 +170,16 @@ func (d *Drain) otherWithHooks() (with *Drain, changed <-chan struct{}) {
 	return nil, nil
 }
 
-// hooksOnOthers are the hooks of the instance that its other Nodes carry.
-func (r *Registry) hooksOnOthers(ref cluster.Ref) (hooks []intent.Hook) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, other := range r.drains {
-		if other.ref.UID != ref.UID && other.ref.Instance == ref.Instance && ref.Instance != "" {
-			i, _ := other.current()
-			hooks = append(hooks, i.Hooks...)
-		}
-	}
-	return hooks
-}
-
 // othersWithPods are the drains of other Nodes of the instance whose pods have not left.
-func (d *Drain) othersWithPods() []*Drain {
-	d.r.mu.Lock()
-	defer d.r.mu.Unlock()
-	var others []*Drain
-	for _, other := range d.r.drains {
-		if other != d && other.ref.Instance == d.ref.Instance && !isClosed(other.podsGone.done) {
-			others = append(others, other)
-		}
-	}
-	return others
+func (d endStage) othersWithPods() []*Drain {
+	return slices.DeleteFunc(d.r.drains.others(d.ref), func(other *Drain) bool { return isClosed(other.podsGone.done) })
 }
 
 // Intents are those of the other Nodes of the instance. It also asks the drains: the watch
 // may be behind.
 func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 	intents := r.Cluster.Intents(ref)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, nd := range r.drains {
-		if nd.ref.Instance != ref.Instance || nd.ref.UID == ref.UID {
-			continue
-		}
+	for _, nd := range r.drains.others(ref) {
 		if i, _ := nd.current(); i.Version > 0 {
 			i.Hooks = nil
 			intents = append(intents, i)
@@ -233,7 +202,7 @@ func (r *Registry) isDraining(ref cluster.Ref) bool {
 
 // informNewNodes records the notices of an instance on each Node that the instance gets after
 // or beside another one.
-func (r *Registry) informNewNodes(ctx context.Context) {
+func (r upkeep) informNewNodes(ctx context.Context) {
 	r.Cluster.AtEachChange(ctx, nil, func() error {
 		for _, ref := range r.Cluster.NodesToInform() {
 			node, there := r.Cluster.Look(ref)

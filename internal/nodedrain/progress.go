@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,14 @@ func (p *progress) said() (overview.Stage, []overview.Wait) {
 	p.saying.Lock()
 	defer p.saying.Unlock()
 	return p.stage, p.waits
+}
+
+// waitsForRoom reports whether a limit holds the drain back.
+func (p *progress) waitsForRoom() bool {
+	_, waits := p.said()
+	return slices.ContainsFunc(waits, func(w overview.Wait) bool {
+		return w.Cause == overview.Limit || w.Cause == overview.MaxUnready
+	})
 }
 
 // ask asks the evacuation how far it has come; known: it has answered.

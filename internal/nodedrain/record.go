@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -65,11 +66,11 @@ func (r *Registry) record(
 ) (nd *Drain, begins bool, err error) {
 	entry, hook := n.Entry, n.Hook
 	for {
-		nd := r.getOrCreate(ref)
+		nd := r.drains.getOrCreate(ref)
 		if err := nd.lock(ctx); err != nil {
 			return nil, false, err
 		}
-		if r.hasEnded(nd) { // it ended while we waited for the lock
+		if r.drains.hasEnded(nd) { // it ended while we waited for the lock
 			nd.unlock()
 			continue
 		}
@@ -125,14 +126,14 @@ func (r *Registry) record(
 
 // with is the intent with a notice. It begins to be carried out at once, unless it has to be held
 // back and can wait.
-func (r *Registry) with(
+func (c *Config) with(
 	i intent.Intent, entry intent.Entry, hook *intent.Hook, holdBack bool, now time.Time,
 ) intent.Intent {
 	next := i.With(entry, hook, now)
 	switch {
 	case inWork(i) || next.Finished():
 		return next
-	case holdBack && decision.CanWait(next, now, r.Policy):
+	case holdBack && decision.CanWait(next, now, c.Policy):
 		next.HeldBack = true
 		return next
 	}
@@ -157,20 +158,43 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 	before, _ := d.current()
 	d.setIntent(*i)
 	if i.Finished() {
-		d.r.remove(d) // the next notice begins another drain
+		d.r.drains.remove(d) // the next notice begins another drain
 		return
 	}
 	if i.Uncordoned <= before.Uncordoned {
 		return
 	}
-	log := d.r.Log.WithValues("node", d.ref.Name, "instance", d.ref.Instance)
 	if i.Uncordoned > 1 {
-		logging.Warn(log, "somebody has uncordoned the node again: it stays uncordoned, although its machine goes away; "+
+		logging.Warn(d.log, "somebody has uncordoned the node again: it stays uncordoned, although its machine goes away; "+
 			"new pods on it are not drained")
 		d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.LeftUncordoned, Why: decision.WhyUncordonedAgain})
 		return
 	}
-	logging.Warn(log, "somebody has uncordoned the node during its drain: it is cordoned again, once, "+
+	logging.Warn(d.log, "somebody has uncordoned the node during its drain: it is cordoned again, once, "+
 		"because its machine goes away")
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.CordonAgain, Why: decision.WhyUncordoned})
 }
+
+// mustHoldBack reports whether a node has to wait when it gets the notice, by what it carries. A drain that is not held
+// back goes on, and so does the next Node of a machine. The caller calls place.Recorded afterwards.
+func (d *Drain) mustHoldBack(
+	carried intent.Intent, entry *intent.Entry, hook *intent.Hook, now time.Time,
+) bool {
+	if d.r.MaxUnready == (intstr.IntOrString{}) && entry.Rule == "" {
+		return false
+	}
+	rules := d.r.RulesChanged()
+	next := carried.With(*entry, hook, now)
+	if carried.Over(*entry) || inWork(carried) || next.Finished() {
+		return false
+	}
+	if decision.CanWait(next, now, d.r.Policy) && !d.r.isDraining(d.ref) &&
+		(entry.Rule != "" && d.r.CurrentPolicy().Rules.Named(entry.Rule) == nil || d.r.replacesFirst(next)) {
+		return true // the rules have changed since it was decided about: the stage decides again
+	}
+	begins := d.place.AskToRecord(next, now).Begins
+	return !begins || d.r.RulesChanged() != rules
+}
+
+// inWork reports whether the node is being drained, and is not held back.
+func inWork(i intent.Intent) bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }

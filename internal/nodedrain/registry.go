@@ -4,7 +4,6 @@ package nodedrain
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -93,9 +92,26 @@ type Config struct {
 	Workers int
 }
 
+// CurrentPolicy are the options with the rules of now.
+func (c *Config) CurrentPolicy() decision.Policy {
+	p := c.Policy
+	if c.PolicyFile != nil {
+		p.Rules = *c.PolicyFile.Rules()
+	}
+	return p
+}
+
+// RulesChanged returns a channel that is closed when the rules change; nil: they never do.
+func (c *Config) RulesChanged() <-chan struct{} {
+	if c.PolicyFile == nil {
+		return nil
+	}
+	return c.PolicyFile.Changed()
+}
+
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, mu, then carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, drains.mu, then carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
@@ -104,9 +120,7 @@ type Registry struct {
 	resumed chan struct{}  // closed when the drains of the leader before have begun
 	workers chan struct{}  // a semaphore; nil: no bound
 	line    *holdback.Line // who may begin
-
-	mu     sync.Mutex
-	drains map[types.UID]*Drain // by their nodes
+	drains  drains
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -115,25 +129,14 @@ func New(cfg Config) *Registry {
 		Config:  cfg,
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
-		drains:  map[types.UID]*Drain{},
 	}
+	r.drains = drains{make: r.newDrain, byNode: map[types.UID]*Drain{}}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
-		Places: r.places, Joins: r.isDraining, Replaces: r.replacesFirst,
+		Places: r.drains.places, Joins: r.isDraining, Replaces: r.replacesFirst,
 	})
 	if cfg.Workers > 0 {
 		r.workers = make(chan struct{}, cfg.Workers)
 	}
 	return r
-}
-
-// places are those of all drains.
-func (r *Registry) places() []*holdback.Place {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	places := make([]*holdback.Place, 0, len(r.drains))
-	for _, d := range r.drains {
-		places = append(places, d.place)
-	}
-	return places
 }

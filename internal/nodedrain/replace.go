@@ -17,10 +17,13 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
+// againAfter is when something is asked once more that AWS has not answered.
+const againAfter = 10 * time.Second
+
 // replacesFirst reports whether a node that carries an intent waits for a replacement, or for the attempt
 // to get one.
-func (r *Registry) replacesFirst(i intent.Intent) bool {
-	return r.Replacements != nil && i.ReplacesFirst()
+func (c *Config) replacesFirst(i intent.Intent) bool {
+	return c.Replacements != nil && i.ReplacesFirst()
 }
 
 // A replacing gets the node of a drain that is held back replaced.
@@ -28,16 +31,15 @@ type replacing struct {
 	node
 	cfg  *Config
 	gone <-chan struct{} // closed when nothing runs on the instance any more
+	log  logr.Logger
 }
-
-func (d *Drain) replacing() replacing { return replacing{d, &d.r.Config, d.instanceGone.done} }
 
 // next takes the next step towards the replacement of a node that is held back, and whose drain may
 // begin otherwise. It returns until when the drain waits; the notice that the group terminates the instance begins it
 // sooner. Without a replacement it writes down why: the node does not wait for one any more.
 //
 // That the group may have been asked is written down before the call, which may be made twice.
-func (p replacing) next(ctx context.Context, log logr.Logger) (holdback.Permit, error) {
+func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	carried, _ := p.current()
 	now := time.Now().UTC()
 	calling, stop := p.whileHeldBack(ctx)
@@ -51,7 +53,7 @@ func (p replacing) next(ctx context.Context, log logr.Logger) (holdback.Permit, 
 		next.Until = until
 	case !now.Before(until):
 		const detail = "the group has not replaced the instance in time"
-		return holdback.Permit{}, p.none(ctx, log, decision.WhyReplacementLate, detail)
+		return holdback.Permit{}, p.none(ctx, decision.WhyReplacementLate, detail)
 	case next.Step == intent.Marked:
 		return awaitsReplacement(next, until), nil
 	case next.Step == intent.Marking:
@@ -66,10 +68,10 @@ func (p replacing) next(ctx context.Context, log logr.Logger) (holdback.Permit, 
 	case ctx.Err() != nil:
 		return holdback.Permit{}, context.Cause(ctx)
 	case refused:
-		return holdback.Permit{}, p.none(ctx, log, whyRefused(refusal.Reason), refusal.Text)
+		return holdback.Permit{}, p.none(ctx, whyRefused(refusal.Reason), refusal.Text)
 	case err != nil:
 		if calling.Err() == nil {
-			log.Info("the replacement of the node is tried again", "error", err)
+			p.log.Info("the replacement of the node is tried again", "error", err)
 		}
 		return awaitsReplacement(carried.Replacement, now.Add(againAfter)), nil
 	}
@@ -166,9 +168,7 @@ func whyRefused(r replacement.Reason) decision.Why {
 }
 
 // none says that the node gets none, and writes it down.
-func (p replacing) none(
-	ctx context.Context, log logr.Logger, why decision.Why, detail string,
-) error {
+func (p replacing) none(ctx context.Context, why decision.Why, detail string) error {
 	err := p.rewrite(ctx, func(i intent.Intent) intent.Intent {
 		i.Replacement.Step, i.Replacement.Why = intent.Over, detail
 		return i
@@ -176,7 +176,7 @@ func (p replacing) none(
 	if err != nil {
 		return err
 	}
-	logging.Warn(log, "the node gets no replacement before its drain", "why", why, "detail", detail)
+	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "detail", detail)
 	p.cfg.Observer.Stepped(report.Step{Node: p.Ref(), Kind: report.Replace, Why: why, Err: errors.New(detail)})
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // revertRestarted reverts what was done to nodes whose machines have come back since: they were
 // rebooted for a scheduled change, stopped and started, or have got another root volume. Nodes
 // whose drains have not ended are watched by their drains too; see watchNode.
-func (r *Registry) revertRestarted(ctx context.Context) {
+func (r upkeep) revertRestarted(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	var mu sync.Mutex
@@ -49,7 +49,7 @@ func (r *Registry) revertRestarted(ctx context.Context) {
 }
 
 // revertIfRestarted does so for one node, after the end of its drain. The error is the cause of ctx.
-func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
+func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
 	drained := false
 	for nd := r.Get(ref); nd != nil; nd = r.Get(ref) {
 		drained = true
@@ -84,7 +84,7 @@ func (r *Registry) sinceRestart(
 	if node, there := r.Cluster.Look(ref); there && cluster.Ready(node) {
 		bootID = cluster.BootID(node)
 	}
-	elsewhere := r.hooksOnOthers(ref)
+	elsewhere := r.drains.hooksOfOthers(ref)
 	return func(i intent.Intent) intent.Intent {
 		own := slices.DeleteFunc(slices.Clone(i.Hooks), func(h intent.Hook) bool {
 			return slices.Contains(ended, h.Action())

@@ -48,7 +48,7 @@ func (r *Registry) revertLocked(
 	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
 ) (undone bool, err error) {
 	for {
-		d, err := r.lockOf(ctx, ref)
+		d, err := r.drains.locked(ctx, ref)
 		if err != nil {
 			return false, err
 		}
@@ -69,7 +69,7 @@ func (r *Registry) revertLocked(
 // had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
 // by that. The error is that of the drain, or the cause of ctx.
 func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
-	next = d.r.succeed(d)
+	next = d.r.drains.succeed(d)
 	d.quitFor(nil)
 	err = d.AwaitEnd(ctx)
 	d.unlock()
@@ -92,7 +92,7 @@ func (d *Drain) undo(
 	})
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && !undone:
-		if d.setIntent(kept); d.r.hasEnded(d) {
+		if d.setIntent(kept); d.r.drains.hasEnded(d) {
 			return false, d.r.goOn(ctx, d.r.Log, ref)
 		}
 	case d.started:
@@ -115,7 +115,7 @@ func ends(carried, left intent.Intent) bool {
 }
 
 // callOff reverts a drain that has not ended, for the reason that it was quit for.
-func (d *Drain) callOff(ctx context.Context, log logr.Logger, reason error) error {
+func (d *Drain) callOff(ctx context.Context, reason error) error {
 	step, why := report.Uncordon, decision.WhyEarlierLife
 	if errors.Is(reason, errUncordoned) {
 		step, why = report.CallOff, decision.WhyUncordoned
@@ -123,10 +123,10 @@ func (d *Drain) callOff(ctx context.Context, log logr.Logger, reason error) erro
 	if errors.Is(reason, errIgnored) {
 		why = decision.WhyIgnoredByRule
 	}
-	logging.Warn(log, "the drain is called off", "why", reason)
+	logging.Warn(d.log, "the drain is called off", "why", reason)
 	now := time.Now()
 	var kept intent.Intent
-	err := cluster.Retry(ctx, log, "revert the drain", func(ctx context.Context) error {
+	err := cluster.Retry(ctx, d.log, "revert the drain", func(ctx context.Context) error {
 		_, err := d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
 			if kept = i.CalledOff(d.quitOn.Entries, now); errors.Is(reason, errIgnored) {
 				kept = i.Dismiss(d.quitOn.Asks)
@@ -139,8 +139,8 @@ func (d *Drain) callOff(ctx context.Context, log logr.Logger, reason error) erro
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
 	case err == nil && len(kept.Entries) > 0:
-		d.r.remove(d)
-		return d.r.goOn(ctx, log, d.ref)
+		d.r.drains.remove(d)
+		return d.r.goOn(ctx, d.log, d.ref)
 	}
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: step, Why: why})
 	return nil
@@ -160,7 +160,7 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 
 // releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after
 // it. A cordon that comes later is theirs.
-func (r *Registry) releaseUncordoned(ctx context.Context) {
+func (r upkeep) releaseUncordoned(ctx context.Context) {
 	r.Cluster.AtEachChange(ctx, nil, func() error {
 		for _, ref := range r.Cluster.Uncordoned() {
 			err := cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {

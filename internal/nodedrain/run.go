@@ -29,11 +29,12 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { r.resume(ctx) })
+	upkeep := upkeep{r}
+	all.Go(func() { upkeep.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { r.releaseUncordoned(ctx) })
-		all.Go(func() { r.revertRestarted(ctx) })
-		all.Go(func() { r.informNewNodes(ctx) })
+		all.Go(func() { upkeep.releaseUncordoned(ctx) })
+		all.Go(func() { upkeep.revertRestarted(ctx) })
+		all.Go(func() { upkeep.informNewNodes(ctx) })
 	}
 	for {
 		select {
@@ -49,9 +50,13 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
+// An upkeep does what no message asks for: it resumes the drains of an earlier leader, and looks after nodes whose
+// drains have ended, or whose machines have got another Node.
+type upkeep struct{ *Registry }
+
 // carryOut carries out a drain, and tells those who wait for its end. It reports whether the leader is to give way.
 func (r *Registry) carryOut(ctx context.Context, nd *Drain) (givesWay bool) {
-	working := nd.working(ctx)
+	working := pprof.WithLabels(ctx, pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
 	pprof.SetGoroutineLabels(working) // a goroutine dump tells whose drain it is
 	err := logging.Recover(r.Log, func() error { return nd.run(working) })
 	r.end(nd, err)
@@ -63,21 +68,16 @@ func (r *Registry) carryOut(ctx context.Context, nd *Drain) (givesWay bool) {
 	return givesWay
 }
 
-// working is ctx with the labels of the drain.
-func (d *Drain) working(ctx context.Context) context.Context {
-	return pprof.WithLabels(ctx, pprof.Labels("node", d.ref.Name, "instance", d.ref.Instance))
-}
-
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
 // caller holds its lock.
 func (r *Registry) end(nd *Drain, err error) {
-	r.remove(nd)
+	r.drains.remove(nd)
 	nd.err = err
 	close(nd.done)
 }
 
 // resume begins the drains that the nodes carry from an earlier leader.
-func (r *Registry) resume(ctx context.Context) {
+func (r upkeep) resume(ctx context.Context) {
 	if r.DryRun {
 		close(r.resumed)
 		return
@@ -98,7 +98,7 @@ func (r *Registry) resume(ctx context.Context) {
 	defer asking.Wait()
 	for _, u := range unfinished {
 		if len(u.Claimed) == 0 {
-			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+			r.drains.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
 		}
 	}
 	for _, u := range unfinished {
@@ -117,13 +117,13 @@ func (r *Registry) resume(ctx context.Context) {
 
 // resumeDrain begins the drain that a node carries, unless a message has begun it. It
 // returns the cause of ctx if that ends first.
-func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
-	nd := r.getOrCreate(u.Ref)
+func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
+	nd := r.drains.getOrCreate(u.Ref)
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
-	if r.hasEnded(nd) || nd.started {
+	if r.drains.hasEnded(nd) || nd.started {
 		return nil
 	}
 	return r.begin(ctx, nd, u.Intent)
@@ -140,7 +140,7 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 // identify finds out which instance a node without a provider id is, if its intent claims
 // hooks. A kubelet can write such claims; only EC2 knows the name of an instance. The error is
 // the cause of ctx, or cluster.ErrNodeGone.
-func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
+func (r upkeep) identify(ctx context.Context, u *cluster.Unfinished) error {
 	log := r.Log.WithValues("node", u.Ref.Name)
 	for _, id := range slices.Compact(u.Claimed) {
 		inst, _, err := r.Lookup.Ask(ctx, log, "look up the instance of a hook", id, lookup.Kept)

@@ -27,19 +27,14 @@ const (
 // Status returns the nodes whose drains have not ended, and what they wait for, by their deadlines. It may be
 // called at any time, and makes no request. What a drain does not say in time is left out.
 func (r *Registry) Status(ctx context.Context) []overview.Node {
-	r.mu.Lock()
-	var all []*Drain
-	for _, nd := range r.drains {
-		all = append(all, nd)
-	}
-	r.mu.Unlock()
+	all := r.drains.all()
 	nodes := make([]*overview.Node, len(all))
 	next := make(chan int)
 	var asking sync.WaitGroup
 	for range min(answersAtOnce, len(all)) {
 		asking.Go(func() {
 			for k := range next {
-				nodes[k] = r.statusOf(ctx, all[k])
+				nodes[k] = all[k].status(ctx)
 			}
 		})
 	}
@@ -58,19 +53,19 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 	return list
 }
 
-// statusOf returns the status of a drain; nil: it has ended, or there is none yet.
-func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
-	carried, _ := nd.current()
+// status is the drain as people see it; nil: it has ended, or has not begun.
+func (d *Drain) status(ctx context.Context) *overview.Node {
+	carried, _ := d.current()
 	if carried.Finished() || len(carried.Entries) == 0 {
 		return nil
 	}
-	n := report.NodeOf(nd.ref, carried)
-	stage, waits := nd.said()
+	n := report.NodeOf(d.ref, carried)
+	stage, waits := d.said()
 	if stage != "" {
 		n.Stage = stage
 	}
 	n.WaitsFor = waits
-	if progress, known := nd.ask(ctx); known {
+	if progress, known := d.ask(ctx); known {
 		if progress.Listed {
 			n.Pods, n.LastAsked, n.PodsGone = &progress.Pods, progress.LastAsked, progress.PodsGone
 			n.LastLeft = progress.LastLeft
@@ -79,7 +74,7 @@ func (r *Registry) statusOf(ctx context.Context, nd *Drain) *overview.Node {
 			n.Stage = overview.Detaching
 		}
 		n.WaitsFor = append(slices.Clone(waits), progress.Waits...)
-	} else if result := nd.evacuated.Load(); result != nil {
+	} else if result := d.evacuated.Load(); result != nil {
 		n.Pods = &overview.Pods{
 			Left:   len(result.Missed) + len(result.Lost) + len(result.Unconfirmed),
 			Forced: result.Forced, Gone: result.Evicted + result.Forced + result.Ended,

@@ -55,7 +55,7 @@ func (d *Drain) drainUnrecorded(ctx context.Context, log logr.Logger, n *News, s
 		return nil
 	}
 	r.Observer.Recorded(*entry)
-	d.goUnrecorded(log, next)
+	d.goUnrecorded(next)
 	if d.started {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (d *Drain) orNext(ctx context.Context) (*Drain, error) {
 	if err := d.lock(ctx); err != nil {
 		return nil, err
 	}
-	if !d.r.hasEnded(d) {
+	if !d.r.drains.hasEnded(d) {
 		return d, nil
 	}
 	started := d.started
@@ -75,20 +75,19 @@ func (d *Drain) orNext(ctx context.Context) (*Drain, error) {
 	if started {
 		return nil, nil
 	}
-	return d.r.lockOf(ctx, d.ref)
+	return d.r.drains.locked(ctx, d.ref)
 }
 
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
-func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
-	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon",
-		"node", d.ref.Name)
+func (d *Drain) goUnrecorded(i intent.Intent) {
+	logging.Warn(d.log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
 	d.unrecorded.Store(true)
 	d.setIntent(i)
 }
 
 // intentOn is what the watch says that the node carries.
-func (r *Registry) intentOn(ref cluster.Ref) (intent.Intent, bool) {
-	node, there := r.Cluster.Look(ref)
+func (c *Config) intentOn(ref cluster.Ref) (intent.Intent, bool) {
+	node, there := c.Cluster.Look(ref)
 	if !there {
 		return intent.Intent{}, false
 	}

@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -134,7 +132,7 @@ func (d *Drain) quitIf(
 // uncordoned reports whether somebody has uncordoned the node during its drain, how many times
 // they had done so before, and whether the machine goes away anyway. It goes by the intent on the
 // node: a node that has lost its intent is not cordoned again.
-func (r *Registry) uncordoned(node *corev1.Node) (uncordoned bool, times int, goes bool) {
+func (c *Config) uncordoned(node *corev1.Node) (uncordoned bool, times int, goes bool) {
 	if node.Spec.Unschedulable { // as most are, and a drain asks often
 		return false, 0, false
 	}
@@ -143,7 +141,7 @@ func (r *Registry) uncordoned(node *corev1.Node) (uncordoned bool, times int, go
 		return false, 0, false
 	}
 	now := time.Now()
-	return true, i.Uncordoned, decision.MachineGoes(i.Current(now), now, r.Policy)
+	return true, i.Uncordoned, decision.MachineGoes(i.Current(now), now, c.Policy)
 }
 
 // forgetEarlierLife forgets notices about an earlier life of the instance. An error means
@@ -152,17 +150,16 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 	if d.ref.Instance == "" {
 		return nil
 	}
-	log := d.r.Log.WithValues("node", d.ref.Name, "instance", d.ref.Instance)
-	launched, err := d.r.Lookup.LaunchOf(ctx, log, d.ref.Instance)
+	launched, err := d.r.Lookup.LaunchOf(ctx, d.log, d.ref.Instance)
 	if err != nil {
 		return err
 	}
-	return d.forgetBefore(ctx, log, launched)
+	return d.forgetBefore(ctx, launched)
 }
 
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
 // no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
-func (d *Drain) forgetWhatPassed(ctx context.Context, log logr.Logger) error {
+func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	carried, _ := d.current()
 	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
 	if d.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
@@ -170,11 +167,11 @@ func (d *Drain) forgetWhatPassed(ctx context.Context, log logr.Logger) error {
 	}
 	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
 	defer cancel()
-	launched, err := d.r.Lookup.LaunchOf(asking, log, d.ref.Instance)
+	launched, err := d.r.Lookup.LaunchOf(asking, d.log, d.ref.Instance)
 	if err != nil {
 		return context.Cause(ctx)
 	}
-	return d.forgetBefore(ctx, log, launched)
+	return d.forgetBefore(ctx, launched)
 }
 
 // ForgetEarlierLife does so for the drain of a node, if there is one.
@@ -191,7 +188,7 @@ func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error
 
 // forgetBefore forgets notices that are older than a launch, and those that the last restart has
 // ended. An error means that the drain ends.
-func (d *Drain) forgetBefore(ctx context.Context, log logr.Logger, launched time.Time) error {
+func (d *Drain) forgetBefore(ctx context.Context, launched time.Time) error {
 	for {
 		carried, _ := d.current()
 		since := d.r.sinceRestart(d.ref, launched, d.r.endedHooks(ctx, d.ref, carried)...)
@@ -205,7 +202,7 @@ func (d *Drain) forgetBefore(ctx context.Context, log logr.Logger, launched time
 			}
 			continue // a notice has joined meanwhile
 		case len(now.Entries) < len(carried.Entries):
-			log.Info("the machine was restarted: older notices are void")
+			d.log.Info("the machine was restarted: older notices are void")
 		}
 		if err := d.rewrite(ctx, unlessNothingIsLeft(since)); err != nil {
 			return err
@@ -227,8 +224,8 @@ func unlessNothingIsLeft(change func(intent.Intent) intent.Intent) func(intent.I
 // endedHooks are those of an intent's hooks for which Auto Scaling does not wait any more. It is asked if the machine
 // has another boot id and was to come back after a hook: a leader may have completed the hook, and ended before it
 // could write that. Without an answer a hook counts as open.
-func (r *Registry) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Intent) (ended []intent.Hook) {
-	node, there := r.Cluster.Look(ref)
+func (c *Config) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Intent) (ended []intent.Hook) {
+	node, there := c.Cluster.Look(ref)
 	returns := slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
 		return e.Kind == notice.ASGTerminate && e.Returns
 	})
@@ -236,7 +233,7 @@ func (r *Registry) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Int
 		return nil
 	}
 	for _, h := range i.Hooks {
-		if over, err := r.Hooks.Ended(ctx, h); err == nil && over {
+		if over, err := c.Hooks.Ended(ctx, h); err == nil && over {
 			ended = append(ended, h.Action())
 		}
 	}

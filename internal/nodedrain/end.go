@@ -1,0 +1,181 @@
+package nodedrain
+
+import (
+	"context"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// askLeaderAgain is how often it is looked whether the leader has ended a drain.
+const askLeaderAgain = 5 * time.Second
+
+// An endStage is the last stage of a drain: the hooks are completed.
+type endStage struct{ *Drain }
+
+// run completes the hooks when all is done that they wait for. It returns errAsksMore if there was none, and a notice asks for one.
+func (d endStage) run(ctx context.Context, release func()) error {
+	ctx, stop := d.whileEnough(ctx)
+	defer stop()
+	if err := d.awaitCompletionDelay(ctx); err != nil {
+		return err
+	}
+	next, err := d.awaitOtherNodes(ctx)
+	if err != nil {
+		return err
+	}
+	d.say(overview.Completing)
+	if next == nil {
+		if err := d.awaitLateExclusion(ctx); err != nil {
+			return err
+		}
+	}
+	release()
+	if next != nil { // the drain of the next Node of the instance does the rest
+		d.say(overview.Completing, waitsForSuccessor(next))
+		return next.Await(ctx)
+	}
+	return d.completeAndFinish(ctx)
+}
+
+// whileEnough is a context that ends with errAsksMore when a node that was only cordoned is to be evacuated.
+func (d endStage) whileEnough(ctx context.Context) (_ context.Context, stop func()) {
+	if d.outcome != intent.Cordoned {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	remove := d.onChange(func() {
+		if !d.cordonsOnly() {
+			cancel(errAsksMore)
+		}
+	})
+	return ctx, func() {
+		remove()
+		cancel(nil)
+	}
+}
+
+// awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
+// from a moment that the node carries, so that a failover does not begin it anew.
+func (d endStage) awaitCompletionDelay(ctx context.Context) error {
+	carried, _ := d.current()
+	if d.r.CompletionDelay <= 0 || len(carried.Hooks) == 0 {
+		return nil
+	}
+	if carried.DrainedAt.IsZero() {
+		carried.DrainedAt = time.Now().UTC()
+		note := func(i intent.Intent) intent.Intent {
+			i.DrainedAt = carried.DrainedAt
+			return i
+		}
+		if !d.unrecorded.Load() { // otherwise nobody could go on from there
+			if err := d.rewrite(ctx, note); err != nil {
+				return err
+			}
+		}
+	}
+	return d.sleepUntil(ctx, carried.DrainedAt.Add(d.r.CompletionDelay))
+}
+
+// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile.
+func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
+	for time.Now().Before(at) {
+		carried, changed := d.current()
+		until := intent.Earlier(at, d.hooks.completeBy(ctx, carried))
+		d.say(overview.Completing, overview.Wait{
+			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
+		})
+		if !time.Now().Before(until) {
+			break
+		}
+		timer := time.NewTimer(min(time.Until(until), askHooksAgain))
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	d.say(overview.Completing)
+	return nil
+}
+
+// awaitLateExclusion waits for load balancers where a notice has excluded the node from them when its pods had left
+// already. The error is the cause of ctx.
+func (d endStage) awaitLateExclusion(ctx context.Context) error {
+	if d.detached || d.outcome == intent.Cordoned {
+		return nil
+	}
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
+	_, err := d.awaitLoadBalancers(waiting)
+	return err
+}
+
+// completeAndFinish completes the node's hooks, each once, and marks the intent finished.
+// A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
+// notice that asks for more has come meanwhile, it returns errAsksMore.
+func (d endStage) completeAndFinish(ctx context.Context) error {
+	completed := map[intent.Hook]bool{}
+	for {
+		if err := d.hooks.complete(ctx, completed); err != nil {
+			return err
+		}
+		more, asksMore, shared := false, false, false
+		var hooks []intent.Hook
+		finished := time.Now().UTC()
+		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+			if shared = d.r.OnNode && d.r.Cluster.Shares(i); shared {
+				return i
+			}
+			more, asksMore = false, d.outcome == intent.Cordoned && !decision.CordonsOnly(i, d.r.Policy)
+			if asksMore {
+				return i
+			}
+			for _, h := range i.Hooks {
+				more = more || !completed[h.Action()]
+			}
+			if !more {
+				hooks = i.Hooks
+				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, d.outcome
+			}
+			if isClosed(d.instanceGone.done) {
+				i = i.Gone(finished)
+			}
+			return i
+		})
+		switch {
+		case err != nil:
+			return err
+		case shared:
+			return d.awaitLeader(ctx)
+		case asksMore:
+			return errAsksMore
+		case !more:
+			d.record.hooks = hooks
+			return nil
+		}
+	}
+}
+
+// awaitLeader waits at the end of a drain that a leader with a queue has begun: the next one can complete its hooks.
+func (d endStage) awaitLeader(ctx context.Context) error {
+	again := time.NewTicker(askLeaderAgain)
+	defer again.Stop()
+	for {
+		if i, ok := d.r.intentOn(d.ref); !d.r.Cluster.Exists(d.ref) || ok && i.Finished() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-again.C:
+		}
+	}
+}

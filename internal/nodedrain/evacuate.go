@@ -1,0 +1,168 @@
+package nodedrain
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// An evacuateStage is the second stage of a drain: the pods leave, and the machine leaves its load balancers.
+type evacuateStage struct{ *Drain }
+
+// run gets the pods off the node, and the machine out of load balancers, unless the node is only to be
+// cordoned.
+func (d evacuateStage) run(ctx context.Context) error {
+	d.say(overview.Draining) // it is not held back any more, whatever has ended that
+	if d.cordonsOnly() {
+		d.outcome = intent.Cordoned
+		d.podsGone.close()
+		return nil
+	}
+	free, err := d.acquireWorker(ctx)
+	if err != nil {
+		return err
+	}
+	d.say(overview.Draining)
+	defer free()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
+	d.delegate(ctx)
+	start := time.Now()
+	err = d.drainPods(ctx)
+	free()
+	took := time.Since(start)
+	targets := new(report.Targets)
+	if err == nil && !d.evacuated.Load().Self {
+		targets, err = d.awaitLoadBalancers(ctx)
+	}
+	return d.conclude(targets, took, err)
+}
+
+// acquireWorker waits for a worker, if their number is bounded and the drain is not urgent.
+// free gives the worker back. A drain that takes longer than the grace period of a node loses
+// its worker before its end. It mostly waits for PodDisruptionBudgets then, and a budget that
+// never allows a disruption must not stop all other drains.
+func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err error) {
+	if d.r.workers == nil {
+		return func() {}, nil
+	}
+	return d.awaitWorker(ctx)
+}
+
+func (d evacuateStage) awaitWorker(ctx context.Context) (free func(), err error) {
+	for {
+		carried, changed := d.current()
+		if carried.Urgent() {
+			return func() {}, nil
+		}
+		var hurry <-chan time.Time // a near deadline matters more than the bound
+		if at := carried.Deadline(); !at.IsZero() {
+			hurry = time.After(time.Until(at.Add(-d.r.NodeGracePeriod)))
+		}
+		d.say(overview.Draining, overview.Wait{
+			Cause: overview.Worker, Why: "other nodes are drained first, as the option workers says",
+		})
+		select {
+		case d.r.workers <- struct{}{}:
+			release := sync.OnceFunc(func() { <-d.r.workers })
+			patience := time.AfterFunc(d.r.NodeGracePeriod, release)
+			return func() {
+				patience.Stop()
+				release()
+			}, nil
+		case <-changed:
+		case <-hurry:
+			return func() {}, nil
+		case <-d.instanceGone.done:
+			return func() {}, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// drainPods gets the pods off the node. What came of it is in d.evacuated.
+func (d evacuateStage) drainPods(ctx context.Context) error {
+	terms := make(chan evacuation.Terms, 1) // the latest that Drain has not received
+	defer d.onChange(func() {
+		select {
+		case <-terms:
+		default:
+		}
+		terms <- d.terms()
+	})()
+	d.evacuating.Store(true)
+	result, err := d.r.Drainer.Drain(ctx, d.drainRequest(terms))
+	d.evacuating.Store(false)
+	d.evacuated.Store(result)
+	return err
+}
+
+func (d evacuateStage) drainRequest(terms <-chan evacuation.Terms) *evacuation.Request {
+	return &evacuation.Request{
+		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
+		Log: d.log, Rules: d.r.CurrentPolicy().Rules,
+		NodeState: func() evacuation.NodeState { return d.nodeState() },
+	}
+}
+
+// nodeState is what a drain has to know of its node. A deleted Node is not ready.
+func (d evacuateStage) nodeState() evacuation.NodeState {
+	node, there := d.r.Cluster.Look(d.ref)
+	if !there {
+		return evacuation.NodeState{}
+	}
+	uncordoned, times, goes := d.r.uncordoned(node)
+	return evacuation.NodeState{
+		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
+		// watchNode is about to do that, or whoever tries to record what was not
+		CordonPending: uncordoned && times == 0 && goes || d.unrecorded.Load(),
+	}
+}
+
+// conclude says what came of the drain of the pods, and of the wait for load balancers.
+func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error,
+) error {
+	result := *d.evacuated.Load()
+	final, _ := d.current()
+	ended := report.Drain{
+		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
+	}
+	if ended.Outcome != "" {
+		d.record.drain = &ended
+		d.r.Observer.Drained(ended)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("drain node %s: %w", d.ref.Name, err)
+	case result.Self:
+		d.log.Info("only this program's own pod is left on the node: releasing the lease")
+		return ErrGiveWay
+	}
+	d.podsGone.close()
+	d.outcome = ended.Outcome
+	logEnd(d.log, ended)
+	return nil
+}
+
+// TermsOf is what an intent asks of a drain.
+func TermsOf(i intent.Intent) evacuation.Terms {
+	terms, noticed := i.Terms(), i.Cause().Time
+	if !i.Urgent() && i.CordonedAt.After(noticed) { // the drain has waited
+		noticed = i.CordonedAt
+	}
+	return evacuation.Terms{
+		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
+		Grace: terms.Grace(), MostGrace: terms.MostGrace(), NoticedAt: noticed, BudgetShare: terms.BudgetShare(),
+		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
+	}
+}
