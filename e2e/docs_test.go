@@ -136,7 +136,7 @@ func TestWhatAReaderCanCopyWorks(t *testing.T) {
 			}
 		case b.language == "yaml":
 			r.values(b)
-		case b.page == "docs/troubleshooting.md" && b.language == "json":
+		case b.page == "docs/doctor.md" && b.language == "json":
 			r.queuePolicy(b)
 		case b.page == "docs/security.md" && b.language == "json": // the policy of a key, which hack/iac asks IAM about
 			if !strings.Contains(string(c.source("hack/iac/policy_test.go")), `"../../docs/security.md"`) {

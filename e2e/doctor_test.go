@@ -367,7 +367,7 @@ func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
 		"credentials\n-----------\n√ credentials: AWS is called as arn:aws:iam::123456789012:user/AKIDCOMMAND\n",
 		"‼ credentials-source: the credentials are static keys in the environment\n",
 		"× queue-policy: the queue has no policy: EventBridge has no permission to send to it, and drops what it cannot deliver\n    allow sqs:SendMessage to the service events.amazonaws.com",
-		"    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#queue-policy\n",
+		"    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/doctor.md#queue-policy\n",
 		"× rule-spot: no rule sends spot interruption warnings to the queue: spot instances go away without a drain\n",
 		"√ rbac: system:serviceaccount:" + s.name + ":node-termination-handler has the 18 rights that the handler needs\n",
 	} {

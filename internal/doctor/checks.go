@@ -1,7 +1,7 @@
 package doctor
 
 // checks are the checks in the order in which their findings are printed. Each has an entry in
-// docs/troubleshooting.md under its id.
+// docs/doctor.md under its id.
 var checks = []check{
 	{"credentials", groupIdentity, credentials},
 	{"credentials-source", groupIdentity, credentialsSource},

@@ -28,7 +28,7 @@ const (
 	user        = "system:serviceaccount:nth:node-termination-handler"
 )
 
-const repository = "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#"
+const repository = "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/doctor.md#"
 
 var now = time.Date(2026, 11, 20, 10, 15, 30, 0, time.UTC)
 
@@ -1006,7 +1006,7 @@ func TestWhoRunsDoctorBeforeInstallingAcceptsThatThereIsNoHandler(t *testing.T) 
 }
 
 func TestLinksAreOfTheVersion(t *testing.T) {
-	for version, want := range map[string]string{"1.2.3": "blob/v1.2.3/docs/troubleshooting.md#x", "": "blob/main/", "0.0.0-gabc": "blob/main/", "v2.0.0": "blob/v2.0.0/"} {
+	for version, want := range map[string]string{"1.2.3": "blob/v1.2.3/docs/doctor.md#x", "": "blob/main/", "0.0.0-gabc": "blob/main/", "v2.0.0": "blob/v2.0.0/"} {
 		if got := link(version, "x"); !strings.HasPrefix(got, "https://github.com/") || !strings.Contains(got, want) {
 			t.Errorf("link of %q: %s", version, got)
 		}
@@ -1030,12 +1030,12 @@ func TestFindingsArePrintedForPeopleAndForPrograms(t *testing.T) {
 × b: it is  [31mbroken
     mend it
     aws mend it
-    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#b
+    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/doctor.md#b
 
 two
 ---
 ? c: nobody knows
-    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#c
+    see https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/doctor.md#c
 ‼ d, accepted: that is wanted
 
 × 1 of 4 checks passed, 1 failed, 1 unknown, 1 accepted
@@ -1054,7 +1054,7 @@ two
       "needed": false,
       "accepted": true,
       "hint": "change it",
-      "link": "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/troubleshooting.md#d"
+      "link": "https://github.com/node-termination-handler/node-termination-handler/blob/main/docs/doctor.md#d"
     }
   ]
 }

@@ -66,7 +66,7 @@ type Finding struct {
 }
 
 // Page has an entry for each check, under its ID.
-const Page = "docs/troubleshooting.md"
+const Page = "docs/doctor.md"
 
 var released = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
 

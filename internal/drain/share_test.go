@@ -98,12 +98,15 @@ func TestABudgetCountsThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 					})
 				}
 				deadline := s.begin.Add(2 * time.Minute)
-				var drains sync.WaitGroup
-				for _, node := range []string{"one", "two", "three"} {
+				nodes := []string{"one", "two", "three"}
+				for _, node := range nodes {
 					s.pod(node, func(p *corev1.Pod) {
 						p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = node, &grace
 					})
 					s.stops[node] = 3 * time.Second
+				}
+				var drains sync.WaitGroup
+				for _, node := range nodes {
 					drains.Go(func() {
 						terms := evacuation.Terms{CordonedAt: s.begin, Deadline: deadline, NoticedAt: s.begin, BudgetShare: .5}
 						result, err := s.drainer.Drain(s.Context(), &evacuation.Request{Node: node, Terms: terms, Log: s.log()})

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,9 +105,10 @@ func TestALeaseThatIsTakenGetsTheLabels(t *testing.T) {
 func TestAnAPIServerThatIsDownIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return down, nil, apierrors.NewInternalError(errors.New("no etcd"))
+			return down.Load(), nil, apierrors.NewInternalError(errors.New("no etcd"))
 		})
 		var log logtest.Log
 		elector := Elector{Client: client.CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: log.Logger()}
@@ -116,7 +118,7 @@ func TestAnAPIServerThatIsDownIsLoggedOnceAMinute(t *testing.T) {
 			_ = elector.Run(t.Context(), func(context.Context) error { return nil })
 		}()
 		time.Sleep(150 * time.Second)
-		down = false
+		down.Store(false)
 		<-ended
 		outage, end := log.Said("the lease is out of reach, trying again"), log.Said("the lease is within reach again")
 		if len(outage) != 3 || len(end) != 1 {

@@ -236,7 +236,7 @@ func TestAKilledLeaderIsFollowedInTime(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				shared := &store{}
 				led := make(chan struct{})
-				var stopped time.Time
+				stopped := make(chan time.Time, 1)
 				var all sync.WaitGroup
 				run := func(ctx context.Context, k uint64, lead, stop func()) *network {
 					n := &network{store: shared, random: rand.New(rand.NewPCG(seed, k)), slow: answers / 2}
@@ -251,14 +251,14 @@ func TestAKilledLeaderIsFollowedInTime(t *testing.T) {
 					})
 					return n
 				}
-				first := run(ctx, 1, func() {}, func() { stopped = time.Now() })
+				first := run(ctx, 1, func() {}, func() { stopped <- time.Now() })
 				time.Sleep(5 * time.Second)
 				run(ctx, 2, func() { close(led) }, func() {})
 				time.Sleep(10*time.Second + time.Duration(seed)*37*time.Millisecond)
 				first.set(true, false, 0) // as if it were killed
 				killed := time.Now()
 				<-led
-				slowest, least = max(slowest, time.Since(killed)), min(least, time.Since(stopped))
+				slowest, least = max(slowest, time.Since(killed)), min(least, time.Since(<-stopped))
 				cancel()
 				all.Wait()
 				time.Sleep(time.Minute) // for requests that are under way

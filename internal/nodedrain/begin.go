@@ -14,18 +14,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// A beginStage is the first stage of a drain: its node is held back, not cordoned, and waits until it may begin.
+// A beginStage is the first stage of a drain: a node that is held back is not cordoned, and waits until its drain may
+// begin.
 type beginStage struct{ *Drain }
 
-// await waits while the node is held back, and cordons it then.
-func (d beginStage) await(ctx context.Context) error {
+// run waits while the node is held back, and cordons it then.
+func (d beginStage) run(ctx context.Context) error {
 	if !d.heldBack() {
 		return nil
 	}
 	return d.awaitPermit(ctx)
 }
 
-// awaitPermit is await for a node that is held back.
+// awaitPermit is run for a node that is held back.
 func (d beginStage) awaitPermit(ctx context.Context) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
@@ -166,7 +167,7 @@ func (d beginStage) release(ctx context.Context, now time.Time) error {
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
-		d.goUnrecorded(released(carried))
+		d.goUnrecorded(d.log, released(carried))
 		return nil
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -16,6 +18,7 @@ import (
 type carrier struct {
 	ref      cluster.Ref
 	cfg      *Config
+	log      logr.Logger            // with the node and its instance
 	hasEnded func() bool            // the drain has ended
 	applied  func(i *intent.Intent) // notes what was written; called with turn held
 
@@ -128,8 +131,7 @@ func (c *carrier) unlock() { <-c.turn }
 // rewrite changes the intent of a node that is being drained. If the Node was deleted it
 // changes what is remembered of it. Others may write the node between two tries.
 func (c *carrier) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	log := c.cfg.Log.WithValues("node", c.ref.Name)
-	return cluster.Retry(ctx, log, "write the intent", func(ctx context.Context) error {
+	return cluster.Retry(ctx, c.log, "write the intent", func(ctx context.Context) error {
 		return c.rewriteOnce(ctx, change)
 	})
 }

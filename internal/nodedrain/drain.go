@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -34,7 +32,6 @@ type Drain struct {
 	carrier
 
 	r            *Registry
-	log          logr.Logger // with the node and its instance
 	place        *holdback.Place
 	since        time.Time
 	instanceGone signal         // nothing runs on the instance any more
@@ -118,7 +115,7 @@ func (d *Drain) runEnded(ctx context.Context, err error) error {
 func (d *Drain) stages(ctx context.Context) error {
 	release := d.hooks.hold(ctx)
 	defer func() { release() }()
-	if err := (beginStage{d}).await(ctx); err != nil {
+	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
 	}
 	for {
@@ -226,9 +223,11 @@ func isClosed(c <-chan struct{}) bool {
 
 func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 	d := &Drain{
-		r:            r,
-		log:          r.Log.WithValues("node", ref.Name, "instance", ref.Instance),
-		carrier:      carrier{ref: ref, cfg: &r.Config, turn: make(chan struct{}, 1), changed: make(chan struct{})},
+		r: r,
+		carrier: carrier{
+			ref: ref, cfg: &r.Config, log: r.Log.WithValues("node", ref.Name, "instance", ref.Instance),
+			turn: make(chan struct{}, 1), changed: make(chan struct{}),
+		},
 		since:        time.Now(),
 		instanceGone: signal{done: make(chan struct{})},
 		podsGone:     signal{done: make(chan struct{})},

@@ -230,7 +230,8 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 				now := time.Now()
 				entry := &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}
 				n := &News{Entry: entry, Void: func() bool { return test.void }}
-				if err := d.drainUnrecorded(ctx, r.Log, n, test.spent); err != nil {
+				p := &recording{Registry: r, News: n, ref: theRef, log: r.Log, spent: test.spent}
+				if err := p.drainUnrecorded(ctx, d); err != nil {
 					t.Fatal(err)
 				}
 				if got := <-began; got != test.want {
@@ -242,4 +243,22 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another handler has finished the intent meanwhile, and a notice with a hook has begun the next drain of the node.
+func TestADrainThatHasEndedWaitsForTheNextOneOfItsNode(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		now := time.Now()
+		d := r.drains.getOrCreate(theRef)
+		d.applyIntent(&intent.Intent{Version: intent.Version, FinishedAt: now})
+		next := r.drains.getOrCreate(theRef)
+		hook := &intent.Hook{Group: "workers", Name: "drain", Instance: theID, Started: now}
+		next.setIntent(intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Time: now}, hook, now))
+		if with, _ := (endStage{d}).otherWithHooks(); with != next {
+			t.Errorf("it waits for %v, want the next drain of the node", with)
+		}
+		if others := (endStage{d}).othersWithPods(); len(others) != 1 || others[0] != next {
+			t.Errorf("the others with pods are %v", others)
+		}
+	})
 }

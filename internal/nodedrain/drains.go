@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,9 +12,9 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
-// drains are the drains of all nodes, one a node. Its methods may be called concurrently.
+// A drains has the drains of all nodes, one a node. Its methods may be called concurrently.
 type drains struct {
-	make func(cluster.Ref) *Drain
+	create func(cluster.Ref) *Drain
 
 	mu     sync.Mutex
 	byNode map[types.UID]*Drain
@@ -32,7 +33,7 @@ func (s *drains) getOrCreate(ref cluster.Ref) *Drain {
 	defer s.mu.Unlock()
 	d := s.byNode[ref.UID]
 	if d == nil {
-		d = s.make(ref)
+		d = s.create(ref)
 		s.byNode[ref.UID] = d
 	}
 	return d
@@ -49,19 +50,24 @@ func (s *drains) all() []*Drain {
 	return all
 }
 
-// others returns the drains of the other Nodes of the same instance.
-func (s *drains) others(ref cluster.Ref) (others []*Drain) {
-	if ref.Instance == "" {
+// ofInstance returns the drains of all Nodes of an instance; none if its id is not known.
+func (s *drains) ofInstance(id string) (drains []*Drain) {
+	if id == "" {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.byNode {
-		if d.ref.Instance == ref.Instance && d.ref.UID != ref.UID {
-			others = append(others, d)
+		if d.ref.Instance == id {
+			drains = append(drains, d)
 		}
 	}
-	return others
+	return drains
+}
+
+// others returns the drains of the other Nodes of the same instance.
+func (s *drains) others(ref cluster.Ref) []*Drain {
+	return slices.DeleteFunc(s.ofInstance(ref.Instance), func(d *Drain) bool { return d.ref.UID == ref.UID })
 }
 
 // hooksOfOthers are the hooks of the instance that its other Nodes carry.
@@ -107,7 +113,7 @@ func (s *drains) succeed(d *Drain) *Drain {
 	if d.ended || isClosed(d.quit.done) {
 		return nil
 	}
-	d.next = s.make(d.ref)
+	d.next = s.create(d.ref)
 	d.next.turn <- struct{}{}
 	return d.next
 }

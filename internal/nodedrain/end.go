@@ -13,10 +13,11 @@ import (
 // askLeaderAgain is how often it is looked whether the leader has ended a drain.
 const askLeaderAgain = 5 * time.Second
 
-// An endStage is the last stage of a drain: the hooks are completed.
+// An endStage is the last stage of a drain: after the completion delay, and when the other Nodes of the instance are
+// empty too, its hooks are completed, and the node is marked finished.
 type endStage struct{ *Drain }
 
-// run completes the hooks when all is done that they wait for. It returns errAsksMore if there was none, and a notice asks for one.
+// run does what follows the evacuation. It returns errAsksMore if there was none, and a notice asks for one.
 func (d endStage) run(ctx context.Context, release func()) error {
 	ctx, stop := d.whileEnough(ctx)
 	defer stop()

@@ -22,9 +22,7 @@ import (
 // than this one, and the pods of all of them have to leave first. If the Node was deleted and its instance
 // still runs, the next Node of the instance gets the notices and the hooks; its drain is returned as next,
 // and does the rest.
-func (d endStage) awaitOtherNodes(
-	ctx context.Context,
-) (next *Drain, err error) {
+func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) {
 	if d.ref.Instance == "" {
 		return nil, nil
 	}
@@ -159,10 +157,16 @@ func (c *Config) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
 	return intent.Earlier(begin.Add(decision.Young), i.Deadline())
 }
 
+// others are the other drains of the instance: also the next one of this Node, where this one has ended by what another
+// handler has written.
+func (d endStage) others() []*Drain {
+	return slices.DeleteFunc(d.r.drains.ofInstance(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
+}
+
 // otherWithHooks returns the drain of another Node of the instance that has hooks to
 // complete, and a channel that is closed when its intent changes; nil if there is none.
 func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
-	for _, other := range d.r.drains.others(d.ref) {
+	for _, other := range d.others() {
 		if i, changed := other.current(); len(i.Hooks) > 0 {
 			return other, changed
 		}
@@ -172,7 +176,7 @@ func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
 
 // othersWithPods are the drains of other Nodes of the instance whose pods have not left.
 func (d endStage) othersWithPods() []*Drain {
-	return slices.DeleteFunc(d.r.drains.others(d.ref), func(other *Drain) bool { return isClosed(other.podsGone.done) })
+	return slices.DeleteFunc(d.others(), func(other *Drain) bool { return isClosed(other.podsGone.done) })
 }
 
 // Intents are those of the other Nodes of the instance. It also asks the drains: the watch

@@ -24,120 +24,159 @@ type News struct {
 	Void  func() bool // reports whether the notice is called off by now
 }
 
+// A recording is a notice on its way to a node.
+type recording struct {
+	*Registry
+	*News
+	ref   cluster.Ref
+	log   logr.Logger // of the notice
+	since time.Time
+
+	spent  bool   // the time is over in which it is only tried to write the node
+	begins bool   // the node was in no drain before
+	drain  *Drain // that has the notice; nil: nothing is left to do
+}
+
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
 // do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision may not hold any more.
-func (r *Registry) Record(
-	ctx context.Context, log logr.Logger, ref cluster.Ref, n *News,
-) (nd *Drain, err error) {
-	begin := time.Now()
+func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (*Drain, error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()
-	begins := false
-	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) error {
-		spent := time.Since(begin) > firstTries && halfPassed(n.Entry, time.Now())
-		with, first, err := r.record(try, ref, n, spent)
-		begins = begins || first // also where the answer to the write was lost
-		if nd = nil; err == nil || errors.Is(err, cluster.ErrNodeGone) {
-			nd = with
-			return err
-		}
-		if try.Err() == nil {
-			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
-		}
-		if with != nil {
-			return errors.Join(err, with.drainUnrecorded(ctx, log, n, spent))
-		}
-		return err
-	})
-	if err == nil && begins && nd != nil && !nd.heldBack() {
+	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
+	err := cluster.Retry(trying, log, "cordon the node", func(try context.Context) error { return p.try(ctx, try) })
+	if err == nil && p.begins && p.drain != nil && !p.drain.heldBack() {
 		log.Info("cordoned", "node", ref.Name, "why", n.Why)
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
 	}
-	return nd, err
+	return p.drain, err
 }
 
-// record writes a notice to the node and begins its drain, unless that has begun. It returns
+// try is one try of Record, whose context is ctx.
+func (p *recording) try(ctx, try context.Context) error {
+	p.spent = time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
+	p.drain = nil
+	d, err := p.record(try)
+	if err == nil || errors.Is(err, cluster.ErrNodeGone) {
+		p.drain = d
+		return err
+	}
+	if try.Err() == nil {
+		p.Observer.Stepped(report.Step{Node: p.ref, Kind: report.Cordon, Why: p.Why, Err: err})
+	}
+	if d != nil {
+		return errors.Join(err, p.drainUnrecorded(ctx, d))
+	}
+	return err
+}
+
+// record writes the notice to the node and begins its drain, unless that has begun. It returns
 // nil if the drain is finished already, or if the notice is void. It asks for the latter
 // while it holds the lock of the node: who makes the notice void later has to wait for the
 // lock, and then finds the notice recorded. With an error it returns the drain only if drainUnrecorded is to go on
-// with it: the time for tries is spent, or it goes on already. begins: the node was in no drain before.
-func (r *Registry) record(
-	ctx context.Context, ref cluster.Ref, n *News, spent bool,
-) (nd *Drain, begins bool, err error) {
-	entry, hook := n.Entry, n.Hook
+// with it: the time for tries is spent, or it goes on already.
+func (p *recording) record(ctx context.Context) (*Drain, error) {
+	d, err := p.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer d.unlock()
+	if p.Void() {
+		p.drop(d)
+		return nil, nil
+	}
+	defer d.place.Recorded()
+	w, err := p.write(ctx, d)
+	switch {
+	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (p.spent || d.unrecorded.Load()):
+		return d, err
+	case err != nil, w.over, w.carried.Finished():
+		p.drop(d)
+		return nil, err
+	}
+	if !w.repeated && !w.carried.HeldBack {
+		p.Observer.Recorded(*p.Entry)
+	}
+	d.unrecorded.Store(false)
+	d.applyIntent(w.carried)
+	if d.started {
+		return d, nil
+	}
+	d.resumed = !w.begins // another handler has begun it: what the node carries may be of an earlier life of the machine
+	return d, p.start(ctx, d)
+}
+
+// lock returns the drain of the node, locked. It has not ended, and is not being called off.
+func (p *recording) lock(ctx context.Context) (*Drain, error) {
 	for {
-		nd := r.drains.getOrCreate(ref)
-		if err := nd.lock(ctx); err != nil {
-			return nil, false, err
+		d, err := p.drains.locked(ctx, p.ref)
+		if err != nil || !isClosed(d.quit.done) {
+			return d, err
 		}
-		if r.drains.hasEnded(nd) { // it ended while we waited for the lock
-			nd.unlock()
-			continue
+		d.unlock() // the notice is to begin another drain
+		if err := d.AwaitEnd(ctx); err != nil {
+			return nil, err
 		}
-		if isClosed(nd.quit.done) { // it is being called off, and this notice is to begin another drain
-			nd.unlock()
-			if err := nd.AwaitEnd(ctx); err != nil {
-				return nil, false, err
-			}
-			continue
-		}
-		defer nd.unlock()
-		if n.Void() {
-			if !nd.started {
-				r.end(nd, nil)
-			}
-			return nil, false, nil
-		}
-		now := time.Now().UTC()
-		defer nd.place.Recorded()
-		repeated, over := false, false
-		carried, err := r.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
-			begins = !inWork(i)
-			i = nd.orUnrecorded(i)
-			repeated, over = i.Covers(*entry), i.Over(*entry)
-			if over {
-				return i
-			}
-			holdBack := nd.mustHoldBack(i, entry, hook, now)
-			next := r.with(i, *entry, hook, holdBack, now)
-			return r.Cluster.Joined(next)
-		})
-		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && (spent || nd.unrecorded.Load()) {
-			return nd, begins, err // drainUnrecorded goes on with it
-		}
-		if err != nil || over || carried.Finished() {
-			if !nd.started {
-				r.end(nd, nil)
-			}
-			return nil, begins, err
-		}
-		if !repeated && !carried.HeldBack {
-			r.Observer.Recorded(*entry)
-		}
-		nd.unrecorded.Store(false)
-		nd.applyIntent(carried)
-		if nd.started {
-			return nd, begins, nil
-		}
-		nd.resumed = !begins // another handler has begun it: what the node carries may be of an earlier life of the machine
-		return nd, begins, r.start(ctx, nd)
 	}
 }
 
-// with is the intent with a notice. It begins to be carried out at once, unless it has to be held
-// back and can wait.
-func (c *Config) with(
-	i intent.Intent, entry intent.Entry, hook *intent.Hook, holdBack bool, now time.Time,
-) intent.Intent {
-	next := i.With(entry, hook, now)
-	switch {
-	case inWork(i) || next.Finished():
-		return next
-	case holdBack && decision.CanWait(next, now, c.Policy):
-		next.HeldBack = true
-		return next
+// drop ends the drain if it has not started: there is nothing to do.
+func (p *recording) drop(d *Drain) {
+	if !d.started {
+		p.end(d, nil)
 	}
-	return next.Released(now)
+}
+
+// A written is what has come of a write.
+type written struct {
+	carried  *intent.Intent // by the node now
+	begins   bool           // the node was in no drain before
+	repeated bool           // it had the notice
+	over     bool           // what the notice asks for is done
+}
+
+// write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded afterwards.
+func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) {
+	now := time.Now().UTC()
+	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
+		w.begins = !inWork(i)
+		i = d.orUnrecorded(i)
+		w.repeated, w.over = i.Covers(*p.Entry), i.Over(*p.Entry)
+		if w.over {
+			return i
+		}
+		return p.with(d, i, now)
+	})
+	p.begins = p.begins || w.begins // also where the answer to the write was lost
+	return w, err
+}
+
+// with is the intent of a node with the notice. Its drain begins at once, unless it has to be held back and can wait.
+func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.Intent {
+	next := carried.With(*p.Entry, p.Hook, now)
+	switch {
+	case inWork(carried) || next.Finished():
+	case p.mustHoldBack(d, next, now) && decision.CanWait(next, now, p.Policy):
+		next.HeldBack = true
+	default:
+		next = next.Released(now)
+	}
+	return p.Cluster.Joined(next)
+}
+
+// mustHoldBack reports whether a node that is in no drain has to wait with its next intent. The next Node of a machine
+// has not.
+func (p *recording) mustHoldBack(d *Drain, next intent.Intent, now time.Time) bool {
+	rule := p.Entry.Rule
+	if p.MaxUnready == (intstr.IntOrString{}) && rule == "" {
+		return false
+	}
+	rules := p.RulesChanged()
+	if decision.CanWait(next, now, p.Policy) && !p.isDraining(p.ref) &&
+		(rule != "" && p.CurrentPolicy().Rules.Named(rule) == nil || p.replacesFirst(next)) {
+		return true // the rules have changed since it was decided about: the first stage decides again
+	}
+	begins := d.place.AskToRecord(next, now).Begins
+	return !begins || p.RulesChanged() != rules
 }
 
 // start hands the drain to Run. The caller holds the lock.
@@ -173,27 +212,6 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 	logging.Warn(d.log, "somebody has uncordoned the node during its drain: it is cordoned again, once, "+
 		"because its machine goes away")
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.CordonAgain, Why: decision.WhyUncordoned})
-}
-
-// mustHoldBack reports whether a node has to wait when it gets the notice, by what it carries. A drain that is not held
-// back goes on, and so does the next Node of a machine. The caller calls place.Recorded afterwards.
-func (d *Drain) mustHoldBack(
-	carried intent.Intent, entry *intent.Entry, hook *intent.Hook, now time.Time,
-) bool {
-	if d.r.MaxUnready == (intstr.IntOrString{}) && entry.Rule == "" {
-		return false
-	}
-	rules := d.r.RulesChanged()
-	next := carried.With(*entry, hook, now)
-	if carried.Over(*entry) || inWork(carried) || next.Finished() {
-		return false
-	}
-	if decision.CanWait(next, now, d.r.Policy) && !d.r.isDraining(d.ref) &&
-		(entry.Rule != "" && d.r.CurrentPolicy().Rules.Named(entry.Rule) == nil || d.r.replacesFirst(next)) {
-		return true // the rules have changed since it was decided about: the stage decides again
-	}
-	begins := d.place.AskToRecord(next, now).Begins
-	return !begins || d.r.RulesChanged() != rules
 }
 
 // inWork reports whether the node is being drained, and is not held back.

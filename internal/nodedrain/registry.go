@@ -111,7 +111,7 @@ func (c *Config) RulesChanged() <-chan struct{} {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, drains.mu, then carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, then drains.mu or carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
@@ -130,7 +130,7 @@ func New(cfg Config) *Registry {
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
 	}
-	r.drains = drains{make: r.newDrain, byNode: map[types.UID]*Drain{}}
+	r.drains = drains{create: r.newDrain, byNode: map[types.UID]*Drain{}}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
 		Places: r.drains.places, Joins: r.isDraining, Replaces: r.replacesFirst,

@@ -29,12 +29,12 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	upkeep := upkeep{r}
-	all.Go(func() { upkeep.resume(ctx) })
+	u := upkeep{r}
+	all.Go(func() { u.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { upkeep.releaseUncordoned(ctx) })
-		all.Go(func() { upkeep.revertRestarted(ctx) })
-		all.Go(func() { upkeep.informNewNodes(ctx) })
+		all.Go(func() { u.releaseUncordoned(ctx) })
+		all.Go(func() { u.revertRestarted(ctx) })
+		all.Go(func() { u.informNewNodes(ctx) })
 	}
 	for {
 		select {
@@ -131,7 +131,7 @@ func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
 
 // begin begins the drain that a node carries. The caller holds the lock.
 func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error {
-	r.Log.Info("resuming the drain that an earlier leader began", "node", nd.ref.Name, "deadline", i.Deadline())
+	nd.log.Info("resuming the drain that an earlier leader began", "deadline", i.Deadline())
 	nd.setIntent(i)
 	nd.resumed = true
 	return r.start(ctx, nd)

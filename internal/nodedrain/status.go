@@ -53,7 +53,7 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 	return list
 }
 
-// status is the drain as people see it; nil: it has ended, or has not begun.
+// status is the drain as people see it; nil: it has ended, or nothing is recorded yet.
 func (d *Drain) status(ctx context.Context) *overview.Node {
 	carried, _ := d.current()
 	if carried.Finished() || len(carried.Entries) == 0 {

@@ -27,47 +27,44 @@ func halfPassed(entry *intent.Entry, now time.Time) bool {
 //
 // Since the failed try d may have ended. If it had not started, another notice could not be recorded either: the next
 // drain of the node takes its place. Otherwise the node could be written meanwhile.
-func (d *Drain) drainUnrecorded(ctx context.Context, log logr.Logger, n *News, spent bool) error {
-	r, entry, hook := d.r, n.Entry, n.Hook
-	d, err := d.orNext(ctx)
+func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
+	d, err := p.orNext(ctx, d)
 	if d == nil || err != nil {
 		return err
 	}
 	defer d.unlock()
-	if n.Void() || !spent && !d.unrecorded.Load() {
-		if !d.started {
-			r.end(d, nil)
-		}
+	if p.Void() || !p.spent && !d.unrecorded.Load() {
+		p.drop(d)
 		return nil
 	}
 	carried, _ := d.current()
-	if on, ok := r.intentOn(d.ref); !d.started && ok {
+	if on, ok := p.intentOn(d.ref); !d.started && ok {
 		carried = on
 	}
-	now := time.Now().UTC()
-	defer d.place.Recorded()
-	next := r.Cluster.Joined(r.with(carried, *entry, hook, d.mustHoldBack(carried, entry, hook, now), now))
-	joined := d.started && carried.Covers(*entry)
-	if joined || isClosed(d.quit.done) || carried.Over(*entry) || next.Finished() || next.HeldBack {
-		if !d.started {
-			r.end(d, nil)
-		}
+	if d.started && carried.Covers(*p.Entry) || isClosed(d.quit.done) || carried.Over(*p.Entry) {
+		p.drop(d)
 		return nil
 	}
-	r.Observer.Recorded(*entry)
-	d.goUnrecorded(next)
+	defer d.place.Recorded()
+	next := p.with(d, carried, time.Now().UTC())
+	if next.Finished() || next.HeldBack {
+		p.drop(d)
+		return nil
+	}
+	p.Observer.Recorded(*p.Entry)
+	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next)
 	if d.started {
 		return nil
 	}
-	return r.start(ctx, d)
+	return p.start(ctx, d)
 }
 
 // orNext returns the drain, locked, or the one that takes its place; nil: it has ended after it had started.
-func (d *Drain) orNext(ctx context.Context) (*Drain, error) {
+func (p *recording) orNext(ctx context.Context, d *Drain) (*Drain, error) {
 	if err := d.lock(ctx); err != nil {
 		return nil, err
 	}
-	if !d.r.drains.hasEnded(d) {
+	if !p.drains.hasEnded(d) {
 		return d, nil
 	}
 	started := d.started
@@ -75,12 +72,12 @@ func (d *Drain) orNext(ctx context.Context) (*Drain, error) {
 	if started {
 		return nil, nil
 	}
-	return d.r.drains.locked(ctx, d.ref)
+	return p.drains.locked(ctx, d.ref)
 }
 
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
-func (d *Drain) goUnrecorded(i intent.Intent) {
-	logging.Warn(d.log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
+func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
+	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
 	d.unrecorded.Store(true)
 	d.setIntent(i)
 }

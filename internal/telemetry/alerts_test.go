@@ -52,7 +52,6 @@ func read(t *testing.T, path string) []byte {
 
 func TestEveryAlertHasItsParagraphAndTestsForBothItsStates(t *testing.T) {
 	runbook := string(read(t, "../../docs/alerts.md"))
-	troubles := string(read(t, "../../docs/troubleshooting.md"))
 	tests := string(read(t, rulesDir+"/rules_test.yaml"))
 	var alerts []string
 	for _, r := range alertRules(t) {
@@ -70,9 +69,6 @@ func TestEveryAlertHasItsParagraphAndTestsForBothItsStates(t *testing.T) {
 		paragraph, _, _ = strings.Cut(paragraph, "\n## ")
 		if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(paragraph)), r.Labels["severity"]+". ") || len(paragraph) < 200 {
 			t.Errorf("the paragraph of %s has to begin with its severity and say what to do: %q", r.Alert, paragraph)
-		}
-		if link := "\n- [" + r.Alert + "](alerts.md#" + strings.ToLower(r.Alert) + ")\n"; !strings.Contains(troubles, link) {
-			t.Errorf("docs/troubleshooting.md does not lead to the paragraph of %s", r.Alert)
 		}
 		tested := regexp.QuoteMeta(`expr: ALERTS{alertname="`+r.Alert+`", alertstate="firing"}`) + `\s+eval_time: \w+\s+exp_samples:`
 		for state, then := range map[string]string{"fires": `\n`, "does not fire": ` \[\]`} {
