@@ -285,6 +285,8 @@ resource "aws_autoscaling_lifecycle_hook" "termination" {
 }
 
 resource "aws_iam_role" "role" {
+  for_each = toset(var.identity == "Existing" ? [] : ["role"])
+
   # The names of roles are global: a cluster in another region may have the same name.
   name                 = "${local.name}-${local.region}"
   path                 = var.role_path
@@ -319,34 +321,12 @@ resource "aws_iam_role" "role" {
       }
     }]
   })
-
-  lifecycle {
-    precondition {
-      condition     = var.identity != "IRSA" || var.oidc_provider != ""
-      error_message = "IRSA needs oidc_provider."
-    }
-
-    precondition {
-      condition     = var.own_rules || var.topic_arn != "" || var.delivery_role_arn != ""
-      error_message = "Without own_rules the queue needs topic_arn or delivery_role_arn."
-    }
-
-    precondition {
-      condition     = !var.replacement_first || !contains(var.groups, "*")
-      error_message = "groups must name the groups if replacement_first is true, because the role may then launch and terminate their instances."
-    }
-
-    precondition {
-      condition     = length(local.name) <= 40 # a rule's name has 64 at most
-      error_message = "name is longer than 40 characters: set a shorter one."
-    }
-  }
 }
 
 # With all features it is deploy/iam/policy.json.
 resource "aws_iam_role_policy" "role" {
   name = "node-termination-handler"
-  role = aws_iam_role.role.id
+  role = var.identity == "Existing" ? var.role_name : aws_iam_role.role["role"].id
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
@@ -444,6 +424,33 @@ resource "aws_iam_role_policy" "role" {
       }] : statement if var.doctor],
     )
   })
+
+  lifecycle {
+    precondition {
+      condition     = var.identity != "IRSA" || var.oidc_provider != ""
+      error_message = "IRSA needs oidc_provider."
+    }
+
+    precondition {
+      condition     = var.identity != "Existing" || var.role_name != ""
+      error_message = "Existing needs role_name."
+    }
+
+    precondition {
+      condition     = var.own_rules || var.topic_arn != "" || var.delivery_role_arn != ""
+      error_message = "Without own_rules the queue needs topic_arn or delivery_role_arn."
+    }
+
+    precondition {
+      condition     = !var.replacement_first || !contains(var.groups, "*")
+      error_message = "groups must name the groups if replacement_first is true, because the role may then launch and terminate their instances."
+    }
+
+    precondition {
+      condition     = length(local.name) <= 40 # a rule's name has 64 at most
+      error_message = "name is longer than 40 characters: set a shorter one."
+    }
+  }
 }
 
 resource "aws_eks_pod_identity_association" "association" {
@@ -452,7 +459,7 @@ resource "aws_eks_pod_identity_association" "association" {
   cluster_name    = var.cluster_name
   namespace       = var.namespace
   service_account = var.service_account
-  role_arn        = aws_iam_role.role.arn
+  role_arn        = aws_iam_role.role["role"].arn
   tags            = var.tags
 }
 

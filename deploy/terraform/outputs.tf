@@ -4,8 +4,8 @@ output "queue_url" {
 }
 
 output "role_arn" {
-  description = "ARN of the role, for the annotation eks.amazonaws.com/role-arn with IRSA."
-  value       = aws_iam_role.role.arn
+  description = "ARN of the role, for the annotation eks.amazonaws.com/role-arn with IRSA; null with an existing role."
+  value       = var.identity == "Existing" ? null : aws_iam_role.role["role"].arn
 }
 
 output "dead_letters_url" {

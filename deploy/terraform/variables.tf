@@ -27,13 +27,25 @@ variable "service_account" {
 }
 
 variable "identity" {
-  description = "How the pod gets the role. PodIdentity associates it; for IRSA annotate the ServiceAccount with role_arn."
+  description = "How the pod gets the role. PodIdentity associates it; for IRSA annotate the ServiceAccount with role_arn. Existing gives the permissions to the role role_name, such as that of the nodes."
   type        = string
   default     = "PodIdentity"
 
   validation {
-    condition     = contains(["PodIdentity", "IRSA"], var.identity)
-    error_message = "identity must be PodIdentity or IRSA."
+    condition     = contains(["PodIdentity", "IRSA", "Existing"], var.identity)
+    error_message = "identity must be PodIdentity, IRSA or Existing."
+  }
+}
+
+variable "role_name" {
+  description = "Existing only: the name of the role, without its path."
+  type        = string
+  default     = ""
+  nullable    = false
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9+=,.@_-]{0,64}$", var.role_name))
+    error_message = "role_name is ${var.role_name}, and has to be the name of a role, without its path."
   }
 }
 

@@ -72,10 +72,29 @@ func CloudFormation(template []byte, account Account, parameters map[string]any)
 			return nil, fmt.Errorf("circular dependency: %s needs itself", name)
 		}
 	}
-	if _, err := s.value(sections["Outputs"]); err != nil {
+	if err := s.outputs(sections["Outputs"].(map[string]any)); err != nil {
 		return nil, fmt.Errorf("outputs: %w", err)
 	}
 	return made, nil
+}
+
+// outputs evaluates the outputs whose conditions hold.
+func (s *stack) outputs(all map[string]any) error {
+	for name, output := range all {
+		fields := output.(map[string]any)
+		if condition, ok := fields["Condition"].(string); ok {
+			if holds, err := s.holds(condition); err != nil || !holds {
+				if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				continue
+			}
+		}
+		if _, err := s.value(fields["Value"]); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // wanted are the resources whose conditions hold. It notes their types, and the names that queues have.

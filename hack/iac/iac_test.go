@@ -82,6 +82,10 @@ var settings = map[string]setting{
 		map[string]any{"ReplacementFirst": "true", "Groups": "workers,gpu.workers"},
 		map[string]cty.Value{"replacement_first": cty.True, "groups": texts("workers", "gpu.workers")},
 	},
+	"an existing role": {
+		map[string]any{"Identity": "Existing", "RoleName": "masters.prod.example.com"},
+		map[string]cty.Value{"identity": text("Existing"), "role_name": text("masters.prod.example.com")},
+	},
 	"without hooks": {
 		map[string]any{"LifecycleHooks": "none"},
 		map[string]cty.Value{"lifecycle_hooks": text("none")},
@@ -326,6 +330,14 @@ func TestTheTemplatesRefuseWhatCannotBe(t *testing.T) {
 			map[string]any{"Identity": "IRSA"},
 			map[string]cty.Value{"identity": text("IRSA")},
 		}, "IRSA needs"},
+		"an existing role without its name": {setting{
+			map[string]any{"Identity": "Existing"},
+			map[string]cty.Value{"identity": text("Existing")},
+		}, "Existing needs"},
+		"an existing role by its ARN": {setting{
+			map[string]any{"Identity": "Existing", "RoleName": "arn:aws:iam::123456789012:role/r"},
+			map[string]cty.Value{"identity": text("Existing"), "role_name": text("arn:aws:iam::123456789012:role/r")},
+		}, "arn:aws:iam::123456789012:role/r"},
 		"another identity": {setting{
 			map[string]any{"Identity": "kiam"},
 			map[string]cty.Value{"identity": text("kiam")},

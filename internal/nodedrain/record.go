@@ -34,7 +34,7 @@ type recording struct {
 
 	spent  bool   // the time is over in which it is only tried to write the node
 	begins bool   // the node was in no drain before
-	drain  *Drain // that has the notice; nil: nothing is left to do
+	joined *Drain // the drain that has the notice; nil: nothing is left to do
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
@@ -44,20 +44,20 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	defer cancel()
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
 	err := cluster.Retry(trying, log, "cordon the node", func(try context.Context) error { return p.try(ctx, try) })
-	if err == nil && p.begins && p.drain != nil && !p.drain.heldBack() {
+	if err == nil && p.begins && p.joined != nil && !p.joined.heldBack() {
 		log.Info("cordoned", "node", ref.Name, "why", n.Why)
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
 	}
-	return p.drain, err
+	return p.joined, err
 }
 
 // try is one try of Record, whose context is ctx.
 func (p *recording) try(ctx, try context.Context) error {
 	p.spent = time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
-	p.drain = nil
+	p.joined = nil
 	d, err := p.record(try)
 	if err == nil || errors.Is(err, cluster.ErrNodeGone) {
-		p.drain = d
+		p.joined = d
 		return err
 	}
 	if try.Err() == nil {
@@ -73,7 +73,7 @@ func (p *recording) try(ctx, try context.Context) error {
 // nil if the drain is finished already, or if the notice is void. It asks for the latter
 // while it holds the lock of the node: who makes the notice void later has to wait for the
 // lock, and then finds the notice recorded. With an error it returns the drain only if drainUnrecorded is to go on
-// with it: the time for tries is spent, or it goes on already.
+// with it: the time for tries is spent, or it goes on already; or if the drain could not be handed to Run.
 func (p *recording) record(ctx context.Context) (*Drain, error) {
 	d, err := p.lock(ctx)
 	if err != nil {
@@ -134,7 +134,8 @@ type written struct {
 	over     bool           // what the notice asks for is done
 }
 
-// write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded afterwards.
+// write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded
+// afterwards.
 func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) {
 	now := time.Now().UTC()
 	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
@@ -150,7 +151,8 @@ func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) 
 	return w, err
 }
 
-// with is the intent of a node with the notice. Its drain begins at once, unless it has to be held back and can wait.
+// with is the intent of a node with the notice. Its drain begins at once, unless it has to be held
+// back and can wait. The caller calls place.Recorded afterwards.
 func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.Intent {
 	next := carried.With(*p.Entry, p.Hook, now)
 	switch {
@@ -171,7 +173,7 @@ func (p *recording) mustHoldBack(d *Drain, next intent.Intent, now time.Time) bo
 		return false
 	}
 	rules := p.RulesChanged()
-	if decision.CanWait(next, now, p.Policy) && !p.isDraining(p.ref) &&
+	if decision.CanWait(next, now, p.Policy) && !p.isDraining(d.ref) &&
 		(rule != "" && p.CurrentPolicy().Rules.Named(rule) == nil || p.replacesFirst(next)) {
 		return true // the rules have changed since it was decided about: the first stage decides again
 	}

@@ -26,7 +26,7 @@ The column "Helm value" has the name of the option in the [chart](../deploy/helm
 	}
 	fmt.Fprintf(w, `
 `+"`doctor`, `what-if` and `simulate`"+` take most options from the Deployment of the installed handler, see
-[whose options they use](doctor.md). From their own command line and environment they take
+[whose options they use](doctor.md#whose-options-they-use). From their own command line and environment they take
 only these: %s. Their own `+"`aws-region`"+` counts only
 if neither the Deployment nor the URL of its queue names the region.
 `, strings.Join(own, ", "))

@@ -65,7 +65,7 @@ func (c *Options) drainOptions() []Option {
 			Group: groupQueue, Default: "true",
 			value: not(&c.IMDS),
 			Help: "Queue mode: read notices from an SQS queue. false is the IMDS mode: read them from the metadata of " +
-				"the instance that the pod runs on, and drain only this node.",
+				"the instance that the pod runs on, and drain only this node. The chart without a queue is in IMDS mode.",
 		},
 		{
 			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},

@@ -40,6 +40,11 @@ and hooks time out.
 
 `
 	fmt.Fprint(out, means)
+	if since := deserted(l); since != "" {
+		fmt.Fprintf(out, "But %s of the Lease %s/%s: no handler goes by it now, and who leads by it next begins paused.\n"+
+			"If a handler drains nodes all the same, it has another Lease: see kubectl get leases -A.\n\n",
+			since, l.Namespace, l.Name)
+	}
 	o, err := v.Overview(ctx)
 	if err != nil { // it is paused all the same
 		fmt.Fprintf(out, "What is left in progress is not known: %s\n", overview.Clean(err.Error()))
@@ -47,6 +52,17 @@ and hooks time out.
 	}
 	_, err = io.WriteString(out, o.Table(overview.Style{}))
 	return err
+}
+
+// deserted says that nobody renews a Lease, and since when; empty: somebody does.
+func deserted(l *coordinationv1.Lease) string {
+	if l.Spec.RenewTime == nil {
+		return "there has never been a holder"
+	}
+	if silent := time.Since(l.Spec.RenewTime.Time); silent > leaderless {
+		return "there was no renewal for " + overview.Length(silent)
+	}
+	return ""
 }
 
 // sinceOf is the beginning of the words of a pause: since when it is.

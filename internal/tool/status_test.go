@@ -392,6 +392,14 @@ func TestAPauseIsSetToldAndEnded(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	asked.answers[nodesPath] = &corev1.NodeList{}
+	if text := pause(""); strings.Contains(text, "But ") {
+		t.Errorf("%s", text)
+	}
+	lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-3 * time.Hour)))
+	if text := pause(""); !strings.Contains(text, "But there was no renewal for 3h of the Lease node-termination-handler/node-termination-handler: no handler") {
+		t.Errorf("%s", text)
+	}
+	lease.Spec.RenewTime = new(metav1.NowMicro())
 	if text := resume(); !strings.Contains(text, "It was paused (since 2") {
 		t.Errorf("%s", text)
 	}
