@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -31,17 +29,17 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 
 // awaitNode waits until an instance of ours has its Node, or is gone, or t.HoldUntil has
 // passed, and returns what to do then. The hook of the notice is held open meanwhile.
-func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, t *task) (next *task, err error) {
-	defer c.count(*t.n, t.Deadline)()
-	defer c.holdOpen(ctx, t.hook(), *t.n)()
+func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
+	defer t.count(t.Deadline)()
+	defer t.holdOpen(ctx)()
 	for {
-		changed := c.Cluster.Changed()
-		next, err = c.resolveAndDecide(ctx, log, t.n, t.id, lookup.KeptShort)
+		changed := t.c.Cluster.Changed()
+		next, err = t.again(ctx)
 		if err != nil || next.Action != decision.Hold {
 			return next, err
 		}
 		if !time.Now().Before(t.HoldUntil) {
-			next.Action = c.WithoutNode(*t.n)
+			next.Action = t.c.WithoutNode(*t.n)
 			return next, nil
 		}
 		if err := pause(ctx, changed, t.HoldUntil); err != nil {
@@ -54,36 +52,35 @@ func (c *Controller) awaitNode(ctx context.Context, log logr.Logger, t *task) (n
 // is gone. If the node is not ready by the deadline of the hook, the default result of the
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
-func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) error {
-	n, id, d := *t.n, t.id, &t.Decision
-	defer c.count(n, d.Deadline)()
+func (t *task) awaitReady(ctx context.Context) error {
+	defer t.count(t.Deadline)()
 	for {
-		changed := c.Cluster.Changed()
-		next, err := c.resolveAndDecide(ctx, log, t.n, id, lookup.KeptShort)
+		changed := t.c.Cluster.Changed()
+		next, err := t.again(ctx)
 		if err != nil {
 			return err
 		}
-		found := next.found
 		if next.Action == decision.Launch {
-			d.Deadline = next.Deadline // the limits of the hook may have been read by now
+			t.Deadline = next.Deadline // the limits of the hook may have been read by now
 		}
-		late := !time.Now().Before(d.Deadline)
+		late := !time.Now().Before(t.Deadline)
 		switch {
-		case next.Action == decision.Launch && found.Ready && c.hasRestarted(n, found):
-			if err := c.backInService(ctx, log, n, found); err != nil {
+		case next.Action == decision.Launch && next.found.Ready && next.hasRestarted():
+			if err := next.backInService(ctx); err != nil {
 				return err
 			}
 			fallthrough
-		case next.Action == decision.Complete, late && n.Hook.Destination == notice.WarmPool:
-			hook := hookOf(&n, id, d)
+		case next.Action == decision.Complete, late && t.n.Hook.Destination == notice.WarmPool:
+			hook := t.hook()
 			hook.Assumed = true // that it is gone by then is no loss: the node is ready
-			return c.Registry.Complete(ctx, log.WithValues("node", found.Ref().Name, "ready", found.Ready), hook)
+			log := t.log.WithValues("node", next.found.Ref().Name, "ready", next.found.Ready)
+			return t.c.Registry.Complete(ctx, log, hook)
 		case late:
-			logging.Warn(log, "the node is not ready at the hook's deadline: its default result decides",
-				"node", found.Ref().Name)
+			logging.Warn(t.log, "the node is not ready at the hook's deadline: its default result decides",
+				"node", next.found.Ref().Name)
 			return nil
 		}
-		if err := pause(ctx, changed, d.Deadline); err != nil {
+		if err := pause(ctx, changed, t.Deadline); err != nil {
 			return err
 		}
 	}
@@ -92,33 +89,33 @@ func (c *Controller) awaitReady(ctx context.Context, log logr.Logger, t *task) e
 // hasRestarted reports whether what a Node says is of after the launch that the notice tells of. A
 // machine that gets another root volume reboots, in less time maybe than a kubelet can be silent
 // before its node is not ready.
-func (c *Controller) hasRestarted(n notice.Notice, f lookup.Found) bool {
+func (t *task) hasRestarted() bool {
 	const silence = time.Minute // a kubelet that was silent for so long is not ready
-	node, there := c.Cluster.Look(f.Ref())
-	waits := slices.ContainsFunc(f.Intent.Entries, func(e intent.Entry) bool { return e.Returns })
-	return n.Hook.Action != notice.ReplaceRootVolume || !there || !waits ||
-		f.Intent.BootID != "" && cluster.BootID(node) != f.Intent.BootID ||
-		cluster.ReadySince(node).After(n.Time) || time.Since(n.Time) > silence
+	node, there := t.c.Cluster.Look(t.found.Ref())
+	waits := slices.ContainsFunc(t.found.Intent.Entries, func(e intent.Entry) bool { return e.Returns })
+	return t.n.Hook.Action != notice.ReplaceRootVolume || !there || !waits ||
+		t.found.Intent.BootID != "" && cluster.BootID(node) != t.found.Intent.BootID ||
+		cluster.ReadySince(node).After(t.n.Time) || time.Since(t.n.Time) > silence
 }
 
 // backInService reverts what was done to the nodes in earlier lives of the instance,
 // because its Auto Scaling group wants it again. Notices after the last launch stay, except
 // for a termination that ended in a warm pool whose instances keep running. Where the role
 // has no permission to ask EC2, the open launch hook counts as the launch.
-func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notice.Notice, f lookup.Found) error {
-	intents := append(c.Registry.Intents(f.Ref()), f.Intent) // also of a Node that was deleted: its next Node would get it
+func (t *task) backInService(ctx context.Context) error {
+	// Also of a Node that was deleted: its next Node would get it.
+	intents := append(t.c.Registry.Intents(t.found.Ref()), t.found.Intent)
 	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
 		return nil
 	}
-	id := f.Ref().Instance
-	launched, err := c.Lookup.LaunchOf(ctx, log, id)
+	launched, err := t.c.Lookup.LaunchOf(ctx, t.log, t.id)
 	if err != nil {
 		return err
 	}
 	fromPool := func(e intent.Entry) bool {
 		// EC2 may not be asked. Another root volume is no launch: the machine ends as it was told before.
-		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange && n.Hook.Action != notice.ReplaceRootVolume
-		return e.Before(n.Time) && (e.Kind == notice.ASGTerminate || unknown)
+		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange && t.n.Hook.Action != notice.ReplaceRootVolume
+		return e.Before(t.n.Time) && (e.Kind == notice.ASGTerminate || unknown)
 	}
 	waits := false
 	if slices.ContainsFunc(intents, func(i intent.Intent) bool {
@@ -126,8 +123,8 @@ func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notic
 		return len(left.Hooks) == 0 && slices.ContainsFunc(left.Entries, fromPool)
 	}) {
 		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
-		err := cluster.Retry(ctx, log, "ask for the launch hook", func(ctx context.Context) (err error) {
-			waits, err = c.Hooks.Waits(ctx, hookOf(&n, id, &decision.Decision{}))
+		err := cluster.Retry(ctx, t.log, "ask for the launch hook", func(ctx context.Context) (err error) {
+			waits, err = t.c.Hooks.Waits(ctx, hookOf(t.n, t.id))
 			return err
 		})
 		if err != nil {
@@ -140,9 +137,9 @@ func (c *Controller) backInService(ctx context.Context, log logr.Logger, n notic
 		}
 		return i
 	}
-	c.Cluster.ChangeRemembered(id, since)
-	for _, ref := range f.Refs {
-		if err := c.Registry.Revert(ctx, log, ref, decision.WhyBackInService, since); err != nil {
+	t.c.Cluster.ChangeRemembered(t.id, since)
+	for _, ref := range t.found.Refs {
+		if err := t.c.Registry.Revert(ctx, t.log, ref, decision.WhyBackInService, since); err != nil {
 			return err
 		}
 	}

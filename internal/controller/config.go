@@ -3,8 +3,6 @@ package controller
 import (
 	"time"
 
-	"k8s.io/utils/lru"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 )
@@ -47,15 +45,15 @@ func New(cfg Config) *Controller {
 	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
 	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
 	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun
+	registry := nodedrain.New(cfg.Config)
 	return &Controller{
-		Config:    cfg,
-		Registry:  nodedrain.New(cfg.Config),
-		resolver:  resolver,
-		told:      lru.New(mostTold),
-		strange:   lru.New(mostStrange),
-		lookUps:   make(chan struct{}, lookUpsAtOnce),
-		crowds:    make(chan struct{}, crowdsAtOnce),
-		awaited:   map[*time.Time]bool{},
-		cancelled: newCancelledChanges(),
+		Config:   cfg,
+		Registry: registry,
+		decider:  decider{cfg, registry, resolver, newCancelledChanges()},
+		told:     newOnce(mostTold),
+		strange:  newOnce(mostStrange),
+		lookUps:  make(chan struct{}, lookUpsAtOnce),
+		crowds:   make(chan struct{}, crowdsAtOnce),
+		awaited:  openHooks{deadlines: map[*time.Time]bool{}},
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
@@ -20,32 +18,32 @@ import (
 // join makes all Nodes of the instance carry the notice, and waits for the end of their drains. The first Node that has
 // something left to do carries the hook; the end of its drain completes it. Where none has, the hook is completed here:
 // the Node that carried it may be gone, and the process that remembered it too.
-func (c *Controller) join(ctx context.Context, log logr.Logger, t *task) error {
-	joined, hook, err := c.recordOnAll(ctx, log, t)
+func (t *task) join(ctx context.Context) error {
+	joined, hook, err := t.recordOnAll(ctx)
 	switch {
 	case err != nil:
 		return err
 	case hook == hookPending && len(joined) == 0:
-		return c.completeUncarried(ctx, log, t)
+		return t.completeUncarried(ctx)
 	case hook == hookLeftOut:
-		logging.Warn(log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
+		logging.Warn(t.log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
 			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
-		return c.completeLeftOut(ctx, log, t, joined)
+		return t.completeLeftOut(ctx, joined)
 	}
-	_, err = c.awaitAll(ctx, log, joined, t.HoldUntil)
+	_, err = t.awaitAll(ctx, joined)
 	return err
 }
 
 // completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it.
-func (c *Controller) completeLeftOut(ctx context.Context, log logr.Logger, t *task, drains []*nodedrain.Drain) error {
-	release := c.holdOpen(ctx, t.hook(), *t.n)
+func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) error {
+	release := t.holdOpen(ctx)
 	defer release()
-	defer c.count(*t.n, t.Deadline)()
-	if ended, err := c.awaitAll(ctx, log, drains, t.HoldUntil); err != nil || !ended {
+	defer t.count(t.Deadline)()
+	if ended, err := t.awaitAll(ctx, drains); err != nil || !ended {
 		return err
 	}
 	release()
-	return c.Registry.Complete(ctx, log, t.hook())
+	return t.c.Registry.Complete(ctx, t.log, t.hook())
 }
 
 // hookPlace says where the hook of a notice is.
@@ -59,25 +57,24 @@ const (
 
 // recordOnAll records a notice on all Nodes of its instance. It returns their drains, but
 // for those that have nothing left to do.
-func (c *Controller) recordOnAll(
-	ctx context.Context, log logr.Logger, t *task,
-) (joined []*nodedrain.Drain, place hookPlace, err error) {
+func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, place hookPlace, err error) {
 	entry := new(t.Entry(*t.n, time.Now()))
 	var hook *intent.Hook // to be recorded; nil: there is none of ours, or it is recorded
-	if c.Owns(t.n.Hook) {
+	if t.c.Owns(t.n.Hook) {
 		hook, place = new(t.hook()), hookPending
 	}
 	refs := t.found.Refs
 	for k := 0; k < len(refs); k++ {
 		ref := refs[k]
-		n := &nodedrain.News{Entry: entry, Hook: hook, Why: t.Why, Void: func() bool { return c.cancelled.has(*t.n, t.id) }}
-		nd, err := c.Registry.Record(ctx, log, ref, n)
+		void := func() bool { return t.c.decider.cancelled.has(*t.n, t.id) }
+		n := &nodedrain.News{Entry: entry, Hook: hook, Why: t.Why, Void: void}
+		nd, err := t.c.Registry.Record(ctx, t.log, ref, n)
 		switch {
 		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
 		case err != nil:
 			return nil, place, err
 		case nd == nil:
-			log.V(1).Info("nothing is left to do for this event", "node", ref.Name)
+			t.log.V(1).Info("nothing is left to do for this event", "node", ref.Name)
 		default:
 			joined = append(joined, nd)
 			if hook != nil {
@@ -89,20 +86,18 @@ func (c *Controller) recordOnAll(
 			}
 		}
 		if k == len(refs)-1 { // a Node may have come that did not find the notice on the others
-			refs = c.andNew(refs, t.id)
+			refs = t.andNew(refs)
 		}
 	}
 	return joined, place, nil
 }
 
-// awaitAll waits for the end of all drains, but no longer than until, and until Nodes carry the rest; zero: as long as
-// it takes. ended is false where that was too long.
-func (c *Controller) awaitAll(
-	ctx context.Context, log logr.Logger, drains []*nodedrain.Drain, until time.Time,
-) (ended bool, err error) {
+// awaitAll waits for the end of all drains, but no longer than HoldUntil, and until Nodes carry the rest; zero: as long
+// as it takes. ended is false where that was too long.
+func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (ended bool, err error) {
 	var late <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
+	if !t.HoldUntil.IsZero() {
+		timer := time.NewTimer(time.Until(t.HoldUntil))
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -121,11 +116,11 @@ func (c *Controller) awaitAll(
 				}
 				drains = drains[1:]
 			case <-late:
-				if slices.ContainsFunc(drains, func(nd *nodedrain.Drain) bool { return !c.isCarried(nd) }) {
+				if slices.ContainsFunc(drains, func(nd *nodedrain.Drain) bool { return !t.isCarried(nd) }) {
 					late = time.After(lookup.KeptShort)
 					continue
 				}
-				log.Info("the message is deleted, and the drain continues: the node carries the intent", "node", nd.Ref().Name)
+				t.log.Info("the message is deleted, and the drain continues: the node carries the intent", "node", nd.Ref().Name)
 				return
 			case <-ctx.Done():
 				err = context.Cause(ctx)
@@ -139,16 +134,16 @@ func (c *Controller) awaitAll(
 
 // isCarried reports whether a Node carries what a drain is for, as the watch says: its own or, if that was deleted, the
 // next Node of its instance. Otherwise it is remembered here alone.
-func (c *Controller) isCarried(nd *nodedrain.Drain) bool {
-	if node, there := c.Cluster.Look(nd.Ref()); there {
+func (t *task) isCarried(nd *nodedrain.Drain) bool {
+	if node, there := t.c.Cluster.Look(nd.Ref()); there {
 		return lookup.CarriesNotice(node)
 	}
-	return slices.ContainsFunc(c.Cluster.ByInstance(nd.Ref().Instance), lookup.CarriesNotice)
+	return slices.ContainsFunc(t.c.Cluster.ByInstance(nd.Ref().Instance), lookup.CarriesNotice)
 }
 
 // andNew adds the Nodes that the instance has got since.
-func (c *Controller) andNew(refs []cluster.Ref, id string) []cluster.Ref {
-	for _, node := range c.Cluster.ByInstance(id) {
+func (t *task) andNew(refs []cluster.Ref) []cluster.Ref {
+	for _, node := range t.c.Cluster.ByInstance(t.id) {
 		if !slices.ContainsFunc(refs, func(ref cluster.Ref) bool { return ref.UID == node.UID }) {
 			refs = append(refs, cluster.RefOf(node))
 		}

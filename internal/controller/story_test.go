@@ -919,8 +919,10 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		c := s.c
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
-		c.cancelled.add(announced, theID)
-		s.must(c.join(s.Context(), c.Log, &task{&announced, theID, lookup.Found{Refs: []cluster.Ref{cluster.RefOf(s.node())}}, decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}}))
+		c.decider.cancelled.add(announced, theID)
+		joining := &task{c: c, log: c.Log, n: &announced, id: theID, found: lookup.Found{Refs: []cluster.Ref{cluster.RefOf(s.node())}}}
+		joining.Decision = decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}
+		s.must(joining.join(s.Context()))
 		s.wantUntouched()
 		if n := len(s.drain.all()); n != 0 {
 			t.Errorf("%d drains", n)

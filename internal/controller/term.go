@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -16,10 +15,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer beside.Wait()
 	defer stop()
 	if c.OutOfServiceTaint {
-		beside.Go(func() { c.removeOutOfServiceTaints(ctx) })
+		beside.Go(func() { outOfService{c.Cluster, c.Lookup, c.Log}.takeBack(ctx) })
 	}
 	if !c.DryRun && !c.OnNode && c.Lease != "" {
-		beside.Go(func() { c.takeReports(ctx) })
+		beside.Go(func() { reports{c.Cluster, c.Log, c.Lease, c.HandleNotice}.handleAll(ctx) })
 	}
 	return c.Registry.Run(ctx)
 }
@@ -27,11 +26,6 @@ func (c *Controller) Run(ctx context.Context) error {
 // Load returns what is in progress. It may be called at any time.
 func (c *Controller) Load() report.Load {
 	l := c.Registry.Load()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l.Hooks += len(c.awaited)
-	for deadline := range c.awaited {
-		l.HookDeadline = intent.Earlier(l.HookDeadline, *deadline)
-	}
+	c.awaited.addTo(&l)
 	return l
 }

@@ -22,7 +22,7 @@ type Unannounced struct {
 // Unannounced returns the controller with what the Nodes carry.
 func (c *Controller) Unannounced() Unannounced {
 	return Unannounced{c, &carried.Nodes{
-		Cluster: c.Cluster, Resolver: c.resolver, Observer: c.Observer, Log: c.Log, DryRun: c.DryRun,
+		Cluster: c.Cluster, Resolver: c.decider.resolver, Observer: c.Observer, Log: c.Log, DryRun: c.DryRun,
 	}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,9 +12,18 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
+
+// handleSeveral is Handle for a notice that is not about one instance, with one error of each sort.
+func (c *Controller) handleSeveral(ctx context.Context, log logr.Logger, n notice.Notice) []error {
+	if hasMembers(&n) {
+		return c.handleMembers(ctx, log, n)
+	}
+	return c.handleAll(ctx, log, n)
+}
 
 // hasMembers reports whether only EC2 can say which instances the notice is about: those of a Capacity Block, or those
 // on Dedicated Hosts.
@@ -44,12 +54,12 @@ func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notic
 		return errs
 	}
 	d := decision.Decide(n, decision.Facts{Ownership: ownership, Now: time.Now()}, c.Policy)
-	t := &task{&n, "", lookup.Found{Ownership: ownership}, d}
-	c.reportDecision(log, t, false)
+	t := &task{c: c, log: log, n: &n, found: lookup.Found{Ownership: ownership}, Decision: d}
+	t.report(false)
 	if c.DryRun {
 		return []error{errDryRun}
 	}
-	return []error{c.act(ctx, log, t)}
+	return []error{t.act(ctx)}
 }
 
 // withMembers adds the instances of a Capacity Block, or those on the hosts, to the notice. If there are
@@ -58,7 +68,7 @@ func (c *Controller) withMembers(
 	ctx context.Context, log logr.Logger, n notice.Notice,
 ) (with notice.Notice, ownership decision.Ownership, err error) {
 	if c.Elsewhere(n) {
-		c.resolver.WarnOfOtherAccount(n)
+		c.decider.resolver.WarnOfOtherAccount(n)
 		return n, decision.Elsewhere, nil
 	}
 	var found []instance.Instance
@@ -87,3 +97,55 @@ func (c *Controller) withMembers(
 	}
 	return n, ownership, err
 }
+
+// handleAll does what a notice asks for each of several instances. It returns one error of
+// each sort. While the drains go on it keeps nothing of the notice in memory.
+func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
+	select {
+	case c.crowds <- struct{}{}:
+	default:
+		return []error{errCrowded}
+	}
+	var mu sync.Mutex
+	add := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return isLeave(e) == isLeave(err) }) {
+			errs = append(errs, err)
+		}
+	}
+	var all sync.WaitGroup
+	for _, id := range n.Instances {
+		select {
+		case c.lookUps <- struct{}{}:
+		case <-ctx.Done():
+			add(context.Cause(ctx))
+			continue
+		}
+		one := ofOne(n, id)
+		all.Go(func() {
+			decided := sync.OnceFunc(func() { <-c.lookUps })
+			defer decided()
+			add(logging.Recover(c.Log, func() error {
+				return c.handle(ctx, log, &one, func(decision.Action) { decided() })
+			}))
+		})
+	}
+	<-c.crowds
+	n.Instances, n.Hosts, n.Resolved = nil, nil, nil
+	all.Wait()
+	return errs
+}
+
+// ofOne is the notice for one of its instances.
+func ofOne(n notice.Notice, id string) notice.Notice {
+	if slices.Contains(n.Resolved, id) {
+		n.Ended, n.Deadline = true, time.Time{}
+	}
+	n.Instances, n.Hosts, n.Resolved = []string{id}, nil, nil
+	return n
+}
+
+// errCrowded returns a message to the queue: it names several instances, and crowdsAtOnce
+// such messages are being looked up.
+var errCrowded = errors.New("too many messages that name several instances at once")
