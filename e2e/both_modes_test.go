@@ -69,6 +69,46 @@ func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 	}
 }
 
+// Nothing in AWS is asked: two replicas have their notices from the pods on the nodes, with limits over all nodes.
+func TestWithoutAQueueTheLeaderDrainsWhatThePodsReport(t *testing.T) {
+	s := newIMDSScenario(t)
+	s.mayReadTheLease()
+	file := s.policy("nodes:", "- {name: one-at-a-time, kinds: [rebalance], nodes: scenario="+s.name+", do: drain, limit: {nodes: 1}}")
+	s.pod("kept", s.node.name, app("kept"))
+	s.budget("kept", "kept", 1)
+	s.pod("waits", s.other.name)
+	args := []string{"--queue-url=none", "--enable-rebalance-draining", "--policy-file=" + file.path}
+	leader, standby := s.leader(args...), s.scenario.start(args...)
+	where := []string{"NAMESPACE=" + s.name, "LEADER_ELECT_RESOURCE_NAME=" + release.Name, "ENABLE_REBALANCE_DRAINING=true"}
+	s.start(where...)
+	metadata, _ := s.startOn(s.other, where...)
+
+	s.metadata.Recommend(time.Now())
+	s.eventually("the first node's drain has begun", func() bool { return len(s.requests("kept")) > 0 })
+	metadata.Recommend(time.Now())
+	s.eventually("the second node waits for it", func() bool {
+		return leader.metric("node_termination_handler_drains_held_back_by_limit") == 1
+	})
+	leader.kill()
+	s.eventually("the standby leads", standby.leads)
+	s.eventually("the second node waits for it still", func() bool {
+		return standby.metric("node_termination_handler_drains_held_back_by_limit") == 1
+	})
+	if !s.podExists("waits") || len(s.requests("waits")) > 0 {
+		t.Error("a node that waits has lost its pod")
+	}
+	metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+	s.eventually("what cannot wait is drained", func() bool { return s.state(s.other) == "drained" && !s.podExists("waits") })
+	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
+	s.eventually("the first node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("kept") })
+	if n := standby.metric(drains); n != 1 {
+		t.Errorf("%v spot interruptions were counted, want 1", n)
+	}
+	if asked := s.aws.Counts(); len(asked) > 0 {
+		t.Errorf("AWS was asked: %v", asked)
+	}
+}
+
 func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	tier.Full(t, "50 s; internal/controller plays it in virtual time")
 	s := newIMDSScenario(t)

@@ -46,34 +46,40 @@ func newIMDSScenario(t *testing.T) *imdsScenario {
 	s := &imdsScenario{scenario: newScenario(t)}
 	both := s.nodes(2)
 	s.node, s.other = both[0], both[1]
-	s.metadata = awssim.NewMetadata(awssim.MetadataOptions{Instance: s.node.instance, Started: time.Now().Add(-time.Hour)})
-	var err error
-	s.url, err = s.metadata.Listen(s.ctx, "127.0.0.1:0")
-	s.must(err)
 	home := s.name + daemonSetHome
-	_, err = s.kube.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home}}, metav1.CreateOptions{})
+	_, err := s.kube.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: home}}, metav1.CreateOptions{})
 	s.must(err)
 	s.apply(filepath.Join("helm", "testdata", "golden", "imds-spot-daemonset.yaml"), home, "DaemonSet", "Service")
 	s.home = home
 	s.user = "system:serviceaccount:" + home + ":nth-" + release.Name
-	s.kubeconfig, err = s.cluster.PodKubeconfig(s.ctx, s.handlerPod())
-	s.must(err)
+	s.metadata, s.url = s.metadataOf(s.node)
+	s.kubeconfig = s.podKubeconfig(s.node)
 	return s
 }
 
-// handlerPod is a pod of a DaemonSet on the node, with the ServiceAccount of the release.
-func (s *imdsScenario) handlerPod() *corev1.Pod {
+// metadataOf serves the metadata of a node's instance.
+func (s *imdsScenario) metadataOf(n node) (m *awssim.Metadata, url string) {
 	s.Helper()
-	labels := map[string]string{"app": "handler"}
+	m = awssim.NewMetadata(awssim.MetadataOptions{Instance: n.instance, Started: time.Now().Add(-time.Hour)})
+	url, err := m.Listen(s.ctx, "127.0.0.1:0")
+	s.must(err)
+	return m, url
+}
+
+// podKubeconfig is the kubeconfig of a pod of a DaemonSet on the node, with the ServiceAccount of the release.
+func (s *imdsScenario) podKubeconfig(n node) string {
+	s.Helper()
+	app := "handler-" + n.name
+	labels := map[string]string{"app": app}
 	_, err := s.kube.AppsV1().DaemonSets(s.home).Create(s.ctx, &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "handler"},
+		ObjectMeta: metav1.ObjectMeta{Name: app},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					ServiceAccountName: "nth-" + release.Name,
-					NodeSelector:       map[string]string{corev1.LabelHostname: s.node.name},
+					NodeSelector:       map[string]string{corev1.LabelHostname: n.name},
 					Tolerations:        []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					Containers:         []corev1.Container{{Name: "c", Image: "none"}},
 				},
@@ -83,20 +89,30 @@ func (s *imdsScenario) handlerPod() *corev1.Pod {
 	s.must(err)
 	var pod *corev1.Pod
 	s.eventually("the handler's pod runs", func() bool {
-		pods, err := s.kube.CoreV1().Pods(s.home).List(s.ctx, metav1.ListOptions{LabelSelector: "app=handler", FieldSelector: "status.phase=Running"})
+		pods, err := s.kube.CoreV1().Pods(s.home).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + app, FieldSelector: "status.phase=Running"})
 		s.must(err)
 		if len(pods.Items) == 1 {
 			pod = &pods.Items[0]
 		}
 		return pod != nil
 	})
-	return pod
+	kubeconfig, err := s.cluster.PodKubeconfig(s.ctx, pod)
+	s.must(err)
+	return kubeconfig
 }
 
 // start runs the binary as the DaemonSet would on the node, and waits until it is ready.
 func (s *imdsScenario) start(env ...string) *handler {
 	s.Helper()
 	return s.startProgram(program, env...)
+}
+
+// startOn is start on another node, whose metadata it returns.
+func (s *imdsScenario) startOn(n node, env ...string) (*awssim.Metadata, *handler) {
+	s.Helper()
+	m, url := s.metadataOf(n)
+	env = append([]string{"KUBECONFIG=" + s.podKubeconfig(n), "NODE_NAME=" + n.name, "INSTANCE_METADATA_URL=" + url}, env...)
+	return m, s.start(env...)
 }
 
 func (s *imdsScenario) startProgram(program string, env ...string) *handler {

@@ -18,7 +18,7 @@ are. AWS does not stop: machines end at their deadlines, and lifecycle hooks tim
 queue for as long as it keeps them.
 
 It sets the annotation node-termination-handler/paused on the Lease of the handler, which survives changes of
-the leader. status says first that the handler is paused. In IMDS mode without a queue there is no Lease.
+the leader. status says first that the handler is paused. In IMDS mode without a leader there is no Lease.
 
 Exit status: 0 the handler is paused; 1 pause failed; 2 mistakes in the options.`,
 		Args:              cobra.ArbitraryArgs,

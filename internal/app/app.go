@@ -70,9 +70,11 @@ type App struct {
 	statuses  instance.Statuses
 	hooks     *asg.Hooks
 	groups    *replacement.Groups
-	volumes   *drain.Volumes
 	bindings  *loadbalancer.Watch
 	targets   *loadbalancer.Targets
+
+	// Not in IMDS mode:
+	volumes *drain.Volumes
 	// unscheduled are the pods that wait for another node after a drain.
 	unscheduled *unscheduled.Pods
 
@@ -144,6 +146,9 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
 	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
+	if err := a.serveCluster(); err != nil || o.Queue.None() {
+		return a, err
+	}
 	return a, a.serveQueue(ctx)
 }
 
@@ -151,11 +156,28 @@ func newCluster(o *options.Options, client kube.Client, gate *pace.Gate) (*clust
 	if o.IMDS {
 		return cluster.NewOfNode(client, gate, intent.OfMetadata, cordonOptions(o), o.NodeName)
 	}
-	return cluster.New(client, gate, o.Queue.Text, cordonOptions(o))
+	queue := o.Queue.Text
+	if o.Queue.None() {
+		queue = intent.OfReports
+	}
+	return cluster.New(client, gate, queue, cordonOptions(o))
+}
+
+// serveCluster adds what an App needs that drains the nodes of a cluster.
+func (a *App) serveCluster() (err error) {
+	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
+	a.drainer.Self = types.NamespacedName{Namespace: a.options.PodNamespace, Name: a.options.PodName}
+	a.volumes, err = drain.NewVolumes(a.kube)
+	a.drainer.Volumes = a.volumes
+	a.drainer.Observe = func(answer evacuation.Answer) {
+		a.observers.pod(answer)
+		a.unscheduled.Left(answer)
+	}
+	return err
 }
 
 // serveQueue adds what an App needs that has its notices from a queue.
-func (a *App) serveQueue(ctx context.Context) (err error) {
+func (a *App) serveQueue(ctx context.Context) error {
 	o := a.options
 	aws, err := newAWSClients(ctx, o, a.log, a.metrics)
 	if err != nil {
@@ -169,8 +191,6 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
 	a.groups = &replacement.Groups{Client: aws.groups, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
-	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
-	a.drainer.Self = types.NamespacedName{Namespace: o.PodNamespace, Name: o.PodName}
 	a.bindings = &loadbalancer.Watch{
 		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
 	}
@@ -178,13 +198,7 @@ func (a *App) serveQueue(ctx context.Context) (err error) {
 		Client: aws.targets, Groups: a.bindings.GroupsOf, Region: o.Region,
 		Log: a.log.WithName("loadbalancer"), Metrics: a.metrics,
 	}
-	a.volumes, err = drain.NewVolumes(a.kube)
-	a.drainer.Volumes = a.volumes
-	a.drainer.Observe = func(answer evacuation.Answer) {
-		a.observers.pod(answer)
-		a.unscheduled.Left(answer)
-	}
-	return err
+	return nil
 }
 
 // Run watches the cluster, serves probes and metrics, makes the start-up checks, and leads
@@ -227,9 +241,10 @@ func (a *App) checkAll(ctx context.Context) error {
 	if a.options.IMDS {
 		return a.checkNode(ctx)
 	}
-	return runChecks(ctx, a.log, a.health, []check{
-		queueCheck(a.options, a.queue, instancesCheck(a.options, a.instances)),
-		permissionsCheck(a.kube, accesses(a.options), a.namespace,
-			nodesCheck(a.kube, a.nodes.WaitForSync), volumesCheck(a.kube, a.volumes.WaitForSync)),
-	})
+	checks := []check{permissionsCheck(a.kube, accesses(a.options), a.namespace,
+		nodesCheck(a.kube, a.nodes.WaitForSync), volumesCheck(a.kube, a.volumes.WaitForSync))}
+	if !a.options.Queue.None() {
+		checks = append(checks, queueCheck(a.options, a.queue, instancesCheck(a.options, a.instances)))
+	}
+	return runChecks(ctx, a.log, a.health, checks)
 }

@@ -9,10 +9,10 @@ import (
 
 // Policy is what the options say about decisions.
 func Policy(o *options.Options) decision.Policy {
-	if o.IMDS { // what the metadata says is about the own instance, whatever its tags
+	if o.IMDS || o.Queue.None() { // what the metadata says is about the own instance, whatever its tags
 		return decision.Policy{
 			CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod, CordonRebalance: !o.RebalanceDraining,
-			Exclusion: o.ExcludeFromLoadBalancers,
+			Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
 		}
 	}
 	p := decision.Policy{

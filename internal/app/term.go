@@ -89,11 +89,11 @@ func newIdentity(o *options.Options) string {
 // probation ends also one that says that messages may not be received.
 func (a *App) term(ctx context.Context, probation time.Time) error {
 	ctrl := a.newController()
+	if a.options.Queue.None() {
+		return a.termOfReports(ctx, ctrl)
+	}
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
-	defer a.health.lead(server.LastReceive, func() string {
-		_, why := drains.HeldBack()
-		return why
-	})()
+	defer a.health.lead(server.LastReceive, whyHeldBack(drains))()
 	sweeps := a.newSweep(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
@@ -108,20 +108,47 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		defer stop()
 		go a.countTagged(counting)
 	}
-	var beside []func(context.Context)
+	beside := a.beside()
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
 		beside = append(beside, sweeps.Run)
-	}
-	if !a.options.DryRun {
-		beside = append(beside, a.unscheduled.Run)
-	}
-	if a.conditions != nil {
-		beside = append(beside, a.conditions.Run)
 	}
 	if a.options.StatusInterval > 0 {
 		beside = append(beside, a.newPoll(ctrl).Run)
 	}
-	return lead(ctx, a.log, ctrl, serving(a.log, server, beside...))
+	return lead(ctx, a.log, ctrl, serving(server.Serve, append(beside, checking(a.log, server))...))
+}
+
+// termOfReports is a term without a queue: the controller has its notices from the pods on the nodes.
+func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
+	drains := ctrl.Registry
+	defer a.health.lead(time.Now, whyHeldBack(drains))() // the Lease tells of an API server that is silent
+	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack})()
+	a.lookout.rebuild(a.nodes)
+	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: func() (int, time.Time) { return 0, time.Time{} }})()
+	receive := func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	}
+	return lead(ctx, a.log, ctrl, serving(receive, a.beside()...))
+}
+
+// whyHeldBack says why drains are held back; empty: none is.
+func whyHeldBack(drains *nodedrain.Registry) func() string {
+	return func() string {
+		_, why := drains.HeldBack()
+		return why
+	}
+}
+
+// beside is what goes on beside the drains of a term.
+func (a *App) beside() (all []func(context.Context)) {
+	if !a.options.DryRun {
+		all = append(all, a.unscheduled.Run)
+	}
+	if a.conditions != nil {
+		all = append(all, a.conditions.Run)
+	}
+	return all
 }
 
 func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
@@ -142,16 +169,19 @@ func (a *App) newController() *controller.Controller {
 	o := a.options
 	var instances lookup.Instances = a.instances
 	var hooks nodedrain.Hooks = a.hooks
+	switch {
+	case o.IMDS:
+		instances, hooks = a.own, nodedrain.NoHooks{}
+	case o.Queue.None():
+		instances, hooks = lookup.NoEC2{}, nodedrain.NoHooks{}
+	}
 	var targets nodedrain.LoadBalancers
 	if a.targets != nil && o.ExcludeFromLoadBalancers != decision.ExcludeNone {
 		targets = a.targets
 	}
-	var replacements nodedrain.Replacements // in IMDS mode nobody may ask Auto Scaling
+	var replacements nodedrain.Replacements // without a queue nobody may ask Auto Scaling
 	if a.groups != nil {
 		replacements = a.groups
-	}
-	if o.IMDS {
-		instances, hooks = a.own, nodedrain.NoHooks{}
 	}
 	return controller.New(controller.Config{
 		Instances:         instances,
@@ -188,11 +218,19 @@ func (a *App) newServer(handler queue.Handler, probation time.Time) *queue.Serve
 	}
 }
 
-// serving receives from the queue, and does what goes on beside it, until ctx ends. The error says
-// that the server may not receive, or what was left undone at the end.
-func serving(
-	log logr.Logger, server *queue.Server, beside ...func(context.Context),
-) func(context.Context) error {
+// checking looks once whether the queue is as it has to be: that may have changed since the start-up. That is no reason
+// to stop, and the first receive does not wait for the answer.
+func checking(log logr.Logger, server *queue.Server) func(context.Context) {
+	return func(ctx context.Context) {
+		if err := server.Check(ctx); err != nil && ctx.Err() == nil {
+			log.Error(err, "check the queue")
+		}
+	}
+}
+
+// serving receives notices, and does what goes on beside that, until ctx ends. The error is that of receive: it may
+// not receive, or something was left undone at the end.
+func serving(receive func(context.Context) error, beside ...func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -201,14 +239,7 @@ func serving(
 		for _, run := range beside {
 			all.Go(func() { run(ctx) })
 		}
-		all.Go(func() {
-			// What the queue allows may have changed since the start-up. That is no reason to
-			// stop, and the first receive does not wait for the answer.
-			if err := server.Check(ctx); err != nil && ctx.Err() == nil {
-				log.Error(err, "check the queue")
-			}
-		})
-		return server.Serve(ctx)
+		return receive(ctx)
 	}
 }
 

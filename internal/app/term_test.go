@@ -130,8 +130,8 @@ func TestTheFirstReceiveOfATermWaitsForNoCheck(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			ctrl := controller.New(controller.Config{Config: nodedrain.Config{DryRun: true}})
-			ended <- lead(ctx, logr.Discard(), ctrl, serving(logr.Discard(),
-				&queue.Server{Client: hangs, URL: "queue", Handler: ctrl, Visibility: 20 * time.Second}))
+			server := &queue.Server{Client: hangs, URL: "queue", Handler: ctrl, Visibility: 20 * time.Second}
+			ended <- lead(ctx, logr.Discard(), ctrl, serving(server.Serve, checking(logr.Discard(), server)))
 		}()
 		if after := <-hangs.received; after > 0 {
 			t.Errorf("the first receive is made after %s", after)

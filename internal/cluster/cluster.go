@@ -153,9 +153,9 @@ func newCluster(
 func (c *Cluster) Serves(i intent.Intent) bool { return i.Serves(c.queue) }
 
 // Reverts reports whether this handler reverts what a drain has left on its node: one of its own, or one by the pod on
-// the node, which only reports where a handler with a queue leads.
+// the node, which only reports where a handler leads, or one by a leader that had no queue yet.
 func (c *Cluster) Reverts(i intent.Intent) bool {
-	return i.Serves(c.queue) || i.Finished() && i.Serves(intent.OfMetadata)
+	return i.Serves(c.queue) || i.Finished() && (i.Serves(intent.OfMetadata) || i.Serves(intent.OfReports))
 }
 
 // Joined is an intent that this handler carries out too.

@@ -12,6 +12,9 @@ func nodes(f *Facts) verdict {
 	if f.Nodes.Err != nil {
 		return unknown("which nodes there are", f.Nodes.Err)
 	}
+	if f.Options.NoQueue && f.Pods.Err != nil {
+		return unknown("which nodes have a pod that reads the metadata", f.Pods.Err)
+	}
 	if f.Instances.Err != nil && needsEC2(f) {
 		return noInstances(f.Instances.Err)
 	}
@@ -61,7 +64,7 @@ func nodes(f *Facts) verdict {
 
 // needsEC2 reports whether nodes cannot be told apart without EC2.
 func needsEC2(f *Facts) bool {
-	return f.Options.CheckTag || slices.ContainsFunc(f.Nodes.Value,
+	return f.Options.CheckTag || !f.Options.NoQueue && slices.ContainsFunc(f.Nodes.Value,
 		func(n Node) bool { return n.InstanceID == "" && !n.Fargate })
 }
 
@@ -84,6 +87,7 @@ const (
 	noInstance // that has the node's name
 	noProviderMatch
 	noTag
+	noReporter // and no queue
 	lastGap
 )
 
@@ -100,6 +104,9 @@ func remedies(f *Facts, gaps [lastGap]bool, untagged []string) string {
 	}
 	if gaps[notEC2] {
 		all = append(all, "not of EC2: AWS sends no notice for such nodes, and no handler can drain them in time")
+	}
+	if gaps[noReporter] {
+		all = append(all, "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes")
 	}
 	if gaps[noTag] {
 		// AWS accepts 1,000 ids; this many can still be read before the command is run.
@@ -138,10 +145,24 @@ func behind(f *Facts) map[string]Instance {
 	return found
 }
 
+// hasReporter reports whether a pod on the node tells this handler what the metadata of the instance says.
+func (f *Facts) hasReporter(n Node) bool {
+	return slices.ContainsFunc(f.Pods.Value, func(p Pod) bool {
+		return p.Node == n.Name && p.Namespace == f.Options.Namespace && p.State.Ready &&
+			p.Env["ENABLE_SQS_TERMINATION_DRAINING"] == "false" && p.Env["LEADER_ELECT_RESOURCE_NAME"] == f.Options.Lease
+	})
+}
+
 // uncovered says why notices would not find a node, in words and as a gap; covers if they would.
 func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 	instance, known := instances[n.Name]
 	switch {
+	case f.Options.NoQueue && n.InstanceID == "":
+		return "its provider id names no instance of EC2", notEC2
+	case f.Options.NoQueue && !f.hasReporter(n):
+		return "no pod on it reads the metadata", noReporter
+	case f.Options.NoQueue:
+		return "", covers
 	case n.InstanceID == "" && n.ProviderID != "":
 		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
 	case n.InstanceID == "" && !known:

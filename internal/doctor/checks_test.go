@@ -124,6 +124,49 @@ func simulatedKey(decrypts bool, who string) func(*Facts) {
 	}
 }
 
+// Without a queue nothing in AWS matters, and each node needs a pod that reads its metadata.
+func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
+	f := healthy()
+	f.Options.NoQueue, f.Options.CheckTag, f.Options.QueueURL, f.Options.EventAccounts = true, false, "none", nil
+	f.Caller = Answer[Caller]{Err: blocked("queue", errNoQueue)}
+	f.Queue, f.Rules, f.Instances = Answer[Queue]{Err: f.Caller.Err}, Answer[[]Rule]{Err: f.Caller.Err}, Answer[[]Instance]{Err: f.Caller.Err}
+	f.Groups = Answer[[]Group]{Err: f.Caller.Err}
+	f.Nodes.Value = []Node{
+		{Name: "a", ProviderID: "aws:///us-east-1a/i-0000000a", InstanceID: "i-0000000a"},
+		{Name: "b", ProviderID: "aws:///us-east-1a/i-0000000b", InstanceID: "i-0000000b"},
+		{Name: "f", ProviderID: "aws:///us-east-1a/fargate-x", Fargate: true},
+	}
+	reporter := func(node, lease string, ready bool) Pod {
+		return Pod{
+			Namespace: "nth", Name: "node-" + node, Node: node, DaemonSet: true, State: State{Ready: ready}, Images: []string{"r/node-termination-handler:1"},
+			Env: map[string]string{"ENABLE_SQS_TERMINATION_DRAINING": "false", "LEADER_ELECT_RESOURCE_NAME": lease},
+		}
+	}
+	pods := f.Pods.Value
+	for name, tt := range map[string]struct {
+		on   Pod // node b
+		want string
+		is   Status
+	}{
+		"each node":         {reporter("b", f.Options.Lease, true), "2 of 2 nodes are covered; 1 on Fargate do not count", OK},
+		"a pod that fails":  {reporter("b", f.Options.Lease, false), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning},
+		"another handler's": {reporter("b", "other", true), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning},
+	} {
+		f.Pods.Value = append(slices.Clone(pods), reporter("a", f.Options.Lease, true), tt.on)
+		var ids []string
+		for _, finding := range Examine(f) {
+			ids = append(ids, finding.ID)
+			if finding.ID == "nodes" && (finding.Status != tt.is || finding.What != tt.want) || finding.ID != "nodes" && finding.Status != OK {
+				t.Errorf("%s: %+v", name, finding)
+			}
+		}
+		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "karpenter", "policy", "budgets", "nodes", "graces"}
+		if diff := cmp.Diff(want, ids); diff != "" {
+			t.Errorf("checks (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestAllIsWellWhereItIs(t *testing.T) {
 	for _, finding := range Examine(healthy()) {
 		if finding.Status != OK || finding.Hint != "" || finding.Link != "" {

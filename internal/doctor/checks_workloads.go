@@ -94,7 +94,7 @@ func graces(f *Facts) verdict {
 		}
 	}
 	switch {
-	case len(spot) == 0 && f.Instances.Err != nil:
+	case len(spot) == 0 && f.Instances.Err != nil && !f.Options.NoQueue:
 		return unknown(subject, f.Instances.Err) // nodes without a label may be on one
 	case len(spot) == 0:
 		return ok("no node is known to be on a spot instance")

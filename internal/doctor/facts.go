@@ -107,7 +107,9 @@ type Options struct {
 	// Account is the account of the queue, Region the region of the queue and of the instances.
 	QueueURL, QueueName, Account, Region string
 	Partition                            string   // such as aws or aws-cn
-	EventAccounts                        []string // those whose notices are acted on; at least one
+	EventAccounts                        []string // those whose notices are acted on; at least one, with a queue
+	// NoQueue: the handler has its notices from the pods on the nodes, and asks AWS nothing. Nor does doctor.
+	NoQueue bool
 
 	CheckTag          bool
 	ManagedTag        string

@@ -88,6 +88,10 @@ type inquiry struct {
 // can be asked at all.
 func (i *inquiry) askWho(ctx context.Context) {
 	i.caller = ask(ctx, i.questions, "STS", func(ctx context.Context) Answer[Caller] {
+		if i.Options.NoQueue {
+			err := blocked("queue", errNoQueue)
+			return Answer[Caller]{Value: Caller{Unusable: err}, Err: err}
+		}
 		ctx, cancel := i.soon(ctx)
 		defer cancel()
 		return i.AWS.caller(ctx)
@@ -98,6 +102,9 @@ func (i *inquiry) askWho(ctx context.Context) {
 		return i.Cluster.user(ctx)
 	})
 }
+
+// errNoQueue is why AWS is not asked.
+var errNoQueue = errors.New("there is no queue")
 
 // noAWS is why AWS cannot be asked; nil if it can.
 func (i *inquiry) noAWS() error { return i.caller().Value.Unusable }

@@ -130,18 +130,31 @@ func isOf(rule *decision.NodeRule, g decision.Group) func(labels map[string]stri
 
 // A Use is how far a limit is used up.
 type Use struct {
-	Per   string   `json:"per,omitempty"` // whose nodes: "zone=a"; empty: all that the rule selects
-	Most  int      `json:"most"`          // how many nodes may be out of use
-	Nodes []string `json:"nodes"`         // those that are, sorted, but for the node that is asked about
+	Rule  string   `json:"rule,omitempty"` // whose limit it is; empty: that of the options
+	Per   string   `json:"per,omitempty"`  // whose nodes: "zone=a"; empty: all that the limit is about
+	Most  int      `json:"most"`           // how many nodes may be out of use
+	Nodes []string `json:"nodes"`          // those that are, sorted, but for the node that is asked about
 }
 
-// UseOf is the use of a rule's limit, for the drain of one of some nodes.
-func UseOf(rule *decision.NodeRule, node *corev1.Node, nodes []corev1.Node) Use {
-	g, all := groupOf(rule, node.Labels), 0
-	u, isOf := Use{Nodes: []string{}}, isOf(rule, g)
-	if g.Per != "" {
-		u.Per = g.Per + "=" + g.Value
+// Uses are the uses of the limits that the drain of one of some nodes has to keep: the one of a rule, and the bound
+// max-unready-nodes of the options. rule is nil, and bound is zero, where there is none.
+func Uses(rule *decision.NodeRule, bound intstr.IntOrString, node *corev1.Node, nodes []corev1.Node) (uses []Use) {
+	if rule != nil && rule.Limit.Nodes != "" {
+		g := groupOf(rule, node.Labels)
+		u := useOf(isOf(rule, g), intstr.Parse(g.Nodes), node, nodes)
+		if u.Rule = rule.Name; g.Per != "" {
+			u.Per = g.Per + "=" + g.Value
+		}
+		uses = append(uses, u)
 	}
+	if bound != (intstr.IntOrString{}) {
+		uses = append(uses, useOf(func(map[string]string) bool { return true }, bound, node, nodes))
+	}
+	return uses
+}
+
+func useOf(isOf func(map[string]string) bool, bound intstr.IntOrString, node *corev1.Node, nodes []corev1.Node) Use {
+	u, all := Use{Nodes: []string{}}, 0
 	for k := range nodes {
 		other := &nodes[k]
 		if !isOf(other.Labels) {
@@ -152,7 +165,7 @@ func UseOf(rule *decision.NodeRule, node *corev1.Node, nodes []corev1.Node) Use 
 		}
 	}
 	slices.Sort(u.Nodes)
-	u.Most = most(intstr.Parse(g.Nodes), all)
+	u.Most = most(bound, all)
 	return u
 }
 

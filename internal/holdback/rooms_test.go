@@ -25,7 +25,7 @@ func TestTheBoundOfUnreadyNodesIsANumberOrAPercentage(t *testing.T) {
 	}
 }
 
-func TestTheUseOfALimitNamesTheOtherNodesOfTheGroup(t *testing.T) {
+func TestTheUsesOfLimitsNameTheOtherNodes(t *testing.T) {
 	rule := &decision.NodeRule{Name: "zones", Do: decision.Draining}
 	rule.Limit.Nodes, rule.Limit.Per = "1", "zone"
 	node := func(name, zone string, cordoned, ready bool) corev1.Node {
@@ -40,8 +40,23 @@ func TestTheUseOfALimitNamesTheOtherNodesOfTheGroup(t *testing.T) {
 		node("asked", "a", true, true), node("cordoned", "a", true, true), node("broken", "a", false, false),
 		node("well", "a", false, true), node("elsewhere", "b", true, true),
 	}
-	want := Use{Per: "zone=a", Most: 1, Nodes: []string{"broken", "cordoned"}}
-	if diff := cmp.Diff(want, UseOf(rule, &nodes[0], nodes)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	ofRule := Use{Rule: "zones", Per: "zone=a", Most: 1, Nodes: []string{"broken", "cordoned"}}
+	ofOption := Use{Most: 2, Nodes: []string{"broken", "cordoned", "elsewhere"}}
+	unlimited := &decision.NodeRule{Name: "other", Do: decision.Draining}
+	for _, tt := range []struct {
+		rule  *decision.NodeRule
+		bound intstr.IntOrString
+		want  []Use
+	}{
+		{nil, intstr.IntOrString{}, nil},
+		{unlimited, intstr.IntOrString{}, nil},
+		{rule, intstr.IntOrString{}, []Use{ofRule}},
+		{unlimited, intstr.Parse("50%"), []Use{ofOption}},
+		{nil, intstr.Parse("2"), []Use{ofOption}},
+		{rule, intstr.Parse("2"), []Use{ofRule, ofOption}},
+	} {
+		if diff := cmp.Diff(tt.want, Uses(tt.rule, tt.bound, &nodes[0], nodes)); diff != "" {
+			t.Errorf("%v and %v (-want +got):\n%s", tt.rule, tt.bound, diff)
+		}
 	}
 }

@@ -207,6 +207,9 @@ func (i Intent) Finished() bool { return !i.FinishedAt.IsZero() }
 // OfMetadata takes the place of the queue in what a pod in IMDS mode writes.
 const OfMetadata = "imds"
 
+// OfReports takes the place of the queue in what a leader without a queue writes, whose notices such pods report.
+const OfReports = "reports"
+
 // Serves reports whether a notice of the episode came from the queue.
 func (i Intent) Serves(queue string) bool {
 	return i.Queue == queue || slices.Contains(i.AlsoQueues, queue)

@@ -100,7 +100,7 @@ func (l *Lookup) Permitted(ask func() error) error {
 		return err
 	}
 	l.mu.Lock()
-	first := err != nil && l.denied == nil
+	first := err != nil && l.denied == nil && !errors.Is(err, errNoEC2)
 	l.denied, l.again = err, time.Now().Add(Kept)
 	l.mu.Unlock()
 	if first {

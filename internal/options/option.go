@@ -52,9 +52,10 @@ const (
 	IMDSMode  Mode = "IMDS"
 )
 
-// excludes reports whether an option of mode m does not count in the mode of o.
+// excludes reports whether an option of mode m does not count in the mode of o. A leader without a queue decides about
+// what pods in IMDS mode report, so that options of both count.
 func (m Mode) excludes(o *Options) bool {
-	return m == QueueMode && o.IMDS || m == IMDSMode && !o.IMDS
+	return m == QueueMode && o.IMDS || m == IMDSMode && !o.IMDS && !o.Queue.None()
 }
 
 // whyIdle says why an option of the mode has no effect in the other.

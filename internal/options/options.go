@@ -24,7 +24,7 @@ type Options struct {
 	// their defaults.
 	IMDS  bool
 	Queue QueueURL
-	// Region is where the queue and its instances are. Never empty with a queue.
+	// Region is where the queue and its instances are. Never empty with a queue; [QueueURL.None] is none.
 	Region string
 	// EventAccounts are the accounts whose notices are acted on. Empty only without
 	// a queue.

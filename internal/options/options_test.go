@@ -248,10 +248,10 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		want          []string
 	}{
 		{"no queue", []string{"--queue-url="}, nil, []string{
-			"queue-url: is required: give --queue-url or QUEUE_URL; allowed: https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits",
+			"queue-url: is required: give --queue-url or QUEUE_URL; allowed: https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits; or none",
 		}},
 		{"a queue's name", nil, []string{"QUEUE_URL=workers"}, []string{
-			`queue-url: "workers" (from QUEUE_URL) does not start with http:// or https://; allowed: https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits`,
+			`queue-url: "workers" (from QUEUE_URL) does not start with http:// or https://; allowed: https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits; or none`,
 		}},
 		{"the IMDS mode without a node", nil, []string{"ENABLE_SQS_TERMINATION_DRAINING=false"}, []string{
 			"node-name: is required in IMDS mode: give --node-name or NODE_NAME, from the downward API",
@@ -660,6 +660,27 @@ func startEntries(t *testing.T) *regexp.Regexp {
 		t.Fatalf("only %d entries in docs/troubleshooting.md", len(all))
 	}
 	return regexp.MustCompile("^(?:" + strings.Join(all, "|") + ")")
+}
+
+// A leader without a queue goes by the options of both modes, and asks AWS nothing.
+func TestWithoutAQueueAWSIsNotAsked(t *testing.T) {
+	want := defaults()
+	want.Queue, want.Region, want.EventAccounts = QueueURL{Text: "none"}, "", nil
+	want.CheckTag, want.StatusInterval, want.SweepInterval = false, 0, 0
+	want.Changed = map[string]string{"queue-url": "none"}
+	got, err := parse(nil, []string{"QUEUE_URL=none"})
+	if diff := diff(want, got); err != nil || diff != "" || !got.Queue.None() || defaults().Queue.None() {
+		t.Errorf("%v, options (-want +got):\n%s", err, diff)
+	}
+	got, err = parse(nil, []string{"QUEUE_URL=none", "WORKERS=3", "MAX_UNREADY_NODES=1", "ENABLE_REBALANCE_DRAINING=true", "STATUS_INTERVAL=-1"})
+	if err != nil || got.Workers != 3 || got.MaxUnready.IntValue() != 1 || !got.RebalanceDraining || len(got.Warnings) > 0 {
+		t.Errorf("%v, %+v", err, got)
+	}
+	got, err = parse([]string{"--check-tag-before-draining"}, []string{"QUEUE_URL=none", "STATUS_INTERVAL=60"})
+	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL have no effect: without a queue AWS is asked nothing"}
+	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 {
+		t.Errorf("%v, %+v, warnings (-want +got):\n%s", err, got, diff)
+	}
 }
 
 // A values file of the queue mode still works when the mode is changed.

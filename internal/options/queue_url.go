@@ -52,11 +52,20 @@ const regionPattern = `[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}`
 
 var queuePath = regexp.MustCompile(`^/([0-9]{12})/([A-Za-z0-9_-]{1,80}(?:\.fifo)?)$`)
 
-const queueURLForm = "https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits"
+const queueURLForm = "https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits; or none"
 
-// ParseQueueURL parses the URL of a queue. The error says what is wrong
+// noQueue takes the place of the URL where there is no queue.
+const noQueue = "none"
+
+// None reports whether there is no queue: the notices of the leader are what the pods of the IMDS mode report.
+func (q QueueURL) None() bool { return q.Text == noQueue }
+
+// ParseQueueURL parses the URL of a queue, or "none". The error says what is wrong
 // and repeats nothing of text.
 func ParseQueueURL(text string) (QueueURL, error) {
+	if text == noQueue {
+		return QueueURL{Text: text}, nil
+	}
 	u, err := parseHTTPURL(text)
 	if err != nil {
 		return QueueURL{}, err

@@ -38,7 +38,8 @@ func (c *Options) drainOptions() []Option {
 			Names: Names{"queue-url", "QUEUE_URL", "queueURL"},
 			Group: groupQueue, Mode: QueueMode, Required: true,
 			value: parsed(&c.Queue, kindURL, queueURLForm, ParseQueueURL),
-			Help:  "URL of the SQS queue that EventBridge sends the notices to.",
+			Help: "URL of the SQS queue that EventBridge sends the notices to. none: there is no queue, and AWS is asked " +
+				"nothing. The notices are what pods in IMDS mode read from the metadata of their instances.",
 		},
 		{
 			Names: Names{"aws-region", "AWS_REGION", "awsRegion"},

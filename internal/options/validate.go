@@ -12,8 +12,12 @@ import (
 // got has what was given, by the option's name.
 func (c *Options) validate(got map[string]Setting, env map[string]string) Problems {
 	c.fillIn()
-	if c.IMDS {
+	switch {
+	case c.IMDS:
 		return slices.Concat(c.validateNode(), c.validateServers(got))
+	case c.Queue.None():
+		c.forgetAWS(got)
+		return c.validateServers(got)
 	}
 	return slices.Concat(c.validateAWS(got, env), c.validateHeartbeats(got), c.validateServers(got))
 }
@@ -23,6 +27,25 @@ func (c *Options) validateNode() Problems {
 		return Problems{{"node-name", "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"}}
 	}
 	return nil
+}
+
+// forgetAWS turns off what a handler cannot do that asks AWS nothing.
+func (c *Options) forgetAWS(got map[string]Setting) {
+	var idle []Setting
+	for _, o := range []struct {
+		name string
+		on   bool
+	}{
+		{"check-tag-before-draining", c.CheckTag},
+		{"status-interval", c.StatusInterval > 0},
+		{"sweep-interval", c.SweepInterval > 0},
+	} {
+		if from := got[o.name].From; o.on && from != FromDefault {
+			idle = append(idle, Setting{Text: "without a queue AWS is asked nothing", From: from})
+		}
+	}
+	c.Warnings = append(c.Warnings, warnIdle(idle)...)
+	c.CheckTag, c.StatusInterval, c.SweepInterval = false, 0, 0
 }
 
 func (c *Options) validateAWS(got map[string]Setting, env map[string]string) Problems {

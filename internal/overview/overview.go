@@ -63,10 +63,12 @@ type Queue struct {
 
 // Deaf says since when and why no notice is acted on; empty: as far as is known, they are.
 func (o *Overview) Deaf() string {
-	if o.Paused != nil {
+	switch {
+	case o.Paused != nil && o.Leaderless:
+		return PausedText(*o.Paused) + ". Nobody leads either: check that the handler's pods run"
+	case o.Paused != nil:
 		return PausedText(*o.Paused)
-	}
-	if o.Leaderless {
+	case o.Leaderless:
 		return "nobody leads, so no message of the queue is acted on"
 	}
 	q := o.Queue

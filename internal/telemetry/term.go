@@ -11,7 +11,7 @@ import (
 type Term struct {
 	Load        func() report.Load
 	Held        func() (messages int, oldest time.Time)
-	LastReceive func() time.Time // zero: never
+	LastReceive func() time.Time // zero: never; nil: nothing is received
 
 	since time.Time
 }
@@ -57,7 +57,7 @@ func (m *Metrics) held() (int, time.Time) {
 
 func (m *Metrics) lastReceive() float64 {
 	t := m.term.Load()
-	if t == nil {
+	if t == nil || t.LastReceive == nil {
 		return 0
 	}
 	at := t.LastReceive()

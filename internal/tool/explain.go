@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -33,7 +34,7 @@ type Explain struct {
 type explanation struct {
 	forecast
 	considered []decision.Considered
-	use        *holdback.Use // of the limit that the drain has to keep; nil: it need not wait for one
+	uses       []holdback.Use // of the limits that the drain has to keep; empty: it need not wait for one
 }
 
 // decides is the rule that decides; nil: none does.
@@ -46,10 +47,9 @@ func (x explanation) decides() *decision.NodeRule {
 	return nil
 }
 
-// isLimited reports whether a drain that begins now has to keep the limit of the rule.
+// isLimited reports whether a drain that begins now has to keep the limit of the rule, and that of the options.
 func (x explanation) isLimited(now time.Time, p decision.Policy) bool {
-	rule := x.decides()
-	if rule == nil || rule.Limit.Nodes == "" || x.whyNotDrained() != "" || x.begin().After(now) {
+	if x.whyNotDrained() != "" || x.begin().After(now) {
 		return false
 	}
 	carried, _, err := cluster.ReadIntent(x.node)
@@ -57,21 +57,24 @@ func (x explanation) isLimited(now time.Time, p decision.Policy) bool {
 	return err == nil && !inWork && decision.CanWait(x.Intent, now, p)
 }
 
-// limitText says how far the limit is used up.
-func (x explanation) limitText() string {
+// useText says how far a limit is used up.
+func useText(use *holdback.Use) string {
 	const mostNames = 5
-	among, by, then := "", "", "the rule has room"
-	if x.use.Per != "" {
-		among = " with " + x.use.Per
+	whose, among, by, then := "Limit of "+use.Rule, "", "", "there is room"
+	if use.Rule == "" {
+		whose = "max-unready-nodes"
 	}
-	if len(x.use.Nodes) > 0 {
-		by = ": " + strings.Join(evacuation.Names(x.use.Nodes, mostNames), ", ")
+	if use.Per != "" {
+		among = " with " + use.Per
 	}
-	if len(x.use.Nodes) >= x.use.Most {
+	if len(use.Nodes) > 0 {
+		by = ": " + strings.Join(evacuation.Names(use.Nodes, mostNames), ", ")
+	}
+	if len(use.Nodes) >= use.Most {
 		then = "the drain would wait"
 	}
-	return fmt.Sprintf("Limit: nodes%s that are out of use now: %d of at most %d%s; %s\n",
-		among, len(x.use.Nodes), x.use.Most, by, then)
+	return fmt.Sprintf("%s: nodes%s that are out of use now: %d of at most %d%s; %s\n",
+		whose, among, len(use.Nodes), use.Most, by, then)
 }
 
 // Run prints the explanation.
@@ -96,12 +99,14 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 		return err
 	}
 	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
-	if x.isLimited(now, s.policy()) {
+	rule := x.decides()
+	limits := s.MaxUnready != (intstr.IntOrString{}) || rule != nil && rule.Limit.Nodes != ""
+	if limits && x.isLimited(now, s.policy()) {
 		nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
-			s.origin.note(fmt.Sprintf("the nodes could not be listed, so it is not known how far the limit is used up: %v", err))
+			s.origin.note(fmt.Sprintf("the nodes could not be listed, so it is not known how far limits are used up: %v", err))
 		} else {
-			x.use = new(holdback.UseOf(x.decides(), t.node, nodes.Items))
+			x.uses = holdback.Uses(rule, s.MaxUnready, t.node, nodes.Items)
 		}
 	}
 	if e.JSON {
@@ -138,8 +143,8 @@ func (x explanation) write(out io.Writer, n notice.Notice) error {
 		}
 		fmt.Fprintf(&b, "  %2d  %-*s  %s\n", k+1, width, c.Rule.Name, why)
 	}
-	if x.use != nil {
-		b.WriteString(x.limitText())
+	for k := range x.uses {
+		b.WriteString(useText(&x.uses[k]))
 	}
 	for _, warning := range x.file.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
@@ -171,8 +176,8 @@ func (x explanation) report(n notice.Notice) any {
 		Code   string       `json:"code,omitempty"`
 		Policy string       `json:"policy,omitempty"`
 		Rules  []ruleReport `json:"rules"`
-		// Limit says how far the limit of the rule is used up, where the drain has to keep it.
-		Limit *holdback.Use `json:"limit,omitempty"`
-		Node  nodeReport    `json:"node"`
-	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.use, x.forecast.report()}
+		// Limits say how far those limits are used up that the drain has to keep.
+		Limits []holdback.Use `json:"limits,omitempty"`
+		Node   nodeReport     `json:"node"`
+	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.uses, x.forecast.report()}
 }

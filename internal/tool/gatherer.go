@@ -35,7 +35,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 		Patience: timeout,
 		Options: doctor.Options{
 			QueueURL: c.Queue.Text, QueueName: c.Queue.Name, Account: c.Queue.Account,
-			Region: c.Region, Partition: partitionOf(c.Region), EventAccounts: c.EventAccounts,
+			Region: c.Region, Partition: partitionOf(c.Region), EventAccounts: c.EventAccounts, NoQueue: c.Queue.None(),
 			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag,
 			DeleteForeign: c.DeleteIfNodeNotFound, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,

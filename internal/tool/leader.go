@@ -140,8 +140,9 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if why, paused := lease.Paused(l); paused {
-		return nil, unreachable{why: "the handler is paused, so only what the nodes carry is known", paused: &why}
+	if why, paused := lease.Paused(l); paused { // who holds the Lease renews it all the same
+		const known = "the handler is paused, so only what the nodes carry is known"
+		return nil, unreachable{why: known, paused: &why, leaderless: deserted(l) != ""}
 	}
 	holder := ""
 	if l.Spec.HolderIdentity != nil {
@@ -185,14 +186,14 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("get the Lease %s/%s: %w", namespace, name, err)
 	case v.namespace != "" && v.lease != "":
-		return nil, unasked("there is no Lease %s/%s: %s. In IMDS mode there is none",
+		return nil, unasked("there is no Lease %s/%s: %s. In IMDS mode without a leader there is none",
 			namespace, name, remedy)
 	}
 	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
 	switch {
 	case err != nil || len(list.Items) == 0:
-		return nil, unasked("there is no Lease %s/%s, and no other was found: %s. In IMDS mode there is none",
-			namespace, name, remedy)
+		return nil, unasked("there is no Lease %s/%s, and no other was found: %s. "+
+			"In IMDS mode without a leader there is none", namespace, name, remedy)
 	case len(list.Items) > 1:
 		var names []string
 		for k := range list.Items {

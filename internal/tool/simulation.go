@@ -38,6 +38,10 @@ type Simulation struct {
 // Run simulates the notice. An error says why nothing was sent, or why the drain did
 // not end as it should.
 func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) error {
+	if session.Queue.None() {
+		return errors.New("the handler has no queue (queue-url is none), so there is nothing to send a notice to: " +
+			"use what-if, or interrupt a spot instance with AWS Fault Injection Service")
+	}
 	t, err := session.targetNamed(ctx, sim.Kind, sim.Node)
 	if err != nil {
 		return err

@@ -278,7 +278,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		missing      string
 		leader       string
 	}{
-		"no lease":                {nil, nil, "there is no Lease node-termination-handler/node-termination-handler, and no other was found: name the Lease by --namespace and --lease. In IMDS mode there is none", ""},
+		"no lease":                {nil, nil, "there is no Lease node-termination-handler/node-termination-handler, and no other was found: name the Lease by --namespace and --lease. In IMDS mode without a leader there is none", ""},
 		"lease forbidden":         {apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", nil), nil, "you lack the permission to get the Lease node-termination-handler/node-termination-handler: name the Lease by --namespace and --lease, or see docs/status.md for the rights", ""},
 		"nobody leads at present": {leaseOf(""), nil, "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run", ""},
 		"nobody leads":            {leaseOf("", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(-time.Minute))) }), nil, "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run", ""},
@@ -376,6 +376,9 @@ func TestAPauseIsSetToldAndEnded(t *testing.T) {
 	if err != nil || healthOf(o) != Deaf || o.Paused == nil || !strings.Contains(*o.Paused, ": a bad rule") || o.Source != overview.Nodes {
 		t.Errorf("%+v, %v", o, err)
 	}
+	if text := o.Deaf(); strings.Contains(text, "Nobody leads") {
+		t.Errorf("%s", text)
+	}
 	if r, err := v.Report(t.Context(), "", time.Now()); err != nil || !strings.Contains(r.Missing, "paused") {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -398,6 +401,9 @@ func TestAPauseIsSetToldAndEnded(t *testing.T) {
 	lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-3 * time.Hour)))
 	if text := pause(""); !strings.Contains(text, "But there was no renewal for 3h of the Lease node-termination-handler/node-termination-handler: no handler") {
 		t.Errorf("%s", text)
+	}
+	if o, err := v.Overview(t.Context()); err != nil || !strings.Contains(o.Deaf(), "the handler is paused (since 2") || !strings.Contains(o.Deaf(), ". Nobody leads either") {
+		t.Errorf("%+v, %v", o, err)
 	}
 	lease.Spec.RenewTime = new(metav1.NowMicro())
 	if text := resume(); !strings.Contains(text, "It was paused (since 2") {

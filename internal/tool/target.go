@@ -91,8 +91,8 @@ func (s *Session) targetNamed(ctx context.Context, kind notice.Kind, name string
 
 // asksAWS reports whether the handler would ask AWS about the node.
 func (t *target) asksAWS() bool {
-	return t.notice.Instance == "" || t.CheckTag ||
-		t.kind == notice.ASGTerminate || t.kind == notice.CapacityBlockExpiration
+	return !t.Queue.None() && (t.notice.Instance == "" || t.CheckTag ||
+		t.kind == notice.ASGTerminate || t.kind == notice.CapacityBlockExpiration)
 }
 
 // lookUp asks EC2 about the node's instance, and Auto Scaling about its hook.

@@ -42,10 +42,20 @@ IMDS
 {{- if and (eq (include "node-termination-handler.mode" .) "queue") (not $text) }}true{{ end -}}
 {{- end -}}
 
+{{/* Not empty if the Deployment has no queue, but its notices from the pods of the IMDS mode. */}}
+{{- define "node-termination-handler.noQueue" -}}
+{{- $queue := include "node-termination-handler.text" .Values.queueURL | trim -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "QUEUE_URL" }}{{ $queue = default "" .value }}{{ end -}}
+{{- end -}}
+{{- if and (eq $queue "none") (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
+{{- end -}}
+
 {{/* Not empty if the DaemonSet of the IMDS mode is made beside the Deployment. */}}
 {{- define "node-termination-handler.both" -}}
 {{- $group := include "node-termination-handler.group" (dict "of" . "name" "daemonset") | fromYaml -}}
-{{- if and $group.create (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
+{{- $wanted := or $group.create (include "node-termination-handler.noQueue" .) -}}
+{{- if and $wanted (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
 {{- end -}}
 
 {{/* The name of the Secret that the user made for an option, if any. */}}
@@ -73,6 +83,7 @@ IMDS
       (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name")))
       (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- $mode := include "node-termination-handler.mode" . -}}
+{{- $noQueue := include "node-termination-handler.noQueue" . -}}
 {{- $decided := list -}}
 {{- $env = append $env (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (default (include "node-termination-handler.fullname" .) .leaseName)) -}}
 {{- if eq $mode "IMDS" -}}
@@ -89,7 +100,7 @@ IMDS
 {{- $text := include "node-termination-handler.text" (get $.Values .value) -}}
 {{- $userSecret := "" -}}
 {{- if .secret }}{{ $userSecret = include "node-termination-handler.userSecret" (dict "values" $.Values "option" .value) }}{{ end -}}
-{{- if or .noEffect (ne (default $mode .mode) $mode) (has .env $decided) -}}
+{{- if or .noEffect (and (ne (default $mode .mode) $mode) (not $noQueue)) (has .env $decided) -}}
 {{- else if or $userSecret (and .secret $text) -}}
 {{- $name := default (include "node-termination-handler.fullname" $) $userSecret -}}
 {{- $env = append $env (dict "name" .env "valueFrom" (dict "secretKeyRef" (dict "name" $name "key" (lower .value)))) -}}
@@ -190,11 +201,11 @@ IMDS
 {{- $given := false -}}
 {{- range .Values.extraEnv }}{{ if eq .name "QUEUE_URL" }}{{ $given = true }}{{ end }}{{ end -}}
 {{- if not (or .Values.queueURL $given) -}}
-{{- fail "queueURL is not set. It is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth. Without a queue, set enableSqsTerminationDraining to false, see docs/imds.md." -}}
+{{- fail "queueURL is not set. It is the URL of the SQS queue that EventBridge sends the notices to, such as https://sqs.us-east-1.amazonaws.com/123456789012/nth. Without a queue, set it to none, or enableSqsTerminationDraining to false: docs/imds.md compares them." -}}
 {{- end -}}
 {{- /* What Argo CD or Flux fills in after Helm has rendered it is not looked at. */ -}}
-{{- if and .Values.queueURL (not (regexMatch "[<$]|^ *https?://[^/?#]+/[0-9]{12}/[A-Za-z0-9_-]+(\\.fifo)? *$" .Values.queueURL)) -}}
-{{- fail (printf "queueURL is %q, which is not the URL of a queue. It has the form https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits: aws sqs get-queue-url --queue-name NAME prints it." .Values.queueURL) -}}
+{{- if and .Values.queueURL (not (regexMatch "[<$]|^ *none *$|^ *https?://[^/?#]+/[0-9]{12}/[A-Za-z0-9_-]+(\\.fifo)? *$" .Values.queueURL)) -}}
+{{- fail (printf "queueURL is %q, which is not the URL of a queue. It has the form https://sqs.REGION.SUFFIX/ACCOUNT/NAME, with an account of 12 digits: aws sqs get-queue-url --queue-name NAME prints it. Without a queue it is none." .Values.queueURL) -}}
 {{- end -}}
 {{- end -}}
 
