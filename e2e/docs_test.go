@@ -270,7 +270,7 @@ func (r *reader) rolledOut() {
 			return true
 		}
 		r.must(err)
-		pods, err := r.kube.CoreV1().Pods(r.namespace).List(r.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + r.release})
+		pods, err := r.kube.CoreV1().Pods(r.namespace).List(r.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=deployment,app.kubernetes.io/instance=" + r.release})
 		r.must(err)
 		return d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == *d.Spec.Replicas && len(pods.Items) == int(*d.Spec.Replicas)
 	})

@@ -109,7 +109,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := newCluster(o, client, gate)
+	nodes, err := newCluster(o, client, gate, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -152,13 +152,14 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	return a, a.serveQueue(ctx)
 }
 
-func newCluster(o *options.Options, client kube.Client, gate *pace.Gate) (*cluster.Cluster, error) {
+// newCluster returns the nodes of the cluster, or the own one. namespace is that of the Lease.
+func newCluster(o *options.Options, client kube.Client, gate *pace.Gate, namespace string) (*cluster.Cluster, error) {
 	if o.IMDS {
 		return cluster.NewOfNode(client, gate, intent.OfMetadata, cordonOptions(o), o.NodeName)
 	}
 	queue := o.Queue.Text
 	if o.Queue.None() {
-		queue = intent.OfReports
+		queue = intent.OfReports(namespace + "/" + o.LeaseName)
 	}
 	return cluster.New(client, gate, queue, cordonOptions(o))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/onnode"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -128,6 +129,23 @@ func (a *App) termOnNode(
 		poller.Run(ctx)
 		return nil
 	})
+}
+
+// Reports reports whether the options have pods look for notices of a kind in the metadata of their instances.
+func Reports(o *options.Options, kind notice.Kind) bool {
+	switch k := kinds(o); kind {
+	case notice.SpotInterruption:
+		return k.Spot
+	case notice.ScheduledChange:
+		return k.Scheduled
+	case notice.ASGTerminate:
+		return k.Lifecycle
+	case notice.RebalanceRecommendation:
+		return k.Rebalance
+	case notice.StateChange, notice.ASGLaunch, notice.CapacityReservationInterruption, notice.CapacityBlockExpiration,
+		notice.InstanceImpaired, notice.Ignored:
+	}
+	return false
 }
 
 // kinds are the kinds of notice that the options ask for.

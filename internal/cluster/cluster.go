@@ -153,9 +153,10 @@ func newCluster(
 func (c *Cluster) Serves(i intent.Intent) bool { return i.Serves(c.queue) }
 
 // Reverts reports whether this handler reverts what a drain has left on its node: one of its own, or one by the pod on
-// the node, which only reports where a handler leads, or one by a leader that had no queue yet.
+// the node, which only reports where a handler leads, or one by the leader that had a queue when this one has none, or
+// had none.
 func (c *Cluster) Reverts(i intent.Intent) bool {
-	return i.Serves(c.queue) || i.Finished() && (i.Serves(intent.OfMetadata) || i.Serves(intent.OfReports))
+	return i.Serves(c.queue) || i.LeftBehind(c.queue)
 }
 
 // Joined is an intent that this handler carries out too.

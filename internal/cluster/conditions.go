@@ -61,8 +61,8 @@ func trimmedConditions(node *corev1.Node) (kept []corev1.NodeCondition) {
 	return kept
 }
 
-// SpeaksFor reports whether this handler says how far the drain of the node is: the node carries an intent of
-// this queue, or conditions of ours and no intent at all, as when somebody has removed it. The intent is
+// SpeaksFor reports whether this handler says how far the drain of the node is: the node carries an intent that it
+// carries out or reverts, or conditions of ours and no intent at all, as when somebody has removed it. The intent is
 // zero then.
 func (c *Cluster) SpeaksFor(node *corev1.Node) (intent.Intent, bool) {
 	i, found, err := ReadIntent(node)
@@ -74,7 +74,7 @@ func (c *Cluster) SpeaksFor(node *corev1.Node) (intent.Intent, bool) {
 			return isOurCondition(n.Type) && isOurReason(n.Reason) && n.Status == corev1.ConditionTrue
 		})
 	}
-	return i, i.Serves(c.queue)
+	return i, c.Reverts(i)
 }
 
 // All calls visit for each node, according to the watch. The nodes are shared and trimmed.

@@ -527,6 +527,36 @@ func TestAReportIsTakenWhenTheNodeGetsItsProviderID(t *testing.T) {
 	})
 }
 
+// k3s and kubeadm without a cloud controller manager have such nodes.
+func TestANodeThatNamesNoInstanceIsDrainedByThePodOnIt(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		id := s.node().Spec.ProviderID
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		// By its name the pod knows its Node.
+		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.lead()
+		p := s.onNode(time.Second)
+		p.schedules(200*time.Hour, "active")
+		s.after(time.Minute)
+		p.wantDrains(0, 0)
+		s.after(2 * time.Minute)
+		p.wantDrains(0, 1)
+		p.restart()
+		s.after(3 * time.Minute)
+		p.wantDrains(0, 1)
+		p.schedules(200*time.Hour, "completed")
+		s.after(time.Minute)
+		if s.node().Spec.Unschedulable {
+			t.Error("the change is over, and the node is still cordoned")
+		}
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = id })
+		p.interrupts()
+		s.after(time.Minute)
+		p.wantDrains(1, 1)
+	})
+}
+
 func TestWhatTheLeadersRulesIgnoreIsIgnoredWithoutIt(t *testing.T) {
 	t.Parallel()
 	never := func(kind notice.Kind) decision.NodeRule {

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 func unseenGroups(f *Facts, subject string) verdict {
 	return unclear("", "%s: EC2 does not know the instances of %s, and so their Auto Scaling groups", subject,
-		count(unseenInstances(f), "node"))
+		overview.Count(unseenInstances(f), "node"))
 }
 
 // ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
@@ -107,7 +109,7 @@ func hooksExist(f *Facts, groups []Group) verdict {
 		return warn("if these hooks are for this handler, set lifecycle-hook-names="+strings.Join(all, ","),
 			"a scale-in is not drained by this handler: %s", left)
 	}
-	return ok("%s behind the nodes, each with a termination hook", count(len(groups), "Auto Scaling group"))
+	return ok("%s behind the nodes, each with a termination hook", overview.Count(len(groups), "Auto Scaling group"))
 }
 
 // raiseHook is the command that raises the timeout of a hook. Auto Scaling accepts two hours at

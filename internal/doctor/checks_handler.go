@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 func apiServer(f *Facts) verdict {
@@ -241,7 +243,7 @@ func rbac(f *Facts) verdict {
 	case asked == 0:
 		return unclear("", "%s was not asked", subject)
 	}
-	return ok("%s has the %s that the handler needs", who, count(asked, "right"))
+	return ok("%s has the %s that the handler needs", who, overview.Count(asked, "right"))
 }
 
 func leadership(f *Facts) verdict {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 func credentials(f *Facts) verdict {
@@ -180,9 +182,9 @@ func permissions(f *Facts) verdict {
 	case len(f.Permissions) == 0:
 		return unclear("", "%s was not tried", subject)
 	case f.Role.Simulated:
-		return ok("%s has the %s that the handler needs, as IAM says", who, count(len(f.Permissions), "permission"))
+		return ok("%s has the %s that the handler needs, as IAM says", who, overview.Count(len(f.Permissions), "permission"))
 	}
-	return ok("the role has the %s that could be tried", count(len(f.Permissions), "permission"))
+	return ok("the role has the %s that could be tried", overview.Count(len(f.Permissions), "permission"))
 }
 
 // pollAction is what the poll of EC2 needs.

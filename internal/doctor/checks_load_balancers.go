@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // targetAction is what a handler needs that waits for load balancers.
@@ -30,7 +31,7 @@ func loadBalancers(f *Facts) verdict {
 		if isOfTargets(a) && granted.Err == nil && !granted.Value {
 			return warn("apply the ClusterRole of deploy/manifests, which is the chart's too",
 				"the handler may not %s: drains do not wait for the %s of type instance", a,
-				count(len(groups.Value), "target group"))
+				overview.Count(len(groups.Value), "target group"))
 		}
 	}
 	if f.Role.Err != nil {
@@ -40,11 +41,11 @@ func loadBalancers(f *Facts) verdict {
 		switch {
 		case p.Action != targetAction:
 		case p.Err == nil:
-			return ok("drains wait for %s of type instance", count(len(groups.Value), "target group"))
+			return ok("drains wait for %s of type instance", overview.Count(len(groups.Value), "target group"))
 		case denied(p.Err):
 			return warn("add "+targetAction+" to the role's policy, as in deploy/iam/policy.json",
 				"the role lacks %s: drains do not wait for the %s of type instance", targetAction,
-				count(len(groups.Value), "target group"))
+				overview.Count(len(groups.Value), "target group"))
 		default:
 			return unknown(subject, p.Err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // nodes checks which nodes the notices find, and says what keeps them from the others.
@@ -40,12 +42,12 @@ func nodes(f *Facts) verdict {
 		}
 	}
 	all := covered + len(not)
-	what := fmt.Sprintf("%d of %s are covered", covered, count(all, "node"))
+	what := fmt.Sprintf("%d of %s are covered", covered, overview.Count(all, "node"))
 	if fargate > 0 {
 		what += fmt.Sprintf("; %d on Fargate do not count", fargate)
 	}
 	if karpenters > 0 {
-		what += fmt.Sprintf("; %s without the tag are left to Karpenter", count(karpenters, "node"))
+		what += fmt.Sprintf("; %s without the tag are left to Karpenter", overview.Count(karpenters, "node"))
 	}
 	switch {
 	case all == 0 && karpenters > 0:
@@ -157,8 +159,10 @@ func (f *Facts) hasReporter(n Node) bool {
 func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 	instance, known := instances[n.Name]
 	switch {
+	case f.Options.NoQueue && n.InstanceID == "" && n.ProviderID != "":
+		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
 	case f.Options.NoQueue && n.InstanceID == "":
-		return "its provider id names no instance of EC2", notEC2
+		return "no provider id, so its pod drains it without the leader", noInstance
 	case f.Options.NoQueue && !f.hasReporter(n):
 		return "no pod on it reads the metadata", noReporter
 	case f.Options.NoQueue:

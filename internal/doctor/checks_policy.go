@@ -7,6 +7,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
@@ -62,7 +63,7 @@ func policyFits(f *Facts) verdict {
 		return unknown("whether the rules of the policy select nodes", f.Nodes.Err)
 	}
 	return ok("%s for nodes and %s for pods of %s",
-		count(len(p.Rules.Nodes), "rule"), count(len(p.Rules.Pods), "rule"), p.From)
+		overview.Count(len(p.Rules.Nodes), "rule"), overview.Count(len(p.Rules.Pods), "rule"), p.From)
 }
 
 // notReplaced says of which groups rules cannot replace instances first, and why.

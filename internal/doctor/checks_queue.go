@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 const (
@@ -161,13 +162,13 @@ var queueRedrive = ofQueue("the queue's redrive policy", func(f *Facts, q Queue)
 	case q.MaxReceives < enoughReceives:
 		return warn(redriveCommand(f, q.DeadLetters),
 			"a message goes to the dead-letter queue after %s: a restart of the handler is a receive too",
-			count(q.MaxReceives, "receive"))
+			overview.Count(q.MaxReceives, "receive"))
 	case last >= q.Retention && q.Retention >= leastRetention && f.Options.Visibility < q.Retention:
 		return warn(redriveCommand(f, q.DeadLetters),
 			"nothing reaches the dead-letter queue: it takes %s, which take %s, and messages are kept for %s",
-			count(q.MaxReceives, "receive"), last, q.Retention)
+			overview.Count(q.MaxReceives, "receive"), last, q.Retention)
 	}
-	return ok("a message goes to the dead-letter queue after %s", count(q.MaxReceives, "receive"))
+	return ok("a message goes to the dead-letter queue after %s", overview.Count(q.MaxReceives, "receive"))
 })
 
 // errNoRules says why nobody knows yet what a policy means for the rules.
@@ -276,7 +277,7 @@ func deadLetters(f *Facts) verdict {
 	case len(f.DeadLetters) == 0:
 		return ok("there is no dead-letter queue that could refuse anything")
 	}
-	return ok("%s can be used", count(len(f.DeadLetters), "dead-letter queue"))
+	return ok("%s can be used", overview.Count(len(f.DeadLetters), "dead-letter queue"))
 }
 
 // deadLetterFault says why a dead-letter queue loses what is sent to it. SQS needs no key to move

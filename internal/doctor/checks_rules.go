@@ -12,6 +12,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // takers returns the names of the rules that bring a body to the queue, by whether they are enabled.
@@ -99,7 +100,7 @@ func ofReservations(n notices, where string, need func(Instance) bool) func(*Fac
 		case unseenInstances(f) > 0:
 			return unclear("", "whether an instance behind a node is in %s is not known: EC2 does not show the caller "+
 				"the instances of %s",
-				where, count(unseenInstances(f), "node"))
+				where, overview.Count(unseenInstances(f), "node"))
 		}
 		return ok("no instance behind a node is in %s", where)
 	}

@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // budgets finds the PodDisruptionBudgets that refuse every eviction, whatever the state of their
@@ -23,7 +25,7 @@ func budgets(f *Facts) verdict {
 		case b.Uncounted != "":
 			never = append(never, fmt.Sprintf("%s (its pods cannot be counted: %s)", b, b.Uncounted))
 		case b.never():
-			never = append(never, fmt.Sprintf("%s (needs %d of %s)", b, b.Desired, count(b.Expected, "pod")))
+			never = append(never, fmt.Sprintf("%s (needs %d of %s)", b, b.Desired, overview.Count(b.Expected, "pod")))
 		}
 	}
 	const effect = "drains with a deadline delete these pods when it is near, and drains without one wait forever"
@@ -42,7 +44,7 @@ func budgets(f *Facts) verdict {
 	case f.Pods.Err != nil:
 		return unknown("whether a pod has two PodDisruptionBudgets", f.Pods.Err)
 	}
-	return ok("%s, and each can allow an eviction", count(len(f.Budgets.Value), "PodDisruptionBudget"))
+	return ok("%s, and each can allow an eviction", overview.Count(len(f.Budgets.Value), "PodDisruptionBudget"))
 }
 
 // twiceCovered returns the pairs of budgets that cover the same pod, each with one such pod.
@@ -71,7 +73,7 @@ func twiceCovered(f *Facts) []string {
 	for names, of := range pods {
 		first, more := sorted(of)[0], ""
 		if len(of) > 1 {
-			more = " and " + count(len(of)-1, "other pod")
+			more = " and " + overview.Count(len(of)-1, "other pod")
 		}
 		found = append(found, fmt.Sprintf("%s%s (%s)", first, more, names))
 	}
@@ -117,6 +119,6 @@ func graces(f *Facts) verdict {
 			"pods on spot instances that may take longer to stop than the %s of a spot interruption: %s; they are killed with "+
 				"the instance", spotNotice, list(long))
 	}
-	return ok("the pods on %s can stop within the %s of a spot interruption", count(len(spot), "spot instance"),
+	return ok("the pods on %s can stop within the %s of a spot interruption", overview.Count(len(spot), "spot instance"),
 		spotNotice)
 }

@@ -227,11 +227,4 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }

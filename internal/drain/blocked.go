@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -162,17 +161,9 @@ func (r *run) logWaiting(now time.Time, untilDeadline string) {
 	}
 	if len(waiting) > 0 {
 		r.request.Log.Info("waiting for pods to leave",
-			"pods", len(waiting), "why", joinFirst(waiting, "; "), "untilDeadline", untilDeadline)
+			"pods", len(waiting), "why", strings.Join(evacuation.Names(waiting, maxNames), "; "), "untilDeadline", untilDeadline)
 	}
 }
 
 // timeOfDay formats a time for the log.
 func timeOfDay(t time.Time) string { return t.UTC().Format("15:04:05Z") }
-
-// joinFirst joins the first maxNames texts, and says how many more there are.
-func joinFirst(texts []string, separator string) string {
-	if rest := len(texts) - maxNames; rest > 0 {
-		return strings.Join(texts[:maxNames], separator) + fmt.Sprintf("%sand %d more", separator, rest)
-	}
-	return strings.Join(texts, separator)
-}

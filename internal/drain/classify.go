@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 )
 
@@ -57,7 +58,7 @@ func (r *run) refresh(now time.Time) tier {
 	}
 	if len(kept) > 0 {
 		r.request.Log.Info("pods are not waited for any more: they have ended, and their objects are still there",
-			"pods", len(kept), "which", joinFirst(kept, "; "))
+			"pods", len(kept), "which", strings.Join(evacuation.Names(kept, maxNames), "; "))
 	}
 	r.listed = true
 	r.removeDeparted(seen, now)

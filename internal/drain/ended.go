@@ -2,6 +2,7 @@ package drain
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +56,7 @@ func (p *podState) noteEnd(pod *corev1.Pod, now time.Time) {
 	if p.endedAt.IsZero() {
 		p.endedAt = now
 	}
-	p.keptBy = joinFirst(pod.Finalizers, ", ")
+	p.keptBy = strings.Join(evacuation.Names(pod.Finalizers, maxNames), ", ")
 }
 
 // hasEnded reports whether nothing of a pod runs any more.

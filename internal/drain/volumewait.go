@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -161,7 +163,7 @@ func (w *volumeWait) report(attached []string, now time.Time) time.Time {
 		return time.Time{}
 	}
 	const message = "waiting for volumes to be detached"
-	log, which := w.run.request.Log, joinFirst(attached, ", ")
+	log, which := w.run.request.Log, strings.Join(evacuation.Names(attached, maxNames), ", ")
 	if w.since.IsZero() {
 		w.since = now
 		log.Info(message, "volumes", len(attached), "which", which)
@@ -206,7 +208,7 @@ func (w *volumeWait) sleep(ctx context.Context, wake time.Time, changed <-chan s
 
 // wait says that volumes are waited for.
 func (w *volumeWait) wait(attached []string) overview.Wait {
-	which := joinFirst(attached, ", ")
+	which := strings.Join(evacuation.Names(attached, maxNames), ", ")
 	return overview.Wait{
 		Cause: overview.Volume, Name: which, Until: w.end(), Why: "volumes are still attached to the node: " + which,
 	}

@@ -207,8 +207,19 @@ func (i Intent) Finished() bool { return !i.FinishedAt.IsZero() }
 // OfMetadata takes the place of the queue in what a pod in IMDS mode writes.
 const OfMetadata = "imds"
 
-// OfReports takes the place of the queue in what a leader without a queue writes, whose notices such pods report.
-const OfReports = "reports"
+// ofReports begins what takes the place of the queue where such pods report to a leader without one.
+const ofReports = "reports:"
+
+// OfReports takes the place of the queue in what a leader without a queue writes, which has the Lease namespace/name.
+func OfReports(lease string) string { return ofReports + lease }
+
+// LeftBehind reports whether the intent is finished, and a handler with this queue looks after what is left of it on
+// its node: it is by the pod on the node, or by a leader without a queue. A leader without a queue looks after all.
+func (i Intent) LeftBehind(queue string) bool {
+	reported := func(q string) bool { return q == OfMetadata || strings.HasPrefix(q, ofReports) }
+	byReports := reported(i.Queue) || slices.ContainsFunc(i.AlsoQueues, reported)
+	return i.Finished() && (byReports || strings.HasPrefix(queue, ofReports))
+}
 
 // Serves reports whether a notice of the episode came from the queue.
 func (i Intent) Serves(queue string) bool {

@@ -124,3 +124,23 @@ func TestARedeliveryOpensNothingThatIsFinished(t *testing.T) {
 		t.Error("a new warning left the intent finished")
 	}
 }
+
+func TestWhatIsLeftBehindIsLookedAfter(t *testing.T) {
+	reports, queue, other := OfReports("ns/nth"), "https://sqs/q", "https://sqs/other"
+	for _, tt := range []struct {
+		of, by string
+		want   bool
+	}{
+		{OfMetadata, queue, true}, {reports, queue, true}, {other, queue, false},
+		{other, reports, true}, {OfMetadata, reports, true}, {OfReports("ns/b"), reports, true},
+	} {
+		i := Intent{Queue: tt.of}
+		if i.LeftBehind(tt.by) {
+			t.Errorf("of %s, and not finished: looked after by %s", tt.of, tt.by)
+		}
+		i.FinishedAt = time.Now()
+		if i.LeftBehind(tt.by) != tt.want {
+			t.Errorf("of %s: looked after by %s is %t", tt.of, tt.by, !tt.want)
+		}
+	}
+}

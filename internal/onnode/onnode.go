@@ -38,6 +38,8 @@ const (
 	// vacantFor is how long nobody may lead until what can wait is drained without a leader: it is longer than a
 	// takeover takes; see package lease.
 	vacantFor = 30 * time.Second
+	// namedWithin is when the Node says which instance it is: a cloud controller manager writes it as the Node joins.
+	namedWithin = 2 * time.Minute
 )
 
 // A Leader tells whether a handler with a queue leads; see [lease.Watcher].
@@ -108,11 +110,19 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Why the pod drains its node.
 const (
-	absent = "there is no Lease of a leader with a queue that is not in dry-run"
+	absent = "there is no Lease of a leader that is not in dry-run"
 	vacant = "nobody leads"
 	missed = "the leader has not taken what was reported"
 	begun  = "the leader ignores what this pod has begun to drain the node for"
+	// A leader reads the report of an instance by the provider id of its Node.
+	unnamed = "the node has no provider id of an EC2 instance, so no leader knows what a report is about"
 )
+
+// isUnnamed reports whether the Node does not say which instance it is.
+func (s *Server) isUnnamed() bool {
+	node := s.Cluster.ByName(s.Node)
+	return node != nil && cluster.InstanceID(node) == ""
+}
 
 // report reports what the metadata tells until the node has to be drained, and returns why.
 func (s *Server) report(ctx context.Context) (reason string, err error) {
@@ -159,7 +169,7 @@ type cause struct {
 }
 
 // leads reports whether somebody leads, and does not take what this pod drains the node for.
-func (c cause) leads() bool { return c.reason == missed || c.reason == begun }
+func (c cause) leads() bool { return c.reason == missed || c.reason == begun || c.reason == unnamed }
 
 // isJoined reports whether a leader drains the node too, and has found there what this pod had written before.
 func (s *Server) isJoined() bool {
@@ -195,7 +205,7 @@ func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop 
 			idle = 0
 		}
 		switch {
-		case idle >= rests && why.leads():
+		case idle >= rests && why.leads() && why.reason != unnamed:
 			stop(errTurn)
 			return
 		case idle >= rests && why.reason == absent: // asked before the next notice
@@ -211,12 +221,15 @@ func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop 
 // what it did not take for this Node it may take for the next one.
 func (s *Server) handsOver(ctx context.Context, why cause) bool {
 	hasCome := why.node != s.nodeUID() || !why.joined && s.isJoined()
+	if why.reason == unnamed { // a cloud controller manager may have named it meanwhile
+		hasCome = !s.isUnnamed()
+	}
 	switch state := s.leadership(ctx); {
 	case state == lease.Stopped:
 		s.Log.Info("the handler is paused: this pod stops as well", "node", s.Node)
 		return true
 	case state == lease.Held && (hasCome || !why.leads()):
-		s.Log.Info("a handler with a queue leads: it goes on with what this pod reports", "node", s.Node)
+		s.Log.Info("a handler leads: it goes on with what this pod reports", "node", s.Node)
 		return true
 	}
 	return false
@@ -395,7 +408,9 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 			next = intent.Intent{}.With(decision.Decision{Deadline: t.Deadline}.Entry(t.Notice, now), nil, now)
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
-		todo = append(todo, task{since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack})
+		todo = append(todo, task{
+			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack, unnamed: r.isUnnamed(),
+		})
 	}
 	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
 		todo = append(todo, r.begun(on, answered, now)...)
@@ -406,6 +421,8 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 // begun is what is left to do of what this pod has begun itself.
 func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time) []task {
 	switch {
+	case on.Finished() && len(on.Entries) > 0 && r.isUnnamed(): // no leader can look after it
+		return []task{{since: on.FinishedAt, waits: true, unnamed: true}}
 	case on.Finished() && len(on.Entries) > 0: // without a leader it is looked after; see awaitLeader
 		return []task{{since: now, waits: true}}
 	case on.Finished():
@@ -426,6 +443,7 @@ type task struct {
 	taken    bool      // a leader has recorded it
 	begun    bool      // this pod has begun with it, and the leader has nothing to do for it
 	heldBack bool      // the node is held back
+	unnamed  bool      // the Node does not say which instance it is
 }
 
 // reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
@@ -437,6 +455,8 @@ func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 		return ""
 	case t.begun && !t.heldBack:
 		return begun
+	case t.unnamed && now.Sub(t.since) >= namedWithin:
+		return unnamed
 	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):
 		return ""
 	case leader == lease.Vacant:

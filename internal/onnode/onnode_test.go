@@ -31,6 +31,8 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		"the leader ignores it, held back":     {task{since: now, waits: true, begun: true, heldBack: true}, lease.Held, time.Time{}, ""},
 		"the handler is paused":                {task{since: ago(time.Hour)}, lease.Stopped, time.Time{}, ""},
 		"paused, and this pod has begun":       {task{since: ago(time.Hour), begun: true}, lease.Stopped, time.Time{}, ""},
+		"the node may get its id still":        {task{since: ago(namedWithin - time.Second), waits: true, unnamed: true}, lease.Held, time.Time{}, ""},
+		"the leader cannot know the node":      {task{since: ago(namedWithin), waits: true, unnamed: true}, lease.Held, time.Time{}, unnamed},
 		"the leader has taken it":              {task{since: ago(time.Hour), taken: true}, lease.Held, time.Time{}, ""},
 	} {
 		if got := test.t.reason(test.leader, test.vacant, now); got != test.want {

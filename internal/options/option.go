@@ -43,28 +43,39 @@ const (
 	OfReleaseFirst
 )
 
-// A Mode is one of the two ways in which the handler gets its notices.
+// A Mode says which handlers an option is for. The zero value is for options of all.
 type Mode string
 
-// The modes. The zero value is for options that count in both.
+// The modes.
 const (
-	QueueMode Mode = "queue"
-	IMDSMode  Mode = "IMDS"
+	QueueMode  Mode = "queue"  // a handler with a queue
+	LeaderMode Mode = "leader" // one that leads, with a queue or without
+	IMDSMode   Mode = "IMDS"   // one that reads the metadata of its instance
 )
 
-// excludes reports whether an option of mode m does not count in the mode of o. A leader without a queue decides about
-// what pods in IMDS mode report, so that options of both count.
+// excludes reports whether an option of mode m does not count for a handler with the options o. A leader without a
+// queue decides about what pods in IMDS mode report, and so takes their options too.
 func (m Mode) excludes(o *Options) bool {
-	return m == QueueMode && o.IMDS || m == IMDSMode && !o.IMDS && !o.Queue.None()
+	switch m {
+	case QueueMode:
+		return o.IMDS || o.Queue.None()
+	case LeaderMode:
+		return o.IMDS
+	case IMDSMode:
+		return !o.IMDS && !o.Queue.None()
+	}
+	return false
 }
 
-// whyIdle says why an option of the mode has no effect in the other.
-func (m Mode) whyIdle() string {
-	other := QueueMode
-	if m == QueueMode {
-		other = IMDSMode
+// whyIdle says why an option has no effect on a handler with the options o.
+func whyIdle(o *Options) string {
+	switch {
+	case o.IMDS:
+		return "this handler runs in IMDS mode"
+	case o.Queue.None():
+		return "this handler has no queue"
 	}
-	return "this handler runs in " + string(other) + " mode"
+	return "this handler runs in queue mode"
 }
 
 // Names are the ways to give one option; each may be empty.

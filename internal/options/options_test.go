@@ -672,14 +672,17 @@ func TestWithoutAQueueAWSIsNotAsked(t *testing.T) {
 	if diff := diff(want, got); err != nil || diff != "" || !got.Queue.None() || defaults().Queue.None() {
 		t.Errorf("%v, options (-want +got):\n%s", err, diff)
 	}
-	got, err = parse(nil, []string{"QUEUE_URL=none", "WORKERS=3", "MAX_UNREADY_NODES=1", "ENABLE_REBALANCE_DRAINING=true", "STATUS_INTERVAL=-1"})
+	got, err = parse(nil, []string{"QUEUE_URL=none", "WORKERS=3", "MAX_UNREADY_NODES=1", "ENABLE_REBALANCE_DRAINING=true"})
 	if err != nil || got.Workers != 3 || got.MaxUnready.IntValue() != 1 || !got.RebalanceDraining || len(got.Warnings) > 0 {
 		t.Errorf("%v, %+v", err, got)
 	}
-	got, err = parse([]string{"--check-tag-before-draining"}, []string{"QUEUE_URL=none", "STATUS_INTERVAL=60"})
-	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL have no effect: without a queue AWS is asked nothing"}
-	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 {
+	got, err = parse([]string{"--check-tag-before-draining"}, []string{"QUEUE_URL=none", "STATUS_INTERVAL=50", "DRAIN_IMPAIRED_INSTANCES=true"})
+	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL, DRAIN_IMPAIRED_INSTANCES have no effect: this handler has no queue"}
+	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 || got.DrainImpaired {
 		t.Errorf("%v, %+v, warnings (-want +got):\n%s", err, got, diff)
+	}
+	if _, err := parse([]string{"--leader-elect=false"}, []string{"QUEUE_URL=none"}); err == nil || !strings.Contains(err.Error(), "leader-elect: cannot be false with queue-url none") {
+		t.Errorf("%v", err)
 	}
 }
 

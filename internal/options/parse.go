@@ -105,7 +105,7 @@ func (p Parser) read() (*Options, map[string]Setting, Problems) {
 		if o.Mode != "" { // which mode it is may not be known yet
 			ofMode = append(ofMode, func() {
 				if o.Mode.excludes(opts) {
-					idle = append(idle, Setting{Text: o.Mode.whyIdle(), From: g.From})
+					idle = append(idle, Setting{Text: whyIdle(opts), From: g.From})
 					got[o.Flag] = Setting{o.Default, FromDefault}
 					delete(opts.Changed, o.Flag)
 					_ = o.value.set(o.Default) // it was, above

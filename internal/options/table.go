@@ -36,7 +36,7 @@ func (c *Options) drainOptions() []Option {
 	return []Option{
 		{
 			Names: Names{"queue-url", "QUEUE_URL", "queueURL"},
-			Group: groupQueue, Mode: QueueMode, Required: true,
+			Group: groupQueue, Mode: LeaderMode, Required: true,
 			value: parsed(&c.Queue, kindURL, queueURLForm, ParseQueueURL),
 			Help: "URL of the SQS queue that EventBridge sends the notices to. none: there is no queue, and AWS is asked " +
 				"nothing. The notices are what pods in IMDS mode read from the metadata of their instances.",
@@ -84,7 +84,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"workers", "WORKERS", "workers"},
-			Group: groupQueue, Mode: QueueMode, Default: "0", DefaultText: "no limit",
+			Group: groupQueue, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
 			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. " +
 				"Spot interruptions and stopping instances never wait.",
@@ -119,7 +119,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"},
-			Group: groupInstances, Default: "60",
+			Group: groupInstances, Mode: QueueMode, Default: "60",
 			value: secondsOr(&c.StatusInterval, 0, 10, 3600),
 			Help: "Seconds between two polls of EC2, for scheduled events of instances and for instances whose status " +
 				"checks fail. The node of an instance with a scheduled event is drained, as for a notice of AWS Health. " +
@@ -127,7 +127,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"},
-			Group: groupInstances, Default: "false",
+			Group: groupInstances, Mode: QueueMode, Default: "false",
 			value: boolean(&c.DrainImpaired),
 			Help: "Drain the node of an instance whose instance status or system status is impaired for two minutes, " +
 				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks " +
@@ -191,7 +191,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"},
-			Group: groupNode, Mode: QueueMode, DefaultText: "no limit",
+			Group: groupNode, Mode: LeaderMode, DefaultText: "no limit",
 			value: parsed(&c.MaxUnready, kindText, "1 to 100000, or 1% to 100%", parseMaxUnready),
 			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. " +
 				"While it is reached, drains that can wait are held back and their nodes are not touched. Spot " +
@@ -237,7 +237,7 @@ func (c *Options) drainOptions() []Option {
 		},
 		{
 			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"},
-			Group: groupPods, Mode: QueueMode, Default: "false",
+			Group: groupPods, Mode: LeaderMode, Default: "false",
 			value: boolean(&c.DrainByKarpenter),
 			Help: "Have Karpenter drain its own nodes: the handler gives the NodeClaim the deadline and deletes it, and " +
 				"Karpenter makes a replacement while the pods still run. If Karpenter does not begin within seconds, the " +

@@ -20,7 +20,7 @@ func (c *Options) processOptions() []Option {
 		},
 		{
 			Names: Names{"leader-elect", "LEADER_ELECT", ""},
-			Group: groupKube, Mode: QueueMode, Default: "true",
+			Group: groupKube, Mode: LeaderMode, Default: "true",
 			value: boolean(&c.LeaderElect),
 			Help:  "Use leader election, so that only one of several replicas acts.",
 		},

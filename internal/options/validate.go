@@ -16,8 +16,7 @@ func (c *Options) validate(got map[string]Setting, env map[string]string) Proble
 	case c.IMDS:
 		return slices.Concat(c.validateNode(), c.validateServers(got))
 	case c.Queue.None():
-		c.forgetAWS(got)
-		return c.validateServers(got)
+		return slices.Concat(c.validateReports(), c.validateServers(got))
 	}
 	return slices.Concat(c.validateAWS(got, env), c.validateHeartbeats(got), c.validateServers(got))
 }
@@ -29,23 +28,14 @@ func (c *Options) validateNode() Problems {
 	return nil
 }
 
-// forgetAWS turns off what a handler cannot do that asks AWS nothing.
-func (c *Options) forgetAWS(got map[string]Setting) {
-	var idle []Setting
-	for _, o := range []struct {
-		name string
-		on   bool
-	}{
-		{"check-tag-before-draining", c.CheckTag},
-		{"status-interval", c.StatusInterval > 0},
-		{"sweep-interval", c.SweepInterval > 0},
-	} {
-		if from := got[o.name].From; o.on && from != FromDefault {
-			idle = append(idle, Setting{Text: "without a queue AWS is asked nothing", From: from})
-		}
-	}
-	c.Warnings = append(c.Warnings, warnIdle(idle)...)
+// validateReports checks the options of a leader without a queue, which asks AWS nothing.
+func (c *Options) validateReports() Problems {
 	c.CheckTag, c.StatusInterval, c.SweepInterval = false, 0, 0
+	if !c.LeaderElect {
+		return Problems{{"leader-elect", "cannot be false with queue-url none: " +
+			"the pods on the nodes report to who holds the Lease"}}
+	}
+	return nil
 }
 
 func (c *Options) validateAWS(got map[string]Setting, env map[string]string) Problems {

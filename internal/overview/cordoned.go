@@ -33,6 +33,6 @@ func (o *Overview) StillCordoned() string {
 	if more := len(o.Cordoned) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(names, ", ") +
+	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(names, ", ") +
 		"; kubectl uncordon NAME has it take pods again"
 }

@@ -154,11 +154,11 @@ func (r *Report) summary() string {
 	if n := outcomes[""]; n > 0 {
 		parts = append(parts, fmt.Sprintf("of %d it is not known", n))
 	}
-	text := fmt.Sprintf("%s: %s.", count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
+	text := fmt.Sprintf("%s: %s.", Count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
 	if known > 0 {
 		of := ""
 		if known < len(r.Episodes) {
-			of = fmt.Sprintf(" of %s", count(known, "drain"))
+			of = fmt.Sprintf(" of %s", Count(known, "drain"))
 		}
 		short := ""
 		if cut > 0 {
@@ -176,7 +176,7 @@ func (r *Report) writeCurrent(b *strings.Builder) {
 		text += fmt.Sprintf(", deadline %s (in %s)", clock(n.Deadline, r.At), Length(n.Deadline.Sub(r.At)))
 	}
 	if n.Pods != nil {
-		text += ", " + count(n.Pods.Left, "pod") + " left"
+		text += ", " + Count(n.Pods.Left, "pod") + " left"
 	}
 	b.WriteString(text + ".\n")
 	for k := range n.WaitsFor {
@@ -360,7 +360,7 @@ func (e *Episode) writePods(b *strings.Builder) {
 		b.WriteString("\n**What kept pods**\n")
 	}
 	for _, r := range e.Refused {
-		fmt.Fprintf(b, "- %s: %s\n", count(r.Pods, "pod"), prose(r.Why))
+		fmt.Fprintf(b, "- %s: %s\n", Count(r.Pods, "pod"), prose(r.Why))
 	}
 	if e.AwaitedBalancers > 0 || len(e.Targets) > 0 {
 		fmt.Fprintf(b, "\n**Load balancers**: awaited for %s", seconds(e.AwaitedBalancers))

@@ -121,7 +121,7 @@ func (o *Overview) sum(nodes []Node) string {
 			waits[strings.TrimSpace(string(w.Cause)+" "+Clean(w.Name))]++
 		}
 	}
-	text := "and " + count(len(nodes), "more node")
+	text := "and " + Count(len(nodes), "more node")
 	if stuck > 0 {
 		text += fmt.Sprintf(", %d stuck", stuck)
 	}
@@ -173,7 +173,7 @@ func (o *Overview) heading(style Style) []string {
 		lines = append(lines, "Queue:       "+q.describe(o.At))
 	}
 	if p := o.Policy; p != nil {
-		text := "Policy:      " + count(p.Rules, "rule")
+		text := "Policy:      " + Count(p.Rules, "rule")
 		if p.Problem != "" {
 			text = style.paint(red, text+"; the file of now does not count: "+Clean(p.Problem))
 		}
@@ -191,13 +191,13 @@ func (o *Overview) heading(style Style) []string {
 			break
 		}
 		lines = append(lines, style.paint(yellow, fmt.Sprintf("Unscheduled: %s of node %s: %s",
-			count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why))))
+			Count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why))))
 	}
 	if still := o.StillCordoned(); still != "" {
 		lines = append(lines, style.paint(yellow, "Cordoned:    "+still))
 	}
 	if len(o.Nodes) > 0 {
-		text := "Nodes:       " + count(len(o.Nodes), "node")
+		text := "Nodes:       " + Count(len(o.Nodes), "node")
 		if stuck := o.Stuck(); stuck > 0 {
 			text = style.paint(red, fmt.Sprintf("%s, %d stuck", text, stuck))
 		}
@@ -207,7 +207,7 @@ func (o *Overview) heading(style Style) []string {
 }
 
 func (q *Queue) describe(now time.Time) string {
-	text := count(q.InFlight, "message") + " in flight"
+	text := Count(q.InFlight, "message") + " in flight"
 	if !q.Oldest.IsZero() {
 		text += ", the oldest since " + Length(now.Sub(q.Oldest))
 	}
@@ -288,9 +288,9 @@ func (w *Wait) describe(now time.Time) string {
 	}
 	switch {
 	case w.Pods > 0 && w.Pod != "":
-		about = append(about, count(w.Pods, "pod")+such(w.Pods)+Clean(w.Pod))
+		about = append(about, Count(w.Pods, "pod")+such(w.Pods)+Clean(w.Pod))
 	case w.Pods > 0:
-		about = append(about, count(w.Pods, "pod"))
+		about = append(about, Count(w.Pods, "pod"))
 	case w.Pod != "":
 		about = append(about, Clean(w.Pod))
 	}

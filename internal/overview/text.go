@@ -64,8 +64,8 @@ func clock(t, now time.Time) string {
 	return t.Format("15:04:05Z")
 }
 
-// count returns a number with its noun.
-func count(n int, noun string) string {
+// Count returns a number with its noun.
+func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

@@ -192,7 +192,7 @@ func waitOf(w overview.Wait, now time.Time) wait {
 		shownWait.Name = shown(w.Name)
 	}
 	if w.Pods > 0 {
-		shownWait.Keeps = counted(w.Pods, "pod")
+		shownWait.Keeps = overview.Count(w.Pods, "pod")
 	}
 	if w.Pod != "" {
 		if shownWait.Keeps != "" {

@@ -69,11 +69,3 @@ func clock(t, now time.Time) string {
 	}
 	return t.Format("15:04:05")
 }
-
-// counted is a number with its noun: 1 node, 2 nodes.
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}

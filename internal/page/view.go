@@ -84,7 +84,7 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	}
 	var more int
 	if v.Bands, more = lanesOf(o); more > 0 {
-		v.More = counted(more, "node")
+		v.More = overview.Count(more, "node")
 	}
 	v.Blocks = blocks(o)
 	for _, what := range o.Unseen {
@@ -95,7 +95,7 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 		v.Unscheduled = append(v.Unscheduled, u)
 	}
 	if more := len(o.Unscheduled) - mostUnscheduled; more > 0 {
-		v.MoreUnscheduled = counted(more, "node")
+		v.MoreUnscheduled = overview.Count(more, "node")
 	}
 	episodes := recent(h)
 	v.Plot, v.Tallies, v.Stories = plot(episodes, h.At), tallies(episodes), stories(episodes, h.At)
@@ -113,7 +113,7 @@ func title(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return "No drain · node-termination-handler"
 	}
-	return counted(len(o.Nodes), "drain") + " · node-termination-handler"
+	return overview.Count(len(o.Nodes), "drain") + " · node-termination-handler"
 }
 
 // count is what the page says of all nodes.
@@ -153,7 +153,7 @@ func summary(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return "No node is being drained."
 	}
-	text := counted(len(o.Nodes), "drain") + " in progress"
+	text := overview.Count(len(o.Nodes), "drain") + " in progress"
 	if c.heldBack > 0 {
 		text += ", " + strconv.Itoa(c.heldBack) + " held back"
 	}
@@ -283,7 +283,7 @@ func plotTold(all []tally) string {
 	if episodes == 0 {
 		return "No drain has ended in the last 24 hours."
 	}
-	text := counted(episodes, "drain") + " ended in the last 24 hours"
+	text := overview.Count(episodes, "drain") + " ended in the last 24 hours"
 	switch {
 	case bad > 0:
 		text += ", " + strconv.Itoa(bad) + " missed the deadline or lost pods"
@@ -321,14 +321,14 @@ func facts(o overview.Overview) []fact {
 		}
 		all = append(all, oldest, last)
 	} else {
-		all = append(all, fact{Name: "Queue", Value: "not known here"})
+		all = append(all, fact{Name: "Queue", Value: "none, or not known here"})
 	}
 	if still := o.StillCordoned(); still != "" {
 		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
 	}
 	policy := fact{Name: "Policy", Value: "no policy file, or not known here"}
 	if p := o.Policy; p != nil {
-		policy.Value = counted(p.Rules, "rule")
+		policy.Value = overview.Count(p.Rules, "rule")
 		if p.Problem != "" {
 			policy.Value += ". The file of now does not count: " + shown(p.Problem)
 			policy.Class = "late"

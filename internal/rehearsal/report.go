@@ -100,7 +100,7 @@ func ofDaemonSet(p *corev1.Pod) bool {
 
 // String is the summary in a line, such as "12 pods, 2 without a controller, longest grace 60 s".
 func (s Summary) String() string {
-	line := count(s.Pods, "pod")
+	line := overview.Count(s.Pods, "pod")
 	if s.Uncontrolled > 0 {
 		line += fmt.Sprintf(", %d without a controller", s.Uncontrolled)
 	}
@@ -175,7 +175,7 @@ func (r *Report) line(f drain.PodOutcome) string {
 func (r *Report) conclusion() string {
 	var b strings.Builder
 	s := r.Summary()
-	fmt.Fprintf(&b, "\n%s would have to leave", count(s.Pods, "pod"))
+	fmt.Fprintf(&b, "\n%s would have to leave", overview.Count(s.Pods, "pod"))
 	for _, part := range []struct {
 		n    int
 		text string
@@ -316,11 +316,4 @@ func seconds(d time.Duration) string {
 		return overview.Length(d)
 	}
 	return fmt.Sprintf("%.0f s", d.Seconds())
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -37,16 +37,6 @@ type explanation struct {
 	uses       []holdback.Use // of the limits that the drain has to keep; empty: it need not wait for one
 }
 
-// decides is the rule that decides; nil: none does.
-func (x explanation) decides() *decision.NodeRule {
-	for k := range x.considered {
-		if x.considered[k].Why == decision.MatchesRule {
-			return &x.considered[k].Rule
-		}
-	}
-	return nil
-}
-
 // isLimited reports whether a drain that begins now has to keep the limit of the rule, and that of the options.
 func (x explanation) isLimited(now time.Time, p decision.Policy) bool {
 	if x.whyNotDrained() != "" || x.begin().After(now) {
@@ -99,7 +89,7 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 		return err
 	}
 	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
-	rule := x.decides()
+	_, rule := s.policy().Opens(x.Intent, now)
 	limits := s.MaxUnready != (intstr.IntOrString{}) || rule != nil && rule.Limit.Nodes != ""
 	if limits && x.isLimited(now, s.policy()) {
 		nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})

@@ -112,7 +112,7 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		}
 	}
 	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s would be down during the drain",
-		fmt.Sprint(nodes), plural(len(all), "node"), pods, plural(len(down), "workload"))
+		fmt.Sprint(nodes), overview.Count(len(all), "node"), pods, overview.Count(len(down), "workload"))
 	if len(down) > 0 {
 		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
 	}
@@ -124,13 +124,6 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		"grace period.\n")
 	_, err := io.WriteString(out, b.String())
 	return err
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // A nodeReport is a forecast for programs.

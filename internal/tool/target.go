@@ -201,6 +201,9 @@ func (t *target) parsedAt(when time.Time) (notice.Notice, error) {
 	if err != nil {
 		return notice.Notice{}, fmt.Errorf("write the notice: %w", err)
 	}
+	if t.Queue.None() { // the metadata names no hook
+		parsed.Hook = notice.Hook{}
+	}
 	if t.code != "" && parsed.Kind == notice.ScheduledChange {
 		parsed.Detail = t.code
 	}
@@ -271,6 +274,9 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 func (t *target) whyIgnored(o outcome) (why, remedy string) {
 	n := t.notice
 	switch {
+	case t.Queue.None() && !app.Reports(t.Options, t.kind):
+		return "without a queue nobody tells of it: no pod looks for it in the metadata",
+			"compare docs/imds.md, and the options enable-… of the IMDS mode"
 	case !o.Ignored:
 	case o.Why == decision.WhyIgnoredByRule, o.Why == decision.WhyNotifiedByRule:
 		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""

@@ -71,3 +71,28 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 		})
 	}
 }
+
+// Without a queue a node is drained for what its pod looks for in the metadata, and for nothing else.
+func TestWithoutAQueueOnlyTheMetadataTells(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-0123456789abcdef0"}}
+	for kind, told := range map[notice.Kind]bool{
+		notice.SpotInterruption: true, notice.ScheduledChange: true, notice.ASGTerminate: true, notice.RebalanceRecommendation: false,
+		notice.StateChange: false, notice.CapacityReservationInterruption: false, notice.CapacityBlockExpiration: false,
+	} {
+		c, err := parseOptions(nil, []string{"QUEUE_URL=none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := (&Session{Options: c}).target(kind, node)
+		o, err := s.preview(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why, _ := s.whyIgnored(o); (why == "") != told || s.asksAWS() {
+			t.Errorf("%s: ignored because %q; asks AWS: %t", kind, why, s.asksAWS())
+		}
+		if kind == notice.ASGTerminate && !o.Terms.Deadline.IsZero() {
+			t.Errorf("a termination has the deadline %s of a hook that the metadata does not name", o.Terms.Deadline)
+		}
+	}
+}

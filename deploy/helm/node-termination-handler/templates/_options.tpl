@@ -46,9 +46,19 @@ IMDS
 {{- define "node-termination-handler.noQueue" -}}
 {{- $queue := include "node-termination-handler.text" .Values.queueURL | trim -}}
 {{- range .Values.extraEnv -}}
-{{- if eq .name "QUEUE_URL" }}{{ $queue = default "" .value }}{{ end -}}
+{{- if eq .name "QUEUE_URL" }}{{ $queue = default "" .value | trim }}{{ end -}}
 {{- end -}}
 {{- if and (eq $queue "none") (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
+{{- end -}}
+
+{{/* Not empty if options of a mode do not count for the pods: dict "mode" "queue" "of" . */}}
+{{- define "node-termination-handler.isIdle" -}}
+{{- $noQueue := include "node-termination-handler.noQueue" .of -}}
+{{- if eq (include "node-termination-handler.mode" .of) "IMDS" -}}
+{{- if has .mode (list "queue" "leader") }}true{{ end -}}
+{{- else if eq (ternary "queue" "IMDS" (not (not $noQueue))) (default "" .mode) -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* Not empty if the DaemonSet of the IMDS mode is made beside the Deployment. */}}
@@ -83,7 +93,6 @@ IMDS
       (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name")))
       (dict "name" "NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- $mode := include "node-termination-handler.mode" . -}}
-{{- $noQueue := include "node-termination-handler.noQueue" . -}}
 {{- $decided := list -}}
 {{- $env = append $env (dict "name" "LEADER_ELECT_RESOURCE_NAME" "value" (default (include "node-termination-handler.fullname" .) .leaseName)) -}}
 {{- if eq $mode "IMDS" -}}
@@ -100,7 +109,7 @@ IMDS
 {{- $text := include "node-termination-handler.text" (get $.Values .value) -}}
 {{- $userSecret := "" -}}
 {{- if .secret }}{{ $userSecret = include "node-termination-handler.userSecret" (dict "values" $.Values "option" .value) }}{{ end -}}
-{{- if or .noEffect (and (ne (default $mode .mode) $mode) (not $noQueue)) (has .env $decided) -}}
+{{- if or .noEffect (include "node-termination-handler.isIdle" (dict "mode" .mode "of" $)) (has .env $decided) -}}
 {{- else if or $userSecret (and .secret $text) -}}
 {{- $name := default (include "node-termination-handler.fullname" $) $userSecret -}}
 {{- $env = append $env (dict "name" .env "valueFrom" (dict "secretKeyRef" (dict "name" $name "key" (lower .value)))) -}}
@@ -187,7 +196,9 @@ IMDS
 {{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- include "node-termination-handler.checkQueue" . -}}
 {{- include "node-termination-handler.checkHeartbeats" . -}}
-{{- else if not (include "node-termination-handler.targets" . | fromYamlArray) -}}
+{{- end -}}
+{{- $daemonSet := or (include "node-termination-handler.both" .) (eq (include "node-termination-handler.mode" .) "IMDS") -}}
+{{- if and $daemonSet (not (include "node-termination-handler.targets" . | fromYamlArray)) -}}
 {{- fail (printf "targetNodeOs is %q, which names no operating system: it has linux, windows or both, as in \"linux windows\"." .Values.targetNodeOs) -}}
 {{- end -}}
 {{- include "node-termination-handler.checkImage" . -}}
