@@ -534,7 +534,7 @@ func TestANodeThatNamesNoInstanceIsDrainedByThePodOnIt(t *testing.T) {
 		id := s.node().Spec.ProviderID
 		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
 		// By its name the pod knows its Node.
-		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Lifecycle: "spot", PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
 		s.lead()
 		p := s.onNode(time.Second)
 		p.schedules(200*time.Hour, "active")

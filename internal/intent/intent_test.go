@@ -131,8 +131,12 @@ func TestWhatIsLeftBehindIsLookedAfter(t *testing.T) {
 		of, by string
 		want   bool
 	}{
-		{OfMetadata, queue, true}, {reports, queue, true}, {other, queue, false},
-		{other, reports, true}, {OfMetadata, reports, true}, {OfReports("ns/b"), reports, true},
+		{OfMetadata, queue, true},
+		{reports, queue, true},
+		{other, queue, false},
+		{other, reports, true},
+		{OfMetadata, reports, true},
+		{OfReports("ns/b"), reports, true},
 	} {
 		i := Intent{Queue: tt.of}
 		if i.LeftBehind(tt.by) {
