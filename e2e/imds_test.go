@@ -186,7 +186,7 @@ func TestOnTheNodeTheEndOfAScheduledChangeUncordonsIt(t *testing.T) {
 	s := newIMDSScenario(t)
 	s.pod("pod", s.node.name)
 	h := s.start()
-	e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
+	e := awssim.MaintenanceEvent{ID: "instance-event-00000000000000001", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
 	s.metadata.Schedule(e)
 	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })
 	h.kill()

@@ -20,11 +20,11 @@ func threeStatuses(w *world) {
 	w.Helper()
 	w.ok(w.server.Apply(awssim.State{Instances: []awssim.Instance{
 		{ID: idA, Events: []awssim.ScheduledEvent{
-			{ID: "instance-event-a1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: w.start.Add(time.Hour), NotAfter: w.start.Add(2 * time.Hour), NotBeforeDeadline: w.start.Add(3 * time.Hour)},
-			{ID: "instance-event-a2", Code: "instance-stop", Description: "[Completed] stopped"},
+			{ID: "instance-event-000000000000000a1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: w.start.Add(time.Hour), NotAfter: w.start.Add(2 * time.Hour), NotBeforeDeadline: w.start.Add(3 * time.Hour)},
+			{ID: "instance-event-000000000000000a2", Code: "instance-stop", Description: "[Completed] stopped"},
 		}},
 		{ID: idB, InstanceStatus: awssim.StatusCheck{Status: "impaired", ImpairedSince: w.start}, SystemStatus: awssim.StatusCheck{Status: "initializing"}},
-		{ID: idC, State: "stopped", Events: []awssim.ScheduledEvent{{ID: "instance-event-c", Code: "instance-retirement"}}, SystemStatus: awssim.StatusCheck{Status: "impaired"}},
+		{ID: idC, State: "stopped", Events: []awssim.ScheduledEvent{{ID: "instance-event-0000000000000000c", Code: "instance-retirement"}}, SystemStatus: awssim.StatusCheck{Status: "impaired"}},
 	}}))
 }
 
@@ -42,8 +42,8 @@ func TestAnInstanceStatusIsDescribedInFull(t *testing.T) {
 				InstanceId: aws.String(idA), AvailabilityZone: aws.String("us-east-1a"), InstanceState: &types.InstanceState{Code: aws.Int32(16), Name: "running"},
 				InstanceStatus: ok, SystemStatus: ok,
 				Events: []types.InstanceStatusEvent{
-					{InstanceEventId: aws.String("instance-event-a1"), Code: "system-reboot", Description: aws.String("scheduled reboot"), NotBefore: aws.Time(start.Add(time.Hour)), NotAfter: aws.Time(start.Add(2 * time.Hour)), NotBeforeDeadline: aws.Time(start.Add(3 * time.Hour))},
-					{InstanceEventId: aws.String("instance-event-a2"), Code: "instance-stop", Description: aws.String("[Completed] stopped")},
+					{InstanceEventId: aws.String("instance-event-000000000000000a1"), Code: "system-reboot", Description: aws.String("scheduled reboot"), NotBefore: aws.Time(start.Add(time.Hour)), NotAfter: aws.Time(start.Add(2 * time.Hour)), NotBeforeDeadline: aws.Time(start.Add(3 * time.Hour))},
+					{InstanceEventId: aws.String("instance-event-000000000000000a2"), Code: "instance-stop", Description: aws.String("[Completed] stopped")},
 				},
 			},
 			{
@@ -54,7 +54,7 @@ func TestAnInstanceStatusIsDescribedInFull(t *testing.T) {
 			{
 				InstanceId: aws.String(idC), AvailabilityZone: aws.String("us-east-1a"), InstanceState: &types.InstanceState{Code: aws.Int32(80), Name: "stopped"},
 				InstanceStatus: none, SystemStatus: none,
-				Events: []types.InstanceStatusEvent{{InstanceEventId: aws.String("instance-event-c"), Code: "instance-retirement", Description: aws.String("")}},
+				Events: []types.InstanceStatusEvent{{InstanceEventId: aws.String("instance-event-0000000000000000c"), Code: "instance-retirement", Description: aws.String("")}},
 			},
 		}
 		ignored := cmp.Options{
@@ -91,7 +91,7 @@ func TestDescribeInstanceStatusSelects(t *testing.T) {
 		"by the code of an event":         {input: by(false, "event.code", "system-reboot", "instance-retirement"), want: []string{idA}},
 		"by the code, all":                {input: by(true, "event.code", "system-reboot", "instance-retirement"), want: []string{idA, idC}},
 		"by the description of an event":  {input: by(false, "event.description", "[Completed]*"), want: []string{idA}},
-		"by the id of an event":           {input: by(true, "event.instance-event-id", "instance-event-c"), want: []string{idC}},
+		"by the id of an event":           {input: by(true, "event.instance-event-id", "instance-event-0000000000000000c"), want: []string{idC}},
 		"by the status of the instance":   {input: by(false, "instance-status.status", "impaired"), want: []string{idB}},
 		"by that of the system":           {input: by(false, "system-status.status", "impaired"), want: []string{}},
 		"by a state":                      {input: by(true, "instance-state-name", "stopped"), want: []string{idC}},

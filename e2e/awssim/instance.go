@@ -46,12 +46,27 @@ var ec2States = map[string]int{
 // instanceID is the form of an instance id; others are malformed to EC2.
 var instanceID = regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`)
 
+// eventID is the form of the id of a scheduled event, as EC2 and the metadata give it.
+var eventID = regexp.MustCompile(`^instance-event-[0-9a-f]{17}$`)
+
+func checkIDs(events []ScheduledEvent) error {
+	for _, e := range events {
+		if e.ID != "" && !eventID.MatchString(e.ID) { // an answer may leave it out
+			return fmt.Errorf("malformed id %q of an event", e.ID)
+		}
+	}
+	return nil
+}
+
 // PutInstance adds an instance, or replaces what was known of it, as if it had
 // always been so: no event tells of it. An instance that is put in the state
 // shutting-down or stopping moves on after Options.ShutdownTime.
 func (s *Server) PutInstance(config Instance) error {
 	if !instanceID.MatchString(config.ID) {
 		return fmt.Errorf("put instance: malformed id %q", config.ID)
+	}
+	if err := checkIDs(config.Events); err != nil {
+		return fmt.Errorf("put instance %s: %w", config.ID, err)
 	}
 	setDefault(&config.State, "running")
 	if _, ok := ec2States[config.State]; !ok {
@@ -77,6 +92,9 @@ func (s *Server) PutInstance(config Instance) error {
 // SetInstanceStatus changes the scheduled events of an instance, and what its status checks say.
 // No event of EventBridge tells of it.
 func (s *Server) SetInstanceStatus(id string, events []ScheduledEvent, instance, system StatusCheck) error {
+	if err := checkIDs(events); err != nil {
+		return fmt.Errorf("set status of %s: %w", id, err)
+	}
 	err := fmt.Errorf("set status of %s: no such instance", id)
 	s.locked(func(time.Time) {
 		if i, ok := s.instances[id]; ok {

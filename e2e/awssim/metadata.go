@@ -148,6 +148,9 @@ func (m *Metadata) SetLifecycleState(state string) { m.set(lifecyclePath, state)
 // Schedule announces a change, or changes one of the same ID. A change that is completed or
 // canceled moves to the history.
 func (m *Metadata) Schedule(e MaintenanceEvent) {
+	if !eventID.MatchString(e.ID) {
+		panic(fmt.Sprintf("schedule: malformed id %q of an event", e.ID))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at := -1

@@ -127,10 +127,10 @@ func TestAnnouncementsAreItems(t *testing.T) {
 	if got := get("autoscaling/target-lifecycle-state"); got != "Terminated" {
 		t.Error(got)
 	}
-	e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "system-reboot", Description: "reboot", State: "active", NotBefore: at}
+	e := awssim.MaintenanceEvent{ID: "instance-event-00000000000000001", Code: "system-reboot", Description: "reboot", State: "active", NotBefore: at}
 	m.Schedule(e)
 	wantJSON(t, get("events/maintenance/scheduled"), `[{"NotBefore":"2 Jan 2026 03:04:05 GMT","Code":"system-reboot",
-		"Description":"reboot","EventId":"instance-event-1","NotAfter":"2 Jan 2026 04:04:05 GMT","State":"active"}]`)
+		"Description":"reboot","EventId":"instance-event-00000000000000001","NotAfter":"2 Jan 2026 04:04:05 GMT","State":"active"}]`)
 	e.State = "completed"
 	m.Schedule(e)
 	if got := get("events/maintenance/scheduled"); got != "" {

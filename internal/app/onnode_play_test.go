@@ -126,7 +126,7 @@ func TestNothingGrowsOnTheNode(t *testing.T) {
 		measure := func(from, to int) (heap uint64, goroutines int) {
 			for hour := from; hour < to; hour++ {
 				e := awssim.MaintenanceEvent{
-					ID: fmt.Sprintf("instance-event-%d", hour%8), Code: "system-reboot", State: "active", NotBefore: time.Now().Add(10 * time.Hour),
+					ID: fmt.Sprintf("instance-event-%017d", hour%8), Code: "system-reboot", State: "active", NotBefore: time.Now().Add(10 * time.Hour),
 				}
 				m.metadata.Schedule(e)
 				m.after(30 * time.Second)

@@ -272,7 +272,7 @@ func TestTheEndOfAScheduledChangeUncordonsTheNode(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		onMachine(t, func(m *machine) {
 			stop := m.start()
-			e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
+			e := awssim.MaintenanceEvent{ID: "instance-event-00000000000000001", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
 			m.metadata.Schedule(e)
 			m.after(time.Minute)
 			m.want("announced", true, intent.Drained, 1)

@@ -116,7 +116,7 @@ func (p *podOnNode) interrupts() {
 
 func (p *podOnNode) schedules(in time.Duration, state string) {
 	p.metadata.Schedule(awssim.MaintenanceEvent{
-		ID: "instance-event-1", Code: "system-reboot", State: state, NotBefore: time.Now().Add(in),
+		ID: "instance-event-00000000000000001", Code: "system-reboot", State: state, NotBefore: time.Now().Add(in),
 	})
 }
 
@@ -407,7 +407,7 @@ func TestWhatAnEarlierProcessHasReportedIsTakenBack(t *testing.T) {
 // reports writes the report of a scheduled change to the story's node, as a kubelet can.
 func (s *story) reports(change int) {
 	s.Helper()
-	const text = `{"to":"ns/lease","notices":[{"kind":"ScheduledChange","id":"imds-%d","change":"instance-event-%[1]d"}]}`
+	const text = `{"to":"ns/lease","notices":[{"kind":"ScheduledChange","id":"imds-%d","change":"instance-event-%017[1]d"}]}`
 	s.change(theNode, func(n *corev1.Node) {
 		metav1.SetMetaDataAnnotation(&n.ObjectMeta, cluster.ReportAnnotation, fmt.Sprintf(text, change))
 	})
@@ -733,7 +733,7 @@ func TestAChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
 		p := s.onNode(time.Second)
 		at := time.Now().Add(10 * time.Hour).Truncate(time.Second)
 		for _, later := range []time.Duration{0, 48 * time.Hour, 0} {
-			p.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-1", Code: "system-reboot", State: "active", NotBefore: at.Add(later)})
+			p.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-00000000000000001", Code: "system-reboot", State: "active", NotBefore: at.Add(later)})
 			s.after(time.Minute)
 		}
 		if d := s.intent().Deadline(); !d.Equal(at) {

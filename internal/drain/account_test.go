@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -59,4 +60,43 @@ func TestAPodThatTheWatchBringsBackIsCountedOnce(t *testing.T) {
 			t.Errorf("one pod is counted %d times: %+v", n, r.result)
 		}
 	})
+}
+
+// What an earlier leader has asked of a pod that is still there counts, as far as the pod shows it.
+func TestWhatAnEarlierLeaderAskedIsCounted(t *testing.T) {
+	for _, resumed := range []bool{true, false} {
+		play(t, func(s *stage) {
+			end := func(name string, asked, grace, gone time.Duration, evicted bool) {
+				s.pod(name, func(p *corev1.Pod) {
+					p.Spec.TerminationGracePeriodSeconds = new(int64(600))
+					p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(s.begin.Add(asked+grace))), new(int64(grace/time.Second))
+					if evicted {
+						p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
+					}
+				})
+				go func() {
+					if s.passes(gone) {
+						if err := s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", name); err != nil {
+							s.Error(err)
+						}
+					}
+				}()
+			}
+			end("killed", 5*time.Second, 60*time.Second, 65*time.Second, true)
+			end("quick", 5*time.Second, 60*time.Second, 20*time.Second, true)
+			end("deleted", 5*time.Second, 60*time.Second, 20*time.Second, false)
+			end("before", -5*time.Second, 60*time.Second, 55*time.Second, true)
+			time.Sleep(10 * time.Second)
+			result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+				Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, NodeState: s.look, Log: s.log(), Resumed: resumed,
+			})
+			evicted, ended, cut := 2, 2, []string{"ns/killed after 1m0s of 10m0s"}
+			if !resumed {
+				evicted, ended, cut = 0, 4, nil
+			}
+			if err != nil || result.Evicted != evicted || result.Ended != ended || !slices.Equal(result.Record.CutShort, cut) {
+				t.Errorf("resumed is %t: %+v, %v", resumed, result, err)
+			}
+		})
+	}
 }

@@ -185,6 +185,9 @@ func (r *run) newPodState(pod *corev1.Pod, now time.Time) *podState {
 		p.tier = own
 	}
 	p.reconsider(pod, r.request.Rules, r.request.Terms, now)
+	if r.request.Resumed {
+		p.noteEarlier(pod, r.request.Terms.CordonedAt)
+	}
 	return p
 }
 

@@ -16,6 +16,9 @@ import (
 )
 
 const (
+	// byEviction is the reason of that condition where the API server has set it, for an eviction.
+	// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+	byEviction = "EvictionByEvictionAPI"
 	// DisruptionReason is the reason of the condition DisruptionTarget of a pod that was deleted.
 	DisruptionReason = "TerminationByNodeTerminationHandler"
 

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,6 +80,19 @@ func (p *podState) noteGiven(pod *corev1.Pod) {
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
 		p.given = secondsOf(*grace)
 	}
+}
+
+// noteEarlier notes what an earlier leader has asked of the pod since the node was cordoned, as far as the pod shows
+// it. The times are those of the API server's clock.
+func (p *podState) noteEarlier(pod *corev1.Pod, cordoned time.Time) {
+	asked := p.deletion.Add(-p.given)
+	if !p.stopping() || cordoned.IsZero() || asked.Before(cordoned.Truncate(time.Second)) {
+		return
+	}
+	p.askedAt, p.killedAt = asked, p.deletion
+	p.evicted = slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return isDisruption(c) && c.Reason == byEviction
+	})
 }
 
 // update brings p up to date with what the watch says of its pod.

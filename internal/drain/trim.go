@@ -82,7 +82,7 @@ func conditionsOf(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	for k := range pod.Status.Conditions {
 		switch c := &pod.Status.Conditions[k]; {
 		case isDisruption(*c):
-			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status})
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: cut(c.Reason)})
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
 			kept = append(kept, corev1.PodCondition{
 				Type: c.Type, Status: c.Status, Reason: cut(c.Reason), Message: cut(c.Message),

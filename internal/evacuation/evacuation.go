@@ -17,6 +17,8 @@ import (
 type Request struct {
 	Node  string
 	Terms Terms
+	// Resumed: an earlier leader has begun it. What that has asked of pods that are still there counts here.
+	Resumed bool
 	// Rules say when each pod leaves. They must not change meanwhile. Pods have annotations for that,
 	// too, which count without a rule; see [decision.Rules.TurnOf].
 	Rules decision.Rules

@@ -281,13 +281,13 @@ func TestAnItemThatCannotBeReadDoesNotSlowDownTheOthers(t *testing.T) {
 
 func TestAChangeThatIsMovedIsHandledAgain(t *testing.T) {
 	polling(t, nil, func(w *world) {
-		e := awssim.MaintenanceEvent{ID: "instance-event-1", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Hour)}
+		e := awssim.MaintenanceEvent{ID: "instance-event-00000000000000001", Code: "system-reboot", State: "active", NotBefore: time.Now().Add(time.Hour)}
 		w.metadata.Schedule(e)
 		w.after(10 * time.Second)
 		e.NotBefore = time.Now().Add(2 * time.Hour)
 		w.metadata.Schedule(e)
 		w.after(10 * time.Second)
-		w.want("imds-instance-event-1-"+second(3600)+" at 4 s", "imds-instance-event-1-"+second(7210)+" at 16 s")
+		w.want("imds-instance-event-00000000000000001-"+second(3600)+" at 4 s", "imds-instance-event-00000000000000001-"+second(7210)+" at 16 s")
 	})
 }
 
@@ -315,30 +315,30 @@ func TestANoticeWhoseTimeMovesAtEachAnswerIsOne(t *testing.T) {
 func TestTheEndOfAChangeIsHandledIfTheNodeCarriesIt(t *testing.T) {
 	for _, state := range []string{"completed", "canceled"} {
 		polling(t, nil, func(w *world) {
-			old := awssim.MaintenanceEvent{ID: "old", Code: "instance-stop", State: "completed", NotBefore: time.Now()}
+			old := awssim.MaintenanceEvent{ID: "instance-event-00000000000000a1d", Code: "instance-stop", State: "completed", NotBefore: time.Now()}
 			w.metadata.Schedule(old)
 			w.after(10 * time.Second)
 			w.want()
 			if got := w.metadata.Requests("GET", "/"+itemHistory); got != 0 {
 				t.Errorf("the history is read %d times, and the node carries nothing", got)
 			}
-			e := awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
+			e := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)}
 			w.metadata.Schedule(e)
 			w.after(10 * time.Second)
 			e.State = state
 			w.metadata.Schedule(e)
 			w.after(10 * time.Second)
-			w.want("imds-e-"+second(3610)+" at 16 s", "imds-e-ended at 22 s")
+			w.want("imds-instance-event-0d59937288b749b32-"+second(3610)+" at 16 s", "imds-instance-event-0d59937288b749b32-ended at 22 s")
 		})
 	}
 }
 
 // After a restart the node carries what the poller knows nothing of.
 func TestTheEndOfAChangeIsFoundByAnotherProcess(t *testing.T) {
-	polling(t, func(p *Poller) { p.Handler.(*handler).changes = []string{"e", "gone"} }, func(w *world) {
-		w.metadata.Schedule(awssim.MaintenanceEvent{ID: "e", Code: "instance-stop", State: "canceled", NotBefore: time.Now()})
+	polling(t, func(p *Poller) { p.Handler.(*handler).changes = []string{"instance-event-0d59937288b749b32", "gone"} }, func(w *world) {
+		w.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "canceled", NotBefore: time.Now()})
 		w.after(10 * time.Second)
-		w.want("imds-e-ended at 4 s")
+		w.want("imds-instance-event-0d59937288b749b32-ended at 4 s")
 	})
 }
 

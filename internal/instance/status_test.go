@@ -47,22 +47,22 @@ func TestTheScheduledEventsOfAllInstancesAreListed(t *testing.T) {
 		put(
 			t, aws,
 			awssim.Instance{ID: ids[0], Events: []awssim.ScheduledEvent{
-				{ID: "instance-event-a", Code: "system-reboot", Description: "scheduled reboot", NotBefore: soon},
-				{ID: "instance-event-b", Code: "instance-reboot", Description: "[Completed] scheduled reboot", NotBefore: soon},
-				{ID: "instance-event-c", Code: "system-maintenance", Description: "[Canceled] scheduled maintenance"},
-				{ID: "instance-event-d", Code: "a-code-of-tomorrow"},
+				{ID: "instance-event-0000000000000000a", Code: "system-reboot", Description: "scheduled reboot", NotBefore: soon},
+				{ID: "instance-event-0000000000000000b", Code: "instance-reboot", Description: "[Completed] scheduled reboot", NotBefore: soon},
+				{ID: "instance-event-0000000000000000c", Code: "system-maintenance", Description: "[Canceled] scheduled maintenance"},
+				{ID: "instance-event-0000000000000000d", Code: "a-code-of-tomorrow"},
 				{Code: "instance-stop"},
 			}},
-			awssim.Instance{ID: ids[1], State: "stopped", Events: []awssim.ScheduledEvent{{ID: "instance-event-e", Code: "instance-retirement"}}},
+			awssim.Instance{ID: ids[1], State: "stopped", Events: []awssim.ScheduledEvent{{ID: "instance-event-0000000000000000e", Code: "instance-retirement"}}},
 			awssim.Instance{ID: ids[2]},
-			awssim.Instance{ID: ids[3], Events: []awssim.ScheduledEvent{{ID: "instance-event-f", Code: "a-code-of-tomorrow"}}},
+			awssim.Instance{ID: ids[3], Events: []awssim.ScheduledEvent{{ID: "instance-event-0000000000000000f", Code: "a-code-of-tomorrow"}}},
 		)
 		got, err := s.Events(t.Context())
 		want := []ScheduledEvent{
-			{Instance: ids[0], ID: "instance-event-a", Code: "system-reboot", NotBefore: soon},
-			{Instance: ids[0], ID: "instance-event-b", Code: "instance-reboot", NotBefore: soon, Over: true},
-			{Instance: ids[0], ID: "instance-event-c", Code: "system-maintenance", Over: true},
-			{Instance: ids[1], ID: "instance-event-e", Code: "instance-retirement"},
+			{Instance: ids[0], ID: "instance-event-0000000000000000a", Code: "system-reboot", NotBefore: soon},
+			{Instance: ids[0], ID: "instance-event-0000000000000000b", Code: "instance-reboot", NotBefore: soon, Over: true},
+			{Instance: ids[0], ID: "instance-event-0000000000000000c", Code: "system-maintenance", Over: true},
+			{Instance: ids[1], ID: "instance-event-0000000000000000e", Code: "instance-retirement"},
 		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("error %v, events (-want +got):\n%s", err, diff)
@@ -106,7 +106,7 @@ func TestStatusesCostACallForAThousandInstancesOfAnAnswer(t *testing.T) {
 			for k, id := range instanceIDs(tt.instances) {
 				i := awssim.Instance{ID: id}
 				if k < tt.events {
-					i.Events = []awssim.ScheduledEvent{{ID: fmt.Sprintf("instance-event-%d", k), Code: "instance-stop"}}
+					i.Events = []awssim.ScheduledEvent{{ID: fmt.Sprintf("instance-event-%017d", k), Code: "instance-stop"}}
 				}
 				put(t, aws, i)
 			}

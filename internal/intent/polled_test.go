@@ -8,9 +8,9 @@ import (
 )
 
 func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
-	const arn, other = "arn:aws:health:us-east-1::event/EC2/X/1", "instance-event-2"
+	const arn, other = "arn:aws:health:us-east-1::event/EC2/X/1", "instance-event-00000000000000002"
 	day := func(k int) time.Time { return at(86400 * k) }
-	found := Entry{Kind: notice.ScheduledChange, Change: "instance-event-1", IDs: []string{"instance-event-1-day5"}, Time: now, Deadline: day(5)}
+	found := Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", IDs: []string{"instance-event-00000000000000001-day5"}, Time: now, Deadline: day(5)}
 	health := func(due time.Time) Entry {
 		return Entry{Kind: notice.ScheduledChange, Change: arn, IDs: []string{"c"}, Time: at(-100), Deadline: due}
 	}
@@ -22,7 +22,7 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		return i
 	}
 	moved := found
-	moved.IDs, moved.Deadline = []string{"instance-event-1-day7"}, day(7)
+	moved.IDs, moved.Deadline = []string{"instance-event-00000000000000001-day7"}, day(7)
 	begun := found
 	begun.Deadline = at(-3600)
 	spot := Entry{Kind: notice.SpotInterruption, IDs: []string{"imds-2"}, Time: now, Deadline: at(120)}
@@ -80,7 +80,7 @@ func TestOnlyWhatEC2CanHaveSaidIsTakenForItsWord(t *testing.T) {
 	}{
 		{Entry{Kind: notice.InstanceImpaired}, true},
 		{Entry{Kind: notice.ScheduledChange, Change: "instance-event-0d59937288b749b32"}, true},
-		{Entry{Kind: notice.ScheduledChange, Change: "instance-event-0\nmore"}, false},
+		{Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000000\nmore"}, false},
 		{Entry{Kind: notice.ScheduledChange, Change: "arn:aws:health:us-east-1::event/EC2/X/1"}, false},
 		{Entry{Kind: notice.SpotInterruption, Change: "instance-event-0d59937288b749b32"}, false},
 	} {

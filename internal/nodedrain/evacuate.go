@@ -110,7 +110,7 @@ func (d evacuateStage) drainPods(ctx context.Context) error {
 func (d evacuateStage) drainRequest(terms <-chan evacuation.Terms) *evacuation.Request {
 	return &evacuation.Request{
 		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
-		Log: d.log, Rules: d.r.CurrentPolicy().Rules,
+		Log: d.log, Rules: d.r.CurrentPolicy().Rules, Resumed: d.resumed,
 		NodeState: func() evacuation.NodeState { return d.nodeState() },
 	}
 }

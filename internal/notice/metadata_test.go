@@ -100,9 +100,9 @@ func TestScheduledChangesOfTheMetadataAreNotices(t *testing.T) {
 		{"NotBefore":"21 Jan 2026 09:00:43 GMT","Code":"system-reboot","Description":"scheduled reboot",
 		 "EventId":"instance-event-0d59937288b749b32","NotAfter":"21 Jan 2026 09:17:23 GMT","State":"active"},
 		{"NotBefore":"1 Jan 2026 09:00:43 GMT","Code":"instance-stop","Description":"[Completed] retirement",
-		 "EventId":"instance-event-1","State":"active"},
-		{"NotBefore":"never","Code":"new-code","EventId":"instance-event-2","State":"canceled"},
-		{"NotBefore":"","Code":"instance-retirement","EventId":"instance-event-3","State":"active"}]`
+		 "EventId":"instance-event-00000000000000001","State":"active"},
+		{"NotBefore":"never","Code":"new-code","EventId":"instance-event-00000000000000002","State":"canceled"},
+		{"NotBefore":"","Code":"instance-retirement","EventId":"instance-event-00000000000000003","State":"active"}]`
 	got, err := OfScheduled(body, ownInstance, read)
 	if err != nil {
 		t.Fatal(err)
@@ -114,16 +114,16 @@ func TestScheduledChangesOfTheMetadataAreNotices(t *testing.T) {
 			Change: "instance-event-0d59937288b749b32", Deadline: at("2026-01-21T09:00:43Z"), Detail: "system-reboot", Effect: RebootsMachine,
 		},
 		{
-			Kind: ScheduledChange, ID: "imds-instance-event-1-ended", Instances: id, Time: read,
-			Change: "instance-event-1", Detail: "instance-stop", Effect: EndsMachine, Ended: true,
+			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000001-ended", Instances: id, Time: read,
+			Change: "instance-event-00000000000000001", Detail: "instance-stop", Effect: EndsMachine, Ended: true,
 		},
 		{
-			Kind: ScheduledChange, ID: "imds-instance-event-2-ended", Instances: id, Time: read,
-			Change: "instance-event-2", Detail: "new-code", Ended: true,
+			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000002-ended", Instances: id, Time: read,
+			Change: "instance-event-00000000000000002", Detail: "new-code", Ended: true,
 		},
 		{
-			Kind: ScheduledChange, ID: "imds-instance-event-3", Instances: id, Time: read,
-			Change: "instance-event-3", Detail: "instance-retirement", Effect: EndsMachine,
+			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000003", Instances: id, Time: read,
+			Change: "instance-event-00000000000000003", Detail: "instance-retirement", Effect: EndsMachine,
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -146,7 +146,7 @@ func TestAScheduledChangeWithoutAnIDDoesNotHideTheOthers(t *testing.T) {
 func FuzzMetadata(f *testing.F) {
 	for _, seed := range []string{
 		`{"action":"terminate","time":"2026-09-18T08:22:00Z"}`, `{"noticeTime":"2026-10-27T08:22:00Z"}`, "Terminated",
-		`[{"NotBefore":"21 Jan 2026 09:00:43 GMT","Code":"system-reboot","EventId":"instance-event-0","State":"active"}]`,
+		`[{"NotBefore":"21 Jan 2026 09:00:43 GMT","Code":"system-reboot","EventId":"instance-event-00000000000000000","State":"active"}]`,
 		`[{"EventId":"\u001b[2J","Description":"[Canceled]"}]`, "", "null", "[]", `{"time":"9999-12-31T23:59:60-23:59","action":"a"}`,
 	} {
 		f.Add(seed)

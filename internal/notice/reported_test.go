@@ -16,7 +16,7 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes, err := OfScheduled(`[{"NotBefore":"28 Nov 2026 12:00:00 GMT","Code":"system-reboot","EventId":"instance-event-1","State":"active"}]`, id, now)
+	changes, err := OfScheduled(`[{"NotBefore":"28 Nov 2026 12:00:00 GMT","Code":"system-reboot","EventId":"instance-event-00000000000000001","State":"active"}]`, id, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,7 @@ func (c *Options) validateNode() Problems {
 func (c *Options) validateReports() Problems {
 	c.CheckTag, c.StatusInterval, c.SweepInterval = false, 0, 0
 	if !c.LeaderElect {
-		return Problems{{"leader-elect", "cannot be false with queue-url none: " +
-			"the pods on the nodes report to who holds the Lease"}}
+		return Problems{{"leader-elect", "cannot be false with queue-url none: pods report to who holds the Lease"}}
 	}
 	return nil
 }

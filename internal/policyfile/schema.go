@@ -2,29 +2,7 @@ package policyfile
 
 import (
 	"encoding/json"
-	"strings"
 )
-
-// Keys are tables in Markdown of the keys of a rule for nodes and of one for pods, in the order of the
-// fields.
-func Keys() (nodes, pods string) {
-	return keyTable(new(nodeRule).value()), keyTable(new(podRule).value())
-}
-
-var inMarkdown = strings.NewReplacer("|", `\|`, "*", `\*`)
-
-func keyTable(rule value) string {
-	var b strings.Builder
-	b.WriteString("| key | what it says |\n|---|---|\n")
-	for _, f := range rule.fields {
-		words := f.words
-		if f.required {
-			words += " Required."
-		}
-		b.WriteString("| `" + f.key + "` | " + inMarkdown.Replace(words) + " |\n")
-	}
-	return b.String()
-}
 
 // Schema is the JSON Schema of policy files, for editors. What only the whole of a file tells, such as
 // whether a window exists, it does not say: [Parse] does.

@@ -135,7 +135,7 @@ func play(t *testing.T, w *world, story func(after func(polls int)), edits ...fu
 
 func event(id string, edits ...func(*instance.ScheduledEvent)) instance.ScheduledEvent {
 	e := instance.ScheduledEvent{
-		Instance: id, ID: "instance-event-1", Code: "instance-retirement", NotBefore: time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC),
+		Instance: id, ID: "instance-event-00000000000000001", Code: "instance-retirement", NotBefore: time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC),
 	}
 	for _, edit := range edits {
 		edit(&e)
@@ -147,7 +147,7 @@ func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
 	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1"), event("i-foreign")}}
 	play(t, w, func(after func(int)) { after(10) })
 	want := notice.Notice{
-		Kind: notice.ScheduledChange, ID: "instance-event-1-20261201T100000Z", Change: "instance-event-1",
+		Kind: notice.ScheduledChange, ID: "instance-event-00000000000000001-20261201T100000Z", Change: "instance-event-00000000000000001",
 		Time: w.start.Add(w.asked[0]).UTC(), Deadline: event("").NotBefore, Instances: []string{"i-1"},
 		Effect: notice.EndsMachine, Detail: "instance-retirement",
 	}
@@ -164,11 +164,11 @@ func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
 func TestWhatIsKnownIsLeftAlone(t *testing.T) {
 	over := func(e *instance.ScheduledEvent) { e.Over = true }
 	for name, w := range map[string]*world{
-		"a Node has heard of it":             {events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-1-20261201T100000Z"}},
+		"a Node has heard of it":             {events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"}},
 		"it is over, and no Node carries it": {events: []instance.ScheduledEvent{event("i-1", over)}},
 		"it is listed, and a Node carries it": {
-			events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-1-20261201T100000Z"},
-			carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1"}},
+			events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"},
+			carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
 		},
 	} {
 		w.nodes = []string{"i-1"}
@@ -180,13 +180,13 @@ func TestWhatIsKnownIsLeftAlone(t *testing.T) {
 }
 
 func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1", IDs: []string{"x"}}}}
+	w := &world{nodes: []string{"i-1"}, carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", IDs: []string{"x"}}}}
 	play(t, w, func(after func(int)) {
 		if after(1); len(w.handled) > 0 {
 			t.Fatalf("over after one poll: %+v", w.handled)
 		}
 		w.events = []instance.ScheduledEvent{event("i-1")}
-		w.heard = []string{"instance-event-1-20261201T100000Z"}
+		w.heard = []string{"instance-event-00000000000000001-20261201T100000Z"}
 		after(1)
 		w.events = nil
 		if after(1); len(w.handled) > 0 {
@@ -194,7 +194,7 @@ func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
 		}
 		after(5)
 	})
-	if len(w.handled) != 1 || !w.handled[0].Ended || w.handled[0].Change != "instance-event-1" || w.handled[0].Instances[0] != "i-1" {
+	if len(w.handled) != 1 || !w.handled[0].Ended || w.handled[0].Change != "instance-event-00000000000000001" || w.handled[0].Instances[0] != "i-1" {
 		t.Errorf("handled %+v, want its end once", w.handled)
 	}
 }
@@ -202,7 +202,7 @@ func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
 func TestAFailedPollForgetsNothingAndEndsNothing(t *testing.T) {
 	w := &world{
 		nodes: []string{"i-1", "i-2"}, impaired: []instance.Impairment{{Instance: "i-2", Checks: []string{"system"}}},
-		carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-1"}},
+		carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
 	}
 	play(t, w, func(after func(int)) {
 		after(1)

@@ -4,7 +4,6 @@ package telemetry
 
 import (
 	"errors"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -364,9 +363,6 @@ func iamActions() []string {
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.catalogue.registry, promhttp.HandlerOpts{})
 }
-
-// WriteDoc writes docs/metrics.md.
-func (m *Metrics) WriteDoc(w io.Writer) { m.catalogue.write(w) }
 
 // Expect creates the series of all possible decisions, at zero.
 func (m *Metrics) Expect(all []decision.Labels) {

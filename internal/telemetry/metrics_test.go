@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -33,8 +34,38 @@ import (
 
 func TestMetricsDocIsWhatTheCodeSays(t *testing.T) {
 	var doc bytes.Buffer
-	New().WriteDoc(&doc)
+	New().catalogue.writeDoc(&doc)
 	golden.Compare(t, "../../docs/metrics.md", doc.String())
+}
+
+// writeDoc writes docs/metrics.md.
+func (c *catalogue) writeDoc(w io.Writer) {
+	fmt.Fprint(w, `# Metrics
+
+<!-- Generated from internal/telemetry by make generate -->
+
+The metrics are served at `+"`/metrics`"+` on port 9092. Times are in seconds. Labels never have names of nodes, pods or
+instances as values, so the number of series does not grow with the cluster. All series start at zero, except those
+of requests to the API server. The metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) are
+served too.
+
+`+"`deploy/prometheus/rules.yaml`"+` has alerts on these metrics, and [alerts.md](alerts.md) says what to do about each
+alert. `+"`deploy/grafana/dashboard.json`"+` is a dashboard.
+`)
+	for _, s := range c.sections {
+		fmt.Fprintf(w, "\n## %s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", s.question)
+		for _, m := range s.metrics {
+			var labels []string
+			for _, l := range m.labels {
+				words := l.words
+				if words == "" {
+					words = "`" + strings.Join(l.values, "`, `") + "`"
+				}
+				labels = append(labels, fmt.Sprintf("**%s**: %s", l.name, words))
+			}
+			fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(labels, "<br>"), m.help)
+		}
+	}
 }
 
 // series are all series but those of Go and the process, with their values. Of a

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+)
+
+// A drain that is told of: how it ended, and what became of its pods.
+type told struct {
+	Outcome string
+	Pods    string // each of them
+}
+
+// Six drains end in five ways, under four leaders, three of which are killed. Report, page, log, metrics, Events, webhook
+// and the nodes say the same of each.
+func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
+	tier.Full(t, "two minutes and a half")
+	s := newScenario(t)
+	nodes := s.nodes(6)
+	quick, slow, lost, off, missed, cut := nodes[0], nodes[1], nodes[2], nodes[3], nodes[4], nodes[5]
+	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} }
+	s.pod("quick", quick.name)
+	s.pod("slow", slow.name, held)
+	s.pod("lost", lost.name, held)
+	s.pod("kept", off.name, app("kept"))
+	s.budget("kept", "kept", 1)
+	s.pod("missed", missed.name, held)
+	s.pod("cut", cut.name, stopping(10*time.Minute, 5*time.Minute))
+	want := map[string]told{
+		quick.name: {"drained", "1 evicted"}, slow.name: {"drained", "1 evicted"}, lost.name: {"gone", "1 lost"},
+		off.name: {"called-off", ""}, missed.name: {"missed", "1 missed"}, cut.name: {"drained", "1 cut"},
+	}
+	hook := s.webhook(nil)
+	args := append(slices.Clone(maintenance), "--json-logging", "--emit-kubernetes-events", "--webhook-url="+hook.URL,
+		"--webhook-phases=drained,missed,gone,unconfirmed", `--webhook-template={{ .Phase }} {{ .NodeName }}`)
+
+	var leaders []*handler
+	counted := map[string]float64{} // by all leaders
+	next := func() (h *handler) {
+		h = s.leader(args...)
+		leaders = append(leaders, h)
+		return h
+	}
+	// Nothing ends between the metrics of a leader and its end: what is left waits for the test.
+	kill := func(h *handler) {
+		for series, n := range h.totals("drains_total", "pods_total", "pods_cut_short_total") {
+			counted[series] += n
+		}
+		h.kill()
+	}
+
+	first := next()
+	s.warn(slow, 2*time.Minute)
+	s.warn(lost, 2*time.Minute)
+	s.send(s.body("health-reboot-scheduled", off.instance, startTime, ahead()))
+	s.warn(quick, 2*time.Minute)
+	s.eventually("one drain has ended, and three have begun", func() bool {
+		return first.episode(quick).Node != "" && len(s.requests("slow")) > 0 && len(s.requests("lost")) > 0 && len(s.requests("kept")) > 0
+	})
+	kill(first)
+	second := next()
+	_, err := s.kube.CoreV1().Pods(s.name).Patch(s.ctx, "slow", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	s.must(err)
+	s.eventually("the second drain has ended", func() bool { return second.episode(slow).Outcome != "" })
+	kill(second)
+	third := next()
+	s.must(s.aws.SetInstanceState(lost.instance, "terminated"))
+	s.send(s.body("state-change-terminated", lost.instance))
+	s.send(s.body("health-reboot-scheduled", off.instance, "upcoming", "closed"))
+	s.warn(missed, 70*time.Second)
+	s.warn(cut, 70*time.Second)
+	s.eventually("two more have ended, and two have begun", func() bool {
+		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0
+	})
+	kill(third)
+	last := next()
+	s.eventually("all have ended", func() bool { return last.episode(missed).Outcome != "" && last.episode(cut).Outcome != "" })
+	s.eventually("no message is left", func() bool { return len(s.aws.Messages(queueName)) == 0 })
+	for series, n := range last.totals("drains_total", "pods_total", "pods_cut_short_total") {
+		counted[series] += n
+	}
+
+	// What the log says when an episode ends, once in all logs.
+	logged := map[string]told{}
+	for _, h := range leaders {
+		for _, line := range h.logged("episode") {
+			number := func(key string) int {
+				n, _ := line[key].(float64)
+				return int(n)
+			}
+			cut, _ := line["cutShort"].([]any)
+			name, outcome := fmt.Sprint(line["node"]), fmt.Sprint(line["outcome"])
+			if _, twice := logged[name]; twice {
+				t.Errorf("the episode of node %s is logged twice", name)
+			}
+			logged[name] = told{outcome, podsOf(&overview.Counts{
+				Evicted: number("evicted"), Forced: number("forced"), Ended: number("ended"), Missed: number("missed"), Lost: number("lost"),
+				Unconfirmed: number("unconfirmed"), Cut: len(cut),
+			})}
+		}
+	}
+	if diff := cmp.Diff(want, logged); diff != "" {
+		t.Errorf("the log (-want +got):\n%s", diff)
+	}
+	// What the last leader knows, of which report and page are made: of what ended before it, no pods.
+	for name, is := range want {
+		e := last.episode(node{name: name})
+		if e.Outcome != is.Outcome || e.Pods != nil && podsOf(e.Pods) != is.Pods && e.Known != overview.SinceTakeOver {
+			if is.Outcome != "called-off" || e.Node != "" { // nothing of it is left on the node
+				t.Errorf("the report has %q of node %s, with %+v (%s), want %+v", e.Outcome, name, e.Pods, e.Known, is)
+			}
+		}
+	}
+	page := last.body(last.metrics, "/")
+	for name, is := range want {
+		if is.Outcome == "called-off" {
+			continue
+		}
+		_, row, _ := strings.Cut(page, name)
+		if !strings.Contains(row[:min(len(row), 4000)], is.Outcome) {
+			t.Errorf("the page does not say that node %s is %s", name, is.Outcome)
+		}
+	}
+	// The nodes, which status goes by, the Events and the webhook.
+	ends := map[string]string{"drained": "CordonAndDrain", "missed": "CordonAndDrainError", "gone": "InstanceGone", "called-off": "Uncordon"}
+	posted := map[string][]string{}
+	s.eventually("the webhook is called for each end", func() bool { return len(hook.calls()) >= 5 })
+	for _, c := range hook.calls() {
+		phase, name, _ := strings.Cut(strings.TrimSpace(c.body), " ")
+		posted[name] = append(posted[name], phase)
+	}
+	for name, is := range want {
+		state, phases := is.Outcome, []string{is.Outcome}
+		if is.Outcome == "called-off" {
+			state, phases = "", nil
+		}
+		if got := s.getNode(name).Labels["node-termination-handler/state"]; got != state {
+			t.Errorf("the state of node %s is %q, want %q", name, got, state)
+		}
+		if diff := cmp.Diff(phases, posted[name]); diff != "" {
+			t.Errorf("the webhook about node %s (-want +got):\n%s", name, diff)
+		}
+		var of []string
+		for _, e := range s.told("default", "Node", name) {
+			if slices.Contains(slices.Collect(maps.Values(ends)), e.Reason) {
+				of = append(of, e.Reason)
+			}
+		}
+		if diff := cmp.Diff([]string{ends[is.Outcome]}, of); diff != "" {
+			t.Errorf("the Events about the end of node %s (-want +got):\n%s", name, diff)
+		}
+	}
+	wantCounted := map[string]float64{
+		"drains_total in-time": 3, "drains_total missed": 1, "drains_total gone": 1, "drains_total called-off": 1, "pods_total evicted": 3, "pods_total missed": 1, "pods_total lost": 1,
+		"pods_cut_short_total": 1,
+	}
+	if diff := cmp.Diff(wantCounted, counted); diff != "" {
+		t.Errorf("the metrics of all leaders together (-want +got):\n%s", diff)
+	}
+}
+
+// podsOf says what became of pods.
+func podsOf(c *overview.Counts) string {
+	if c == nil {
+		return ""
+	}
+	var all []string
+	for _, is := range []struct {
+		n    int
+		what string
+	}{{c.Evicted - c.Cut, "evicted"}, {c.Forced, "forced"}, {c.Ended, "ended"}, {c.Missed, "missed"}, {c.Lost, "lost"}, {c.Unconfirmed, "unconfirmed"}, {c.Cut, "cut"}} {
+		if is.n > 0 {
+			all = append(all, fmt.Sprint(is.n, " ", is.what))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// totals are the counters of some names, summed by their label outcome or how; those at zero are left out.
+func (h *handler) totals(names ...string) map[string]float64 {
+	all := map[string]float64{}
+	label := regexp.MustCompile(`(?:outcome|how)="([^"]*)"`)
+	for line := range strings.Lines(h.body(h.metrics, "/metrics")) {
+		for _, name := range names {
+			rest, ok := strings.CutPrefix(line, "node_termination_handler_"+name+"{")
+			if !ok {
+				continue
+			}
+			labels, value, _ := strings.Cut(rest, "} ")
+			var n float64
+			if _, err := fmt.Sscan(value, &n); err != nil || n == 0 {
+				continue
+			}
+			if match := label.FindStringSubmatch(labels); match != nil {
+				name += " " + match[1]
+			}
+			all[name] += n
+		}
+	}
+	return all
+}
