@@ -52,7 +52,7 @@ type Known string
 // What can be known.
 const (
 	Everything    Known = "everything"      // this process has seen all of it
-	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it: what that did with pods is not counted
+	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it: pods that had left by then are not counted
 	AsCarried     Known = "as-carried"      // it ended before this leader began: only what the node carries
 )
 

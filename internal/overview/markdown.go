@@ -273,7 +273,7 @@ func (e *Episode) verdict() string {
 	}
 	switch e.Known {
 	case SinceTakeOver:
-		text += " Another leader took over in the middle: pods that the earlier one evicted are not counted."
+		text += " Another leader took over in the middle: pods that had left before are not counted."
 	case AsCarried:
 		text += " Only what the node carries is known: nothing of pods, budgets and volumes."
 	case Everything:
