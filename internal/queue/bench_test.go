@@ -13,21 +13,22 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// BenchmarkExtendLoop is one round of extendLeases: mostly nothing is due, and
+// BenchmarkExtendLoop is one round of leases.extend: mostly nothing is due, and
 // once in a while all is.
 func BenchmarkExtendLoop(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		s := &Server{Client: &endless{}}
 		s.begin()
+		l := &leases{messages: &s.messages, calls: &s.calls, visibility: s.visibility()}
 		now := time.Now()
 		for i := range n {
 			id := strconv.Itoa(i)
-			s.inFlight[id] = &inFlight{id: id, receipt: "receipt-" + id, lease: s.visibility(), renewAt: now.Add(time.Hour)}
+			s.messages.inFlight[id] = &inFlight{id: id, receipt: "receipt-" + id, lease: s.visibility(), renewAt: now.Add(time.Hour)}
 		}
 		b.Run(fmt.Sprintf("inflight=%d/due=none", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if due, _ := s.due(now); len(due) != 0 {
+				if due, _ := l.due(now); len(due) != 0 {
 					b.Fatal("some are due")
 				}
 			}
@@ -35,8 +36,8 @@ func BenchmarkExtendLoop(b *testing.B) {
 		b.Run(fmt.Sprintf("inflight=%d/due=all", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				due, _ := s.due(now.Add(24 * time.Hour))
-				if err := s.extend(b.Context(), due); err != nil || len(due) != n/batchSize {
+				due, _ := l.due(now.Add(24 * time.Hour))
+				if err := l.extendDue(b.Context(), due); err != nil || len(due) != n/batchSize {
 					b.Fatal(err, len(due))
 				}
 			}

@@ -10,7 +10,7 @@ import (
 const checkTimeout = 10 * time.Second
 
 // redrive is what the server knows of the queue's redrive policy.
-type redrive int
+type redrive int32
 
 const (
 	redriveUnknown redrive = iota
@@ -37,12 +37,6 @@ func (s *Server) Check(ctx context.Context) error {
 	if err != nil || found == redriveUnknown {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.redrive = found
+	s.redrive.Store(int32(found))
 	return nil
-}
-
-func (s *Server) client() Client {
-	return Client{API: s.Client, URL: s.URL, Log: s.Log, Metrics: s.Metrics}
 }

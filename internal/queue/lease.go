@@ -18,32 +18,36 @@ import (
 // a crash. A spot warning leaves two minutes.
 const maxLease = 2 * time.Minute
 
-// extendLeases extends the visibility of all messages in flight, until none is left. The
-// server starts it again with the next one.
+// leases extends the visibility of the messages in flight.
+type leases struct {
+	messages   *messages
+	calls      *calls
+	visibility time.Duration // of a message that has just been received
+}
+
+// extend extends the visibility of all messages in flight, until none is left. The server
+// calls it again with the next one.
 //
 // It looks eight times in a visibility timeout, and extends what is due, see renewAfter.
 // Messages that came in one after another share a batch.
-func (s *Server) extendLeases(ctx context.Context) {
+func (l *leases) extend(ctx context.Context) {
 	failing := outage("extending visibility")
-	step := s.visibility() / 8
+	step := l.visibility / 8
 	err := retry.Renew(ctx, step, step, func(ctx context.Context) error {
-		due, some := s.due(time.Now())
+		due, some := l.due(time.Now())
 		if !some {
 			return retry.ErrNothingToRenew
 		}
-		err := s.extend(ctx, due)
+		err := l.extendDue(ctx, due)
 		if err != nil && ctx.Err() == nil {
-			failing.Failed(s.Log, err)
+			failing.Failed(l.calls.client.Log, err)
 			return err
 		}
-		failing.Ended(s.Log)
+		failing.Ended(l.calls.client.Log)
 		return nil
 	})
 	if err != nil { // else due has cleared extending
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.extending = false
-		s.changed.Broadcast()
+		l.messages.extended()
 	}
 }
 
@@ -64,31 +68,31 @@ type extension struct {
 // renewAfter is when to extend a lease that begins now: when half of the first one is left, and later a quarter, or as
 // much as three quarters of the first. That leaves time for another try, also where SQS does not answer the first. A
 // storm is mostly over before its messages are due for a second time.
-func (s *Server) renewAfter(lease time.Duration) time.Duration {
-	if lease <= s.visibility() {
+func renewAfter(lease, first time.Duration) time.Duration {
+	if lease <= first {
 		return lease / 2
 	}
-	return lease - max(lease/4, 3*s.visibility()/4)
+	return lease - max(lease/4, 3*first/4)
 }
 
 // due returns the messages whose lease is to be extended, the most overdue first, and
 // whether any message is in flight at all.
-func (s *Server) due(now time.Time) (batches []extension, some bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.inFlight) == 0 {
-		s.extending = false
-		s.changed.Broadcast()
+func (l *leases) due(now time.Time) (batches []extension, some bool) {
+	l.messages.mu.Lock()
+	defer l.messages.mu.Unlock()
+	if len(l.messages.inFlight) == 0 {
+		l.messages.extending = false
+		l.messages.changed.Broadcast()
 		return nil, false
 	}
 	var due []*inFlight
-	for _, f := range s.inFlight {
+	for _, f := range l.messages.inFlight {
 		if !f.settling && !f.expired && !now.Before(f.renewAt) {
 			due = append(due, f)
 		}
 	}
 	slices.SortFunc(due, func(a, b *inFlight) int { return a.renewAt.Compare(b.renewAt) })
-	longest := max(maxLease, s.visibility())
+	longest := max(maxLease, l.visibility)
 	for chunk := range slices.Chunk(due, batchSize) {
 		b := extension{messages: chunk, ended: make(chan struct{})}
 		for _, f := range chunk {
@@ -101,25 +105,25 @@ func (s *Server) due(now time.Time) (batches []extension, some bool) {
 	return batches, true
 }
 
-// extend makes the calls for the batches. It returns an error if another try may help,
+// extendDue makes the calls for the batches. It returns an error if another try may help,
 // which it does not for a message that is gone, nor without the permission.
-func (s *Server) extend(ctx context.Context, batches []extension) error {
+func (l *leases) extendDue(ctx context.Context, batches []extension) error {
 	var calls errgroup.Group
 	calls.SetLimit(callsAtOnce)
 	for _, b := range batches {
 		calls.Go(func() error {
 			asked := time.Now()
-			return s.recordExtension(b, asked, s.changeVisibility(ctx, b.receipts, b.leases))
+			return l.record(b, asked, l.calls.changeVisibility(ctx, b.receipts, b.leases))
 		})
 	}
 	return calls.Wait()
 }
 
-// recordExtension records the results of a batch, and returns an error as extend does.
-func (s *Server) recordExtension(b extension, asked time.Time, errs []error) error {
+// record records the results of a batch, and returns an error as extendDue does.
+func (l *leases) record(b extension, asked time.Time, errs []error) error {
 	var failed error
 	var done, refused int
-	s.mu.Lock()
+	l.messages.mu.Lock()
 	for i, f := range b.messages {
 		f.extension = nil
 		switch err := errs[i]; {
@@ -127,7 +131,7 @@ func (s *Server) recordExtension(b extension, asked time.Time, errs []error) err
 			done++
 			if f.receipt == b.receipts[i] { // else it was delivered again meanwhile
 				f.lease = b.leases[i]
-				f.renewAt = asked.Add(s.renewAfter(f.lease))
+				f.renewAt = asked.Add(renewAfter(f.lease, l.visibility))
 			}
 		case isGone(err):
 			refused++
@@ -137,14 +141,14 @@ func (s *Server) recordExtension(b extension, asked time.Time, errs []error) err
 		}
 	}
 	close(b.ended)
-	s.mu.Unlock()
+	l.messages.mu.Unlock()
 
 	if done > 0 {
-		s.metrics().Extended(done)
+		l.calls.client.Metrics.Extended(done)
 	}
 	if refused > 0 {
-		s.metrics().ExtendRefused(refused)
-		s.Log.V(1).Info("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
+		l.calls.client.Metrics.ExtendRefused(refused)
+		l.calls.client.Log.V(1).Info("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
 	}
 	return failed
 }

@@ -19,8 +19,8 @@ func (s *Server) serveMessage(ctx, settling context.Context, f *inFlight, m Mess
 	kept := m
 	kept.Body = strings.Clone(m.Body[:min(logged, len(m.Body))])
 	err := s.handle(ctx, m)
-	s.releaseBody(f)
-	if !s.claim(f) { // the server stops, and nackUnfinished has returned it to the queue
+	s.messages.releaseBody(f)
+	if !s.messages.claim(f) { // the server stops, and nackUnfinished has returned it to the queue
 		return
 	}
 	s.finish(ctx, settling, f, kept, err)
@@ -29,19 +29,19 @@ func (s *Server) serveMessage(ctx, settling context.Context, f *inFlight, m Mess
 // finish does with a claimed message what the handler's return asks for. It is the only
 // place that deletes messages.
 func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, err error) {
-	defer s.countDown(&s.running)
+	defer s.messages.countDown(&s.messages.running)
 	outcome, why := outcomeOf(err), err
 	switch outcome {
 	case Deleted:
-		err = s.settle(ctx, settling, f, Deleted)
+		err = (&settler{&s.messages, &s.calls}).settle(ctx, settling, f, Deleted)
 	case Left:
-		s.forget(f)
+		s.messages.forget(f)
 		err = nil
 	case Rejected:
 		err = s.reject(ctx, settling, f, m, err)
 	case GivenBack, Unsettled:
-		s.awaitExtension(f)
-		err = s.settle(ctx, settling, f, GivenBack)
+		s.messages.awaitExtension(f)
+		err = (&settler{&s.messages, &s.calls}).settle(ctx, settling, f, GivenBack)
 	}
 	if err != nil {
 		s.Log.Error(err, "the message could not be deleted or returned: SQS delivers it again",
@@ -70,9 +70,7 @@ func (s *Server) handle(ctx context.Context, m Message) (err error) {
 // reject deletes a message that can never be handled where the queue has no redrive
 // policy. With one, the message is left until SQS parks it.
 func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, why error) error {
-	s.mu.Lock()
-	redrive := s.redrive
-	s.mu.Unlock()
+	redrive := redrive(s.redrive.Load())
 
 	// A message that is left comes back every few seconds, for days if the retention is
 	// long. One line for each doubling of its receives is enough.
@@ -82,42 +80,10 @@ func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, w
 	}
 
 	if redrive == redriveAbsent {
-		return s.settle(ctx, settling, f, Deleted)
+		return (&settler{&s.messages, &s.calls}).settle(ctx, settling, f, Deleted)
 	}
-	s.forget(f)
+	s.messages.forget(f)
 	return nil
-}
-
-// claim gives the caller the right to settle a message. It returns true once for each
-// message, which is not extended any more from then on.
-func (s *Server) claim(f *inFlight) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f.settling {
-		return false
-	}
-	f.settling = true
-	return true
-}
-
-// awaitExtension waits until no extension of a claimed message is under way. One that
-// reached SQS after the message was returned to the queue would hide it again.
-func (s *Server) awaitExtension(f *inFlight) {
-	s.mu.Lock()
-	extension := f.extension
-	s.mu.Unlock()
-	if extension != nil {
-		<-extension
-	}
-}
-
-// forget drops a message that needs no call to SQS any more.
-func (s *Server) forget(f *inFlight) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.inFlight, f.id)
-	s.batcher.countOut()
-	s.changed.Broadcast()
 }
 
 // errUnfinished is why a message is returned to the queue whose handler did not end with
@@ -127,16 +93,7 @@ var errUnfinished = fmt.Errorf("%w: handler did not return in time", ErrStopping
 // nackUnfinished starts to return to the queue the messages whose handlers still run.
 // What those handlers return is ignored.
 func (s *Server) nackUnfinished(ctx, settling context.Context) {
-	var unfinished []*inFlight
-	s.mu.Lock()
-	for _, f := range s.inFlight {
-		if !f.settling {
-			f.settling = true
-			unfinished = append(unfinished, f)
-		}
-	}
-	s.mu.Unlock()
-	for _, f := range unfinished {
+	for _, f := range s.messages.claimAll() {
 		s.Log.Error(errUnfinished, "message returned to the queue while its handler runs", "message", f.id)
 		go s.finish(ctx, settling, f, Message{ID: f.id}, errUnfinished)
 	}

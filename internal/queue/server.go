@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -38,18 +38,6 @@ const (
 // are required; set the fields before the first call and do not change them then.
 // [Server.Serve] is called once; the other methods may be called at any time
 // from any goroutine.
-//
-// What a message counts as, from its receive to its end:
-//
-//	reserved   a receive is under way that may bring it
-//	inFlight   SQS has delivered it, and it is neither deleted nor returned nor left
-//	unsettled  … and its handler runs, or its settlement failed: it may still join a batch
-//	open       … it waits in a batch for others to share its call
-//	running    its goroutine has not ended: all of inFlight, and those that are being counted
-//
-// Receiving goes on while reserved and inFlight together leave room. Open batches are sent
-// when unsettled is zero, because nobody can join them any more. Serve returns when
-// running and receivers are zero and the leases are no longer extended.
 type Server struct {
 	Client  API
 	URL     string // of the queue
@@ -74,46 +62,12 @@ type Server struct {
 	Log     logr.Logger
 	Metrics Metrics // nil is [Discard]
 
-	calls chan struct{} // a semaphore for the batch calls that run at once
-	large chan struct{} // a semaphore for the one response that may be large
-	clock clock
-
-	mu      sync.Mutex // guards all that follows
-	changed *sync.Cond // signalled when a message or a receiver has ended, or there is more room
-
-	inFlight map[string]*inFlight // by message id
-	batcher  batcher
-	running  int // goroutines of messages
-	bodies   int // bytes of the bodies that handlers still use
-
-	receivers   int  // goroutines that receive
-	reserved    int  // messages that the receives under way may bring
-	receiveMost int  // messages to ask for in one receive, by the size of the last ones
-	full        bool // receiving waits for room
-	received    time.Time
-	refused     refusal
-
-	extending bool // the loop runs that extends leases
-	redrive   redrive
-	denial    denial
-}
-
-// inFlight is a message from its receive to its settlement. Server.mu guards all
-// but id.
-type inFlight struct {
-	id       string
-	since    time.Time
-	receipt  string // of the newest delivery: an older one may do nothing
-	receives int
-	body     int // bytes of the body, until the handler has released it
-
-	lease     time.Duration // the visibility that SQS was last asked for
-	renewAt   time.Time     // see renewAfter
-	expired   bool          // SQS refused to extend receipt
-	extension chan struct{} // closed when the extension under way has ended; nil without one
-
-	settling bool  // the handler has returned, or is not waited for
-	err      error // of the last batch with this message
+	clock    clock
+	health   health
+	messages messages
+	calls    calls
+	large    chan struct{} // a semaphore for the one response that may be large
+	redrive  atomic.Int32  // a redrive
 }
 
 // Serve receives and handles messages until ctx ends. It survives every failure
@@ -145,11 +99,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	stop(fmt.Errorf("%w: %w", ErrStopping, context.Cause(ctx)))
 
-	if s.awaitIdle(settling, handlersStop) {
+	if s.messages.awaitIdle(settling, handlersStop) {
 		return nil
 	}
 	s.nackUnfinished(working, settling)
-	if s.awaitIdle(settling, settleStop) {
+	if s.messages.awaitIdle(settling, settleStop) {
 		return nil
 	}
 	n, _ := s.InFlight()
@@ -158,18 +112,11 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // begin prepares the server to serve. It returns false at the second call.
 func (s *Server) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changed != nil {
+	if !s.messages.begin(s.maxInFlight()) {
 		return false
 	}
-	s.changed = sync.NewCond(&s.mu)
-	s.calls = make(chan struct{}, callsAtOnce)
 	s.large = make(chan struct{}, 1)
-	s.receiveMost = batchSize
-	s.inFlight = make(map[string]*inFlight)
-	s.batcher.open = make(map[Outcome]*batch)
-	s.receivers = 1
+	s.calls.client, s.calls.slots = s.client(), make(chan struct{}, callsAtOnce)
 	return true
 }
 
@@ -177,89 +124,21 @@ func (s *Server) begin() bool {
 // zero if it never did. While receiving waits for room it returns the present time:
 // that is no failure of SQS, and a restart would make it worse.
 func (s *Server) LastReceive() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.full {
+	if s.messages.isFull() {
 		return time.Now()
 	}
-	return s.received
+	return s.health.lastReceive()
 }
 
 // Failing returns since when receives fail, and why the last one has; empty: they do not.
-func (s *Server) Failing() (since time.Time, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refused.times < 2 { // the next long poll may succeed, and tells only at its end
-		return time.Time{}, ""
-	}
-	return s.refused.since, s.refused.why
-}
-
-// noteFailure notes that a receive has failed.
-func (s *Server) noteFailure(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refused.times == 0 {
-		s.refused.since = time.Now()
-	}
-	s.refused.times++
-	s.refused.why = err.Error()
-}
-
-// A refusal is since when receives fail, and why the last one has.
-type refusal struct {
-	times int // in a row
-	since time.Time
-	why   string
-}
+func (s *Server) Failing() (since time.Time, why string) { return s.health.failing() }
 
 // InFlight returns how many messages are in flight, and since when the oldest of them
 // is; the zero time if there is none.
-func (s *Server) InFlight() (n int, oldest time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, f := range s.inFlight {
-		if oldest.IsZero() || f.since.Before(oldest) {
-			oldest = f.since
-		}
-	}
-	return len(s.inFlight), oldest
-}
+func (s *Server) InFlight() (n int, oldest time.Time) { return s.messages.count() }
 
-// countDown counts one less of what Serve waits for.
-func (s *Server) countDown(count *int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*count--
-	s.changed.Broadcast()
-}
-
-// awaitIdle waits until nothing is received, handled or extended any more. It returns
-// false if that takes longer than limit.
-func (s *Server) awaitIdle(ctx context.Context, limit time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return s.await(ctx, func() bool { return s.receivers == 0 && s.running == 0 && !s.extending })
-}
-
-// await waits until ready returns true, or returns false if ctx ends first. ready is
-// called with mu held, each time s.changed is signalled.
-func (s *Server) await(ctx context.Context, ready func() bool) bool {
-	stop := context.AfterFunc(ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.changed.Broadcast()
-	})
-	defer stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for !ready() {
-		if ctx.Err() != nil {
-			return false
-		}
-		s.changed.Wait()
-	}
-	return true
+func (s *Server) client() Client {
+	return Client{API: s.Client, URL: s.URL, Log: s.Log, Metrics: s.metrics()}
 }
 
 func (s *Server) metrics() Metrics {
@@ -275,6 +154,20 @@ func (s *Server) visibility() time.Duration {
 		return defaultVisibility
 	}
 	return time.Duration(seconds(s.Visibility)) * time.Second
+}
+
+func (s *Server) maxInFlight() int {
+	if s.MaxInFlight <= 0 {
+		return defaultMaxInFlight
+	}
+	return s.MaxInFlight
+}
+
+func (s *Server) maxReceivers() int {
+	if s.Receivers <= 0 {
+		return defaultReceivers
+	}
+	return s.Receivers
 }
 
 // seconds rounds up to whole seconds, as SQS counts.

@@ -57,11 +57,11 @@ func story(t *testing.T, s *Server, tell func(t *testing.T, s serving)) {
 			t.Errorf("Serve = %v", err)
 		}
 		synctest.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.inFlight) != 0 || s.batcher.unsettled != 0 || s.reserved != 0 || s.bodies != 0 || len(s.large) != 0 || len(s.batcher.open) != 0 || s.receivers != 0 || s.extending {
+		s.messages.mu.Lock()
+		defer s.messages.mu.Unlock()
+		if len(s.messages.inFlight) != 0 || s.messages.batcher.unsettled != 0 || s.messages.reserved != 0 || s.messages.bodies != 0 || len(s.large) != 0 || len(s.messages.batcher.open) != 0 || s.messages.receivers != 0 || s.messages.extending {
 			t.Errorf("left behind: bodies %d, large answers %d, in flight %d, unsettled %d, reserved %d, open %d, receivers %d, extending %v",
-				s.bodies, len(s.large), len(s.inFlight), s.batcher.unsettled, s.reserved, len(s.batcher.open), s.receivers, s.extending)
+				s.messages.bodies, len(s.large), len(s.messages.inFlight), s.messages.batcher.unsettled, s.messages.reserved, len(s.messages.batcher.open), s.messages.receivers, s.messages.extending)
 		}
 	})
 }
@@ -512,7 +512,7 @@ func TestShutdownGivesBackWithinEightSecondsWhatAHandlerDoesNotLetGo(t *testing.
 func TestTheVisibilityOfMessagesLastsUntilAServerHasStopped(t *testing.T) {
 	// Leases are looked at eight times in a visibility timeout.
 	for _, lease := range []time.Duration{defaultVisibility, 2 * defaultVisibility, 4 * defaultVisibility, maxLease} {
-		if least := lease - (&Server{}).renewAfter(lease) - defaultVisibility/8; least < handlersStop+settleStop {
+		if least := lease - renewAfter(lease, defaultVisibility) - defaultVisibility/8; least < handlersStop+settleStop {
 			t.Errorf("a message with a lease of %v may be hidden for another %v, and the server takes %v to stop", lease, least, handlersStop+settleStop)
 		}
 	}
@@ -1125,9 +1125,9 @@ func TestReceiversComeWithAStormAndGoWithIt(t *testing.T) {
 }
 
 func (s *Server) receiving() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.receivers
+	s.messages.mu.Lock()
+	defer s.messages.mu.Unlock()
+	return s.messages.receivers
 }
 
 func TestTenThousandForeignMessagesPassAtTwoThousandASecond(t *testing.T) {

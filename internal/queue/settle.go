@@ -42,14 +42,14 @@ var errDeliveredAgain = errors.New("delivered again while being settled")
 
 // batch is up to ten messages that are settled in one call. Its first message leads: that
 // goroutine waits until the batch is sealed and makes the call, and the others wait for it.
-// Server.mu guards messages until the batch is sealed.
+// messages.mu guards messages until the batch is sealed.
 type batch struct {
 	messages []*inFlight
 	sealed   chan struct{} // closed when no more can join
 	done     chan struct{} // closed when inFlight.err is set for each message
 }
 
-// batcher collects settlements of the same kind into batches. Server.mu guards it.
+// batcher collects settlements of the same kind into batches. messages.mu guards it.
 type batcher struct {
 	unsettled int                // messages that may still join a batch
 	open      map[Outcome]*batch // batches that can be joined
@@ -89,11 +89,17 @@ func (b *batcher) seal(how Outcome) {
 	delete(b.open, how)
 }
 
+// settler deletes messages, or returns them to the queue.
+type settler struct {
+	messages *messages
+	calls    *calls
+}
+
 // settle has SQS delete a message or make it visible again, as how says, in a call that
 // it shares with others. It forgets the message in the same moment. A failed call is
 // tried again a few times, until settling ends; then the message is forgotten and the
 // error returned.
-func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
+func (s *settler) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	for try := 1; ; try++ {
 		err := s.settleOnce(ctx, settling, f, how)
 		switch {
@@ -104,10 +110,10 @@ func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome)
 		case how == GivenBack && (isGone(err) || awserr.Denied(err)):
 			// The message is not there any more; or it comes back later than it should,
 			// and the one warning about the missing permission has said so.
-			s.forget(f)
+			s.messages.forget(f)
 			return nil
 		case try >= settleTries, isGone(err), awserr.Denied(err), settling.Err() != nil:
-			s.forget(f)
+			s.messages.forget(f)
 			return err
 		}
 		_ = retry.Sleep(settling, settleBackoff.Pause(try)) // the next try sees an end of settling
@@ -115,10 +121,10 @@ func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome)
 }
 
 // settleOnce adds a message to a batch and returns its result.
-func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outcome) error {
-	s.mu.Lock()
-	b, leads := s.batcher.add(f, how)
-	s.mu.Unlock()
+func (s *settler) settleOnce(ctx, settling context.Context, f *inFlight, how Outcome) error {
+	s.messages.mu.Lock()
+	b, leads := s.messages.batcher.add(f, how)
+	s.messages.mu.Unlock()
 	if !leads {
 		<-b.done
 		return f.err
@@ -129,11 +135,11 @@ func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outc
 	select {
 	case <-b.sealed:
 	case <-timer.C:
-		s.mu.Lock()
-		if s.batcher.open[how] == b {
-			s.batcher.seal(how)
+		s.messages.mu.Lock()
+		if s.messages.batcher.open[how] == b {
+			s.messages.batcher.seal(how)
 		}
-		s.mu.Unlock()
+		s.messages.mu.Unlock()
 	}
 	s.flush(ctx, settling, b, how)
 	return f.err
@@ -141,10 +147,10 @@ func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outc
 
 // flush makes the call for a sealed batch. It forgets each message that is settled, under
 // the lock under which it sees that the message was not delivered again meanwhile.
-func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
+func (s *settler) flush(ctx, settling context.Context, b *batch, how Outcome) {
 	receipts := make([]string, len(b.messages))
 	delays := make([]time.Duration, len(b.messages))
-	s.mu.Lock()
+	s.messages.mu.Lock()
 	for i, f := range b.messages {
 		receipts[i] = f.receipt
 		delays[i] = nackDelay(f.receives)
@@ -152,29 +158,29 @@ func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
 			delays[i] = stopNackDelay
 		}
 	}
-	s.mu.Unlock()
+	s.messages.mu.Unlock()
 
 	var errs []error
 	if how == Deleted {
-		errs = s.deleteMessages(settling, receipts)
+		errs = s.calls.deleteMessages(settling, receipts)
 	} else {
-		errs = s.changeVisibility(settling, receipts, delays)
+		errs = s.calls.changeVisibility(settling, receipts, delays)
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.messages.mu.Lock()
+	defer s.messages.mu.Unlock()
 	for i, f := range b.messages {
 		f.err = errs[i]
 		if f.receipt != receipts[i] {
 			f.err = errDeliveredAgain
 		}
 		if f.err == nil {
-			delete(s.inFlight, f.id)
+			delete(s.messages.inFlight, f.id)
 		} else {
-			s.batcher.unsettled++ // it may join another batch
+			s.messages.batcher.unsettled++ // it may join another batch
 		}
 	}
-	s.changed.Broadcast()
+	s.messages.changed.Broadcast()
 	close(b.done)
 }
 

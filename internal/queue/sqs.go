@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -37,9 +38,18 @@ type denial struct {
 	until time.Time
 }
 
+// calls are the batch calls of a server. It may be used concurrently.
+type calls struct {
+	client Client
+	slots  chan struct{} // a semaphore for those that run at once
+
+	mu     sync.Mutex
+	denial denial
+}
+
 // deleteMessages returns an error, or nil, for each receipt.
-func (s *Server) deleteMessages(ctx context.Context, receipts []string) []error {
-	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(s.URL)}
+func (c *calls) deleteMessages(ctx context.Context, receipts []string) []error {
+	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(c.client.URL)}
 	for i, receipt := range receipts {
 		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{
 			Id:            aws.String(strconv.Itoa(i)),
@@ -47,15 +57,15 @@ func (s *Server) deleteMessages(ctx context.Context, receipts []string) []error 
 		})
 	}
 	errs := make([]error, len(receipts))
-	err := s.limited(ctx, func(ctx context.Context) error {
-		out, err := s.Client.DeleteMessageBatch(ctx, in)
+	err := c.limited(ctx, func(ctx context.Context) error {
+		out, err := c.client.API.DeleteMessageBatch(ctx, in)
 		if err == nil {
 			fill(errs, out.Failed)
 		}
 		return err
 	})
 	if err != nil {
-		all(errs, s.explain("DeleteMessageBatch", DeleteMessage, err))
+		all(errs, c.client.explain("DeleteMessageBatch", DeleteMessage, err))
 	}
 	return errs
 }
@@ -63,17 +73,17 @@ func (s *Server) deleteMessages(ctx context.Context, receipts []string) []error 
 // changeVisibility hides each message for the given time from now on, and returns an
 // error, or nil, for each. Without the permission it logs that once, and then fails
 // without a call, except for one try a minute.
-func (s *Server) changeVisibility(ctx context.Context, receipts []string, visibility []time.Duration) []error {
+func (c *calls) changeVisibility(ctx context.Context, receipts []string, visibility []time.Duration) []error {
 	errs := make([]error, len(receipts))
-	s.mu.Lock()
-	known := s.denial
-	s.mu.Unlock()
+	c.mu.Lock()
+	known := c.denial
+	c.mu.Unlock()
 	if known.err != nil && time.Now().Before(known.until) {
 		all(errs, known.err)
 		return errs
 	}
 
-	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(s.URL)}
+	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(c.client.URL)}
 	for i, receipt := range receipts {
 		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
 			Id:                aws.String(strconv.Itoa(i)),
@@ -81,35 +91,35 @@ func (s *Server) changeVisibility(ctx context.Context, receipts []string, visibi
 			VisibilityTimeout: seconds(visibility[i]),
 		})
 	}
-	err := s.limited(ctx, func(ctx context.Context) error {
-		out, err := s.Client.ChangeMessageVisibilityBatch(ctx, in)
+	err := c.limited(ctx, func(ctx context.Context) error {
+		out, err := c.client.API.ChangeMessageVisibilityBatch(ctx, in)
 		if err == nil {
 			fill(errs, out.Failed)
 		}
 		return err
 	})
 	if err != nil {
-		err = s.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err)
+		err = c.client.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err)
 		all(errs, err)
 	}
 	if err == nil || awserr.Denied(err) {
-		s.noteDenial(err)
+		c.noteDenial(err)
 	}
 	return errs
 }
 
 // noteDenial remembers whether changing visibility is denied (err) or allowed (nil), and
 // logs when that changes.
-func (s *Server) noteDenial(err error) {
-	s.mu.Lock()
-	before := s.denial.err
-	s.denial = denial{err: err, until: time.Now().Add(denialPause)}
-	s.mu.Unlock()
+func (c *calls) noteDenial(err error) {
+	c.mu.Lock()
+	before := c.denial.err
+	c.denial = denial{err: err, until: time.Now().Add(denialPause)}
+	c.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		warnCannotExtend(s.Log, err)
+		warnCannotExtend(c.client.Log, err)
 	case err == nil && before != nil:
-		s.Log.Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
+		c.client.Log.Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
 	}
 }
 
@@ -119,13 +129,13 @@ func warnCannotExtend(log logr.Logger, denial error) {
 }
 
 // limited makes a call, with a deadline, when fewer than callsAtOnce are in flight.
-func (s *Server) limited(ctx context.Context, call func(context.Context) error) error {
+func (c *calls) limited(ctx context.Context, call func(context.Context) error) error {
 	select {
-	case s.calls <- struct{}{}:
+	case c.slots <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-s.calls }()
+	defer func() { <-c.slots }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -168,10 +178,6 @@ func all(errs []error, err error) {
 func isGone(err error) bool {
 	entry, ok := errors.AsType[entryError](err)
 	return ok && entry.Fault == smithy.FaultClient && !awserr.Denied(err) && !strings.Contains(entry.Code, "Throttl")
-}
-
-func (s *Server) explain(call string, action Action, err error) error {
-	return s.client().explain(call, action, err)
 }
 
 // hints say what an operator can do about an error, by its code.
