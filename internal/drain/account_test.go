@@ -44,18 +44,18 @@ func TestAListThatComesAtTheDeadlineIsNoDrain(t *testing.T) {
 func TestAPodThatTheWatchBringsBackIsCountedOnce(t *testing.T) {
 	play(t, func(s *stage) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", UID: "uid-a"}, Spec: corev1.PodSpec{NodeName: "node", TerminationGracePeriodSeconds: new(int64(30))}}
-		r := newRun(s.drainer, &evacuation.Request{Node: "node", Log: logr.Discard(), NodeState: s.look, Terms: evacuation.Terms{CordonedAt: time.Now()}})
+		r := newRun(s.drainer, &evacuation.Request{Node: "node", Log: logr.Discard(), NodeState: s.look, Terms: evacuation.Terms{CordonedAt: time.Now()}}, nil)
 		_ = r.store.Replace([]any{pod}, "1")
-		r.refresh(time.Now())
+		r.pods.refresh(time.Now())
 		_ = r.store.Delete(pod) // as readPod does
-		r.refresh(time.Now())
+		r.pods.refresh(time.Now())
 		stopping := pod.DeepCopy()
 		stopping.DeletionTimestamp = new(metav1.Now())
 		_ = r.store.Update(stopping) // the watch is behind
-		r.refresh(time.Now())
+		r.pods.refresh(time.Now())
 		_ = r.store.Delete(stopping)
-		r.refresh(time.Now())
-		r.countPods(nil)
+		r.pods.refresh(time.Now())
+		r.pods.countPods(nil)
 		if n := r.result.Evicted + r.result.Forced + r.result.Ended; n != 1 {
 			t.Errorf("one pod is counted %d times: %+v", n, r.result)
 		}

@@ -26,6 +26,8 @@ const (
 	maxWhy = 300
 	// maxCauses bounds the causes that are reported of one pod.
 	maxCauses = 4
+	// maxRefusals bounds the refusals that a drain remembers: a pod's causes are few, and a node's budgets, too.
+	maxRefusals = 16
 )
 
 // A block is what keeps a pod on its node.
@@ -37,47 +39,66 @@ type block struct {
 	reported bool
 }
 
-// setBlock notes what keeps a pod now, and returns whether it is a new cause.
-func (p *podState) setBlock(cause overview.Cause, name, why string, now time.Time) (isNew bool) {
-	k := slices.IndexFunc(p.blocks, func(b block) bool { return b.cause == cause && b.name == name })
-	b := block{cause: cause, name: name, since: now}
+// blocks are what keeps a pod or has kept it on the node; the last one does so now.
+type blocks []block
+
+// set notes what keeps the pod now, and returns whether it is a new cause.
+func (b *blocks) set(cause overview.Cause, name, why string, now time.Time) (isNew bool) {
+	k := slices.IndexFunc(*b, func(b block) bool { return b.cause == cause && b.name == name })
+	found := block{cause: cause, name: name, since: now}
 	switch {
 	case k >= 0:
-		b = p.blocks[k]
-		p.blocks = slices.Delete(p.blocks, k, k+1)
-	case len(p.blocks) == maxCauses:
-		p.blocks = slices.Delete(p.blocks, 0, 1)
+		found = (*b)[k]
+		*b = slices.Delete(*b, k, k+1)
+	case len(*b) == maxCauses:
+		*b = slices.Delete(*b, 0, 1)
 	}
-	b.why = why
-	p.blocks = append(p.blocks, b)
+	found.why = why
+	*b = append(*b, found)
 	return k < 0
 }
 
-// dropBlock says that no such cause keeps the pod any more.
-func (p *podState) dropBlock(cause overview.Cause) {
-	p.blocks = slices.DeleteFunc(p.blocks, func(b block) bool { return b.cause == cause })
+// drop says that no such cause keeps the pod any more.
+func (b *blocks) drop(cause overview.Cause) {
+	*b = slices.DeleteFunc(*b, func(b block) bool { return b.cause == cause })
+}
+
+// now returns what keeps the pod; nil: nothing does.
+func (b blocks) now() *block {
+	if len(b) == 0 {
+		return nil
+	}
+	return &b[len(b)-1]
 }
 
 // reportAt returns when to report what keeps the pod; zero: it was reported, or nothing does.
-func (p podState) reportAt() time.Time {
-	if len(p.blocks) == 0 || p.blocks[len(p.blocks)-1].reported {
-		return time.Time{}
+func (b blocks) reportAt() time.Time {
+	if now := b.now(); now != nil && !now.reported {
+		return now.since.Add(blockedTime)
 	}
-	return p.blocks[len(p.blocks)-1].since.Add(blockedTime)
+	return time.Time{}
 }
 
-// logRefusal logs that an eviction was refused, once for each cause.
-func (r *run) logRefusal(c *call, log logr.Logger, now time.Time) {
+// obstacles are what has kept the pods of a node, or its volumes, on it.
+type obstacles struct {
+	node     string
+	blocked  func(evacuation.Blocked) // Drainer.Blocked
+	reported map[string]bool          // causes that blocked was called for; nil: none
+	refusals []overview.Refusal       // what has refused evictions
+}
+
+// noteRefusal notes that an eviction was refused, and logs it, once for each cause of a pod.
+func (o *obstacles) noteRefusal(c *call, log logr.Logger, now time.Time) {
 	cause, name, why := causeOf(c.pod, c.err)
 	fails := cause == overview.Answer || cause == overview.Refused && !refuses(c.err)
 	if fails && slices.ContainsFunc(c.state.blocks, func(b block) bool { return b.cause != overview.Answer }) {
 		// That one request fails is not what keeps the pod.
 		return
 	}
-	if !c.state.setBlock(cause, name, why, now) {
+	if !c.state.blocks.set(cause, name, why, now) {
 		return
 	}
-	r.countRefusal(cause, name, why)
+	o.count(cause, name, why)
 	if refusalOf(c.err) == evacuation.TwoBudgets { // it does not clear by itself
 		logging.Warn(log, "an eviction was refused", "why", why)
 		return
@@ -98,36 +119,58 @@ func truncate(text string) string {
 func (p *podState) noteLast(terms evacuation.Terms, now time.Time) {
 	surges := p.surge.begun || p.surge.cancel != nil
 	if p.tier == last && terms.Deadline.IsZero() && !p.asked() && !surges {
-		p.setBlock(overview.Turn, "", p.turnWords()+", and there is no deadline so far", now)
+		p.blocks.set(overview.Turn, "", p.turnWords()+", and there is no deadline so far", now)
 		return
 	}
-	p.dropBlock(overview.Turn)
+	p.blocks.drop(overview.Turn)
 }
 
-// reportBlocked reports what has kept a pod for blockedTime, once for each cause.
-func (r *run) reportBlocked(pod *corev1.Pod, p *podState, now time.Time) {
-	if at := p.reportAt(); at.IsZero() || now.Before(at) {
+// report reports what has kept a pod for blockedTime, once for each cause.
+func (o *obstacles) report(pod *corev1.Pod, p *podState, now time.Time) {
+	if at := p.blocks.reportAt(); at.IsZero() || now.Before(at) {
 		return
 	}
-	b := &p.blocks[len(p.blocks)-1]
+	b := p.blocks.now()
 	b.reported = true
 	if b.cause != overview.Answer { // an overloaded API server needs no Event for each pod
-		r.reportCause(pod, b.cause, b.name, b.why)
+		o.reportCause(pod, b.cause, b.name, b.why)
 	}
 }
 
 // reportCause calls Blocked with what keeps a pod, or the volumes if pod is nil.
-func (r *run) reportCause(pod *corev1.Pod, cause overview.Cause, name, why string) {
-	if r.drainer.Blocked == nil {
+func (o *obstacles) reportCause(pod *corev1.Pod, cause overview.Cause, name, why string) {
+	if o.blocked == nil {
 		return
 	}
 	key := string(cause) + " " + name
-	first := !r.reportedCauses[key]
-	if r.reportedCauses == nil {
-		r.reportedCauses = map[string]bool{}
+	first := !o.reported[key]
+	if o.reported == nil {
+		o.reported = map[string]bool{}
 	}
-	r.reportedCauses[key] = true
-	r.drainer.Blocked(evacuation.Blocked{Node: r.request.Node, Pod: pod, Why: why, First: first})
+	o.reported[key] = true
+	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Why: why, First: first})
+}
+
+// count counts a pod that somebody keeps on the node. The text is that of the last one.
+func (o *obstacles) count(cause overview.Cause, name, why string) {
+	same := func(known overview.Refusal) bool { return known.Cause == cause && known.Name == name }
+	k := slices.IndexFunc(o.refusals, same)
+	if k < 0 {
+		if len(o.refusals) == maxRefusals {
+			return
+		}
+		k = len(o.refusals)
+		o.refusals = append(o.refusals, overview.Refusal{Cause: cause, Name: name})
+	}
+	o.refusals[k].Pods++
+	o.refusals[k].Why = why
+}
+
+// sorted returns what has refused evictions, of most pods first.
+func (o *obstacles) sorted() []overview.Refusal {
+	sorted := slices.Clone(o.refusals)
+	slices.SortStableFunc(sorted, func(a, b overview.Refusal) int { return b.Pods - a.Pods })
+	return sorted
 }
 
 // logProgress calls write when the drain has waited for another minute, with the time to the
@@ -154,9 +197,9 @@ func (r *run) logWaiting(now time.Time, untilDeadline string) {
 		return
 	}
 	var waiting []string
-	for _, pod := range r.sortedPods() {
-		if p := r.pods[pod.UID]; !p.unconfirmed {
-			waiting = append(waiting, nameOf(pod)+": "+inWords(r.waitOf(*p, now)))
+	for _, pod := range r.pods.sorted() {
+		if p := r.pods.leaving[pod.UID]; !p.unconfirmed {
+			waiting = append(waiting, nameOf(pod)+": "+inWords(r.pods.waitOf(*p, now)))
 		}
 	}
 	if len(waiting) > 0 {

@@ -44,10 +44,10 @@ func isDisruption(c corev1.PodCondition) bool {
 // setDisruption gives a pod the condition DisruptionTarget. It returns the version that the pod has then, if
 // the deletion is to name one. A conflict is the answer to the deletion too: the pod is another one, or has
 // another version. No other failure keeps the pod from being deleted.
-func (r *run) setDisruption(ctx context.Context, pod *corev1.Pod, version string) (string, error) {
+func (r *requests) setDisruption(ctx context.Context, pod *corev1.Pod, version string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, disruptionTimeout)
 	defer cancel()
-	patched, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
+	patched, err := r.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
 		disruptionPatch(pod, version, time.Now()), metav1.PatchOptions{}, "status")
 	switch {
 	case err == nil && version != "":
@@ -57,14 +57,14 @@ func (r *run) setDisruption(ctx context.Context, pod *corev1.Pod, version string
 	case apierrors.IsConflict(err):
 		return "", err
 	case apierrors.IsForbidden(err):
-		r.drainer.disruptionDenied.Do(func() {
-			logging.Warn(r.request.Log,
+		r.conditionDenied.Do(func() {
+			logging.Warn(r.log,
 				"pods of Jobs cannot get the condition DisruptionTarget before they are deleted (logged once)",
 				"error", err, "hint", "allow patch of pods/status in the ClusterRole, or such a pod counts against the "+
 					"backoffLimit of its Job")
 		})
 	default:
-		logging.Warn(r.request.Log, "a pod did not get the condition DisruptionTarget before it is deleted",
+		logging.Warn(r.log, "a pod did not get the condition DisruptionTarget before it is deleted",
 			"pod", nameOf(pod), "error", err)
 	}
 	return version, nil

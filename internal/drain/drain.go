@@ -70,6 +70,6 @@ type Drainer struct {
 	// for each pod and cause, by the goroutine of Drain; nil: it is not called.
 	Blocked func(evacuation.Blocked)
 
-	watches          podWatches
-	disruptionDenied sync.Once // the log says that pods of Jobs cannot get their condition
+	watches         podWatches
+	conditionDenied sync.Once // the log says that pods of Jobs cannot get theirs
 }

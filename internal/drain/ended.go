@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -47,25 +48,29 @@ func states(of []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
 	return kept
 }
 
-// noteEnd notes whether a pod has ended, and what keeps its object.
-func (p *podState) noteEnd(pod *corev1.Pod, now time.Time) {
-	if !evacuation.Ended(pod) {
-		p.endedAt, p.keptBy = time.Time{}, ""
-		return
-	}
-	if p.endedAt.IsZero() {
-		p.endedAt = now
-	}
-	p.keptBy = strings.Join(evacuation.Names(pod.Finalizers, maxNames), ", ")
+// A podEnd says whether a pod has ended. The zero value: it has not.
+type podEnd struct {
+	at     time.Time // when that was first seen
+	keptBy string    // the finalizers that keep its object then
 }
 
-// hasEnded reports whether nothing of a pod runs any more.
-func (p podState) hasEnded() bool { return !p.endedAt.IsZero() }
+// note notes whether a pod has ended, and what keeps its object.
+func (e *podEnd) note(pod *corev1.Pod, now time.Time) {
+	if !evacuation.Ended(pod) {
+		*e = podEnd{}
+		return
+	}
+	e.at = cmp.Or(e.at, now)
+	e.keptBy = strings.Join(evacuation.Names(pod.Finalizers, maxNames), ", ")
+}
+
+// known reports whether nothing of the pod runs any more.
+func (e podEnd) known() bool { return !e.at.IsZero() }
 
 // countsAsGoneAt returns when a pod that has ended is not waited for any more; zero: it has not ended.
-func (p podState) countsAsGoneAt() time.Time {
-	if !p.hasEnded() {
+func (e podEnd) countsAsGoneAt() time.Time {
+	if !e.known() {
 		return time.Time{}
 	}
-	return p.endedAt.Add(endedTime)
+	return e.at.Add(endedTime)
 }

@@ -22,12 +22,12 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 	if err != nil || release == nil {
 		return err
 	}
-	r.startSlot = release
+	r.line.start = release
 	go r.store.watch(calls, r.drainer, r.request.Node)
 	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(timeout, r.end())
 		if !time.Now().Before(until) {
-			r.releaseStartSlot()
+			r.line.releaseStart()
 			return nil
 		}
 		changed, err := r.sleep(ctx, until)
@@ -96,19 +96,27 @@ func (r *run) awaitSlot(
 	return nil, nil
 }
 
-// releaseStartSlot releases the slot of startWatch, unless a request has taken it over.
-func (r *run) releaseStartSlot() {
-	if r.startSlot != nil {
-		r.startSlot(0)
-		r.startSlot = nil
+// line is where the requests of one drain wait at the gate. It belongs to the goroutine of Drain.
+type line struct {
+	gate    *pace.Gate
+	post    func(func()) bool        // run.post
+	pending map[bool]int             // requests that wait here or are in flight; true: the urgent ones
+	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
+}
+
+// releaseStart releases the slot of startWatch, unless a request has taken it over.
+func (l *line) releaseStart() {
+	if l.start != nil {
+		l.start(0)
+		l.start = nil
 	}
 }
 
-// takeSlot returns the release of a slot that a pod's next request takes over: the one that it
+// take returns the release of a slot that a pod's next request takes over: the one that it
 // has waited for, or that of startWatch. nil: there is none.
-func (r *run) takeSlot(p *podState) (release func(time.Duration)) {
+func (l *line) take(p *podState) (release func(time.Duration)) {
 	if p.ticket == nil {
-		release, r.startSlot = r.startSlot, nil
+		release, l.start = l.start, nil
 		return release
 	}
 	if release = p.ticket.release; release != nil {
@@ -126,15 +134,15 @@ type ticket struct {
 	release   func(time.Duration) // of its slot; nil: it still waits
 }
 
-// enqueue has a pod wait at the gate.
-func (r *run) enqueue(p *podState, priority pace.Priority) {
+// enter has a pod wait at the gate.
+func (l *line) enter(p *podState, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	r.pending[urgent(priority)]++
+	l.pending[urgent(priority)]++
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
-		posted := r.post(func() {
-			r.pending[urgent(priority)]--
+		posted := l.post(func() {
+			l.pending[urgent(priority)]--
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil
@@ -146,7 +154,7 @@ func (r *run) enqueue(p *podState, priority pace.Priority) {
 			release(0)
 		}
 	}
-	withdraw := r.drainer.Gate.Line(priority, func(release func(time.Duration)) { go ended(release) })
+	withdraw := l.gate.Line(priority, func(release func(time.Duration)) { go ended(release) })
 	t.withdraw = func() {
 		if withdraw() {
 			go ended(nil)
@@ -170,18 +178,18 @@ func (p *podState) dequeue() {
 }
 
 // dequeueAll takes all pods out of the gate.
-func (r *run) dequeueAll() {
-	for _, p := range r.pods {
+func (n *nodePods) dequeueAll() {
+	for _, p := range n.leaving {
 		p.dequeue()
 	}
 }
 
-// priority returns the priority of a pod's request at the gate. What was refused once may be
+// priorityOf returns the priority of a pod's request at the gate. What was refused once may be
 // refused for ever, so it goes behind what has not been tried.
-func (r *run) priority(p podState, s step, now time.Time) pace.Priority {
-	priority := pace.Priority{Deadline: r.request.Terms.Deadline, Rank: pace.Advance}
+func priorityOf(p podState, s step, terms evacuation.Terms, now time.Time) pace.Priority {
+	priority := pace.Priority{Deadline: terms.Deadline, Rank: pace.Advance}
 	switch {
-	case s.kind == stepDelete, p.mustForce(r.request.Terms, now), p.hurries(r.request.Terms, now):
+	case s.kind == stepDelete, p.mustForce(terms, now), p.hurries(terms, now):
 		priority.Class = pace.Urgent
 	case p.refused > 0:
 		priority.Rank = pace.Retry
@@ -202,4 +210,4 @@ func mostPending(p pace.Priority) int {
 func urgent(p pace.Priority) bool { return p.Class == pace.Urgent }
 
 // idle reports whether no request waits at the gate, and none is in flight.
-func (r *run) idle() bool { return r.pending[false]+r.pending[true] == 0 }
+func (l *line) idle() bool { return l.pending[false]+l.pending[true] == 0 }

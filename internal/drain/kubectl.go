@@ -80,23 +80,23 @@ func ourOption(reason string) string {
 }
 
 // evict asks the eviction API for a pod, once.
-func (r *run) evict(ctx context.Context, pod *corev1.Pod, s step) error {
+func (r *requests) evict(ctx context.Context, pod *corev1.Pod, s step) error {
 	return r.helper(ctx, pod, s).EvictPod(*pod, policyv1.SchemeGroupVersion)
 }
 
 // remove deletes a pod, by one request.
-func (r *run) remove(ctx context.Context, pod *corev1.Pod, s step) error {
+func (r *requests) remove(ctx context.Context, pod *corev1.Pod, s step) error {
 	return r.helper(ctx, pod, s).DeletePod(*pod)
 }
 
 // helper makes one request for a pod.
-func (r *run) helper(ctx context.Context, pod *corev1.Pod, s step) *kubectl.Helper {
+func (r *requests) helper(ctx context.Context, pod *corev1.Pod, s step) *kubectl.Helper {
 	seconds := -1 // the pod's own grace period
 	if s.grace > 0 {
 		seconds = int(s.grace / time.Second)
 	}
-	client := requesting{rest: r.drainer.Client.CoreV1().RESTClient(), pod: pod, version: s.version}
-	return r.drainer.Filter.helper(ctx, client, seconds)
+	client := requesting{rest: r.client.CoreV1().RESTClient(), pod: pod, version: s.version}
+	return Filter{}.helper(ctx, client, seconds)
 }
 
 // helper has all fields of a Helper: the linter tells when there is another one.

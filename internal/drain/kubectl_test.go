@@ -55,7 +55,7 @@ func TestARequestNamesThePodItMeansAndIsMadeOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRun(&Drainer{Client: client}, &evacuation.Request{})
+	r := newRun(&Drainer{Client: client}, &evacuation.Request{}, nil).requests
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "shop", UID: "uid-7", ResourceVersion: "42"}}
 	for _, request := range []struct {
 		make func(context.Context, *corev1.Pod, step) error

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
-	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -27,13 +26,12 @@ import (
 func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evacuation.Result, error) {
 	calls, cut := retry.WithDelayedCancel(ctx, requestLinger)
 	defer cut()
-	r := newRun(d, request)
-	r.over = ctx.Done()
+	r := newRun(d, request, ctx.Done())
 	defer r.close()
 	err := r.drain(ctx, calls)
 	if errors.Is(err, evacuation.ErrMachineGone) {
 		err, r.result.Volumes = nil, 0
-		if !r.listed {
+		if !r.pods.listed {
 			r.result.Lost = d.unlistedPods(calls, request)
 		}
 	}
@@ -53,50 +51,37 @@ type run struct {
 	store   *podStore
 	result  evacuation.Result
 
-	// The pods of the node, by UID. Each is in one of these at most.
-	pods map[types.UID]*podState // have to leave
-	// Had to leave, and are gone, or have ended and count as gone. The store may have them: finalizers keep them, or the
-	// watch is behind.
-	departed  map[types.UID]*podState
-	staying   map[types.UID]bool // do not have to leave
-	newcomers newcomers          // came during the drain, and stay
-	listed    bool               // the pods of the first list are in these maps
+	pods     nodePods
+	line     line
+	requests requests
 
-	settledAt     time.Time // when the first pod of those that have ended counts as gone; zero: none has
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
+	nextProgress  time.Time // when the log says next what the drain waits for; zero: not set yet
 
-	ready          bool      // the node is
-	asking         bool      // the API server is being asked for pods that are overdue
-	silences       int       // how often in a row it has not answered
-	askAt          time.Time // when it is asked again then
-	kubeletChanged time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
-
-	pending   map[bool]int             // requests that wait at the gate or are in flight; true: the urgent ones
-	inFlight  int                      // requests in flight
-	posted    chan func()              // functions that the goroutine of Drain is to call
-	over      <-chan struct{}          // closed when no request may begin any more
-	ended     chan struct{}            // closed when Drain returns: nobody receives from posted any more
-	startSlot func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
-
-	nextProgress   time.Time          // when the log says next what the drain waits for; zero: not set yet
-	refusals       []overview.Refusal // what has refused evictions
-	reportedCauses map[string]bool    // causes that Blocked was called for; nil: none
-	claims         claims             // of the pods that have to leave
-	mistakes       map[string]bool    // of annotations that the log has warned of; nil: none
+	inFlight int           // requests in flight
+	posted   chan func()   // functions that the goroutine of Drain is to call
+	ended    chan struct{} // closed when Drain returns: nobody receives from posted any more
 }
 
-func newRun(d *Drainer, request *evacuation.Request) *run {
+// newRun returns the drain that is requested. It begins no request after over is closed.
+func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run {
 	r := &run{
-		drainer:   d,
-		request:   *request,
-		started:   time.Now(),
-		store:     newPodStore(),
-		pods:      map[types.UID]*podState{},
-		departed:  map[types.UID]*podState{},
+		drainer: d,
+		request: *request,
+		started: time.Now(),
+		store:   newPodStore(),
+		posted:  make(chan func()),
+		ended:   make(chan struct{}),
+	}
+	r.line = line{gate: d.Gate, post: r.post, pending: map[bool]int{}}
+	r.requests = requests{
+		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, over: over, conditionDenied: &d.conditionDenied,
+	}
+	r.pods = nodePods{
+		drainer: d, request: &r.request, store: r.store, result: &r.result,
+		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{},
 		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
-		pending:   map[bool]int{},
-		posted:    make(chan func()),
-		ended:     make(chan struct{}),
+		obstacles: obstacles{node: request.Node, blocked: d.Blocked},
 	}
 	return r
 }
@@ -110,7 +95,7 @@ func (r *run) drain(ctx, calls context.Context) error {
 	if err == nil || errors.Is(err, evacuation.ErrMachineGone) {
 		r.result.Record.PodsGone = time.Now()
 	}
-	r.result.Returned = r.newcomers.names()
+	r.result.Returned = r.pods.newcomers.names()
 	if volumes := r.drainer.Volumes; inTime && volumes != nil && !r.result.Self {
 		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
@@ -157,9 +142,9 @@ func (r *run) look(calls context.Context, changed func()) pass {
 		wake, done = r.startDueRequests(calls, now)
 		wake = earlier(wake, r.askForOverdue(calls, now))
 		r.readClaims(calls)
-		r.releaseStartSlot()
+		r.line.releaseStart()
 		if done {
-			r.countPods(nil)
+			r.pods.countPods(nil)
 			return pass{done: true, inTime: true}
 		}
 	}
@@ -168,31 +153,31 @@ func (r *run) look(calls context.Context, changed func()) pass {
 
 // interrupt ends what look has begun, when the context ends with a cause.
 func (r *run) interrupt(cause error) {
-	r.dequeueAll()
+	r.pods.dequeueAll()
 	r.awaitInFlight()
 	if errors.Is(cause, evacuation.ErrMachineGone) {
-		r.countPods(&r.result.Lost)
+		r.pods.countPods(&r.result.Lost)
 	} else {
-		r.countPods(nil)
+		r.pods.countPods(nil)
 	}
 }
 
 // startDueRequests starts the requests that are due. It returns when to look again (zero: when
 // something changes), and whether the drain is done with its pods.
 func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.Time, done bool) {
-	front := r.refresh(now)
+	front := r.pods.refresh(now)
 	if front >= self { // no pod is waited for, or our own alone
-		if !r.idle() {
-			return earlier(r.end(), r.settledAt), false
+		if !r.line.idle() {
+			return earlier(r.end(), r.pods.settledAt), false
 		}
-		if !r.settledAt.IsZero() {
-			return earlier(r.end(), r.settledAt), false
+		if !r.pods.settledAt.IsZero() {
+			return earlier(r.end(), r.pods.settledAt), false
 		}
 		r.result.Self = front == self
 		if look := r.request.Terms.CordonedAt.Add(lateBindTime); now.Before(look) {
 			return earlier(r.end(), look), false
 		}
-		if r.nodeState().CordonPending {
+		if r.pods.nodeState().CordonPending {
 			r.cordonPending = now
 		}
 		// The terms say it a moment after the cordon.
@@ -202,14 +187,14 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		}
 		return time.Time{}, true
 	}
-	wake = earlier(r.end(), r.settledAt)
-	for _, pod := range r.sortedPods() {
-		p := r.pods[pod.UID]
+	wake = earlier(r.end(), r.pods.settledAt)
+	for _, pod := range r.pods.sorted() {
+		p := r.pods.leaving[pod.UID]
 		if deadline := r.request.Terms.Deadline; p.tier == self && !deadline.IsZero() {
 			// The next leader needs the time before the deadline more than we do.
 			if giveWay := deadline.Add(-p.grace - 2*margin); now.Before(giveWay) {
 				wake = earlier(wake, giveWay)
-			} else if r.idle() {
+			} else if r.line.idle() {
 				r.result.Self = true
 				return time.Time{}, true
 			}
@@ -222,10 +207,10 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 // advance takes the next step with a pod: it starts a request, or waits at the gate for its
 // turn, or waits. It returns when to look again; zero: when something changes.
 func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front tier, now time.Time) time.Time {
-	wake := earlier(p.reportAt(), p.changesAt(now))
+	wake := earlier(p.blocks.reportAt(), p.changesAt(now))
 	if end := p.stopsAt(); !end.IsZero() && !p.unconfirmed {
 		wake = earlier(wake, later(end, now.Add(recheckInterval)))
-		if at := r.unconfirmedAt(p); now.Before(at) {
+		if at := r.pods.kubelet.unconfirmedAt(p); now.Before(at) {
 			wake = earlier(wake, at)
 		}
 	}
@@ -236,14 +221,14 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		p.dequeue()
 		return earlier(wake, s.until)
 	}
-	priority := r.priority(*p, s, now)
-	if release := r.takeSlot(p); release != nil {
+	priority := priorityOf(*p, s, terms, now)
+	if release := r.line.take(p); release != nil {
 		r.startRequest(calls, &call{pod: pod, state: p, step: s, urgent: urgent(priority)}, release)
 		return earlier(wake, nextStep(*p, front, terms, now).until)
 	}
 	switch {
-	case p.ticket == nil && r.pending[urgent(priority)] < mostPending(priority):
-		r.enqueue(p, priority)
+	case p.ticket == nil && r.line.pending[urgent(priority)] < mostPending(priority):
+		r.line.enter(p, priority)
 	case p.ticket != nil && !p.ticket.priority.Same(priority):
 		p.dequeue() // and enters again with the new priority
 	}
@@ -261,14 +246,6 @@ func (r *run) end() time.Time {
 		return least
 	}
 	return end
-}
-
-// nodeState returns the present state of the node.
-func (r *run) nodeState() evacuation.NodeState {
-	if r.request.NodeState == nil {
-		return evacuation.NodeState{Ready: true, Cordoned: true}
-	}
-	return r.request.NodeState()
 }
 
 // sleep waits until wake (zero: no limit) or until something changes, and returns what is to be called then; nil:
@@ -308,8 +285,8 @@ func (r *run) post(f func()) bool {
 // close releases what the drain holds at the gate.
 func (r *run) close() {
 	close(r.ended)
-	r.releaseStartSlot()
-	r.dequeueAll()
+	r.line.releaseStart()
+	r.pods.dequeueAll()
 }
 
 // earlier returns the earlier of two times. A zero time means never.

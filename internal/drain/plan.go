@@ -71,7 +71,7 @@ type step struct {
 // Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
 func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	switch shown := p.acceptedAt.Add(watchLag); {
-	case p.keptBy != "": // a deletion could do no more
+	case p.end.keptBy != "": // a deletion could do no more
 		return step{}
 	case p.stopping():
 		return cutShort(p, terms, now)

@@ -31,8 +31,7 @@ type podState struct {
 	localEnd time.Time     // when its grace has passed by our clock; zero: it was stopping when first seen
 	given    time.Duration // the grace period of its deletion
 
-	endedAt time.Time // when it was first seen to have ended; zero: it has not
-	keptBy  string    // the finalizers that keep its object then
+	end podEnd
 
 	// Requests.
 	requested     bool      // it was asked to leave
@@ -56,7 +55,7 @@ type podState struct {
 	stillThere  time.Time // when the API server was last asked for it, and had it; see askForOverdue
 	unconfirmed bool      // it should have ended, and its kubelet has not confirmed it
 	replaces    bool      // it replaces a pod that was asked to leave
-	blocks      []block   // what keeps it or has kept it on the node; the last one does so now
+	blocks      blocks    // what keeps it or has kept it on the node
 }
 
 // newPodState returns the state of a pod that was not asked to leave yet. grace is the option's,

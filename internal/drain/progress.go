@@ -14,20 +14,17 @@ import (
 // atGate is the wait for a free place among the requests to the API server.
 var atGate = overview.Wait{Cause: overview.Gate, Why: "other requests to the API server go first"}
 
-// maxRefusals bounds the refusals that a drain remembers: a pod's causes are few, and a node's budgets, too.
-const maxRefusals = 16
-
 // progress returns how far the drain has come.
 func (r *run) progress(now time.Time) evacuation.Progress {
 	record := &r.result.Record
 	p := evacuation.Progress{
-		Listed: r.listed, LastAsked: record.LastAsked, LastLeft: record.LastLeft, PodsGone: record.PodsGone,
+		Listed: r.pods.listed, LastAsked: record.LastAsked, LastLeft: record.LastLeft, PodsGone: record.PodsGone,
 	}
-	if !r.listed {
+	if !r.pods.listed {
 		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
 		return p
 	}
-	for _, pod := range r.departed {
+	for _, pod := range r.pods.departed {
 		p.Pods.Gone++
 		if pod.forced {
 			p.Pods.Forced++
@@ -41,8 +38,8 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		name  string
 	}
 	waits := map[key]*overview.Wait{}
-	for _, pod := range r.sortedPods() {
-		state := r.pods[pod.UID]
+	for _, pod := range r.pods.sorted() {
+		state := r.pods.leaving[pod.UID]
 		p.Pods.Left++
 		if state.forced {
 			p.Pods.Forced++
@@ -50,7 +47,7 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		if state.unconfirmed {
 			continue
 		}
-		w := r.waitOf(*state, now)
+		w := r.pods.waitOf(*state, now)
 		known := waits[key{w.Cause, w.Name}]
 		if known == nil {
 			w.Pod = state.name
@@ -71,17 +68,16 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 }
 
 // waitOf says why a pod is still there, and until when at the latest.
-func (r *run) waitOf(p podState, now time.Time) overview.Wait {
+func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 	wait := func(cause overview.Cause, why string) overview.Wait { return overview.Wait{Cause: cause, Why: why} }
 	var blocked *overview.Wait
-	if len(p.blocks) > 0 {
-		b := p.blocks[len(p.blocks)-1]
+	if b := p.blocks.now(); b != nil {
 		blocked = &overview.Wait{Cause: b.cause, Name: b.name, Why: b.why}
 	}
 	switch end := p.stopsAt(); {
-	case p.keptBy != "":
-		w := wait(overview.Finalizer, "it has ended, and is kept by its finalizers: "+p.keptBy)
-		w.Name, w.Until = p.keptBy, p.countsAsGoneAt()
+	case p.end.keptBy != "":
+		w := wait(overview.Finalizer, "it has ended, and is kept by its finalizers: "+p.end.keptBy)
+		w.Name, w.Until = p.end.keptBy, p.end.countsAsGoneAt()
 		return w
 	case !end.IsZero() && blocked != nil:
 		return *blocked
@@ -91,13 +87,13 @@ func (r *run) waitOf(p podState, now time.Time) overview.Wait {
 		return w
 	case !end.IsZero():
 		w := wait(overview.Kubelet, "it should have ended at "+timeOfDay(end)+", but its kubelet has not confirmed it")
-		w.Until = r.unconfirmedAt(&p)
+		w.Until = n.kubelet.unconfirmedAt(&p)
 		return w
 	case p.failed > 0:
 		return wait(overview.Refused, "its deletion fails")
 	case blocked != nil:
-		blocked.Until = p.forceAt(r.request.Terms)
-		if at := p.lastMoment(r.request.Terms); blocked.Cause == overview.Surge {
+		blocked.Until = p.forceAt(n.request.Terms)
+		if at := p.lastMoment(n.request.Terms); blocked.Cause == overview.Surge {
 			blocked.Until = at
 		}
 		return *blocked
@@ -109,11 +105,11 @@ func (r *run) waitOf(p podState, now time.Time) overview.Wait {
 		return atGate
 	}
 	w := wait(overview.Turn, cmp.Or(p.turnWords(), "it waits for its turn"))
-	if r.request.Terms.Reserve {
+	if n.request.Terms.Reserve {
 		w = wait(overview.Karpenter, "Karpenter gets it off the node")
 	}
-	if p.tier == last || r.request.Terms.Reserve {
-		w.Until = p.lastMoment(r.request.Terms)
+	if p.tier == last || n.request.Terms.Reserve {
+		w.Until = p.lastMoment(n.request.Terms)
 	}
 	return w
 }
@@ -132,40 +128,10 @@ func inWords(w overview.Wait) string {
 	return w.Why
 }
 
-// noteAsked notes that a pod is asked to leave.
-func (r *run) noteAsked(now time.Time) {
-	if r.result.Record.FirstAsked.IsZero() {
-		r.result.Record.FirstAsked = now
-	}
-	r.result.Record.LastAsked = now
-}
-
-// countRefusal counts a pod that somebody keeps on the node. The text is that of the last one.
-func (r *run) countRefusal(cause overview.Cause, name, why string) {
-	same := func(known overview.Refusal) bool { return known.Cause == cause && known.Name == name }
-	k := slices.IndexFunc(r.refusals, same)
-	if k < 0 {
-		if len(r.refusals) == maxRefusals {
-			return
-		}
-		k = len(r.refusals)
-		r.refusals = append(r.refusals, overview.Refusal{Cause: cause, Name: name})
-	}
-	r.refusals[k].Pods++
-	r.refusals[k].Why = why
-}
-
-// sortedRefusals returns what has refused evictions, of most pods first.
-func (r *run) sortedRefusals() []overview.Refusal {
-	sorted := slices.Clone(r.refusals)
-	slices.SortStableFunc(sorted, func(a, b overview.Refusal) int { return b.Pods - a.Pods })
-	return sorted
-}
-
 // countKept counts a pod that is still there at the end, where it was no refusal that has kept it.
-func (r *run) countKept(pod *corev1.Pod, now time.Time) {
-	switch w := r.waitOf(*r.pods[pod.UID], now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
+func (n *nodePods) countKept(pod *corev1.Pod, now time.Time) {
+	switch w := n.waitOf(*n.leaving[pod.UID], now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
 	case overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
-		r.countRefusal(w.Cause, w.Name, w.Why)
+		n.obstacles.count(w.Cause, w.Name, w.Why)
 	}
 }

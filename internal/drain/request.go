@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,8 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -81,26 +84,41 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	}
 	if !p.requested {
 		p.requested = true
-		p.endSurge()
-		r.newcomers.noteRequest(c.pod, p.replaces)
+		p.surge.end()
+		r.pods.newcomers.noteRequest(c.pod, p.replaces)
 	}
-	r.noteAsked(time.Now())
-	r.pending[c.urgent]++
+	record, now := &r.result.Record, time.Now()
+	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
+	r.line.pending[c.urgent]++
 	r.inFlight++
-	go r.makeRequest(ctx, c, release)
+	go func() {
+		r.requests.make(ctx, c, release, func() { r.post(func() { r.setSlow(c) }) })
+		r.post(func() { r.apply(c, time.Now()) })
+	}()
 }
 
-// makeRequest makes a request and posts its answer.
-func (r *run) makeRequest(ctx context.Context, c *call, release func(busy time.Duration)) {
+// requests makes the requests of a drain for its pods. It may be used concurrently.
+type requests struct {
+	client          kube.Client
+	gate            *pace.Gate
+	store           *podStore // gets what is read
+	log             logr.Logger
+	over            <-chan struct{} // closed when no request may begin any more
+	conditionDenied *sync.Once      // see Drainer
+}
+
+// make makes a request, and sets its answer in c. It releases the slot at the gate, and calls slow
+// when requestTimeout has passed.
+func (r *requests) make(ctx context.Context, c *call, release func(busy time.Duration), slow func()) {
 	timeout := requestTimeout
 	if c.step.kind == stepEvict {
 		timeout = evictionTimeout
 	}
 	requestCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	slow := time.AfterFunc(requestTimeout, func() {
+	late := time.AfterFunc(requestTimeout, func() {
 		release(0)
-		r.post(func() { r.setSlow(c) })
+		slow()
 	})
 	if c.step.kind == stepEvict {
 		c.err = r.evict(requestCtx, c.pod, c.step)
@@ -110,20 +128,19 @@ func (r *run) makeRequest(ctx context.Context, c *call, release func(busy time.D
 	if apierrors.IsConflict(c.err) {
 		c.current = r.readPod(requestCtx, c.pod)
 	}
-	if busy := busyFor(c.err); slow.Stop() {
+	if busy := busyFor(c.err); late.Stop() {
 		release(busy)
 	} else {
-		r.drainer.Gate.Busy(busy)
+		r.gate.Busy(busy)
 	}
 	c.noAnswer = c.err != nil && ctx.Err() != nil
-	r.post(func() { r.apply(c, time.Now()) })
 }
 
 // setSlow stops counting a request as pending that has no answer for long.
 func (r *run) setSlow(c *call) {
 	if !c.answered && !c.slow {
 		c.slow = true
-		r.pending[c.urgent]--
+		r.line.pending[c.urgent]--
 	}
 }
 
@@ -136,9 +153,9 @@ func (r *run) awaitInFlight() {
 
 // readPod reads a pod that is not as the watch has said, and updates the store. If that fails the
 // watch brings the news.
-func (r *run) readPod(ctx context.Context, pod *corev1.Pod) current {
+func (r *requests) readPod(ctx context.Context, pod *corev1.Pod) current {
 	// A list, as a get would need one more right.
-	list, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+	list, err := r.client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(),
 	})
 	if err != nil {
@@ -157,7 +174,7 @@ func (r *run) readPod(ctx context.Context, pod *corev1.Pod) current {
 // errOver is returned for a request that would begin after the end of the drain.
 var errOver = errors.New("the drain has ended")
 
-func (r *run) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
+func (r *requests) delete(ctx context.Context, pod *corev1.Pod, s step) (err error) {
 	if needsDisruption(pod) {
 		if s.version, err = r.setDisruption(ctx, pod, s.version); err != nil {
 			return err
@@ -200,18 +217,20 @@ func (r *run) apply(c *call, now time.Time) {
 		err = nil
 	}
 	c.gone = err == nil && (apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists)
-	r.observe(c, err)
+	r.drainer.observe(c, err)
 	log := r.request.Log.WithValues("pod", nameOf(c.pod))
 	if err == nil {
-		r.accepted(c, log, now)
-	} else {
-		r.failed(c, log, err, now)
+		c.accepted(r.request.Terms, log, now)
+		return
+	}
+	if c.failed(log, err, now); c.step.kind == stepEvict && !p.forced {
+		r.pods.obstacles.noteRefusal(c, log, now)
 	}
 }
 
 // observe tells the observer of the answer to a request; err is nil if it was accepted.
-func (r *run) observe(c *call, err error) {
-	if r.drainer.Observe == nil {
+func (d *Drainer) observe(c *call, err error) {
+	if d.Observe == nil {
 		return
 	}
 	a := evacuation.Answer{
@@ -221,12 +240,12 @@ func (r *run) observe(c *call, err error) {
 	if err != nil && c.step.kind == stepEvict {
 		a.Refusal = refusalOf(err)
 	}
-	r.drainer.Observe(a)
+	d.Observe(a)
 }
 
 // accepted notes that a pod is on its way out. It is logged once for an eviction and once for a
 // deletion, however often the pod was asked.
-func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
+func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks = now, nil
 	if p.askedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
@@ -238,7 +257,7 @@ func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true
-		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(r.request.Terms, c.shortens))
+		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(terms, c.shortens))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
 		log.V(1).Info("evicted a pod")
@@ -246,7 +265,7 @@ func (r *run) accepted(c *call, log logr.Logger, now time.Time) {
 }
 
 // failed notes that an eviction was refused, or a deletion has failed, and when to try again.
-func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
+func (c *call) failed(log logr.Logger, err error, now time.Time) {
 	p, refusal := c.state, refusalOf(err)
 	p.unanswered = p.unanswered || !refuses(err)
 	switch {
@@ -263,7 +282,6 @@ func (r *run) failed(c *call, log logr.Logger, err error, now time.Time) {
 		if refusal == evacuation.TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
 		}
-		r.logRefusal(c, log, now)
 	}
 }
 

@@ -19,53 +19,53 @@ const notListed = "all, which could not be listed"
 // countMissed fills in the result at the deadline.
 func (r *run) countMissed(now time.Time) {
 	synced := r.store.synced()
-	if synced && !r.listed { // the first list came at the deadline
-		r.refresh(now)
+	if synced && !r.pods.listed { // the first list came at the deadline
+		r.pods.refresh(now)
 	}
-	if r.countPods(&r.result.Missed); !synced {
+	if r.pods.countPods(&r.result.Missed); !synced {
 		r.result.Missed = []string{notListed}
 	}
 }
 
 // countPods counts each pod that had to leave in the result, at the end of the drain. The names of
 // those that are still there and were waited for are added to remaining; nil: they are not counted.
-func (r *run) countPods(remaining *[]string) {
-	there := r.sortedPods()
+func (n *nodePods) countPods(remaining *[]string) {
+	there := n.sorted()
 	for _, pod := range there {
-		p := r.pods[pod.UID]
-		p.noteEnd(pod, time.Now())
+		p := n.leaving[pod.UID]
+		p.end.note(pod, time.Now())
 		switch {
-		case p.hasEnded():
-			r.depart(pod.UID, p, time.Now())
+		case p.end.known():
+			n.depart(pod.UID, p, time.Now())
 		case p.unconfirmed:
-			r.result.Unconfirmed = append(r.result.Unconfirmed, nameOf(pod))
+			n.result.Unconfirmed = append(n.result.Unconfirmed, nameOf(pod))
 		case remaining != nil:
 			*remaining = append(*remaining, nameOf(pod))
-			r.countKept(pod, time.Now())
+			n.countKept(pod, time.Now())
 		}
 	}
-	for uid, p := range r.pods {
+	for uid, p := range n.leaving {
 		if !slices.ContainsFunc(there, func(pod *corev1.Pod) bool { return pod.UID == uid }) {
-			r.depart(uid, p, time.Now())
+			n.depart(uid, p, time.Now())
 		}
 	}
-	r.result.Surged, r.result.Record.Kept = r.surged(), r.sortedRefusals()
-	for _, p := range r.departed {
+	n.result.Surged, n.result.Record.Kept = n.surged(), n.obstacles.sorted()
+	for _, p := range n.departed {
 		switch { // a request without an answer may have been accepted
 		case p.forced || p.deleting || p.unanswered && p.failed > 0:
-			r.result.Forced++
-			r.result.Record.ForcedPods = append(r.result.Record.ForcedPods, p.name)
+			n.result.Forced++
+			n.result.Record.ForcedPods = append(n.result.Record.ForcedPods, p.name)
 		case p.evicted || p.unanswered || !p.evictingSince.IsZero():
-			r.result.Evicted++
-			r.result.Record.EvictedPods = append(r.result.Record.EvictedPods, p.name)
+			n.result.Evicted++
+			n.result.Record.EvictedPods = append(n.result.Record.EvictedPods, p.name)
 		default:
-			r.result.Ended++
+			n.result.Ended++
 		}
 	}
-	slices.Sort(r.result.Stayed)
-	slices.Sort(r.result.Record.EvictedPods)
-	slices.Sort(r.result.Record.ForcedPods)
-	slices.Sort(r.result.Record.CutShort)
+	slices.Sort(n.result.Stayed)
+	slices.Sort(n.result.Record.EvictedPods)
+	slices.Sort(n.result.Record.ForcedPods)
+	slices.Sort(n.result.Record.CutShort)
 }
 
 // Remaining lists the pods that have to leave a node by the rules and have not ended, as namespace/name, sorted.

@@ -52,10 +52,10 @@ func TestWhenAPodIsForced(t *testing.T) {
 
 // Nobody has refused it, and each second that it waits at the gate is one of its grace period.
 func TestAPodThatLosesOfItsGraceGoesFirstAtTheGate(t *testing.T) {
-	r := newRun(&Drainer{}, &evacuation.Request{Terms: evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}})
+	terms := evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}
 	for refused, urgently := range map[int]bool{0: true, 1: false} {
 		p := podState{grace: 180 * time.Second, refused: refused}
-		if got := urgent(r.priority(p, step{kind: stepEvict}, at(3))); got != urgently {
+		if got := urgent(priorityOf(p, step{kind: stepEvict}, terms, at(3))); got != urgently {
 			t.Errorf("refused %d times it is urgent: %t", refused, got)
 		}
 	}

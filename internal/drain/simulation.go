@@ -111,23 +111,23 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 	for k, pod := range s.Pods {
 		all[k] = newPodState(pod, s.Grace, s.Self, s.Start)
 		all[k].reconsider(pod, s.Rules, s.Terms, s.Start)
-		all[k].noteEnd(pod, s.Start)
+		all[k].end.note(pod, s.Start)
 		candidates[k] = candidate{pod, all[k].turn}
 	}
 	answers, _ := s.Filter.mustLeave(candidates)
 	for k, pod := range s.Pods {
 		p := all[k]
-		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.hasEnded()}
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.end.known()}
 		if !o.Self {
 			o.Stays, o.Why = !answers[k].leaves, answers[k].why
 		}
 		switch {
-		case p.keptBy != "":
+		case p.end.keptBy != "":
 			o.Gone = s.Start
 		case p.stopping(): // somebody else has deleted it
 			o.Asked, o.Grace = s.Start, max(0, p.deletion.Sub(s.Start))
 		}
-		if !o.Stays && p.keptBy == "" {
+		if !o.Stays && p.end.keptBy == "" {
 			states[k] = p
 		}
 		outcomes = append(outcomes, o)

@@ -73,7 +73,7 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 	case toleratesCordon(pod):
 		r.noteSurge(pod, p, errComesBack)
 		return time.Time{}
-	case !r.nodeState().Cordoned: // the replacement could come to this node
+	case !r.pods.nodeState().Cordoned: // the replacement could come to this node
 		return now.Add(cordonRecheck)
 	}
 	ctx, cancel := context.WithCancel(calls)
@@ -114,26 +114,26 @@ func (r *run) noteSurge(pod *corev1.Pod, p *podState, err error) {
 	log.Info(message, "why", p.surge.why)
 }
 
-// endSurge ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.
-func (p *podState) endSurge() {
-	if p.surge.cancel != nil {
-		p.surge.cancel()
+// end ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.
+func (s *surge) end() {
+	if s.cancel != nil {
+		s.cancel()
 	}
 }
 
 // noteRollout notes that a pod waits for its replacement.
 func (p *podState) noteRollout(now time.Time) {
 	if p.surge.begun && p.tier == last && !p.asked() {
-		p.setBlock(overview.Surge, "", "its Deployment is rolling out a replacement", now)
+		p.blocks.set(overview.Surge, "", "its Deployment is rolling out a replacement", now)
 		return
 	}
-	p.dropBlock(overview.Surge)
+	p.blocks.drop(overview.Surge)
 }
 
 // surged returns the names of the pods that have ended after their workload began to roll out a
 // replacement, sorted.
-func (r *run) surged() (names []string) {
-	for _, p := range r.departed {
+func (n *nodePods) surged() (names []string) {
+	for _, p := range n.departed {
 		if p.surge.begun && !p.requested {
 			names = append(names, p.surge.name)
 		}

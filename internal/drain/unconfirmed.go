@@ -11,13 +11,30 @@ import (
 // restarted is back within seconds, a machine mostly within two minutes; then it has as long once more.
 const confirmTime = 2 * time.Minute
 
+// kubelet is what is known of the node's: whether it can confirm the end of a pod.
+type kubelet struct {
+	ready   bool      // the node is
+	changed time.Time // when it was seen to become ready, or not ready, or nothing could be seen; zero: never
+
+	asking   bool      // the API server is being asked for pods that are overdue
+	silences int       // how often in a row it has not answered
+	askAt    time.Time // when it is asked again then
+}
+
+// note notes whether the node is ready.
+func (k *kubelet) note(ready bool, now time.Time) {
+	if ready != k.ready {
+		k.ready, k.changed = ready, now
+	}
+}
+
 // unconfirmedAt returns from when on a stopping pod is not waited for any more. Zero: the pod is not stopping.
-func (r *run) unconfirmedAt(p *podState) time.Time {
+func (k *kubelet) unconfirmedAt(p *podState) time.Time {
 	if !p.stopping() {
 		return time.Time{}
 	}
-	heard := later(p.seen, r.kubeletChanged)
-	if r.ready { // its containers may run: its kubelet gives it the whole grace from when it hears of the deletion
+	heard := later(p.seen, k.changed)
+	if k.ready { // its containers may run: its kubelet gives it the whole grace from when it hears of the deletion
 		heard = heard.Add(p.given)
 	}
 	return later(p.stopsAt(), heard).Add(confirmTime)
@@ -25,14 +42,14 @@ func (r *run) unconfirmedAt(p *podState) time.Time {
 
 // isOverdue reports whether a pod should have ended so long ago that it is not waited for any more, unless a ready node
 // may have confirmed its end where the watch has not brought it.
-func (r *run) isOverdue(p *podState, now time.Time) bool {
-	at := r.unconfirmedAt(p)
+func (k *kubelet) isOverdue(p *podState, now time.Time) bool {
+	at := k.unconfirmedAt(p)
 	return !at.IsZero() && !now.Before(at)
 }
 
 // isUnconfirmed reports whether a pod is not waited for any more.
-func (r *run) isUnconfirmed(p *podState, now time.Time) bool {
-	return r.isOverdue(p, now) && (!r.ready || !p.stillThere.Before(r.unconfirmedAt(p)))
+func (k *kubelet) isUnconfirmed(p *podState, now time.Time) bool {
+	return k.isOverdue(p, now) && (!k.ready || !p.stillThere.Before(k.unconfirmedAt(p)))
 }
 
 // failures are calls in a row that may fail while kubelets hear from the API server. After more of them they did not.
@@ -43,30 +60,31 @@ const failures = 1
 // their time once more. A silence before they are overdue goes unnoticed. It returns when to look again; zero: when
 // something changes.
 func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
-	if r.asking || !r.ready {
+	k := &r.pods.kubelet
+	if k.asking || !k.ready {
 		return time.Time{}
 	}
-	if now.Before(r.askAt) {
-		return r.askAt
+	if now.Before(k.askAt) {
+		return k.askAt
 	}
 	var overdue []*corev1.Pod
-	for _, pod := range r.sortedPods() {
-		if p := r.pods[pod.UID]; r.isOverdue(p, now) && !r.isUnconfirmed(p, now) && p.keptBy == "" {
+	for _, pod := range r.pods.sorted() {
+		if p := r.pods.leaving[pod.UID]; k.isOverdue(p, now) && !k.isUnconfirmed(p, now) && p.end.keptBy == "" {
 			overdue = append(overdue, pod)
 		}
 	}
 	if len(overdue) == 0 {
-		r.silences = 0
+		k.silences = 0
 		return time.Time{}
 	}
-	r.asking = true
+	k.asking = true
 	go func() {
 		asked := time.Now()
 		var there []*corev1.Pod
 		silent := false
 		for _, pod := range overdue {
 			ctx, cancel := context.WithTimeout(calls, requestTimeout)
-			answer := r.readPod(ctx, pod)
+			answer := r.requests.readPod(ctx, pod)
 			cancel()
 			if silent = !answer.known; silent {
 				break
@@ -76,19 +94,19 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 			}
 		}
 		r.post(func() {
-			r.asking = false
+			k.asking = false
 			switch {
 			case silent:
-				r.silences++
-				r.askAt = time.Now().Add(recheckInterval)
+				k.silences++
+				k.askAt = time.Now().Add(recheckInterval)
 				return
-			case r.silences > failures:
-				r.silences, r.kubeletChanged = 0, time.Now()
+			case k.silences > failures:
+				k.silences, k.changed = 0, time.Now()
 				return
 			}
-			r.silences = 0
+			k.silences = 0
 			for _, pod := range there {
-				if p := r.pods[pod.UID]; p != nil {
+				if p := r.pods.leaving[pod.UID]; p != nil {
 					p.stillThere = asked
 				}
 			}

@@ -63,7 +63,7 @@ func (c *claims) note(pod *corev1.Pod) {
 // No pod waits for that. A claim may be gone by then, as that of an ephemeral volume goes with its pod: no other
 // pod can use such a volume, so the drain need not wait for it either.
 func (r *run) readClaims(ctx context.Context) {
-	c, volumes := &r.claims, r.drainer.Volumes
+	c, volumes := &r.pods.claims, r.drainer.Volumes
 	if volumes == nil || c.reading || len(c.unread) == 0 || len(volumes.attachments(r.request.Node)) == 0 {
 		return
 	}
@@ -92,11 +92,11 @@ func (r *run) readClaims(ctx context.Context) {
 // awaited returns the claims whose volumes are waited for, by volume: not those that pods use as well that are still
 // there. These are pods that stay, that came during the drain, or whose end no kubelet confirms. The volumes of the
 // last are detached only when the machine has ended, which waits for us. If their kubelet is there, it unmounts them.
-func (r *run) awaited() map[string]claim {
-	leaving := maps.Clone(r.claims.volumes)
-	for _, pod := range r.store.list() {
-		p := r.pods[pod.UID]
-		if unmounting := p != nil && p.unconfirmed && r.nodeState().Ready; r.departed[pod.UID] == nil && !unmounting {
+func (n *nodePods) awaited() map[string]claim {
+	leaving := maps.Clone(n.claims.volumes)
+	for _, pod := range n.store.list() {
+		p := n.leaving[pod.UID]
+		if unmounting := p != nil && p.unconfirmed && n.nodeState().Ready; n.departed[pod.UID] == nil && !unmounting {
 			for c := range claimsOf(pod) {
 				delete(leaving, c)
 			}
@@ -131,16 +131,16 @@ func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) 
 		changed := v.changed
 		v.mu.Unlock()
 		r.readClaims(ctx)
-		attached := v.attachedTo(r.request.Node, r.awaited())
+		attached := v.attachedTo(r.request.Node, r.pods.awaited())
 		now, end, readBy := time.Now(), w.end(), r.result.Record.PodsGone.Add(claimsTime)
-		reading := r.claims.reading && now.Before(readBy)
+		reading := r.pods.claims.reading && now.Before(readBy)
 		switch {
 		case !now.Before(end):
 			return len(attached), nil
 		case len(attached) == 0 && !reading:
-			if r.claims.reading || r.claims.err != nil {
+			if r.pods.claims.reading || r.pods.claims.err != nil {
 				logging.Warn(r.request.Log, "volumes are not waited for whose claims could not be read",
-					"error", cmp.Or(r.claims.err, errNoAnswer))
+					"error", cmp.Or(r.pods.claims.err, errNoAnswer))
 			}
 			return 0, nil
 		case reading:
@@ -177,7 +177,7 @@ func (w *volumeWait) report(attached []string, now time.Time) time.Time {
 		wake = earlier(wake, reportAt)
 	default:
 		w.reported = true
-		w.run.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+which)
+		w.run.pods.obstacles.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+which)
 	}
 	return wake
 }
