@@ -301,7 +301,7 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.nodes.GetStore().Update(node); err != nil { // and from here on, one with unfinished work
+	if err := c.informer.GetStore().Update(node); err != nil { // and from here on, one with unfinished work
 		t.Fatal(err)
 	}
 	record(func(i intent.Intent) intent.Intent { i.FinishedAt = now; return i })

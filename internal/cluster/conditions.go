@@ -76,10 +76,3 @@ func (c *Cluster) SpeaksFor(node *corev1.Node) (intent.Intent, bool) {
 	}
 	return i, c.Reverts(i)
 }
-
-// All calls visit for each node, according to the watch. The nodes are shared and trimmed.
-func (c *Cluster) All(visit func(node *corev1.Node)) {
-	for _, obj := range c.nodes.GetStore().List() {
-		visit(obj.(*corev1.Node))
-	}
-}

@@ -51,7 +51,7 @@ func TestAHandlerSpeaksForNodesOfItsQueueAndForThoseThatNobodySpeaksFor(t *testi
 		if tt.intent != "" {
 			node.Annotations = map[string]string{IntentAnnotation: tt.intent}
 		}
-		if _, got := (&Cluster{queue: "q"}).SpeaksFor(node); got != tt.want {
+		if _, got := (&Cluster{owner: owner{"q"}}).SpeaksFor(node); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

@@ -3,78 +3,112 @@ package cluster
 import (
 	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
+const (
+	// How many deleted Nodes are remembered, and how long: the notices about the end
+	// of an instance arrive within minutes after its Node is deleted.
+	memorySize = 10_000
+	memoryTTL  = time.Hour
+)
+
+// memory is what is remembered of nodes that the watch no longer shows, or no longer shows so.
+type memory struct {
+	nodes *Nodes
+	of    owner
+
+	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
+	// identified are the instances of nodes without a provider id that were written to, by UID.
+	identified *lru.Cache
+
+	mu        sync.Mutex
+	toInform  map[types.UID]Ref // see NodesToInform
+	restarted map[types.UID]Ref // see Restarted
+}
+
+func newMemory(nodes *Nodes, of owner) *memory {
+	return &memory{
+		nodes: nodes, of: of,
+		lastDeleted: utilcache.NewLRUExpireCache(memorySize), identified: lru.New(memorySize),
+		toInform: map[types.UID]Ref{}, restarted: map[types.UID]Ref{},
+	}
+}
+
 // noteDeleted remembers a deleted Node. If it carried no intent, because it was deleted too
 // early, the Node before it is remembered instead.
-func (c *Cluster) noteDeleted(node *corev1.Node) {
+func (m *memory) noteDeleted(node *corev1.Node) {
 	uid := node.UID
-	if id := c.instanceOf(node); id != "" {
+	if id := m.instanceOf(node); id != "" {
 		if InstanceID(node) == "" { // what is read of it later is that instance's
 			node = node.DeepCopy()
 			node.Spec.ProviderID = "aws:///" + id
 		}
-		last, ok := c.lastDeleted.Get(id)
+		last, ok := m.lastDeleted.Get(id)
 		if ok && node.Annotations[IntentAnnotation] == "" {
 			node = last.(*corev1.Node)
 		}
-		c.lastDeleted.Add(id, node, memoryTTL)
+		m.lastDeleted.Add(id, node, memoryTTL)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.toInform, uid)
-	delete(c.restarted, uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.toInform, uid)
+	delete(m.restarted, uid)
 }
 
 // instanceOf is the instance of a node, from its provider id, or from EC2 where the node had
 // none when we wrote to it. It must not come from the node itself: a kubelet could claim any.
-func (c *Cluster) instanceOf(node *corev1.Node) string {
+func (m *memory) instanceOf(node *corev1.Node) string {
 	if id := InstanceID(node); id != "" {
 		return id
 	}
-	id, _ := c.identified.Get(node.UID)
+	id, _ := m.identified.Get(node.UID)
 	text, _ := id.(string)
 	return text
 }
 
 // noteNewNode remembers a Node that follows or joins another Node of its instance, together
 // with those other Nodes: the new Node may carry an intent from before it had a provider id.
-func (c *Cluster) noteNewNode(node *corev1.Node) {
+func (m *memory) noteNewNode(node *corev1.Node) {
 	id := InstanceID(node)
 	if id == "" {
 		return
 	}
-	_, after := c.lastDeleted.Get(id)
-	nodes := c.ByInstance(id)
+	_, after := m.lastDeleted.Get(id)
+	nodes := m.nodes.ByInstance(id)
 	if !after && len(nodes) < 2 {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, heir := range append(nodes, node) {
-		if len(c.toInform) < memorySize {
-			c.toInform[heir.UID] = RefOf(heir)
+		if len(m.toInform) < memorySize {
+			m.toInform[heir.UID] = RefOf(heir)
 		}
 	}
 }
 
 // NodesToInform returns the Nodes that, since the last call, followed or joined another
 // Node of their instance. Each is returned once.
-func (c *Cluster) NodesToInform() []Ref {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	refs := slices.Collect(maps.Values(c.toInform))
-	clear(c.toInform)
+func (m *memory) NodesToInform() []Ref {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	refs := slices.Collect(maps.Values(m.toInform))
+	clear(m.toInform)
 	return refs
 }
 
 // noteRestart remembers a node whose machine may have been restarted since its drain, and reports
 // whether it does. before is the node as it was; nil: not known.
-func (c *Cluster) noteRestart(before, node *corev1.Node) bool {
+func (m *memory) noteRestart(before, node *corev1.Node) bool {
 	if node.Annotations[IntentAnnotation] == "" || !Ready(node) {
 		return false
 	}
@@ -84,33 +118,33 @@ func (c *Cluster) noteRestart(before, node *corev1.Node) bool {
 		may = err == nil && i.BootID != "" && i.BootID != BootID(node)
 	}
 	if may {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		ref := RefOf(node)
-		ref.Instance = c.instanceOf(node)
-		c.restarted[node.UID] = ref
+		ref.Instance = m.instanceOf(node)
+		m.restarted[node.UID] = ref
 	}
 	return may
 }
 
 // Restarted returns the nodes that carry an intent, and turned ready or got another boot id since the
 // last call: their machines may have been restarted. Each is returned once.
-func (c *Cluster) Restarted() []Ref {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	refs := slices.Collect(maps.Values(c.restarted))
-	clear(c.restarted)
+func (m *memory) Restarted() []Ref {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	refs := slices.Collect(maps.Values(m.restarted))
+	clear(m.restarted)
 	return refs
 }
 
 // Intents returns the intents of the other Nodes of the same instance: those that exist,
 // and the one that was deleted last, within memoryTTL. Only the deleted one's intent keeps its
 // hooks, and only if ref is the only Node of the instance.
-func (c *Cluster) Intents(ref Ref) []intent.Intent {
+func (m *memory) Intents(ref Ref) []intent.Intent {
 	var intents []intent.Intent
 	add := func(node *corev1.Node, hooks bool) {
 		i, ok, err := ReadIntent(node)
-		if node.UID == ref.UID || !ok || err != nil || !i.Serves(c.queue) {
+		if node.UID == ref.UID || !ok || err != nil || !m.of.Serves(i) {
 			return
 		}
 		if !hooks {
@@ -118,20 +152,20 @@ func (c *Cluster) Intents(ref Ref) []intent.Intent {
 		}
 		intents = append(intents, i)
 	}
-	there := c.ByInstance(ref.Instance)
+	there := m.nodes.ByInstance(ref.Instance)
 	for _, node := range there {
 		add(node, false)
 	}
-	if last, ok := c.lastDeleted.Get(ref.Instance); ok {
+	if last, ok := m.lastDeleted.Get(ref.Instance); ok {
 		add(last.(*corev1.Node), len(there) == 1)
 	}
 	return intents
 }
 
 // Others are the other Nodes of the same instance: those that exist, and the one that was deleted last.
-func (c *Cluster) Others(ref Ref) (refs []Ref) {
-	nodes := c.ByInstance(ref.Instance)
-	if last, ok := c.lastDeleted.Get(ref.Instance); ok {
+func (m *memory) Others(ref Ref) (refs []Ref) {
+	nodes := m.nodes.ByInstance(ref.Instance)
+	if last, ok := m.lastDeleted.Get(ref.Instance); ok {
 		nodes = append(slices.Clone(nodes), last.(*corev1.Node))
 	}
 	for _, node := range nodes {
@@ -143,8 +177,8 @@ func (c *Cluster) Others(ref Ref) (refs []Ref) {
 }
 
 // Remember stores the intent of a recently deleted Node, for the Nodes that follow it.
-func (c *Cluster) Remember(ref Ref, i intent.Intent) {
-	last, ok := c.lastDeleted.Get(ref.Instance)
+func (m *memory) Remember(ref Ref, i intent.Intent) {
+	last, ok := m.lastDeleted.Get(ref.Instance)
 	if !ok || last.(*corev1.Node).UID != ref.UID {
 		return
 	}
@@ -154,23 +188,23 @@ func (c *Cluster) Remember(ref Ref, i intent.Intent) {
 	}
 	node := last.(*corev1.Node).DeepCopy()
 	node.Annotations = map[string]string{IntentAnnotation: text}
-	c.lastDeleted.Add(ref.Instance, node, memoryTTL)
+	m.lastDeleted.Add(ref.Instance, node, memoryTTL)
 }
 
 // ChangeRemembered changes the stored intent of the Node that was deleted last of an instance.
-func (c *Cluster) ChangeRemembered(id string, change func(intent.Intent) intent.Intent) {
-	last, ok := c.lastDeleted.Get(id)
+func (m *memory) ChangeRemembered(id string, change func(intent.Intent) intent.Intent) {
+	last, ok := m.lastDeleted.Get(id)
 	if !ok {
 		return
 	}
 	if i, ok, err := ReadIntent(last.(*corev1.Node)); ok && err == nil {
-		c.Remember(RefOf(last.(*corev1.Node)), change(i))
+		m.Remember(RefOf(last.(*corev1.Node)), change(i))
 	}
 }
 
 // RecentlyDeleted reports whether a Node of that instance existed here and was deleted
 // within memoryTTL. Then the instance is this cluster's; only EC2 knows whether it still runs.
-func (c *Cluster) RecentlyDeleted(id string) bool {
-	_, ok := c.lastDeleted.Get(id)
+func (m *memory) RecentlyDeleted(id string) bool {
+	_, ok := m.lastDeleted.Get(id)
 	return ok
 }

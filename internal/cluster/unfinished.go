@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +49,7 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case ok && !raw.Finished() && raw.Serves(c.queue):
+		case ok && !raw.Finished() && c.Serves(raw):
 			u := Unfinished{Ref: RefOf(node), Intent: forInstance(raw, InstanceID(node)).Current(time.Now())}
 			if u.Ref.Instance == "" {
 				for _, h := range raw.Hooks {
@@ -69,7 +68,7 @@ func (c *Cluster) unlabelled() (refs []Ref) {
 		if state := node.Labels[StateLabel]; state == StateDraining || state == StateWaiting {
 			return
 		}
-		if i, ok, err := readAnnotation(node); ok && err == nil && !i.Finished() && i.Serves(c.queue) {
+		if i, ok, err := readAnnotation(node); ok && err == nil && !i.Finished() && c.Serves(i) {
 			refs = append(refs, RefOf(node))
 		}
 	})
@@ -79,10 +78,10 @@ func (c *Cluster) unlabelled() (refs []Ref) {
 // Carried calls visit for each notice that a node carries for this queue, according to the watch.
 // The nodes are shared and trimmed.
 func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
-	for _, obj := range c.nodes.GetStore().List() {
+	for _, obj := range c.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
 		i, ok, err := ReadIntent(node)
-		if !ok || err != nil || !i.Serves(c.queue) {
+		if !ok || err != nil || !c.Serves(i) {
 			continue
 		}
 		for _, e := range i.Entries[:min(len(i.Entries), intent.MaxEntries)] { // a kubelet can write more
@@ -103,9 +102,9 @@ func (c *Cluster) Reported(visit func(node *corev1.Node)) {
 
 // EachIntent calls visit for each node that carries an intent for this queue, according to the watch.
 func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
-	for _, obj := range c.nodes.GetStore().List() {
+	for _, obj := range c.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
-		if i, ok, err := ReadIntent(node); ok && err == nil && i.Serves(c.queue) {
+		if i, ok, err := ReadIntent(node); ok && err == nil && c.Serves(i) {
 			visit(RefOf(node), i)
 		}
 	}
@@ -128,26 +127,13 @@ func (c *Cluster) ReadyCordoned(visit func(ref Ref, i intent.Intent)) {
 // drain is held back: the intent still says that we cordoned them.
 func (c *Cluster) Uncordoned() []Ref {
 	var refs []Ref
-	for _, obj := range c.nodes.GetStore().List() {
+	for _, obj := range c.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
 		if node.Spec.Unschedulable || node.Annotations[IntentAnnotation] == "" {
 			continue
 		}
 		i, ok, err := ReadIntent(node)
 		if ok && err == nil && (i.UncordonedAfter(false) || i.UncordonedHeldBack(false)) && c.Reverts(i) {
-			refs = append(refs, RefOf(node))
-		}
-	}
-	return refs
-}
-
-// OutOfService returns the nodes with our out-of-service taint that are ready.
-// Right after its instance has stopped, a node still seems to be ready.
-func (c *Cluster) OutOfService() []Ref {
-	var refs []Ref
-	for _, obj := range c.nodes.GetStore().List() {
-		node := obj.(*corev1.Node)
-		if slices.ContainsFunc(node.Spec.Taints, isOurOutOfService) && Ready(node) {
 			refs = append(refs, RefOf(node))
 		}
 	}
@@ -162,6 +148,5 @@ func (c *Cluster) ReadyAgain(ref Ref) bool {
 		return false
 	}
 	i, ok, err := ReadIntent(node)
-	return ok && err == nil && !i.OutOfServiceAt.IsZero() &&
-		node.Status.Conditions[0].LastTransitionTime.After(i.OutOfServiceAt)
+	return ok && err == nil && !i.OutOfServiceAt.IsZero() && ReadySince(node).After(i.OutOfServiceAt)
 }
