@@ -319,7 +319,7 @@ func (a *answer) jsonAnswer(list bool) ([]byte, error) {
 		if json.Unmarshal(object, &meta) == nil && meta.Kind == "Status" {
 			return object, nil
 		}
-		return a.kind.json(object)
+		return a.jsonObject(object)
 	}
 	var small bytes.Buffer
 	if err := expect(decoder, '{'); err != nil {
@@ -366,7 +366,7 @@ func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
 		if err := decoder.Decode(&object); err != nil {
 			return noEOF(err)
 		}
-		trimmed, err := a.kind.json(object)
+		trimmed, err := a.jsonObject(object)
 		if err != nil {
 			return err
 		}
@@ -380,6 +380,16 @@ func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
 	}
 	small.WriteByte(']')
 	return expect(decoder, ']')
+}
+
+// jsonObject returns an object smaller. Large ones wait for others.
+func (a *answer) jsonObject(object []byte) ([]byte, error) {
+	release, err := a.hold(int64(len(object)))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return a.kind.json(object)
 }
 
 func expect(decoder *json.Decoder, delimiter json.Delim) error {
@@ -457,7 +467,7 @@ func (a *answer) jsonEvent(events *json.Decoder) ([]byte, error) {
 	}
 	err := events.Decode(&event)
 	if err == nil && ofObject(event.Type) {
-		event.Object, err = a.kind.json(event.Object)
+		event.Object, err = a.jsonObject(event.Object)
 	}
 	if err != nil {
 		return nil, err

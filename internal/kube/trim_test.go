@@ -232,6 +232,35 @@ func TestAnAnswerThatIsCutIsAnErrorAndNoShorterList(t *testing.T) {
 	}
 }
 
+// Whoever may write objects that the API server has only as JSON must not stop the drains by their size either.
+func TestObjectsInJSONShareTheBudgetToo(t *testing.T) {
+	pod := largePod("large", 100_000)
+	list := encode(t, runtime.ContentTypeJSON, &corev1.PodList{Items: []corev1.Pod{largePod("small", 10), pod}})
+	object := encode(t, runtime.ContentTypeJSON, &pod)
+	event := fmt.Appendf(nil, `{"type":"ADDED","object":%s}`, object)
+	for name, read := range map[string]func(*answer) ([]byte, error){
+		"list": func(a *answer) ([]byte, error) {
+			a.body = bufio.NewReader(bytes.NewReader(list))
+			return a.jsonAnswer(true)
+		},
+		"object": func(a *answer) ([]byte, error) {
+			a.body = bufio.NewReader(bytes.NewReader(object))
+			return a.jsonAnswer(false)
+		},
+		"event": func(a *answer) ([]byte, error) { return a.jsonEvent(json.NewDecoder(bytes.NewReader(event))) },
+	} {
+		held, most := int64(0), int64(0)
+		hold := func(size int64) (func(), error) {
+			held += size
+			most = max(most, held)
+			return func() { held -= size }, nil
+		}
+		if _, err := read(&answer{kind: TrimmedPods(keepName), hold: hold}); err != nil || most < 100_000 || held != 0 {
+			t.Errorf("%s: %v; %d bytes were held at most, and %d are still", name, err, most, held)
+		}
+	}
+}
+
 // 900 MB of pods, by as many lists at once as drains may make.
 func TestTheMemoryOfAListDoesNotDependOnTheSizeOfItsPods(t *testing.T) {
 	if race.Enabled() {
