@@ -92,7 +92,7 @@ matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBER
 	@go -C hack/helm tool -n kubectl >/dev/null
 	go run ./e2e/matrix
 
-demo: ## see it work: two notices, two drained nodes, a timeline
+demo: ## see it work: three notices, three drained nodes, a killed leader
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
 	@go build -o bin/ $(PACKAGE) ./e2e/demo
 	@bin/demo -handler bin/node-termination-handler

@@ -40,7 +40,7 @@ func (p *program) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "End the pause.",
-		Long: `Ends what pause began: the handler goes on with what nodes carry and what waits in the queue.
+		Long: `Ends what pause began: the handler goes on with what nodes carry, and with the notices that wait.
 
 Exit status: 0 the handler is not paused; 1 resume failed; 2 mistakes in the options.`,
 		Args:              cobra.ArbitraryArgs,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ type demo struct {
 	events   chan timeline.Event
 	story    timeline.Timeline
 
-	simulation *simulation // sends the first notice; nil before
+	simulation *simulation // sends the last spot warning; nil before
 }
 
 // run sets the stage, performs the demo or stays as the playground, and clears up. It
@@ -86,9 +87,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 			return fmt.Errorf("set up AWS: %w", err)
 		}
 	}
-	d.say("nodes         %s", strings.Join(nodeNames(), ", "))
+	d.say("nodes         %s", strings.Join(d.nodeNames(), ", "))
 	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing",
 		webName, webReplicas)
+	if d.playground == "" {
+		d.say("              Deployment %s, one pod; its PodDisruptionBudget lets none be missing, its grace period has %.0f s",
+			dbName, dbGrace.Seconds())
+	}
 	d.events = make(chan timeline.Event)
 	watching, err := watch(ctx, d.cluster.Client(), d.aws, d.events)
 	if err != nil {
@@ -123,24 +128,37 @@ func (d *demo) perform(ctx context.Context) error {
 	d.say("What follows was seen on the API server and on AWS, it is not what the controller says of itself.")
 	d.out.Legend()
 
-	if err := d.tell(ctx, d.warnOfSpot); err != nil {
-		return err
+	warn := func(on node) func(context.Context) (timeline.Notice, error) {
+		return func(ctx context.Context) (timeline.Notice, error) { return d.warnOfSpot(ctx, on) }
 	}
-	if err := d.simulation.failure(); err != nil {
-		return err
-	}
-	if err := d.tell(ctx, d.terminateByGroup); err != nil {
-		return err
+	for _, a := range []act{{send: warn(nodes[0])}, {send: d.terminateByGroup}, {send: warn(dbNode), crash: true}} {
+		if err := d.tell(ctx, a); err != nil {
+			return err
+		}
+		if err := d.simulation.failure(); err != nil {
+			return err
+		}
 	}
 	d.out.End(d.story.Summary())
 	return nil
 }
 
+// An act is a notice, and what else happens.
+type act struct {
+	send  func(context.Context) (timeline.Notice, error)
+	crash bool // the leader is killed when the first pod has been evicted
+}
+
 // tell sends a notice and prints its story until the end.
-func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.Notice, error)) error {
-	notice, err := send(ctx)
+func (d *demo) tell(ctx context.Context, a act) error {
+	notice, err := a.send(ctx)
 	if err != nil {
 		return err
+	}
+	elected := make(chan string, 1)
+	note := func(event, what, where string) {
+		now := time.Now()
+		d.out.Note(timeline.Row{Since: now.Sub(notice.Sent), Left: notice.Deadline.Sub(now), What: what, Where: where}, event)
 	}
 	left := notice.Deadline.Sub(notice.Sent).Seconds()
 	d.out.Heading(fmt.Sprintf("%s: %s goes away in %.0f s", notice.Name, notice.Node, left))
@@ -157,7 +175,19 @@ func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.No
 			for _, row := range d.story.Observe(e) {
 				d.out.Row(row)
 			}
+			if a.crash && e.Kind == timeline.PodEvicted {
+				a.crash = false
+				if err := d.killLeader(ctx, elected); err != nil {
+					return err
+				}
+			}
+		case name := <-elected:
+			note("leader elected", name, "goes on with what the node carries")
 		case r := <-d.ended:
+			if r.killed {
+				note("leader killed", r.name, "by SIGKILL, in the middle of the drain")
+				continue
+			}
 			return fmt.Errorf("%s, in the middle of it:%s", r.fate(), list(d.story.Missing()))
 		case <-over.C:
 			return fmt.Errorf("this did not happen within %.0f s:%s", limit.Sub(notice.Sent).Seconds(), list(d.story.Missing()))
@@ -172,10 +202,9 @@ func (d *demo) tell(ctx context.Context, send func(context.Context) (timeline.No
 }
 
 // warnOfSpot lets the handler's own simulate send what EventBridge sends when EC2
-// takes the instance of the first node back. It follows the drain as well, and
+// takes the instance of a node back. It follows the drain as well, and
 // has its own opinion of it; see simulation.
-func (d *demo) warnOfSpot(ctx context.Context) (timeline.Notice, error) {
-	on := nodes[0]
+func (d *demo) warnOfSpot(ctx context.Context, on node) (timeline.Notice, error) {
 	pods, err := d.podsOn(ctx, on.name)
 	if err != nil {
 		return timeline.Notice{}, err
@@ -205,7 +234,8 @@ func (d *demo) warnOfSpot(ctx context.Context) (timeline.Notice, error) {
 	at := sent.Time.Truncate(time.Second) // the times of events are whole seconds
 	return timeline.Notice{
 		Name: spotName, Instance: on.instance, Node: on.name, Message: sent.MessageID, Pods: pods,
-		Sent: at, Deadline: at.Add(spotWarning),
+		Guarded: slices.DeleteFunc(slices.Clone(pods), func(name string) bool { return !strings.HasPrefix(name, dbName) }),
+		Sent:    at, Deadline: at.Add(spotWarning),
 	}, nil
 }
 

@@ -1,7 +1,8 @@
 // Demo shows node-termination-handler at work: it starts a real control plane
-// with three nodes and a Deployment, and two replicas of the built binary
-// against simulated AWS endpoints; lets the binary's own simulate send a spot
-// interruption warning for one node, then an Auto Scaling group terminate another;
+// with four nodes and two Deployments, and two replicas of the built binary
+// against simulated AWS endpoints. It lets the binary's own simulate send a spot
+// interruption warning for one node, then an Auto Scaling group terminate another,
+// then warns of a third and kills the leader in the middle of its drain;
 // and prints what happens, as it happens.
 //
 //	demo -handler FILE [-manifests FILE] [-patience DURATION]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ type replica struct {
 	process *exec.Cmd
 	log     release.Log
 	evicted bool          // its pod is deleted: it was told to end
+	killed  bool          // by the demo
 	stopped chan struct{} // closed when the process has ended; err says how
 	err     error
 }
@@ -84,22 +86,50 @@ func (d *demo) awaitLeader(ctx context.Context) (name string, err error) {
 			return false, errors.New(r.fate())
 		default:
 		}
-		lease, err := d.cluster.Client().CoordinationV1().Leases(release.Name).Get(ctx, release.Name, metav1.GetOptions{})
-		if err != nil {
-			if apierrors.IsNotFound(err) {
-				return false, nil
-			}
-			return false, err
-		}
-		if holder := lease.Spec.HolderIdentity; holder != nil {
-			name, _, _ = strings.Cut(*holder, "_")
-		}
-		return name != "", nil
+		name, err = d.leader(ctx)
+		return name != "", err
 	})
 	if err != nil {
 		return "", fmt.Errorf("wait until a replica leads: %w", err)
 	}
 	return name, nil
+}
+
+// leader returns the name of the replica that holds the Lease; empty: none does.
+func (d *demo) leader(ctx context.Context) (name string, err error) {
+	lease, err := d.cluster.Client().CoordinationV1().Leases(release.Name).Get(ctx, release.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err == nil && lease.Spec.HolderIdentity != nil {
+		name, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_")
+	}
+	return name, err
+}
+
+// killLeader kills the replica that leads. elected gets the name of the next one.
+func (d *demo) killLeader(ctx context.Context, elected chan<- string) error {
+	name, err := d.awaitLeader(ctx)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(d.replicas, func(r *replica) bool { return r.name == name })
+	leader := d.replicas[at]
+	leader.killed = true
+	if err := leader.process.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", name, err)
+	}
+	go func() {
+		next := name
+		err := poll(ctx, func(ctx context.Context) (_ bool, err error) {
+			next, err = d.leader(ctx)
+			return next != "" && next != name, err
+		})
+		if err == nil {
+			elected <- next
+		}
+	}()
+	return nil
 }
 
 // stopReplicas lets the replicas end and waits for that.

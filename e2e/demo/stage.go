@@ -27,6 +27,10 @@ const (
 
 	webName     = "web"
 	webReplicas = 9
+
+	// dbGrace is what is left of a spot warning when its last third has not begun: so long no budget is passed over.
+	dbName  = "db"
+	dbGrace = 90 * time.Second
 )
 
 // A node of the demo, and the instance behind it.
@@ -36,12 +40,24 @@ var nodes = []node{
 	{"node-a", "i-0a1b2c3d4e5f60001"},
 	{"node-b", "i-0a1b2c3d4e5f60002"},
 	{"node-c", "i-0a1b2c3d4e5f60003"},
+	{"node-d", "i-0a1b2c3d4e5f60004"}, // of the demo alone, with the database
 }
 
-func nodeNames() []string {
+// dbNode is where the database runs.
+var dbNode = nodes[3]
+
+// nodes are those that there are.
+func (d *demo) nodes() []node {
+	if d.playground != "" {
+		return nodes[:3]
+	}
+	return nodes
+}
+
+func (d *demo) nodeNames() []string {
 	var names []string
-	for _, n := range nodes {
-		names = append(names, n.name+" "+n.instance)
+	for _, n := range d.nodes() {
+		names = append(names, n.name)
 	}
 	return names
 }
@@ -53,7 +69,7 @@ func (d *demo) setStage(ctx context.Context) error {
 	if err := d.setUpAWS(ctx); err != nil {
 		return fmt.Errorf("set up AWS: %w", err)
 	}
-	for _, n := range nodes {
+	for _, n := range d.nodes() {
 		spec := sandbox.NodeSpec{Name: n.name, ProviderID: "aws:///" + zone + "/" + n.instance}
 		if _, err := d.cluster.AddNode(ctx, spec); err != nil {
 			return err
@@ -66,8 +82,10 @@ func (d *demo) setStage(ctx context.Context) error {
 	if err := deploy(ctx); err != nil {
 		return fmt.Errorf("apply %s: %w", d.manifests, err)
 	}
-	if err := d.deployWeb(ctx); err != nil {
-		return fmt.Errorf("deploy %s: %w", webName, err)
+	for _, w := range d.workloads() {
+		if err := d.deploy(ctx, w); err != nil {
+			return fmt.Errorf("deploy %s: %w", w.name, err)
+		}
 	}
 	return nil
 }
@@ -79,7 +97,7 @@ func (d *demo) setUpAWS(ctx context.Context) (err error) {
 		return err
 	}
 	var instances []awssim.Instance
-	for _, n := range nodes {
+	for _, n := range d.nodes() {
 		instances = append(instances, awssim.Instance{
 			ID: n.instance, Lifecycle: "spot", Tags: map[string]string{managedTag: "true"},
 		})
@@ -100,28 +118,58 @@ func (d *demo) grantRights(ctx context.Context) error {
 	return release.Apply(ctx, d.cluster, d.manifests, release.Name, "Deployment")
 }
 
-// deployWeb runs the workload, spread over the nodes, and returns when all of it
-// is ready and its budget counts.
-func (d *demo) deployWeb(ctx context.Context) error {
-	labels := map[string]string{"app": webName}
+// A workload is a Deployment and its budget.
+type workload struct {
+	name        string
+	replicas    int
+	unavailable int           // as many the budget lets be missing
+	grace       time.Duration // zero: the default
+	on          string        // the node that it prefers; empty: it is spread
+}
+
+func (d *demo) workloads() []workload {
+	web := workload{name: webName, replicas: webReplicas, unavailable: 1}
+	if d.playground != "" {
+		return []workload{web}
+	}
+	return []workload{web, {name: dbName, replicas: 1, grace: dbGrace, on: dbNode.name}}
+}
+
+// deploy runs a workload, and returns when all of it is ready and its budget counts.
+func (d *demo) deploy(ctx context.Context, w workload) error {
+	labels := map[string]string{"app": w.name}
 	selector := &metav1.LabelSelector{MatchLabels: labels}
+	pod := corev1.PodSpec{
+		Containers: []corev1.Container{{Name: w.name, Image: "none"}},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
+		}},
+	}
+	if w.grace > 0 {
+		pod.TerminationGracePeriodSeconds = new(int64(w.grace / time.Second))
+	}
+	if w.on != "" {
+		pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100,
+				Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{w.on}},
+				}},
+			}},
+		}}
+	}
 	deployments := d.cluster.Client().AppsV1().Deployments(metav1.NamespaceDefault)
 	_, err := deployments.Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: webName},
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(webReplicas)),
+			Replicas: new(int32(w.replicas)), //nolint:gosec // a few
 			Selector: selector,
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Labels:      labels,
 					Annotations: map[string]string{sandbox.StopAfter: "2s"}, // long enough to be seen
 				},
-				Spec: corev1.PodSpec{
-					Containers: []corev1.Container{{Name: "web", Image: "none"}},
-					TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-						MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
-					}},
-				},
+				Spec: pod,
 			},
 		},
 	}, metav1.CreateOptions{})
@@ -130,15 +178,16 @@ func (d *demo) deployWeb(ctx context.Context) error {
 	}
 	budgets := d.cluster.Client().PolicyV1().PodDisruptionBudgets(metav1.NamespaceDefault)
 	_, err = budgets.Create(ctx, &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: webName},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selector},
+		ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt(w.unavailable)), Selector: selector},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	return poll(ctx, func(ctx context.Context) (bool, error) {
-		budget, err := budgets.Get(ctx, webName, metav1.GetOptions{})
-		return err == nil && budget.Status.CurrentHealthy == webReplicas && budget.Status.DisruptionsAllowed == 1, err
+		budget, err := budgets.Get(ctx, w.name, metav1.GetOptions{})
+		return err == nil && int(budget.Status.CurrentHealthy) == w.replicas &&
+			int(budget.Status.DisruptionsAllowed) == w.unavailable, err
 	})
 }
 

@@ -96,7 +96,7 @@ func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) 
 	err := hooks.Complete(ctx, h)
 	switch {
 	case errors.Is(err, errNotOurs):
-		log.Info("lifecycle hook is left to the handler with a queue", "group", h.Group, "hook", h.Name)
+		log.Info("lifecycle hook is left alone: a handler without a queue completes none", "group", h.Group, "hook", h.Name)
 		return nil
 	case errors.Is(err, asg.ErrGone):
 		log.Info("lifecycle hook is gone, there was nothing to complete", "group", h.Group, "hook", h.Name)

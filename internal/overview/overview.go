@@ -69,7 +69,7 @@ func (o *Overview) Deaf() string {
 	case o.Paused != nil:
 		return PausedText(*o.Paused)
 	case o.Leaderless:
-		return "nobody leads, so no message of the queue is acted on"
+		return "nobody leads, so no notice is acted on"
 	}
 	q := o.Queue
 	if q == nil || q.FailingSince.IsZero() {
@@ -84,7 +84,7 @@ func PausedText(why string) string {
 		why = " (" + why + ")"
 	}
 	return "the handler is paused" + why +
-		": no node is drained, and the messages wait in the queue, until kubectl nth resume"
+		": no node is drained, and notices wait, until kubectl nth resume"
 }
 
 // Unscheduled are pods that have left a node, and for which the scheduler finds no other.

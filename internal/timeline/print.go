@@ -66,6 +66,11 @@ func (p Printer) Row(r Row) {
 	p.columns(w.colour, cells{seconds(r.Since), seconds(r.Left), w.text, r.What, r.Where})
 }
 
+// Note writes a row of a story that is about no notice.
+func (p Printer) Note(r Row, event string) {
+	p.columns(red, cells{seconds(r.Since), seconds(r.Left), event, r.What, r.Where})
+}
+
 // End writes the last line of a story that ended well.
 func (p Printer) End(text string) {
 	fmt.Fprintln(p.Out)

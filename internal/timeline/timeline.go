@@ -21,6 +21,7 @@ type Notice struct {
 	Message  string
 	Hook     string   // lifecycle hook that waits for the instance; empty: none
 	Pods     []string // names of those that have to leave the node
+	Guarded  []string // of these, those that no budget lets go: they are deleted, and not evicted
 	Moves    int      // of these, how many have a controller that makes them anew elsewhere
 	Sent     time.Time
 	Deadline time.Time // when the instance goes away, ready or not; zero: not known
@@ -76,8 +77,8 @@ const Never time.Duration = math.MaxInt64
 // none. It is not safe for concurrent use.
 type Timeline struct {
 	// Alone: nothing else changes the cluster, and there is plenty of time. An event that no
-	// notice explains is a trouble, as is a pod that is deleted and not evicted, and every pod has
-	// to come up elsewhere.
+	// notice explains is a trouble, as is a pod that is deleted and not evicted, unless it is guarded,
+	// and every pod has to come up elsewhere.
 	Alone bool
 
 	stories  []*story
@@ -152,8 +153,11 @@ func (t *Timeline) stopping(e Event) []Row {
 	if _, known := s.gone[e.Pod]; !known { // it was bound late
 		s.gone[e.Pod] = time.Time{}
 	}
-	if e.Kind == PodDeleted {
+	switch guarded := slices.Contains(s.Guarded, e.Pod); {
+	case e.Kind == PodDeleted && !guarded:
 		t.oddity("pod %s was deleted, not evicted", e.Pod)
+	case e.Kind == PodEvicted && guarded:
+		t.oddity("pod %s was evicted against its budget", e.Pod)
 	}
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }

@@ -88,7 +88,7 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 	if err := v.setPaused(ctx, l, nil); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Resumed: the handler goes on with what nodes carry and what waits in the queue. "+
+	fmt.Fprintf(out, "Resumed: the handler goes on with what nodes carry, and with the notices that wait. "+
 		"It was paused (%s).\n", overview.Clean(why))
 	return nil
 }

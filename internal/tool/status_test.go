@@ -310,7 +310,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 				t.Fatal(err)
 			}
 			leaderless := strings.HasPrefix(test.missing, "nobody ") && name != "nobody leads at present"
-			if o.Leaderless != leaderless || (healthOf(o) == Deaf) != leaderless || leaderless != strings.HasPrefix(o.Table(overview.Style{}), "Notices:     nobody leads, so no message of the queue is acted on\n") {
+			if o.Leaderless != leaderless || (healthOf(o) == Deaf) != leaderless || leaderless != strings.HasPrefix(o.Table(overview.Style{}), "Notices:     nobody leads, so no notice is acted on\n") {
 				t.Errorf("leaderless is %t, and health %d:\n%s", o.Leaderless, healthOf(o), o.Table(overview.Style{}))
 			}
 			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
