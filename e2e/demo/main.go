@@ -8,7 +8,7 @@
 //	demo -handler FILE [-manifests FILE] [-patience DURATION]
 //	demo -handler FILE [-manifests FILE] -playground FILE
 //
-// A playground sends no notice. It keeps all of that running until it is interrupted,
+// A playground sends no notice. It keeps three nodes, one Deployment and both replicas running until it is interrupted,
 // and writes the variables that lead the program's own commands there to a file.
 //
 // It takes Go, to compile the control plane the first time, and is run in the

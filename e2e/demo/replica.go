@@ -107,26 +107,29 @@ func (d *demo) leader(ctx context.Context) (name string, err error) {
 	return name, err
 }
 
-// killLeader kills the replica that leads. elected gets the name of the next one.
-func (d *demo) killLeader(ctx context.Context, elected chan<- string) error {
-	name, err := d.awaitLeader(ctx)
-	if err != nil {
-		return err
+// kill kills the replica that leads. elected gets the name of the next one.
+func (d *demo) kill(ctx context.Context, leader string, elected chan<- string) error {
+	at := slices.IndexFunc(d.replicas, func(r *replica) bool { return r.name == leader })
+	if at < 0 {
+		return fmt.Errorf("%s leads, which is none of the replicas", leader)
 	}
-	at := slices.IndexFunc(d.replicas, func(r *replica) bool { return r.name == name })
-	leader := d.replicas[at]
-	leader.killed = true
-	if err := leader.process.Process.Kill(); err != nil {
-		return fmt.Errorf("kill %s: %w", name, err)
+	d.replicas[at].killed = true
+	if err := d.replicas[at].process.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", leader, err)
 	}
 	go func() {
-		next := name
-		err := poll(ctx, func(ctx context.Context) (_ bool, err error) {
-			next, err = d.leader(ctx)
-			return next != "" && next != name, err
-		})
-		if err == nil {
-			elected <- next
+		ticker := time.NewTicker(250 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+			if next, err := d.leader(ctx); err == nil && next != "" && next != leader {
+				elected <- next
+				return
+			}
 		}
 	}()
 	return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,9 +30,9 @@ const (
 	webName     = "web"
 	webReplicas = 9
 
-	// dbGrace is what is left of a spot warning when its last third has not begun: so long no budget is passed over.
+	// dbGrace fits into a spot warning: the budget is kept for 120 - 75 - 5 = 40 s, and by then the next leader leads.
 	dbName  = "db"
-	dbGrace = 90 * time.Second
+	dbGrace = 75 * time.Second
 )
 
 // A node of the demo, and the instance behind it.
@@ -87,8 +89,19 @@ func (d *demo) setStage(ctx context.Context) error {
 			return fmt.Errorf("deploy %s: %w", w.name, err)
 		}
 	}
+	if d.playground != "" {
+		return nil
+	}
+	switch pods, err := d.podsOn(ctx, dbNode.name); {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(pods, isDB):
+		return fmt.Errorf("%s runs on another node than %s", dbName, dbNode.name)
+	}
 	return nil
 }
+
+func isDB(pod string) bool { return strings.HasPrefix(pod, dbName+"-") }
 
 // setUpAWS makes the queue, an instance for each node, and an Auto Scaling group
 // with a hook for that of the second.
@@ -122,7 +135,7 @@ func (d *demo) grantRights(ctx context.Context) error {
 type workload struct {
 	name        string
 	replicas    int
-	unavailable int           // as many the budget lets be missing
+	unavailable int           // how many the budget lets be missing
 	grace       time.Duration // zero: the default
 	on          string        // the node that it prefers; empty: it is spread
 }
@@ -141,14 +154,15 @@ func (d *demo) deploy(ctx context.Context, w workload) error {
 	selector := &metav1.LabelSelector{MatchLabels: labels}
 	pod := corev1.PodSpec{
 		Containers: []corev1.Container{{Name: w.name, Image: "none"}},
-		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
-			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
-		}},
 	}
 	if w.grace > 0 {
 		pod.TerminationGracePeriodSeconds = new(int64(w.grace / time.Second))
 	}
-	if w.on != "" {
+	if w.on == "" {
+		pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector,
+		}}
+	} else {
 		pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
 				Weight: 100,

@@ -27,7 +27,7 @@ var ErrNoTurn = errors.New("other requests to the API server go first")
 
 // Cluster is the nodes as this handler sees and writes them. Its methods may be called concurrently.
 type Cluster struct {
-	*Nodes
+	*nodes
 	*memory
 	owner
 	client  kube.Client
@@ -59,21 +59,21 @@ func NewOfNode(client kube.Client, gate *pace.Gate, queue string, marks CordonOp
 func newCluster(
 	client kube.Client, gate *pace.Gate, queue string, marks CordonOptions, seen fields.Selector,
 ) (*Cluster, error) {
-	watched := kube.ListWatch(client, kube.Selecting(client.CoreV1().Nodes(), seen))
-	nodes := &Nodes{
+	list := kube.ListWatch(client, kube.Selecting(client.CoreV1().Nodes(), seen))
+	watched := &nodes{
 		informer: cache.NewSharedIndexInformer(
-			watched, &corev1.Node{}, 0, cache.Indexers{byInstance: indexByInstance}),
+			list, &corev1.Node{}, 0, cache.Indexers{byInstance: indexByInstance}),
 		changed:   make(chan struct{}),
 		listeners: map[types.UID]map[*func()]bool{},
 	}
 	c := &Cluster{
-		Nodes: nodes, memory: newMemory(nodes, owner{queue}), owner: owner{queue},
+		nodes: watched, memory: newMemory(watched, owner{queue}), owner: owner{queue},
 		client: client, gate: gate, options: marks, seen: seen,
 	}
-	if err := nodes.informer.SetTransform(trim); err != nil {
+	if err := watched.informer.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("watch the nodes: %w", err)
 	}
-	_, err := nodes.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			c.noteNewNode(obj.(*corev1.Node))
 			c.noteRestart(nil, obj.(*corev1.Node))
@@ -133,4 +133,3 @@ func (o owner) Joined(i intent.Intent) intent.Intent { return i.From(o.queue) }
 
 // Shares reports whether the intent has notices that another handler has written.
 func (o owner) Shares(i intent.Intent) bool { return i.SharedBy(o.queue) }
-

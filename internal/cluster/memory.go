@@ -21,10 +21,10 @@ const (
 	memoryTTL  = time.Hour
 )
 
-// memory is what is remembered of nodes that the watch no longer shows, or no longer shows so.
+// memory is what is remembered of nodes beside what the watch shows of them now.
 type memory struct {
-	nodes *Nodes
-	of    owner
+	nodes *nodes
+	owner owner
 
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
 	// identified are the instances of nodes without a provider id that were written to, by UID.
@@ -35,9 +35,9 @@ type memory struct {
 	restarted map[types.UID]Ref // see Restarted
 }
 
-func newMemory(nodes *Nodes, of owner) *memory {
+func newMemory(nodes *nodes, owner owner) *memory {
 	return &memory{
-		nodes: nodes, of: of,
+		nodes: nodes, owner: owner,
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize), identified: lru.New(memorySize),
 		toInform: map[types.UID]Ref{}, restarted: map[types.UID]Ref{},
 	}
@@ -144,7 +144,7 @@ func (m *memory) Intents(ref Ref) []intent.Intent {
 	var intents []intent.Intent
 	add := func(node *corev1.Node, hooks bool) {
 		i, ok, err := ReadIntent(node)
-		if node.UID == ref.UID || !ok || err != nil || !m.of.Serves(i) {
+		if node.UID == ref.UID || !ok || err != nil || !m.owner.Serves(i) {
 			return
 		}
 		if !hooks {

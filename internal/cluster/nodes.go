@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Nodes are the nodes as the watch shows them. What its methods return is shared and trimmed: do not change it, and do
+// nodes are those of the cluster as the watch shows them. What its methods return is shared and trimmed: do not change it, and do
 // not read fields that trim drops. They may be called concurrently.
-type Nodes struct {
+type nodes struct {
 	informer cache.SharedIndexInformer
 
 	mu      sync.Mutex
@@ -37,10 +37,10 @@ type Ref struct {
 }
 
 // Run watches the nodes until ctx ends.
-func (n *Nodes) Run(ctx context.Context) { n.informer.RunWithContext(ctx) }
+func (n *nodes) Run(ctx context.Context) { n.informer.RunWithContext(ctx) }
 
 // WaitForSync blocks until all nodes are listed. It returns the cause of ctx if ctx ends first.
-func (n *Nodes) WaitForSync(ctx context.Context) error {
+func (n *nodes) WaitForSync(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), n.informer.HasSynced) {
 		return fmt.Errorf("list the nodes: %w", context.Cause(ctx))
 	}
@@ -49,7 +49,7 @@ func (n *Nodes) WaitForSync(ctx context.Context) error {
 
 // AtEachChange calls look now, after each change of the nodes and at each receive from again, until look returns an
 // error or ctx ends. A nil again is never received from.
-func (n *Nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func() error) {
+func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func() error) {
 	for {
 		changed := n.Changed()
 		if look() != nil {
@@ -68,7 +68,7 @@ func (n *Nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look fu
 // uncordoned or tainted out of service, when its readiness, its report or a label of others changes, or when it loses a
 // taint.
 // Call Changed, then look at the nodes, then wait.
-func (n *Nodes) Changed() <-chan struct{} {
+func (n *nodes) Changed() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.changed
@@ -77,7 +77,7 @@ func (n *Nodes) Changed() <-chan struct{} {
 // OnChange calls look now, and after each change of the Node that Changed tells, until remove is called: who waits for
 // one of thousands of nodes needs no goroutine for that. look runs on the goroutine of the watch, once at a time. It
 // must not block, nor call OnChange or remove. When remove returns, look has too.
-func (n *Nodes) OnChange(ref Ref, look func()) (remove func()) {
+func (n *nodes) OnChange(ref Ref, look func()) (remove func()) {
 	n.listening.Lock()
 	defer n.listening.Unlock()
 	if n.listeners[ref.UID] == nil {
@@ -108,7 +108,7 @@ func relabelled(before, after *corev1.Node) bool {
 }
 
 // broadcast tells that these nodes have changed.
-func (n *Nodes) broadcast(nodes ...*corev1.Node) {
+func (n *nodes) broadcast(nodes ...*corev1.Node) {
 	n.mu.Lock()
 	close(n.changed)
 	n.changed = make(chan struct{})
@@ -126,7 +126,7 @@ func (n *Nodes) broadcast(nodes ...*corev1.Node) {
 // registered again under another name and the old Node still exists. Ready Nodes
 // come first, and younger before older. The nodes are shared and trimmed: do not change
 // them, and do not read fields that trim drops.
-func (n *Nodes) ByInstance(id string) []*corev1.Node {
+func (n *nodes) ByInstance(id string) []*corev1.Node {
 	found, err := n.informer.GetIndexer().ByIndex(byInstance, id)
 	if err != nil || len(found) == 0 {
 		return nil
@@ -148,7 +148,7 @@ func (n *Nodes) ByInstance(id string) []*corev1.Node {
 }
 
 // ByName returns the node of that name; nil when there is none.
-func (n *Nodes) ByName(name string) *corev1.Node {
+func (n *nodes) ByName(name string) *corev1.Node {
 	obj, ok, err := n.informer.GetStore().GetByKey(name)
 	if err != nil || !ok {
 		return nil
@@ -157,21 +157,21 @@ func (n *Nodes) ByName(name string) *corev1.Node {
 }
 
 // Exists reports whether the node exists, according to the watch.
-func (n *Nodes) Exists(ref Ref) bool {
+func (n *nodes) Exists(ref Ref) bool {
 	_, there := n.Look(ref)
 	return there
 }
 
 // Look returns a node as last seen by the watch, and whether it exists. The node is
 // shared and trimmed.
-func (n *Nodes) Look(ref Ref) (*corev1.Node, bool) {
+func (n *nodes) Look(ref Ref) (*corev1.Node, bool) {
 	node := n.ByName(ref.Name)
 	return node, node != nil && node.UID == ref.UID
 }
 
 // Unavailable returns the nodes, by UID, that are not ready, or cordoned by anybody, according to the watch, among
 // those with labels for which among returns true. all is how many there are of these.
-func (n *Nodes) Unavailable(among func(labels map[string]string) bool) (out map[string]bool, all int) {
+func (n *nodes) Unavailable(among func(labels map[string]string) bool) (out map[string]bool, all int) {
 	out = map[string]bool{}
 	for _, obj := range n.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
@@ -186,7 +186,7 @@ func (n *Nodes) Unavailable(among func(labels map[string]string) bool) (out map[
 }
 
 // Names returns the names of the nodes whose UIDs are in one of the sets, by their UIDs.
-func (n *Nodes) Names(uids ...map[string]bool) map[string]string {
+func (n *nodes) Names(uids ...map[string]bool) map[string]string {
 	names := map[string]string{}
 	for _, obj := range n.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
@@ -198,7 +198,7 @@ func (n *Nodes) Names(uids ...map[string]bool) map[string]string {
 }
 
 // ReadyInstances returns the ids of the instances of all ready Nodes, sorted, each once.
-func (n *Nodes) ReadyInstances() []string {
+func (n *nodes) ReadyInstances() []string {
 	var ids []string
 	for _, obj := range n.informer.GetStore().List() {
 		if node := obj.(*corev1.Node); Ready(node) && InstanceID(node) != "" {
@@ -210,7 +210,7 @@ func (n *Nodes) ReadyInstances() []string {
 }
 
 // All calls visit for each node, according to the watch. The nodes are shared and trimmed.
-func (n *Nodes) All(visit func(node *corev1.Node)) {
+func (n *nodes) All(visit func(node *corev1.Node)) {
 	for _, obj := range n.informer.GetStore().List() {
 		visit(obj.(*corev1.Node))
 	}
@@ -218,7 +218,7 @@ func (n *Nodes) All(visit func(node *corev1.Node)) {
 
 // OutOfService returns the nodes with our out-of-service taint that are ready.
 // Right after its instance has stopped, a node still seems to be ready.
-func (n *Nodes) OutOfService() []Ref {
+func (n *nodes) OutOfService() []Ref {
 	var refs []Ref
 	for _, obj := range n.informer.GetStore().List() {
 		node := obj.(*corev1.Node)

@@ -125,7 +125,7 @@ func (n *nodePods) removeDeparted(seen map[types.UID]bool, now time.Time) {
 			delete(n.leaving, uid)
 			n.depart(uid, p, now)
 			p.dequeue()
-			p.surge.end()
+			p.surge.stop()
 		}
 	}
 	maps.DeleteFunc(n.staying, func(uid types.UID, _ bool) bool { return !seen[uid] })
@@ -139,7 +139,7 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 		return
 	}
 	left := now
-	if p.end.known() {
+	if p.end.hasCome() {
 		left = p.end.at
 	}
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
@@ -253,7 +253,7 @@ func (n *nodePods) mayStay(pod *corev1.Pod, p *podState) bool {
 		return false
 	}
 	p.dequeue()
-	p.surge.end()
+	p.surge.stop()
 	delete(n.leaving, pod.UID)
 	n.stay(pod, answers[0].why)
 	return true

@@ -71,5 +71,5 @@ type Drainer struct {
 	Blocked func(evacuation.Blocked)
 
 	watches         podWatches
-	conditionDenied sync.Once // the log says that pods of Jobs cannot get theirs
+	conditionDenied sync.Once // the log says that pods of Jobs cannot get their condition
 }

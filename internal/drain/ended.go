@@ -64,12 +64,12 @@ func (e *podEnd) note(pod *corev1.Pod, now time.Time) {
 	e.keptBy = strings.Join(evacuation.Names(pod.Finalizers, maxNames), ", ")
 }
 
-// known reports whether nothing of the pod runs any more.
-func (e podEnd) known() bool { return !e.at.IsZero() }
+// hasCome reports whether nothing of the pod runs any more.
+func (e podEnd) hasCome() bool { return !e.at.IsZero() }
 
 // countsAsGoneAt returns when a pod that has ended is not waited for any more; zero: it has not ended.
 func (e podEnd) countsAsGoneAt() time.Time {
-	if !e.known() {
+	if !e.hasCome() {
 		return time.Time{}
 	}
 	return e.at.Add(endedTime)

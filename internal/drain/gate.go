@@ -104,6 +104,10 @@ type line struct {
 	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 }
 
+// begin counts a request that is made, and done one that is not waited for any more.
+func (l *line) begin(urgent bool) { l.pending[urgent]++ }
+func (l *line) done(urgent bool)  { l.pending[urgent]-- }
+
 // releaseStart releases the slot of startWatch, unless a request has taken it over.
 func (l *line) releaseStart() {
 	if l.start != nil {
@@ -138,11 +142,11 @@ type ticket struct {
 func (l *line) enter(p *podState, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	l.pending[urgent(priority)]++
+	l.begin(urgent(priority))
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
 		posted := l.post(func() {
-			l.pending[urgent(priority)]--
+			l.done(urgent(priority))
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil

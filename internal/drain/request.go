@@ -84,12 +84,12 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	}
 	if !p.requested {
 		p.requested = true
-		p.surge.end()
+		p.surge.stop()
 		r.pods.newcomers.noteRequest(c.pod, p.replaces)
 	}
 	record, now := &r.result.Record, time.Now()
 	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
-	r.line.pending[c.urgent]++
+	r.line.begin(c.urgent)
 	r.inFlight++
 	go func() {
 		r.requests.make(ctx, c, release, func() { r.post(func() { r.setSlow(c) }) })
@@ -140,7 +140,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 func (r *run) setSlow(c *call) {
 	if !c.answered && !c.slow {
 		c.slow = true
-		r.line.pending[c.urgent]--
+		r.line.done(c.urgent)
 	}
 }
 

@@ -35,7 +35,7 @@ func (n *nodePods) countPods(remaining *[]string) {
 		p := n.leaving[pod.UID]
 		p.end.note(pod, time.Now())
 		switch {
-		case p.end.known():
+		case p.end.hasCome():
 			n.depart(pod.UID, p, time.Now())
 		case p.unconfirmed:
 			n.result.Unconfirmed = append(n.result.Unconfirmed, nameOf(pod))

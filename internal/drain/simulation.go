@@ -117,7 +117,7 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 	answers, _ := s.Filter.mustLeave(candidates)
 	for k, pod := range s.Pods {
 		p := all[k]
-		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.end.known()}
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.end.hasCome()}
 		if !o.Self {
 			o.Stays, o.Why = !answers[k].leaves, answers[k].why
 		}

@@ -114,8 +114,8 @@ func (r *run) noteSurge(pod *corev1.Pod, p *podState, err error) {
 	log.Info(message, "why", p.surge.why)
 }
 
-// end ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.
-func (s *surge) end() {
+// stop ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.
+func (s *surge) stop() {
 	if s.cancel != nil {
 		s.cancel()
 	}

@@ -382,8 +382,11 @@ func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
 	return expect(decoder, ']')
 }
 
-// jsonObject returns an object smaller. Large ones wait for others.
+// jsonObject returns an object smaller. Large ones, which are in memory already, wait until others are decoded.
 func (a *answer) jsonObject(object []byte) ([]byte, error) {
+	if len(object) > largestObject {
+		return nil, fmt.Errorf("it has an object of %d bytes, more than %d", len(object), largestObject)
+	}
 	release, err := a.hold(int64(len(object)))
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func (NoHooks) Waits(context.Context, intent.Hook) (bool, error) { return false,
 func (NoHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
 
 // errNotOurs is why a hook is not completed that a handler with a queue has recorded.
-var errNotOurs = errors.New("a handler with a queue completes it")
+var errNotOurs = errors.New("a handler without a queue completes no hooks")
 
 // Complete leaves the hook as it is.
 func (NoHooks) Complete(context.Context, intent.Hook) error { return errNotOurs }

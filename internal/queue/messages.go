@@ -19,7 +19,8 @@ import (
 //
 // Receiving goes on while reserved and inFlight together leave room. Open batches are sent
 // when unsettled is zero, because nobody can join them any more. [Server.Serve] returns when
-// running and receivers are zero and the leases are no longer extended.
+// running and receivers are zero and the leases are no longer extended. leases and settler work
+// on it under its lock.
 type messages struct {
 	max int // in flight and reserved
 
@@ -278,8 +279,8 @@ func (t *messages) forget(f *inFlight) {
 	t.changed.Broadcast()
 }
 
-// extended notes that the loop that extends leases has ended.
-func (t *messages) extended() {
+// extendingEnded notes that the loop that extends leases has ended.
+func (t *messages) extendingEnded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.extending = false

@@ -29,6 +29,8 @@ var words = map[Kind]struct{ text, colour string }{
 	NodeHeldBack:   {"node held back", yellow},
 	WorkMissed:     {"deadline missed", red},
 	Waiting:        {"still waiting", ""},
+	LeaderKilled:   {"leader killed", red},
+	LeaderElected:  {"leader elected", green},
 }
 
 const (
@@ -64,11 +66,6 @@ func (p Printer) Heading(text string) {
 func (p Printer) Row(r Row) {
 	w := words[r.Kind]
 	p.columns(w.colour, cells{seconds(r.Since), seconds(r.Left), w.text, r.What, r.Where})
-}
-
-// Note writes a row of a story that is about no notice.
-func (p Printer) Note(r Row, event string) {
-	p.columns(red, cells{seconds(r.Since), seconds(r.Left), event, r.What, r.Where})
 }
 
 // End writes the last line of a story that ended well.

@@ -70,7 +70,7 @@ func TestNoNameIsCut(t *testing.T) {
 }
 
 func TestEveryKindOfRowHasItsWords(t *testing.T) {
-	for kind := NoticeSent; kind <= Waiting; kind++ {
+	for kind := NoticeSent; kind <= LeaderElected; kind++ {
 		if kind != PodGone && words[kind].text == "" { // PodGone is no row
 			t.Errorf("kind %d has no words", kind)
 		}

@@ -48,6 +48,8 @@ const (
 	NodeHeldBack        // a Node carries the notice, and waits for its turn
 	WorkMissed          // as WorkFinished, with pods still there or after the deadline
 	Waiting             // nothing has happened for a while
+	LeaderKilled        // in the demo: the replica that leads
+	LeaderElected       // in the demo: the next one
 )
 
 // Event is something that was seen.
@@ -126,7 +128,7 @@ func (t *Timeline) Observe(e Event) []Row {
 		return t.workFinished(e)
 	case NodeHeldBack:
 		return t.heldBack(e)
-	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting:
+	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting, LeaderKilled, LeaderElected:
 	}
 	return nil
 }
