@@ -91,7 +91,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing",
 		webName, webReplicas)
 	if d.playground == "" {
-		d.say("              Deployment %s, one pod; its PodDisruptionBudget lets none be missing, its grace period has %.0f s",
+		d.say("              Deployment %s, one pod; its PodDisruptionBudget lets none be missing; grace period %.0f s",
 			dbName, dbGrace.Seconds())
 	}
 	d.events = make(chan timeline.Event)
@@ -165,7 +165,9 @@ func (d *demo) tell(ctx context.Context, a act) error {
 	}
 	note := func(kind timeline.Kind, what, where string) {
 		now := time.Now()
-		d.out.Row(timeline.Row{Kind: kind, Since: now.Sub(notice.Sent), Left: notice.Deadline.Sub(now), What: what, Where: where})
+		d.out.Row(timeline.Row{
+			Kind: kind, Since: now.Sub(notice.Sent), Left: notice.Deadline.Sub(now), What: what, Where: where,
+		})
 	}
 	left := notice.Deadline.Sub(notice.Sent).Seconds()
 	d.out.Heading(fmt.Sprintf("%s: %s goes away in %.0f s", notice.Name, notice.Node, left))

@@ -176,7 +176,7 @@ func (d *demo) deploy(ctx context.Context, w workload) error {
 	_, err := deployments.Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(w.replicas)), //nolint:gosec // a few
+			Replicas: new(int32(w.replicas)),
 			Selector: selector,
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// nodes are those of the cluster as the watch shows them. What its methods return is shared and trimmed: do not change it, and do
-// not read fields that trim drops. They may be called concurrently.
+// nodes are those of the cluster as the watch shows them. What its methods return is shared and trimmed: do not change
+// it, and do not read fields that trim drops. They may be called concurrently.
 type nodes struct {
 	informer cache.SharedIndexInformer
 

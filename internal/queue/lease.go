@@ -148,7 +148,8 @@ func (l *leases) record(b extension, asked time.Time, errs []error) error {
 	}
 	if refused > 0 {
 		l.calls.client.Metrics.ExtendRefused(refused)
-		l.calls.client.Log.V(1).Info("SQS refuses to extend the visibility of messages, their handlers go on", "messages", refused)
+		l.calls.client.Log.V(1).Info("SQS refuses to extend the visibility of messages, their handlers go on",
+			"messages", refused)
 	}
 	return failed
 }
