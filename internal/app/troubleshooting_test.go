@@ -19,7 +19,8 @@ import (
 // those of notOfTheStart.
 var startSources = map[string][]string{
 	"../../cmd/node-termination-handler/root.go": nil,
-	"../cluster/cluster.go":                      {"New", "WaitForSync"},
+	"../cluster/cluster.go":                      {"New"},
+	"../cluster/nodes.go":                        {"WaitForSync"},
 	"../lookup/lookup.go":                        {"Look"},
 	"../drain/volumes.go":                        {"NewVolumes", "WaitForSync"},
 	"../imds/client.go":                          {"ErrTurnedOff", "ErrTooFar", "Identity", "get", "renew", "problem"},
