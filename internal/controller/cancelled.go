@@ -7,6 +7,7 @@ import (
 
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -54,7 +55,16 @@ func (c cancelledChanges) of(id string) []cancelled {
 
 // has reports whether the change was cancelled for the instance after this announcement.
 func (c cancelledChanges) has(n notice.Notice, id string) bool {
-	return n.Kind == notice.ScheduledChange && !n.Ended && slices.ContainsFunc(c.of(id), func(ended cancelled) bool {
-		return ended.change == n.Change && !n.Time.After(ended.at)
+	return !n.Ended && c.hasAnnounced(id, n.Kind, n.Change, n.Time)
+}
+
+// hasEntry is has for a notice that a node carries.
+func (c cancelledChanges) hasEntry(id string, e intent.Entry) bool {
+	return c.hasAnnounced(id, e.Kind, e.Change, e.Time)
+}
+
+func (c cancelledChanges) hasAnnounced(id string, kind notice.Kind, change string, at time.Time) bool {
+	return kind == notice.ScheduledChange && slices.ContainsFunc(c.of(id), func(ended cancelled) bool {
+		return ended.change == change && !at.After(ended.at)
 	})
 }

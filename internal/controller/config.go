@@ -45,11 +45,13 @@ func New(cfg Config) *Controller {
 	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
 	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
 	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun
+	cancelled := newCancelledChanges()
+	cfg.Cancelled = cancelled.hasEntry
 	registry := nodedrain.New(cfg.Config)
 	return &Controller{
 		Config:   cfg,
 		Registry: registry,
-		decider:  decider{cfg, registry, resolver, newCancelledChanges()},
+		decider:  decider{cfg, registry, resolver, cancelled},
 		told:     newOnce(mostTold),
 		strange:  newOnce(mostStrange),
 		lookUps:  make(chan struct{}, lookUpsAtOnce),

@@ -21,24 +21,13 @@ type outOfService struct {
 
 // takeBack takes the taint from nodes whose instance runs again, until ctx ends.
 func (o outOfService) takeBack(ctx context.Context) {
+	nodes := cluster.PerNode{Log: o.log}
+	defer nodes.Wait()
 	for {
 		changed := o.cluster.Changed()
 		waiting := o.cluster.OutOfService()
 		for _, ref := range waiting {
-			inst, known, err := o.lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
-			runs := err == nil && known && inst.Alive()
-			if errors.Is(err, instance.ErrDenied) {
-				runs = o.cluster.ReadyAgain(ref)
-			}
-			if !runs {
-				continue
-			}
-			err = cluster.Retry(ctx, o.log, "take the out-of-service taint back", func(ctx context.Context) error {
-				return o.cluster.SetOutOfService(ctx, ref, false)
-			})
-			if err == nil {
-				o.log.Info("the node is back in service", "node", ref.Name)
-			}
+			nodes.Do(ref.UID, func() { o.takeBackFrom(ctx, ref) })
 		}
 		var again <-chan time.Time
 		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
@@ -50,5 +39,23 @@ func (o outOfService) takeBack(ctx context.Context) {
 		case <-changed:
 		case <-again:
 		}
+	}
+}
+
+// takeBackFrom takes the taint from a node if its instance runs again.
+func (o outOfService) takeBackFrom(ctx context.Context, ref cluster.Ref) {
+	inst, known, err := o.lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
+	runs := err == nil && known && inst.Alive()
+	if errors.Is(err, instance.ErrDenied) {
+		runs = o.cluster.ReadyAgain(ref)
+	}
+	if !runs {
+		return
+	}
+	err = cluster.Retry(ctx, o.log, "take the out-of-service taint back", func(ctx context.Context) error {
+		return o.cluster.SetOutOfService(ctx, ref, false)
+	})
+	if err == nil {
+		o.log.Info("the node is back in service", "node", ref.Name)
 	}
 }

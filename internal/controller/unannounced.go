@@ -9,6 +9,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/carried"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -47,4 +48,11 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 		return nil
 	}
 	return err
+}
+
+// Acts reports whether HandleNotice would do something about a notice now. The error is the cause of ctx.
+func (c *Controller) Acts(ctx context.Context, n notice.Notice) (bool, error) {
+	log := c.Log.WithValues("kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
+	_, d, err := c.decider.decide(ctx, log, &n, n.Instances[0], lookup.Kept)
+	return err == nil && d.Action != decision.Leave && d.Action != decision.Drop, err
 }

@@ -35,7 +35,7 @@ type Drain struct {
 	place        *holdback.Place
 	since        time.Time
 	instanceGone signal         // nothing runs on the instance any more
-	podsGone     signal         // the pods have left, or are not waited for any more
+	podsGone     signal         // the pods have left, or are not waited for any more; see hasPods
 	quit         signal         // it is called off, with the reason: nobody joins it any more
 	quitOn       *intent.Intent // what it was called off on; nil: there was no reason; set before
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
@@ -126,10 +126,27 @@ func (d *Drain) stages(ctx context.Context) error {
 		if !errors.Is(err, errAsksMore) {
 			return err
 		}
+		if err := d.forgetDrained(ctx); err != nil {
+			return err
+		}
 		release()
 		release = d.hooks.hold(ctx)
 	}
 }
+
+// forgetDrained has the completion delay count from the end of the evacuation that follows.
+func (d *Drain) forgetDrained(ctx context.Context) error {
+	if carried, _ := d.current(); carried.DrainedAt.IsZero() || d.unrecorded.Load() {
+		return nil
+	}
+	return d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+		i.DrainedAt = time.Time{}
+		return i
+	})
+}
+
+// hasPods reports whether pods have to leave that have not: a node that is only cordoned has none.
+func (d *Drain) hasPods() bool { return !isClosed(d.podsGone.done) && !d.cordonsOnly() }
 
 func (d *Drain) cordonsOnly() bool {
 	decided, _ := d.current()

@@ -23,7 +23,6 @@ func (d evacuateStage) run(ctx context.Context) error {
 	d.say(overview.Draining) // it is not held back any more, whatever has ended that
 	if d.cordonsOnly() {
 		d.outcome = intent.Cordoned
-		d.podsGone.close()
 		return nil
 	}
 	free, err := d.acquireWorker(ctx)

@@ -27,7 +27,7 @@ func (r *Registry) Load() report.Load {
 			l.Drains++
 			l.Oldest = intent.Earlier(l.Oldest, nd.since)
 		}
-		if !isClosed(nd.podsGone.done) {
+		if nd.hasPods() {
 			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())
 		}
 		l.Hooks += len(carried.Hooks)

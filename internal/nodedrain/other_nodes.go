@@ -141,11 +141,22 @@ func doneOn(node *corev1.Node, carried intent.Intent) bool {
 func (d endStage) noNodeExpected(
 	ctx context.Context, carried intent.Intent, begin time.Time,
 ) (over bool, err error) {
-	if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 || !time.Now().Before(d.r.nextNodeUntil(carried, begin)) {
+	until := d.r.nextNodeUntil(carried, begin)
+	if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 || !time.Now().Before(until) {
 		return true, nil
 	}
-	inst, known, err := d.r.Lookup.Ask(ctx, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
-	return !known || !inst.Alive(), err
+	asking, stop := context.WithDeadline(ctx, until)
+	defer stop()
+	defer d.onChange(func() {
+		if isClosed(d.instanceGone.done) {
+			stop()
+		}
+	})()
+	inst, known, err := d.r.Lookup.Ask(asking, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
+	if err != nil { // the time is over, or the instance is gone by now
+		return true, context.Cause(ctx)
+	}
+	return !known || !inst.Alive(), nil
 }
 
 // nextNodeUntil is how long the next Node of an instance is waited for. While an Auto Scaling
@@ -176,7 +187,7 @@ func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
 
 // othersWithPods are the drains of other Nodes of the instance whose pods have not left.
 func (d endStage) othersWithPods() []*Drain {
-	return slices.DeleteFunc(d.others(), func(other *Drain) bool { return isClosed(other.podsGone.done) })
+	return slices.DeleteFunc(d.others(), func(other *Drain) bool { return !other.hasPods() })
 }
 
 // Intents are those of the other Nodes of the instance. It also asks the drains: the watch
@@ -207,16 +218,16 @@ func (r *Registry) isDraining(ref cluster.Ref) bool {
 // informNewNodes records the notices of an instance on each Node that the instance gets after
 // or beside another one.
 func (r upkeep) informNewNodes(ctx context.Context) {
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() error {
 		for _, ref := range r.Cluster.NodesToInform() {
-			node, there := r.Cluster.Look(ref)
-			if !there {
-				continue
-			}
-			intents := func() []intent.Intent { return r.Intents(ref) }
-			if _, err := r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node); err != nil {
-				return err
-			}
+			nodes.Do(ref.UID, func() {
+				if node, there := r.Cluster.Look(ref); there {
+					intents := func() []intent.Intent { return r.Intents(ref) }
+					_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx alone
+				}
+			})
 		}
 		return nil
 	})
@@ -225,7 +236,7 @@ func (r upkeep) informNewNodes(ctx context.Context) {
 // inform records what intents carry on a Node of the same instance: the notices that are
 // still in force, and the hooks of unfinished drains. It returns the drain of the node; nil if
 // nothing is left to do. A notice is not in force if it is older than the last launch of the
-// instance, or if intents, asked again, does not return it any more.
+// instance, if it was cancelled since, or if intents, asked again, does not return it any more.
 func (r *Registry) inform(
 	ctx context.Context, log logr.Logger, intents func() []intent.Intent, node *corev1.Node,
 ) (next *Drain, err error) {
@@ -246,10 +257,12 @@ func (r *Registry) inform(
 			all = append(all, pending{e, nil})
 		}
 	}
+	all = slices.DeleteFunc(all, func(n pending) bool { return r.isCancelled(ref.Instance, n.entry) })
 	if len(all) == 0 {
 		return nil, nil
 	}
-	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
+	near := slices.ContainsFunc(all, func(n pending) bool { return isNear(n.entry, now) })
+	launched, err := r.launchOf(ctx, log, ref.Instance, near)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +271,7 @@ func (r *Registry) inform(
 			continue
 		}
 		void := func() bool {
-			return !slices.ContainsFunc(intents(), func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) })
+			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) })
 		}
 		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
 		switch {
@@ -274,4 +287,28 @@ func (r *Registry) inform(
 		}
 	}
 	return next, nil
+}
+
+// isNear reports whether a notice leaves no time to wait for answers.
+func isNear(e intent.Entry, now time.Time) bool {
+	return !e.Deadline.IsZero() && e.Deadline.Sub(now) < decision.Young
+}
+
+// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or, near a deadline, not at
+// once. The error is the cause of ctx.
+func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, near bool) (time.Time, error) {
+	if !near {
+		return r.Lookup.LaunchOf(ctx, log, id)
+	}
+	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
+	defer cancel()
+	launched, err := r.Lookup.LaunchOf(asking, log, id)
+	if err != nil {
+		return time.Time{}, context.Cause(ctx)
+	}
+	return launched, nil
+}
+
+func (c *Config) isCancelled(instance string, e intent.Entry) bool {
+	return c.Cancelled != nil && c.Cancelled(instance, e)
 }

@@ -72,7 +72,10 @@ type Config struct {
 	// Ended is told of each episode that ends; nil: nobody wants to know. It must not block, and is called
 	// concurrently.
 	Ended func(overview.Episode)
-	Log   logr.Logger
+	// Cancelled reports whether the scheduled change that a notice for an instance has announced was cancelled since; nil:
+	// that is not known. It must not block, and is called concurrently.
+	Cancelled func(instance string, e intent.Entry) bool
+	Log       logr.Logger
 
 	// Policy are the options about decisions.
 	decision.Policy

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -21,31 +17,11 @@ import (
 // rebooted for a scheduled change, stopped and started, or have got another root volume. Nodes
 // whose drains have not ended are watched by their drains too; see watchNode.
 func (r upkeep) revertRestarted(ctx context.Context) {
-	var all sync.WaitGroup
-	defer all.Wait()
-	var mu sync.Mutex
-	looking := map[types.UID]bool{} // true: look once more
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() error {
 		for _, ref := range r.Cluster.Restarted() {
-			mu.Lock()
-			_, busy := looking[ref.UID]
-			looking[ref.UID] = busy
-			mu.Unlock()
-			if busy {
-				continue
-			}
-			all.Go(func() { // each waits for EC2
-				for again := true; again; {
-					_ = logging.Recover(r.Log, func() error { return r.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
-					mu.Lock()
-					if again = looking[ref.UID] && ctx.Err() == nil; again {
-						looking[ref.UID] = false
-					} else {
-						delete(looking, ref.UID)
-					}
-					mu.Unlock()
-				}
-			})
+			nodes.Do(ref.UID, func() { _ = r.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
 		}
 		return nil
 	})

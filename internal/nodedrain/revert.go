@@ -161,17 +161,21 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 // releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after
 // it. A cordon that comes later is theirs.
 func (r upkeep) releaseUncordoned(ctx context.Context) {
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() error {
 		for _, ref := range r.Cluster.Uncordoned() {
-			err := cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
-				// The read itself drops the claim that the cordon is ours.
-				_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
-				return err
-			})
-			if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
-				return err
-			}
+			nodes.Do(ref.UID, func() { r.releaseNode(ctx, ref) })
 		}
 		return nil
 	})
+}
+
+// releaseNode does so for one node.
+func (r upkeep) releaseNode(ctx context.Context, ref cluster.Ref) {
+	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
+		// The read itself drops the claim that the cordon is ours.
+		_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+		return err
+	}) // the node is gone, or ctx has ended
 }

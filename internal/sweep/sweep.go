@@ -55,6 +55,9 @@ type Handler interface {
 	// HandleNotice returns when that is done, or with an error. It may be called again. It
 	// calls acts when it begins to do something.
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
+	// Acts reports whether HandleNotice would do something about the notice: the instance is this cluster's to drain,
+	// and no rule ignores it.
+	Acts(ctx context.Context, n notice.Notice) (bool, error)
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool
 	// Terminates reports whether a notice has told that the instance is terminated, by an event
@@ -307,21 +310,23 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 }
 
 // carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
-// action. Asking that begins its timeout anew, so that the deadline is known. acted is false if there
-// was nothing to do.
+// action. Asking that begins its timeout anew, so that the deadline is known; an action that is not ours is therefore
+// not asked about. acted is false if there was nothing to do.
 func (s *Sweep) carryOut(ctx context.Context, a action, w wait) (acted bool, err error) {
-	asked := time.Now().UTC()
-	waits, err := s.Groups.Waits(ctx, a.intentHook())
-	if err != nil || !waits {
-		return false, err
-	}
 	n := notice.Notice{
-		Kind: notice.ASGTerminate, Time: asked, Instances: []string{a.instance},
+		Kind: notice.ASGTerminate, Time: time.Now().UTC(), Instances: []string{a.instance},
 		ID:   "sweep-" + a.hook + "-" + w.since.Format(time.RFC3339), // the same as long as the instance waits
 		Hook: notice.Hook{Group: a.group, Name: a.hook},
 	}
 	if w.replacesRoot {
 		n.Hook.Action = notice.ReplaceRootVolume
+	}
+	if ours, err := s.Handler.Acts(ctx, n); err != nil || !ours {
+		return false, err
+	}
+	n.Time = time.Now().UTC()
+	if waits, err := s.Groups.Waits(ctx, a.intentHook()); err != nil || !waits {
+		return false, err
 	}
 	err = s.Handler.HandleNotice(ctx, n, func() {
 		acted = true

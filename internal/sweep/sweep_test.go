@@ -33,6 +33,8 @@ type world struct {
 	event    time.Time                        // of the notice that has told of the termination; zero: none has
 	over     bool                             // the hook was completed already
 	idle     bool                             // the notice asks for nothing
+	foreign  bool                             // the instance is not this cluster's
+	waits    int                              // how often it was asked whether a hook waits
 	names    []string                         // of the hooks to complete
 	fails    int                              // how many of the next notices fail
 	hangs    bool                             // notices take as long as the term
@@ -67,7 +69,14 @@ func (w *world) TerminationHooks(_ context.Context, group string) ([]asg.Termina
 func (w *world) Waits(context.Context, intent.Hook) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.waits++
 	return !w.over, nil
+}
+
+func (w *world) Acts(context.Context, notice.Notice) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.foreign, nil
 }
 
 func (w *world) HandleNotice(ctx context.Context, n notice.Notice, acts func()) error {
@@ -291,6 +300,18 @@ func TestANoticeThatAsksForNothingIsNotCountedAsLost(t *testing.T) {
 	play(t, w, func(after func(int)) { after(4) })
 	if len(w.handled) != 1 || w.lost > 0 {
 		t.Errorf("handled %+v, counted %d", w.handled, w.lost)
+	}
+}
+
+// To ask whether a hook waits begins its timeout anew.
+func TestNoHookIsHeldOfAnInstanceOfAnotherCluster(t *testing.T) {
+	w := &world{
+		nodes: []string{"i-1"}, hooks: oneHook, foreign: true,
+		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+	}
+	play(t, w, func(after func(int)) { after(30) })
+	if w.waits > 0 || len(w.handled) > 0 || w.lost > 0 {
+		t.Errorf("asked %d times, handled %+v, counted %d", w.waits, w.handled, w.lost)
 	}
 }
 

@@ -1,0 +1,191 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+)
+
+// A heartbeat of the sweep for the hook of an instance that is not ours would hold it to its global limit.
+func TestASweepDoesNotHoldTheHookOfAnInstanceWithoutTheTag(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.sweeps = true
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
+		s.lead()
+		s.quietly(awssim.Terminating, "drain", 10*time.Minute)
+		s.after(11 * time.Minute)
+		if calls := s.calls("RecordLifecycleActionHeartbeat"); calls != 0 {
+			t.Errorf("%d heartbeats", calls)
+		}
+		s.wantHook(awssim.TimedOut)
+		s.wantUntouched()
+	})
+}
+
+// The machine goes in two minutes, whatever EC2 answers.
+func TestTheNextNodeOfAWarnedMachineIsDrainedThoughEC2DoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Second
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(10 * time.Second)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
+		s.register("node-b", "another")
+		s.after(10 * time.Second)
+		if !s.isCordoned("node-b") || s.lastDrain().node != "node-b" {
+			t.Errorf("cordoned %t, drains %+v", s.isCordoned("node-b"), s.drain.all())
+		}
+	})
+}
+
+// The Node was deleted, its machine runs on, as far as anybody knows, and its group waits.
+func TestAHookOfADeletedNodeIsCompletedInTimeThoughEC2DoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Second
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(2 * time.Second)
+		s.remove(theNode)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
+		s.after(time.Minute)
+		s.wantHook(awssim.Active)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// Nothing tells the next Node that the change has been cancelled, and nothing would take back what is done to it.
+func TestACancelledChangeDoesNotComeBackWithTheNextNode(t *testing.T) {
+	t.Parallel()
+	for name, takes := range map[string]time.Duration{"after the drain": 0, "in the drain": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = takes
+				s.lead()
+				s.send(s.maintenance(24 * time.Hour))
+				s.after(10 * time.Second)
+				s.remove(theNode)
+				s.after(time.Minute)
+				s.send(s.maintenance(24*time.Hour, "upcoming", "closed"))
+				s.after(40 * time.Minute)
+				s.register("node-b", "another")
+				s.after(time.Minute)
+				if s.isCordoned("node-b") {
+					t.Error("the next Node is cordoned for what was cancelled")
+				}
+				if s.left() != 0 {
+					t.Errorf("%d messages left", s.left())
+				}
+			})
+		})
+	}
+}
+
+// A rule has terminations only cordoned. A spot warning has both Nodes of the machine evacuated while the completion of
+// the hook is delayed.
+func TestAHookWaitsForTheOtherNodeThatWasOnlyCordonedAtFirst(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		edit := s.edit
+		s.edit = func(c *Config) {
+			edit(c)
+			c.CompletionDelay = 20 * time.Second
+		}
+		s.drain.byNode = map[string]time.Duration{theNode: 90 * time.Second, "node-b": 0}
+		s.change(theNode, notReady) // the hook stands on the ready one
+		s.register("node-b", "another")
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(10 * time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		if all := s.drain.all(); len(all) != 2 {
+			t.Fatalf("drains %+v", all)
+		}
+		s.wantHook(awssim.Active)
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+	}, cordonsTerminations)
+}
+
+// The delay is for what pods leave behind, such as their logs: it counts from the end of the evacuation.
+func TestTheCompletionDelayCountsFromTheEvacuationThatFollowsACordon(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		edit := s.edit
+		s.edit = func(c *Config) {
+			edit(c)
+			c.CompletionDelay = 2 * time.Minute
+		}
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(110 * time.Second)
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(time.Minute)
+		if all := s.drain.all(); len(all) != 1 {
+			t.Fatalf("drains %+v", all)
+		}
+		s.wantHook(awssim.Active)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	}, cordonsTerminations)
+}
+
+// A webhook refuses all patches of one node.
+func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	refuse := func(s *story, name string) {
+		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if action.(clienttesting.PatchAction).GetName() == name {
+				return true, nil, errors.New("refused by the story")
+			}
+			return false, nil, nil
+		})))
+	}
+	t.Run("a notice for the next Nodes", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = time.Second
+			s.lead()
+			s.send(s.body("spot-interruption", theID))
+			s.after(10 * time.Second)
+			refuse(s, "node-b")
+			s.register("node-b", "refused")
+			s.after(2 * time.Second)
+			s.register("node-c", "another")
+			s.after(10 * time.Second)
+			if !s.isCordoned("node-c") {
+				t.Error("a Node is not cordoned because another cannot be")
+			}
+		})
+	})
+	t.Run("what is left of a drain", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = time.Second
+			s.register("node-b", "another")
+			s.lead()
+			s.send(s.body("rebalance-recommendation", theID))
+			s.after(10 * time.Second)
+			refuse(s, theNode)
+			for _, name := range []string{theNode, "node-b"} {
+				s.change(name, uncordon)
+				s.after(2 * time.Second)
+			}
+			s.after(10 * time.Second)
+			if i := s.intentOf("node-b"); i.Cordoned {
+				t.Error("the cordon that comes next would be taken for ours")
+			}
+			if i := s.intentOf(theNode); !i.Cordoned || i.Outcome != intent.Drained {
+				t.Errorf("the other was written: %+v", i)
+			}
+		})
+	})
+}
