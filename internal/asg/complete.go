@@ -81,7 +81,8 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 			err = nil
 		}
 		err = h.permitted(completePermission, hook.Group, err)
-		if gone && try == 1 { // later it may be the work of a try whose response was lost
+		late := !ends.IsZero() && time.Now().After(ends)
+		if gone && (try == 1 || late) { // before its end it may be the work of a try whose response was lost
 			h.metrics().Completed(ends, ErrGone)
 			return true, nil
 		}

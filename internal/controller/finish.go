@@ -29,10 +29,10 @@ func (t *task) finish(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := t.c.Registry.InstanceGone(ctx, f.Refs...); err != nil {
+		return err
+	}
 	for _, ref := range f.Refs {
-		if err := t.c.Registry.InstanceGone(ctx, ref); err != nil {
-			return err
-		}
 		node, there := t.c.Cluster.Look(ref)
 		if !there || f.State == decision.NotKnown {
 			continue

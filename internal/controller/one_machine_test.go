@@ -189,3 +189,41 @@ func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 		})
 	})
 }
+
+// The hook ends by its timeout while Auto Scaling refuses to complete it.
+func TestAHookThatRanOutIsNotSaidToBeCompleted(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		episodes := s.ended()
+		s.drain.takes = 5 * time.Second
+		s.must(s.aws.SetFault(awssim.Fault{ID: "complete", Action: "CompleteLifecycleAction", Status: 503}))
+		s.lead()
+		s.terminate(2 * time.Minute)
+		s.after(2*time.Minute + 10*time.Second)
+		s.wantHook(awssim.TimedOut)
+		s.aws.RemoveFault("complete")
+		s.after(2 * time.Minute)
+		if all := episodes(); len(all) != 1 || len(all[0].Hooks) != 0 {
+			t.Errorf("the episodes are %+v", all)
+		}
+	})
+}
+
+// The machine that a completion is delayed for is gone.
+func TestTheCompletionDelayEndsWithTheMachine(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.CompletionDelay = 20 * time.Minute }
+		s.drain.takes = 5 * time.Second
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(time.Minute)
+		s.wantHook(awssim.Active)
+		s.end(theID)
+		s.send(s.body("state-change-terminated", theID))
+		s.after(10 * time.Second)
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	})
+}

@@ -265,14 +265,21 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 // Get returns the drain of the node; nil if there is none.
 func (r *Registry) Get(ref cluster.Ref) *Drain { return r.drains.get(ref) }
 
-// InstanceGone tells the drain of a node that nothing runs on its machine any more, and waits for its end. It returns
-// the error of the drain, or the cause of ctx.
-func (r *Registry) InstanceGone(ctx context.Context, ref cluster.Ref) error {
-	nd := r.Get(ref)
-	if nd == nil {
-		return nil
+// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more, and waits for their ends.
+// It returns the error of a drain, or the cause of ctx.
+func (r *Registry) InstanceGone(ctx context.Context, refs ...cluster.Ref) error {
+	var told []*Drain
+	for _, ref := range refs {
+		if nd := r.Get(ref); nd != nil {
+			nd.instanceGone.close()
+			nd.tell()
+			told = append(told, nd)
+		}
 	}
-	nd.instanceGone.close()
-	nd.tell()
-	return nd.Await(ctx)
+	for _, nd := range told {
+		if err := nd.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

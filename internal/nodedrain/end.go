@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -81,9 +82,10 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 	return d.sleepUntil(ctx, carried.DrainedAt.Add(d.r.CompletionDelay))
 }
 
-// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile.
+// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile, or
+// when nothing runs on the instance any more.
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
-	for time.Now().Before(at) {
+	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
 		until := intent.Earlier(at, d.hooks.completeBy(ctx, carried))
 		d.say(overview.Completing, overview.Wait{
@@ -96,6 +98,7 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 		select {
 		case <-timer.C:
 		case <-changed:
+		case <-d.instanceGone.done:
 		case <-ctx.Done():
 		}
 		if timer.Stop(); ctx.Err() != nil {
@@ -123,9 +126,9 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 // A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
 // notice that asks for more has come meanwhile, it returns errAsksMore.
 func (d endStage) completeAndFinish(ctx context.Context) error {
-	completed := map[intent.Hook]bool{}
+	over := map[intent.Hook]bool{}
 	for {
-		if err := d.hooks.complete(ctx, completed); err != nil {
+		if err := d.hooks.complete(ctx, over); err != nil {
 			return err
 		}
 		more, asksMore, shared := false, false, false
@@ -140,7 +143,9 @@ func (d endStage) completeAndFinish(ctx context.Context) error {
 				return i
 			}
 			for _, h := range i.Hooks {
-				more = more || !completed[h.Action()]
+				if _, ended := over[h.Action()]; !ended {
+					more = true
+				}
 			}
 			if !more {
 				hooks = i.Hooks
@@ -159,7 +164,7 @@ func (d endStage) completeAndFinish(ctx context.Context) error {
 		case asksMore:
 			return errAsksMore
 		case !more:
-			d.record.hooks = hooks
+			d.record.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !over[h.Action()] })
 			return nil
 		}
 	}

@@ -26,30 +26,32 @@ type hookKeeper struct {
 }
 
 // complete completes the hooks of the node, concurrently, and those that come
-// meanwhile: none has to wait for one that takes hours. It adds them to completed.
-func (k hookKeeper) complete(ctx context.Context, completed map[intent.Hook]bool) error {
+// meanwhile: none has to wait for one that takes hours. It adds them to over: true, if they were completed here, or
+// false, if they had ended.
+func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
 	type end struct {
-		hook intent.Hook
-		err  error
+		hook      intent.Hook
+		completed bool
+		err       error
 	}
 	ends := make(chan end)
-	asked := maps.Clone(completed)
+	asked := maps.Clone(over)
 	for running := 0; ; {
 		carried, changed := k.current()
 		for _, h := range carried.Hooks {
-			if asked[h.Action()] {
+			if _, begun := asked[h.Action()]; begun {
 				continue
 			}
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				e := end{h, complete(ctx, k.log, k.hooks, h)}
+				completed, err := complete(ctx, k.log, k.hooks, h)
 				select {
-				case ends <- e:
+				case ends <- end{h, completed, err}:
 				case <-ctx.Done():
 				}
 			})
@@ -57,14 +59,14 @@ func (k hookKeeper) complete(ctx context.Context, completed map[intent.Hook]bool
 		if running == 0 {
 			return nil
 		}
-		k.say(overview.Completing, completing(carried.Hooks, completed)...)
+		k.say(overview.Completing, completing(carried.Hooks, over)...)
 		select {
 		case e := <-ends:
 			if e.err != nil {
 				return e.err
 			}
 			running--
-			completed[e.hook.Action()] = true
+			over[e.hook.Action()] = e.completed
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -89,27 +91,26 @@ func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
 // Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
 // Auto Scaling refuses for good: trying again would never end.
 func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
-	return complete(ctx, log, r.Hooks, h)
+	_, err := complete(ctx, log, r.Hooks, h)
+	return err
 }
 
-func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) error {
-	err := hooks.Complete(ctx, h)
-	switch {
+// complete reports whether it has completed the hook.
+func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) (completed bool, err error) {
+	switch err = hooks.Complete(ctx, h); {
 	case errors.Is(err, errNotOurs):
 		log.Info("lifecycle hook is left alone: a handler without a queue completes none", "group", h.Group, "hook", h.Name)
-		return nil
 	case errors.Is(err, asg.ErrGone):
 		log.Info("lifecycle hook is gone, there was nothing to complete", "group", h.Group, "hook", h.Name)
-		return nil
-	}
-	if errors.Is(err, asg.ErrRefused) {
+	case errors.Is(err, asg.ErrRefused):
 		log.Error(err, "the lifecycle hook cannot be completed: its default result applies", "group", h.Group, "hook", h.Name)
-		return nil
-	}
-	if err == nil {
+	case err != nil:
+		return false, err
+	default:
 		log.Info("lifecycle hook completed", "group", h.Group, "hook", h.Name)
+		return true, nil
 	}
-	return err
+	return false, nil
 }
 
 const (

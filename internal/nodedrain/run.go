@@ -118,6 +118,9 @@ func (r upkeep) resume(ctx context.Context) {
 // resumeDrain begins the drain that a node carries, unless a message has begun it. It
 // returns the cause of ctx if that ends first.
 func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
+	if u.Intent.Finished() { // while EC2 was asked for its instance
+		return nil
+	}
 	nd := r.drains.getOrCreate(u.Ref)
 	if err := nd.lock(ctx); err != nil {
 		return err

@@ -121,9 +121,9 @@ func heldBackBy(t holdback.Permit, rule string) overview.Wait {
 }
 
 // completing says which hooks of a node are still to be completed.
-func completing(hooks []intent.Hook, completed map[intent.Hook]bool) (waits []overview.Wait) {
+func completing(hooks []intent.Hook, over map[intent.Hook]bool) (waits []overview.Wait) {
 	for _, h := range hooks {
-		if !completed[h.Action()] {
+		if _, ended := over[h.Action()]; !ended {
 			name := h.Group + "/" + h.Name
 			waits = append(waits, overview.Wait{
 				Cause: overview.Completion, Name: name, Until: h.Deadline,
