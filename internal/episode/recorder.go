@@ -89,6 +89,9 @@ func (r *Recorder) History() overview.History {
 		texts = append(texts, k.text)
 	}
 	since := r.since
+	if len(r.kept) == Kept && r.kept[0].ended.After(since) { // older ones may have been dropped
+		since = r.kept[0].ended
+	}
 	r.mu.Unlock()
 	h := overview.History{At: time.Now().UTC(), Since: since, Episodes: make([]overview.Episode, len(texts))}
 	for k, text := range texts {

@@ -128,6 +128,20 @@ func TestTheHistoryIsKnownSinceTheTermBegan(t *testing.T) {
 	})
 }
 
+func TestAFullHistoryIsKnownSinceItsOldestEpisode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRecorder(logr.Discard())
+		began := time.Now()
+		for k := range Kept + 2 {
+			time.Sleep(time.Minute)
+			r.Add(overview.Episode{Node: fmt.Sprint(k), Ended: time.Now()})
+		}
+		if got := r.History().Since.Sub(began); got != 3*time.Minute {
+			t.Errorf("it is said to be known since %s after its beginning", got)
+		}
+	})
+}
+
 // A kubelet can give its node an id of an instance that is as long as a Node can be.
 func TestAHostileInstanceDoesNotGrowTheHistory(t *testing.T) {
 	e := full()

@@ -5,7 +5,8 @@ import "time"
 // A History is what has happened.
 type History struct {
 	At time.Time `json:"at"`
-	// Since is when this leader began to keep episodes: of what ended before it knows only what nodes carry.
+	// Since is from when on the leader knows all episodes: it began to keep them then, or has kept no older ones. Of what
+	// ended before it knows only what nodes carry.
 	Since    time.Time `json:"since"`
 	Episodes []Episode `json:"episodes"` // the newest first
 }

@@ -16,7 +16,7 @@ type Report struct {
 	Since time.Time `json:"since,omitzero"`
 	// Episodes are the drains, the newest first.
 	Episodes []Episode `json:"episodes"`
-	// KnownSince is when the leader began to keep episodes; zero: it was not asked.
+	// KnownSince is from when on the leader knows all drains; zero: it was not asked.
 	KnownSince time.Time `json:"knownSince,omitzero"`
 	// Missing says why the leader was not asked; else it is empty.
 	Missing string `json:"missing,omitempty"`
@@ -63,10 +63,14 @@ func (r *Report) LostAny() bool {
 	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Failed() })
 }
 
-// AnyUnknown reports whether it is not known how a drain has ended.
-func (r *Report) AnyUnknown() bool {
-	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Outcome == "" })
+// Incomplete reports whether it is not known how a drain has ended, or of a part of the time which drains there were.
+func (r *Report) Incomplete() bool {
+	unknown := slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Outcome == "" })
+	return unknown || r.Missing != "" || r.isPartial()
 }
+
+// isPartial reports whether the leader does not know all drains of the time that the report is about.
+func (r *Report) isPartial() bool { return !r.Since.IsZero() && r.KnownSince.After(r.Since) }
 
 // Failed reports whether pods were lost, or are not known to have left in time. Report and page go by that.
 func (e *Episode) Failed() bool { return e.late() || e.lost() > 0 }
@@ -125,9 +129,9 @@ func (r *Report) writeHead(b *strings.Builder) {
 		b.WriteString(r.summary() + "\n\n")
 	}
 	carried := func(e Episode) bool { return e.Known == AsCarried }
-	if !r.KnownSince.IsZero() && slices.ContainsFunc(r.Episodes, carried) {
-		fmt.Fprintf(b, "> The present leader began at %s. Of drains that ended before, only what the nodes carry is "+
-			"known.\n\n", day(r.KnownSince))
+	if r.isPartial() || !r.KnownSince.IsZero() && slices.ContainsFunc(r.Episodes, carried) {
+		fmt.Fprintf(b, "> The leader knows all drains since %s. Of those that ended before, only what nodes carry that "+
+			"still exist is known.\n\n", day(r.KnownSince))
 	}
 }
 

@@ -91,6 +91,24 @@ func TestAReportSaysWhatWasLostAndWhatToChange(t *testing.T) {
 	}
 }
 
+// Drains of before may have lost pods on nodes that are gone.
+func TestAReportOfATimeThatTheLeaderDoesNotKnowIsIncomplete(t *testing.T) {
+	const caveat = "The leader knows all drains since"
+	for name, tt := range map[string]struct {
+		since time.Time
+		want  bool
+	}{
+		"as far as is known":      {time.Time{}, false},
+		"since before it has led": {ago(24 * time.Hour), true},
+		"since it has led":        {ago(30 * time.Minute), false},
+	} {
+		r := &overview.Report{At: now, Since: tt.since, KnownSince: ago(time.Hour)}
+		if got := r.Incomplete(); got != tt.want || strings.Contains(r.Markdown(), caveat) != tt.want {
+			t.Errorf("%s: incomplete %t, want %t:\n%s", name, got, tt.want, r.Markdown())
+		}
+	}
+}
+
 func TestAReportOfAStormIsShort(t *testing.T) {
 	var all []overview.Episode
 	for range 100 {
@@ -124,8 +142,8 @@ func TestADrainWhoseEndIsNotKnownComfortsNobody(t *testing.T) {
 		{Node: "b", Ended: ago(time.Hour), Known: overview.AsCarried},
 		{Node: "c", Outcome: "missed", Ended: ago(time.Hour), Known: overview.AsCarried},
 	}}
-	if !r.AnyUnknown() || !r.LostAny() {
-		t.Errorf("unknown %t, lost %t", r.AnyUnknown(), r.LostAny())
+	if !r.Incomplete() || !r.LostAny() {
+		t.Errorf("unknown %t, lost %t", r.Incomplete(), r.LostAny())
 	}
 	text := r.Markdown()
 	for _, want := range []string{

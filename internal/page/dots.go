@@ -69,7 +69,7 @@ func tallies(episodes []overview.Episode) []tally {
 			t.Bad++
 		case e.Outcome == "":
 			t.Unknown++
-		case e.Slack == nil || *e.Slack >= 0: // else there was no time at all
+		case e.Outcome == "drained" && (e.Slack == nil || *e.Slack >= 0): // below zero there was no time at all
 			t.InTime++
 		}
 		if e.Slack != nil {

@@ -198,7 +198,7 @@ func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
 	}}
 	html := render(t, overview.Overview{At: now}, h)
 	contains(t, section(t, html, "day"),
-		"4 drains ended in the last 24 hours, 1 missed the deadline or lost pods. This leader began at 01:12:45",
+		"4 drains ended in the last 24 hours, 1 missed the deadline or lost pods. The leader knows all drains since 01:12:45",
 		"spot-interruption 1 1 0 41 s 41 s", "asg-terminate 1 0 1 −12 s −12 s", "rebalance-recommendation 1 1 0 – –", "unknown 1",
 		"missed asg-terminate Nov 19 21:12:45 −12 s missed 7 evicted, 2 missed budget shop/web",
 		"7 evicted, 1 forced")
@@ -230,7 +230,8 @@ func number(t *testing.T, text string) float64 {
 func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	html := render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "it has no port", HeldBack: "drains held back: 3"}, overview.History{})
 	contains(t, html, "The leader was not asked: <bdi>it has no port</bdi>.", "drains held back: 3")
-	contains(t, section(t, html, "handler"), "Leader nobody leads", "Queue none, or not known here")
+	contains(t, section(t, html, "handler"), "Leader not known", "Queue none, or not known here")
+	contains(t, section(t, render(t, overview.Overview{At: now, Source: overview.Leader, Leaderless: true}, overview.History{}), "handler"), "Leader nobody leads")
 	contains(t, section(t, html, "progress"), "No node is being drained.")
 	contains(t, section(t, html, "blocks"), "Nothing is waited for.")
 	contains(t, section(t, html, "day"), "No drain has ended in the last 24 hours. There is nothing to draw.")

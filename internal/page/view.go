@@ -299,7 +299,10 @@ func plotTold(all []tally) string {
 // facts are about the leader, its queue and its policy. What is not known is said to be so.
 func facts(o overview.Overview) []fact {
 	leader := fact{Name: "Leader", Value: shown(o.Leader)}
-	if o.Leader == "" {
+	switch {
+	case o.Leader == "" && o.Missing != "":
+		leader.Value = "not known"
+	case o.Leader == "":
 		leader.Value, leader.Class = "nobody leads", "late"
 	}
 	all := []fact{leader}

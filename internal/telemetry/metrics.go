@@ -125,7 +125,7 @@ func New() *Metrics {
 		"Drains that ended, by the kind of the notice with the nearest deadline. `in-time`: all pods left "+
 			"before the deadline, or there was none. `missed`: pods were still there at the deadline. `gone`: the"+
 			" instance or its Node was gone before the pods had left. `unconfirmed`: pods should have ended, but "+
-			"no kubelet confirms it. `called-off`: the drain was cancelled.",
+			"no kubelet confirms it. `called-off`: pods were being evicted, and the drain was cancelled.",
 		drained, label{name: "outcome", values: slices.Sorted(maps.Values(endings))})
 	m.slack = c.histograms(namespace+"deadline_slack_seconds",
 		"Time between the end of the last pod and the deadline. Zero or negative: pods were still there at the deadline, or "+

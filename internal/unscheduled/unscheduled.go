@@ -32,7 +32,7 @@ const (
 	// remembered is for how long after a pod has left a node its successor is looked for.
 	remembered = 15 * time.Minute
 	// pageSize and mostPages bound what a look reads.
-	pageSize, mostPages = 500, 4
+	pageSize, mostPages = 500, 20
 	// clocksDiffer is the most by which our clock and that of the API server differ. The creation of a pod is
 	// known to the second.
 	clocksDiffer = 2 * time.Second
@@ -118,12 +118,14 @@ func (p *Pods) Run(ctx context.Context) {
 			p.tell(nil, time.Now())
 			continue
 		}
-		pods, err := p.list(ctx)
+		pods, all, err := p.list(ctx)
 		if err != nil {
 			p.Log.V(1).Info("the pods that wait for a node cannot be listed", "error", err)
 			continue
 		}
-		p.tell(match(pods, departures), time.Now())
+		if found := match(pods, departures); all || count(found) >= p.waiting() { // else they may only not have been seen
+			p.tell(found, time.Now())
+		}
 	}
 }
 
@@ -132,6 +134,21 @@ func (p *Pods) Waiting() []overview.Unscheduled {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now
+}
+
+// waiting is how many pods wait, as the last look has found it.
+func (p *Pods) waiting() (pods int) {
+	for _, u := range p.Waiting() {
+		pods += u.Pods
+	}
+	return pods
+}
+
+func count(found map[cluster.Ref]backlog) (pods int) {
+	for _, b := range found {
+		pods += len(b.pods)
+	}
+	return pods
 }
 
 // departures forgets those of long ago, and returns the others.
@@ -150,14 +167,13 @@ func (p *Pods) departures(now time.Time) map[types.UID][]departure {
 	return recent
 }
 
-// list returns the pods of the cluster for which the scheduler has found no node.
-func (p *Pods) list(ctx context.Context) ([]pending, error) {
-	var pods []pending
+// list returns the pods of the cluster for which the scheduler has found no node, and whether these are all.
+func (p *Pods) list(ctx context.Context) (pods []pending, all bool, err error) {
 	options := metav1.ListOptions{FieldSelector: waiting, Limit: pageSize}
 	for range mostPages {
 		page, err := p.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
+			return nil, false, fmt.Errorf("list the pods that wait for a node: %w", err)
 		}
 		for k := range page.Items {
 			if one, waits := pendingOf(&page.Items[k]); waits {
@@ -165,10 +181,10 @@ func (p *Pods) list(ctx context.Context) ([]pending, error) {
 			}
 		}
 		if options.Continue = page.Continue; options.Continue == "" {
-			break
+			return pods, true, nil
 		}
 	}
-	return pods, nil
+	return pods, false, nil
 }
 
 // A pending is a pod for which the scheduler has found no node.
@@ -232,10 +248,9 @@ func match(pods []pending, departures map[types.UID][]departure) map[cluster.Ref
 
 // tell tells what waits: of each node once.
 func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
-	pods := 0
+	pods := count(found)
 	var waiting []overview.Unscheduled
 	for node, b := range found {
-		pods += len(b.pods)
 		waiting = append(waiting, overview.Unscheduled{Node: node.Name, Pods: len(b.pods), Why: b.String()})
 		if p.told[node].IsZero() {
 			p.Observer.Stepped(report.Step{Node: node, Kind: report.Unscheduled, Detail: b.String()})

@@ -33,12 +33,13 @@ type scene struct {
 	pods *Pods
 	kube *fake.Clientset
 
-	mu    sync.Mutex
-	lists int
-	fails error
-	log   logtest.Log
-	steps []string
-	gauge []int
+	mu      sync.Mutex
+	lists   int
+	fails   error
+	log     logtest.Log
+	steps   []string
+	gauge   []int
+	endless bool // the pods of others come first in lists, more than are read
 }
 
 func (s *scene) Decided(report.Decision) {}
@@ -73,6 +74,9 @@ func play(t *testing.T, run func(s *scene)) {
 			s.lists++
 			if got := action.(clienttesting.ListAction).GetListRestrictions().Fields.String(); got != waiting {
 				t.Errorf("pods are listed by %q", got)
+			}
+			if s.endless {
+				return true, &corev1.PodList{ListMeta: metav1.ListMeta{Continue: "more"}}, nil
 			}
 			return s.fails != nil, nil, s.fails
 		})
@@ -252,6 +256,30 @@ func TestAListThatFailsChangesNothing(t *testing.T) {
 		s.after(Interval * 3)
 		if diff := cmp.Diff([]string{"gone  unscheduled: a pod that left the node waits for another one, shop/web-1: 0/5 nodes are available"}, s.told()); diff != "" || s.last() != 1 {
 			t.Errorf("%d pods wait; steps (-want +got):\n%s", s.last(), diff)
+		}
+	})
+}
+
+// A batch of thousands waits in a namespace that comes first.
+func TestWhatWasNotSeenIsNotSaidToHaveANode(t *testing.T) {
+	play(t, func(s *scene) {
+		s.leave("node", 1)
+		s.waits("web-1", "web")
+		s.after(Interval * 2)
+		s.mu.Lock()
+		s.endless = true
+		s.mu.Unlock()
+		s.after(Interval * 3)
+		if s.last() != 1 {
+			t.Errorf("%d pods are said to wait", s.last())
+		}
+		s.mu.Lock()
+		s.endless = false
+		s.mu.Unlock()
+		s.scheduled("web-1")
+		s.after(Interval * 2)
+		if s.last() != 0 {
+			t.Errorf("%d pods wait", s.last())
 		}
 	})
 }
