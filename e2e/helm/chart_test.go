@@ -146,6 +146,14 @@ func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
 			},
 		},
 		{
+			"a taint that evicts all, by variables", "extraEnv[0].name=TAINT_NODE,extraEnv[0].value=\"true\",extraEnv[1].name=TAINT_EFFECT,extraEnv[1].value=NoExecute,tolerations[0].key=a,tolerations[0].operator=Exists",
+			[]string{
+				"a", notReady, unreachable, own + "spot-itn", own + "scheduled-maintenance",
+				own + "asg-lifecycle-termination", own + "rebalance-recommendation",
+				own + "capacity-reservation-interruption", own + "capacity-block-expiration", own + "instance-impaired",
+			},
+		},
+		{
 			"an own toleration for one of them", "tolerations[0].key=node.kubernetes.io/unreachable,tolerations[0].operator=Exists,tolerations[0].tolerationSeconds=120",
 			[]string{"node.kubernetes.io/unreachable 120", notReady},
 		},
@@ -175,6 +183,66 @@ func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
 				t.Errorf("tolerations (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Flux and kustomize refuse an object with a key twice, and the API server a text for a number.
+func TestLabelsAndProbesOfOnesOwnRenderObjectsThatEverybodyReads(t *testing.T) {
+	h, root := program(t)
+	for _, mode := range [][]string{{queue}, {"--set=enableSqsTerminationDraining=false,enableProbesServer=true,enablePrometheusServer=true"}} {
+		r, err := render(t, h, Chart(root), append(mode, Image,
+			"--set=customLabels.app\\.kubernetes\\.io/part-of=platform,customLabels.app\\.kubernetes\\.io/name=other",
+			"--set=podLabels.k8s-app=own,podLabels.app\\.kubernetes\\.io/instance=other,podMonitor.create=true,podMonitor.labels.helm\\.sh/chart=own",
+			"--set-string=probes.initialDelaySeconds=30,probes.periodSeconds=,probes.httpGet.port=,probes.httpGet.path=")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range strings.SplitSeq(r.manifest, "\n---\n") {
+			if _, err := yaml.YAMLToJSONStrict([]byte(document)); err != nil {
+				t.Errorf("%v:\n%s", err, document)
+			}
+		}
+		pod, own := r.deployment.Spec.Template, r.deployment.Labels
+		if r.kinds["DaemonSet"] > 0 {
+			pod, own = r.daemonSet.Spec.Template, r.daemonSet.Labels
+		}
+		if own["app.kubernetes.io/part-of"] != "platform" || own["app.kubernetes.io/name"] != "node-termination-handler" ||
+			pod.Labels["k8s-app"] != "own" || pod.Labels["app.kubernetes.io/instance"] != "nth" || !strings.Contains(r.manifest, "helm.sh/chart: own") {
+			t.Errorf("labels %v, of the pods %v", own, pod.Labels)
+		}
+		probe := pod.Spec.Containers[0].LivenessProbe
+		if probe.InitialDelaySeconds != 30 || probe.PeriodSeconds != 0 || probe.HTTPGet.Path != "/healthz" || pod.Spec.Containers[0].Ports[0].ContainerPort != 8080 {
+			t.Errorf("the probe is %+v", probe)
+		}
+	}
+}
+
+// The DaemonSet beside a Deployment has objects of its own, also where the name of the release is long.
+func TestNoTwoObjectsHaveOneName(t *testing.T) {
+	h, root := program(t)
+	for length := 20; length <= 53; length++ {
+		name := "--set=fullnameOverride=" + strings.Repeat("n", length+10)
+		r, err := render(t, h, Chart(root), queue, Image, name, "--set=daemonset.create=true,policy.pods[0].name=a,policy.pods[0].leave=last")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for document := range strings.SplitSeq(r.manifest, "\n---\n") {
+			var o struct {
+				Kind     string
+				Metadata struct{ Name, Namespace string }
+			}
+			if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+				t.Fatal(err)
+			}
+			key := o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
+			if o.Kind != "" && seen[key] {
+				t.Errorf("with a name of %d characters there are two of %s", length+10, key)
+			}
+			if seen[key] = true; len(o.Metadata.Name) > 63 && !strings.Contains(o.Metadata.Name, ".") {
+				t.Errorf("%s has %d characters", key, len(o.Metadata.Name))
+			}
+		}
 	}
 }
 

@@ -600,6 +600,9 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 		{"where it runs, by the DaemonSet's values", []string{"--set=daemonsetNodeSelector.pool=a,daemonsetTolerations[0].key=b,daemonsetPriorityClassName=c"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
 			return pod.NodeSelector["pool"] == "a" && len(pod.Tolerations) == 1 && pod.Tolerations[0].Key == "b" && pod.PriorityClassName == "c"
 		}},
+		{"a taint of its own that evicts all", []string{"--set=taintNode=true,taintEffect=NoExecute,linuxTolerations[0].key=l"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
+			return len(pod.Tolerations) == 8 && pod.Tolerations[1].Key == "aws-node-termination-handler/spot-itn" && pod.Tolerations[1].Effect == corev1.TaintEffectNoExecute
+		}},
 		{"where it runs, by values that go before them", []string{"--set=daemonsetNodeSelector.pool=a,nodeSelector.pool=b,linuxTolerations[0].key=l,tolerations[0].key=t"}, func(_ *rendered, pod corev1.PodSpec, _ map[string]string) bool {
 			return pod.NodeSelector["pool"] == "b" && pod.NodeSelector["kubernetes.io/os"] == "linux" && pod.Tolerations[0].Key == "l"
 		}},

@@ -149,6 +149,8 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 		{"the image of another program", "image.repository=public.ecr.aws/aws-ec2/aws-node-termination-handler", "the image of AWS Node Termination Handler"},
 		{"a key that no policy has", "policy.rules=5", "additional properties 'rules' not allowed"},
 		{"a word that no rule knows", "policy.nodes[0].name=a,policy.nodes[0].do=drian", "value must be one of 'ignore', 'notify', 'cordon', 'drain'"},
+		{"the name of the Lease", "extraEnv[0].name=LEADER_ELECT_RESOURCE_NAME,extraEnv[0].value=nth", "the chart's rights are for the Lease that has the name of the release"},
+		{"fields of the oldest charts", "securityContext.runAsUserID=1000,securityContext.runAsGroupID=1000", "securityContext has runAsGroupID and runAsUserID, as in charts of NTH before 0.16"},
 		{"a template without its key", "webhookTemplateConfigMapName=template", "webhookTemplateConfigMapKey is not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,7 +22,13 @@
 
 {{/* The name of the ConfigMap with the policy file; that of the dashboard may be in the same namespace. */}}
 {{- define "node-termination-handler.policyName" -}}
-{{- printf "%s-policy" (include "node-termination-handler.fullname" . | trunc 56 | trimSuffix "-") -}}
+{{- $name := include "node-termination-handler.fullname" . -}}
+{{- /* Beside a Deployment the name of the DaemonSet ends with -node, which is not to be cut off. */ -}}
+{{- if .leaseName -}}
+{{- printf "%s-node-policy" (trimSuffix "-node" $name | trunc 51 | trimSuffix "-") -}}
+{{- else -}}
+{{- printf "%s-policy" (trunc 56 $name | trimSuffix "-") -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The labels that all pods of the release have. */}}
@@ -55,15 +61,20 @@ kubernetes.io/os: {{ default "linux" .targetOs }}
 {{- toYaml $targets -}}
 {{- end -}}
 
+{{/* The labels of all objects. Those of the selectors stay; customLabels go before the others. */}}
 {{- define "node-termination-handler.labels" -}}
-{{ include "node-termination-handler.selector" . }}
-app.kubernetes.io/part-of: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.customLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := dict
+      "app.kubernetes.io/part-of" .Release.Name
+      "app.kubernetes.io/version" .Chart.AppVersion
+      "app.kubernetes.io/managed-by" .Release.Service
+      "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- mergeOverwrite $labels (default dict .Values.customLabels) (include "node-termination-handler.selector" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* The labels of the pods: dict "of" . "own" (those of the values). */}}
+{{- define "node-termination-handler.podLabels" -}}
+{{- $labels := dict "k8s-app" (include "node-termination-handler.name" .of) -}}
+{{- mergeOverwrite $labels .own (include "node-termination-handler.selector" .of | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/*
@@ -75,10 +86,7 @@ The DaemonSet for Windows has the suffix of NTH's chart.
 name: {{ eq (default "" .of.targetOs) "windows" | ternary (printf "%s-win" (trunc 59 $name | trimSuffix "-")) $name }}
 namespace: {{ default .of.Release.Namespace .in.namespace }}
 labels:
-  {{- include "node-termination-handler.labels" .of | nindent 2 }}
-  {{- with .in.labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- mergeOverwrite (include "node-termination-handler.labels" .of | fromYaml) (default dict .in.labels) | toYaml | nindent 2 }}
 {{- with .in.annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

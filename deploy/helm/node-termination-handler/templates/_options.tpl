@@ -188,7 +188,11 @@ true
 
 {{- define "node-termination-handler.httpGet" -}}
 {{- $given := (include "node-termination-handler.group" (dict "of" . "name" "probes") | fromYaml).httpGet -}}
-{{- default (get (.Files.Get "files/groups.yaml" | fromYaml) "probes").httpGet $given | toYaml -}}
+{{- $httpGet := get (.Files.Get "files/groups.yaml" | fromYaml) "probes" | dig "httpGet" dict -}}
+{{- range $key, $value := default dict $given -}}
+{{- if include "node-termination-handler.text" $value }}{{ $_ := set $httpGet $key $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $httpGet -}}
 {{- end -}}
 
 {{/* Mistakes in the values that the schema cannot find. */}}
@@ -203,6 +207,15 @@ true
 {{- end -}}
 {{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkPorts" . -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "LEADER_ELECT_RESOURCE_NAME" -}}
+{{- fail "extraEnv has LEADER_ELECT_RESOURCE_NAME, but the chart's rights are for the Lease that has the name of the release: remove it; fullnameOverride names both." -}}
+{{- end -}}
+{{- end -}}
+{{- $old := pick (default dict .Values.securityContext) "runAsUserID" "runAsGroupID" | keys | sortAlpha -}}
+{{- if $old -}}
+{{- fail (printf "securityContext has %s, as in charts of NTH before 0.16, which is no field of a container: remove it, or name it runAsUser or runAsGroup." (join " and " $old)) -}}
+{{- end -}}
 {{- if and .Values.webhookTemplateConfigMapName (not .Values.webhookTemplateConfigMapKey) -}}
 {{- fail "webhookTemplateConfigMapName is set, but webhookTemplateConfigMapKey is not. It is the key of the template in the ConfigMap." -}}
 {{- end -}}

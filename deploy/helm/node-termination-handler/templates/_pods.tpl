@@ -1,23 +1,31 @@
 {{/*
-The tolerations of the pods: those of the values and ours.
-
-A pod on a node that does not answer leaves after 30 s and not after 300 s, which Kubernetes adds: until then there is no
-second replica. And the handler's own taints, with taintEffect NoExecute, would evict the leader in the middle of the
-drain, which keeps its own pod for the end. These tolerations are for the effect NoExecute alone, so that no pod is
-scheduled onto a node that is drained.
+The tolerations of the Deployment's pods: those of the values and ours. A pod on a node that does not answer leaves after
+30 s and not after 300 s, which Kubernetes adds: until then there is no second replica.
 */}}
 {{- define "node-termination-handler.tolerations" -}}
-{{- $all := default list .Values.tolerations -}}
-{{- $keys := list -}}
-{{- range $all -}}
-{{- if or (not .effect) (eq .effect "NoExecute") }}{{ $keys = append $keys (default "" .key) }}{{ end -}}
-{{- end -}}
-{{- $taints := include "node-termination-handler.text" .Values.taintNode | lower -}}
 {{- $ours := list -}}
 {{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
 {{- $ours = append $ours (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30) -}}
 {{- end -}}
-{{- if and (has $taints (list "true" "1")) (eq (lower (default "" .Values.taintEffect)) "noexecute") -}}
+{{- include "node-termination-handler.withOwnTaints" (dict "of" . "given" (default list .Values.tolerations) "ours" $ours) -}}
+{{- end -}}
+
+{{/*
+Tolerations, and ours beside them: dict "of" . "given" list "ours" list. To these belong the handler's own taints, which with
+taintEffect NoExecute would evict its pod in the middle of the drain. They are tolerated for the effect NoExecute alone, so
+that no pod is scheduled onto a node that is drained.
+*/}}
+{{- define "node-termination-handler.withOwnTaints" -}}
+{{- $all := .given -}}
+{{- $ours := .ours -}}
+{{- $keys := list -}}
+{{- range $all -}}
+{{- if or (not .effect) (eq .effect "NoExecute") }}{{ $keys = append $keys (default "" .key) }}{{ end -}}
+{{- end -}}
+{{- $effect := default "" .of.Values.taintEffect -}}
+{{- range .of.Values.extraEnv }}{{ if and (eq .name "TAINT_EFFECT") .value }}{{ $effect = .value }}{{ end }}{{ end -}}
+{{- $taints := include "node-termination-handler.isOn" (dict "values" .of.Values "option" "taintNode" "env" "TAINT_NODE" "default" "false") -}}
+{{- if and $taints (eq (lower $effect) "noexecute") -}}
 {{- range list "spot-itn" "scheduled-maintenance" "asg-lifecycle-termination" "rebalance-recommendation" "capacity-reservation-interruption" "capacity-block-expiration" "instance-impaired" -}}
 {{- $ours = append $ours (dict "key" (printf "aws-node-termination-handler/%s" .) "operator" "Exists" "effect" "NoExecute") -}}
 {{- end -}}
@@ -124,7 +132,13 @@ belongs there; a controller does not, because both replicas may go away with the
   {{- end }}
   {{- if $probes }}
   livenessProbe:
-    {{- merge (dict "httpGet" (dict "path" $httpGet.path "port" "liveness-probe")) (omit (include "node-termination-handler.group" (dict "of" . "name" "probes") | fromYaml) "httpGet") | toYaml | nindent 4 }}
+    {{- $probe := dict "httpGet" (dict "path" $httpGet.path "port" "liveness-probe") }}
+    {{- range $key, $value := omit (include "node-termination-handler.group" (dict "of" . "name" "probes") | fromYaml) "httpGet" }}
+    {{- $text := include "node-termination-handler.text" $value }}
+    {{- if and (kindIs "string" $value) (regexMatch "^[0-9]+$" $text) }}{{ $value = int $text }}{{ end }}
+    {{- if $text }}{{ $_ := set $probe $key $value }}{{ end }}
+    {{- end }}
+    {{- toYaml $probe | nindent 4 }}
   readinessProbe:
     httpGet: {path: /readyz, port: liveness-probe}
     periodSeconds: 5
