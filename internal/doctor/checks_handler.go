@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -206,6 +207,11 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
+// isOptional reports whether the handler works without a right: only Events or conditions are missing then.
+func isOptional(a kube.Access) bool {
+	return a.Resource == "events" || slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions()), a)
+}
+
 func rbac(f *Facts) verdict {
 	const subject = "whether the handler has its rights in the cluster"
 	if f.Rights.Err != nil {
@@ -220,11 +226,11 @@ func rbac(f *Facts) verdict {
 		}
 		asked++
 		switch {
-		case answer.Err != nil && (unsure == nil || a.Resource != "events"):
+		case answer.Err != nil && (unsure == nil || !isOptional(a)):
 			unsure = answer.Err
 		case answer.Err != nil:
 		case answer.Value:
-		case a.Resource == "events":
+		case isOptional(a):
 			useful = append(useful, a.String())
 		default:
 			missing = append(missing, a.String())

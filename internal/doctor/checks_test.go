@@ -517,6 +517,8 @@ var ailments = []struct {
 		f.Access[kube.Access{Resource: "pods", Subresource: "eviction", Verb: "create"}] = value(false)
 	}, map[string]Status{"rbac": Failed}, "create pods/eviction"},
 	{"no right to write events", func(f *Facts) { f.Access[kube.Access{Resource: "events", Verb: "patch"}] = value(false) }, map[string]Status{"rbac": Warning}, "patch events"},
+	{"no right to say of a pod that it is disrupted", func(f *Facts) { f.Access[kube.Disrupting()[0]] = value(false) }, map[string]Status{"rbac": Warning}, "patch pods/status"},
+	{"no right to say on a node how far its drain is", func(f *Facts) { f.Access[kube.Conditions()[0]] = value(false) }, map[string]Status{"rbac": Warning}, "patch nodes/status"},
 	{"rights that may not be asked for", func(f *Facts) { f.Access[kube.Access{Resource: "nodes", Verb: "get"}] = Answer[bool]{Err: errDenied} }, map[string]Status{"rbac": Unknown}, "x:Y"},
 	{"no leader election", func(f *Facts) { f.Options.LeaderElect = false }, map[string]Status{"lease": Warning}, "off"},
 	{"no Lease yet", func(f *Facts) { f.Lease = Answer[Lease]{Err: errAbsent} }, map[string]Status{"lease": Warning}, "no replica has led in namespace nth so far"},
