@@ -100,6 +100,9 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 	}
 	facts := g.Gather(ctx)
 	wipe()
+	if ctx.Err() != nil { // what has not answered yet is no fault of the installation
+		return context.Cause(ctx)
+	}
 	findings := doctor.Examine(facts, r.accepted...)
 	if r.output == outputJSON {
 		err = doctor.PrintJSON(out, findings)

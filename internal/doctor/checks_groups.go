@@ -77,7 +77,7 @@ func hooksExist(f *Facts, groups []Group) verdict {
 	names := map[string]bool{}
 	for _, g := range groups {
 		switch {
-		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
+		case g.LeftToEKS, slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
 		case len(g.OtherHooks) > 0:
 			others = append(others, g.Name+" ("+list(g.OtherHooks)+")")
 			for _, name := range g.OtherHooks {

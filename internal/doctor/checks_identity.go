@@ -156,11 +156,11 @@ func permissions(f *Facts) verdict {
 		case notAsked:
 			return unknown(subject, p.Err)
 		case denied(p.Err) && p.Needed:
-			missing = append(missing, p.Action)
+			missing = append(missing, p.String())
 		case denied(p.Err):
-			useful = append(useful, p.Action)
+			useful = append(useful, p.String())
 		default:
-			unsure = append(unsure, fmt.Sprintf("%s (%v)", p.Action, p.Err))
+			unsure = append(unsure, fmt.Sprintf("%s (%v)", p, p.Err))
 			neededUnsure = neededUnsure || p.Needed
 		}
 	}

@@ -186,16 +186,16 @@ func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, e
 	if err != nil {
 		return "", err
 	}
-	var out, conditional []string
+	var out, conditional, delegated []string
 	for _, s := range all {
-		switch p.Evaluate(s.request("sqs:SendMessage", q.ARN)) {
-		case iampolicy.Refused, iampolicy.Denied:
+		switch verdict := p.Evaluate(s.request("sqs:SendMessage", q.ARN)); {
+		case verdict == iampolicy.Refused && s.decidesItself(q.ARN):
+			delegated = append(delegated, s.name)
+		case verdict == iampolicy.Unclear && iampolicy.IsAccount(s.arn): // an account as a whole is what the policy names
+		case verdict == iampolicy.Unclear:
+			conditional = append(conditional, s.name)
+		case verdict != iampolicy.Allowed:
 			out = append(out, s.name)
-		case iampolicy.Unclear:
-			if !iampolicy.IsAccount(s.arn) { // an account as a whole is what the policy names
-				conditional = append(conditional, s.name)
-			}
-		case iampolicy.Allowed:
 		}
 	}
 	switch {
@@ -209,6 +209,8 @@ func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, e
 		return "has a policy that does not let " + list(out) + " in", nil
 	case len(conditional) > 0:
 		return "", fmt.Errorf("for %s %w", list(conditional), errConditions)
+	case len(delegated) > 0:
+		return "", fmt.Errorf("for %s %w", list(delegated), errDelegated)
 	}
 	return "", nil
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -320,7 +321,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
 		}
 		var deaf, disabled []string
-		hooks := 0
+		hooks, queue := 0, cmp.Or(f.Queue.Value.ARN, f.Options.queueARN())
 		for _, g := range f.Groups.Value {
 			if g.Hooks.Err != nil {
 				return unknown("whether the queue gets "+subject, g.Hooks.Err)
@@ -331,7 +332,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 				}
 				hooks++
 				enabled, off := taken(f, kind, g.Name)
-				if len(enabled) == 0 && (h.TargetARN == "" || h.TargetARN != f.Queue.Value.ARN) {
+				if len(enabled) == 0 && (h.TargetARN == "" || h.TargetARN != queue) {
 					deaf = append(deaf, g.Name)
 					disabled = append(disabled, off...)
 				}
@@ -357,7 +358,7 @@ func ruleTargets(f *Facts) verdict {
 		return unknown("what the rules do with an event", f.Rules.Err)
 	}
 	var changed, ungrouped []string
-	for _, r := range f.Rules.Value {
+	for _, r := range sending(f.Rules.Value) {
 		for _, t := range r.Targets {
 			if t.Changed {
 				changed = append(changed, r.Name)

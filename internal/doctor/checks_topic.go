@@ -122,7 +122,7 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 			"subscribe as the account of the queue, which needs no confirmation: " + subscribe, nil
 	}
 	var publishers []sender
-	for _, r := range f.Rules.Value {
+	for _, r := range sending(f.Rules.Value) {
 		for _, target := range r.Targets {
 			switch {
 			case r.Topic != arn:
@@ -139,12 +139,11 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 	}
 	var out, conditional []string
 	for _, s := range publishers {
-		switch p.Evaluate(s.request("sns:Publish", arn)) {
-		case iampolicy.Refused, iampolicy.Denied:
-			out = append(out, s.name)
-		case iampolicy.Unclear:
+		switch verdict := p.Evaluate(s.request("sns:Publish", arn)); {
+		case verdict == iampolicy.Unclear, verdict == iampolicy.Refused && s.decidesItself(arn):
 			conditional = append(conditional, s.name)
-		case iampolicy.Allowed:
+		case verdict != iampolicy.Allowed:
+			out = append(out, s.name)
 		}
 	}
 	if len(out) > 0 {

@@ -210,7 +210,16 @@ type Permission struct {
 	Action string
 	// Needed: nothing works without it. If it is false, only a part does not work.
 	Needed bool
-	Err    error // nil: it is there; a *DeniedError: it is not; others say nothing
+	Err    error    // nil: it is there; a *DeniedError: it is not; others say nothing
+	Groups []string // the Auto Scaling groups that Err is about; empty: all
+}
+
+// String is the action, and where it is not allowed.
+func (p Permission) String() string {
+	if len(p.Groups) == 0 {
+		return p.Action
+	}
+	return p.Action + " on the Auto Scaling group " + list(p.Groups)
 }
 
 // A Role is the role whose permissions were asked for.
@@ -328,6 +337,8 @@ type Group struct {
 	Retains bool
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
+	// LeftToEKS: it is a managed node group, and HookNames is empty. Hooks has none of its hooks then.
+	LeftToEKS bool
 	// Replacing is what matters where a replacement comes first. It is not known if Tags has an error.
 	Replacing replacement.Group
 }

@@ -130,7 +130,7 @@ func (i *inquiry) askQueue(ctx context.Context) {
 		if i.queue().Value.KeyID == "" {
 			return Answer[Key]{}
 		}
-		return i.AWS.key(ctx, i.queue().Value.KeyID)
+		return i.AWS.key(ctx, i.queue().Value.KeyID, i.queue().Value.ARN)
 	})
 	i.decryptTry = ask(ctx, i.questions, "permission of KMS", func(ctx context.Context) Answer[bool] {
 		id := i.queue().Value.KeyID

@@ -161,20 +161,35 @@ func (a *AWS) queue(ctx context.Context, url string) Answer[Queue] {
 	return Answer[Queue]{Value: q}
 }
 
-func (a *AWS) key(ctx context.Context, id string) Answer[Key] {
-	out, err := a.DescribeKey(ctx, &kms.DescribeKeyInput{KeyId: aws.String(id)})
+// key returns a key of KMS: its id, alias or ARN is that which the resource of another service names, with the ARN of.
+func (a *AWS) key(ctx context.Context, id, of string) Answer[Key] {
+	id = keyARN(id, of)
+	there := func(o *kms.Options) { o.Region = regionOf(id, o.Region) }
+	out, err := a.DescribeKey(ctx, &kms.DescribeKeyInput{KeyId: aws.String(id)}, there)
 	if err != nil {
 		return Answer[Key]{Err: explain(ctx, "kms:DescribeKey", err)}
 	}
 	m := out.KeyMetadata
 	k := Key{ARN: aws.ToString(m.Arn), AWSManaged: m.KeyManager == "AWS", State: string(m.KeyState)}
-	text, err := a.GetKeyPolicy(ctx, &kms.GetKeyPolicyInput{KeyId: m.KeyId})
+	text, err := a.GetKeyPolicy(ctx, &kms.GetKeyPolicyInput{KeyId: m.Arn}, there)
 	if err != nil {
 		k.Policy.Err = explain(ctx, "kms:GetKeyPolicy", err)
 	} else {
 		k.Policy.Value = aws.ToString(text.Policy)
 	}
 	return Answer[Key]{Value: k}
+}
+
+// keyARN is the ARN of a key that a queue or a topic names: an id or an alias is of the account and region of that.
+func keyARN(id, of string) string {
+	parts := strings.Split(of, ":")
+	if strings.HasPrefix(id, "arn:") || len(parts) < 5 {
+		return id
+	}
+	if !strings.HasPrefix(id, "alias/") {
+		id = "key/" + id
+	}
+	return strings.Join([]string{"arn", parts[1], "kms", parts[3], parts[4], id}, ":")
 }
 
 // rules returns the rules of the default bus that have the queue as a target, or a topic that hands
@@ -261,7 +276,7 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 // each calls do for 0 to n-1, ten at the same time: few enough for APIs that accept ten calls a
 // second, and enough for a hundred groups within a second.
 func each(n int, do func(k int)) {
-	const atOnce = 10
+	const atOnce = 16
 	var all sync.WaitGroup
 	free := make(chan struct{}, atOnce)
 	for k := range n {

@@ -98,9 +98,13 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 	groups := make([]Group, len(names))
 	each(len(names), func(k int) {
 		ours, others := sortHooks(a.allHooks(ctx, names[k]), hookNames)
+		_, ofEKS := described.tags[names[k]]["eks:nodegroup-name"]
+		if ofEKS = ofEKS && len(hookNames) == 0; ofEKS { // EKS drains the nodes of its groups, and completes their hooks
+			ours.Value, others = nil, nil
+		}
 		groups[k] = Group{
 			Name: names[k], Tags: Answer[map[string]string]{Value: described.propagated[names[k]], Err: err}, Hooks: ours,
-			OtherHooks: others, AllTags: described.tags[names[k]], Retains: slices.Contains(described.retaining, names[k]),
+			OtherHooks: others, LeftToEKS: ofEKS, AllTags: described.tags[names[k]], Retains: slices.Contains(described.retaining, names[k]),
 			Replacing: described.replacing[names[k]],
 		}
 	})

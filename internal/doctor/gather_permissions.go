@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
 // The calls to try permissions cannot succeed: the receipt handle, the token and the number of
@@ -55,32 +58,63 @@ func (a *AWS) targetPermissions(ctx context.Context, groups []string) []Permissi
 	return []Permission{tried(ctx, targetAction, false, err)}
 }
 
+// hookPermissions are tried on a hook of each group, because a role can have them for some groups; those that are only
+// useful, of the first one.
 func (a *AWS) hookPermissions(ctx context.Context, groups Answer[[]Group], o Options) []Permission {
 	for _, g := range groups.Value {
 		if denied(g.Hooks.Err) {
 			return []Permission{{Action: "autoscaling:DescribeLifecycleHooks", Err: g.Hooks.Err}}
 		}
-		for _, h := range g.Hooks.Value {
-			_, complete := a.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
-				AutoScalingGroupName: aws.String(g.Name), LifecycleHookName: aws.String(h.Name),
-				LifecycleActionResult: aws.String("CONTINUE"),
-				LifecycleActionToken:  aws.String("00000000-0000-0000-0000-000000000000"),
-			})
-			tries := []Permission{
-				{Action: "autoscaling:DescribeLifecycleHooks"},
-				tried(ctx, "autoscaling:CompleteLifecycleAction", true, complete),
+	}
+	hooked := withHooks(groups.Value)
+	if len(hooked) == 0 {
+		return nil
+	}
+	const token = "00000000-0000-0000-0000-000000000000"
+	tries := make([][]Permission, len(hooked))
+	each(len(hooked), func(k int) {
+		_, err := a.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
+			AutoScalingGroupName: &hooked[k].Name, LifecycleHookName: &hooked[k].Hooks.Value[0].Name,
+			LifecycleActionResult: aws.String("CONTINUE"), LifecycleActionToken: aws.String(token),
+		})
+		tries[k] = []Permission{tried(ctx, completeAction, true, err)}
+	})
+	all := append([]Permission{{Action: "autoscaling:DescribeLifecycleHooks"}}, onGroups(hooked, tries)...)
+	if o.HeartbeatInterval > 0 {
+		_, err := a.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+			AutoScalingGroupName: &hooked[0].Name, LifecycleHookName: &hooked[0].Hooks.Value[0].Name,
+			LifecycleActionToken: aws.String(token),
+		})
+		all = append(all, tried(ctx, heartbeatAction, false, err))
+	}
+	return all
+}
+
+const (
+	completeAction  = "autoscaling:CompleteLifecycleAction"
+	heartbeatAction = "autoscaling:RecordLifecycleActionHeartbeat"
+)
+
+func withHooks(groups []Group) []Group {
+	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return len(g.Hooks.Value) == 0 })
+}
+
+// onGroups makes one permission of those for each group, all about the same actions: the first one that is not there,
+// with the names of all groups on which it is not.
+func onGroups(groups []Group, tries [][]Permission) []Permission {
+	all := slices.Clone(tries[0])
+	for k := range all {
+		for g := range groups {
+			if p := tries[g][k]; p.Err != nil {
+				all[k].Err = cmp.Or(all[k].Err, p.Err)
+				all[k].Groups = append(all[k].Groups, groups[g].Name)
 			}
-			if o.HeartbeatInterval > 0 {
-				_, heartbeat := a.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
-					AutoScalingGroupName: aws.String(g.Name), LifecycleHookName: aws.String(h.Name),
-					LifecycleActionToken: aws.String("00000000-0000-0000-0000-000000000000"),
-				})
-				tries = append(tries, tried(ctx, "autoscaling:RecordLifecycleActionHeartbeat", false, heartbeat))
-			}
-			return tries
+		}
+		if len(all[k].Groups) == len(groups) {
+			all[k].Groups = nil
 		}
 	}
-	return nil
+	return all
 }
 
 // tried turns the answer to such a call into a Permission. An error about the invalid argument
@@ -105,13 +139,8 @@ type simulatedAction struct {
 	needed bool
 }
 
-// handlerActions are all that the handler needs. If no group is known, they are about any.
+// handlerActions are all that the handler needs, but for what it does with groups.
 func handlerActions(groups []Group, o Options) []simulatedSet {
-	group := "*"
-	if len(groups) > 0 {
-		group = groups[0].Name
-	}
-	hooks := slices.ContainsFunc(groups, func(g Group) bool { return len(g.Hooks.Value) > 0 })
 	describes := []simulatedAction{{"ec2:DescribeInstances", o.CheckTag}, {"autoscaling:DescribeLifecycleHooks", false}}
 	if o.Poll {
 		describes = append(describes, simulatedAction{pollAction, false})
@@ -119,7 +148,7 @@ func handlerActions(groups []Group, o Options) []simulatedSet {
 	if o.Excludes {
 		describes = append(describes, simulatedAction{targetAction, false})
 	}
-	if hooks && o.Sweep {
+	if len(withHooks(groups)) > 0 && o.Sweep {
 		describes = append(describes, simulatedAction{"autoscaling:DescribeAutoScalingGroups", false})
 	}
 	return []simulatedSet{
@@ -130,48 +159,71 @@ func handlerActions(groups []Group, o Options) []simulatedSet {
 			{"sqs:GetQueueAttributes", false},
 		}},
 		{"*", describes},
-		{
-			"arn:" + o.Partition + ":autoscaling:" + o.Region + ":" + o.Account +
-				":autoScalingGroup:00000000-0000-0000-0000-000000000000:autoScalingGroupName/" + group,
-			[]simulatedAction{
-				{"autoscaling:CompleteLifecycleAction", hooks}, {"autoscaling:RecordLifecycleActionHeartbeat", false},
-			},
-		},
 	}
 }
 
-// simulated returns the permissions of a role as IAM says, for all that the handler needs.
+// simulated returns the permissions of a role as IAM says, for all that the handler needs. If no group has a hook, those
+// on groups are about any.
 func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Options) ([]Permission, error) {
+	var permissions []Permission
+	for _, set := range handlerActions(groups, o) {
+		some, err := a.simulatedSet(ctx, role, set, nil, o)
+		if err != nil {
+			return nil, err
+		}
+		permissions = append(permissions, some...)
+	}
+	hooked := withHooks(groups)
+	needed := len(hooked) > 0
+	if !needed {
+		hooked = []Group{{Name: "*"}}
+	}
+	tries, errs := make([][]Permission, len(hooked)), make([]error, len(hooked))
+	each(len(hooked), func(k int) {
+		// The groups are in the account of the role, the queue may be in another.
+		tries[k], errs[k] = a.simulatedSet(ctx, role, simulatedSet{
+			"arn:" + o.Partition + ":autoscaling:" + o.Region + ":" + iampolicy.AccountOf(role) +
+				":autoScalingGroup:00000000-0000-0000-0000-000000000000:autoScalingGroupName/" + hooked[k].Name,
+			[]simulatedAction{{completeAction, needed}, {heartbeatAction, false}},
+		}, hooked[k].AllTags, o)
+	})
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return append(permissions, onGroups(hooked, tries)...), nil
+}
+
+// simulatedSet asks IAM about actions on a resource that has tags.
+func (a *AWS) simulatedSet(
+	ctx context.Context, role string, set simulatedSet, tags map[string]string, o Options,
+) (permissions []Permission, err error) {
 	request := []iamtypes.ContextEntry{
 		contextEntry("aws:RequestedRegion", iamtypes.ContextKeyTypeEnumString, o.Region),
 		contextEntry("aws:SecureTransport", iamtypes.ContextKeyTypeEnumBoolean, "true"),
 	}
-	if len(groups) > 0 {
-		for key, value := range groups[0].AllTags { // IAM does not look at the resource
-			request = append(request, contextEntry("aws:ResourceTag/"+key, iamtypes.ContextKeyTypeEnumString, value))
-		}
+	for key, value := range tags { // IAM does not look at the resource
+		request = append(request, contextEntry("aws:ResourceTag/"+key, iamtypes.ContextKeyTypeEnumString, value))
 	}
-	var permissions []Permission
-	for _, set := range handlerActions(groups, o) {
-		in := &iam.SimulatePrincipalPolicyInput{
-			PolicySourceArn: aws.String(role), ResourceArns: []string{set.resource}, ContextEntries: request,
+	in := &iam.SimulatePrincipalPolicyInput{
+		PolicySourceArn: aws.String(role), ResourceArns: []string{set.resource}, ContextEntries: request,
+	}
+	for _, act := range set.actions {
+		in.ActionNames = append(in.ActionNames, act.name)
+	}
+	out, err := a.SimulatePrincipalPolicy(ctx, in)
+	if err != nil {
+		return nil, explain(ctx, "iam:SimulatePrincipalPolicy", err)
+	}
+	for _, act := range set.actions {
+		p := Permission{Action: act.name, Needed: act.needed}
+		if !slices.ContainsFunc(out.EvaluationResults, func(r iamtypes.EvaluationResult) bool {
+			return aws.ToString(r.EvalActionName) == act.name && r.EvalDecision == iamtypes.PolicyEvaluationDecisionTypeAllowed
+		}) {
+			p.Err = &DeniedError{Permission: act.name}
 		}
-		for _, act := range set.actions {
-			in.ActionNames = append(in.ActionNames, act.name)
-		}
-		out, err := a.SimulatePrincipalPolicy(ctx, in)
-		if err != nil {
-			return nil, explain(ctx, "iam:SimulatePrincipalPolicy", err)
-		}
-		for _, act := range set.actions {
-			p := Permission{Action: act.name, Needed: act.needed}
-			if !slices.ContainsFunc(out.EvaluationResults, func(r iamtypes.EvaluationResult) bool {
-				return aws.ToString(r.EvalActionName) == act.name && r.EvalDecision == iamtypes.PolicyEvaluationDecisionTypeAllowed
-			}) {
-				p.Err = &DeniedError{Permission: act.name}
-			}
-			permissions = append(permissions, p)
-		}
+		permissions = append(permissions, p)
 	}
 	return permissions, nil
 }

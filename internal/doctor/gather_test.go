@@ -581,6 +581,50 @@ func TestTheRightsOfTheRoleMayDependOnATagOfTheGroup(t *testing.T) {
 	}
 }
 
+// Each group has its own tags, and the role may be for some of them.
+func TestTheRightsOfTheRoleAreAskedForOnEachGroup(t *testing.T) {
+	s := newSite(t)
+	s.as("admin")
+	_, err := s.kube.CoreV1().ServiceAccounts("nth").Create(s.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Name: "nth", Annotations: map[string]string{"eks.amazonaws.com/role-arn": s.aws.RoleARN("handler")},
+	}}, metav1.CreateOptions{})
+	s.must(err)
+	s.must(s.aws.PutRole(awssim.Role{Name: "handler", Policy: `{"Statement": [
+		{"Effect": "Allow", "Action": ["sqs:*", "ec2:*", "autoscaling:Describe*"], "Resource": "*"},
+		{"Effect": "Allow", "Action": ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"],
+			"Resource": "arn:aws:autoscaling:us-east-1:123456789012:*:autoScalingGroupName/workers"}]}`}))
+	if f, is := s.sick()["permissions"]; is {
+		t.Errorf("with the one group: %+v", f)
+	}
+	const other = "i-00000000000000abc"
+	s.must(s.aws.PutInstance(awssim.Instance{ID: other, Tags: map[string]string{tag: ""}}))
+	s.must(s.aws.PutGroup(awssim.Group{Name: "another", Instances: []string{other}, Tags: map[string]string{tag: ""}}))
+	s.must(s.aws.PutHook(awssim.Hook{Group: "another", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}))
+	s.must(s.kube.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + other}}))
+	if f := s.sick()["permissions"]; f.Status != doctor.Failed || !strings.Contains(f.What, "autoscaling:CompleteLifecycleAction on the Auto Scaling group another") {
+		t.Errorf("with another group: %+v", f)
+	}
+	s.Options.Account = "210987654321" // of the queue: the groups are in the role's
+	if f := s.sick()["permissions"]; !strings.Contains(f.What, "on the Auto Scaling group another") || strings.Contains(f.What, "workers") {
+		t.Errorf("with a queue in another account: %+v", f)
+	}
+}
+
+// EKS completes the hooks of its groups, and the handler leaves them to it.
+func TestTheHooksOfManagedNodeGroupsAreLeftToEKS(t *testing.T) {
+	s := newSite(t)
+	s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{instance}, Tags: map[string]string{tag: "", "eks:nodegroup-name": "blue"}}))
+	s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "Launch-LC-Hook", Transition: awssim.Launching, HeartbeatTimeout: 5 * time.Minute}))
+	s.must(s.aws.PutRule(awssim.Rule{Name: "all", Pattern: `{"source": ["aws.ec2", "aws.health"]}`, Queue: "nth", DeadLetters: "dead"}))
+	if sick := s.sick(); len(sick) > 0 {
+		t.Errorf("not well: %+v", sick)
+	}
+	s.Options.HookNames = []string{"drain"}
+	if f := s.sick()["rule-asg-terminate"]; f.Status != doctor.Failed {
+		t.Errorf("with the name of the hook: %+v", f)
+	}
+}
+
 func TestProgressIsToldAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
@@ -624,7 +668,7 @@ func TestAThousandNodesAreLookedAtInFiveSeconds(t *testing.T) {
 		if took > 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if most := groups + nodes/200 + 20; calls > most { // one call a group for its hooks
+		if most := 2*groups + nodes/200 + 20; calls > most { // two calls a group: for its hooks, and whether they may be completed
 			t.Errorf("%d calls, want %d at most", calls, most)
 		}
 	})

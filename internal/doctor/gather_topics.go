@@ -35,7 +35,7 @@ func (a *AWS) topic(ctx context.Context, arn, queue string) Answer[Topic] {
 	}
 	t := Topic{Policy: out.Attributes["Policy"], KeyID: out.Attributes["KmsMasterKeyId"]}
 	if t.KeyID != "" {
-		t.Key = a.key(ctx, t.KeyID)
+		t.Key = a.key(ctx, t.KeyID, arn)
 	}
 	in := &sns.ListSubscriptionsByTopicInput{TopicArn: aws.String(arn)}
 	for {

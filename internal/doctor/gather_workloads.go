@@ -101,7 +101,7 @@ func (a *AWS) deadLetterQueue(ctx context.Context, url string) Answer[DeadLetter
 	}
 	d := DeadLetterQueue{Queue: q.Value}
 	if d.KeyID != "" {
-		d.Key = a.key(ctx, d.KeyID)
+		d.Key = a.key(ctx, d.KeyID, d.ARN)
 	}
 	return Answer[DeadLetterQueue]{Value: d}
 }

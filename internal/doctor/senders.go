@@ -49,7 +49,7 @@ func (s sender) request(action, resource string) iampolicy.Request {
 // role, topics. If there are none, it returns the roles that the policy of the queue lets in, else
 // a rule as the account could have it. unseen says why there may be rules that are not among them.
 func senders(f *Facts) (all []sender, unseen error) {
-	for _, r := range f.Rules.Value {
+	for _, r := range sending(f.Rules.Value) {
 		for _, t := range r.Targets {
 			switch {
 			case r.Topic != "":
@@ -80,6 +80,21 @@ func senders(f *Facts) (all []sender, unseen error) {
 		return roles, nil
 	}
 	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, unseen
+}
+
+// sending are the rules that are enabled; if none is, all of them, as they may be soon.
+func sending(rules []Rule) []Rule {
+	enabled := slices.DeleteFunc(slices.Clone(rules), func(r Rule) bool { return !r.Enabled })
+	if len(enabled) == 0 {
+		return rules
+	}
+	return enabled
+}
+
+// decidesItself reports whether the policies of the sender may let it in where that of a resource says nothing of it: it
+// is a role of the same account.
+func (s sender) decidesItself(resource string) bool {
+	return s.service == "" && iampolicy.AccountOf(s.arn) == iampolicy.AccountOf(resource)
 }
 
 // deliveryRoles returns the roles, and the other accounts, that the policy of the queue lets send.

@@ -111,13 +111,13 @@ func (p Policy) Principals(action, resource string) []string {
 	return all
 }
 
-// Sources returns what the statements that allow anything to a service demand of aws:SourceArn, in
-// the order of the document: ARNs, which can have wildcards.
+// Sources returns what the statements that allow anything to a service, or to everybody, demand of aws:SourceArn, in
+// the order of the document: ARNs, which can have wildcards, and can be of other services.
 func (p Policy) Sources(service string) []string {
 	var all []string
 	for _, s := range p.statements {
 		named := func(name string) bool { return strings.EqualFold(name, service) }
-		if s.Effect == "Allow" && slices.ContainsFunc(s.Principal.Service, named) {
+		if s.Effect == "Allow" && (s.Principal.Any || slices.ContainsFunc(s.Principal.Service, named)) {
 			all = append(all, s.demands("aws:sourcearn")...)
 		}
 	}

@@ -201,11 +201,12 @@ func TestSourcesAreThoseOfTheService(t *testing.T) {
 	p, err := iampolicy.Parse(document(`{"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": ["b", "a"]}}},
 		{"Effect": "Allow", "Principal": {"Service": ["SNS.amazonaws.com"]}, "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnNotEquals": {"aws:SourceArn": "c"}, "StringLike": {"AWS:SourceArn": "d"}}},
 		{"Effect": "Deny", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "*", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "e"}}},
-		{"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "*", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "f"}}}`))
+		{"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "*", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "f"}}},
+		{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*", "Condition": {"ArnEquals": {"aws:SourceArn": "g"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := p.Sources("sns.amazonaws.com"), []string{"a", "b", "d"}; !slices.Equal(got, want) {
+	if got, want := p.Sources("sns.amazonaws.com"), []string{"a", "b", "d", "g"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,10 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
@@ -114,6 +117,9 @@ func (s *Session) lookUpAll(ctx context.Context, targets []*target) {
 		}
 		s.origin.note(fmt.Sprintf("%s: %v", what, err))
 	}
+	hooks := hookCache{}
+	var without []string // nodes
+	var why error        // of the first
 	for _, t := range targets {
 		instance, known := instances[t.node.Name]
 		if err == nil && !known {
@@ -125,10 +131,14 @@ func (s *Session) lookUpAll(ctx context.Context, targets []*target) {
 		if t.kind != notice.ASGTerminate {
 			continue
 		}
-		if err := t.lookUpHook(ctx); err != nil {
-			s.origin.note(fmt.Sprintf(
-				"the hook is unknown; the answer assumes a timeout of node-termination-grace-period: %v", err))
+		if err := t.lookUpHook(ctx, hooks); err != nil {
+			without, why = append(without, t.node.Name), cmp.Or(why, err)
 		}
+	}
+	if len(without) > 0 {
+		s.origin.note(fmt.Sprintf(
+			"the hook of %s is unknown; the answer assumes a timeout of node-termination-grace-period: %v; the nodes: %s",
+			overview.Count(len(without), "node"), why, strings.Join(evacuation.Names(without, 5), ", ")))
 	}
 }
 

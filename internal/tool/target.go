@@ -112,7 +112,7 @@ func (t *target) lookUp(ctx context.Context) error {
 	t.setInstance(instance)
 	switch t.kind {
 	case notice.ASGTerminate:
-		return t.lookUpHook(ctx)
+		return t.lookUpHook(ctx, hookCache{})
 	case notice.CapacityBlockExpiration:
 		return t.lookUpBlock(ctx)
 	case notice.SpotInterruption, notice.RebalanceRecommendation, notice.StateChange, notice.ScheduledChange,
@@ -140,18 +140,26 @@ func (t *target) lookUpBlock(ctx context.Context) error {
 	return nil
 }
 
-// lookUpHook asks Auto Scaling about the hook of the instance, whose tags are known.
-func (t *target) lookUpHook(ctx context.Context) error {
+// hookCache has the termination hooks of groups, by name.
+type hookCache map[string]doctor.Answer[doctor.Hook]
+
+// lookUpHook asks Auto Scaling about the hook of the instance, whose tags are known, once for each group.
+func (t *target) lookUpHook(ctx context.Context, known hookCache) error {
 	if t.tags == nil {
 		return errors.New("its instance is unknown")
 	}
 	if t.notice.Group = t.tags[doctor.GroupTag]; t.notice.Group == "" {
 		return fmt.Errorf("instance %s of node %s is in no Auto Scaling group", t.notice.Instance, t.node.Name)
 	}
-	hook, err := t.gatherer.TerminationHook(ctx, t.notice.Group)
-	if err != nil {
-		return fmt.Errorf("find the hook: %w", err)
+	answer, asked := known[t.notice.Group]
+	if !asked {
+		answer.Value, answer.Err = t.gatherer.TerminationHook(ctx, t.notice.Group)
+		known[t.notice.Group] = answer
 	}
+	if answer.Err != nil {
+		return fmt.Errorf("find the hook: %w", answer.Err)
+	}
+	hook := answer.Value
 	t.notice.Hook, t.limits = hook.Name, notice.HookLimits{Timeout: hook.Timeout, Global: hook.Global}
 	return nil
 }
