@@ -35,13 +35,13 @@ func (c *Nodes) Count() int {
 	return all
 }
 
-// HasHeardOf reports whether a Node of the instance carries what a poll has found, or has carried
-// it before: then somebody has called it off, or it was over.
+// HasHeardOf reports whether a Node of the instance carries what a poll has found, as this handler has recorded it, or
+// has carried it before: then somebody has called it off, or it was over.
 func (c *Nodes) HasHeardOf(n notice.Notice) bool {
 	now := time.Now()
 	return slices.ContainsFunc(c.Cluster.ByInstance(n.Instances[0]), func(node *corev1.Node) bool {
 		i, ok, err := cluster.ReadIntent(node)
-		return ok && err == nil && decision.Knows(i, n, now)
+		return ok && err == nil && (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, now)
 	})
 }
 

@@ -75,13 +75,14 @@ func (c *Cluster) unlabelled() (refs []Ref) {
 	return refs
 }
 
-// Carried calls visit for each notice that a node carries for this queue, according to the watch.
+// Carried calls visit for each notice that a node carries which this handler carries out or reverts, according to the
+// watch.
 // The nodes are shared and trimmed.
 func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
 	for _, obj := range c.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
 		i, ok, err := ReadIntent(node)
-		if !ok || err != nil || !c.Serves(i) {
+		if !ok || err != nil || !c.Reverts(i) {
 			continue
 		}
 		for _, e := range i.Entries[:min(len(i.Entries), intent.MaxEntries)] { // a kubelet can write more

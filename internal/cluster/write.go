@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -106,22 +107,28 @@ func staleTaints(i intent.Intent) (keys []string) {
 }
 
 // Report changes what the node carries of notices that its instance metadata has told. change gets a zero Report where
-// there is none, or where it cannot be read, and must have no effects of its own: it may be called again.
+// there is none, or where it cannot be read, and must have no effects of its own: it may be called again. A report
+// without notices and answers is removed.
 func (c *Cluster) Report(ctx context.Context, ref Ref, change func(notice.Report) notice.Report) error {
 	return c.update(ctx, ref, func(node *corev1.Node, _, _ intent.Intent, _ bool) (*nodePatch, error) {
 		before, err := ReadReport(node)
 		if err != nil {
 			before = notice.Report{}
 		}
-		text, err := change(before).Encode()
-		if err != nil {
-			return nil, fmt.Errorf("write the report: %w", err)
+		var text *string
+		if next := change(before); len(next.Notices)+len(next.Answered) > 0 {
+			encoded, err := next.Encode()
+			if err != nil {
+				return nil, fmt.Errorf("write the report: %w", err)
+			}
+			text = &encoded
 		}
-		if text == node.Annotations[ReportAnnotation] {
+		present, there := node.Annotations[ReportAnnotation]
+		if there == (text != nil) && present == ptr.Deref(text, "") {
 			return nil, nil
 		}
 		p := newPatch(node)
-		p.Metadata.Annotations[ReportAnnotation] = new(text)
+		p.Metadata.Annotations[ReportAnnotation] = text
 		return p, nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
@@ -460,4 +461,52 @@ func TestAPolledChangeThatIsMovedBackIsDrainedForInTime(t *testing.T) {
 			t.Errorf("the machine reboots, and its node was drained %d times", n)
 		}
 	}, rule)
+}
+
+// A cluster gets a queue, and the pods of IMDS mode go: what they have left is the leader's.
+func TestTheLeaderWithAQueueTakesOverWhatThePodsHaveLeft(t *testing.T) {
+	t.Parallel()
+	left := func(s *story, at time.Time, edit func(*intent.Intent)) {
+		i := intent.Intent{
+			Version: intent.Version, Queue: intent.OfMetadata, CordonedAt: time.Now(),
+			Entries: []intent.Entry{{
+				Kind: notice.ScheduledChange, Change: theEvent, Code: "system-reboot", Time: time.Now(), Deadline: at,
+				IDs: []string{"imds-" + theEvent + at.UTC().Format("-20060102T150405Z")},
+			}},
+		}
+		edit(&i)
+		s.forge(i)
+	}
+	t.Run("a change for which they waited", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.polls()
+			at := time.Now().Add(48 * time.Hour).Truncate(time.Second)
+			left(s, at, func(i *intent.Intent) { i.HeldBack = true })
+			s.schedules(reboot(at))
+			s.lead()
+			s.after(5 * time.Minute)
+			s.wantDrained()
+		})
+	})
+	t.Run("a change that is cancelled after their drain", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.polls()
+			at := time.Now().Add(48 * time.Hour).Truncate(time.Second)
+			left(s, at, func(i *intent.Intent) {
+				i.Cordoned, i.FinishedAt, i.Outcome = true, time.Now(), intent.Drained
+			})
+			s.change(theNode, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+			s.schedules(reboot(at))
+			s.lead()
+			s.after(5 * time.Minute)
+			if !s.isCordoned(theNode) {
+				t.Fatal("it is uncordoned before the change is over")
+			}
+			s.schedules(isOver(reboot(at), "Canceled"))
+			s.after(5 * time.Minute)
+			if s.isCordoned(theNode) {
+				t.Error("it stays cordoned")
+			}
+		})
+	})
 }

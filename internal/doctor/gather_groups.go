@@ -104,7 +104,8 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 		}
 		groups[k] = Group{
 			Name: names[k], Tags: Answer[map[string]string]{Value: described.propagated[names[k]], Err: err}, Hooks: ours,
-			OtherHooks: others, LeftToEKS: ofEKS, AllTags: described.tags[names[k]], Retains: slices.Contains(described.retaining, names[k]),
+			OtherHooks: others, LeftToEKS: ofEKS, AllTags: described.tags[names[k]],
+			Retains:   slices.Contains(described.retaining, names[k]),
 			Replacing: described.replacing[names[k]],
 		}
 	})

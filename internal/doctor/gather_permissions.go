@@ -162,8 +162,8 @@ func handlerActions(groups []Group, o Options) []simulatedSet {
 	}
 }
 
-// simulated returns the permissions of a role as IAM says, for all that the handler needs. If no group has a hook, those
-// on groups are about any.
+// simulated returns the permissions of a role as IAM says, for all that the handler needs. If no group has a hook,
+// those on groups are about any.
 func (a *AWS) simulated(ctx context.Context, role string, groups []Group, o Options) ([]Permission, error) {
 	var permissions []Permission
 	for _, set := range handlerActions(groups, o) {

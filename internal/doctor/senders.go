@@ -91,8 +91,8 @@ func sending(rules []Rule) []Rule {
 	return enabled
 }
 
-// decidesItself reports whether the policies of the sender may let it in where that of a resource says nothing of it: it
-// is a role of the same account.
+// decidesItself reports whether the policies of the sender may let it in where that of a resource says nothing of it:
+// it is a role of the same account.
 func (s sender) decidesItself(resource string) bool {
 	return s.service == "" && iampolicy.AccountOf(s.arn) == iampolicy.AccountOf(resource)
 }

@@ -28,6 +28,10 @@ const (
 	maxCauses = 4
 	// maxRefusals bounds the refusals that a drain remembers: a pod's causes are few, and a node's budgets, too.
 	maxRefusals = 16
+	// maxMistakes bounds the mistakes of annotations that a drain warns of, and maxStayed the pods that it says have
+	// stayed: owners can make ever new ones.
+	maxMistakes = 16
+	maxStayed   = 200
 )
 
 // A block is what keeps a pod on its node.

@@ -236,7 +236,7 @@ func (n *nodePods) stay(pod *corev1.Pod, why string) {
 		n.staying = map[types.UID]bool{}
 	}
 	n.staying[pod.UID] = true
-	if why != "" {
+	if why != "" && len(n.result.Stayed) < maxStayed {
 		n.result.Stayed = append(n.result.Stayed, nameOf(pod))
 		logging.Warn(n.request.Log, "a pod stays on the node, and is lost with it", "pod", nameOf(pod), "why", why)
 	}
@@ -261,7 +261,7 @@ func (n *nodePods) mayStay(pod *corev1.Pod, p *podState) bool {
 
 // warnOfMistake logs what is wrong with the annotation of a pod, once for all pods that share it.
 func (n *nodePods) warnOfMistake(pod *corev1.Pod, turn decision.Turn) {
-	if turn.Mistake == "" || n.mistakes[turn.Mistake] {
+	if turn.Mistake == "" || n.mistakes[turn.Mistake] || len(n.mistakes) == maxMistakes {
 		return
 	}
 	if n.mistakes == nil {

@@ -1,7 +1,9 @@
 package drain
 
 import (
+	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,11 +20,47 @@ const (
 	longestText    = 1 << 10
 )
 
+// mostKeys bounds the keys that a Trimmer remembers of earlier rules.
+const mostKeys = 1000
+
+// A Trimmer makes pods smaller. It may be used concurrently.
+type Trimmer struct {
+	mu                  sync.Mutex
+	of                  *decision.Rules // the last ones
+	labels, annotations []string        // of pods that rules have read so far; nobody changes them
+}
+
 // Trim returns what this program reads of a pod: a pod has up to 1.5 MB, and who may write one could stop all drains by
-// the memory that some of them take. Labels and annotations are kept if the rules read them.
-func Trim(pod *corev1.Pod, rules decision.Rules) *corev1.Pod {
-	labels, annotations := rules.PodKeys()
+// the memory that some of them take. Labels and annotations are kept if the rules read them, or earlier ones did: a
+// drain keeps the rules that it has begun with. rules are not changed any more.
+func (t *Trimmer) Trim(pod *corev1.Pod, rules *decision.Rules) *corev1.Pod {
+	labels, annotations := t.keys(rules)
+	return trim(pod, labels, annotations)
+}
+
+// keys are those that rules read by now.
+func (t *Trimmer) keys(rules *decision.Rules) (labels, annotations []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == rules {
+		return t.labels, t.annotations
+	}
+	labels, annotations = rules.PodKeys()
 	annotations = append(annotations, corev1.MirrorPodAnnotationKey)
+	if len(t.labels)+len(t.annotations) < mostKeys {
+		labels, annotations = union(labels, t.labels), union(annotations, t.annotations)
+	}
+	t.of, t.labels, t.annotations = rules, labels, annotations
+	return labels, annotations
+}
+
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func trim(pod *corev1.Pod, labels, annotations []string) *corev1.Pod {
 	small := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,

@@ -140,7 +140,7 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	}
 	begins := decision.KarpenterBeginsBy(carried, since, now, g.cfg.Policy)
 	switch {
-	case karpenterActs(node):
+	case karpenterActs(node) && (g.asked || !now.Before(begins)): // else the answer may have been lost
 		return time.Hour // nothing is waited for but an earlier deadline
 	case now.Before(begins) && g.asked:
 		return lookAtKarpenter

@@ -82,8 +82,8 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 	return d.sleepUntil(ctx, carried.DrainedAt.Add(d.r.CompletionDelay))
 }
 
-// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile, or
-// when nothing runs on the instance any more.
+// sleepUntil returns at the time, or when the hooks have to be completed, which may become known or change meanwhile,
+// or when nothing runs on the instance any more.
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()

@@ -270,8 +270,9 @@ func (r *Registry) inform(
 		if n.hook == nil && n.entry.Before(launched) {
 			continue
 		}
+		isPending := func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) }
 		void := func() bool {
-			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) })
+			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), isPending)
 		}
 		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
 		switch {

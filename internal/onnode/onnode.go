@@ -171,14 +171,14 @@ type cause struct {
 // leads reports whether somebody leads, and does not take what this pod drains the node for.
 func (c cause) leads() bool { return c.reason == missed || c.reason == begun || c.reason == unnamed }
 
-// isJoined reports whether a leader drains the node too, and has found there what this pod had written before.
+// isJoined reports whether a leader drains the node, too.
 func (s *Server) isJoined() bool {
 	node := s.Cluster.ByName(s.Node)
 	if node == nil {
 		return false
 	}
 	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && !i.Finished() && i.Queue == intent.OfMetadata && s.Cluster.Shares(i)
+	return ok && err == nil && !i.Finished() && s.Cluster.Shares(i)
 }
 
 // nodeUID is that of the present Node; empty: there is none.
@@ -365,6 +365,9 @@ func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 		r.state, r.asked = r.leadership(ctx), time.Now()
 		switch {
 		case r.state == lease.Stopped:
+			if r.paused.IsZero() {
+				r.Log.Info("the handler is paused by its Lease: this pod does not drain its node", "node", r.Node, "lease", r.Lease)
+			}
 			r.vacant, r.paused = time.Time{}, r.asked
 		case r.state == lease.Held:
 			r.vacant = time.Time{}
@@ -409,7 +412,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
-			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack, unnamed: r.isUnnamed(),
+			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: r.isUnnamed(),
 		})
 	}
 	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
@@ -432,7 +435,7 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 		return !slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
 	})
 	return []task{{
-		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored, heldBack: on.HeldBack,
+		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored && !on.HeldBack,
 	}}
 }
 
@@ -442,7 +445,7 @@ type task struct {
 	waits    bool      // it can wait
 	taken    bool      // a leader has recorded it
 	begun    bool      // this pod has begun with it, and the leader has nothing to do for it
-	heldBack bool      // the node is held back
+	heldBack bool      // a leader holds the node back
 	unnamed  bool      // the Node does not say which instance it is
 }
 
@@ -453,7 +456,7 @@ func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 		return absent
 	case leader == lease.Stopped:
 		return ""
-	case t.begun && !t.heldBack:
+	case t.begun:
 		return begun
 	case t.unnamed && now.Sub(t.since) >= namedWithin:
 		return unnamed

@@ -28,7 +28,6 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		"the leader does not take it":          {task{since: old}, lease.Held, time.Time{}, missed},
 		"the leader does not, and it can wait": {task{since: ago(time.Hour), waits: true}, lease.Held, time.Time{}, ""},
 		"the leader ignores it":                {task{since: now, waits: true, begun: true}, lease.Held, time.Time{}, begun},
-		"the leader ignores it, held back":     {task{since: now, waits: true, begun: true, heldBack: true}, lease.Held, time.Time{}, ""},
 		"the handler is paused":                {task{since: ago(time.Hour)}, lease.Stopped, time.Time{}, ""},
 		"paused, and this pod has begun":       {task{since: ago(time.Hour), begun: true}, lease.Stopped, time.Time{}, ""},
 		"the node may get its id still":        {task{since: ago(namedWithin - time.Second), waits: true, unnamed: true}, lease.Held, time.Time{}, ""},

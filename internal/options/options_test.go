@@ -256,6 +256,9 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		{"the IMDS mode without a node", nil, []string{"ENABLE_SQS_TERMINATION_DRAINING=false"}, []string{
 			"node-name: is required in IMDS mode: give --node-name or NODE_NAME, from the downward API",
 		}},
+		{"the IMDS mode without a kind of notice", []string{"--enable-spot-interruption-draining=false", "--enable-scheduled-event-draining=false", "--enable-asg-lifecycle-draining=false"}, []string{"ENABLE_SQS_TERMINATION_DRAINING=false", "NODE_NAME=a"}, []string{
+			"enable-spot-interruption-draining: is off, as are all other kinds of notice: nothing would be read",
+		}},
 		{"no address of the metadata", []string{"--metadata-url="}, []string{"QUEUE_URL=" + testQueue}, []string{
 			`metadata-url: "" (from --metadata-url) is empty; allowed: an http or https URL`,
 		}},

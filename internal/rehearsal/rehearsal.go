@@ -196,13 +196,19 @@ func (r *Report) budgetsOf(
 ) func(*corev1.Pod) []string {
 	of := map[types.NamespacedName][]string{}
 	for _, pod := range pods {
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		var covering []*policyv1.PodDisruptionBudget
 		for k := range budgets[pod.Namespace] {
 			b := &budgets[pod.Namespace][k]
 			selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-			if err != nil || !selector.Matches(labels.Set(pod.Labels)) || allowsUnready(b, pod) {
-				continue
+			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+				covering = append(covering, b)
 			}
+		}
+		if len(covering) == 1 && allowsUnready(covering[0], pod) { // two are refused before anybody looks at the pod
+			continue
+		}
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		for _, b := range covering {
 			name := b.Namespace + "/" + b.Name
 			of[key] = append(of[key], name)
 			r.Allowed[name] = int(b.Status.DisruptionsAllowed)

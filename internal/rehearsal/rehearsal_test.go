@@ -187,6 +187,16 @@ func TestABudgetLetsPodsGoThatAreNotReadyIfItsPolicySaysSo(t *testing.T) {
 	}
 }
 
+// The eviction API refuses a pod that two budgets cover, whatever they say of pods that are not ready.
+func TestTwoBudgetsBlockAPodThatIsNotReady(t *testing.T) {
+	always := policyv1.AlwaysAllow
+	lets := func(b *policyv1.PodDisruptionBudget) { b.Spec.UnhealthyPodEvictionPolicy = &always }
+	a := rehearse(t, fake.NewClientset(pod("default", "web-1", "web", 30, notReady), budget("web", "web", 0, lets), budget("more", "web", 0, lets)), evacuation.Terms{})
+	if got := a.Summary().Blocked; got != 1 {
+		t.Errorf("%d blocked, want 1", got)
+	}
+}
+
 func TestBudgetsThatMayNotBeReadAreSaidToBeUnread(t *testing.T) {
 	client := fake.NewClientset(pod("default", "web-1", "web", 30))
 	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -263,8 +263,9 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 		return plan{}, err
 	}
 	start := when
-	if begin := o.begin(); begin.After(when) {
+	if begin := o.begin(); begin.After(when) { // the drain counts its notice from then on
 		start = begin
+		o.Terms.NoticedAt, o.Terms.CordonedAt = begin, begin
 	}
 	end := o.Terms.Deadline
 	if end.IsZero() {
