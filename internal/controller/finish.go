@@ -15,6 +15,7 @@ import (
 // finish ends the drains of the nodes of an instance on which nothing runs any more.
 func (t *task) finish(ctx context.Context) error {
 	f := &t.found
+	awaitEnds := t.c.Registry.InstanceGone(f.Refs...)
 	for _, ref := range f.Refs {
 		if !t.c.OutOfServiceTaint || f.State != decision.Stopping && f.State != decision.Gone { // only the message says so
 			break
@@ -29,7 +30,7 @@ func (t *task) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.c.Registry.InstanceGone(ctx, f.Refs...); err != nil {
+	if err := awaitEnds(ctx); err != nil {
 		return err
 	}
 	for _, ref := range f.Refs {

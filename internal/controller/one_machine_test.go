@@ -65,6 +65,31 @@ func TestAHookOfADeletedNodeIsCompletedInTimeThoughEC2DoesNotAnswer(t *testing.T
 	})
 }
 
+// The next Node comes while EC2 is asked.
+func TestAHookOfADeletedNodeWaitsForTheNextNodeThoughEC2DoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(2 * time.Second)
+		s.remove(theNode)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
+		s.after(10 * time.Second)
+		s.register("node-b", "another")
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Active)
+		s.aws.RemoveFault("ec2")
+		s.after(30 * time.Second)
+		if !s.isCordoned("node-b") {
+			t.Error("the next Node is not drained")
+		}
+		s.wantHook(awssim.Active)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
 // Nothing tells the next Node that the change has been cancelled, and nothing would take back what is done to it.
 func TestACancelledChangeDoesNotComeBackWithTheNextNode(t *testing.T) {
 	t.Parallel()

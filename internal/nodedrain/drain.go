@@ -146,7 +146,11 @@ func (d *Drain) forgetDrained(ctx context.Context) error {
 }
 
 // hasPods reports whether pods have to leave that have not: a node that is only cordoned has none.
-func (d *Drain) hasPods() bool { return !isClosed(d.podsGone.done) && !d.cordonsOnly() }
+func (d *Drain) hasPods() bool {
+	carried, _ := d.current()
+	unknown := carried.Version == 0 // it is being recorded
+	return !isClosed(d.podsGone.done) && (unknown || d.evacuating.Load() || !d.cordonsOnly())
+}
 
 func (d *Drain) cordonsOnly() bool {
 	decided, _ := d.current()
@@ -265,9 +269,9 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 // Get returns the drain of the node; nil if there is none.
 func (r *Registry) Get(ref cluster.Ref) *Drain { return r.drains.get(ref) }
 
-// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more, and waits for their ends.
-// It returns the error of a drain, or the cause of ctx.
-func (r *Registry) InstanceGone(ctx context.Context, refs ...cluster.Ref) error {
+// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their ends,
+// and returns the error of a drain, or the cause of its context.
+func (r *Registry) InstanceGone(refs ...cluster.Ref) (wait func(context.Context) error) {
 	var told []*Drain
 	for _, ref := range refs {
 		if nd := r.Get(ref); nd != nil {
@@ -276,10 +280,12 @@ func (r *Registry) InstanceGone(ctx context.Context, refs ...cluster.Ref) error 
 			told = append(told, nd)
 		}
 	}
-	for _, nd := range told {
-		if err := nd.Await(ctx); err != nil {
-			return err
+	return func(ctx context.Context) error {
+		for _, nd := range told {
+			if err := nd.Await(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return nil
 }

@@ -142,7 +142,8 @@ func (d endStage) noNodeExpected(
 	ctx context.Context, carried intent.Intent, begin time.Time,
 ) (over bool, err error) {
 	until := d.r.nextNodeUntil(carried, begin)
-	if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 || !time.Now().Before(until) {
+	hasNode := func() bool { return len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 }
+	if hasNode() || !time.Now().Before(until) {
 		return true, nil
 	}
 	asking, stop := context.WithDeadline(ctx, until)
@@ -152,9 +153,17 @@ func (d endStage) noNodeExpected(
 			stop()
 		}
 	})()
+	d.beside.Go(func() { // the next Node needs its notice more than an answer
+		d.r.Cluster.AtEachChange(asking, nil, func() error {
+			if hasNode() {
+				stop()
+			}
+			return nil
+		})
+	})
 	inst, known, err := d.r.Lookup.Ask(asking, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
-	if err != nil { // the time is over, or the instance is gone by now
-		return true, context.Cause(ctx)
+	if err != nil { // the time is over, there is a Node, or the instance is gone by now: it is looked at again
+		return false, context.Cause(ctx)
 	}
 	return !known || !inst.Alive(), nil
 }
@@ -261,8 +270,11 @@ func (r *Registry) inform(
 	if len(all) == 0 {
 		return nil, nil
 	}
-	near := slices.ContainsFunc(all, func(n pending) bool { return isNear(n.entry, now) })
-	launched, err := r.launchOf(ctx, log, ref.Instance, near)
+	var deadline time.Time
+	for _, n := range all {
+		deadline = intent.Earlier(deadline, n.entry.Deadline)
+	}
+	launched, err := r.launchOf(ctx, log, ref.Instance, deadline)
 	if err != nil {
 		return nil, err
 	}
@@ -290,18 +302,14 @@ func (r *Registry) inform(
 	return next, nil
 }
 
-// isNear reports whether a notice leaves no time to wait for answers.
-func isNear(e intent.Entry, now time.Time) bool {
-	return !e.Deadline.IsZero() && e.Deadline.Sub(now) < decision.Young
-}
-
-// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or, near a deadline, not at
-// once. The error is the cause of ctx.
-func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, near bool) (time.Time, error) {
-	if !near {
+// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or not in time for a deadline.
+// The error is the cause of ctx.
+func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, deadline time.Time) (time.Time, error) {
+	if deadline.IsZero() {
 		return r.Lookup.LaunchOf(ctx, log, id)
 	}
-	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
+	until := laterOf(deadline.Add(-decision.Young), time.Now().Add(lookup.DoubtTimeout))
+	asking, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	launched, err := r.Lookup.LaunchOf(asking, log, id)
 	if err != nil {

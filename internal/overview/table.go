@@ -158,7 +158,7 @@ func (o *Overview) heading(style Style) []string {
 	switch {
 	case o.Leader != "":
 		leader = Clean(o.Leader)
-	case o.Missing != "":
+	case o.Missing != "" && !o.Leaderless:
 		leader = "not known"
 	}
 	var lines []string

@@ -231,7 +231,7 @@ func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	html := render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "it has no port", HeldBack: "drains held back: 3"}, overview.History{})
 	contains(t, html, "The leader was not asked: <bdi>it has no port</bdi>.", "drains held back: 3")
 	contains(t, section(t, html, "handler"), "Leader not known", "Queue none, or not known here")
-	contains(t, section(t, render(t, overview.Overview{At: now, Source: overview.Leader, Leaderless: true}, overview.History{}), "handler"), "Leader nobody leads")
+	contains(t, section(t, render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "nobody leads", Leaderless: true}, overview.History{}), "handler"), "Leader nobody leads")
 	contains(t, section(t, html, "progress"), "No node is being drained.")
 	contains(t, section(t, html, "blocks"), "Nothing is waited for.")
 	contains(t, section(t, html, "day"), "No drain has ended in the last 24 hours. There is nothing to draw.")

@@ -300,7 +300,7 @@ func plotTold(all []tally) string {
 func facts(o overview.Overview) []fact {
 	leader := fact{Name: "Leader", Value: shown(o.Leader)}
 	switch {
-	case o.Leader == "" && o.Missing != "":
+	case o.Leader == "" && o.Missing != "" && !o.Leaderless:
 		leader.Value = "not known"
 	case o.Leader == "":
 		leader.Value, leader.Class = "nobody leads", "late"
