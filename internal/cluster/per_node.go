@@ -19,7 +19,8 @@ type PerNode struct {
 	busy map[types.UID]bool // nodes that are worked on; true: once more
 }
 
-// Do begins the work for a node. Where it has begun, and has not ended, it is done once more after that.
+// Do begins the work for a node. Where it has begun, and has not ended, it is done once more after that. A panic ends
+// it.
 func (p *PerNode) Do(node types.UID, work func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,9 +9,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
-	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // A heartbeat of the sweep for the hook of an instance that is not ours would hold it to its global limit.
@@ -253,15 +251,4 @@ func TestTheCompletionDelayEndsWithTheMachine(t *testing.T) {
 			t.Errorf("%d messages left", s.left())
 		}
 	})
-}
-
-// The machine may stay, so the deadline that the handler gives an impairment is for a drain.
-func TestAnImpairmentThatOnlyCordonsForcesNothing(t *testing.T) {
-	n := notice.Notice{Kind: notice.InstanceImpaired, ID: "impaired-1", Time: time.Now()}
-	for cordonOnly, dated := range map[bool]bool{true: false, false: true} {
-		d := decision.Decision{Deadline: time.Now().Add(2 * time.Minute), Terms: intent.Terms{CordonOnly: cordonOnly}}
-		if e := d.Entry(n, time.Now()); e.Deadline.IsZero() == dated {
-			t.Errorf("only cordoned %t: the deadline is %s", cordonOnly, e.Deadline)
-		}
-	}
 }

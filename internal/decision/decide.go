@@ -143,7 +143,9 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 		}
 		return d
 	case Cordoning:
-		d.Action = Cordon
+		if d.Action = Cordon; n.Kind == notice.InstanceImpaired { // the machine may stay: its deadline is for a drain
+			d.Deadline = time.Time{}
+		}
 	case Draining:
 		d.Action = Drain
 	}

@@ -73,9 +73,6 @@ func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 	if n.Kind == notice.ScheduledChange || n.Kind == notice.InstanceImpaired {
 		e.Code = n.Detail
 	}
-	if n.Kind == notice.InstanceImpaired && (d.Action == Cordon || d.Terms.CordonOnly) { // its deadline is for a drain: the machine may stay
-		e.Deadline = time.Time{}
-	}
 	if n.ID != "" {
 		e.IDs = []string{n.ID}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -73,11 +74,15 @@ var groupHook = ofGroups("whether the groups have a termination hook",
 	"no Auto Scaling group is behind a node", hooksExist)
 
 func hooksExist(f *Facts, groups []Group) verdict {
-	var without, others []string
+	var without, others, met []string
 	names := map[string]bool{}
 	for _, g := range groups {
 		switch {
-		case g.LeftToEKS, slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
+		case g.LeftToEKS:
+			if enabled, _ := taken(f, sample.ASGTerminate, g.Name); len(enabled) > 0 {
+				met = append(met, g.Name)
+			}
+		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
 		case len(g.OtherHooks) > 0:
 			others = append(others, g.Name+" ("+list(g.OtherHooks)+")")
 			for _, name := range g.OtherHooks {
@@ -104,12 +109,17 @@ func hooksExist(f *Facts, groups []Group) verdict {
 			" --lifecycle-hook-name "+name+
 			" --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 --default-result CONTINUE",
 			"%s", what)
+	case len(met) > 0:
+		return warn("set lifecycle-hook-names to the names of your own hooks, or let the rule name your own groups",
+			"the handler completes the hooks of EKS too: a rule sends the terminations of the managed node group %s "+
+				"to the queue", list(met))
 	case len(others) > 0:
 		all := slices.Concat(f.Options.HookNames, slices.Sorted(maps.Keys(names)))
 		return warn("if these hooks are for this handler, set lifecycle-hook-names="+strings.Join(all, ","),
 			"a scale-in is not drained by this handler: %s", left)
 	}
-	return ok("%s behind the nodes, each with a termination hook", overview.Count(len(groups), "Auto Scaling group"))
+	return ok("%s behind the nodes, each with a termination hook of yours or of EKS",
+		overview.Count(len(groups), "Auto Scaling group"))
 }
 
 // raiseHook is the command that raises the timeout of a hook. Auto Scaling accepts two hours at

@@ -186,18 +186,7 @@ func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, e
 	if err != nil {
 		return "", err
 	}
-	var out, conditional, delegated []string
-	for _, s := range all {
-		switch verdict := p.Evaluate(s.request("sqs:SendMessage", q.ARN)); {
-		case verdict == iampolicy.Refused && s.decidesItself(q.ARN):
-			delegated = append(delegated, s.name)
-		case verdict == iampolicy.Unclear && iampolicy.IsAccount(s.arn): // an account as a whole is what the policy names
-		case verdict == iampolicy.Unclear:
-			conditional = append(conditional, s.name)
-		case verdict != iampolicy.Allowed:
-			out = append(out, s.name)
-		}
-	}
+	out, unsure := refusedSenders(p, all, "sqs:SendMessage", q.ARN)
 	switch {
 	case len(out) > 0 && q.Policy == "":
 		return "has no policy: " + describe(all) + " has no permission to send to it", nil
@@ -207,12 +196,8 @@ func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, e
 		return "has a policy that does not let " + list(out) + " of EventBridge in", nil
 	case len(out) > 0:
 		return "has a policy that does not let " + list(out) + " in", nil
-	case len(conditional) > 0:
-		return "", fmt.Errorf("for %s %w", list(conditional), errConditions)
-	case len(delegated) > 0:
-		return "", fmt.Errorf("for %s %w", list(delegated), errDelegated)
 	}
-	return "", nil
+	return "", unsure
 }
 
 var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
@@ -243,7 +228,7 @@ func deadLetters(f *Facts) verdict {
 		return unknown(subject, blocked("queue", f.Queue.Err))
 	}
 	sources := map[string][]sender{} // what sends to each what it cannot deliver
-	for _, r := range f.Rules.Value {
+	for _, r := range sending(f.Rules.Value) {
 		for _, t := range r.Targets {
 			sources[t.DeadLetters] = append(sources[t.DeadLetters], ruleSender("rule "+r.Name, r.ARN))
 		}

@@ -384,7 +384,7 @@ func ruleDeadLetters(f *Facts) verdict {
 		return unknown("what happens to events that cannot be delivered", f.Rules.Err)
 	}
 	var without []string
-	for _, r := range f.Rules.Value {
+	for _, r := range sending(f.Rules.Value) {
 		if slices.ContainsFunc(r.Targets, func(t Target) bool { return t.DeadLetters == "" }) {
 			without = append(without, r.Name)
 		}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -137,15 +138,7 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	var out, conditional []string
-	for _, s := range publishers {
-		switch verdict := p.Evaluate(s.request("sns:Publish", arn)); {
-		case verdict == iampolicy.Unclear, verdict == iampolicy.Refused && s.decidesItself(arn):
-			conditional = append(conditional, s.name)
-		case verdict != iampolicy.Allowed:
-			out = append(out, s.name)
-		}
-	}
+	out, unsure := refusedSenders(p, publishers, "sns:Publish", arn)
 	if len(out) > 0 {
 		return "its policy does not let " + list(out) + " publish",
 			"allow sns:Publish to the service events.amazonaws.com, on the condition that aws:SourceArn is one of your " +
@@ -157,8 +150,5 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 				"kms:GenerateDataKey and kms:Decrypt", nil
 		}
 	}
-	if err == nil && len(conditional) > 0 {
-		err = fmt.Errorf("for %s %w", list(conditional), errConditions)
-	}
-	return "", "", err
+	return "", "", cmp.Or(err, unsure)
 }

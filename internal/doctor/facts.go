@@ -337,7 +337,8 @@ type Group struct {
 	Retains bool
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
-	// LeftToEKS: it is a managed node group, and HookNames is empty. Hooks has none of its hooks then.
+	// LeftToEKS: it is a managed node group, and HookNames is empty: EKS completes its hooks, if no rule tells of them.
+	// Hooks has none of them then.
 	LeftToEKS bool
 	// Replacing is what matters where a replacement comes first. It is not known if Tags has an error.
 	Replacing replacement.Group

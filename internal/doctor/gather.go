@@ -137,7 +137,7 @@ func (i *inquiry) askQueue(ctx context.Context) {
 		if id == "" {
 			return Answer[bool]{}
 		}
-		return i.AWS.triedDecrypt(ctx, id)
+		return i.AWS.triedDecrypt(ctx, keyARN(id, i.queue().Value.ARN))
 	})
 	i.queueTries = ask(ctx, i.questions, "permissions of SQS", func(ctx context.Context) []Permission {
 		if err := i.queue().Err; err != nil && !denied(err) {

@@ -273,8 +273,8 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 	}
 }
 
-// each calls do for 0 to n-1, ten at the same time: few enough for APIs that accept ten calls a
-// second, and enough for a hundred groups within a second.
+// each calls do for 0 to n-1, sixteen at the same time: the SDK waits where an API accepts fewer, and a hundred groups
+// take some seconds.
 func each(n int, do func(k int)) {
 	const atOnce = 16
 	var all sync.WaitGroup

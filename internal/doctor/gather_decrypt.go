@@ -19,10 +19,11 @@ const decrypt = "kms:Decrypt"
 // ciphertext needs none, and has no effect.
 // https://docs.aws.amazon.com/kms/latest/developerguide/testing-permissions.html
 func (a *AWS) triedDecrypt(ctx context.Context, key string) Answer[bool] {
+	there := func(o *kms.Options) { o.Region = regionOf(key, o.Region) }
 	_, err := a.Decrypt(ctx, &kms.DecryptInput{
 		KeyId: aws.String(key), DryRun: aws.Bool(true),
 		DryRunModifiers: []kmstypes.DryRunModifierType{kmstypes.DryRunModifierTypeIgnoreCiphertext},
-	})
+	}, there)
 	if _, can := errors.AsType[*kmstypes.DryRunOperationException](err); can {
 		return Answer[bool]{Value: true}
 	}

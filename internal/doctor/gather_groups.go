@@ -99,7 +99,7 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 	each(len(names), func(k int) {
 		ours, others := sortHooks(a.allHooks(ctx, names[k]), hookNames)
 		_, ofEKS := described.tags[names[k]]["eks:nodegroup-name"]
-		if ofEKS = ofEKS && len(hookNames) == 0; ofEKS { // EKS drains the nodes of its groups, and completes their hooks
+		if ofEKS = ofEKS && len(hookNames) == 0; ofEKS { // the sweep leaves these to EKS, which drains the nodes
 			ours.Value, others = nil, nil
 		}
 		groups[k] = Group{

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -99,15 +98,18 @@ func withHooks(groups []Group) []Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return len(g.Hooks.Value) == 0 })
 }
 
-// onGroups makes one permission of those for each group, all about the same actions: the first one that is not there,
-// with the names of all groups on which it is not.
+// onGroups makes one permission of those for each group, all about the same actions: one that is denied, with the names
+// of all groups on which it is, or else the first that is not known.
 func onGroups(groups []Group, tries [][]Permission) []Permission {
 	all := slices.Clone(tries[0])
 	for k := range all {
 		for g := range groups {
-			if p := tries[g][k]; p.Err != nil {
-				all[k].Err = cmp.Or(all[k].Err, p.Err)
+			p := tries[g][k]
+			if denied(p.Err) {
 				all[k].Groups = append(all[k].Groups, groups[g].Name)
+			}
+			if all[k].Err == nil || denied(p.Err) {
+				all[k].Err = p.Err
 			}
 		}
 		if len(all[k].Groups) == len(groups) {

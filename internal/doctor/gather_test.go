@@ -619,6 +619,11 @@ func TestTheHooksOfManagedNodeGroupsAreLeftToEKS(t *testing.T) {
 	if sick := s.sick(); len(sick) > 0 {
 		t.Errorf("not well: %+v", sick)
 	}
+	s.must(s.aws.PutRule(awssim.Rule{Name: "all", Pattern: `{"source": ["aws.ec2", "aws.health", "aws.autoscaling"]}`, Queue: "nth", DeadLetters: "dead"}))
+	if f := s.sick()["group-hook"]; f.Status != doctor.Warning || !strings.Contains(f.What, "the handler completes the hooks of EKS too") {
+		t.Errorf("with a rule that tells of them: %+v", f)
+	}
+	s.must(s.aws.PutRule(awssim.Rule{Name: "all", Pattern: `{"source": ["aws.ec2", "aws.health"]}`, Queue: "nth", DeadLetters: "dead"}))
 	s.Options.HookNames = []string{"drain"}
 	if f := s.sick()["rule-asg-terminate"]; f.Status != doctor.Failed {
 		t.Errorf("with the name of the hook: %+v", f)

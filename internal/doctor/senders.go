@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -95,6 +96,30 @@ func sending(rules []Rule) []Rule {
 // it is a role of the same account.
 func (s sender) decidesItself(resource string) bool {
 	return s.service == "" && iampolicy.AccountOf(s.arn) == iampolicy.AccountOf(resource)
+}
+
+// refusedSenders are the names of those that the policy of a resource does not let in. The error says of whom that is
+// not known.
+func refusedSenders(p iampolicy.Policy, all []sender, action, resource string) (out []string, unsure error) {
+	var conditional, delegated []string
+	for _, s := range all {
+		switch verdict := p.Evaluate(s.request(action, resource)); {
+		case verdict == iampolicy.Refused && s.decidesItself(resource):
+			delegated = append(delegated, s.name)
+		case verdict == iampolicy.Unclear && iampolicy.IsAccount(s.arn): // an account as a whole is what the policy names
+		case verdict == iampolicy.Unclear:
+			conditional = append(conditional, s.name)
+		case verdict != iampolicy.Allowed:
+			out = append(out, s.name)
+		}
+	}
+	switch {
+	case len(conditional) > 0:
+		unsure = fmt.Errorf("for %s %w", list(conditional), errConditions)
+	case len(delegated) > 0:
+		unsure = fmt.Errorf("for %s %w", list(delegated), errDelegated)
+	}
+	return out, unsure
 }
 
 // deliveryRoles returns the roles, and the other accounts, that the policy of the queue lets send.

@@ -31,8 +31,8 @@ type Trimmer struct {
 }
 
 // Trim returns what this program reads of a pod: a pod has up to 1.5 MB, and who may write one could stop all drains by
-// the memory that some of them take. Labels and annotations are kept if the rules read them, or earlier ones did: a
-// drain keeps the rules that it has begun with. rules are not changed any more.
+// the memory that some of them take. Labels and annotations are kept if the rules read them, or those of earlier calls
+// did: a drain keeps the rules that it has begun with. rules are not changed any more.
 func (t *Trimmer) Trim(pod *corev1.Pod, rules *decision.Rules) *corev1.Pod {
 	labels, annotations := t.keys(rules)
 	return trim(pod, labels, annotations)

@@ -269,8 +269,8 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 // Get returns the drain of the node; nil if there is none.
 func (r *Registry) Get(ref cluster.Ref) *Drain { return r.drains.get(ref) }
 
-// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their ends,
-// and returns the error of a drain, or the cause of its context.
+// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their
+// ends, and returns the error of a drain, or the cause of its context.
 func (r *Registry) InstanceGone(refs ...cluster.Ref) (wait func(context.Context) error) {
 	var told []*Drain
 	for _, ref := range refs {

@@ -302,8 +302,8 @@ func (r *Registry) inform(
 	return next, nil
 }
 
-// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or not in time for a deadline.
-// The error is the cause of ctx.
+// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or not in time for a
+// deadline. The error is the cause of ctx.
 func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, deadline time.Time) (time.Time, error) {
 	if deadline.IsZero() {
 		return r.Lookup.LaunchOf(ctx, log, id)

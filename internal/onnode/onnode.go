@@ -362,10 +362,11 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 // look returns why the node has to be drained by this process now, or nothing.
 func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 	if time.Since(r.asked) >= askAgain {
+		before := r.state
 		r.state, r.asked = r.leadership(ctx), time.Now()
 		switch {
 		case r.state == lease.Stopped:
-			if r.paused.IsZero() {
+			if before != lease.Stopped {
 				r.Log.Info("the handler is paused by its Lease: this pod does not drain its node", "node", r.Node, "lease", r.Lease)
 			}
 			r.vacant, r.paused = time.Time{}, r.asked

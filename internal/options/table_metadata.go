@@ -25,8 +25,8 @@ func (c *Options) metadataOptions() []Option {
 			"Cordon and drain the node when its Auto Scaling group is about to terminate the instance. The lifecycle hook "+
 				"that gives time for this is not completed: it has to time out, or somebody else completes it."),
 		kind(&c.RebalanceMonitoring, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING",
-			"enableRebalanceMonitoring", "false", "Cordon the node when EC2 recommends to rebalance. A leader that takes "+
-				"the report drains it: there, use a rule with do: cordon."),
+			"enableRebalanceMonitoring", "false", "Cordon the node when EC2 recommends to rebalance. A leader with a "+
+				"queue drains it: there, use a rule with do: cordon."),
 		kind(&c.RebalanceDraining, "enable-rebalance-draining", "ENABLE_REBALANCE_DRAINING",
 			"enableRebalanceDraining", "false", "Cordon and drain the node when EC2 recommends to rebalance."),
 	}

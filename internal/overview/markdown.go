@@ -130,8 +130,8 @@ func (r *Report) writeHead(b *strings.Builder) {
 	}
 	carried := func(e Episode) bool { return e.Known == AsCarried }
 	if r.isPartial() || !r.KnownSince.IsZero() && slices.ContainsFunc(r.Episodes, carried) {
-		fmt.Fprintf(b, "> The leader knows all drains since %s. Of those that ended before, only what nodes carry that "+
-			"still exist is known.\n\n", day(r.KnownSince))
+		fmt.Fprintf(b, "> The leader knows all drains since %s. Of earlier ones it knows what the nodes carry that still "+
+			"exist.\n\n", day(r.KnownSince))
 	}
 }
 

@@ -55,8 +55,8 @@ type Handler interface {
 	// HandleNotice returns when that is done, or with an error. It may be called again. It
 	// calls acts when it begins to do something.
 	HandleNotice(ctx context.Context, n notice.Notice, acts func()) error
-	// Acts reports whether HandleNotice would do something about the notice: the instance is this cluster's to drain,
-	// and no rule ignores it.
+	// Acts reports whether HandleNotice would do something about the notice: the instance is this cluster's, and is to be
+	// drained or its hook to be completed.
 	Acts(ctx context.Context, n notice.Notice) (bool, error)
 	// HasNode reports whether the cluster has a Node of the instance.
 	HasNode(instance string) bool

@@ -45,8 +45,8 @@ func (c *catalogue) writeDoc(w io.Writer) {
 <!-- Generated from internal/telemetry by make generate -->
 
 The metrics are served at `+"`/metrics`"+` on port 9092. Times are in seconds. Labels never have names of nodes, pods or
-instances as values, so the number of series does not grow with the cluster. Series start at zero where all
-values of their labels are known before: not those of rules, of Karpenter and of requests. The metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) are
+instances as values, so the number of series does not grow with the cluster. Series whose label
+values are fixed start at zero: not those of rules, of Karpenter and of requests. The metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) are
 served too.
 
 `+"`deploy/prometheus/rules.yaml`"+` has alerts on these metrics, and [alerts.md](alerts.md) says what to do about each

@@ -207,8 +207,9 @@ true
 {{- end -}}
 {{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkPorts" . -}}
+{{- $rbac := include "node-termination-handler.group" (dict "of" . "name" "rbac") | fromYaml -}}
 {{- range .Values.extraEnv -}}
-{{- if eq .name "LEADER_ELECT_RESOURCE_NAME" -}}
+{{- if and $rbac.create (eq .name "LEADER_ELECT_RESOURCE_NAME") -}}
 {{- fail "extraEnv has LEADER_ELECT_RESOURCE_NAME, but the chart's rights are for the Lease that has the name of the release: remove it; fullnameOverride names both." -}}
 {{- end -}}
 {{- end -}}
