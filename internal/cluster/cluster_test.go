@@ -430,7 +430,7 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "broken", Labels: map[string]string{StateLabel: StateDraining}, Annotations: map[string]string{IntentAnnotation: "{"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
 	)
-	found, err := c.Unfinished(t.Context())
+	found, err, _ := c.Unfinished(t.Context())
 	if err == nil {
 		t.Error("no error about the broken one")
 	}

@@ -44,8 +44,8 @@ func TestHooksOfANodeThatDoesNotSayWhichInstanceItIsAreNobodys(t *testing.T) {
 		t.Errorf("hooks %v, %v", i.Hooks, err)
 	}
 	c, _, ref := start(t, node)
-	unfinished, err := c.Unfinished(t.Context())
-	if err != nil || len(unfinished) != 1 || len(unfinished[0].Intent.Hooks) > 0 || !cmp.Equal(unfinished[0].Claimed, []string{"i-0fedcba9876543210"}) {
+	unfinished, unreadable, err := c.Unfinished(t.Context())
+	if unreadable != nil || err != nil || len(unfinished) != 1 || len(unfinished[0].Intent.Hooks) > 0 || !cmp.Equal(unfinished[0].Claimed, []string{"i-0fedcba9876543210"}) {
 		t.Errorf("unfinished %+v, %v", unfinished, err)
 	}
 	ref.Instance = "i-0fedcba9876543210" // as EC2 has told

@@ -23,14 +23,15 @@ type Unfinished struct {
 
 // Unfinished returns the nodes whose intent has work left. It asks the API server for those that are labelled so,
 // because the watch may lack the last writes of the previous leader, and for those that the watch shows without their
-// label: others may take labels off. The error names each node whose intent cannot be read; these are not returned.
-func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
+// label: others may take labels off. unreadable names each node whose intent cannot be read; these are not returned,
+// and there is nothing to try again.
+func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadable, err error) {
 	const unfinished = StateLabel + " in (" + StateDraining + "," + StateWaiting + ")"
 	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
 		LabelSelector: unfinished, FieldSelector: c.seen.String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
+		return nil, nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
 	}
 	for _, ref := range c.unlabelled() {
 		node, err := c.Read(ctx, ref)
@@ -38,10 +39,9 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 		case err == nil:
 			list.Items = append(list.Items, *node)
 		case !errors.Is(err, ErrNodeGone):
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	var found []Unfinished
 	var errs []error
 	for k := range list.Items {
 		node := &list.Items[k]
@@ -59,7 +59,7 @@ func (c *Cluster) Unfinished(ctx context.Context) ([]Unfinished, error) {
 			found = append(found, u)
 		}
 	}
-	return found, errors.Join(errs...)
+	return found, errors.Join(errs...), nil
 }
 
 // unlabelled are the nodes with work left that have lost the label which says so.

@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
 
@@ -249,6 +251,23 @@ func TestTheCompletionDelayEndsWithTheMachine(t *testing.T) {
 		s.after(10 * time.Second)
 		if s.left() != 0 {
 			t.Errorf("%d messages left", s.left())
+		}
+	})
+}
+
+// A kubelet can write anything there, and a later version something else.
+func TestAnIntentThatCannotBeReadKeepsNobodyFromServingTheQueue(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.change(theNode, func(n *corev1.Node) {
+			n.Labels = map[string]string{cluster.StateLabel: cluster.StateDraining}
+			n.Annotations = map[string]string{cluster.IntentAnnotation: "{"}
+		})
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		if s.left() != 0 || !s.isCordoned(theNode) || len(s.drain.all()) != 1 {
+			t.Errorf("%d messages left, cordoned %t, %d drains", s.left(), s.isCordoned(theNode), len(s.drain.all()))
 		}
 	})
 }

@@ -84,10 +84,10 @@ func (r upkeep) resume(ctx context.Context) {
 	}
 	var unfinished []cluster.Unfinished
 	err := cluster.Retry(ctx, r.Log, "list the nodes to go on with", func(ctx context.Context) (err error) {
-		unfinished, err = r.Cluster.Unfinished(ctx)
-		if len(unfinished) > 0 && err != nil {
-			r.Log.Error(err, "the intent in the annotation of a node cannot be read")
-			err = nil
+		var unreadable error
+		unfinished, unreadable, err = r.Cluster.Unfinished(ctx)
+		if unreadable != nil { // a kubelet can write anything there: the next notice replaces it
+			r.Log.Error(unreadable, "the intent in the annotation of a node cannot be read")
 		}
 		return err
 	})
