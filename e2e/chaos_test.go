@@ -24,7 +24,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
-var everyCall = flag.Bool("chaos", false, "kill the leader before and after every call of the play, not at some alone")
+var everyCall = flag.Bool("chaos", false, "kill the leader before and after the calls of the play, not at some alone")
 
 // spread are the points of an ordinary run: each leaves the next leader another thing to find out. The first three are those
 // of the gate.
@@ -171,14 +171,20 @@ func (v *victim) die() {
 	v.kill()
 }
 
-// points are those before and after each call so far.
+// mostTimes is of how many times of a call the leader is killed at: the Lease is renewed each second.
+const mostTimes = 8
+
+// points are those before and after each call so far; of a call that is made more often than mostTimes, so many of its
+// times, evenly spread.
 func (v *victim) points() []point {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var points []point
 	for _, call := range slices.Sorted(maps.Keys(v.times)) {
-		for nth := range v.times[call] {
-			points = append(points, point{call, nth + 1, false}, point{call, nth + 1, true})
+		times := v.times[call]
+		for k := range min(times, mostTimes) {
+			nth := 1 + k*times/min(times, mostTimes)
+			points = append(points, point{call, nth, false}, point{call, nth, true})
 		}
 	}
 	return points

@@ -59,6 +59,8 @@ type stage struct {
 
 	// hangs is how long a webhook takes before an eviction is done; nil: no time.
 	hangs func(pod string) time.Duration
+	// away says of an eviction that it does not reach the API server; nil: of none.
+	away func() bool
 	// swallows says of an eviction that it is accepted without being done; nil: of none.
 	swallows func(pod string) bool
 	// dead is true where no kubelet stops what is deleted.
@@ -323,6 +325,9 @@ func TestWhatSomebodyElseDrainsIsOnlyWatched(t *testing.T) {
 
 // evict is the API server's answer to an eviction.
 func (s *stage) evict(ctx context.Context, eviction *policyv1.Eviction) (*metav1.Status, error) {
+	if s.away != nil && s.away() {
+		return nil, errors.New("connection refused")
+	}
 	status := &metav1.Status{Code: http.StatusCreated, Status: metav1.StatusSuccess}
 	if s.refuse != nil {
 		if refusal := s.refuse(eviction.Name); refusal != nil {
@@ -479,6 +484,39 @@ func TestARefusalIsObservedWithItsReason(t *testing.T) {
 				t.Errorf("%v, want only %q, and the deletion", seen, want)
 			}
 		})
+	}
+}
+
+// An API server that is overloaded, or away, when a pod must be forced has not asked the pod's budget.
+func TestABudgetIsAskedBeforeAPodIsForced(t *testing.T) {
+	overloaded := &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests}
+	for _, away := range []bool{true, false} {
+		for allowed, want := range map[bool]evacuation.Result{true: {Evicted: 1}, false: {Forced: 1}} {
+			t.Run(fmt.Sprintf("away: %t, allowed: %t", away, allowed), func(t *testing.T) {
+				play(t, func(s *stage) {
+					s.pod("a")
+					s.drainer.Gate = pace.NewGate(1, 1)
+					unheard := func() bool { return time.Since(s.begin) < 86*time.Second } // from 85 s on it must be forced
+					s.away = func() bool { return away && unheard() }
+					s.refuse = func(string) *metav1.Status {
+						switch {
+						case unheard():
+							return overloaded
+						case !allowed:
+							return budget("")
+						}
+						return nil
+					}
+					result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+					if diff := cmp.Diff(want, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
+						t.Errorf("result (-want +got):\n%s%v", diff, err)
+					}
+					if took := time.Since(s.begin); took > 89*time.Second {
+						t.Errorf("drained after %s", took)
+					}
+				})
+			})
+		}
 	}
 }
 

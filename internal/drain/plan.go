@@ -15,6 +15,9 @@ const (
 	// evictionAnswerTime is how long the answer to an eviction is waited for once its pod must be
 	// forced. Most answers take milliseconds. A webhook that hangs gets no more of the margin.
 	evictionAnswerTime = 2 * time.Second
+	// lateTries is how often a pod that must be forced is evicted if the API server is overloaded or does not answer. Each
+	// takes a second, mostly. Then it is deleted, as something in between may turn evictions away each time.
+	lateTries = 3
 	// watchLag is how long the watch may take to show what the API server has accepted: mostly
 	// milliseconds, in a storm some seconds. What does not show after that was not done: something
 	// between the API server and us has answered.
@@ -54,10 +57,12 @@ type step struct {
 //	accepted less than 30 s ago             | wait for the watch to show it
 //	F reached, or budgets ignored,          |
 //	and terms that are not patient:         |
-//	  a deletion has failed, too recently   | wait
+//	  a deletion has failed, or an eviction |
+//	  was not heard since F, too recently   | wait
 //	  an eviction is in flight, under 2 s   | wait
 //	  an eviction is in flight              | delete beside it, with what is left, at most g
-//	  refused, or accepted in vain          | delete with what is left, at most g
+//	  refused, or accepted in vain, or      |
+//	  not heard three times since F         | delete with what is left, at most g
 //	  budgets ignored                       | delete with what is left, at most g
 //	  otherwise                             | evict with what is left, at most g
 //	an eviction is in flight                | wait
@@ -114,7 +119,7 @@ func cutShort(p podState, terms evacuation.Terms, now time.Time) step {
 // force is for a pod that must be on its way now. One that was not tried yet is evicted all the
 // same, unless budgets are ignored: then the count of its budget stays right for other nodes.
 func force(p podState, terms evacuation.Terms, now time.Time) step {
-	if p.failed > 0 && now.Before(p.retryAt) {
+	if p.failed+p.lateUnheard > 0 && now.Before(p.retryAt) {
 		return step{until: p.retryAt}
 	}
 	inFlight := !p.evictingSince.IsZero()
@@ -122,7 +127,7 @@ func force(p podState, terms evacuation.Terms, now time.Time) step {
 		return step{until: timeout}
 	}
 	grace := p.graceNow(terms, now)
-	tried := p.refused > 0 || inFlight || !p.acceptedAt.IsZero()
+	tried := p.refused > 0 || p.lateUnheard >= lateTries || inFlight || !p.acceptedAt.IsZero()
 	switch {
 	case tried, modeOf(terms) == immediate:
 		return step{kind: stepDelete, grace: grace}

@@ -91,6 +91,18 @@ func TestNextStep(t *testing.T) {
 			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(32)},
 			want: step{kind: stepEvict},
 		},
+		"a pod whose evictions nobody has heard is evicted once it must be forced": {
+			pod: podState{grace: 30 * s, ownGrace: true, unheard: 9, retryAt: at(3)}, terms: evacuation.Terms{Deadline: at(35)},
+			want: step{kind: stepEvict},
+		},
+		"again, but not at once": {
+			pod: podState{grace: 30 * s, ownGrace: true, lateUnheard: 2, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(35)},
+			want: step{until: at(1)},
+		},
+		"and deleted after three times": {
+			pod: podState{grace: 30 * s, ownGrace: true, lateUnheard: 3}, terms: evacuation.Terms{Deadline: at(34)},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
 		"a deletion that failed is tried again, not at once": {
 			pod: podState{grace: 30 * s, refused: 1, failed: 1, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(20)},
 			want: step{until: at(1)},

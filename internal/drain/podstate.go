@@ -42,6 +42,8 @@ type podState struct {
 	killedAt      time.Time // when its kubelet kills it by the last one
 	refused       int       // evictions refused
 	hopeless      bool      // the last one, by what never allows it
+	unheard       int       // evictions not heard since the last refusal: see unheard
+	lateUnheard   int       // those of a pod that must be forced
 	failed        int       // deletions failed since the last refusal
 	retryAt       time.Time // no eviction before this time; nor a deletion, if one has failed
 	unanswered    bool      // a request failed in a way that does not rule out that it was accepted

@@ -102,6 +102,13 @@ func refuses(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
 }
 
+// unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is
+// overloaded, or has not answered. That is no reason to force the pod.
+func unheard(err error) bool {
+	var status apierrors.APIStatus
+	return refusalOf(err) == evacuation.Busy || !errors.As(err, &status)
+}
+
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may
 // be others: that it is still being processed, or why its state is not known.
 // https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/registry/core/pod/storage/eviction.go

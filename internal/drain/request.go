@@ -223,7 +223,7 @@ func (r *run) apply(c *call, now time.Time) {
 		c.accepted(r.request.Terms, log, now)
 		return
 	}
-	if c.failed(log, err, now); c.step.kind == stepEvict && !p.forced {
+	if c.failed(r.request.Terms, log, err, now); c.step.kind == stepEvict && !p.forced {
 		r.pods.obstacles.noteRefusal(c, log, now)
 	}
 }
@@ -264,9 +264,9 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	}
 }
 
-// failed notes that an eviction was refused, or a deletion has failed, and when to try again.
-func (c *call) failed(log logr.Logger, err error, now time.Time) {
-	p, refusal := c.state, refusalOf(err)
+// failed notes that an eviction was refused or not heard, or a deletion has failed, and when to try again.
+func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now time.Time) {
+	p := c.state
 	p.unanswered = p.unanswered || !refuses(err)
 	switch {
 	case c.step.kind == stepDelete:
@@ -274,9 +274,17 @@ func (c *call) failed(log logr.Logger, err error, now time.Time) {
 		p.failed++
 		p.retryAt = now.Add(backoff(p.failed))
 		log.Error(err, "a pod could not be deleted")
-	case !p.forced: // once it was deleted, the eviction beside it no longer matters
+	case p.forced: // once it was deleted, the eviction beside it no longer matters
+	case unheard(err) && p.mustForce(terms, now):
+		p.lateUnheard++
+		p.retryAt = now.Add(backoff(p.lateUnheard))
+	case unheard(err):
+		p.unheard++
+		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))
+	default:
+		refusal := refusalOf(err)
 		p.refused++
-		p.failed = 0
+		p.failed, p.unheard, p.lateUnheard = 0, 0, 0
 		p.hopeless = refusal == evacuation.TwoBudgets || refusal == evacuation.Namespace
 		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
 		if refusal == evacuation.TwoBudgets {
