@@ -99,8 +99,8 @@ var docKinds = []docKind{
 		"EC2 takes back an instance that runs in an interruptible Capacity Reservation, or in a Capacity Block. The event says when\nit is terminated. AWS sends it two minutes before for interruptible reservations.",
 		[]situation{
 			{words: "the event does not say when", replace: []string{`"instance-termination-time"`, `"other"`}, facts: known},
-			{words: "it was late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
-			{words: "it was late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
+			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
 			overtaken,
 			restarted,
 		},
@@ -113,8 +113,8 @@ var docKinds = []docKind{
 			{words: "the instances are of an UltraServer, and the warning comes too late for that", instanceType: "p6e-gb200.36xlarge", facts: known},
 			{words: "the event does not say when the block ends", replace: []string{`"end-date"`, `"other"`}, facts: known},
 			{words: "the instance was started after the event: it ends with its block", facts: decision.Facts{Ownership: decision.Ours, Launched: now}},
-			{words: "it was late: its deadline passed less than 15 minutes ago", age: 20 * time.Minute, facts: known},
-			{words: "it was late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
+			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 20 * time.Minute, facts: known},
+			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
 			overtaken,
 		},
 	},
@@ -260,20 +260,16 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", k.heading, strings.ReplaceAll(strings.ToLower(k.heading), " ", "-"),
 			actionWords(n, d), deadlineWords(t, n, d), restraintWords(n, d))
 	}
+	rows, shared := rowsOf(t)
+	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|---|\n")
+	for _, r := range shared {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.words, kindsWords(r.kinds), r.what, r.why, r.deadline, r.message)
+	}
 	for _, k := range docKinds {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s\n\n", k.heading, k.intro, k.origin(t))
-		row := func(n notice.Notice, cells ...string) {
-			if n.Hook.Name == "" { // the last column is the hook's
-				cells = cells[:len(cells)-1]
-			}
-			b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
-		}
-		n, _ := k.ask(t, ordinary[0])
-		row(n, "Situation", "What happens", "`why`", "Deadline", "The message", "The hook")
-		row(n, "---", "---", "---", "---", "---", "---")
-		for _, s := range slices.Concat(ordinary[:2], k.specials, ordinary[2:]) {
-			n, d := k.ask(t, s)
-			row(n, s.words, actionWords(n, d), "`"+string(d.Why)+"`", deadlineWords(t, n, d), messageWords(t, n, d), hookWords(n, d, s.of()))
+		b.WriteString("| Situation | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|\n")
+		for _, r := range rows[k.kind] {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.words, r.what, r.why, r.deadline, r.message)
 		}
 	}
 	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message |\n|---|---|---|---|\n")
@@ -307,6 +303,63 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 	fmt.Fprintf(&b, "| an event about an id that is no instance id | `%s` | left until its retention ends, or for the dead-letter queue; logged once. With `delete-sqs-msg-if-node-not-found` deleted |\n", decision.WhyNoInstanceID)
 	fmt.Fprintf(&b, "| not an event, or an event without the fields of its type | `%s` | left for SQS to move to the dead-letter queue, if there is a redrive policy; else logged and deleted |\n", decision.WhyUndecodable)
 	return b.String()
+}
+
+// A docRow is what happens in a situation, of the kinds for which that is the same.
+type docRow struct {
+	words, what, why, deadline, message string
+	kinds                               []string // their headings
+}
+
+// rowsOf are the rows of each kind, and those that several kinds share.
+func rowsOf(t *testing.T) (own map[sample.Kind][]docRow, shared []docRow) {
+	t.Helper()
+	var all []docRow
+	for _, k := range docKinds {
+		for i, s := range slices.Concat(ordinary[:2], k.specials, ordinary[2:]) {
+			n, d := k.ask(t, s)
+			r := docRow{s.words, actionWords(n, d), "`" + string(d.Why) + "`", deadlineWords(t, n, d), messageWords(t, n, d), []string{k.heading}}
+			if n.Hook.Name != "" {
+				r.message += "; the hook: " + hookWords(n, d, s.of())
+			}
+			same := slices.IndexFunc(all, func(o docRow) bool { return o.words == r.words && o.what == r.what && o.message == r.message })
+			if i == 0 || same < 0 { // the usual situation is each kind's own
+				all = append(all, r)
+				continue
+			}
+			all[same].kinds = append(all[same].kinds, k.heading)
+			if all[same].why != r.why {
+				all[same].why = "that of the kind"
+			}
+			if all[same].deadline != r.deadline {
+				all[same].deadline = "that of the kind"
+			}
+		}
+	}
+	own = map[sample.Kind][]docRow{}
+	for _, r := range all {
+		if len(r.kinds) > 1 {
+			shared = append(shared, r)
+			continue
+		}
+		k := slices.IndexFunc(docKinds, func(k docKind) bool { return k.heading == r.kinds[0] })
+		own[docKinds[k].kind] = append(own[docKinds[k].kind], r)
+	}
+	return own, shared
+}
+
+// kindsWords names kinds, or those that are missing.
+func kindsWords(kinds []string) string {
+	var others []string
+	for _, k := range docKinds {
+		if !slices.Contains(kinds, k.heading) {
+			others = append(others, strings.ToLower(k.heading))
+		}
+	}
+	if len(others) <= 2 {
+		return strings.TrimSuffix("all but "+strings.Join(others, ", "), " but ")
+	}
+	return strings.ToLower(strings.Join(kinds, ", "))
 }
 
 const waysDoc = `
@@ -494,7 +547,7 @@ func actionWords(n notice.Notice, d decision.Decision) string {
 	case decision.Leave, decision.Drop:
 		return "nothing"
 	case decision.Hold:
-		return "waits for the Node, then as above"
+		return "waits for the Node, then as if it had been there"
 	case decision.Cordon:
 		return "cordon; the pods stay"
 	case decision.Undo:
