@@ -63,7 +63,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		{
 			name: "queue mode without Auto Scaling groups", files: []string{"../values/queue-karpenter-non-asg.yaml"},
 			env:   map[string]string{"CHECK_ASG_TAG_BEFORE_DRAINING": "false"},
-			notes: []string{"assumeAsgTagPropagation: the tag is always read from the instance"},
+			notes: []string{"assumeAsgTagPropagation: the tag is always read from the instance", "checkASGTagBeforeDraining: false, the older name of checkTagBeforeDraining"},
 		},
 		{
 			name: "IMDS mode with Slack, with a queue", files: []string{"imds-slack.yaml"}, args: []string{queue},
@@ -76,6 +76,14 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			notes: []string{"nodeSelector lifecycle: Ec2Spot"},
 		},
 
+		{
+			name: "both monitors", args: []string{queue, "--set=podMonitor.create=true,serviceMonitor.create=true"},
+			notes: []string{"podMonitor and serviceMonitor: Prometheus reads each sample twice"},
+		},
+		{
+			name: "limits below the requests of the chart", args: []string{queue, "--set=resources.limits.cpu=20m,resources.limits.memory=50Mi"},
+			notes: []string{"resources.limits.memory: 50Mi"},
+		},
 		{
 			name: "rollouts without the policies that limit them", args: []string{queue, "--set=surgeSingletons=true,admissionPolicy.create=false"},
 			notes: []string{"the ServiceAccount may patch every Deployment"}, env: map[string]string{"SURGE_SINGLETONS": "true"},
@@ -376,6 +384,11 @@ func (r *rendered) installsWell(t *testing.T, tag string) {
 	}
 	if !strings.HasPrefix(container.Image, "registry.example.com/node-termination-handler:"+tag) {
 		t.Errorf("the image is %s", container.Image)
+	}
+	for name, limit := range container.Resources.Limits {
+		if request := container.Resources.Requests[name]; request.Cmp(limit) > 0 {
+			t.Errorf("the request for %s, %s, is higher than its limit, %s", name, &request, &limit)
+		}
 	}
 	if strings.Contains(r.manifest, "<no value>") || strings.Contains(r.manifest, "<nil>") {
 		t.Errorf("a value is missing:\n%s", r.manifest)

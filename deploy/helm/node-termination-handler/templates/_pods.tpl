@@ -66,6 +66,20 @@ a variable may be HOST:PORT alone: net/http then reads http://HOST:PORT. A SOCKS
 {{- uniq $ports | toYaml -}}
 {{- end -}}
 
+{{/* The resources of the container. A request of the chart's defaults is no higher than a limit of the user's. */}}
+{{- define "node-termination-handler.resources" -}}
+{{- $resources := deepCopy (default dict .Values.resources) -}}
+{{- $limits := default dict $resources.limits -}}
+{{- $requests := default dict $resources.requests -}}
+{{- if and $limits.cpu $requests.cpu -}}
+{{- if lt (include "node-termination-handler.millicores" $limits.cpu | float64) (include "node-termination-handler.millicores" $requests.cpu | float64) }}{{ $_ := set $requests "cpu" $limits.cpu }}{{ end -}}
+{{- end -}}
+{{- if and $limits.memory $requests.memory -}}
+{{- if lt (include "node-termination-handler.mebibytes" $limits.memory | float64) (include "node-termination-handler.mebibytes" $requests.memory | float64) }}{{ $_ := set $requests "memory" $limits.memory }}{{ end -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
 {{/* A quantity of CPU in thousandths of a core. */}}
 {{- define "node-termination-handler.millicores" -}}
 {{- $text := include "node-termination-handler.text" . -}}
@@ -143,7 +157,7 @@ belongs there; a controller does not, because both replicas may go away with the
     httpGet: {path: /readyz, port: liveness-probe}
     periodSeconds: 5
   {{- end }}
-  {{- with .Values.resources }}
+  {{- with include "node-termination-handler.resources" . | fromYaml }}
   resources:
     {{- toYaml . | nindent 4 }}
   {{- end }}
