@@ -25,14 +25,13 @@ type decider struct {
 	cancelled cancelledChanges
 }
 
-// decide finds out whose the instance is, by answers of EC2 that are not older than maxAge, and decides about the
-// notice. It tries until it knows, or ctx ends.
-func (d *decider) decide(
-	ctx context.Context, log logr.Logger, n *notice.Notice, id string, maxAge time.Duration,
-) (lookup.Found, decision.Decision, error) {
+// decide finds out whose the instance of a task is, by answers of EC2 that are not older than maxAge, and what is to be
+// done. It tries until it knows, or ctx ends.
+func (d *decider) decide(ctx context.Context, t *task, maxAge time.Duration) error {
+	log, n, id := t.log, t.n, t.id
 	found, err := d.resolve(ctx, log, n, id, maxAge)
 	if err != nil {
-		return lookup.Found{}, decision.Decision{}, err
+		return err
 	}
 	f := decision.Facts{
 		Ownership: found.Ownership, State: found.State, Launched: found.Launched, NotSpot: found.NotSpot,
@@ -54,7 +53,7 @@ func (d *decider) decide(
 			return err
 		})
 		if err != nil {
-			return lookup.Found{}, decision.Decision{}, err
+			return err
 		}
 	}
 	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && d.Owns(n.Hook) &&
@@ -64,12 +63,13 @@ func (d *decider) decide(
 			return err
 		})
 		if err != nil {
-			return lookup.Found{}, decision.Decision{}, err
+			return err
 		}
 	}
 	f.Drained = d.isAsDrained(ctx, *n, *found)
 	f.Now = time.Now()
-	return *found, decision.Decide(*n, f, d.CurrentPolicy()), nil
+	t.found, t.Decision = *found, decision.Decide(*n, f, d.CurrentPolicy())
+	return nil
 }
 
 // resolve is [lookup.Resolver.Resolve]. It tries until it knows, and until EC2 shows what EventBridge has told

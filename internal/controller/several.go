@@ -17,14 +17,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-// handleSeveral is Handle for a notice that is not about one instance, with one error of each sort.
-func (c *Controller) handleSeveral(ctx context.Context, log logr.Logger, n notice.Notice) []error {
-	if hasMembers(&n) {
-		return c.handleMembers(ctx, log, n)
-	}
-	return c.handleAll(ctx, log, n)
-}
-
 // hasMembers reports whether only EC2 can say which instances the notice is about: those of a Capacity Block, or those
 // on Dedicated Hosts.
 func hasMembers(n *notice.Notice) bool {

@@ -53,6 +53,7 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 // Acts reports whether HandleNotice would do something about a notice now. The error is the cause of ctx.
 func (c *Controller) Acts(ctx context.Context, n notice.Notice) (bool, error) {
 	log := c.Log.WithValues("kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
-	_, d, err := c.decider.decide(ctx, log, &n, n.Instances[0], lookup.Kept)
-	return err == nil && d.Action != decision.Leave && d.Action != decision.Drop, err
+	t := &task{c: c, log: log, n: &n, id: n.Instances[0]}
+	err := c.decider.decide(ctx, t, lookup.Kept)
+	return err == nil && t.Action != decision.Leave && t.Action != decision.Drop, err
 }

@@ -30,12 +30,8 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 			r.line.releaseStart()
 			return nil
 		}
-		changed, err := r.sleep(ctx, until)
-		if err != nil {
+		if err := r.sleep(ctx, until); err != nil {
 			return err
-		}
-		if changed != nil {
-			changed()
 		}
 	}
 	return nil

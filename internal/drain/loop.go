@@ -107,13 +107,12 @@ func (r *run) drain(ctx, calls context.Context) error {
 // awaitPods asks the pods to leave until none is waited for any more, or, which is not in time,
 // until the deadline. It returns the cause of ctx when that ends first.
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
-	var changed func()
 	for {
-		next := r.look(calls, changed)
+		next := r.look(calls)
 		if next.done {
 			return next.inTime, nil
 		}
-		if changed, err = r.sleep(ctx, next.wake); err != nil {
+		if err := r.sleep(ctx, next.wake); err != nil {
 			r.interrupt(err)
 			return false, err
 		}
@@ -126,11 +125,8 @@ type pass struct {
 	done, inTime bool      // no pod is waited for any more; that is before the deadline
 }
 
-// look applies a change, if there is one, and does what is due.
-func (r *run) look(calls context.Context, changed func()) pass {
-	if changed != nil {
-		changed()
-	}
+// look does what is due.
+func (r *run) look(calls context.Context) pass {
 	now := time.Now()
 	if end := r.end(); !end.IsZero() && !now.Before(end) {
 		r.countMissed(now)
@@ -248,9 +244,9 @@ func (r *run) end() time.Time {
 	return end
 }
 
-// sleep waits until wake (zero: no limit) or until something changes, and returns what is to be called then; nil:
-// nothing. The error is the cause of ctx when that ends.
-func (r *run) sleep(ctx context.Context, wake time.Time) (changed func(), err error) {
+// sleep waits until wake (zero: no limit) or until something changes, and applies the change. It returns the cause of
+// ctx when that ends.
+func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	var alarm <-chan time.Time
 	if !wake.IsZero() {
 		timer := time.NewTimer(time.Until(wake))
@@ -259,17 +255,17 @@ func (r *run) sleep(ctx context.Context, wake time.Time) (changed func(), err er
 	}
 	select {
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	case <-alarm:
 	case <-r.store.changed:
 	case terms := <-r.request.Changed:
-		return func() { r.request.Terms = terms }, nil
+		r.request.Terms = terms
 	case f := <-r.posted:
-		return f, nil
+		f()
 	case reply := <-r.request.Asked:
-		return func() { reply <- r.progress(time.Now()) }, nil
+		reply <- r.progress(time.Now())
 	}
-	return nil, nil
+	return nil
 }
 
 // post has the goroutine of Drain call f. It returns false if Drain has returned.

@@ -16,11 +16,8 @@ import (
 
 // A carrier is the node of a drain with the intent that it carries: who may write it, and who is told of its changes.
 type carrier struct {
-	ref      cluster.Ref
-	cfg      *Config
-	log      logr.Logger            // with the node and its instance
-	hasEnded func() bool            // the drain has ended
-	applied  func(i *intent.Intent) // notes what was written; called with turn held
+	ref cluster.Ref
+	log logr.Logger // with the node and its instance
 
 	// turn is a lock that can wait with a context: see lock. It is held to write unrecorded.
 	turn       chan struct{}
@@ -130,72 +127,72 @@ func (c *carrier) unlock() { <-c.turn }
 
 // rewrite changes the intent of a node that is being drained. If the Node was deleted it
 // changes what is remembered of it. Others may write the node between two tries.
-func (c *carrier) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	return cluster.Retry(ctx, c.log, "write the intent", func(ctx context.Context) error {
-		return c.rewriteOnce(ctx, change)
+func (d *Drain) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	return cluster.Retry(ctx, d.log, "write the intent", func(ctx context.Context) error {
+		return d.rewriteOnce(ctx, change)
 	})
 }
 
 // rewriteOnce is one try of rewrite.
-func (c *carrier) rewriteOnce(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	if err := c.lock(ctx); err != nil {
+func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	if err := d.lock(ctx); err != nil {
 		return err
 	}
-	defer c.unlock()
-	ended := c.hasEnded()
-	err := c.recordAtLast(ctx)
+	defer d.unlock()
+	ended := d.r.drains.hasEnded(d)
+	err := d.recordAtLast(ctx)
 	if err == nil {
 		var carried *intent.Intent
-		carried, err = c.cfg.Cluster.Record(ctx, c.ref, func(i intent.Intent) intent.Intent {
+		carried, err = d.r.Cluster.Record(ctx, d.ref, func(i intent.Intent) intent.Intent {
 			if i = change(i); !ended { // the next episode may be another handler's
-				i = c.cfg.Cluster.Joined(i)
+				i = d.r.Cluster.Joined(i)
 			}
 			return i
 		})
 		if err == nil {
-			c.applied(carried)
+			d.applyIntent(carried)
 		}
 	}
 	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
-		c.rewriteMemory(change)
+		d.rewriteMemory(change)
 		return nil
 	}
 	return err
 }
 
 // rewriteMemory changes what is remembered of a Node that was deleted.
-func (c *carrier) rewriteMemory(change func(intent.Intent) intent.Intent) {
-	carried, _ := c.current()
+func (d *Drain) rewriteMemory(change func(intent.Intent) intent.Intent) {
+	carried, _ := d.current()
 	carried = change(carried)
-	c.setIntent(carried)
-	c.cfg.Cluster.Remember(c.ref, carried)
+	d.setIntent(carried)
+	d.r.Cluster.Remember(d.ref, carried)
 }
 
 // reread reads the node, because the watch may be behind, and takes over the intent that it carries.
 // A node that somebody has uncordoned in its drain is cordoned by that; see cluster.Cluster.Record.
-func (c *carrier) reread(ctx context.Context) error {
-	return c.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
+func (d *Drain) reread(ctx context.Context) error {
+	return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
 }
 
 // learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
 // while the API server does not answer. The next leader learns it for itself.
-func (c *carrier) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
-	if err := c.lock(ctx); err != nil {
+func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+	if err := d.lock(ctx); err != nil {
 		return err
 	}
-	carried, _ := c.current()
-	c.setIntent(change(carried))
-	c.unlock()
-	return c.rewrite(ctx, change)
+	carried, _ := d.current()
+	d.setIntent(change(carried))
+	d.unlock()
+	return d.rewrite(ctx, change)
 }
 
 // recordAtLast records what could not be recorded before, and cordons the node with that. The caller holds the lock.
-func (c *carrier) recordAtLast(ctx context.Context) error {
-	if !c.unrecorded.Load() {
+func (d *Drain) recordAtLast(ctx context.Context) error {
+	if !d.unrecorded.Load() {
 		return nil
 	}
-	_, err := c.cfg.Cluster.Record(ctx, c.ref, c.orUnrecorded)
-	c.unrecorded.Store(err != nil)
+	_, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
+	d.unrecorded.Store(err != nil)
 	return err
 }
 

@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -55,17 +53,14 @@ func (d evacuateStage) delegate(ctx context.Context) {
 		return
 	}
 	d.setReserve(true)
-	g := &delegation{node: d, cfg: &d.r.Config, endReserve: func() { d.setReserve(false) }, log: d.log, begun: time.Now()}
-	d.goOn(func() { g.watch(ctx) })
+	g := &delegation{Drain: d.Drain, begun: time.Now()}
+	d.beside.Go(func() { g.watch(ctx) })
 }
 
 // A delegation is a drain in reserve. Only the goroutine of watch uses it.
 type delegation struct {
-	node
-	cfg        *Config
-	endReserve func()
+	*Drain
 
-	log    logr.Logger
 	begun  time.Time
 	asked  bool      // Karpenter has accepted
 	told   time.Time // the time that Karpenter was given; zero: none
@@ -77,11 +72,11 @@ type delegation struct {
 func (g *delegation) watch(ctx context.Context) {
 	for {
 		carried, changed := g.current()
-		node, there := g.cfg.Cluster.Look(g.Ref())
+		node, there := g.r.Cluster.Look(g.ref)
 		if !there || ctx.Err() != nil {
 			return
 		}
-		if by, why := g.cfg.Drains(carried, node.Labels); !g.asked && by == intent.ByHandler {
+		if by, why := g.r.Drains(carried, node.Labels); !g.asked && by == intent.ByHandler {
 			g.takeOver(why, nil)
 			return
 		}
@@ -138,7 +133,7 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	if carried.Delegated() { // maybe by an earlier leader
 		since = carried.DelegatedAt
 	}
-	begins := decision.KarpenterBeginsBy(carried, since, now, g.cfg.Policy)
+	begins := decision.KarpenterBeginsBy(carried, since, now, g.r.Policy)
 	switch {
 	case karpenterActs(node) && (g.asked || !now.Before(begins)): // else the answer may have been lost
 		return time.Hour // nothing is waited for but an earlier deadline
@@ -158,11 +153,11 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 func (g *delegation) askKarpenter(ctx context.Context, by time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, replaceTimeout)
 	defer cancel()
-	node, err := g.cfg.Cluster.Read(ctx, g.Ref())
+	node, err := g.r.Cluster.Read(ctx, g.ref)
 	if err != nil {
 		return err
 	}
-	return g.cfg.Karpenter.Replace(ctx, node, by)
+	return g.r.Karpenter.Replace(ctx, node, by)
 }
 
 // note writes down that Karpenter was asked. It does not wait for that: what the next leader does
@@ -177,9 +172,9 @@ func (g *delegation) note(ctx context.Context, by time.Time) {
 		values = append(values, "by", by.Format(time.RFC3339))
 	}
 	g.log.Info("Karpenter is asked to replace the node, and gets its pods off it", values...)
-	g.cfg.Observer.Stepped(report.Step{Node: g.Ref(), Kind: report.Delegate, Why: decision.WhyDelegated})
+	g.r.Observer.Stepped(report.Step{Node: g.ref, Kind: report.Delegate, Why: decision.WhyDelegated})
 	now := time.Now().UTC()
-	g.goOn(func() {
+	g.beside.Go(func() {
 		// An error is the end of ctx.
 		_ = g.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			if !i.Delegated() {
@@ -192,15 +187,15 @@ func (g *delegation) note(ctx context.Context, by time.Time) {
 
 // takeOver ends the reserve: the handler gets the pods off the node.
 func (g *delegation) takeOver(why decision.Why, reason error) {
-	step := report.Step{Node: g.Ref(), Kind: report.TakeOver, Why: why}
+	step := report.Step{Node: g.ref, Kind: report.TakeOver, Why: why}
 	values := []any{"why", why}
 	if reason != nil {
 		step.Detail = reason.Error()
 		values = append(values, "detail", reason.Error())
 	}
 	logging.Warn(g.log, "the handler drains the node itself", values...)
-	g.cfg.Observer.Stepped(step)
-	g.endReserve()
+	g.r.Observer.Stepped(step)
+	g.setReserve(false)
 }
 
 // karpenterActs reports whether Karpenter has begun to drain the node: it deletes the Node, which its finalizer

@@ -39,7 +39,8 @@ type Drain struct {
 	quit         signal         // it is called off, with the reason: nobody joins it any more
 	quitOn       *intent.Intent // what it was called off on; nil: there was no reason; set before
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
-	ending
+	done         chan struct{}  // closed at the end, after err is set
+	err          error          // that the drain has ended with
 
 	started  bool           // Run has it; guarded by turn
 	resumed  bool           // an earlier leader has begun it
@@ -50,7 +51,6 @@ type Drain struct {
 
 	record record // only the goroutine of Run uses it
 
-	hooks hookKeeper
 	progress
 }
 
@@ -83,7 +83,7 @@ func (d *Drain) run(ctx context.Context) error {
 		}
 		if !reading && d.hasHooks() {
 			reading = true
-			d.beside.Go(func() { d.hooks.read(working) })
+			d.beside.Go(func() { hookKeeper{d}.read(working) })
 		}
 	})()
 	defer d.watchNode(working)()
@@ -113,7 +113,7 @@ func (d *Drain) runEnded(ctx context.Context, err error) error {
 // stages are what a drain consists of. The hooks of the node are held open until they are
 // completed. A node that was only to be cordoned may have to be evacuated after all.
 func (d *Drain) stages(ctx context.Context) error {
-	release := d.hooks.hold(ctx)
+	release := hookKeeper{d}.hold(ctx)
 	defer func() { release() }()
 	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (d *Drain) stages(ctx context.Context) error {
 			return err
 		}
 		release()
-		release = d.hooks.hold(ctx)
+		release = hookKeeper{d}.hold(ctx)
 	}
 }
 
@@ -175,9 +175,6 @@ func (d *Drain) afterMachine(do func()) (stop func()) {
 	}
 }
 
-// goOn implements node.
-func (d *Drain) goOn(do func()) { d.beside.Go(do) }
-
 // quitFor has the drain end for a reason; nil: what asked for it is over.
 func (d *Drain) quitFor(reason error) {
 	d.quit.closeFor(reason)
@@ -187,30 +184,24 @@ func (d *Drain) quitFor(reason error) {
 // quitReason is why the drain was quit. It may be called when quit is closed.
 func (d *Drain) quitReason() error { return cmp.Or(d.quit.why, errUndone) }
 
-// An ending is the end of a drain, for those who wait for it.
-type ending struct {
-	done chan struct{} // closed at the end, after err is set
-	err  error
-}
-
 // Done returns a channel that is closed at the end of the drain.
-func (e *ending) Done() <-chan struct{} { return e.done }
+func (d *Drain) Done() <-chan struct{} { return d.done }
 
 // Err is the error that the drain has ended with. It may be called when Done is closed.
-func (e *ending) Err() error { return e.err }
+func (d *Drain) Err() error { return d.err }
 
 // Await waits for the end of the drain, and returns its error, or the cause of ctx.
-func (e *ending) Await(ctx context.Context) error {
-	if err := e.AwaitEnd(ctx); err != nil {
+func (d *Drain) Await(ctx context.Context) error {
+	if err := d.AwaitEnd(ctx); err != nil {
 		return err
 	}
-	return e.err
+	return d.err
 }
 
 // AwaitEnd waits for the end of the drain, whatever its error, or returns the cause of ctx.
-func (e *ending) AwaitEnd(ctx context.Context) error {
+func (d *Drain) AwaitEnd(ctx context.Context) error {
 	select {
-	case <-e.done:
+	case <-d.done:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -246,19 +237,16 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 	d := &Drain{
 		r: r,
 		carrier: carrier{
-			ref: ref, cfg: &r.Config, log: r.Log.WithValues("node", ref.Name, "instance", ref.Instance),
+			ref: ref, log: r.Log.WithValues("node", ref.Name, "instance", ref.Instance),
 			turn: make(chan struct{}, 1), changed: make(chan struct{}),
 		},
 		since:        time.Now(),
 		instanceGone: signal{done: make(chan struct{})},
 		podsGone:     signal{done: make(chan struct{})},
 		quit:         signal{done: make(chan struct{})},
-		ending:       ending{done: make(chan struct{})},
+		done:         make(chan struct{}),
 		progress:     progress{questions: make(chan chan<- evacuation.Progress)},
 	}
-	d.hasEnded = func() bool { return r.drains.hasEnded(d) }
-	d.applied = d.applyIntent
-	d.hooks = hookKeeper{d, r.Hooks, &r.Policy, d.log}
 	d.place = r.line.NewPlace(ref, func() intent.Intent {
 		carried, _ := d.current()
 		return carried

@@ -14,7 +14,7 @@ import (
 
 // A drains has the drains of all nodes, one a node. Its methods may be called concurrently.
 type drains struct {
-	create func(cluster.Ref) *Drain
+	registry *Registry // makes them
 
 	mu     sync.Mutex
 	byNode map[types.UID]*Drain
@@ -33,7 +33,7 @@ func (s *drains) getOrCreate(ref cluster.Ref) *Drain {
 	defer s.mu.Unlock()
 	d := s.byNode[ref.UID]
 	if d == nil {
-		d = s.create(ref)
+		d = s.registry.newDrain(ref)
 		s.byNode[ref.UID] = d
 	}
 	return d
@@ -113,7 +113,7 @@ func (s *drains) succeed(d *Drain) *Drain {
 	if d.ended || isClosed(d.quit.done) {
 		return nil
 	}
-	d.next = s.create(d.ref)
+	d.next = s.registry.newDrain(d.ref)
 	d.next.turn <- struct{}{}
 	return d.next
 }

@@ -54,10 +54,6 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 	if d.r.workers == nil {
 		return func() {}, nil
 	}
-	return d.awaitWorker(ctx)
-}
-
-func (d evacuateStage) awaitWorker(ctx context.Context) (free func(), err error) {
 	for {
 		carried, changed := d.current()
 		if carried.Urgent() {
@@ -110,7 +106,7 @@ func (d evacuateStage) drainRequest(terms <-chan evacuation.Terms) *evacuation.R
 	return &evacuation.Request{
 		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
 		Log: d.log, Rules: d.r.CurrentPolicy().Rules, Resumed: d.resumed,
-		NodeState: func() evacuation.NodeState { return d.nodeState() },
+		NodeState: d.nodeState,
 	}
 }
 

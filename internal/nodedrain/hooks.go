@@ -18,12 +18,7 @@ import (
 )
 
 // A hookKeeper keeps the lifecycle hooks of a node open, and completes them at the end of its drain.
-type hookKeeper struct {
-	node
-	hooks  Hooks
-	policy *decision.Policy
-	log    logr.Logger
-}
+type hookKeeper struct{ *Drain }
 
 // complete completes the hooks of the node, concurrently, and those that come
 // meanwhile: none has to wait for one that takes hours. It adds them to over: true, if they were completed here, or
@@ -49,7 +44,7 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				completed, err := complete(ctx, k.log, k.hooks, h)
+				completed, err := complete(ctx, k.log, k.r.Hooks, h)
 				select {
 				case ends <- end{h, completed, err}:
 				case <-ctx.Done():
@@ -134,7 +129,7 @@ func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by t
 	}
 	var guessed []intent.Hook
 	for _, h := range carried.Hooks {
-		if h.Assumed && k.policy.HeartbeatUntil > 0 {
+		if h.Assumed && k.r.HeartbeatUntil > 0 {
 			guessed = append(guessed, h)
 			by = intent.Earlier(by, k.heldUntil(h))
 		} else {
@@ -147,7 +142,7 @@ func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by t
 	ctx, cancel := context.WithTimeout(ctx, againAfter/2)
 	defer cancel()
 	for _, h := range guessed {
-		switch waits, err := k.hooks.Waits(ctx, h); {
+		switch waits, err := k.r.Hooks.Waits(ctx, h); {
 		case err != nil: // it is asked again soon
 			by = intent.Earlier(by, laterOf(h.Deadline, time.Now().Add(againAfter)))
 		case !waits:
@@ -159,7 +154,7 @@ func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by t
 
 // heldUntil is how long heartbeats hold a hook whose limits nobody can read.
 func (k hookKeeper) heldUntil(h intent.Hook) time.Time {
-	return h.Started.Add(min(k.policy.HeartbeatUntil, leastGlobal) - hookMargin)
+	return h.Started.Add(min(k.r.HeartbeatUntil, leastGlobal) - hookMargin)
 }
 
 func laterOf(a, b time.Time) time.Time {
@@ -184,7 +179,7 @@ func (k hookKeeper) hold(ctx context.Context) (release func()) {
 		for _, h := range carried.Hooks {
 			if !held[h.Action()] {
 				held[h.Action()] = true
-				all.Go(func() { k.hooks.Hold(ctx, h) })
+				all.Go(func() { k.r.Hooks.Hold(ctx, h) })
 			}
 		}
 	}
@@ -233,11 +228,11 @@ func (k hookKeeper) readNext(
 			return nil, nil
 		}
 		h := carried.Hooks[at]
-		limits, err := k.hooks.Limits(ctx, h)
+		limits, err := k.r.Hooks.Limits(ctx, h)
 		_, denied := errors.AsType[*asg.PermissionError](err)
 		switch {
 		case err == nil:
-			deadline := h.Started.Add(decision.HookTime(limits, *k.policy))
+			deadline := h.Started.Add(decision.HookTime(limits, k.r.Policy))
 			if err := k.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
 				return nil, err
 			}

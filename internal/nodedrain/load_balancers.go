@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -35,12 +33,7 @@ const (
 var errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
 
 // A detaching waits until the machine has left its target groups, when its pods have left.
-type detaching struct {
-	node
-	cfg   *Config
-	since time.Time // when the drain began
-	log   logr.Logger
-}
+type detaching struct{ *Drain }
 
 // A targetWait is what is waited for.
 type targetWait struct {
@@ -51,7 +44,7 @@ type targetWait struct {
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
 // left. The error is the cause of ctx.
 func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
-	detaching := detaching{d, &d.r.Config, d.since, d.log}
+	detaching := detaching{d}
 	w := detaching.wait()
 	if w == nil {
 		return &report.Targets{}, nil
@@ -64,15 +57,15 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 // balancers: nobody takes another one out of them.
 func (t detaching) wait() *targetWait {
 	carried, _ := t.current()
-	node, there := t.cfg.Cluster.Look(t.Ref())
+	node, there := t.r.Cluster.Look(t.ref)
 	until := t.until(carried)
-	if t.cfg.LoadBalancers == nil || t.Ref().Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
+	if t.r.LoadBalancers == nil || t.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
 		!time.Now().Before(until) {
 		return nil
 	}
 	return &targetWait{until: until, machine: loadbalancer.Machine{
-		Instance: t.Ref().Instance, Node: node.Labels,
-		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(t.cfg.NodeGracePeriod),
+		Instance: t.ref.Instance, Node: node.Labels,
+		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(t.r.NodeGracePeriod),
 	}}
 }
 
@@ -80,9 +73,9 @@ func (t detaching) await(ctx context.Context, w *targetWait) (*report.Targets, e
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t.goOn(func() { t.stopBeforeDeadline(waiting, stop) })
+	t.beside.Go(func() { t.stopBeforeDeadline(waiting, stop) })
 	told := func() bool { return true }
-	left, err := t.cfg.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
+	left, err := t.r.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
 		t.say(overview.Detaching, waitsForTargets(groups, w.until))
 		t.log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
@@ -101,9 +94,9 @@ func (t detaching) await(ctx context.Context, w *targetWait) (*report.Targets, e
 }
 
 func (t detaching) report(names string) {
-	if t.cfg.Blocked != nil {
+	if t.r.Blocked != nil {
 		why := "the machine is still a target of load balancer " + names
-		t.cfg.Blocked(evacuation.Blocked{Node: t.Ref().Name, Why: why, First: true})
+		t.r.Blocked(evacuation.Blocked{Node: t.ref.Name, Why: why, First: true})
 	}
 }
 
@@ -132,7 +125,7 @@ func (t detaching) until(i intent.Intent) time.Time {
 	if at := i.Deadline(); !at.IsZero() {
 		return at.Add(-targetsMargin)
 	}
-	return t.excludedAt(i).Add(t.cfg.NodeGracePeriod)
+	return t.excludedAt(i).Add(t.r.NodeGracePeriod)
 }
 
 // excludedAt is when the node was excluded from load balancers: with its cordon.

@@ -28,45 +28,42 @@ type News struct {
 type recording struct {
 	*Registry
 	*News
-	ref   cluster.Ref
-	log   logr.Logger // of the notice
-	since time.Time
+	ref cluster.Ref
+	log logr.Logger // of the notice
 
-	spent  bool   // the time is over in which it is only tried to write the node
-	begins bool   // the node was in no drain before
-	joined *Drain // the drain that has the notice; nil: nothing is left to do
+	spent  bool // the time is over in which it is only tried to write the node
+	begins bool // the node was in no drain before
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
 // do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision may not hold any more.
-func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (*Drain, error) {
+func (r *Registry) Record(
+	ctx context.Context, log logr.Logger, ref cluster.Ref, n *News,
+) (joined *Drain, err error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()
-	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
-	err := cluster.Retry(trying, log, "cordon the node", func(try context.Context) error { return p.try(ctx, try) })
-	if err == nil && p.begins && p.joined != nil && !p.joined.heldBack() {
+	p, since := &recording{Registry: r, News: n, ref: ref, log: log}, time.Now()
+	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) error {
+		p.spent = time.Since(since) > firstTries && halfPassed(n.Entry, time.Now())
+		joined = nil
+		d, err := p.record(try)
+		if err == nil || errors.Is(err, cluster.ErrNodeGone) {
+			joined = d
+			return err
+		}
+		if try.Err() == nil {
+			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
+		}
+		if d != nil {
+			return errors.Join(err, p.drainUnrecorded(ctx, d))
+		}
+		return err
+	})
+	if err == nil && p.begins && joined != nil && !joined.heldBack() {
 		log.Info("cordoned", "node", ref.Name, "why", n.Why)
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
 	}
-	return p.joined, err
-}
-
-// try is one try of Record, whose context is ctx.
-func (p *recording) try(ctx, try context.Context) error {
-	p.spent = time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
-	p.joined = nil
-	d, err := p.record(try)
-	if err == nil || errors.Is(err, cluster.ErrNodeGone) {
-		p.joined = d
-		return err
-	}
-	if try.Err() == nil {
-		p.Observer.Stepped(report.Step{Node: p.ref, Kind: report.Cordon, Why: p.Why, Err: err})
-	}
-	if d != nil {
-		return errors.Join(err, p.drainUnrecorded(ctx, d))
-	}
-	return err
+	return joined, err
 }
 
 // record writes the notice to the node and begins its drain, unless that has begun. It returns

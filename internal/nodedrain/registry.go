@@ -133,7 +133,7 @@ func New(cfg Config) *Registry {
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
 	}
-	r.drains = drains{create: r.newDrain, byNode: map[types.UID]*Drain{}}
+	r.drains = drains{registry: r, byNode: map[types.UID]*Drain{}}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
 		Places: r.drains.places, Joins: r.isDraining, Replaces: r.replacesFirst,

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -27,12 +25,7 @@ func (c *Config) replacesFirst(i intent.Intent) bool {
 }
 
 // A replacing gets the node of a drain that is held back replaced.
-type replacing struct {
-	node
-	cfg  *Config
-	gone <-chan struct{} // closed when nothing runs on the instance any more
-	log  logr.Logger
-}
+type replacing struct{ *Drain }
 
 // next takes the next step towards the replacement of a node that is held back, and whose drain may
 // begin otherwise. It returns until when the drain waits; the notice that the group terminates the instance begins it
@@ -46,7 +39,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	defer stop()
 	next := carried.Replacement
 	// Another notice, or other rules, may leave less time than there was.
-	until := intent.Earlier(next.Until, p.cfg.CurrentPolicy().ReplacementUntil(carried, now))
+	until := intent.Earlier(next.Until, p.r.CurrentPolicy().ReplacementUntil(carried, now))
 	var err error
 	switch {
 	case next.Until.IsZero(): // the next leader does not begin to count anew
@@ -57,7 +50,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	case next.Step == intent.Marked:
 		return awaitsReplacement(next, until), nil
 	case next.Step == intent.Marking:
-		if err = p.cfg.Replacements.MarkUnhealthy(calling, p.Ref().Instance); err == nil {
+		if err = p.r.Replacements.MarkUnhealthy(calling, p.ref.Instance); err == nil {
 			next.Step = intent.Marked
 		}
 	default:
@@ -98,7 +91,7 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	remove := p.onChange(func() {
-		if carried, _ := p.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.gone) {
+		if carried, _ := p.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.instanceGone.done) {
 			cancel()
 		}
 	})
@@ -112,11 +105,11 @@ func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop f
 func (p replacing) choose(
 	ctx context.Context, i intent.Intent,
 ) (intent.Replacement, error) {
-	nothing, id := intent.Replacement{}, p.Ref().Instance
+	nothing, id := intent.Replacement{}, p.ref.Instance
 	if id == "" {
 		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}
 	}
-	own, ok, err := p.cfg.Replacements.Member(ctx, id)
+	own, ok, err := p.r.Replacements.Member(ctx, id)
 	if err != nil {
 		return nothing, err
 	}
@@ -131,7 +124,7 @@ func (p replacing) choose(
 		next.Step = intent.Marked
 		return next, nil
 	}
-	g, err := p.cfg.Replacements.Group(ctx, own.Group)
+	g, err := p.r.Replacements.Group(ctx, own.Group)
 	if err != nil {
 		return nothing, err
 	}
@@ -152,7 +145,7 @@ func (p replacing) choose(
 
 // completesHooksOf reports whether a termination hook of the group is completed by this handler.
 func (p replacing) completesHooksOf(g replacement.Group) bool {
-	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return p.cfg.Owns(notice.Hook{Name: name}) })
+	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return p.r.Owns(notice.Hook{Name: name}) })
 }
 
 // whyRefused is the reason for metrics.
@@ -177,6 +170,6 @@ func (p replacing) none(ctx context.Context, why decision.Why, detail string) er
 		return err
 	}
 	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "detail", detail)
-	p.cfg.Observer.Stepped(report.Step{Node: p.Ref(), Kind: report.Replace, Why: why, Err: errors.New(detail)})
+	p.r.Observer.Stepped(report.Step{Node: p.ref, Kind: report.Replace, Why: why, Err: errors.New(detail)})
 	return nil
 }

@@ -33,7 +33,7 @@ func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, e
 	outcome, why := outcomeOf(err), err
 	switch outcome {
 	case Deleted:
-		err = s.settler().settle(ctx, settling, f, Deleted)
+		err = s.settle(ctx, settling, f, Deleted)
 	case Left:
 		s.messages.forget(f)
 		err = nil
@@ -41,7 +41,7 @@ func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, e
 		err = s.reject(ctx, settling, f, m, err)
 	case GivenBack, Unsettled:
 		s.messages.awaitExtension(f)
-		err = s.settler().settle(ctx, settling, f, GivenBack)
+		err = s.settle(ctx, settling, f, GivenBack)
 	}
 	if err != nil {
 		s.Log.Error(err, "the message could not be deleted or returned: SQS delivers it again",
@@ -50,8 +50,6 @@ func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, e
 	}
 	s.metrics().Settled(outcome, why)
 }
-
-func (s *Server) settler() *settler { return &settler{&s.messages, &s.calls} }
 
 // handle calls the handler and recovers from a panic: a message that ends the process
 // would do so again at every delivery.
@@ -82,7 +80,7 @@ func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, w
 	}
 
 	if redrive == redriveAbsent {
-		return s.settler().settle(ctx, settling, f, Deleted)
+		return s.settle(ctx, settling, f, Deleted)
 	}
 	s.messages.forget(f)
 	return nil

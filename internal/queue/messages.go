@@ -19,7 +19,7 @@ import (
 //
 // Receiving goes on while reserved and inFlight together leave room. Open batches are sent
 // when unsettled is zero, because nobody can join them any more. [Server.Serve] returns when
-// running and receivers are zero and the leases are no longer extended. leases and settler work
+// running and receivers are zero and the leases are no longer extended. leases and settle.go work
 // on it under its lock.
 type messages struct {
 	max int // in flight and reserved

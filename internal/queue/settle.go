@@ -89,17 +89,11 @@ func (b *batcher) seal(how Outcome) {
 	delete(b.open, how)
 }
 
-// settler deletes messages, or returns them to the queue.
-type settler struct {
-	messages *messages
-	calls    *calls
-}
-
 // settle has SQS delete a message or make it visible again, as how says, in a call that
 // it shares with others. It forgets the message in the same moment. A failed call is
 // tried again a few times, until settling ends; then the message is forgotten and the
 // error returned.
-func (s *settler) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
+func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	for try := 1; ; try++ {
 		err := s.settleOnce(ctx, settling, f, how)
 		switch {
@@ -121,7 +115,7 @@ func (s *settler) settle(ctx, settling context.Context, f *inFlight, how Outcome
 }
 
 // settleOnce adds a message to a batch and returns its result.
-func (s *settler) settleOnce(ctx, settling context.Context, f *inFlight, how Outcome) error {
+func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	s.messages.mu.Lock()
 	b, leads := s.messages.batcher.add(f, how)
 	s.messages.mu.Unlock()
@@ -147,7 +141,7 @@ func (s *settler) settleOnce(ctx, settling context.Context, f *inFlight, how Out
 
 // flush makes the call for a sealed batch. It forgets each message that is settled, under
 // the lock under which it sees that the message was not delivered again meanwhile.
-func (s *settler) flush(ctx, settling context.Context, b *batch, how Outcome) {
+func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
 	receipts := make([]string, len(b.messages))
 	delays := make([]time.Duration, len(b.messages))
 	s.messages.mu.Lock()
