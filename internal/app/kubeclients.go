@@ -19,7 +19,7 @@ const largeBytes = 8 << 20
 
 // newTrimmer makes answers with what tenants write smaller. It returns one for all clients of the process.
 func newTrimmer(policy *policyfile.Follower) *kube.Trimmer {
-	pods := new(drain.Trimmer)
+	pods := new(drain.PodTrimmer)
 	return kube.NewTrimmer(largeBytes,
 		kube.TrimmedPods(func(pod *corev1.Pod) *corev1.Pod { return pods.Trim(pod, policy.Rules()) }),
 		loadbalancer.OfCluster(nil).Trimmed(loadbalancer.Trim),

@@ -70,7 +70,7 @@ func TestAWarningDoesNotWaitForTheMarkOfANodeThatWasOnlyCordoned(t *testing.T) {
 		s.lead()
 		s.after(2 * time.Second)
 		for range 1000 { // marks of other nodes, with near deadlines
-			s.gate.Line(pace.Priority{Deadline: time.Now(), Rank: pace.Conclude}, func(leave func(time.Duration)) {
+			s.gate.EnterAsync(pace.Priority{Deadline: time.Now(), Rank: pace.Conclude}, func(leave func(time.Duration)) {
 				time.AfterFunc(300*time.Millisecond, func() { leave(0) })
 			})
 		}

@@ -98,6 +98,9 @@ func (n *nodePods) refresh(now time.Time) tier {
 func (n *nodePods) update(p *podState, pod *corev1.Pod, now time.Time) {
 	p.update(pod, now)
 	p.reconsider(pod, n.request.Rules, n.request.Terms, now)
+	if !p.mustForce(n.request.Terms, now) {
+		p.lateUnheard = 0 // if the deadline was put off, the budget is asked again before the next one
+	}
 	n.warnOfMistake(pod, p.turn)
 	if p.end.note(pod, now); p.end.keptBy != "" {
 		p.unconfirmed, p.blocks = false, nil

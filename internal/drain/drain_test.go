@@ -487,21 +487,24 @@ func TestARefusalIsObservedWithItsReason(t *testing.T) {
 	}
 }
 
-// An API server that is overloaded, or away, when a pod must be forced has not asked the pod's budget.
+// An API server that is overloaded, shutting down or away when a pod must be forced has not asked the pod's budget.
 func TestABudgetIsAskedBeforeAPodIsForced(t *testing.T) {
-	overloaded := &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests}
-	for _, away := range []bool{true, false} {
+	for name, answer := range map[string]*metav1.Status{
+		"overloaded":    {Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests},
+		"shutting down": {Status: metav1.StatusFailure, Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable},
+		"away":          nil,
+	} {
 		for allowed, want := range map[bool]evacuation.Result{true: {Evicted: 1}, false: {Forced: 1}} {
-			t.Run(fmt.Sprintf("away: %t, allowed: %t", away, allowed), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, allowed: %t", name, allowed), func(t *testing.T) {
 				play(t, func(s *stage) {
 					s.pod("a")
 					s.drainer.Gate = pace.NewGate(1, 1)
 					unheard := func() bool { return time.Since(s.begin) < 86*time.Second } // from 85 s on it must be forced
-					s.away = func() bool { return away && unheard() }
+					s.away = func() bool { return answer == nil && unheard() }
 					s.refuse = func(string) *metav1.Status {
 						switch {
 						case unheard():
-							return overloaded
+							return answer
 						case !allowed:
 							return budget("")
 						}

@@ -78,7 +78,7 @@ func TestAPodHasEndedWhenNothingOfItRuns(t *testing.T) {
 		if got := evacuation.Ended(tt.pod); got != tt.ended {
 			t.Errorf("%s: ended %t", tt.name, got)
 		}
-		if got := evacuation.Ended(new(Trimmer).Trim(tt.pod, &decision.Rules{})); got != tt.ended {
+		if got := evacuation.Ended(new(PodTrimmer).Trim(tt.pod, &decision.Rules{})); got != tt.ended {
 			t.Errorf("%s: ended %t, trimmed", tt.name, got)
 		}
 	}

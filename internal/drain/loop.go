@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -52,11 +53,14 @@ type run struct {
 	result  evacuation.Result
 
 	pods     nodePods
-	line     line
+	slots    slots
 	requests requests
 
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 	nextProgress  time.Time // when the log says next what the drain waits for; zero: not set yet
+
+	waitsAtGate bool            // the drain has not begun
+	volumeWaits []overview.Wait // what is waited for after the pods; nil: nothing
 
 	inFlight int           // requests in flight
 	posted   chan func()   // functions that the goroutine of Drain is to call
@@ -73,7 +77,7 @@ func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run 
 		posted:  make(chan func()),
 		ended:   make(chan struct{}),
 	}
-	r.line = line{gate: d.Gate, post: r.post, pending: map[bool]int{}}
+	r.slots = slots{pending: map[bool]int{}}
 	r.requests = requests{
 		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, over: over, conditionDenied: &d.conditionDenied,
 	}
@@ -112,7 +116,7 @@ func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 		if next.done {
 			return next.inTime, nil
 		}
-		if err := r.sleep(ctx, next.wake); err != nil {
+		if err := r.sleep(ctx, next.wake, nil); err != nil {
 			r.interrupt(err)
 			return false, err
 		}
@@ -128,7 +132,7 @@ type pass struct {
 // look does what is due.
 func (r *run) look(calls context.Context) pass {
 	now := time.Now()
-	if end := r.end(); !end.IsZero() && !now.Before(end) {
+	if r.pastEnd(now) {
 		r.countMissed(now)
 		return pass{done: true}
 	}
@@ -138,7 +142,7 @@ func (r *run) look(calls context.Context) pass {
 		wake, done = r.startDueRequests(calls, now)
 		wake = earlier(wake, r.askForOverdue(calls, now))
 		r.readClaims(calls)
-		r.line.releaseStart()
+		r.slots.releaseStart()
 		if done {
 			r.pods.countPods(nil)
 			return pass{done: true, inTime: true}
@@ -163,10 +167,7 @@ func (r *run) interrupt(cause error) {
 func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.Time, done bool) {
 	front := r.pods.refresh(now)
 	if front >= self { // no pod is waited for, or our own alone
-		if !r.line.idle() {
-			return earlier(r.end(), r.pods.settledAt), false
-		}
-		if !r.pods.settledAt.IsZero() {
+		if !r.slots.idle() || !r.pods.settledAt.IsZero() {
 			return earlier(r.end(), r.pods.settledAt), false
 		}
 		r.result.Self = front == self
@@ -190,7 +191,7 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 			// The next leader needs the time before the deadline more than we do.
 			if giveWay := deadline.Add(-p.grace - 2*margin); now.Before(giveWay) {
 				wake = earlier(wake, giveWay)
-			} else if r.line.idle() {
+			} else if r.slots.idle() {
 				r.result.Self = true
 				return time.Time{}, true
 			}
@@ -218,13 +219,13 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		return earlier(wake, s.until)
 	}
 	priority := priorityOf(*p, s, terms, now)
-	if release := r.line.take(p); release != nil {
+	if release := r.slots.take(p); release != nil {
 		r.startRequest(calls, &call{pod: pod, state: p, step: s, urgent: urgent(priority)}, release)
 		return earlier(wake, nextStep(*p, front, terms, now).until)
 	}
 	switch {
-	case p.ticket == nil && r.line.pending[urgent(priority)] < mostPending(priority):
-		r.line.enter(p, priority)
+	case p.ticket == nil && r.slots.pending[urgent(priority)] < mostPending(priority):
+		r.enter(p, priority)
 	case p.ticket != nil && !p.ticket.priority.Same(priority):
 		p.dequeue() // and enters again with the new priority
 	}
@@ -244,9 +245,15 @@ func (r *run) end() time.Time {
 	return end
 }
 
-// sleep waits until wake (zero: no limit) or until something changes, and applies the change. It returns the cause of
-// ctx when that ends.
-func (r *run) sleep(ctx context.Context, wake time.Time) error {
+// pastEnd reports whether it is time for the drain to end.
+func (r *run) pastEnd(now time.Time) bool {
+	end := r.end()
+	return !end.IsZero() && !now.Before(end)
+}
+
+// sleep waits until wake (zero: no limit) or until something changes, and applies the change. also is closed when
+// something else changes; nil: nothing else counts. sleep returns the cause of ctx when that ends.
+func (r *run) sleep(ctx context.Context, wake time.Time, also <-chan struct{}) error {
 	var alarm <-chan time.Time
 	if !wake.IsZero() {
 		timer := time.NewTimer(time.Until(wake))
@@ -257,6 +264,7 @@ func (r *run) sleep(ctx context.Context, wake time.Time) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-alarm:
+	case <-also:
 	case <-r.store.changed:
 	case terms := <-r.request.Changed:
 		r.request.Terms = terms
@@ -281,7 +289,7 @@ func (r *run) post(f func()) bool {
 // close releases what the drain holds at the gate.
 func (r *run) close() {
 	close(r.ended)
-	r.line.releaseStart()
+	r.slots.releaseStart()
 	r.pods.dequeueAll()
 }
 

@@ -222,7 +222,7 @@ func TestACordonIsToleratedAsTheSchedulerSays(t *testing.T) {
 		want := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.ToleratesTaint(klog.Background(), taint, false)
 		})
-		trimmed := new(Trimmer).Trim(pod, &decision.Rules{})
+		trimmed := new(PodTrimmer).Trim(pod, &decision.Rules{})
 		if got, kept := toleratesCordon(pod), toleratesCordon(trimmed); got != want || kept != want {
 			t.Errorf("tolerates the cordon: %t, trimmed: %t, want %t, by %+v", got, kept, want, pod.Spec.Tolerations)
 		}

@@ -70,7 +70,7 @@ type step struct {
 //	D - g - m is ahead, or there is no D:   |
 //	  a lower tier is still there           | wait
 //	  it leaves last, or we are in reserve  | wait
-//	refused too recently                    | wait
+//	refused, or not heard, too recently     | wait
 //	otherwise                               | evict with g, unless the terms are patient with what is left at most
 //
 // Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.

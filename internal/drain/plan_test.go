@@ -231,7 +231,7 @@ func TestNextStep(t *testing.T) {
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"what leaves at the end waits for what leaves last": {
-			pod: podState{tier: end, grace: 30 * s, ownGrace: true}, front: last, terms: evacuation.Terms{Deadline: at(120)},
+			pod: podState{tier: veryLast, grace: 30 * s, ownGrace: true}, front: last, terms: evacuation.Terms{Deadline: at(120)},
 			want: step{until: at(85)},
 		},
 		"patient terms evict": {

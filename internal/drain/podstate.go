@@ -42,10 +42,10 @@ type podState struct {
 	killedAt      time.Time // when its kubelet kills it by the last one
 	refused       int       // evictions refused
 	hopeless      bool      // the last one, by what never allows it
-	unheard       int       // evictions not heard since the last refusal: see unheard
-	lateUnheard   int       // those of a pod that must be forced
+	unheard       int       // evictions since the last refusal that have not reached the budget; see the func unheard
+	lateUnheard   int       // the same, since the pod must be forced
 	failed        int       // deletions failed since the last refusal
-	retryAt       time.Time // no eviction before this time; nor a deletion, if one has failed
+	retryAt       time.Time // no eviction before this time; if failed or lateUnheard is positive, no deletion either
 	unanswered    bool      // a request failed in a way that does not rule out that it was accepted
 	staleVersion  string    // resourceVersion that the API server has rejected as outdated; empty: none
 	evicted       bool      // an eviction was accepted

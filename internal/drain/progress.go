@@ -20,7 +20,11 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 	p := evacuation.Progress{
 		Listed: r.pods.listed, LastAsked: record.LastAsked, LastLeft: record.LastLeft, PodsGone: record.PodsGone,
 	}
-	if !r.pods.listed {
+	switch {
+	case r.waitsAtGate:
+		p.Waits = []overview.Wait{atGate}
+		return p
+	case !r.pods.listed:
 		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
 		return p
 	}
@@ -31,6 +35,7 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		}
 	}
 	if !p.PodsGone.IsZero() {
+		p.Waits = r.volumeWaits
 		return p
 	}
 	type key struct {

@@ -103,10 +103,12 @@ func refuses(err error) bool {
 }
 
 // unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is
-// overloaded, or has not answered. That is no reason to force the pod.
+// overloaded, is shutting down, or has not answered. That is no reason to force the pod.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/server/filters/waitgroup.go
 func unheard(err error) bool {
 	var status apierrors.APIStatus
-	return refusalOf(err) == evacuation.Busy || !errors.As(err, &status)
+	shutsDown := apierrors.IsServiceUnavailable(err) && !denied(err)
+	return refusalOf(err) == evacuation.Busy || shutsDown || !errors.As(err, &status)
 }
 
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may

@@ -48,8 +48,7 @@ type call struct {
 	step     step
 	shortens bool // the pod is stopping already
 	urgent   bool
-	slow     bool // requestTimeout has passed: it is not counted as pending any more
-	answered bool
+	counted  bool // as pending: it has no answer, and requestTimeout has not passed
 
 	err      error
 	noAnswer bool    // the drain ended before there was an answer
@@ -89,10 +88,11 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	}
 	record, now := &r.result.Record, time.Now()
 	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
-	r.line.begin(c.urgent)
+	c.counted = true
+	r.slots.begin(c.urgent)
 	r.inFlight++
 	go func() {
-		r.requests.make(ctx, c, release, func() { r.post(func() { r.setSlow(c) }) })
+		r.requests.make(ctx, c, release, func() { r.post(func() { r.uncount(c) }) })
 		r.post(func() { r.apply(c, time.Now()) })
 	}()
 }
@@ -136,11 +136,11 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 	c.noAnswer = c.err != nil && ctx.Err() != nil
 }
 
-// setSlow stops counting a request as pending that has no answer for long.
-func (r *run) setSlow(c *call) {
-	if !c.answered && !c.slow {
-		c.slow = true
-		r.line.done(c.urgent)
+// uncount stops counting a request as pending: it has its answer, or requestTimeout has passed.
+func (r *run) uncount(c *call) {
+	if c.counted {
+		c.counted = false
+		r.slots.done(c.urgent)
 	}
 }
 
@@ -190,8 +190,7 @@ func (r *requests) delete(ctx context.Context, pod *corev1.Pod, s step) (err err
 
 // apply applies the answer to a request.
 func (r *run) apply(c *call, now time.Time) {
-	r.setSlow(c)
-	c.answered = true
+	r.uncount(c)
 	r.inFlight--
 	p := c.state
 	if c.step.kind == stepEvict {
@@ -205,6 +204,7 @@ func (r *run) apply(c *call, now time.Time) {
 	err := c.err
 	if apierrors.IsConflict(err) {
 		switch {
+		case c.step.kind == stepEvict && !c.current.known: // it may be about something else: the pod is asked again
 		case c.step.version != "" && (!c.current.exists || c.current.stopping || c.current.version != c.step.version):
 			p.staleVersion = c.step.version // the watch is behind the API server, and will catch up
 			return
@@ -280,6 +280,7 @@ func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now ti
 		p.retryAt = now.Add(backoff(p.lateUnheard))
 	case unheard(err):
 		p.unheard++
+		p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))
 	default:
 		refusal := refusalOf(err)

@@ -284,27 +284,62 @@ func TestA429OfAWebhookIsTheBusinessOfItsPodAlone(t *testing.T) {
 
 // The deletion failed, the change was put off, the next eviction was refused for an hour.
 func TestRetryAfterDoesNotDelayADeletion(t *testing.T) {
+	for name, test := range map[string]struct {
+		message string
+		latest  time.Duration
+	}{
+		"of a webhook":                {denial(0, "").Message, 125 * time.Second},
+		"of an overloaded API server": {"", 128 * time.Second}, // the eviction is tried three times before
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("a")
+				s.refuse = func(string) *metav1.Status {
+					status := denial(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
+					status.Message = test.message
+					return status
+				}
+				s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return time.Since(s.begin) < 60*time.Second, nil, errors.New("away")
+				})
+				changed := make(chan evacuation.Terms)
+				go func() {
+					tell := func(at time.Duration, terms evacuation.Terms) {
+						s.passes(at - time.Since(s.begin))
+						terms.CordonedAt = s.begin
+						changed <- terms
+					}
+					tell(10*time.Second, evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}) // from 25 s on it is deleted, in vain
+					tell(30*time.Second, evacuation.Terms{})
+					tell(50*time.Second, evacuation.Terms{Deadline: s.begin.Add(160 * time.Second)})
+				}()
+				result, err := s.drain(evacuation.Terms{}, changed)
+				took := time.Since(s.begin).Round(time.Second)
+				if err != nil || result.Forced != 1 || took < 125*time.Second || took > test.latest {
+					t.Errorf("Drain = %+v, %v after %s, want the pod deleted at 125 s to %s", result, err, took, test.latest)
+				}
+			})
+		})
+	}
+}
+
+// Three evictions were not heard and the deletion has failed, then the deadline was put off.
+func TestABudgetIsAskedAgainAfterADeadlineThatWasPutOff(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
-		s.refuse = func(string) *metav1.Status {
-			return denial(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
-		}
+		s.away = func() bool { return time.Since(s.begin) < 40*time.Second }
 		s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return time.Since(s.begin) < 60*time.Second, nil, errors.New("away")
+			return s.away(), nil, errors.New("away")
 		})
 		changed := make(chan evacuation.Terms)
 		go func() {
-			tell := func(at time.Duration, terms evacuation.Terms) {
-				s.passes(at - time.Since(s.begin))
-				terms.CordonedAt = s.begin
-				changed <- terms
-			}
-			tell(10*time.Second, evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}) // at 25 s it is deleted, in vain
-			tell(30*time.Second, evacuation.Terms{})
-			tell(50*time.Second, evacuation.Terms{Deadline: s.begin.Add(160 * time.Second)})
+			s.passes(30 * time.Second) // since 25 s the pod must be forced
+			changed <- evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(160 * time.Second), Reserve: true}
 		}()
-		result, err := s.drain(evacuation.Terms{}, changed)
-		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 125*time.Second)
+		if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, changed); err != nil {
+			t.Error(err)
+		}
+		s.want(0, "2m5s evicted a with 30s")
 	})
 }
 
@@ -346,6 +381,31 @@ func TestAConflictThatIsNotOursIsARefusal(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A budget with many evictions at once answers 409 as well. No watch brings news then: the pod has not changed.
+func TestAConflictThatCannotBeReadIsARefusal(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
+		tries := 0
+		s.refuse = func(string) *metav1.Status {
+			if tries++; tries > 1 {
+				return nil
+			}
+			return &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+				Message: `Operation cannot be fulfilled on poddisruptionbudgets.policy "a": the object has been modified`,
+			}
+		}
+		s.kube.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			_, one := action.(clienttesting.ListAction).GetListRestrictions().Fields.RequiresExactMatch("metadata.name")
+			return one, nil, errors.New("away")
+		})
+		ctx, stop := context.WithTimeout(s.Context(), time.Hour)
+		defer stop()
+		result, err := s.drainIn(ctx, evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, lateBindTime)
+	})
 }
 
 func TestWhatIsAcceptedAndDoesNotShowIsAskedAgain(t *testing.T) {

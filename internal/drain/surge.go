@@ -35,7 +35,6 @@ type surge struct {
 	begun  bool   // the pod's workload rolls out a replacement
 	why    string // why it does not
 	cancel func() // ends the call in flight; nil: none is
-	name   string // of the pod
 }
 
 // asked reports whether a pod is on its way out, or was asked to be.
@@ -68,10 +67,10 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 	by := p.surgeBy(r.request.Terms)
 	switch {
 	case !by.IsZero() && !now.Before(by):
-		r.noteSurge(pod, p, errTooLate)
+		r.noteSurge(p, errTooLate)
 		return time.Time{}
 	case toleratesCordon(pod):
-		r.noteSurge(pod, p, errComesBack)
+		r.noteSurge(p, errComesBack)
 		return time.Time{}
 	case !r.pods.nodeState().Cordoned: // the replacement could come to this node
 		return now.Add(cordonRecheck)
@@ -90,7 +89,7 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 			r.inFlight--
 			p.surge.cancel = nil
 			if err == nil || !p.asked() && calls.Err() == nil {
-				r.noteSurge(pod, p, err)
+				r.noteSurge(p, err)
 			}
 		})
 	}()
@@ -98,9 +97,9 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 }
 
 // noteSurge notes that a pod's workload rolls out a replacement, or why not.
-func (r *run) noteSurge(pod *corev1.Pod, p *podState, err error) {
-	log := r.request.Log.WithValues("pod", nameOf(pod))
-	p.surge.tried, p.surge.begun, p.surge.name = true, err == nil, nameOf(pod)
+func (r *run) noteSurge(p *podState, err error) {
+	log := r.request.Log.WithValues("pod", p.name)
+	p.surge.tried, p.surge.begun = true, err == nil
 	if err == nil {
 		log.Info("a rollout brings the replacement of a pod first")
 		return
@@ -135,7 +134,7 @@ func (p *podState) noteRollout(now time.Time) {
 func (n *nodePods) surged() (names []string) {
 	for _, p := range n.departed {
 		if p.surge.begun && !p.requested {
-			names = append(names, p.surge.name)
+			names = append(names, p.name)
 		}
 	}
 	slices.Sort(names)

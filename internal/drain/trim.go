@@ -20,11 +20,11 @@ const (
 	longestText    = 1 << 10
 )
 
-// mostKeys bounds the keys that a Trimmer remembers of earlier rules.
+// mostKeys bounds the keys that a PodTrimmer remembers of earlier rules.
 const mostKeys = 1000
 
-// A Trimmer makes pods smaller. It may be used concurrently.
-type Trimmer struct {
+// A PodTrimmer makes pods smaller. It may be used concurrently.
+type PodTrimmer struct {
 	mu                  sync.Mutex
 	of                  *decision.Rules // the last ones
 	labels, annotations []string        // of pods that rules have read so far; nobody changes them
@@ -33,13 +33,13 @@ type Trimmer struct {
 // Trim returns what this program reads of a pod: a pod has up to 1.5 MB, and who may write one could stop all drains by
 // the memory that some of them take. Labels and annotations are kept if the rules read them, or those of earlier calls
 // did: a drain keeps the rules that it has begun with. rules are not changed any more.
-func (t *Trimmer) Trim(pod *corev1.Pod, rules *decision.Rules) *corev1.Pod {
+func (t *PodTrimmer) Trim(pod *corev1.Pod, rules *decision.Rules) *corev1.Pod {
 	labels, annotations := t.keys(rules)
 	return trim(pod, labels, annotations)
 }
 
 // keys are those that rules read by now.
-func (t *Trimmer) keys(rules *decision.Rules) (labels, annotations []string) {
+func (t *PodTrimmer) keys(rules *decision.Rules) (labels, annotations []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == rules {

@@ -27,7 +27,7 @@ const (
 const (
 	critical tier = lastOrder + 1 + iota // system-cluster-critical and above: the others may need them to stop well
 	last                                 // not asked before the last moment that its grace period allows
-	end                                  // after all others, as the pods of a log shipper want it
+	veryLast                             // after all others, as the pods of a log shipper want it
 	own                                  // the pod that this program runs in, if there is no other leader
 	self                                 // the same, if there is one; Drain never evicts it
 )
@@ -42,7 +42,7 @@ const headStart = corev1.DefaultTerminationGracePeriodSeconds * time.Second
 func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 	switch turn.Leave {
 	case decision.LeaveEnd:
-		return end
+		return veryLast
 	case decision.LeaveLast, decision.LeaveSurged:
 		return last
 	case decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveNever:

@@ -687,7 +687,7 @@ func TestADrainAsksEachPodInTimeWhateverItsTurn(t *testing.T) {
 
 // A drain keeps the rules that it has begun with, and its watch brings pods after the file has changed.
 func TestAPodIsKeptWithWhatEarlierRulesRead(t *testing.T) {
-	trimmer, before, after := new(Trimmer), roles(), decision.Rules{}
+	trimmer, before, after := new(PodTrimmer), roles(), decision.Rules{}
 	pod := actor("a", 30, doing("job"))
 	trimmer.Trim(pod, &before)
 	if small := trimmer.Trim(pod, &after); small.Labels["role"] != "job" {
@@ -698,12 +698,12 @@ func TestAPodIsKeptWithWhatEarlierRulesRead(t *testing.T) {
 func TestAPodIsKeptWithWhatTheRulesReadAlone(t *testing.T) {
 	pod := actor("a", 30, doing("job"), leaves("last"), annotated("note", strings.Repeat("x", 100)), annotated(decision.SafeToEvictAnnotation, strings.Repeat("y", 1<<18)))
 	rules := roles()
-	small := new(Trimmer).Trim(pod, &rules)
+	small := new(PodTrimmer).Trim(pod, &rules)
 	got := fmt.Sprint(small.Labels, small.Annotations[decision.LeaveAnnotation], len(small.Annotations), len(small.Annotations[decision.SafeToEvictAnnotation]))
 	if want := "map[role:job]last21024"; strings.ReplaceAll(got, " ", "") != want {
 		t.Errorf("kept is %s, want %s", got, want)
 	}
-	if none := new(Trimmer).Trim(actor("b", 30, doing("job")), &decision.Rules{}); none.Labels != nil || none.Annotations != nil {
+	if none := new(PodTrimmer).Trim(actor("b", 30, doing("job")), &decision.Rules{}); none.Labels != nil || none.Annotations != nil {
 		t.Errorf("without rules %v is kept", none)
 	}
 }

@@ -52,8 +52,8 @@ func (k *kubelet) isUnconfirmed(p *podState, now time.Time) bool {
 	return k.isOverdue(p, now) && (!k.ready || !p.stillThere.Before(k.unconfirmedAt(p)))
 }
 
-// failures are calls in a row that may fail while kubelets hear from the API server. After more of them they did not.
-const failures = 1
+// mostSilences is how many requests in a row may fail while kubelets still hear from the API server.
+const mostSilences = 1
 
 // askForOverdue asks the API server for the pods of a ready node that are overdue. While it does not answer, kubelets
 // do not hear of deletions, and we do not hear of ends: when it answers after a long silence, the pods have all of
@@ -100,7 +100,7 @@ func (r *run) askForOverdue(calls context.Context, now time.Time) time.Time {
 				k.silences++
 				k.askAt = time.Now().Add(recheckInterval)
 				return
-			case k.silences > failures:
+			case k.silences > mostSilences:
 				k.silences, k.changed = 0, time.Now()
 				return
 			}

@@ -146,7 +146,9 @@ func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) 
 		case reading:
 			end = earlier(end, readBy)
 		}
-		if err := w.sleep(ctx, earlier(end, w.report(attached, now)), changed, attached); err != nil {
+		r.volumeWaits = w.waits(attached)
+		// The pods count as well: one that has come may use one of the volumes.
+		if err := r.sleep(ctx, earlier(end, w.report(attached, now)), changed); err != nil {
 			return len(attached), err
 		}
 	}
@@ -182,36 +184,15 @@ func (w *volumeWait) report(attached []string, now time.Time) time.Time {
 	return wake
 }
 
-// sleep waits until wake or until something changes. It returns the cause of ctx when that ends.
-func (w *volumeWait) sleep(ctx context.Context, wake time.Time, changed <-chan struct{}, attached []string) error {
-	alarm := time.NewTimer(time.Until(wake))
-	defer alarm.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-alarm.C:
-	case <-changed:
-	case <-w.run.store.changed: // a pod that has come may use one of the volumes
-	case f := <-w.run.posted:
-		f()
-	case terms := <-w.run.request.Changed:
-		w.run.request.Terms = terms
-	case reply := <-w.run.request.Asked:
-		progress := w.run.progress(time.Now())
-		if len(attached) > 0 {
-			progress.Waits = []overview.Wait{w.wait(attached)}
-		}
-		reply <- progress
+// waits says which volumes are waited for; nil: none.
+func (w *volumeWait) waits(attached []string) []overview.Wait {
+	if len(attached) == 0 {
+		return nil
 	}
-	return nil
-}
-
-// wait says that volumes are waited for.
-func (w *volumeWait) wait(attached []string) overview.Wait {
 	which := strings.Join(evacuation.Names(attached, maxNames), ", ")
-	return overview.Wait{
+	return []overview.Wait{{
 		Cause: overview.Volume, Name: which, Until: w.end(), Why: "volumes are still attached to the node: " + which,
-	}
+	}}
 }
 
 // volumeOf returns the volume that a claim is bound to; empty: there is none.

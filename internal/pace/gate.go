@@ -19,10 +19,9 @@ const (
 	slowAnswer = 250 * time.Millisecond
 )
 
-// While answers to calls that somebody waits for are not fast on average, and for as long as quiet after that,
-// marks enter one each markGap, and Events one each eventGap. A small control plane that answers evictions
-// slowly has no room for what can be written later. When it has answered the last of them, it is still busy with
-// what kubelets say of the pods.
+// While the server answers slowly on average, and for quiet after that, low-priority calls are limited: marks to one
+// each markGap, Events to one each eventGap. A small control plane that answers evictions slowly has no room for what
+// can be written later. After the last eviction it is still busy with the kubelets' reports about the pods.
 const (
 	quiet    = time.Second
 	markGap  = 100 * time.Millisecond
@@ -55,8 +54,8 @@ type Gate struct {
 	usual   time.Duration    // what the last answers to other calls took, on average
 	slow    time.Time        // when that was not fast, for the last time
 	entered [lanes]time.Time // when a low-priority call of a lane last entered
-	closed  time.Time        // nobody enters before
-	aside   time.Time        // nobody whom no one waits for enters before
+	closed  time.Time        // no call enters before
+	aside   time.Time        // no call of class Aside enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -89,10 +88,10 @@ func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Dura
 	return g.leaving(p), nil
 }
 
-// Line is Enter for a caller that does not wait for its turn, but is called then: at once, or from another goroutine.
-// entered must not block, nor use the gate. Whoever gives up its place calls cancel, which returns whether entered
+// EnterAsync is Enter for a caller that does not block: entered is called when the caller may make its call, at once or
+// on another goroutine. It must not block, nor use the gate. cancel gives the place up, and returns whether entered
 // will not be called.
-func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (cancel func() bool) {
+func (g *Gate) EnterAsync(p Priority, entered func(leave func(busy time.Duration))) (cancel func() bool) {
 	if g == nil {
 		entered(func(time.Duration) {})
 		return func() bool { return false }
@@ -109,33 +108,33 @@ func (g *Gate) Line(p Priority, entered func(leave func(busy time.Duration))) (c
 	}
 }
 
-// waiterOf returns who waits with a priority.
+// waiterOf returns a waiter for a call of a priority.
 func (g *Gate) waiterOf(p Priority) *waiter {
-	return &waiter{priority: p, tryAcquire: g.tryEnter(p), lane: p.lane()}
+	tryAcquire := func(now time.Time) time.Duration { return g.tryEnter(p, now) }
+	return &waiter{priority: p, tryAcquire: tryAcquire, lane: p.lane()}
 }
 
-// tryEnter lets a call of a priority in, if there is room for it.
-func (g *Gate) tryEnter(p Priority) func(now time.Time) time.Duration {
+// tryEnter lets a call in and returns 0, if there is room for it. Otherwise it returns how long to wait. The caller
+// holds mu.
+func (g *Gate) tryEnter(p Priority, now time.Time) time.Duration {
 	lane, low := p.lane(), p.isLow()
-	return func(now time.Time) time.Duration {
-		switch {
-		case now.Before(g.closed):
-			return g.closed.Sub(now)
-		case lane == asideLane && now.Before(g.aside):
-			return g.aside.Sub(now)
-		case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
-			return forever // until somebody leaves
-		case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
-			return g.nextLow(lane).Sub(now)
-		}
-		g.inside++
-		g.classes[p.Class]++
-		if low {
-			g.low++
-			g.entered[lane] = now
-		}
-		return 0
+	switch {
+	case now.Before(g.closed):
+		return g.closed.Sub(now)
+	case lane == asideLane && now.Before(g.aside):
+		return g.aside.Sub(now)
+	case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
+		return forever // until a call leaves
+	case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
+		return g.nextLow(lane).Sub(now)
 	}
+	g.inside++
+	g.classes[p.Class]++
+	if low {
+		g.low++
+		g.entered[lane] = now
+	}
+	return 0
 }
 
 // nextLow is when the next call of a lane may enter while answers are slow.

@@ -47,7 +47,7 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 		var written atomic.Int32
 		enter := func(n int) {
 			for k := range n {
-				g.Line([]Priority{{Class: Aside}, {Rank: Conclude}}[k%2], func(leave func(time.Duration)) {
+				g.EnterAsync([]Priority{{Class: Aside}, {Rank: Conclude}}[k%2], func(leave func(time.Duration)) {
 					written.Add(1)
 					time.AfterFunc(time.Millisecond, func() { leave(0) })
 				})
@@ -102,7 +102,7 @@ func TestEventsAreWrittenBesideMarksWhileAnswersAreSlow(t *testing.T) {
 			}()
 		}
 		for range 10_000 {
-			g.Line(Priority{Rank: Conclude}, func(leave func(time.Duration)) { time.AfterFunc(fastAnswer, func() { leave(0) }) })
+			g.EnterAsync(Priority{Rank: Conclude}, func(leave func(time.Duration)) { time.AfterFunc(fastAnswer, func() { leave(0) }) })
 		}
 		go func() {
 			for time.Now().Before(stop) {

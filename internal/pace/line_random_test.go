@@ -38,7 +38,7 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 					pl := &place{}
 					places = append(places, pl)
 					came++
-					pl.cancel = g.Line(priority(), func(leave func(time.Duration)) {
+					pl.cancel = g.EnterAsync(priority(), func(leave func(time.Duration)) {
 						mu.Lock()
 						defer mu.Unlock()
 						if pl.entered || pl.gone {

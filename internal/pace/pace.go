@@ -118,27 +118,19 @@ func rounded(nanoseconds float64) time.Duration {
 // of ctx, and no token is spent.
 func (l *Limiter) Wait(ctx context.Context, p Priority) error {
 	return l.wait(ctx, &waiter{priority: p, tryAcquire: func(now time.Time) time.Duration {
-		wait := l.next().Sub(now)
-		if wait <= 0 {
-			l.take(now)
+		if wait := l.due.Add(-l.slack).Sub(now); wait > 0 {
+			return wait
 		}
-		return wait
+		if now.After(l.due) {
+			l.due = now
+		}
+		l.due = l.due.Add(l.interval)
+		return 0
 	}})
 }
 
-// next returns when the next token is there.
-func (l *Limiter) next() time.Time { return l.due.Add(-l.slack) }
-
-func (l *Limiter) take(now time.Time) {
-	if now.After(l.due) {
-		l.due = now
-	}
-	l.due = l.due.Add(l.interval)
-}
-
-// line is where callers wait, in the order of their priorities. Nobody runs while they wait: whoever changes what the
-// first one waits for, or has left the line, calls serve. Those for whom less may be there wait in lanes of their own,
-// and keep out nobody in another lane.
+// line is where callers wait, in the order of their priorities. It has no goroutine: each change of what they wait for
+// must call serve. A caller in one lane does not keep out the callers in another one.
 type line struct {
 	mu      sync.Mutex // also guards the type that embeds line
 	lanes   [lanes]queue
@@ -157,8 +149,8 @@ const (
 // waiter is somebody in the line.
 type waiter struct {
 	priority Priority
-	// tryAcquire takes what is waited for and returns 0 or less, or returns when to look again. It is called with mu
-	// held, and only for the first of each lane.
+	// tryAcquire takes what is waited for and returns 0, or returns how long to wait before the next try. It is called
+	// with mu held, and only for the first of each lane.
 	tryAcquire func(now time.Time) time.Duration
 	// acquired is called then, with mu held: it must not block.
 	acquired func()

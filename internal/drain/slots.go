@@ -5,13 +5,11 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
-	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
-// The gate bounds how many requests of all drains are in flight. Who enters it gets a function
-// that releases the slot, to be called once: with how long the API server asked to be left
-// alone, or zero. Here such functions are called release.
+// The gate bounds the requests of all drains that are in flight. Each of them has a slot there. A function that is
+// called release gives a slot back. It is called once, with how long the API server asks to wait, or with zero.
 
 // startWatch waits for a slot at the gate and starts the pod watch. The slot is not released
 // then: the first request takes it over. Otherwise the next node would be started before this
@@ -22,15 +20,15 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 	if err != nil || release == nil {
 		return err
 	}
-	r.line.start = release
+	r.slots.start = release
 	go r.store.watch(calls, r.drainer, r.request.Node)
 	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(timeout, r.end())
 		if !time.Now().Before(until) {
-			r.line.releaseStart()
+			r.slots.releaseStart()
 			return nil
 		}
-		if err := r.sleep(ctx, until); err != nil {
+		if err := r.sleep(ctx, until, nil); err != nil {
 			return err
 		}
 	}
@@ -40,83 +38,51 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 // acquireSlot waits at the gate, with the priority of the present terms. At the deadline it
 // returns nil and no error.
 func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err error) {
-	for {
-		end := r.end()
-		if !end.IsZero() && !time.Now().Before(end) {
-			return nil, nil
+	r.waitsAtGate = true
+	defer func() { r.waitsAtGate = false }()
+	for release == nil && err == nil && !r.pastEnd(time.Now()) {
+		deadline := r.request.Terms.Deadline
+		priority := pace.Priority{Deadline: deadline, Rank: pace.Begin}
+		withdraw := r.drainer.Gate.EnterAsync(priority, func(slot func(time.Duration)) {
+			go r.post(func() { release = slot })
+		})
+		for release == nil && err == nil && !r.pastEnd(time.Now()) && r.request.Terms.Deadline.Equal(deadline) {
+			err = r.sleep(ctx, r.end(), nil)
 		}
-		granted := make(chan func(time.Duration), 1)
-		priority := pace.Priority{Deadline: r.request.Terms.Deadline, Rank: pace.Begin}
-		withdraw := r.drainer.Gate.Line(priority, func(release func(time.Duration)) { granted <- release })
-		release, err := r.awaitSlot(ctx, granted, end)
-		if release == nil && !withdraw() {
-			release = <-granted
-		}
-		switch {
-		case err != nil:
-			if release != nil {
-				release(0)
-			}
-			return nil, err
-		case release != nil:
-			return release, nil
+		if release == nil && !withdraw() { // the slot comes: before the watch begins, nothing else is posted
+			(<-r.posted)()
 		}
 	}
+	if err != nil && release != nil {
+		release(0)
+		release = nil
+	}
+	return release, err
 }
 
-// awaitSlot returns what granted delivers, or nil at the end of the drain or when the deadline has changed, or the
-// cause of ctx.
-func (r *run) awaitSlot(
-	ctx context.Context, granted <-chan func(time.Duration), end time.Time,
-) (release func(time.Duration), err error) {
-	var alarm <-chan time.Time
-	if !end.IsZero() {
-		timer := time.NewTimer(time.Until(end))
-		defer timer.Stop()
-		alarm = timer.C
-	}
-	for deadline := r.request.Terms.Deadline; r.request.Terms.Deadline.Equal(deadline); {
-		select {
-		case release := <-granted:
-			return release, nil
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-alarm:
-			return nil, nil
-		case terms := <-r.request.Changed:
-			r.request.Terms = terms
-		case reply := <-r.request.Asked:
-			reply <- evacuation.Progress{Waits: []overview.Wait{atGate}}
-		}
-	}
-	return nil, nil
-}
-
-// line is where the requests of one drain wait at the gate. It belongs to the goroutine of Drain.
-type line struct {
-	gate    *pace.Gate
-	post    func(func()) bool        // run.post
-	pending map[bool]int             // requests that wait here or are in flight; true: the urgent ones
+// slots are what one drain has at the gate, and waits for. They belong to the goroutine of Drain.
+type slots struct {
+	pending map[bool]int             // requests that wait for a slot or are in flight; true: the urgent ones
 	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 }
 
 // begin counts a request that is made, and done one that is not waited for any more.
-func (l *line) begin(urgent bool) { l.pending[urgent]++ }
-func (l *line) done(urgent bool)  { l.pending[urgent]-- }
+func (s *slots) begin(urgent bool) { s.pending[urgent]++ }
+func (s *slots) done(urgent bool)  { s.pending[urgent]-- }
 
 // releaseStart releases the slot of startWatch, unless a request has taken it over.
-func (l *line) releaseStart() {
-	if l.start != nil {
-		l.start(0)
-		l.start = nil
+func (s *slots) releaseStart() {
+	if s.start != nil {
+		s.start(0)
+		s.start = nil
 	}
 }
 
 // take returns the release of a slot that a pod's next request takes over: the one that it
 // has waited for, or that of startWatch. nil: there is none.
-func (l *line) take(p *podState) (release func(time.Duration)) {
+func (s *slots) take(p *podState) (release func(time.Duration)) {
 	if p.ticket == nil {
-		release, l.start = l.start, nil
+		release, s.start = s.start, nil
 		return release
 	}
 	if release = p.ticket.release; release != nil {
@@ -135,14 +101,14 @@ type ticket struct {
 }
 
 // enter has a pod wait at the gate.
-func (l *line) enter(p *podState, priority pace.Priority) {
+func (r *run) enter(p *podState, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	l.begin(urgent(priority))
+	r.slots.begin(urgent(priority))
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
-		posted := l.post(func() {
-			l.done(urgent(priority))
+		posted := r.post(func() {
+			r.slots.done(urgent(priority))
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil
@@ -154,7 +120,7 @@ func (l *line) enter(p *podState, priority pace.Priority) {
 			release(0)
 		}
 	}
-	withdraw := l.gate.Line(priority, func(release func(time.Duration)) { go ended(release) })
+	withdraw := r.drainer.Gate.EnterAsync(priority, func(release func(time.Duration)) { go ended(release) })
 	t.withdraw = func() {
 		if withdraw() {
 			go ended(nil)
@@ -210,4 +176,4 @@ func mostPending(p pace.Priority) int {
 func urgent(p pace.Priority) bool { return p.Class == pace.Urgent }
 
 // idle reports whether no request waits at the gate, and none is in flight.
-func (l *line) idle() bool { return l.pending[false]+l.pending[true] == 0 }
+func (s *slots) idle() bool { return s.pending[false]+s.pending[true] == 0 }
