@@ -83,8 +83,8 @@ scenarios:
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
 	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
-	$(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e ./e2e/awssim,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E))))
-	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS)
+	rc=0; $(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e ./e2e/awssim,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E)))) || rc=1; \
+	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS) && exit $$rc
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
 matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md

@@ -91,7 +91,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("workload      Deployment %s, %d pods; its PodDisruptionBudget lets one at a time be missing",
 		webName, webReplicas)
 	if d.playground == "" {
-		d.say("              Deployment %s, one pod; its PodDisruptionBudget lets none be missing; grace period %.0f s",
+		d.say("              Deployment %s, one pod; its PodDisruptionBudget lets none go; grace period %.0f s",
 			dbName, dbGrace.Seconds())
 	}
 	d.events = make(chan timeline.Event)
@@ -195,10 +195,10 @@ func (d *demo) tell(ctx context.Context, a act) error {
 				}
 			}
 		case leader = <-elected:
-			note(timeline.LeaderElected, leader, "goes on with what the node carries")
+			note(timeline.LeaderElected, leader, "goes on with the drain")
 		case r := <-d.ended:
 			if r.killed {
-				note(timeline.LeaderKilled, r.name, "by SIGKILL, in the middle of the drain")
+				note(timeline.LeaderKilled, r.name, "by SIGKILL")
 				continue
 			}
 			return fmt.Errorf("%s, in the middle of it:%s", r.fate(), list(d.story.Missing()))

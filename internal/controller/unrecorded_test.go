@@ -15,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // failPatches has a webhook refuse every patch of the Nodes with these names, or of all if there are none, until heal is
@@ -103,6 +104,27 @@ func TestTheNextLeaderDrainsANodeThatCannotBeWritten(t *testing.T) {
 		s.after(40 * time.Second)
 		if n := len(s.drain.all()); n != 2 || s.left() != 1 {
 			t.Errorf("%d drains, %d messages left", n, s.left())
+		}
+	})
+}
+
+// The node carries a change that is called off. A warning could not be recorded on it so far.
+func TestAChangeThatIsCalledOffDoesNotComeBackWithAWarningThatIsRecordedLate(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.lead()
+		s.send(s.maintenance(24 * time.Hour))
+		s.after(10 * time.Second)
+		s.refusePatches("SpotInterruption")
+		s.send(s.body("spot-interruption", theID))
+		s.after(75 * time.Second)
+		s.send(s.maintenance(24*time.Hour, "upcoming", "closed"))
+		s.after(10 * time.Second)
+		s.beforePatch.Store(nil)
+		s.after(15 * time.Second)
+		if i := s.intent(); len(i.Entries) != 1 || !i.Has(notice.SpotInterruption) || !s.node().Spec.Unschedulable {
+			t.Errorf("the node carries %+v", i)
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 //
 // The deadline of an entry only ever tightens, with two exceptions: the newest
 // event about a scheduled change says when it takes place, and the deadline of a
-// hook that was assumed gives way to one that is known. Who had to wait before he could record
-// a notice may bring a deadline that does not count any more: it is left out.
+// hook that was assumed gives way to one that is known. A notice may be recorded late: a deadline that passed more than
+// StaleAfter ago is left out.
 func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 	if i.hadBefore(e) || i.Finished() && i.Covers(e) {
 		return i

@@ -22,7 +22,7 @@ import (
 type Intent struct {
 	Version int `json:"v"`
 	// Queue is the URL of the queue that the first notice of the episode came from.
-	// Who serves another queue, with other options, leaves the node's work to its owner.
+	// Handlers of other queues, which may have other options, ignore the intent.
 	Queue string `json:"queue"`
 	// AlsoQueues are those of others whose notices have joined.
 	AlsoQueues []string `json:"alsoQueues,omitempty"`

@@ -146,20 +146,20 @@ func (d beginStage) goAhead(
 }
 
 // release writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
-// to the deadline passes, the pods leave without the cordon; see drainUnrecorded.
+// to the deadline passes, the pods leave without the cordon; see goUnrecorded.
 func (d beginStage) release(ctx context.Context, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
-	return cluster.Retry(ctx, d.log, "cordon the node", func(ctx context.Context) error {
+	return cluster.Retry(ctx, d.log, "cordon the node", func(try context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain
 			return nil
 		}
-		err := d.rewriteOnce(ctx, released)
+		err := d.rewriteOnce(try, released)
 		carried, _ := d.current()
 		deadline := carried.Deadline()
 		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
 			return err
 		}
-		if err := d.lock(ctx); err != nil {
+		if err := d.lock(ctx); err != nil { // try may have ended
 			return err
 		}
 		defer d.unlock()
@@ -172,8 +172,8 @@ func (d beginStage) release(ctx context.Context, now time.Time) error {
 	})
 }
 
-// decideAgain has the rules of now decide about the notices of a node that is held back. What they
-// ignore by now is taken back. The hooks of a termination stay.
+// decideAgain applies the current rules to the notices of a node that is held back. Notices that the rules ignore are
+// removed. The hooks of a termination stay.
 func (d beginStage) decideAgain(ctx context.Context) error {
 	now, policy := time.Now().UTC(), d.r.CurrentPolicy()
 	for {

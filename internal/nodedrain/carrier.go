@@ -109,7 +109,7 @@ func (c *carrier) change(do func()) {
 // setIntent notes the intent that the node carries now.
 func (c *carrier) setIntent(i intent.Intent) { c.change(func() { c.intent = i }) }
 
-// setReserve sets whether the drain is in reserve, and sends its terms.
+// setReserve sets whether the drain is in reserve, as its terms say.
 func (c *carrier) setReserve(on bool) { c.change(func() { c.reserve = on }) }
 
 // lock waits for the turn to write to the node, or returns the cause of ctx. It is no
@@ -125,8 +125,8 @@ func (c *carrier) lock(ctx context.Context) error {
 
 func (c *carrier) unlock() { <-c.turn }
 
-// rewrite changes the intent of a node that is being drained. If the Node was deleted it
-// changes what is remembered of it. Others may write the node between two tries.
+// rewrite changes the intent of a node that is being drained, and tries until that is done. If the Node was deleted, it
+// changes what is remembered of it. Others may write the node between two tries. The error is the cause of ctx.
 func (d *Drain) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
 	return cluster.Retry(ctx, d.log, "write the intent", func(ctx context.Context) error {
 		return d.rewriteOnce(ctx, change)

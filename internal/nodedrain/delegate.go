@@ -216,10 +216,6 @@ func (r *Registry) isDelegated(ref cluster.Ref) bool {
 			return true
 		}
 	}
-	node, there := r.Cluster.Look(ref)
-	if !there {
-		return false
-	}
-	i, _, err := cluster.ReadIntent(node)
-	return err == nil && i.Delegated()
+	i, _ := r.intentOn(ref)
+	return i.Delegated()
 }

@@ -1,7 +1,6 @@
 package nodedrain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -37,7 +36,7 @@ type Drain struct {
 	instanceGone signal         // nothing runs on the instance any more
 	podsGone     signal         // the pods have left, or are not waited for any more; see hasPods
 	quit         signal         // it is called off, with the reason: nobody joins it any more
-	quitOn       *intent.Intent // what it was called off on; nil: there was no reason; set before
+	quitOn       *intent.Intent // what it was called off on; nil for errUndone; set before
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
 	done         chan struct{}  // closed at the end, after err is set
 	err          error          // that the drain has ended with
@@ -79,7 +78,7 @@ func (d *Drain) run(ctx context.Context) error {
 	reading := false
 	defer d.onChange(func() {
 		if isClosed(d.quit.done) {
-			stop(d.quitReason())
+			stop(d.quit.why)
 		}
 		if !reading && d.hasHooks() {
 			reading = true
@@ -175,14 +174,11 @@ func (d *Drain) afterMachine(do func()) (stop func()) {
 	}
 }
 
-// quitFor has the drain end for a reason; nil: what asked for it is over.
+// quitFor has the drain end for a reason: the first counts.
 func (d *Drain) quitFor(reason error) {
 	d.quit.closeFor(reason)
 	d.tell()
 }
-
-// quitReason is why the drain was quit. It may be called when quit is closed.
-func (d *Drain) quitReason() error { return cmp.Or(d.quit.why, errUndone) }
 
 // Done returns a channel that is closed at the end of the drain.
 func (d *Drain) Done() <-chan struct{} { return d.done }
@@ -212,7 +208,7 @@ func (d *Drain) AwaitEnd(ctx context.Context) error {
 type signal struct {
 	done chan struct{} // closed then
 	once sync.Once
-	why  error // set before
+	why  error // set before; nil where there is only one reason
 }
 
 func (s *signal) close() { s.closeFor(nil) }

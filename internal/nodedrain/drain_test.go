@@ -61,7 +61,7 @@ func asItIs(*corev1.Node) {}
 func TestADrainThatAnUndoHasQuitEndsForThat(t *testing.T) {
 	nd := New(Config{}).newDrain(theRef)
 	nd.setIntent(intent.Intent{Version: intent.Version})
-	nd.quitFor(nil)
+	nd.quitFor(errUndone)
 	err := nd.quitIf(t.Context(), errRestarted, func(intent.Intent) bool { return true })
 	if !errors.Is(err, errUndone) {
 		t.Errorf("it ends for %v", err)
@@ -203,19 +203,23 @@ func TestANoticeThatLeavesNoTimeIsNotLate(t *testing.T) {
 	}
 }
 
-// The drain has ended between the failed try and now.
+// The notice could not be recorded, and half of it has passed.
 func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
-	for name, test := range map[string]struct{ started, void, spent, want bool }{
-		"another notice could not be recorded either": {spent: true, want: true},
-		"the notice is void by now":                   {spent: true, void: true},
-		"the notice still has time":                   {},
-		"the node could be written meanwhile":         {spent: true, started: true},
+	for name, test := range map[string]struct{ void, ended, want bool }{
+		"the notice holds":              {want: true},
+		"the notice is void by now":     {void: true},
+		"the drain has ended meanwhile": {ended: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, asItIs, func(t *testing.T, r *Registry) {
 				d := r.drains.getOrCreate(theRef)
-				d.started = test.started
-				r.end(d, nil)
+				if err := d.lock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				defer d.unlock()
+				if d.started = test.ended; test.ended {
+					r.end(d, nil)
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				began := make(chan bool, 1)
@@ -230,7 +234,7 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 				now := time.Now()
 				entry := &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}
 				n := &News{Entry: entry, Void: func() bool { return test.void }}
-				p := &recording{Registry: r, News: n, ref: theRef, log: r.Log, spent: test.spent}
+				p := &recording{Registry: r, News: n, ref: theRef, log: r.Log}
 				if err := p.drainUnrecorded(ctx, d); err != nil {
 					t.Fatal(err)
 				}

@@ -170,22 +170,17 @@ func (k hookKeeper) hold(ctx context.Context) (release func()) {
 	var all sync.WaitGroup
 	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
 	stop := func() {}
-	holdNew := func() {
-		if held == nil {
-			held = map[intent.Hook]bool{}
-			ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
-		}
+	remove := k.onChange(func() {
 		carried, _ := k.current()
 		for _, h := range carried.Hooks {
+			if held == nil {
+				held = map[intent.Hook]bool{}
+				ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
+			}
 			if !held[h.Action()] {
 				held[h.Action()] = true
 				all.Go(func() { k.r.Hooks.Hold(ctx, h) })
 			}
-		}
-	}
-	remove := k.onChange(func() {
-		if carried, _ := k.current(); len(carried.Hooks) > 0 {
-			holdNew()
 		}
 	})
 	return func() {

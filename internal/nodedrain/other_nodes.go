@@ -6,15 +6,10 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -30,47 +25,47 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 	for {
 		changed := d.r.Cluster.Changed()
 		carried, ours := d.current()
-		_, there := d.r.Cluster.Look(d.ref)
+		there, informed := d.r.Cluster.Exists(d.ref), false
 		switch {
 		case isClosed(d.instanceGone.done):
 			return nil, nil
-		case there && len(carried.Hooks) == 0:
-			if with, theirs := d.otherWithHooks(); with != nil {
-				// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
-				d.say(overview.Completing, waitsForNode([]*Drain{with}))
-				if err := awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			return nil, nil
 		case !there:
-			if next, done, err := d.passOn(ctx, carried); done || err != nil {
+			if next, informed, err = d.passOn(ctx, carried); next != nil || err != nil {
 				return next, err
 			}
-		}
-		others := d.othersWithPods() // after passOn, which makes requests
-		switch {
-		case len(others) > 0 && hooksEnd(carried):
-			return nil, nil
-		case len(others) > 0:
-		case there:
-			return nil, nil
-		default:
-			if over, err := d.noNodeExpected(ctx, carried, begin); over || err != nil {
+		case len(carried.Hooks) == 0:
+			with, theirs := d.otherWithHooks()
+			if with == nil {
+				return nil, nil
+			}
+			// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
+			d.say(overview.Completing, waitsForNode([]*Drain{with}))
+			if err := awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done); err != nil {
 				return nil, err
 			}
+			continue
+		}
+		var emptied <-chan struct{}
+		others := d.othersWithPods() // after passOn, which makes requests
+		switch {
+		case len(others) > 0:
+			if hooksEnd(carried) {
+				return nil, nil
+			}
+			emptied = others[0].podsGone.done
+			d.say(overview.Completing, waitsForNode(others))
+		case there || informed:
+			return nil, nil
+		default:
 			until := d.r.nextNodeUntil(carried, begin)
+			if over, err := d.noNodeExpected(ctx, until); over || err != nil {
+				return nil, err
+			}
 			d.say(overview.Completing, waitsForNextNode(until))
 			if !logged {
 				logged = true
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
-		}
-		var emptied <-chan struct{}
-		if len(others) > 0 {
-			emptied = others[0].podsGone.done
-			d.say(overview.Completing, waitsForNode(others))
 		}
 		later, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
 		_ = awaitAny(ctx, changed, emptied, d.instanceGone.done, later.Done())
@@ -96,23 +91,25 @@ func hooksEnd(i intent.Intent) bool {
 	return !end.IsZero() && !time.Now().Before(end)
 }
 
-// passOn gives the notices and hooks of a deleted Node to the next Node of its instance. It
-// returns the drain of that Node. done: there is one, or that Node has finished before; it
-// may never have carried the hooks, so that they are completed here.
+// passOn gives the notices and hooks of a deleted Node to the next Node of its instance, and returns the drain of that
+// Node. informed: there is such a Node. Without a drain nothing is left to do on it: it may never have carried the
+// hooks, so that they are completed here.
 func (d endStage) passOn(
 	ctx context.Context, carried intent.Intent,
-) (next *Drain, done bool, err error) {
+) (next *Drain, informed bool, err error) {
 	nodes := d.r.Cluster.ByInstance(d.ref.Instance)
 	if len(nodes) == 0 {
 		return nil, false, nil
 	}
 	next, err = d.r.inform(ctx, d.log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
-	if err != nil || next == nil {
-		return nil, err == nil && doneOn(nodes[0], carried), err
+	switch {
+	case errors.Is(err, cluster.ErrNodeGone): // the watch is behind
+		return nil, false, nil
+	case next != nil:
+		carried.Hooks = nil // the other drain completes them
+		d.setIntent(carried)
 	}
-	carried.Hooks = nil // the other drain completes them
-	d.setIntent(carried)
-	return next, true, nil
+	return next, true, err
 }
 
 // awaitAny waits until one of the channels is closed, or returns the cause of ctx. A nil
@@ -129,21 +126,9 @@ func awaitAny(ctx context.Context, a, b, c, d <-chan struct{}) error {
 	return nil
 }
 
-// doneOn reports whether the Node has finished all that the intent asks for.
-func doneOn(node *corev1.Node, carried intent.Intent) bool {
-	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && i.Finished() &&
-		!slices.ContainsFunc(carried.Entries, func(e intent.Entry) bool { return !i.Covers(e) })
-}
-
-// noNodeExpected reports whether the instance will get no further Node: it has one, it does
-// not run, or the time is over.
-func (d endStage) noNodeExpected(
-	ctx context.Context, carried intent.Intent, begin time.Time,
-) (over bool, err error) {
-	until := d.r.nextNodeUntil(carried, begin)
-	hasNode := func() bool { return len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 }
-	if hasNode() || !time.Now().Before(until) {
+// noNodeExpected reports whether an instance that has no Node will get none: it does not run, or the time is over.
+func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over bool, err error) {
+	if !time.Now().Before(until) {
 		return true, nil
 	}
 	asking, stop := context.WithDeadline(ctx, until)
@@ -155,7 +140,7 @@ func (d endStage) noNodeExpected(
 	})()
 	d.beside.Go(func() { // the next Node needs its notice more than an answer
 		d.r.Cluster.AtEachChange(asking, nil, func() error {
-			if hasNode() {
+			if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 {
 				stop()
 			}
 			return nil
@@ -183,8 +168,8 @@ func (d endStage) others() []*Drain {
 	return slices.DeleteFunc(d.r.drains.ofInstance(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
 }
 
-// otherWithHooks returns the drain of another Node of the instance that has hooks to
-// complete, and a channel that is closed when its intent changes; nil if there is none.
+// otherWithHooks returns another drain of the instance that has hooks to complete, and a channel that is closed when
+// its intent changes; nil if there is none.
 func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
 	for _, other := range d.others() {
 		if i, changed := other.current(); len(i.Hooks) > 0 {
@@ -194,22 +179,9 @@ func (d endStage) otherWithHooks() (with *Drain, changed <-chan struct{}) {
 	return nil, nil
 }
 
-// othersWithPods are the drains of other Nodes of the instance whose pods have not left.
+// othersWithPods are the other drains of the instance whose pods have not left.
 func (d endStage) othersWithPods() []*Drain {
 	return slices.DeleteFunc(d.others(), func(other *Drain) bool { return !other.hasPods() })
-}
-
-// Intents are those of the other Nodes of the instance. It also asks the drains: the watch
-// may be behind.
-func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
-	intents := r.Cluster.Intents(ref)
-	for _, nd := range r.drains.others(ref) {
-		if i, _ := nd.current(); i.Version > 0 {
-			i.Hooks = nil
-			intents = append(intents, i)
-		}
-	}
-	return intents
 }
 
 // isDraining reports whether another Node of the instance, present or deleted, is being drained.
@@ -222,102 +194,4 @@ func (r *Registry) isDraining(ref cluster.Ref) bool {
 		carried, _ := nd.current()
 		return inWork(carried)
 	})
-}
-
-// informNewNodes records the notices of an instance on each Node that the instance gets after
-// or beside another one.
-func (r upkeep) informNewNodes(ctx context.Context) {
-	nodes := cluster.PerNode{Log: r.Log}
-	defer nodes.Wait()
-	r.Cluster.AtEachChange(ctx, nil, func() error {
-		for _, ref := range r.Cluster.NodesToInform() {
-			nodes.Do(ref.UID, func() {
-				if node, there := r.Cluster.Look(ref); there {
-					intents := func() []intent.Intent { return r.Intents(ref) }
-					_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx alone
-				}
-			})
-		}
-		return nil
-	})
-}
-
-// inform records what intents carry on a Node of the same instance: the notices that are
-// still in force, and the hooks of unfinished drains. It returns the drain of the node; nil if
-// nothing is left to do. A notice is not in force if it is older than the last launch of the
-// instance, if it was cancelled since, or if intents, asked again, does not return it any more.
-func (r *Registry) inform(
-	ctx context.Context, log logr.Logger, intents func() []intent.Intent, node *corev1.Node,
-) (next *Drain, err error) {
-	ref, now := cluster.RefOf(node), time.Now()
-	type pending struct {
-		entry intent.Entry
-		hook  *intent.Hook
-	}
-	var all []pending
-	for _, i := range intents() {
-		i = i.SinceBoot(cluster.BootID(node), true, now)
-		hooks := i.Hooks
-		for _, e := range i.Pending(now) {
-			for e.Kind == notice.ASGTerminate && len(hooks) > 0 {
-				all = append(all, pending{e, &hooks[0]})
-				hooks = hooks[1:]
-			}
-			all = append(all, pending{e, nil})
-		}
-	}
-	all = slices.DeleteFunc(all, func(n pending) bool { return r.isCancelled(ref.Instance, n.entry) })
-	if len(all) == 0 {
-		return nil, nil
-	}
-	var deadline time.Time
-	for _, n := range all {
-		deadline = intent.Earlier(deadline, n.entry.Deadline)
-	}
-	launched, err := r.launchOf(ctx, log, ref.Instance, deadline)
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range all {
-		if n.hook == nil && n.entry.Before(launched) {
-			continue
-		}
-		isPending := func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) }
-		void := func() bool {
-			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), isPending)
-		}
-		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
-		switch {
-		case errors.Is(err, cluster.ErrNodeGone):
-			return nil, nil
-		case ctx.Err() == nil && errors.Is(err, ErrOutdated):
-			return r.inform(ctx, log, intents, node)
-		case err != nil:
-			return nil, err
-		case nd != nil:
-			next = nd
-			log.Info("another Node of the instance gets the notice", "node", ref.Name, "kind", n.entry.Kind)
-		}
-	}
-	return next, nil
-}
-
-// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or not in time for a
-// deadline. The error is the cause of ctx.
-func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, deadline time.Time) (time.Time, error) {
-	if deadline.IsZero() {
-		return r.Lookup.LaunchOf(ctx, log, id)
-	}
-	until := laterOf(deadline.Add(-decision.Young), time.Now().Add(lookup.DoubtTimeout))
-	asking, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	launched, err := r.Lookup.LaunchOf(asking, log, id)
-	if err != nil {
-		return time.Time{}, context.Cause(ctx)
-	}
-	return launched, nil
-}
-
-func (c *Config) isCancelled(instance string, e intent.Entry) bool {
-	return c.Cancelled != nil && c.Cancelled(instance, e)
 }

@@ -28,11 +28,10 @@ type News struct {
 type recording struct {
 	*Registry
 	*News
-	ref cluster.Ref
-	log logr.Logger // of the notice
-
-	spent  bool // the time is over in which it is only tried to write the node
-	begins bool // the node was in no drain before
+	ref    cluster.Ref
+	log    logr.Logger // of the notice
+	since  time.Time   // when the first try began
+	begins bool        // the node was in no drain before
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
@@ -42,20 +41,11 @@ func (r *Registry) Record(
 ) (joined *Drain, err error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()
-	p, since := &recording{Registry: r, News: n, ref: ref, log: log}, time.Now()
-	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) error {
-		p.spent = time.Since(since) > firstTries && halfPassed(n.Entry, time.Now())
-		joined = nil
-		d, err := p.record(try)
-		if err == nil || errors.Is(err, cluster.ErrNodeGone) {
-			joined = d
-			return err
-		}
-		if try.Err() == nil {
+	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
+	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
+		joined, err = p.record(ctx, try)
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
-		}
-		if d != nil {
-			return errors.Join(err, p.drainUnrecorded(ctx, d))
 		}
 		return err
 	})
@@ -66,13 +56,13 @@ func (r *Registry) Record(
 	return joined, err
 }
 
-// record writes the notice to the node and begins its drain, unless that has begun. It returns
-// nil if the drain is finished already, or if the notice is void. It asks for the latter
-// while it holds the lock of the node: who makes the notice void later has to wait for the
-// lock, and then finds the notice recorded. With an error it returns the drain only if drainUnrecorded is to go on
-// with it: the time for tries is spent, or it goes on already; or if the drain could not be handed to Run.
-func (p *recording) record(ctx context.Context) (*Drain, error) {
-	d, err := p.lock(ctx)
+// record is one try of Record: it writes the notice to the node and begins the drain, unless that has begun. It returns
+// nil if the drain is finished already, or if the notice is void. It asks for the latter while it holds the lock of the
+// node: whoever makes the notice void later waits for the lock, and then finds the notice recorded. The requests end
+// with try; drainUnrecorded goes on with ctx.
+func (p *recording) record(ctx, try context.Context) (*Drain, error) {
+	late := time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
+	d, err := p.lock(try)
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +72,10 @@ func (p *recording) record(ctx context.Context) (*Drain, error) {
 		return nil, nil
 	}
 	defer d.place.Recorded()
-	w, err := p.write(ctx, d)
+	w, err := p.write(try, d)
 	switch {
-	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (p.spent || d.unrecorded.Load()):
-		return d, err
+	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
+		return nil, errors.Join(err, p.drainUnrecorded(ctx, d))
 	case err != nil, w.over, w.carried.Finished():
 		p.drop(d)
 		return nil, err
@@ -99,7 +89,7 @@ func (p *recording) record(ctx context.Context) (*Drain, error) {
 		return d, nil
 	}
 	d.resumed = !w.begins // another handler has begun it: what the node carries may be of an earlier life of the machine
-	return d, p.start(ctx, d)
+	return d, p.start(try, d)
 }
 
 // lock returns the drain of the node, locked. It has not ended, and is not being called off.

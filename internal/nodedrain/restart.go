@@ -105,7 +105,8 @@ func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	return d.forgetBefore(ctx, launched)
 }
 
-// ForgetEarlierLife does so for the drain of a node, if there is one.
+// ForgetEarlierLife has the drain of a node, if there is one, forget notices about an earlier life of the instance. A
+// drain that has no other notices ends.
 func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error {
 	nd := r.Get(ref)
 	if nd == nil {

@@ -70,7 +70,7 @@ func (r *Registry) revertLocked(
 // by that. The error is that of the drain, or the cause of ctx.
 func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
 	next = d.r.drains.succeed(d)
-	d.quitFor(nil)
+	d.quitFor(errUndone)
 	err = d.AwaitEnd(ctx)
 	d.unlock()
 	if err != nil && next != nil {
@@ -85,6 +85,9 @@ func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
 func (d *Drain) undo(
 	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
 ) (undone bool, err error) {
+	if err = d.recordAtLast(ctx); err != nil { // the node lacks notices that stay
+		return false, err
+	}
 	var kept intent.Intent
 	undone, err = d.r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent {
 		kept = change(i)

@@ -22,30 +22,21 @@ func halfPassed(entry *intent.Entry, now time.Time) bool {
 
 // drainUnrecorded drains a node that cannot be written, as where a webhook refuses every patch: its own pods may be on
 // nodes that go away. The pods leave although the node is not cordoned and carries no intent, so a new leader learns of
-// the drain from the message alone. Who has the message tries on to record the notice; what has come meanwhile is
-// recorded with it. The drain waits for that, and what has come to the node until then leaves, too.
+// the drain from the message alone. Whoever has the message tries on to record the notice, and with it what has come
+// meanwhile. The drain waits for that at its end, and what has come to the node until then leaves, too.
 //
-// Since the failed try d may have ended. If it had not started, another notice could not be recorded either: the next
-// drain of the node takes its place. Otherwise the node could be written meanwhile.
+// The caller holds the lock since before the try that has failed, and calls place.Recorded afterwards. A drain that has
+// started may have ended since. Then the next try begins another one.
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
-	d, err := p.orNext(ctx, d)
-	if d == nil || err != nil {
-		return err
-	}
-	defer d.unlock()
-	if p.Void() || !p.spent && !d.unrecorded.Load() {
-		p.drop(d)
-		return nil
-	}
 	carried, _ := d.current()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
 		carried = on
 	}
-	if d.started && carried.Covers(*p.Entry) || isClosed(d.quit.done) || carried.Over(*p.Entry) {
+	known := d.started && (carried.Covers(*p.Entry) || p.drains.hasEnded(d))
+	if known || carried.Over(*p.Entry) || p.Void() {
 		p.drop(d)
 		return nil
 	}
-	defer d.place.Recorded()
 	next := p.with(d, carried, time.Now().UTC())
 	if next.Finished() || next.HeldBack {
 		p.drop(d)
@@ -59,22 +50,6 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
 	return p.start(ctx, d)
 }
 
-// orNext returns the drain, locked, or the one that takes its place; nil: it has ended after it had started.
-func (p *recording) orNext(ctx context.Context, d *Drain) (*Drain, error) {
-	if err := d.lock(ctx); err != nil {
-		return nil, err
-	}
-	if !p.drains.hasEnded(d) {
-		return d, nil
-	}
-	started := d.started
-	d.unlock()
-	if started {
-		return nil, nil
-	}
-	return p.drains.locked(ctx, d.ref)
-}
-
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
 func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
 	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
@@ -82,7 +57,7 @@ func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
 	d.setIntent(i)
 }
 
-// intentOn is what the watch says that the node carries.
+// intentOn is the intent that the node carries, as the watch says; zero where there is none, or it cannot be read.
 func (c *Config) intentOn(ref cluster.Ref) (intent.Intent, bool) {
 	node, there := c.Cluster.Look(ref)
 	if !there {

@@ -118,7 +118,7 @@ func (d *Drain) quitIf(
 	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil
 	case isClosed(d.quit.done): // an undo, for example
-		return d.quitReason()
+		return d.quit.why
 	}
 	d.quitOn = &carried
 	d.quitFor(reason)

@@ -122,7 +122,7 @@ func (t *Timeline) Summary() string {
 			end = s.finished
 		}
 		if !end.IsZero() && !s.Deadline.IsZero() {
-			left += fmt.Sprintf(", %.0f s of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
+			left += fmt.Sprintf(", %.0f of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
 		}
 	}
 	all := t.Tally()
@@ -133,7 +133,7 @@ func (t *Timeline) Summary() string {
 	line := fmt.Sprintf("%s, %s drained, %s moved, %d missed",
 		count(all.Notices, "notice"), count(all.Drained, "node"), moved, all.Missed)
 	if left != "" {
-		line += "; left at the end: " + left[len(", "):]
+		line += "; left: " + left[len(", "):]
 	}
 	return line
 }

@@ -70,7 +70,7 @@ func TestADrainIsToldFromTheNoticeToTheEndOfItsMessage(t *testing.T) {
 	if missing, troubles := got.Missing(), got.Troubles(); missing != nil || troubles != nil {
 		t.Errorf("missing %q, troubles %q, want none", missing, troubles)
 	}
-	const summary = "1 notice, 1 node drained, 2 pods moved, 0 missed; left at the end: 111 s of 120 s"
+	const summary = "1 notice, 1 node drained, 2 pods moved, 0 missed; left: 111 of 120 s"
 	if got.Summary() != summary {
 		t.Errorf("summary %q, want %q", got.Summary(), summary)
 	}
@@ -265,7 +265,7 @@ func TestInASharedClusterOnlyTheNodeCounts(t *testing.T) {
 	if missing, troubles := tl.Missing(), tl.Troubles(); missing != nil || troubles != nil {
 		t.Errorf("missing %q, troubles %q, want none", missing, troubles)
 	}
-	if got, want := tl.Summary(), "1 notice, 1 node drained, 0 pods moved, 0 missed; left at the end: 114 s of 120 s"; got != want {
+	if got, want := tl.Summary(), "1 notice, 1 node drained, 0 pods moved, 0 missed; left: 114 of 120 s"; got != want {
 		t.Errorf("summary %q, want %q", got, want)
 	}
 }

@@ -206,7 +206,7 @@ func TestAStoryIsToldToTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "1 notice, 1 node drained, 0 pods moved, 0 missed; left at the end: 35 s of 120 s\n"; !strings.HasSuffix(printed, want) {
+	if want := "1 notice, 1 node drained, 0 pods moved, 0 missed; left: 35 of 120 s\n"; !strings.HasSuffix(printed, want) {
 		t.Errorf("no %q at the end of\n%s", want, printed)
 	}
 	// Nothing happens for 69 seconds.
