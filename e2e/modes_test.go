@@ -73,6 +73,9 @@ func TestADryRunWritesNothingAndLeavesEveryMessage(t *testing.T) {
 	if n := len(s.aws.Messages(queueName)); n != len(messages) {
 		t.Errorf("%d messages are in the queue, want all %d", n, len(messages))
 	}
+	if o := h.overview(); !strings.HasPrefix(o.Deaf(), "dry-run is on") {
+		t.Errorf("the status says %q", o.Deaf())
+	}
 	for _, call := range []string{"CompleteLifecycleAction", "RecordLifecycleActionHeartbeat"} {
 		if n := s.calls("autoscaling", call); n > 0 {
 			t.Errorf("%d calls of %s", n, call)

@@ -145,7 +145,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	a.unscheduled = &unscheduled.Pods{
 		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
-	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
+	a.lookout.waiting, a.lookout.nodes, a.lookout.dryRun = a.unscheduled.Waiting, nodes, o.DryRun
 	if err := a.serveCluster(); err != nil || o.Queue.None() {
 		return a, err
 	}

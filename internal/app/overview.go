@@ -28,6 +28,7 @@ const overviewTime = time.Second
 // concurrently.
 type lookout struct {
 	leader   string // the name of this pod
+	dryRun   bool
 	policy   *policyfile.Follower
 	waiting  func() []overview.Unscheduled // nil: nobody knows
 	nodes    *cluster.Cluster              // nil: there is none
@@ -78,6 +79,20 @@ type lookedAt struct {
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
 	unseen      func() string                           // nil: nothing
 	failing     func() (since time.Time, why string)    // of the receives; nil: there is no queue
+	resumed     <-chan struct{}                         // closed when all drains that nodes carry are known; nil: they are
+}
+
+// isResuming reports whether some drains that nodes carry are not known yet.
+func (t *lookedAt) isResuming() bool {
+	if t.resumed == nil {
+		return false
+	}
+	select {
+	case <-t.resumed:
+		return false
+	default:
+		return true
+	}
 }
 
 // lead begins a term, which the lookout tells of until end is called.
@@ -114,7 +129,8 @@ func (l *lookout) Overview(ctx context.Context) (overview.Overview, error) {
 func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	ctx, cancel := context.WithTimeout(ctx, overviewTime)
 	defer cancel()
-	o := overview.Overview{Source: overview.Leader, Leader: l.leader, Nodes: t.status(ctx)}
+	o := overview.Overview{Source: overview.Leader, Leader: l.leader, DryRun: l.dryRun, Resuming: t.isResuming()}
+	o.Nodes = t.status(ctx)
 	o.At = time.Now().UTC()
 	_, o.HeldBack = t.heldBack()
 	if t.unseen != nil {
@@ -122,7 +138,7 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 			o.Unseen = append(o.Unseen, what)
 		}
 	}
-	if t.inFlight != nil {
+	if t.inFlight != nil && !o.Resuming { // it receives after that
 		o.Queue = &overview.Queue{LastReceive: t.lastReceive()}
 		o.Queue.InFlight, o.Queue.Oldest = t.inFlight()
 		o.Queue.FailingSince, o.Queue.Failure = t.failing()

@@ -26,6 +26,27 @@ func slowTerm() (term lookedAt, begun, answer chan struct{}) {
 	}, begun, answer
 }
 
+func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
+	l := newLookout("handler-1", nil, logr.Discard())
+	l.dryRun = true
+	resumed := make(chan struct{})
+	defer l.lead(lookedAt{
+		status:      func(context.Context) []overview.Node { return nil },
+		heldBack:    func() (int, string) { return 0, "" },
+		lastReceive: time.Now,
+		inFlight:    func() (int, time.Time) { return 0, time.Time{} },
+		failing:     func() (time.Time, string) { return time.Time{}, "" },
+		resumed:     resumed,
+	})()
+	if o, err := l.Overview(t.Context()); err != nil || !o.Resuming || o.Queue != nil || !o.DryRun {
+		t.Errorf("while it reads them: %+v, %v", o, err)
+	}
+	close(resumed)
+	if o, err := l.Overview(t.Context()); err != nil || o.Resuming || o.Queue == nil {
+		t.Errorf("after that: %+v, %v", o, err)
+	}
+}
+
 // The lease is given away after the end of the term.
 func TestTheEndOfATermWaitsForNoReader(t *testing.T) {
 	l := newLookout("handler-1", nil, logr.Discard())

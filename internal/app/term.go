@@ -97,7 +97,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	sweeps := a.newSweep(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		unseen: sweeps.Unseen, failing: server.Failing,
+		unseen: sweeps.Unseen, failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
@@ -122,7 +122,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
 	drains := ctrl.Registry
 	defer a.health.lead(time.Now, whyHeldBack(drains))() // the Lease tells of an API server that is silent
-	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack})()
+	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed()})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: func() (int, time.Time) { return 0, time.Time{} }})()
 	receive := func(ctx context.Context) error {

@@ -129,7 +129,8 @@ func (r *Report) writeHead(b *strings.Builder) {
 		b.WriteString(r.summary() + "\n\n")
 	}
 	carried := func(e Episode) bool { return e.Known == AsCarried }
-	if r.isPartial() || !r.KnownSince.IsZero() && slices.ContainsFunc(r.Episodes, carried) {
+	mayMiss := r.Node != "" && len(r.Episodes) == 0 && r.Current == nil || slices.ContainsFunc(r.Episodes, carried)
+	if r.isPartial() || !r.KnownSince.IsZero() && mayMiss {
 		fmt.Fprintf(b, "> The leader knows all drains since %s. Of earlier ones it knows what the nodes carry that still "+
 			"exist.\n\n", day(r.KnownSince))
 	}

@@ -109,6 +109,13 @@ func TestAReportOfATimeThatTheLeaderDoesNotKnowIsIncomplete(t *testing.T) {
 	}
 }
 
+func TestAReportOfANodeThatIsGoneSaysSinceWhenDrainsAreKnown(t *testing.T) {
+	r := &overview.Report{At: now, Node: "a", KnownSince: ago(time.Minute)}
+	if text := r.Markdown(); !strings.Contains(text, "No drain that has ended is known.\n\n> The leader knows all drains since") {
+		t.Errorf("%s", text)
+	}
+}
+
 func TestAReportOfAStormIsShort(t *testing.T) {
 	var all []overview.Episode
 	for range 100 {

@@ -26,6 +26,10 @@ type Overview struct {
 	Leaderless bool `json:"leaderless,omitempty"`
 	// Paused says why the handler is paused; nil: it is not.
 	Paused *string `json:"paused,omitempty"`
+	// DryRun: the option is on.
+	DryRun bool `json:"dryRun,omitempty"`
+	// Resuming: the leader has just begun, and does not know yet all drains that nodes carry.
+	Resuming bool `json:"resuming,omitempty"`
 	// Queue is nil if the leader was not asked, and in IMDS mode.
 	Queue *Queue `json:"queue,omitempty"`
 	// Policy is nil if the leader was not asked, or there is no policy file.
@@ -70,12 +74,22 @@ func (o *Overview) Deaf() string {
 		return PausedText(*o.Paused)
 	case o.Leaderless:
 		return "nobody leads, so no notice is acted on"
+	case o.DryRun:
+		return "dry-run is on: what is to be done about a notice is decided and logged, and not done"
 	}
 	q := o.Queue
 	if q == nil || q.FailingSince.IsZero() {
 		return ""
 	}
 	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+}
+
+// NoNode is said where there are no Nodes.
+func (o *Overview) NoNode() string {
+	if o.Resuming {
+		return "Which nodes are being drained is not known yet: the leader has just begun."
+	}
+	return "No node is being drained."
 }
 
 // PausedText says what it means that the handler is paused, and why it is; empty: nobody has said.

@@ -35,7 +35,7 @@ func (o *Overview) Table(style Style) string {
 		b.WriteString(line + "\n")
 	}
 	if len(o.Nodes) == 0 {
-		b.WriteString("No node is being drained.\n")
+		b.WriteString(o.NoNode() + "\n")
 		return b.String()
 	}
 	b.WriteByte('\n')

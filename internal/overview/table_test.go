@@ -112,6 +112,20 @@ func TestTheFirstLineIsThatNoNoticeArrives(t *testing.T) {
 	}
 }
 
+func TestADryRunIsTheFirstLine(t *testing.T) {
+	o := &overview.Overview{At: now, Leader: "a", DryRun: true}
+	if first, _, _ := strings.Cut(o.Table(overview.Style{}), "\n"); !strings.HasPrefix(first, "Notices:     dry-run is on") {
+		t.Errorf("the first line is %q", first)
+	}
+}
+
+func TestALeaderThatHasJustBegunDoesNotSayThatThereIsNothing(t *testing.T) {
+	o := &overview.Overview{At: now, Leader: "a", Resuming: true}
+	if text := o.Table(overview.Style{}); !strings.HasSuffix(text, "\nWhich nodes are being drained is not known yet: the leader has just begun.\n") {
+		t.Errorf("%s", text)
+	}
+}
+
 func TestNothingInProgressIsSaid(t *testing.T) {
 	o := &overview.Overview{At: now, Leader: "a", Queue: &overview.Queue{}}
 	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages in flight; the first receive is under way, which takes up to 20s where there is no message\nNo node is being drained.\n"

@@ -10,7 +10,7 @@
   const swap = (text) => {
     const next = new DOMParser().parseFromString(text, "text/html").querySelector("main");
     const old = document.querySelector("main");
-    if (!next) return;
+    if (!next) throw new Error("the answer is no page");
     for (const d of old.querySelectorAll("details[open]")) {
       const same = d.id && next.querySelector("#" + CSS.escape(d.id));
       if (same) same.open = true;

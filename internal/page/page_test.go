@@ -234,7 +234,7 @@ func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	contains(t, section(t, render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "nobody leads", Leaderless: true}, overview.History{}), "handler"), "Leader nobody leads")
 	contains(t, section(t, html, "progress"), "No node is being drained.")
 	contains(t, section(t, html, "blocks"), "Nothing is waited for.")
-	contains(t, section(t, html, "day"), "No drain has ended in the last 24 hours. There is nothing to draw.")
+	contains(t, section(t, html, "day"), "No drain is known that has ended in the last 24 hours. There is nothing to draw.")
 }
 
 func TestThatNoNoticeArrivesIsABanner(t *testing.T) {
@@ -258,6 +258,12 @@ func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
 	alone := overview.History{At: now, Episodes: h.Episodes[:1]}
 	html := render(t, overview.Overview{At: now}, alone)
 	contains(t, html, "1 drain ended in the last 24 hours; how 1 of them ended is not known.")
+	known := overview.History{At: now, Since: now.Add(-2 * time.Hour), Episodes: []overview.Episode{{
+		Node: "a", Kind: "spot-interruption", Outcome: "drained", Ended: now.Add(-time.Hour),
+	}}}
+	contains(t, render(t, overview.Overview{At: now}, known), "1 drain ended in the last 24 hours, none of those that are known missed its deadline.", "none known to be missed or lost")
+	known.Since = now.Add(-25 * time.Hour)
+	contains(t, render(t, overview.Overview{At: now}, known), "1 drain ended in the last 24 hours, none missed its deadline.", "none missed or lost")
 	if strings.Contains(html, "none missed") {
 		t.Error("it says that none missed its deadline")
 	}

@@ -43,6 +43,7 @@ type view struct {
 
 	Plot     template.HTML
 	PlotTold string
+	NoNode   string // what is said where no node is being drained
 	Stories  []story
 	Tallies  []tally
 	Since    string // the leader's knowledge begins
@@ -99,12 +100,13 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	}
 	episodes := recent(h)
 	v.Plot, v.Tallies, v.Stories = plot(episodes, h.At), tallies(episodes), stories(episodes, h.At)
-	v.PlotTold = plotTold(v.Tallies)
-	if !h.Since.IsZero() && h.At.Sub(h.Since) < past {
+	known := !h.Since.IsZero() && h.At.Sub(h.Since) >= past
+	v.PlotTold, v.NoNode = plotTold(v.Tallies, known), o.NoNode()
+	if !h.Since.IsZero() && !known {
 		v.Since = clock(h.Since, h.At)
 	}
 	v.Seen = seen(o, episodes)
-	v.Tiles = tiles(o, episodes)
+	v.Tiles = tiles(o, episodes, known)
 	v.frame = newFrame(title(o), summary(o), opts)
 	return v
 }
@@ -151,7 +153,7 @@ func countOf(o overview.Overview) count {
 func summary(o overview.Overview) string {
 	c := countOf(o)
 	if len(o.Nodes) == 0 {
-		return "No node is being drained."
+		return o.NoNode()
 	}
 	text := overview.Count(len(o.Nodes), "drain") + " in progress"
 	if c.heldBack > 0 {
@@ -163,7 +165,8 @@ func summary(o overview.Overview) string {
 	return text + "."
 }
 
-func tiles(o overview.Overview, episodes []overview.Episode) []tile {
+// tiles are the numbers of the page; known: all drains of the day are known.
+func tiles(o overview.Overview, episodes []overview.Episode, known bool) []tile {
 	c := countOf(o)
 	inProgress := tile{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes))}
 	if c.heldBack > 0 {
@@ -196,6 +199,9 @@ func tiles(o overview.Overview, episodes []overview.Episode) []tile {
 		}
 	}
 	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed or lost"}
+	if !known {
+		day.Note = "none known to be missed or lost"
+	}
 	switch {
 	case bad > 0:
 		day.Note, day.Class = strconv.Itoa(bad)+" missed or lost", "late"
@@ -273,22 +279,28 @@ func blocks(o overview.Overview) []block {
 	return all
 }
 
-func plotTold(all []tally) string {
+// plotTold says how the drains of the day ended; known: all of them are known.
+func plotTold(all []tally, known bool) string {
 	episodes, bad, unknown := 0, 0, 0
 	for _, t := range all {
 		episodes += t.Episodes
 		bad += t.Bad
 		unknown += t.Unknown
 	}
-	if episodes == 0 {
+	switch {
+	case episodes == 0 && known:
 		return "No drain has ended in the last 24 hours."
+	case episodes == 0:
+		return "No drain is known that has ended in the last 24 hours."
 	}
 	text := overview.Count(episodes, "drain") + " ended in the last 24 hours"
 	switch {
 	case bad > 0:
 		text += ", " + strconv.Itoa(bad) + " missed the deadline or lost pods"
-	case unknown == 0:
+	case unknown == 0 && known:
 		text += ", none missed its deadline"
+	case unknown == 0:
+		text += ", none of those that are known missed its deadline"
 	}
 	if unknown > 0 {
 		text += "; how " + strconv.Itoa(unknown) + " of them ended is not known"

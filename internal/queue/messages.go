@@ -32,10 +32,10 @@ type messages struct {
 	running  int // goroutines of messages
 	bodies   int // bytes of the bodies that handlers still use
 
-	receivers   int  // goroutines that receive
-	reserved    int  // messages that the receives under way may bring
-	receiveMost int  // messages to ask for in one receive, by the size of the last ones
-	full        bool // receiving waits for room
+	receivers   int       // goroutines that receive
+	reserved    int       // messages that the receives under way may bring
+	receiveMost int       // messages to ask for in one receive, by the size of the last ones
+	fullSince   time.Time // since when receiving waits for room; zero: it does not
 
 	extending bool // the loop runs that extends leases
 }
@@ -138,7 +138,12 @@ func (t *messages) tryAddReceiver(limit int) bool {
 func (t *messages) reserve(ctx context.Context) (asked int, ok bool) {
 	ok = t.await(ctx, func() (reserved bool) {
 		asked, reserved = t.reserveRoom()
-		t.full = !reserved && ctx.Err() == nil
+		switch full := !reserved && ctx.Err() == nil; {
+		case !full:
+			t.fullSince = time.Time{}
+		case t.fullSince.IsZero():
+			t.fullSince = time.Now()
+		}
 		return reserved
 	})
 	return asked, ok
@@ -163,11 +168,11 @@ func (t *messages) reserveRoom() (asked int, ok bool) {
 	return asked, true
 }
 
-// isFull reports whether receiving waits for room.
-func (t *messages) isFull() bool {
+// full returns since when receiving waits for room; zero: it does not.
+func (t *messages) full() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.full
+	return t.fullSince
 }
 
 // begun is a message whose handler is to be called.
@@ -229,7 +234,7 @@ func (t *messages) releaseBody(f *inFlight) {
 	defer t.mu.Unlock()
 	t.bodies -= f.body
 	f.body = 0
-	if t.full {
+	if !t.fullSince.IsZero() {
 		t.changed.Broadcast()
 	}
 }

@@ -124,14 +124,23 @@ func (s *Server) begin() bool {
 // zero if it never did. While receiving waits for room it returns the present time:
 // that is no failure of SQS, and a restart would make it worse.
 func (s *Server) LastReceive() time.Time {
-	if s.messages.isFull() {
+	if !s.messages.full().IsZero() {
 		return time.Now()
 	}
 	return s.health.lastReceive()
 }
 
-// Failing returns since when receives fail, and why the last one has; empty: they do not.
-func (s *Server) Failing() (since time.Time, why string) { return s.health.failing() }
+// longFull is how long receiving waits for room before that counts as a failure.
+const longFull = 30 * time.Second
+
+// Failing returns since when receives fail or wait for room, and why; empty: they do not.
+func (s *Server) Failing() (since time.Time, why string) {
+	if full := s.messages.full(); !full.IsZero() && time.Since(full) > longFull {
+		n, _ := s.InFlight()
+		return full, fmt.Sprintf("%d messages are in flight, and no more are received before some of them end", n)
+	}
+	return s.health.failing()
+}
 
 // InFlight returns how many messages are in flight, and since when the oldest of them
 // is; the zero time if there is none.

@@ -940,6 +940,9 @@ func TestNothingIsReceivedThatCannotBeHeld(t *testing.T) {
 		if age := time.Since(s.LastReceive()); age > 0 {
 			t.Errorf("waiting for room counts as a receive %v ago", age)
 		}
+		if since, why := s.Failing(); time.Since(since) < 49*time.Second || !strings.HasPrefix(why, "30 messages are in flight") {
+			t.Errorf("waiting for room since %s: %q", since, why)
+		}
 		receives := len(s.q.made("ReceiveMessage"))
 		elapse(8 * time.Minute)
 		if left := len(s.q.left()); left != 0 {

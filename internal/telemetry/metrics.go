@@ -153,7 +153,7 @@ func New() *Metrics {
 		"Target groups that may still have sent connections to a machine when its drain ended, each counted once for each "+
 			"node.")
 	m.unscheduled = c.gauges(namespace+"pods_unscheduled",
-		"Pods that wait for a node, and whose predecessors have left drained nodes within a quarter of an hour: the "+
+		"Pods that wait for a node, and whose predecessors have left drained nodes: the "+
 			"scheduler finds no room. Only on the leader.").WithLabelValues()
 	c.gaugeOf(namespace+"drains_in_progress", "Drains in progress.", func() float64 { return float64(m.load().Drains) })
 	c.gaugeOf(namespace+"drains_held_back",

@@ -37,6 +37,7 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (lost bool, 
 		return false, err
 	}
 	now := time.Now().Truncate(time.Second)
+	s.lookForPause(ctx)
 	s.lookUpAll(ctx, targets)
 	var all []forecast
 	for _, t := range targets {
@@ -172,6 +173,8 @@ func (f forecast) whyNotDrained() string {
 	switch {
 	case why != "":
 		return "the handler would ignore the notice: " + why
+	case f.paused != "":
+		return f.paused
 	case f.DryRun:
 		return "the handler would do nothing: dry-run is on"
 	case f.cordonsOnly(f.outcome):

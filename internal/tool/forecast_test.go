@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
@@ -176,6 +178,20 @@ func TestPodsThatNobodyMovesAreLostWithTheInstance(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestWhileTheHandlerIsPausedNoPodIsMoved(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption)
+	s.client = fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "nth", Name: s.LeaseName, Annotations: map[string]string{lease.PausedAnnotation: "enough"},
+	}})
+	s.origin.release = &Release{namespace: "nth"}
+	s.lookForPause(t.Context())
+	for _, f := range all {
+		if why := f.whyNotDrained(); f.node.Name == "well" && (!strings.HasPrefix(why, "the handler is paused (enough)") || len(f.lost()) != 1) {
+			t.Errorf("%q, lost %v", why, f.lost())
 		}
 	}
 }

@@ -114,6 +114,7 @@ func userConfig(c Cluster, variable string) (*rest.Config, error) {
 type leader struct {
 	namespace, pod, port string
 	holder               string        // the pod, and a random part
+	dryRun               bool          // the leader's option is on
 	expired              bool          // the Lease has, by our clock
 	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
 }
@@ -155,6 +156,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	}
 	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
 	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
+	found.dryRun = l.Labels[lease.DryRunLabel] == "true"
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 		found.silent = time.Since(l.Spec.RenewTime.Time)

@@ -90,6 +90,10 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "Resumed: the handler goes on with what nodes carry, and with the notices that wait. "+
 		"It was paused (%s).\n", overview.Clean(why))
+	if since := deserted(l); since != "" {
+		fmt.Fprintf(out, "But %s of the Lease %s/%s, so nobody leads, and nothing goes on before a replica does: "+
+			"check that the handler's pods run.\n", since, l.Namespace, l.Name)
+	}
 	return nil
 }
 

@@ -36,6 +36,7 @@ type Session struct {
 	aws      aws.Config // empty before connectAWS, as is gatherer
 	gatherer *doctor.Gatherer
 	identity identity
+	paused   string // what it means that the handler is paused; empty: it is not, or nobody has looked
 }
 
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:

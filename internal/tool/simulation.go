@@ -8,6 +8,8 @@ import (
 	"io"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -91,8 +93,8 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err := t.whyRefused(now.outcome); err != nil {
 		return err
 	}
-	if err := t.whyPaused(ctx); err != nil {
-		return err
+	if t.lookForPause(ctx); t.paused != "" {
+		return errors.New(t.paused)
 	}
 	if sim.Yes {
 		return nil
@@ -113,23 +115,25 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 
 var errNotConfirmed = errors.New("nothing was sent: answer y, or set --yes")
 
-// whyPaused returns an error if the handler is paused, as far as its Lease can be read.
-func (t *target) whyPaused(ctx context.Context) error {
-	_, namespace, err := app.RESTConfig(t.Options)
-	if err != nil {
-		return err
+// lookForPause finds out whether the handler is paused. Who may not read its Lease is told so.
+func (s *Session) lookForPause(ctx context.Context) {
+	_, namespace, err := app.RESTConfig(s.Options)
+	if r := s.origin.release; r != nil {
+		namespace, err = r.namespace, nil
 	}
-	if r := t.origin.release; r != nil {
-		namespace = r.namespace
+	var l *coordinationv1.Lease
+	if err == nil {
+		l, err = s.client.CoordinationV1().Leases(namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
-	l, err := t.client.CoordinationV1().Leases(namespace).Get(ctx, t.LeaseName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
+	}
 	if err != nil {
-		return nil //nolint:nilerror // who may not read it can still send
+		return
 	}
 	if why, paused := lease.Paused(l); paused {
-		return errors.New(overview.PausedText(why))
+		s.paused = overview.PausedText(why)
 	}
-	return nil
 }
 
 // whyRefused returns an error if the handler would not act on the notice, so that there

@@ -36,7 +36,7 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	}
 	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
-		o.Leader = l.pod
+		o.Leader, o.DryRun = l.pod, l.dryRun
 	}
 	return o, nil
 }
@@ -53,7 +53,12 @@ func (v *Viewer) Page(ctx context.Context, out io.Writer, version string) (Healt
 		return Uncertain, err
 	}
 	h := overview.History{At: r.At, Since: r.KnownSince, Episodes: r.Episodes}
-	return healthOf(o), page.Render(out, *o, h, page.Options{Version: version})
+	health := healthOf(o)
+	if r.Missing != "" && o.Source == overview.Leader {
+		o.Unseen = append(o.Unseen, "drains that have ended, but for what nodes carry: "+r.Missing)
+		health = max(health, Uncertain)
+	}
+	return health, page.Render(out, *o, h, page.Options{Version: version})
 }
 
 // getDirectly gets a URL of a pod, without a proxy.
@@ -142,7 +147,7 @@ func healthOf(o *overview.Overview) Health {
 		return Deaf
 	case o.Stuck() > 0:
 		return Stuck
-	case o.Source != overview.Leader:
+	case o.Source != overview.Leader, o.Resuming:
 		return Uncertain
 	}
 	return Healthy

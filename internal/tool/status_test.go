@@ -405,8 +405,12 @@ func TestAPauseIsSetToldAndEnded(t *testing.T) {
 	if o, err := v.Overview(t.Context()); err != nil || !strings.Contains(o.Deaf(), "the handler is paused (since 2") || !strings.Contains(o.Deaf(), ". Nobody leads either") {
 		t.Errorf("%+v, %v", o, err)
 	}
+	if text := resume(); !strings.Contains(text, "But there was no renewal for 3h of the Lease node-termination-handler/node-termination-handler, so nobody leads") {
+		t.Errorf("%s", text)
+	}
+	pause("again")
 	lease.Spec.RenewTime = new(metav1.NowMicro())
-	if text := resume(); !strings.Contains(text, "It was paused (since 2") {
+	if text := resume(); !strings.Contains(text, "It was paused (since 2") || strings.Contains(text, "But ") {
 		t.Errorf("%s", text)
 	}
 	if o, err := v.Overview(t.Context()); err != nil || healthOf(o) != Healthy || o.Paused != nil {

@@ -50,7 +50,7 @@ type Metrics interface {
 	Unscheduled(pods int)
 }
 
-// Pods remembers which workloads have lost pods from which nodes, for a quarter of an hour, and looks for
+// Pods remembers which workloads have lost pods from which nodes, for a quarter of an hour, or as long as one of its pods waits, and looks for
 // their successors. What left before the process led is not known. Set the fields before Run.
 type Pods struct {
 	// Client lists the pods of the cluster that wait, of low priority.
@@ -151,13 +151,19 @@ func count(found map[cluster.Ref]backlog) (pods int) {
 	return pods
 }
 
-// departures forgets those of long ago, and returns the others.
+// departures forgets those of long ago, unless pods of the node still wait, and returns the others.
 func (p *Pods) departures(now time.Time) map[types.UID][]departure {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	wait := map[string]bool{}
+	for _, u := range p.now {
+		wait[u.Node] = true
+	}
 	recent := map[types.UID][]departure{}
 	for owner, all := range p.left {
-		all = slices.DeleteFunc(all, func(d departure) bool { return now.Sub(d.last) > remembered })
+		all = slices.DeleteFunc(all, func(d departure) bool {
+			return now.Sub(d.last) > remembered && !wait[d.node.Name]
+		})
 		if p.left[owner] = all; len(all) == 0 {
 			delete(p.left, owner)
 			continue

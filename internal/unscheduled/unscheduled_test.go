@@ -205,7 +205,12 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 		if s.last() != 1 {
 			t.Errorf("%d pods wait", s.last())
 		}
-		s.after(remembered)
+		s.after(2 * remembered)
+		if s.last() != 1 {
+			t.Errorf("%d pods wait half an hour later", s.last())
+		}
+		s.scheduled("web-10")
+		s.after(time.Minute)
 		lists := s.listed()
 		s.after(time.Hour)
 		if s.listed() != lists || s.last() != 0 || s.remembers() != 0 {
