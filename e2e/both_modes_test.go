@@ -65,6 +65,10 @@ func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 			if l, d := leader.metric(drains), pod.metric(drains); l != 1 || d != 0 {
 				t.Errorf("the handler with the queue has counted %v drains, the one on the node %v", l, d)
 			}
+			const leading = "node_termination_handler_leading"
+			if l, d := leader.metric(leading), pod.metric(leading); l != 1 || d != 0 {
+				t.Errorf("leading is %v for the leader, and %v for the pod on the node, which reports", l, d)
+			}
 		})
 	}
 }

@@ -108,12 +108,16 @@ func (a *App) termOnNode(
 		poller.Life = cluster.BootID(node)
 	}
 	all := ctrl.Registry
-	defer a.lookout.lead(lookedAt{status: all.Status, heldBack: all.HeldBack, lastReceive: poller.LastAnswer})()
-	a.lookout.rebuild(a.nodes)
+	if drains {
+		defer a.lookout.lead(lookedAt{status: all.Status, heldBack: all.HeldBack, lastReceive: poller.LastAnswer})()
+		a.lookout.rebuild(a.nodes)
+	} else {
+		defer a.lookout.report()()
+	}
 	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
 	defer a.metrics.Lead(telemetry.Term{
 		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
-		Held: func() (int, time.Time) { return 0, time.Time{} },
+		Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: !drains,
 	})()
 	poller.Handler = with(ctrl.Unannounced())
 	if !drains {

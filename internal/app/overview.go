@@ -39,6 +39,7 @@ type lookout struct {
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
 	present *lookedAt  // nil: this replica stands by, or is paused
 	paused  *string    // why; nil: this replica does not hold a Lease that pauses it
+	reports bool       // this pod only reports what the metadata of its node tells
 }
 
 func newLookout(leader string, policy *policyfile.Follower, log logr.Logger) *lookout {
@@ -68,7 +69,7 @@ func (l *lookout) standby() error {
 		return page.Paused{Why: *l.paused}
 	}
 	pod, _ := l.leads.Load().(string)
-	return page.Standby{Leader: pod}
+	return page.Standby{Leader: pod, Reports: l.reports}
 }
 
 // lookedAt is a term of leadership.
@@ -77,9 +78,9 @@ type lookedAt struct {
 	heldBack    func() (drains int, why string)
 	lastReceive func() time.Time
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
-	unseen      func() string                           // nil: nothing
-	failing     func() (since time.Time, why string)    // of the receives; nil: there is no queue
-	resumed     <-chan struct{}                         // closed when all drains that nodes carry are known; nil: they are
+	unseen      []func() string
+	failing     func() (since time.Time, why string) // of the receives; nil: there is no queue
+	resumed     <-chan struct{}                      // closed when all drains that nodes carry are known; nil: they are
 }
 
 // isResuming reports whether some drains that nodes carry are not known yet.
@@ -99,6 +100,17 @@ func (t *lookedAt) isResuming() bool {
 func (l *lookout) lead(t lookedAt) (end func()) {
 	l.set(&t)
 	return func() { l.set(nil) }
+}
+
+// report has the lookout say that this pod only reports, until end is called.
+func (l *lookout) report() (end func()) {
+	set := func(reports bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.reports = reports
+	}
+	set(true)
+	return func() { set(false) }
 }
 
 func (l *lookout) set(t *lookedAt) {
@@ -133,8 +145,8 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	o.Nodes = t.status(ctx)
 	o.At = time.Now().UTC()
 	_, o.HeldBack = t.heldBack()
-	if t.unseen != nil {
-		if what := t.unseen(); what != "" {
+	for _, unseen := range t.unseen {
+		if what := unseen(); what != "" {
 			o.Unseen = append(o.Unseen, what)
 		}
 	}

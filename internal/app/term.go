@@ -94,10 +94,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	}
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
 	defer a.health.lead(server.LastReceive, whyHeldBack(drains))()
-	sweeps := a.newSweep(ctrl)
+	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		unseen: sweeps.Unseen, failing: server.Failing, resumed: drains.Resumed(),
+		unseen: []func() string{sweeps.Unseen, polls.Unseen}, failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
@@ -113,7 +113,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		beside = append(beside, sweeps.Run)
 	}
 	if a.options.StatusInterval > 0 {
-		beside = append(beside, a.newPoll(ctrl).Run)
+		beside = append(beside, polls.Run)
 	}
 	return lead(ctx, a.log, ctrl, serving(server.Serve, append(beside, checking(a.log, server))...))
 }

@@ -22,11 +22,15 @@ type Source interface {
 
 // A Standby is the error of a Source that does not know, because its replica does not lead.
 type Standby struct {
-	Leader string // the name of the pod that leads; empty: none, or it is not known
+	Leader  string // the name of the pod that leads; empty: none, or it is not known
+	Reports bool   // this pod only reports what the metadata of its node tells
 }
 
 // Error says who leads.
 func (s Standby) Error() string {
+	if s.Reports {
+		return "this pod reports what the metadata of its node tells: the leader knows what is in progress"
+	}
 	if s.Leader == "" {
 		return "this replica stands by: the leader knows what is in progress"
 	}
@@ -121,6 +125,8 @@ func (h *handler) standby(why error) standby {
 		s.Heading, s.Text = "The handler is paused", shown(why.Error())
 	case !is:
 		s.Heading, s.Text = "The overview is not to be had", shown(why.Error())
+	case other.Reports:
+		s.Heading, s.Text = "This pod reports", "It tells what the metadata of its node says. Another pod leads, and has the page."
 	case other.Leader == "":
 		s.Text = "Nobody is known to lead. The replicas elect a leader within seconds."
 	default:

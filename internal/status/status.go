@@ -12,6 +12,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -97,13 +98,14 @@ type Poll struct {
 	Log           logr.Logger
 	Metrics       Metrics
 
-	denied   bool                 // the last poll lacked the permission
-	absent   map[key]int          // at so many polls in a row what a Node carries was not listed
-	impaired map[string]time.Time // since when the status checks of an instance fail
-	told     map[string]bool      // of those
-	impairs  int                  // for impairedFor
-	tooMany  bool                 // at the last poll
-	events   map[key]listing      // those that were listed by the last poll
+	denied   bool                   // the last poll lacked the permission
+	unseen   atomic.Pointer[string] // see Unseen
+	absent   map[key]int            // at so many polls in a row what a Node carries was not listed
+	impaired map[string]time.Time   // since when the status checks of an instance fail
+	told     map[string]bool        // of those
+	impairs  int                    // for impairedFor
+	tooMany  bool                   // at the last poll
+	events   map[key]listing        // those that were listed by the last poll
 
 	mu      sync.Mutex
 	handled map[key]time.Time // when that ended; zero: it goes on
@@ -151,6 +153,21 @@ func (p *Poll) report(err error) {
 			"error", err, "in", p.Interval.String())
 	}
 	p.denied = denied
+	switch {
+	case err == nil:
+		p.unseen.Store(nil)
+	case p.unseen.Load() == nil:
+		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
+		p.unseen.Store(new("scheduled events without a notice and impaired instances, since " + since + ": " + err.Error()))
+	}
+}
+
+// Unseen says what the polls do not find at present, and why; empty: nothing. It may be called concurrently.
+func (p *Poll) Unseen() string {
+	if text := p.unseen.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // poll looks once. Without all answers nothing is done: what was found before stays.

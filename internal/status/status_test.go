@@ -248,6 +248,7 @@ func TestWhatAPollHasBegunEndsWithIt(t *testing.T) {
 
 func TestAPollThatMayNotAskSaysSoOnceAndPausesForLonger(t *testing.T) {
 	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, err: fmt.Errorf("no: %w", instance.ErrStatusDenied)}
+	var polls *Poll
 	play(t, w, func(after func(int)) {
 		after(3)
 		for k := range 2 {
@@ -258,9 +259,15 @@ func TestAPollThatMayNotAskSaysSoOnceAndPausesForLonger(t *testing.T) {
 		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !w.log.Has("", "level", "info") {
 			t.Errorf("logged:\n%s", w.log.String())
 		}
+		if text := polls.Unseen(); !strings.HasPrefix(text, "scheduled events without a notice") || !strings.Contains(text, ": no: ") {
+			t.Errorf("unseen: %q", text)
+		}
 		w.err = nil
 		after(3)
-	})
+		if text := polls.Unseen(); text != "" {
+			t.Errorf("unseen: %q", text)
+		}
+	}, func(p *Poll) { polls = p })
 	if pause := w.asked[5] - w.asked[4]; pause > 2*interval || len(w.handled) != 1 {
 		t.Errorf("asked again after %s, handled %+v", pause, w.handled)
 	}

@@ -300,7 +300,7 @@ func New() *Metrics {
 
 	c.answers("Does a replica lead, and are Events and webhook messages sent?")
 	c.gaugeOf(namespace+"leading", "1 on the leader, 0 on other replicas.", func() float64 {
-		if m.term.Load() == nil {
+		if t := m.term.Load(); t == nil || t.Reports {
 			return 0
 		}
 		return 1

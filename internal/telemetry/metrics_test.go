@@ -394,6 +394,11 @@ func TestWhoDrainsKarpentersNodesIsCounted(t *testing.T) {
 
 func TestWhatIsUnderWayIsAskedOfTheTermThatLasts(t *testing.T) {
 	got := counted(t, func(t *testing.T, m *Metrics) {
+		stop := m.Lead(Term{Load: func() report.Load { return report.Load{} }, Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: true})
+		if got := m.series(t)["leading"]; got != "0" {
+			t.Errorf("of a pod that reports to another leader: %s", got)
+		}
+		stop()
 		start := time.Now()
 		var received time.Time
 		end := m.Lead(Term{

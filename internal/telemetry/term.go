@@ -12,6 +12,7 @@ type Term struct {
 	Load        func() report.Load
 	Held        func() (messages int, oldest time.Time)
 	LastReceive func() time.Time // zero: never; nil: nothing is received
+	Reports     bool             // another pod leads, and this one tells it what it receives
 
 	since time.Time
 }
