@@ -45,6 +45,24 @@ func TestTheLoadIsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
+// A drain that is stuck is as old for the next leader.
+func TestTheAgeOfADrainOutlivesItsLeader(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.lead()
+		began := time.Now()
+		s.terminate(3 * time.Hour)
+		s.after(10 * time.Minute)
+		s.kill()
+		s.lead()
+		s.after(time.Minute)
+		if load := s.c.Load(); load.Drains != 1 || load.Oldest.Sub(began) > time.Second {
+			t.Errorf("%d drains, the oldest since %s after the notice", load.Drains, load.Oldest.Sub(began))
+		}
+	})
+}
+
 func TestTheLoadCountsTheHookOfAnInstanceThatIsNoNodeYet(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

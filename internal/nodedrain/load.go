@@ -25,7 +25,7 @@ func (r *Registry) Load() report.Load {
 			}
 		default:
 			l.Drains++
-			l.Oldest = intent.Earlier(l.Oldest, nd.since)
+			l.Oldest = intent.Earlier(l.Oldest, intent.Earlier(nd.since, carried.CordonedAt))
 		}
 		if nd.hasPods() {
 			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())

@@ -164,7 +164,7 @@ func New() *Metrics {
 			"rule allows.",
 		func() float64 { return float64(m.load().HeldByLimit) })
 	c.gaugeOf(namespace+"oldest_drain_age_seconds",
-		"Age of the oldest drain in progress, 0 if there is none. It restarts on failover.",
+		"Age of the oldest drain in progress, since the cordon of its node. 0 if there is none.",
 		func() float64 { return age(m.load().Oldest) })
 	c.gaugeOf(namespace+"drain_deadline_left_seconds",
 		"Time until the nearest deadline of a node that still has pods to leave; +Inf if there is none.",
