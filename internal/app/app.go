@@ -117,11 +117,10 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if err != nil {
 		return nil, err
 	}
-	said := newConditions(o, log, secondary, nodes)
-	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName, said})
+	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
 	a := &App{
 		options: o, log: log, version: version,
-		metrics: metrics, policy: rules, observers: observers, conditions: said, health: newHealth(),
+		metrics: metrics, policy: rules, observers: observers, conditions: newConditions(o, log, secondary, nodes), health: newHealth(),
 		lookout: newLookout(o.PodName, rules, log),
 		kube:    client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{

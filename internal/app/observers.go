@@ -35,8 +35,6 @@ type telling struct {
 	template webhook.Template // of the webhook
 	client   kube.Client      // of low priority
 	node     func(name string) *corev1.Node
-	// conditions is nil if nothing is said by conditions of nodes.
-	conditions *conditions.Writer
 }
 
 // newConditions makes the writer of conditions of nodes; nil if the options ask for none.
@@ -75,11 +73,7 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 		})
 		told = append(told, all.webhook)
 	}
-	ends := report.Observers{report.Once(told)}
-	if t.conditions != nil { // it writes what it is told again in each term
-		ends = append(ends, t.conditions)
-	}
-	all.Observer = ends
+	all.Observer = report.Once(told)
 	return all
 }
 

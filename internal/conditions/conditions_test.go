@@ -20,12 +20,10 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 const queue = "https://sqs.us-east-1.amazonaws.com/1/q"
@@ -33,11 +31,10 @@ const queue = "https://sqs.us-east-1.amazonaws.com/1/q"
 // A scene is a cluster, its watch, and a Writer.
 type scene struct {
 	*testing.T
-	kube   *fake.Clientset
-	nodes  *cluster.Cluster
-	writer *Writer
-	stop   context.CancelFunc
-	ran    chan struct{}
+	kube  *fake.Clientset
+	nodes *cluster.Cluster
+	stop  context.CancelFunc
+	ran   chan struct{}
 
 	mu     sync.Mutex
 	fails  error
@@ -57,13 +54,6 @@ func (s *scene) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails = err
-}
-
-// counted is of how many nodes the Writer knows what became of their pods.
-func (s *scene) counted() int {
-	s.writer.mu.Lock()
-	defer s.writer.mu.Unlock()
-	return len(s.writer.counts)
 }
 
 // play runs a Writer in virtual time.
@@ -111,7 +101,7 @@ func (s *scene) lead() {
 		defer close(ran)
 		w.Run(ctx)
 	}()
-	s.writer, s.stop, s.ran = w, stop, ran
+	s.stop, s.ran = stop, ran
 	synctest.Wait()
 }
 
@@ -159,12 +149,10 @@ func (s *scene) warn(ref cluster.Ref) {
 		e := intent.Entry{Kind: notice.SpotInterruption, IDs: []string{ref.Name}, Time: time.Now(), Deadline: time.Now().Add(2 * time.Minute)}
 		return i.With(e, nil, time.Now())
 	})
-	s.writer.Stepped(report.Step{Node: ref, Kind: report.Cordon})
 }
 
-func (s *scene) finish(ref cluster.Ref, o intent.Outcome, r evacuation.Result) {
+func (s *scene) finish(ref cluster.Ref, o intent.Outcome) {
 	s.Helper()
-	s.writer.Drained(report.Drain{Node: ref, Outcome: o, Result: r})
 	s.record(ref, func(i intent.Intent) intent.Intent {
 		i.FinishedAt, i.Outcome = time.Now(), o
 		return i
@@ -212,13 +200,13 @@ func TestADrainIsToldFromItsBeginToItsUndoing(t *testing.T) {
 	play(t, func(s *scene) {
 		a := s.node("a")
 		s.warn(a)
-		s.after(settleTime)
+		s.after(interval)
 		s.want("a", begun, notYet)
 		s.after(10 * time.Second)
-		s.finish(a, intent.Drained, evacuation.Result{Evicted: 3, Forced: 1})
-		s.after(time.Second)
-		s.want("a", over, "Drained=True SpotInterruption The pods have left the node: 3 evicted, 1 deleted")
-		s.after(10 * sweepInterval)
+		s.finish(a, intent.Drained)
+		s.after(interval)
+		s.want("a", over, "Drained=True SpotInterruption The pods have left the node")
+		s.after(10 * interval)
 		if s.written() != 2 {
 			t.Errorf("%d writes", s.written())
 		}
@@ -226,8 +214,7 @@ func TestADrainIsToldFromItsBeginToItsUndoing(t *testing.T) {
 			return i.Forget(func(intent.Entry) bool { return true })
 		})
 		s.must(err)
-		s.writer.Stepped(report.Step{Node: a, Kind: report.Uncordon})
-		s.after(settleTime)
+		s.after(interval)
 		s.want("a", "DrainInProgress"+nothing, "Drained"+nothing)
 	})
 }
@@ -237,9 +224,9 @@ func TestADrainThatMissesItsDeadlineIsNotDrained(t *testing.T) {
 		a := s.node("a")
 		s.warn(a)
 		s.after(2 * time.Minute)
-		s.finish(a, intent.Missed, evacuation.Result{Evicted: 2, Missed: []string{"secret/name"}})
-		s.after(time.Second)
-		s.want("a", over, "Drained=False SpotInterruption Pods were still there at the deadline: 2 evicted, 1 missed")
+		s.finish(a, intent.Missed)
+		s.after(interval)
+		s.want("a", over, "Drained=False SpotInterruption Pods were still there at the deadline")
 	})
 }
 
@@ -247,25 +234,24 @@ func TestADrainOfAMomentIsOneWrite(t *testing.T) {
 	play(t, func(s *scene) {
 		a := s.node("a")
 		s.warn(a)
-		s.finish(a, intent.Drained, evacuation.Result{})
-		s.after(settleTime)
-		s.want("a", over, "Drained=True SpotInterruption The pods have left the node: none had to leave")
+		s.finish(a, intent.Drained)
+		s.after(interval)
+		s.want("a", over, "Drained=True SpotInterruption The pods have left the node")
 		if s.written() != 1 {
 			t.Errorf("%d writes", s.written())
 		}
 	})
 }
 
-// Nobody has told the next leader of anything.
 func TestTheNextLeaderCorrectsWhatTheOneBeforeHasLeft(t *testing.T) {
 	play(t, func(s *scene) {
 		ended, undone, fresh, removed := s.node("ended"), s.node("undone"), s.node("fresh"), s.node("removed")
 		for _, ref := range []cluster.Ref{ended, undone, removed} {
 			s.warn(ref)
 		}
-		s.after(2 * settleTime)
+		s.after(2 * interval)
 		s.end()
-		s.finish(ended, intent.Drained, evacuation.Result{Evicted: 3})
+		s.finish(ended, intent.Drained)
 		s.record(fresh, func(i intent.Intent) intent.Intent {
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, Time: time.Now(), Deadline: time.Now().Add(time.Minute)}, nil, time.Now())
 		})
@@ -280,7 +266,7 @@ func TestTheNextLeaderCorrectsWhatTheOneBeforeHasLeft(t *testing.T) {
 		s.want("ended", begun, notYet)
 
 		s.lead()
-		s.after(time.Second)
+		s.after(interval)
 		s.want("ended", over, "Drained=True SpotInterruption The pods have left the node")
 		s.want("undone", "DrainInProgress"+nothing, "Drained"+nothing)
 		s.want("fresh", begun, notYet)
@@ -298,10 +284,9 @@ func TestAPlannedChangeIsToldUntilItBegins(t *testing.T) {
 			i.HeldBack = true
 			return i
 		})
-		s.writer.Stepped(report.Step{Node: a, Kind: report.HoldBack})
-		s.after(settleTime)
+		s.after(interval)
 		s.want("a", "MaintenancePlanned=True ScheduledChange system-reboot begins at 2000-01-01T01:00:00Z")
-		s.after(time.Hour + 30*time.Second) // nobody reports that time passes
+		s.after(time.Hour + interval) // nobody reports that time passes
 		s.want("a", "MaintenancePlanned=False NoMaintenancePlanned No scheduled change is ahead")
 	})
 }
@@ -315,8 +300,7 @@ func TestNodesOfAnotherQueueAreLeftToIt(t *testing.T) {
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, Time: time.Now()}, nil, time.Now())
 		})
 		s.must(err)
-		s.writer.Stepped(report.Step{Node: a, Kind: report.Cordon})
-		s.after(2 * sweepInterval)
+		s.after(2 * interval)
 		s.want("a")
 	})
 }
@@ -327,7 +311,7 @@ func TestAStormIsToldAtAPace(t *testing.T) {
 		for n := range storm {
 			s.warn(s.node(fmt.Sprintf("n%d", n)))
 		}
-		s.after(settleTime + time.Second)
+		s.after(interval + time.Second)
 		if got, most := s.written(), int(time.Second/writePause)+1; got != most {
 			t.Errorf("%d writes in a second, want %d", got, most)
 		}
@@ -343,30 +327,6 @@ func TestAStormIsToldAtAPace(t *testing.T) {
 	})
 }
 
-// Those that are dropped are found by the sweep.
-func TestWhatWaitsIsBounded(t *testing.T) {
-	w := Writer{woken: make(chan struct{}, 1), counts: map[types.UID]string{}}
-	ref := func(n int) cluster.Ref {
-		return cluster.Ref{Name: fmt.Sprintf("n%d", n), UID: types.UID(fmt.Sprint(n))}
-	}
-	for n := range 3 * mostWaiting {
-		w.Stepped(report.Step{Node: ref(n), Kind: report.Cordon})
-		w.Drained(report.Drain{Node: ref(n), Result: evacuation.Result{Evicted: n}})
-	}
-	if len(w.waiting) != mostWaiting || len(w.counts) != mostWaiting {
-		t.Errorf("%d wait, %d counts", len(w.waiting), len(w.counts))
-	}
-	const oldest = 2 * mostWaiting
-	n, counts, _ := w.next(time.Now().Add(settleTime))
-	if want := ref(oldest).Name; n.name != want || counts != fmt.Sprintf("%d evicted", oldest) {
-		t.Errorf("the next is %s with %q, want %s", n.name, counts, want)
-	}
-	w.Stepped(report.Step{Node: cluster.Ref{Name: "failed", UID: "failed"}, Err: errors.New("no")})
-	if n := w.waiting[len(w.waiting)-1]; n.name == "failed" {
-		t.Error("a step that failed has changed nothing")
-	}
-}
-
 func TestWithoutTheRightItIsSaidOnceAndTriedAgainLater(t *testing.T) {
 	play(t, func(s *scene) {
 		s.fail(apierrors.NewForbidden(corev1.Resource("nodes"), "a", errors.New("no")))
@@ -377,25 +337,25 @@ func TestWithoutTheRightItIsSaidOnceAndTriedAgainLater(t *testing.T) {
 		if s.written() != 1 {
 			t.Errorf("%d writes", s.written())
 		}
-		s.after(sweepInterval)
+		s.after(interval)
 		if s.written() != 2 || len(s.log.Entries("", "level", "warn")) != 1 || !strings.Contains(s.log.String(), "nodes/status") {
 			t.Errorf("%d writes; the log:\n%s", s.written(), s.log.String())
 		}
 		s.fail(nil)
-		s.after(deniedPause + sweepInterval)
+		s.after(deniedPause + interval)
 		s.want("b", begun, notYet)
 	})
 }
 
-func TestAWriteThatFailsIsTriedAgainByTheSweep(t *testing.T) {
+func TestAWriteThatFailsIsTriedAgain(t *testing.T) {
 	play(t, func(s *scene) {
 		s.fail(apierrors.NewInternalError(errors.New("down")))
 		a := s.node("a")
 		s.warn(a)
-		s.after(settleTime)
+		s.after(interval)
 		s.fail(nil)
 		s.want("a")
-		s.after(sweepInterval)
+		s.after(interval + writePause)
 		s.want("a", begun, notYet)
 	})
 }
@@ -405,21 +365,10 @@ func TestANodeThatIsGoneOrReplacedIsNotWritten(t *testing.T) {
 		a := s.node("a")
 		s.warn(a)
 		s.must(s.kube.CoreV1().Nodes().Delete(t.Context(), "a", metav1.DeleteOptions{}))
-		s.after(settleTime)
-		s.writer.Drained(report.Drain{Node: a, Outcome: intent.Drained})
-		s.after(settleTime)
-		if s.written() != 0 || s.counted() != 0 {
-			t.Errorf("%d writes, %d counts kept", s.written(), s.counted())
+		s.after(interval)
+		s.after(interval)
+		if s.written() != 0 {
+			t.Errorf("%d writes", s.written())
 		}
 	})
-}
-
-// Reports outside of a term come from nobody who leads.
-func TestOutsideOfATermNothingIsKept(t *testing.T) {
-	var w Writer
-	w.Stepped(report.Step{Node: cluster.Ref{Name: "a", UID: "1"}, Kind: report.Cordon})
-	w.Drained(report.Drain{Node: cluster.Ref{Name: "a", UID: "1"}})
-	if len(w.waiting)+len(w.counts) != 0 {
-		t.Errorf("%d wait, %d counts", len(w.waiting), len(w.counts))
-	}
 }

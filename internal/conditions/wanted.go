@@ -18,7 +18,7 @@ import (
 const reasonNotPlanned = "NoMaintenancePlanned"
 
 // changed returns the conditions that a node with this intent should have at a time, and does not have.
-// cordonOnly says that no pod is asked to leave, counts what became of the pods; empty: not known.
+// cordonOnly says that no pod is asked to leave.
 //
 //	                                      DrainInProgress  Drained
 //	no notice, held back, only cordoned   false            false
@@ -28,10 +28,8 @@ const reasonNotPlanned = "NoMaintenancePlanned"
 //
 // A condition that the node does not have counts as false: a node that is never drained gets none. Both are
 // written together.
-func changed(
-	have []corev1.NodeCondition, i intent.Intent, cordonOnly bool, counts string, now time.Time,
-) []corev1.NodeCondition {
-	progress, drained := drainConditions(i, cordonOnly, counts)
+func changed(have []corev1.NodeCondition, i intent.Intent, cordonOnly bool, now time.Time) []corev1.NodeCondition {
+	progress, drained := drainConditions(i, cordonOnly)
 	var all []corev1.NodeCondition
 	if differs(have, progress) || differs(have, drained) { // they tell one story
 		all = append(all, progress, drained)
@@ -50,14 +48,11 @@ func changed(
 }
 
 // drainConditions are the two about the drain.
-func drainConditions(i intent.Intent, cordonOnly bool, counts string) (progress, drained corev1.NodeCondition) {
+func drainConditions(i intent.Intent, cordonOnly bool) (progress, drained corev1.NodeCondition) {
 	cause := i.Cause()
 	reason, leaves := cluster.ReasonOf(cause.Kind), describe.At("; the instance goes away at ", i.Deadline())
 	progress = corev1.NodeCondition{Type: cluster.DrainInProgress, Status: corev1.ConditionFalse, Reason: reason}
 	drained = corev1.NodeCondition{Type: cluster.Drained, Status: corev1.ConditionFalse, Reason: reason}
-	if counts != "" {
-		counts = ": " + counts
-	}
 	switch {
 	case len(i.Entries) == 0:
 		progress.Reason, drained.Reason = cluster.ReasonOver, cluster.ReasonOver
@@ -71,7 +66,7 @@ func drainConditions(i intent.Intent, cordonOnly bool, counts string) (progress,
 		drained.Message = "The drain has not ended"
 	default:
 		progress.Message = "The drain has ended"
-		drained.Message = ended(i.Outcome) + counts
+		drained.Message = ended(i.Outcome)
 		if o := cmp.Or(i.Outcome, intent.Drained); o == intent.Drained { // older versions wrote none
 			drained.Status, drained.Message = corev1.ConditionTrue, drained.Message+leaves
 		}
@@ -115,15 +110,14 @@ func maintenance(i intent.Intent, now time.Time) corev1.NodeCondition {
 	}
 }
 
-// differs reports whether a condition is to be written. What became of the pods is known only to the process
-// that has drained the node, so the message of an ended drain is not compared.
+// differs reports whether a condition is to be written. The message counts only where it is true.
 func differs(have []corev1.NodeCondition, want corev1.NodeCondition) bool {
 	old := find(have, want.Type)
 	if old == nil {
 		return want.Status == corev1.ConditionTrue
 	}
 	return old.Status != want.Status || old.Reason != want.Reason ||
-		want.Type != cluster.Drained && want.Status == corev1.ConditionTrue && old.Message != want.Message
+		want.Status == corev1.ConditionTrue && old.Message != want.Message
 }
 
 func find(have []corev1.NodeCondition, t corev1.NodeConditionType) *corev1.NodeCondition {
