@@ -193,8 +193,8 @@ func (o *ownInstance) known() imds.Identity {
 // instance is what EC2 would say of it. It runs, because this process does.
 func (o *ownInstance) instance(i imds.Identity) instance.Instance {
 	return instance.Instance{
-		ID: i.Instance, State: "running", Launched: i.Started, Type: i.Type, AvailabilityZone: i.Zone,
-		PrivateIPv4: i.IPv4, PrivateDNSName: o.node, // the Node is found by it if it has no provider id
+		ID: i.Instance, State: "running", Launched: i.Started, Type: i.Type,
+		PrivateDNSName: o.node, // the Node is found by it if it has no provider id
 	}
 }
 

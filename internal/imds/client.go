@@ -89,9 +89,7 @@ type Identity struct {
 	Instance string    `json:"instanceId"`
 	Account  string    `json:"accountId"`
 	Region   string    `json:"region"`
-	Zone     string    `json:"availabilityZone"`
 	Type     string    `json:"instanceType"`
-	IPv4     string    `json:"privateIp"`
 	Started  time.Time `json:"pendingTime"` // for the last time; zero: not known
 }
 

@@ -198,7 +198,7 @@ func TestTheIdentityIsThatOfTheDocument(t *testing.T) {
 	inBubble(t, awssim.MetadataOptions{Started: started}, func(t *testing.T, m *awssim.Metadata, c *Client) {
 		got, err := c.Identity(t.Context())
 		want := Identity{
-			Instance: own, Account: "123456789012", Region: "us-east-1", Zone: "us-east-1a", Type: "m5.large", IPv4: "10.0.0.1",
+			Instance: own, Account: "123456789012", Region: "us-east-1", Type: "m5.large",
 			Started: started,
 		}
 		if err != nil || got != want {

@@ -35,14 +35,13 @@ func TestContract(t *testing.T) {
 	stories := map[string]func(t *testing.T, r region, d *Directory){
 		"an instance is told as it is": func(t *testing.T, r region, d *Directory) {
 			want := Instance{
-				ID:               known,
-				State:            "pending",
-				Tags:             map[string]string{"aws:autoscaling:groupName": "workers", "empty": ""},
-				Launched:         time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC),
-				Type:             "m5.large",
-				Lifecycle:        "spot",
-				AvailabilityZone: "eu-central-1b",
-				PrivateDNSName:   "ip-10-0-0-1.ec2.internal",
+				ID:             known,
+				State:          "pending",
+				Tags:           map[string]string{"aws:autoscaling:groupName": "workers", "empty": ""},
+				Launched:       time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC),
+				Type:           "m5.large",
+				Lifecycle:      "spot",
+				PrivateDNSName: "ip-10-0-0-1.ec2.internal",
 			}
 			r.put(t, want)
 			if diff := cmp.Diff(want, mustFind(t, d, known, time.Minute)); diff != "" {
@@ -104,7 +103,6 @@ func (f *fakeEC2) put(_ *testing.T, inst Instance) {
 		LaunchTime:        aws.Time(inst.Launched),
 		InstanceType:      types.InstanceType(inst.Type),
 		InstanceLifecycle: types.InstanceLifecycleType(inst.Lifecycle),
-		Placement:         &types.Placement{AvailabilityZone: aws.String(inst.AvailabilityZone)},
 		PrivateDnsName:    aws.String(inst.PrivateDNSName),
 	}
 	for key, value := range inst.Tags {
@@ -132,7 +130,6 @@ func (s simulator) put(t *testing.T, inst Instance) {
 		PrivateDNSName: inst.PrivateDNSName,
 		Tags:           maps.Clone(inst.Tags),
 		LaunchTime:     inst.Launched,
-		Zone:           inst.AvailabilityZone,
 		Type:           inst.Type,
 		Lifecycle:      inst.Lifecycle,
 	})

@@ -18,15 +18,11 @@ type Instance struct {
 	Tags     map[string]string // among them aws:autoscaling:groupName
 	Launched time.Time         // the latest launch: a stopped instance that starts again has a new one
 
-	Type             string
-	Lifecycle        string // how it was bought: spot, scheduled, capacity-block, on-demand; empty: not known
-	AvailabilityZone string
-	Host             string // the Dedicated Host that it runs on; empty: none
+	Type      string
+	Lifecycle string // how it was bought: spot, scheduled, capacity-block, on-demand; empty: not known
+	Host      string // the Dedicated Host that it runs on; empty: none
 
-	// Empty where the instance has none, or none any more: EC2 takes the names
-	// and addresses of a terminated instance away.
-	PrivateDNSName, PublicDNSName string
-	PrivateIPv4, PublicIPv4       string
+	PrivateDNSName string // empty where it has none any more: EC2 takes the name of a terminated instance away
 }
 
 // How an instance was bought. EC2 has no word for the second; it is that of the instance metadata.
@@ -52,15 +48,11 @@ func fromEC2(in types.Instance) Instance {
 		Type:           string(in.InstanceType),
 		Lifecycle:      cmp.Or(string(in.InstanceLifecycle), onDemand),
 		PrivateDNSName: aws.ToString(in.PrivateDnsName),
-		PublicDNSName:  aws.ToString(in.PublicDnsName),
-		PrivateIPv4:    aws.ToString(in.PrivateIpAddress),
-		PublicIPv4:     aws.ToString(in.PublicIpAddress),
 	}
 	if in.State != nil {
 		out.State = string(in.State.Name)
 	}
 	if in.Placement != nil {
-		out.AvailabilityZone = aws.ToString(in.Placement.AvailabilityZone)
 		out.Host = aws.ToString(in.Placement.HostId)
 	}
 	for _, tag := range in.Tags {

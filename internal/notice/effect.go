@@ -45,7 +45,7 @@ var effects = map[string]Effect{
 	"AWS_EC2_ULTRASERVER_MAINTENANCE_COMPLETED":    Unclear,
 }
 
-// eventEffects are the codes of scheduled events that EC2 lists. A system-maintenance is one of
+// eventEffects are the codes of scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is one of
 // the network or of the power, and its code does not say which.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
 var eventEffects = map[string]Effect{
@@ -56,13 +56,13 @@ var eventEffects = map[string]Effect{
 	"system-maintenance":  Unclear,
 }
 
-// EffectOfEvent is the effect of a scheduled event with this code, as EC2 lists it.
+// EffectOfEvent is the effect of a scheduled event with this code, as EC2 lists it or the metadata tells it.
 func EffectOfEvent(code string) Effect { return eventEffects[code] }
 
 // EffectOf is the effect of a scheduled change by its code, whether AWS Health, EC2 or the instance
 // metadata has told it. The codes of one are not those of another with another effect.
 func EffectOf(code string) Effect {
-	for _, known := range []map[string]Effect{effects, eventEffects, codes} {
+	for _, known := range []map[string]Effect{effects, eventEffects} {
 		if effect, ok := known[code]; ok {
 			return effect
 		}

@@ -90,18 +90,6 @@ func OfTermination(instance, life string) (Notice, error) {
 	return withInstance(n, "the instance", instance)
 }
 
-// codes are those of scheduled changes in the metadata. One with the code system-maintenance
-// concerns the network or the power of the host, and does not say which.
-//
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
-var codes = map[string]Effect{
-	"instance-stop":       EndsMachine,
-	"instance-retirement": EndsMachine,
-	"instance-reboot":     RebootsMachine,
-	"system-reboot":       RebootsMachine,
-	"system-maintenance":  Unclear,
-}
-
 // OfScheduled reads the metadata items events/maintenance/scheduled and history of an instance,
 // at a time: the documents do not say when a change was announced. Notices that can be read are
 // returned with the error too. [Notice.Change] is the id of the change.
@@ -124,7 +112,7 @@ func OfScheduled(body, instance string, read time.Time) ([]Notice, error) {
 	for _, d := range list {
 		n := Notice{
 			Kind: ScheduledChange, Change: identifier(d.EventID), Time: read.UTC().Truncate(time.Second),
-			Detail: identifier(d.Code), Effect: codes[d.Code], Ended: isOver(d.State, d.Description),
+			Detail: identifier(d.Code), Effect: EffectOfEvent(d.Code), Ended: isOver(d.State, d.Description),
 		}
 		if n.Change == "" {
 			errs = append(errs, errors.New("a scheduled change has no EventId"))

@@ -356,7 +356,7 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 			"AWS_USE_DUALSTACK_ENDPOINT: cannot be true when queue-url names an endpoint of its own: unset one of them",
 		}},
 		{"templates that cannot be parsed, or name what there is not", []string{"--webhook-template={{ .Kind }"}, []string{"QUEUE_URL=" + testQueue}, []string{
-			`webhook-template: "{{ .Kind }" (from --webhook-template) does not work: line 1, column 10: unexpected "}" in operand; allowed: a Go template`,
+			`webhook-template: "{{ .Kind }" (from --webhook-template) does not work: template: webhook:1: unexpected "}" in operand; allowed: a Go template`,
 		}},
 		{"secrets are not repeated", nil, []string{"QUEUE_URL=" + testQueue, "WEBHOOK_URL=hush", "WEBHOOK_PROXY=ftp://me:hush@proxy", `WEBHOOK_HEADERS={"Authorization":7}`}, []string{
 			"webhook-url: (secret, 4 characters) (from WEBHOOK_URL) does not start with http:// or https://; allowed: an http or https URL",

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -106,32 +104,26 @@ type Template struct{ parsed *template.Template }
 
 // ParseTemplate parses a Go template with sprig's functions for text, without
 // those that look at the environment of the process or its network, and tries it
-// with an example of each phase. Errors begin with the line and the column, both from 1.
+// with an example of each phase. Errors are those of [text/template], with the line.
 func ParseTemplate(text string) (Template, error) {
 	functions := sprig.TxtFuncMap()
 	for _, name := range []string{"env", "expandenv", "getHostByName"} {
 		delete(functions, name)
 	}
-	parse := func(text string) (*template.Template, error) {
-		return template.New(templateName).Funcs(functions).Parse(text)
-	}
-	parsed, err := parse(text)
+	parsed, err := template.New("webhook").Funcs(functions).Parse(text)
 	if err != nil {
-		return Template{}, parseError(text, err, func(text string) error {
-			_, err := parse(text)
-			return err
-		})
+		return Template{}, err
 	}
 	for _, i := range Samples() {
 		if err := parsed.Execute(io.Discard, i); err != nil {
-			return Template{}, executionError(err)
+			return Template{}, err
 		}
 	}
 	return Template{parsed}, nil
 }
 
 // Render executes the template. It calls list for the names of the pods on the node if the
-// template asks for them; nil: there are none. Errors begin with the line and the column.
+// template asks for them; nil: there are none.
 func (t Template) Render(
 	ctx context.Context, i Interruption, list func(ctx context.Context, node string) []string,
 ) ([]byte, error) {
@@ -140,7 +132,7 @@ func (t Template) Render(
 	}
 	var body bytes.Buffer
 	if err := t.parsed.Execute(&body, i); err != nil {
-		return nil, executionError(err)
+		return nil, err
 	}
 	return body.Bytes(), nil
 }
@@ -151,7 +143,7 @@ func (t Template) CheckJSON() error {
 	for _, i := range Samples() {
 		var body bytes.Buffer
 		if err := t.parsed.Execute(&body, i); err != nil {
-			return executionError(err)
+			return err
 		}
 		var ignored any
 		if err := json.Unmarshal(body.Bytes(), &ignored); err != nil {
@@ -179,70 +171,3 @@ func jsonError(body string, err error) error {
 }
 
 const templateName = "webhook"
-
-var (
-	parseMessage     = regexp.MustCompile(`(?s)^template: ` + templateName + `:(\d+): (.*)$`)
-	executionMessage = regexp.MustCompile(`(?s)^template: ` + templateName + `:(\d+):(\d+): (?:executing "[^"]*" )?(.*)$`)
-)
-
-// executionError puts the position in front of an error of Execute, whose columns
-// count bytes from 0.
-func executionError(err error) error {
-	found := executionMessage.FindStringSubmatch(err.Error())
-	if found == nil {
-		return err
-	}
-	column, convErr := strconv.Atoi(found[2])
-	if convErr != nil {
-		return err
-	}
-	return fmt.Errorf("line %s, column %d: %s", found[1], column+1, found[3])
-}
-
-// parseError puts the position in front of an error of Parse, which tells the
-// line alone. The parser reads from left to right and stops at the first mistake:
-// from there on, any longer beginning of the text fails with the same words.
-func parseError(text string, err error, parse func(string) error) error {
-	line, words := splitParseError(err)
-	fails := func(end int) bool {
-		err := parse(text[:end])
-		if err == nil {
-			return false
-		}
-		_, w := splitParseError(err)
-		return w == words
-	}
-	end := len(text)
-	if stop := lineEnd(text, line); fails(stop) {
-		end = stop
-	}
-	for end > 1 && fails(end-1) {
-		end--
-	}
-	before := text[:end-1]
-	column := 1 + utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:])
-	return fmt.Errorf("line %d, column %d: %s", 1+strings.Count(before, "\n"), column, words)
-}
-
-// splitParseError splits what Parse says into the line, from 1, and the words.
-func splitParseError(err error) (line int, words string) {
-	found := parseMessage.FindStringSubmatch(err.Error())
-	if found == nil {
-		return 0, err.Error()
-	}
-	line, _ = strconv.Atoi(found[1]) // 0 will do: see lineEnd
-	return line, found[2]
-}
-
-// lineEnd is where the line ends, counted from 1; the end of the text for a line it does not have.
-func lineEnd(text string, line int) int {
-	end := 0
-	for ; line > 0; line-- {
-		next := strings.IndexByte(text[end:], '\n')
-		if next < 0 {
-			return len(text)
-		}
-		end += next + 1
-	}
-	return max(end, min(1, len(text)))
-}
