@@ -1076,6 +1076,33 @@ func TestAPanicInTheHandlingOfOneInstanceEndsNothingElse(t *testing.T) {
 	})
 }
 
+// The message of a drain that can wait is gone when the drain fails.
+func TestADrainThatPanicsIsBegunAgainWithoutItsMessage(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		stop := s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Minute)
+		if n := s.left(); n != 0 {
+			t.Fatalf("%d messages are left", n)
+		}
+		stop()
+		s.drain.mu.Lock()
+		s.drain.panics = true
+		s.drain.mu.Unlock()
+		s.lead()
+		s.after(10 * time.Second)
+		s.drain.mu.Lock()
+		s.drain.panics, s.drain.takes = false, time.Second
+		s.drain.mu.Unlock()
+		s.after(2 * time.Minute)
+		if i := s.intent(); !i.Finished() {
+			t.Errorf("intent %+v", i)
+		}
+	})
+}
+
 func TestATagThatWasSeenIsBelievedWhileEC2GivesNoAnswer(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

@@ -30,16 +30,17 @@ func (t *task) join(ctx context.Context) error {
 			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
 		return t.completeLeftOut(ctx, joined)
 	}
-	_, err = t.awaitAll(ctx, joined)
-	return err
+	return t.awaitAll(ctx, joined)
 }
 
-// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it.
+// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it. The message alone
+// tells of the hook, and so is kept until then.
 func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) error {
 	release := t.holdOpen(ctx)
 	defer release()
 	defer t.count(t.Deadline)()
-	if ended, err := t.awaitAll(ctx, drains); err != nil || !ended {
+	t.HoldUntil = time.Time{}
+	if err := t.awaitAll(ctx, drains); err != nil {
 		return err
 	}
 	release()
@@ -93,8 +94,8 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 }
 
 // awaitAll waits for the end of all drains, but no longer than HoldUntil, and until Nodes carry the rest; zero: as long
-// as it takes. ended is false where that was too long.
-func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (ended bool, err error) {
+// as it takes.
+func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (err error) {
 	var late <-chan time.Time
 	if !t.HoldUntil.IsZero() {
 		timer := time.NewTimer(time.Until(t.HoldUntil))
@@ -127,9 +128,8 @@ func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (ended b
 				return
 			}
 		}
-		ended = true
 	})
-	return ended, err
+	return err
 }
 
 // isCarried reports whether a Node carries what a drain is for, as the watch says: its own or, if that was deleted, the

@@ -6,11 +6,13 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // ErrGiveWay is returned by Run when the pod of this program is the last on a node that is
@@ -42,8 +44,11 @@ func (r *Registry) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case nd := <-r.toRun:
 			all.Go(func() {
-				if r.carryOut(ctx, nd) {
+				switch err := r.carryOut(ctx, nd); {
+				case errors.Is(err, ErrGiveWay):
 					stop(ErrGiveWay)
+				case err != nil && ctx.Err() == nil:
+					u.beginAgain(ctx, nd.ref, err)
 				}
 			})
 		}
@@ -54,18 +59,28 @@ func (r *Registry) Run(ctx context.Context) error {
 // drains have ended, or whose machines have got another Node.
 type upkeep struct{ *Registry }
 
-// carryOut carries out a drain, and tells those who wait for its end. It reports whether the leader is to give way.
-func (r *Registry) carryOut(ctx context.Context, nd *Drain) (givesWay bool) {
+// carryOut carries out a drain, and tells those who wait for its end.
+func (r *Registry) carryOut(ctx context.Context, nd *Drain) error {
 	working := pprof.WithLabels(ctx, pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
 	pprof.SetGoroutineLabels(working) // a goroutine dump tells whose drain it is
 	err := logging.Recover(r.Log, func() error { return nd.run(working) })
 	r.end(nd, err)
-	givesWay = errors.Is(err, ErrGiveWay)
-	if err != nil && !givesWay && ctx.Err() == nil {
-		r.Log.Error(err, "the drain of a node failed: it starts again when SQS delivers its message again",
-			"node", nd.ref.Name)
+	return err
+}
+
+// failedPause is how long after a failure a drain is begun again.
+const failedPause = 30 * time.Second
+
+// beginAgain begins the drain of a node again that has failed by a mistake of this program: its message may have been
+// deleted, as the node carries the intent.
+func (r upkeep) beginAgain(ctx context.Context, ref cluster.Ref, failure error) {
+	r.Log.Error(failure, "the drain of a node failed: it begins again", "node", ref.Name, "in", failedPause.String())
+	if retry.Sleep(ctx, failedPause) != nil {
+		return
 	}
-	return givesWay
+	if i, carries := r.intentOn(ref); carries && r.Cluster.Serves(i) {
+		_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: ref, Intent: i}) // it ends with ctx alone
+	}
 }
 
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
