@@ -15,6 +15,7 @@ func Policy(o *options.Options) decision.Policy {
 			Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
 		}
 	}
+	// Rebalance recommendations drain: the rules of EventBridge say whether there are any.
 	p := decision.Policy{
 		CordonOnly:      o.CordonOnly,
 		DeleteForeign:   o.DeleteIfNodeNotFound,

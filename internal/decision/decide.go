@@ -69,7 +69,7 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 	if why := void(n, f, p); why != "" {
 		return Decision{Action: Drop, Why: why}
 	}
-	d := terms(n, f.Limits, f.Now, p)
+	d := byKind(n, f.Limits, f.Now, p)
 	switch {
 	case n.Kind == notice.ASGLaunch:
 		d.Action = Launch
@@ -202,11 +202,11 @@ func (p Policy) Foreign() Action {
 
 // DeadlineOf is the deadline that a notice without readable hook limits gives; zero: none.
 func DeadlineOf(n notice.Notice, now time.Time, p Policy) time.Time {
-	return terms(n, notice.HookLimits{}, now, p).Deadline
+	return byKind(n, notice.HookLimits{}, now, p).Deadline
 }
 
-// terms returns the reason and the deadline of the work, and how long its message is held.
-func terms(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) Decision {
+// byKind returns the reason and the deadline of the work, and how long its message is held.
+func byKind(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) Decision {
 	var d Decision
 	switch n.Kind {
 	case notice.SpotInterruption:
