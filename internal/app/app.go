@@ -120,9 +120,9 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
 	a := &App{
 		options: o, log: log, version: version,
-		metrics: metrics, policy: rules, observers: observers, conditions: newConditions(o, log, secondary, nodes), health: newHealth(),
-		lookout: newLookout(o.PodName, rules, log),
-		kube:    client, namespace: namespace, nodes: nodes,
+		metrics: metrics, policy: rules, observers: observers, conditions: newConditions(o, log, secondary, nodes),
+		health: newHealth(), lookout: newLookout(o.PodName, rules, log),
+		kube: client, namespace: namespace, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
 			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
@@ -134,6 +134,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if o.DrainByKarpenter && !o.IMDS {
 		a.karpenter = karpenter.NodeClaims{Client: client, Gate: gate}
 	}
+	a.lookout.dryRun = o.DryRun
 	if o.IMDS {
 		a.serveNode()
 		return a, nil
@@ -144,7 +145,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	a.unscheduled = &unscheduled.Pods{
 		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
-	a.lookout.waiting, a.lookout.nodes, a.lookout.dryRun = a.unscheduled.Waiting, nodes, o.DryRun
+	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
 	if err := a.serveCluster(); err != nil || o.Queue.None() {
 		return a, err
 	}

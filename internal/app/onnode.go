@@ -109,7 +109,9 @@ func (a *App) termOnNode(
 	}
 	all := ctrl.Registry
 	if drains {
-		defer a.lookout.lead(lookedAt{status: all.Status, heldBack: all.HeldBack, lastReceive: poller.LastAnswer})()
+		defer a.lookout.lead(lookedAt{
+			status: all.Status, heldBack: all.HeldBack, lastReceive: poller.LastAnswer, resumed: all.Resumed(),
+		})()
 		a.lookout.rebuild(a.nodes)
 	} else {
 		defer a.lookout.report()()

@@ -33,8 +33,8 @@ func (t *task) join(ctx context.Context) error {
 	return t.awaitAll(ctx, joined)
 }
 
-// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it. The message alone
-// tells of the hook, and so is kept until then.
+// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it. The message
+// alone tells of the hook, and so is kept until then.
 func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) error {
 	release := t.holdOpen(ctx)
 	defer release()

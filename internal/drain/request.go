@@ -268,6 +268,8 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now time.Time) {
 	p := c.state
 	p.unanswered = p.unanswered || !refuses(err)
+	// Of a conflict nobody knows what it is about if the pod could not be read.
+	heardNothing := unheard(err) || apierrors.IsConflict(err) && !denied(err) && !c.current.known
 	switch {
 	case c.step.kind == stepDelete:
 		p.shortened = false
@@ -275,10 +277,10 @@ func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now ti
 		p.retryAt = now.Add(backoff(p.failed))
 		log.Error(err, "a pod could not be deleted")
 	case p.forced: // once it was deleted, the eviction beside it no longer matters
-	case unheard(err) && p.mustForce(terms, now):
+	case heardNothing && p.mustForce(terms, now):
 		p.lateUnheard++
 		p.retryAt = now.Add(backoff(p.lateUnheard))
-	case unheard(err):
+	case heardNothing:
 		p.unheard++
 		p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))

@@ -1,6 +1,7 @@
 package nodedrain
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -25,7 +26,7 @@ func (r *Registry) Load() report.Load {
 			}
 		default:
 			l.Drains++
-			l.Oldest = intent.Earlier(l.Oldest, intent.Earlier(nd.since, carried.CordonedAt))
+			l.Oldest = intent.Earlier(l.Oldest, cmp.Or(carried.CordonedAt, nd.since))
 		}
 		if nd.hasPods() {
 			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())

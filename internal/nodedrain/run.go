@@ -48,7 +48,7 @@ func (r *Registry) Run(ctx context.Context) error {
 				case errors.Is(err, ErrGiveWay):
 					stop(ErrGiveWay)
 				case err != nil && ctx.Err() == nil:
-					u.beginAgain(ctx, nd.ref, err)
+					u.beginAgain(ctx, nd, err)
 				}
 			})
 		}
@@ -73,14 +73,20 @@ const failedPause = 30 * time.Second
 
 // beginAgain begins the drain of a node again that has failed by a mistake of this program: its message may have been
 // deleted, as the node carries the intent.
-func (r upkeep) beginAgain(ctx context.Context, ref cluster.Ref, failure error) {
-	r.Log.Error(failure, "the drain of a node failed: it begins again", "node", ref.Name, "in", failedPause.String())
+func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
+	r.Log.Error(failure, "the drain of a node failed: it begins again", "node", nd.ref.Name, "in", failedPause.String())
 	if retry.Sleep(ctx, failedPause) != nil {
 		return
 	}
-	if i, carries := r.intentOn(ref); carries && r.Cluster.Serves(i) {
-		_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: ref, Intent: i}) // it ends with ctx alone
+	i, carries := r.intentOn(nd.ref)
+	if !carries || !r.Cluster.Serves(i) {
+		return
 	}
+	i = i.Current(time.Now())
+	if last, _ := nd.current(); len(i.Hooks) == 0 {
+		i.Hooks = last.Hooks // a Node without a provider id proves none
+	}
+	_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: nd.ref, Intent: i}) // it ends with ctx alone
 }
 
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
@@ -149,7 +155,7 @@ func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
 
 // begin begins the drain that a node carries. The caller holds the lock.
 func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error {
-	nd.log.Info("resuming the drain that an earlier leader began", "deadline", i.Deadline())
+	nd.log.Info("going on with the drain that the node carries", "deadline", i.Deadline())
 	nd.setIntent(i)
 	nd.resumed = true
 	return r.start(ctx, nd)

@@ -45,8 +45,8 @@ var effects = map[string]Effect{
 	"AWS_EC2_ULTRASERVER_MAINTENANCE_COMPLETED":    Unclear,
 }
 
-// eventEffects are the codes of scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is one of
-// the network or of the power, and its code does not say which.
+// eventEffects are the codes of scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is
+// one of the network or of the power, and its code does not say which.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
 var eventEffects = map[string]Effect{
 	"instance-retirement": EndsMachine,

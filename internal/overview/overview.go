@@ -30,7 +30,7 @@ type Overview struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	// Resuming: the leader has just begun, and does not know yet all drains that nodes carry.
 	Resuming bool `json:"resuming,omitempty"`
-	// Queue is nil if the leader was not asked, and in IMDS mode.
+	// Queue is nil if the leader was not asked or is Resuming, and in IMDS mode.
 	Queue *Queue `json:"queue,omitempty"`
 	// Policy is nil if the leader was not asked, or there is no policy file.
 	Policy *Policy `json:"policy,omitempty"`
@@ -60,7 +60,8 @@ type Queue struct {
 	InFlight    int       `json:"inFlight"`             // messages
 	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest message in flight was received; zero: none is
 	LastReceive time.Time `json:"lastReceive,omitzero"` // when SQS last answered a receive; zero: never
-	// FailingSince is since when no notice arrives, because receives fail; zero: they do not. Failure is why.
+	// FailingSince is since when no notice arrives, because receives fail or wait for room; zero: they do
+	// not. Failure is why.
 	FailingSince time.Time `json:"failingSince,omitzero"`
 	Failure      string    `json:"failure,omitempty"`
 }

@@ -126,7 +126,7 @@ func (h *handler) standby(why error) standby {
 	case !is:
 		s.Heading, s.Text = "The overview is not to be had", shown(why.Error())
 	case other.Reports:
-		s.Heading, s.Text = "This pod reports", "It tells what the metadata of its node says. Another pod leads, and has the page."
+		s.Heading, s.Text = "This pod reports", "It reports what the metadata of its node says. The leader has the page."
 	case other.Leader == "":
 		s.Text = "Nobody is known to lead. The replicas elect a leader within seconds."
 	default:

@@ -60,7 +60,7 @@ func TestWhoHasNothingToShowSaysWhoHas(t *testing.T) {
 		texts  []string
 	}{
 		"another leads":   {&lookout{err: Standby{Leader: "handler-1"}}, []string{"This replica stands by", "<bdi>handler-1</bdi>", "kubectl -n ns port-forward handler-1 9092"}},
-		"a reporter":      {&lookout{err: Standby{Reports: true}}, []string{"This pod reports", "Another pod leads, and has the page."}},
+		"a reporter":      {&lookout{err: Standby{Reports: true}}, []string{"This pod reports", "The leader has the page."}},
 		"nobody leads":    {&lookout{err: Standby{}}, []string{"This replica stands by", "Nobody is known to lead."}},
 		"it lost its way": {&lookout{err: errors.New("it has lost <its> way")}, []string{"The overview is not to be had", "it has lost &lt;its&gt; way"}},
 		"in between":      {&lookout{history: Standby{Leader: "handler-1"}}, []string{"<bdi>handler-1</bdi>"}},

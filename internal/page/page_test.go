@@ -242,7 +242,7 @@ func TestThatNoNoticeArrivesIsABanner(t *testing.T) {
 		LastReceive: now.Add(-time.Hour), FailingSince: now.Add(-time.Minute), Failure: "AccessDenied",
 	}, Unseen: []string{"lifecycle hooks whose notices are lost, since 10:00: no answer"}}
 	html := render(t, o, overview.History{})
-	contains(t, html, "<strong>No notices:</strong> <bdi>no notice arrives since 1m: AccessDenied</bdi>",
+	contains(t, html, "<strong>Notices:</strong> <bdi>no notice arrives since 1m: AccessDenied</bdi>",
 		"Not seen: <bdi>lifecycle hooks whose notices are lost, since 10:00: no answer</bdi>")
 	if banner, lanes := strings.Index(html, "No notices:"), strings.Index(html, "The leader"); lanes >= 0 && banner > lanes {
 		t.Error("something stands before the banner")

@@ -51,6 +51,9 @@ func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) 
 	if err := t.connectAWS(ctx); err != nil {
 		return err
 	}
+	if !sim.PrintOnly {
+		t.lookForPause(ctx)
+	}
 	text := term.Out
 	if sim.PrintOnly || sim.JSON {
 		text = term.ErrOut
@@ -93,7 +96,7 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err := t.whyRefused(now.outcome); err != nil {
 		return err
 	}
-	if t.lookForPause(ctx); t.paused != "" {
+	if t.paused != "" {
 		return errors.New(t.paused)
 	}
 	if sim.Yes {
@@ -125,7 +128,7 @@ func (s *Session) lookForPause(ctx context.Context) {
 	if err == nil {
 		l, err = s.client.CoordinationV1().Leases(namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && (s.origin.release == nil || !apierrors.IsNotFound(err)) {
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
 	}
 	if err != nil {

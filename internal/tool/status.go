@@ -106,7 +106,7 @@ type Health int
 // The healths, the worst last.
 const (
 	Healthy   Health = iota // nothing is in progress, or nothing is stuck
-	Uncertain               // the leader was not asked
+	Uncertain               // the leader was not asked, or has just begun
 	Stuck                   // somebody should look at a node
 	Deaf                    // no notice is acted on
 )

@@ -50,8 +50,8 @@ type Metrics interface {
 	Unscheduled(pods int)
 }
 
-// Pods remembers which workloads have lost pods from which nodes, for a quarter of an hour, or as long as one of its pods waits, and looks for
-// their successors. What left before the process led is not known. Set the fields before Run.
+// Pods remembers which workloads have lost pods from which nodes, for a quarter of an hour, or as long as a pod of that
+// node waits, and looks for their successors. What left before the process led is not known. Set the fields before Run.
 type Pods struct {
 	// Client lists the pods of the cluster that wait, of low priority.
 	Client kube.Client
@@ -239,7 +239,7 @@ func match(pods []pending, departures map[types.UID][]departure) map[cluster.Ref
 	for _, one := range pods {
 		all := departures[one.owner]
 		at := slices.IndexFunc(all, func(d departure) bool {
-			return d.pods > 0 && !one.created.Before(d.first.Add(-clocksDiffer))
+			return d.pods > 0 && !one.created.Before(d.first.Add(-clocksDiffer)) && !one.created.After(d.last.Add(remembered))
 		})
 		if at < 0 {
 			continue

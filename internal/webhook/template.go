@@ -169,5 +169,3 @@ func jsonError(body string, err error) error {
 	return fmt.Errorf("line %d, column %d: %w: %s", 1+strings.Count(body[:at], "\n"),
 		1+utf8.RuneCountInString(body[start:at]), err, line)
 }
-
-const templateName = "webhook"
