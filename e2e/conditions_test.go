@@ -94,7 +94,9 @@ func TestANodeThatIsNotEmptyAtItsDeadlineIsNotDrained(t *testing.T) {
 	message, _ := s.warn(n, 15*time.Second)
 	s.awaitDeleted(soon, message)
 	s.says(conditionTold, n, "DrainInProgress=False SpotInterruption", "Drained=False SpotInterruption")
-	s.within(conditionTold, "it says why", func() bool { return strings.Contains(s.condition(n, cluster.Drained).Message, "still there at the deadline") })
+	s.within(conditionTold, "it says why", func() bool {
+		return strings.Contains(s.condition(n, cluster.Drained).Message, "still there at the deadline")
+	})
 }
 
 func TestANodeSaysThatMaintenanceIsPlannedUntilItBegins(t *testing.T) {

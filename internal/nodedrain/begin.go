@@ -112,7 +112,7 @@ func (d beginStage) unlessReplaced(
 	ctx context.Context, t holdback.Permit, carried intent.Intent,
 ) (holdback.Permit, error) {
 	if t.Begins && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
-		return replacing{d.Drain}.next(ctx)
+		return replacing(d).next(ctx)
 	}
 	return t, nil
 }

@@ -87,7 +87,7 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
-		until := intent.Earlier(at, hookKeeper{d.Drain}.completeBy(ctx, carried))
+		until := intent.Earlier(at, hookKeeper(d).completeBy(ctx, carried))
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})
@@ -128,7 +128,7 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 func (d endStage) completeAndFinish(ctx context.Context) error {
 	over := map[intent.Hook]bool{}
 	for {
-		if err := (hookKeeper{d.Drain}).complete(ctx, over); err != nil {
+		if err := hookKeeper(d).complete(ctx, over); err != nil {
 			return err
 		}
 		more, asksMore, shared := false, false, false

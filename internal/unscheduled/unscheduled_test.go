@@ -301,7 +301,7 @@ func TestPodsAreMatchedWithDepartures(t *testing.T) {
 		{name: "p5", owner: "web", created: at(31)},
 		{name: "p6", owner: "web", created: at(31 + 15*60 + 1)}, // of a workload that grows
 	}, map[types.UID][]departure{"web": {
-		{node: node("a"), first: at(0), last: at(1), pods: 2}, {node: node("b"), first: at(30), last: at(31), pods: 3},
+		{node: node("a"), first: at(0), last: at(1), pods: 2}, {node: node("b"), first: at(30), last: at(31), pods: 2},
 	}})
 	got := map[string]string{}
 	for n, b := range found {
