@@ -384,7 +384,14 @@ func TestAConflictThatIsNotOursIsARefusal(t *testing.T) {
 }
 
 // A budget with many evictions at once answers 409 as well. No watch brings news then: the pod has not changed.
-func TestAConflictThatCannotBeReadIsARefusal(t *testing.T) {
+func TestAPodIsAskedAgainAfterAConflictThatCannotBeRead(t *testing.T) {
+	for name, deadline := range map[string]time.Duration{"it can wait": 0, "it must be forced": 34 * time.Second} {
+		t.Run(name, func(t *testing.T) { askedAgainAfterAConflict(t, deadline) })
+	}
+}
+
+// askedAgainAfterAConflict plays a conflict, after which the pod cannot be read. The next eviction is accepted.
+func askedAgainAfterAConflict(t *testing.T, deadline time.Duration) {
 	play(t, func(s *stage) {
 		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
 		tries := 0
@@ -403,7 +410,11 @@ func TestAConflictThatCannotBeReadIsARefusal(t *testing.T) {
 		})
 		ctx, stop := context.WithTimeout(s.Context(), time.Hour)
 		defer stop()
-		result, err := s.drainIn(ctx, evacuation.Terms{}, nil)
+		terms := evacuation.Terms{}
+		if deadline > 0 {
+			terms.Deadline = s.begin.Add(deadline)
+		}
+		result, err := s.drainIn(ctx, terms, nil)
 		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, lateBindTime)
 	})
 }
