@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -63,13 +64,24 @@ func (c *Component) Kill() {
 	c.process = nil
 }
 
-// Pause stops the component (SIGSTOP): its connections stay open, and nothing
+// Pause stops the component (SIGSTOP), and returns when it has stopped: its connections stay open, and nothing
 // answers. It is an error when the component does not run.
 func (c *Component) Pause() error {
 	if err := c.signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause %s: %w", c.name, err)
 	}
+	// On a busy machine it goes on for a while, until the thread runs that gets the signal.
+	for pid := c.PID(); !hasStopped(pid); {
+		<-time.After(time.Millisecond)
+	}
 	return nil
+}
+
+// hasStopped reports whether a process has stopped or ended. Where the system has no /proc, it is taken for stopped.
+func hasStopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, fields, _ := strings.Cut(string(stat), ") ") // behind the name of the program
+	return err != nil || !strings.ContainsAny(fields[:min(1, len(fields))], "RSDI")
 }
 
 // Resume lets a paused component go on. It is an error when the component does
