@@ -50,6 +50,7 @@ type Look struct {
 	Count map[string]string // selectors of elements to count, by any names
 	// Refresh: wait until the page has refreshed itself, and see whether it can be paused.
 	Refresh bool
+	Says    string // wait until the page says what begins with this; empty: do not wait
 	// Pictures is an existing directory for light.png, dark.png and phone.png; empty: none are taken.
 	Pictures string
 	At       string // a selector: what the pictures begin with; empty: the page
@@ -93,6 +94,9 @@ func (b *Browser) Look(ctx context.Context, l Look) (Sight, error) {
 	}
 	if l.Refresh {
 		args = append(args, "-refresh")
+	}
+	if l.Says != "" {
+		args = append(args, "-says", l.Says)
 	}
 	if l.Pictures != "" {
 		args = append(args, "-pictures", l.Pictures)

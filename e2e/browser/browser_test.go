@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +132,26 @@ func TestAReplicaThatStandsByHasAPageToo(t *testing.T) {
 	seen := look(t, browser.Look{URL: serve(t, source{err: page.Standby{Leader: "handler-1"}}), Refresh: true})
 	if seen.Status != http.StatusServiceUnavailable || !seen.Refreshed || seen.LiveRegion != "This replica stands by." {
 		t.Errorf("status %d, refreshed: %t, it says %q", seen.Status, seen.Refreshed, seen.LiveRegion)
+	}
+}
+
+// Whatever stands in front of the handler may answer in its place.
+func TestAnAnswerThatIsNoPageLeavesThePageAndSaysSo(t *testing.T) {
+	tier.Full(t, "Chromium")
+	o, h := sample.Storm(now, 3, 3)
+	var first atomic.Bool
+	handler := page.Handler(source{o: o, h: h}, page.HandlerOptions{Version: "1.2.3", Port: 9092})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" && first.Swap(true) {
+			_, _ = w.Write([]byte("<!doctype html><title>Sign in</title>"))
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	seen := look(t, browser.Look{URL: server.URL + "/", Says: "The handler does not answer.", Count: map[string]string{"rows": "#progress tbody tr"}})
+	if seen.Count["rows"] != 3 {
+		t.Errorf("%v", seen.Count)
 	}
 }
 

@@ -183,10 +183,10 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			notes: []string{"enableProbesServer", "useHostNetwork", "resources.limits.cpu: 100m"},
 		},
 		{
-			name: "numbers for booleans", files: []string{"numbers-for-booleans.yaml"},
+			name: "numbers for booleans", files: []string{"numbers-for-booleans.yaml"}, args: []string{"--set=prometheusRule.create=true"},
 			env:   map[string]string{"ENABLE_PROMETHEUS_SERVER": "0", "TAINT_NODE": "1"},
 			notes: []string{"podMonitor.create: enablePrometheusServer is false, so there are no metrics"},
-			none:  []string{"Service", "PodMonitor", "ServiceMonitor"},
+			none:  []string{"Service", "PodMonitor", "ServiceMonitor", "PrometheusRule"},
 		},
 		{
 			name: "jsonencode, and small limits", files: []string{"jsonencode-small.yaml"},

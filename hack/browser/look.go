@@ -112,6 +112,15 @@ func (w *watcher) event(event any) {
 	}
 }
 
+// says is what the polite region says.
+const says = `((document.querySelector("[aria-live]") || {}).textContent || "")`
+
+// quoted is a text in JavaScript.
+func quoted(text string) string {
+	literal, _ := json.Marshal(text) // no string fails
+	return string(literal)
+}
+
 func look(ctx context.Context, o options) (*sight, error) {
 	settings := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(o.program), chromedp.Flag("headless", "new"), chromedp.DisableGPU,
@@ -131,8 +140,9 @@ func look(ctx context.Context, o options) (*sight, error) {
 	chromedp.ListenTarget(ctx, w.event)
 	err := chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable(), page.Enable(),
 		chromedp.Navigate(o.url), chromedp.WaitReady("main"), chromedp.Evaluate(ask, nil),
+		chromedp.Poll(says+".startsWith("+quoted(o.says)+")", nil, chromedp.WithPollingTimeout(time.Minute)),
 		chromedp.Title(&seen.Title), chromedp.Evaluate(`document.documentElement.lang`, &seen.Language),
-		chromedp.Evaluate(`(document.querySelector("[aria-live]") || {}).textContent || ""`, &seen.LiveRegion))
+		chromedp.Evaluate(says, &seen.LiveRegion))
 	if err != nil {
 		return nil, err
 	}
@@ -155,12 +165,8 @@ func look(ctx context.Context, o options) (*sight, error) {
 
 func count(ctx context.Context, o options, seen *sight) error {
 	for name, selector := range o.count {
-		text, err := json.Marshal(selector)
-		if err != nil {
-			return err
-		}
 		var n int
-		if err := chromedp.Run(ctx, chromedp.Evaluate(`document.querySelectorAll(`+string(text)+`).length`, &n)); err != nil {
+		if err := chromedp.Run(ctx, chromedp.Evaluate(`document.querySelectorAll(`+quoted(selector)+`).length`, &n)); err != nil {
 			return fmt.Errorf("count %s: %w", selector, err)
 		}
 		seen.Count[name] = n

@@ -2,7 +2,7 @@
 // elements there are of some, contrast in both colour schemes, what a screen reader is told, where the keyboard
 // gets to, and whether the page refreshes itself. It judges nothing: that is for the test that has started it.
 //
-//	browser [-count NAME=SELECTOR]... [-refresh] [-pictures DIR [-at SELECTOR]] URL
+//	browser [-count NAME=SELECTOR]... [-refresh] [-says TEXT] [-pictures DIR [-at SELECTOR]] URL
 //
 // It is a module of its own: nothing of what it needs is part of the product.
 package main
@@ -37,6 +37,7 @@ type options struct {
 	program  string
 	count    map[string]string // selectors, by names
 	refresh  bool
+	says     string // what the polite region begins with before anything is looked at; empty: anything
 	pictures string // a directory
 	at       string // a selector: what the pictures begin with; empty: the page
 	url      string
@@ -47,6 +48,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("browser", flag.ContinueOnError)
 	flags.StringVar(&o.program, "program", "", "path of Chromium; default: the one that is installed")
 	flags.BoolVar(&o.refresh, "refresh", false, "wait until the page has refreshed itself")
+	flags.StringVar(&o.says, "says", "", "wait until the polite region begins with this text")
 	flags.StringVar(&o.pictures, "pictures", "", "directory to write light.png, dark.png and phone.png to")
 	flags.StringVar(&o.at, "at", "", "selector of the element that the pictures begin with; default: the page")
 	flags.Func("count", "NAME=SELECTOR of elements to count", func(text string) error {

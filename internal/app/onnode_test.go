@@ -30,6 +30,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -47,6 +48,7 @@ type machine struct {
 	options  *options.Options
 	log      logtest.Log
 	stops    []func()
+	app      *App // of the last process
 
 	transport http.RoundTripper // of the next process, to the metadata
 
@@ -144,6 +146,7 @@ func (m *machine) begin() (stop func()) {
 			Client: kubetest.Evictable{Interface: m.kube, Evict: m.evict}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(evacuation.Blocked) {},
 		},
 	}
+	m.app, a.lookout.dryRun = a, m.options.DryRun
 	a.serveNode()
 	a.own.metadata = imds.New("", m.transport)
 	var all sync.WaitGroup
@@ -194,6 +197,16 @@ func (m *machine) want(what string, cordoned bool, outcome intent.Outcome, evict
 	if node.Spec.Unschedulable != cordoned || i.Outcome != outcome || m.evicted != evicted {
 		m.Errorf("%s: cordoned %v, outcome %q, %d evicted; the log:\n%s", what, node.Spec.Unschedulable, i.Outcome, m.evicted, m.log.String())
 	}
+}
+
+// overview is what the last process tells of itself.
+func (m *machine) overview() overview.Overview {
+	m.Helper()
+	o, err := m.app.lookout.Overview(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	return o
 }
 
 func (m *machine) refuse(refuses bool) {
@@ -307,6 +320,9 @@ func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
 		m.start()
 		m.after(10 * time.Second)
 		m.want("after the restart", true, intent.Drained, 1)
+		if m.app.lookout.term().resumed == nil || m.overview().Resuming {
+			t.Error("its status does not say when it has read what the node carries")
+		}
 		m.metadata.SetFault(awssim.MetadataFault{})
 		m.after(time.Minute)
 		if _, i := m.node(); len(i.Entries) != 1 || len(i.Past) != 0 || i.FinishedAt.IsZero() {
@@ -379,6 +395,9 @@ func TestADryRunOnTheNodeChangesNothing(t *testing.T) {
 		m.want("after", false, "", 0)
 		if got := len(m.log.Entries("decided")); got != 1 {
 			t.Errorf("it is told %d times:\n%s", got, m.log.String())
+		}
+		if o := m.overview(); !o.DryRun || len(o.Nodes) != 0 {
+			t.Errorf("its status: %+v", o)
 		}
 	})
 }

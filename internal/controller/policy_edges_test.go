@@ -17,6 +17,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -287,6 +288,35 @@ func TestTheNextNodeOfAMachineWaitsToo(t *testing.T) {
 			}, aReboot)
 		})
 	}
+}
+
+// A rule with a limit lets the message go after two minutes: the node carries the rest.
+func TestAHookThatTheNodeHasNoPlaceForIsKeptByItsMessage(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.drain.takes = 10 * time.Minute
+		s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{theID}}))
+		for k := range intent.MaxHooks {
+			s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: fmt.Sprintf("other-%d", k), Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
+		}
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(5 * time.Minute)
+		if s.left() != 1 {
+			t.Errorf("%d messages left, want that of the hook which the node does not carry", s.left())
+		}
+		s.kill()
+		s.lead()
+		s.after(20 * time.Minute)
+		for _, action := range s.aws.LifecycleActions() {
+			if action.Outcome != awssim.Completed {
+				t.Errorf("hook %s is %q", action.Hook, action.Outcome)
+			}
+		}
+		if s.left() != 0 {
+			t.Errorf("%d messages left", s.left())
+		}
+	}, decision.NodeRule{Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "2"}})
 }
 
 func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {

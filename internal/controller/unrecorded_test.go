@@ -91,6 +91,38 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 	}
 }
 
+// The limit lets the second drain begin two minutes before its deadline, and the node cannot be written then.
+func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	tellOfFleet(t, "1", func(f *fleet) {
+		f.drain.takes = 20 * time.Minute
+		f.lead()
+		f.send(f.body("rebalance-recommendation", f.ids[0]))
+		f.after(time.Second)
+		f.must(f.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{f.ids[1]}}))
+		f.must(f.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 10 * time.Minute}))
+		f.must(f.aws.PutRule(awssim.Rule{Name: "lifecycle", DetailType: "*Lifecycle Action", Queue: queueName}))
+		_, err := f.aws.StartTransition(f.ids[1], awssim.Terminating)
+		f.must(err)
+		f.after(5 * time.Minute)
+		f.want(1, 1)
+		heal := f.failPatches("n1")
+		f.drain.take(30 * time.Second)
+		f.after(3*time.Minute + 30*time.Second)
+		if n := len(f.drain.all()); n != 1 {
+			t.Fatalf("%d drains while the node may still be cordoned in time", n)
+		}
+		f.after(time.Minute)
+		if n := len(f.drain.all()); n != 2 {
+			t.Fatalf("%d drains half a minute before the deadline, want that of n1 too", n)
+		}
+		heal()
+		f.after(5 * time.Minute)
+		f.want(2, 0)
+		f.wantHook(awssim.Completed)
+	})
+}
+
 func TestTheNextLeaderDrainsANodeThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

@@ -210,6 +210,19 @@ func TestThePageHasWhatIsInProgressAndWhatHasHappened(t *testing.T) {
 	}
 }
 
+func TestThePageSaysThatTheHistoryIsNotKnown(t *testing.T) {
+	at := time.Now().UTC()
+	status := &overview.Overview{At: at, Source: overview.Leader, Leader: "handler-1"}
+	server := newAPIServer(t, map[string]any{
+		leasePath: leaseOf("handler-1_x"), proxyPath: serves(status), historyPath: says(http.StatusBadGateway, "no"), nodesPath: &corev1.NodeList{},
+	})
+	var out strings.Builder
+	health, err := server.viewer(t).Page(t.Context(), &out, "1.2.3")
+	if err != nil || health != Uncertain || !strings.Contains(out.String(), "drains that have ended, but for what nodes carry: ") {
+		t.Errorf("health %d, %v; the page:\n%s", health, err, out.String())
+	}
+}
+
 func TestTheLeaseIsFoundByItsLabelWhereItHasAnotherName(t *testing.T) {
 	other := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Namespace, l.Name = "kube-system", "nth" })
 	path := strings.Replace(proxyPath, "/node-termination-handler/", "/kube-system/", 1)

@@ -1,0 +1,42 @@
+package tool
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+)
+
+func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing.T) {
+	paused := func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{lease.PausedAnnotation: "an incident"}
+	}
+	for name, tt := range map[string]struct {
+		answer       any
+		paused, note string // parts
+	}{
+		"it runs":                          {answer: leaseOf("handler-1_x")},
+		"it is paused":                     {answer: leaseOf("handler-1_x", paused), paused: "an incident"},
+		"it has not begun":                 {},
+		"its Lease may not be read":        {answer: apierrors.NewForbidden(coordinationv1.Resource("leases"), "x", nil), note: "it is not known whether the handler is paused: "},
+		"the API server is overloaded now": {answer: apierrors.NewInternalError(errors.New("overloaded")), note: "it is not known whether the handler is paused: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newAPIServer(t, map[string]any{leasePath: tt.answer})
+			c, err := parseOptions([]string{"--queue-url=" + testQueue}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}}
+			s.lookForPause(t.Context())
+			if note := strings.Join(s.origin.notes, ""); !strings.Contains(s.paused, tt.paused) || (s.paused == "") != (tt.paused == "") ||
+				!strings.HasPrefix(note, tt.note) || (note == "") != (tt.note == "") {
+				t.Errorf("paused %q, note %q", s.paused, note)
+			}
+		})
+	}
+}
