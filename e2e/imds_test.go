@@ -147,6 +147,16 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	if s.cordoned(s.other.name) {
 		t.Error("another node is cordoned too")
 	}
+	var told []corev1.Event
+	s.eventually("its Events are on the node", func() bool {
+		told = s.told("default", "Node", s.node.name)
+		return slices.Contains(reasons(told), "CordonAndDrain")
+	})
+	for _, e := range told {
+		if e.Annotations["account-id"] != "123456789012" || e.Annotations["region"] != "us-east-1" || e.Annotations["instance-id"] != s.node.instance {
+			t.Errorf("Event %s has the annotations %v", e.Reason, e.Annotations)
+		}
+	}
 	if got := h.metric(`node_termination_handler_drains_total{kind="SpotInterruption",outcome="in-time"}`); got != 1 {
 		t.Errorf("%v drains in time", got)
 	}

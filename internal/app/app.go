@@ -117,7 +117,11 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if err != nil {
 		return nil, err
 	}
-	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName})
+	own, where := newOwnInstance(o), func() (account, region string) { return o.InstanceAccount(), o.Region }
+	if own != nil {
+		where = own.where
+	}
+	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName, where})
 	a := &App{
 		options: o, log: log, version: version,
 		metrics: metrics, policy: rules, observers: observers, conditions: newConditions(o, log, secondary, nodes),
@@ -136,7 +140,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	}
 	a.lookout.dryRun = o.DryRun
 	if o.IMDS {
-		a.serveNode()
+		a.serveNode(own)
 		return a, nil
 	}
 	if o.LeaderElect {

@@ -35,6 +35,7 @@ type telling struct {
 	template webhook.Template // of the webhook
 	client   kube.Client      // of low priority
 	node     func(name string) *corev1.Node
+	where    func() (account, region string) // of instances whose notice does not say; empty: unknown
 }
 
 // newConditions makes the writer of conditions of nodes; nil if the options ask for none.
@@ -54,8 +55,7 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
-			Client: t.client.CoreV1(), Node: t.node, Host: o.NodeName,
-			Account: o.InstanceAccount(), Region: o.Region, Annotations: o.EventAnnotations,
+			Client: t.client.CoreV1(), Node: t.node, Host: o.NodeName, Where: t.where, Annotations: o.EventAnnotations,
 			Metrics: t.metrics, Log: log.WithName("events"),
 		})
 		told = append(told, events)
@@ -68,7 +68,7 @@ func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t te
 	if o.WebhookURL != "" {
 		all.webhook = delivery.New(delivery.Options{
 			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: t.template, Phases: o.WebhookPhases,
-			Node: t.node, Account: o.InstanceAccount(), Region: o.Region, Pods: podNames(t.client),
+			Node: t.node, Where: t.where, Pods: podNames(t.client),
 			Delivered: t.metrics.Delivered, Log: log.WithName("webhook"),
 		})
 		told = append(told, all.webhook)

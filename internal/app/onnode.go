@@ -20,9 +20,17 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
+// newOwnInstance is the instance that this process serves; nil: it serves a cluster.
+func newOwnInstance(o *options.Options) *ownInstance {
+	if !o.IMDS {
+		return nil
+	}
+	return &ownInstance{metadata: imds.New(o.MetadataURL, nil), node: o.NodeName}
+}
+
 // serveNode adds what an App needs that serves the node that it runs on.
-func (a *App) serveNode() {
-	a.own = &ownInstance{metadata: imds.New(a.options.MetadataURL, nil), node: a.options.NodeName}
+func (a *App) serveNode(own *ownInstance) {
+	a.own = own
 	a.health.source = "instance metadata"
 	a.drainer.Keep = types.NamespacedName{Namespace: a.options.PodNamespace, Name: a.options.PodName}
 }
@@ -190,6 +198,12 @@ func (o *ownInstance) known() imds.Identity {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.identity
+}
+
+// where is its account and its region, as known says.
+func (o *ownInstance) where() (account, region string) {
+	i := o.known()
+	return i.Account, i.Region
 }
 
 // instance is what EC2 would say of it. It runs, because this process does.

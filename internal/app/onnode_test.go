@@ -147,7 +147,7 @@ func (m *machine) begin() (stop func()) {
 		},
 	}
 	m.app, a.lookout.dryRun = a, m.options.DryRun
-	a.serveNode()
+	a.serveNode(newOwnInstance(m.options))
 	a.own.metadata = imds.New("", m.transport)
 	var all sync.WaitGroup
 	all.Go(func() { nodes.Run(ctx) })

@@ -130,8 +130,8 @@ type EventOptions struct {
 	Node func(name string) *corev1.Node
 	// Host is the node that the reporter runs on; it can be empty.
 	Host string
-	// Account and Region are those of all instances; empty: unknown.
-	Account, Region string
+	// Where returns the account and the region of instances whose notice does not say; empty: unknown.
+	Where func() (account, region string)
 	// Annotations are added to every Event.
 	Annotations map[string]string
 	Metrics     *Metrics
@@ -315,8 +315,9 @@ func (e *Events) record(to record.EventRecorder, about *corev1.ObjectReference, 
 // annotations returns the annotations of AWS Node Termination Handler whose values are
 // known, and the extra ones.
 func (e *Events) annotations(m describe.Machine) map[string]string {
+	account, region := e.options.Where()
 	all := map[string]string{
-		"account-id":          cmp.Or(m.Account, e.options.Account),
+		"account-id":          cmp.Or(m.Account, account),
 		"availability-zone":   m.Zone,
 		"instance-id":         m.Instance,
 		"instance-life-cycle": m.Lifecycle,
@@ -325,7 +326,7 @@ func (e *Events) annotations(m describe.Machine) map[string]string {
 		"local-ipv4":          m.Addresses[corev1.NodeInternalIP],
 		"public-hostname":     m.Addresses[corev1.NodeExternalDNS],
 		"public-ipv4":         m.Addresses[corev1.NodeExternalIP],
-		"region":              cmp.Or(m.Region, e.options.Region),
+		"region":              cmp.Or(m.Region, region),
 	}
 	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })
 	maps.Copy(all, e.options.Annotations)

@@ -47,7 +47,7 @@ func recorded(t *testing.T, kube *fake.Clientset, story func(e *Events)) (found 
 		kept := &logtest.Log{}
 		node := reporttest.Node(t)
 		e := NewEvents(ctx, EventOptions{
-			Client: kube.CoreV1(), Host: "host-1", Account: "123456789012", Region: "us-east-1",
+			Client: kube.CoreV1(), Host: "host-1", Where: func() (account, region string) { return "123456789012", "us-east-1" },
 			Annotations: map[string]string{"team": "blue"}, Metrics: New(), Log: kept.Logger(),
 			Node: func(name string) *corev1.Node {
 				if name == node.Name {

@@ -163,10 +163,11 @@ func MachineOf(node *corev1.Node) Machine {
 	m := Machine{
 		Instance:   cluster.InstanceID(node),
 		ProviderID: node.Spec.ProviderID,
-		// The cloud provider sets both labels to what EC2 says.
+		// The cloud provider sets these labels to what EC2 says.
 		// https://kubernetes.io/docs/reference/labels-annotations-taints/
 		Type:      node.Labels[corev1.LabelInstanceTypeStable],
 		Zone:      node.Labels[corev1.LabelTopologyZone],
+		Region:    node.Labels[corev1.LabelTopologyRegion],
 		Labels:    node.Labels,
 		Addresses: map[corev1.NodeAddressType]string{},
 	}
@@ -188,7 +189,7 @@ func (m Machine) About(d report.Decision) Machine {
 	if d.Instance != "" {
 		m.Instance = d.Instance // a node without a provider id has none
 	}
-	m.Account, m.Region = d.Notice.Account, d.Notice.Region
+	m.Account, m.Region = cmp.Or(d.Notice.Account, m.Account), cmp.Or(d.Notice.Region, m.Region)
 	m.Lifecycle = cmp.Or(lifecycleOf(d.Notice.Kind), m.Lifecycle)
 	return m
 }

@@ -66,8 +66,8 @@ type Options struct {
 	// Node returns the node of that name as it was last seen, nil if there is none.
 	// It makes no request.
 	Node func(name string) *corev1.Node
-	// Account and Region are those of instances whose notice does not say; can be empty.
-	Account, Region string
+	// Where returns the account and the region of instances whose notice does not say; empty: unknown.
+	Where func() (account, region string)
 	// Pods lists the names of the pods on a node, for templates that ask for them;
 	// can be nil.
 	Pods func(ctx context.Context, node string) []string
@@ -193,7 +193,8 @@ func (s *Sender) send(i webhook.Interruption) {
 	if !s.wants(i.Phase) {
 		return
 	}
-	i.AccountId, i.Region = cmp.Or(i.AccountId, s.options.Account), cmp.Or(i.Region, s.options.Region)
+	account, region := s.options.Where()
+	i.AccountId, i.Region = cmp.Or(i.AccountId, account), cmp.Or(i.Region, region)
 	select {
 	case s.queue <- message{i, time.Now()}:
 		s.dropping.Store(false)

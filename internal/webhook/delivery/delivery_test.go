@@ -66,7 +66,7 @@ func newTestSender(t testing.TB, edit func(*Options)) (*testSender, *logtest.Log
 	sender := &testSender{deliveries: map[report.Delivery]int{}}
 	o := Options{
 		URL: "http://webhook.test/" + reporttest.Secret, Headers: map[string]string{"Content-type": "application/json", "X-Token": reporttest.Secret},
-		Template: parsed, Phases: webhook.Phases, Node: noNode, Delivered: sender.delivered, Log: log.Logger(),
+		Template: parsed, Phases: webhook.Phases, Node: noNode, Where: nowhere, Delivered: sender.delivered, Log: log.Logger(),
 	}
 	if edit != nil {
 		edit(&o)
@@ -268,7 +268,8 @@ func TestTheEndOfADrainThatAnotherLeaderHadBegunIsToldAsItsNodeSays(t *testing.T
 					t.Fatal(err)
 				}
 				node.Annotations[cluster.IntentAnnotation] = string(text)
-				w.options.Template, w.options.Account = mustParse(t, phases), "123456789012"
+				w.options.Template = mustParse(t, phases)
+				w.options.Where = func() (account, region string) { return "123456789012", "" }
 				w.options.Node = func(string) *corev1.Node { return test.node }
 				w.Drained(endOfDrain(intent.Drained, evacuation.Result{Evicted: 7}, 12*time.Second, reporttest.Noon.Add(2*time.Minute)))
 				synctest.Wait()
@@ -279,6 +280,8 @@ func TestTheEndOfADrainThatAnotherLeaderHadBegunIsToldAsItsNodeSays(t *testing.T
 		})
 	}
 }
+
+func nowhere() (account, region string) { return "", "" }
 
 func TestARedeliveredNoticeIsNotToldAgainButItsDrainIs(t *testing.T) {
 	inVirtualTime(t, func(int, *http.Request) (*http.Response, error) { return answer(200), nil }, func(t *testing.T, w *testSender, s *script, _ func() time.Duration) {
