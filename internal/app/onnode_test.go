@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -49,6 +50,7 @@ type machine struct {
 	log      logtest.Log
 	stops    []func()
 	app      *App // of the last process
+	cordon   cluster.CordonOptions
 
 	transport http.RoundTripper // of the next process, to the metadata
 
@@ -133,7 +135,7 @@ func (m *machine) start() (stop func()) {
 func (m *machine) begin() (stop func()) {
 	m.Helper()
 	ctx, cancel := context.WithCancelCause(m.Context())
-	nodes, err := cluster.NewOfNode(m.kube, nil, intent.OfMetadata, cluster.CordonOptions{}, ownNode)
+	nodes, err := cluster.NewOfNode(m.kube, nil, intent.OfMetadata, m.cordon, ownNode)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -332,38 +334,48 @@ func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
 }
 
 // A reboot ends the process. The kubelet tells another boot id then. It is what a reboot was announced for; where a stop or a
-// retirement was, the machine still goes.
+// retirement was, the machine still goes. The metadata may list the change no more.
 func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
 	for code, reboots := range map[string]bool{
 		"system-reboot": true, "instance-reboot": true, "instance-stop": false, "instance-retirement": false,
 	} {
-		t.Run(code, func(t *testing.T) {
-			onMachine(t, func(m *machine) {
-				change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(time.Minute)}
-				stop := m.start()
-				m.metadata.Schedule(change)
-				m.after(30 * time.Second)
-				m.want("announced", true, intent.Drained, 1)
-				stop()
-				m.after(time.Minute)
-				node, _ := m.node()
-				node.Status.NodeInfo.BootID = "boot-2"
-				if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				m.start()
-				m.after(30 * time.Second)
-				if node, _ := m.node(); node.Spec.Unschedulable == reboots {
-					t.Errorf("after the reboot cordoned is %t; the log:\n%s", !reboots, m.log.String())
-				}
-				change.State = "completed"
-				m.metadata.Schedule(change)
-				m.after(30 * time.Second)
-				if node, _ := m.node(); node.Spec.Unschedulable {
-					t.Errorf("after the change it is still cordoned; the log:\n%s", m.log.String())
-				}
+		for _, listed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, still listed: %t", code, listed), func(t *testing.T) {
+				onMachine(t, func(m *machine) { m.rebootsFor(code, reboots, listed) })
 			})
-		})
+		}
+	}
+}
+
+func (m *machine) rebootsFor(code string, reboots, listed bool) {
+	m.Helper()
+	m.cordon.TaintEffect = corev1.TaintEffectNoSchedule
+	change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(time.Minute)}
+	stop := m.start()
+	m.metadata.Schedule(change)
+	m.after(30 * time.Second)
+	m.want("announced", true, intent.Drained, 1)
+	stop()
+	m.after(time.Minute)
+	node, _ := m.node()
+	node.Status.NodeInfo.BootID = "boot-2"
+	if _, err := m.kube.CoreV1().Nodes().Update(m.Context(), node, metav1.UpdateOptions{}); err != nil {
+		m.Fatal(err)
+	}
+	if !listed {
+		m.metadata.SetFault(awssim.MetadataFault{Prefix: "/meta-data/events", Status: http.StatusNotFound})
+	}
+	m.start()
+	m.after(30 * time.Second)
+	if node, _ := m.node(); node.Spec.Unschedulable == reboots || (len(node.Spec.Taints) == 0) != reboots {
+		m.Errorf("after the reboot cordoned is %t, taints %v; the log:\n%s", !reboots, node.Spec.Taints, m.log.String())
+	}
+	m.metadata.SetFault(awssim.MetadataFault{})
+	change.State = "completed"
+	m.metadata.Schedule(change)
+	m.after(30 * time.Second)
+	if node, _ := m.node(); node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
+		m.Errorf("after the change it is still cordoned, or has the taints %v; the log:\n%s", node.Spec.Taints, m.log.String())
 	}
 }
 
@@ -386,20 +398,50 @@ func TestANodeWithoutAProviderIDOfEC2IsFoundByItsName(t *testing.T) {
 	}
 }
 
+// eachNotice are the ways in which the metadata announces something.
+var eachNotice = map[string]func(m *machine){
+	"spot interruption": func(m *machine) { m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute)) },
+	"recommendation":    func(m *machine) { m.metadata.Recommend(time.Now()) },
+	"termination":       func(m *machine) { m.metadata.SetLifecycleState("Terminated") },
+	"scheduled change": func(m *machine) {
+		m.metadata.Schedule(awssim.MaintenanceEvent{
+			ID: "instance-event-0d59937288b749b32", Code: "system-maintenance", State: "active", NotBefore: time.Now().Add(time.Hour),
+		})
+	},
+}
+
 func TestADryRunOnTheNodeChangesNothing(t *testing.T) {
-	onMachine(t, func(m *machine) {
-		m.options.DryRun = true
-		m.start()
-		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
-		m.after(time.Minute)
-		m.want("after", false, "", 0)
-		if got := len(m.log.Entries("decided")); got != 1 {
-			t.Errorf("it is told %d times:\n%s", got, m.log.String())
-		}
-		if o := m.overview(); !o.DryRun || len(o.Nodes) != 0 {
-			t.Errorf("its status: %+v", o)
-		}
-	})
+	for name, announce := range eachNotice {
+		t.Run(name, func(t *testing.T) {
+			onMachine(t, func(m *machine) {
+				m.options.DryRun = true
+				m.start()
+				announce(m)
+				m.after(time.Minute)
+				m.want("after", false, "", 0)
+				if got := len(m.log.Entries("decided")); got != 1 {
+					t.Errorf("it is told %d times:\n%s", got, m.log.String())
+				}
+				if o := m.overview(); !o.DryRun || len(o.Nodes) != 0 {
+					t.Errorf("its status: %+v", o)
+				}
+			})
+		})
+	}
+}
+
+func TestWithCordonOnlyTheNodeIsCordonedAndItsPodStays(t *testing.T) {
+	for name, announce := range eachNotice {
+		t.Run(name, func(t *testing.T) {
+			onMachine(t, func(m *machine) {
+				m.options.CordonOnly = true
+				m.start()
+				announce(m)
+				m.after(time.Minute)
+				m.want("after", true, intent.Cordoned, 0)
+			})
+		})
+	}
 }
 
 func TestTheMetadataOfAnotherInstanceEndsTheStart(t *testing.T) {
