@@ -258,18 +258,18 @@ The tables are generated from the code. The column ` + "`why`" + ` is the reason
 			actionWords(n, d), deadlineWords(t, n, d), restraintWords(n, d))
 	}
 	rows, shared := rowsOf(t)
-	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|---|\n")
 	for _, r := range shared {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.words, kindsWords(r.kinds), r.what, r.why, r.deadline, r.message)
 	}
 	for _, k := range docKinds {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s\n\n", k.heading, k.intro, k.origin(t))
-		b.WriteString("| Situation | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|\n")
+		b.WriteString("| Situation | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|\n")
 		for _, r := range rows[k.kind] {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.words, r.what, r.why, r.deadline, r.message)
 		}
 	}
-	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message |\n|---|---|---|---|\n")
+	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message is deleted |\n|---|---|---|---|\n")
 	for _, s := range strangers {
 		first, d := docKinds[0].ask(t, s)
 		for _, k := range docKinds {
@@ -591,35 +591,35 @@ func deadlineWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	return ""
 }
 
-// messageWords says what becomes of the message.
+// messageWords says when the message is deleted.
 func messageWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	t.Helper()
 	switch d.Action {
 	case decision.Leave:
-		return "left for other readers"
+		return "not: left for other readers"
 	case decision.Drop:
-		return "deleted"
+		return "at once"
 	case decision.Cordon, decision.Undo, decision.Complete:
-		return "deleted when that is done"
+		return "when that is done"
 	case decision.Finish:
-		return "deleted when the drain has ended"
+		return "after the drain"
 	case decision.Launch:
-		return "deleted when the hook is completed, or at the deadline"
+		return "when the hook is completed, or at the deadline"
 	case decision.Hold:
 		switch d.HoldUntil {
 		case d.Deadline:
-			return "deleted when that is done, or at the deadline if no Node has come"
+			return "when that is done, or at the deadline if no Node has come"
 		case n.Time.Add(docGrace):
-			return "deleted when that is done, or `node-termination-grace-period` after the event if no Node has come"
+			return "when that is done, or `node-termination-grace-period` after the event if no Node has come"
 		case n.Time.Add(decision.Young):
-			return "deleted when that is done, or 15 minutes after the event if no Node has come"
+			return "when that is done, or 15 minutes after the event if no Node has come"
 		}
 	case decision.Drain:
 		switch d.HoldUntil {
 		case time.Time{}:
-			return "deleted when the drain has ended"
+			return "after the drain"
 		case now.Add(docGrace):
-			return "deleted when the drain has ended, or after `node-termination-grace-period`"
+			return "after the drain, or after `node-termination-grace-period`"
 		}
 	}
 	t.Errorf("%v: the doc has no words for %s with a patience to %s from now", n.Kind, d.Action, d.HoldUntil.Sub(now))
@@ -632,7 +632,7 @@ func hookWords(n notice.Notice, d decision.Decision, p decision.Policy) string {
 	case !p.Owns(n.Hook):
 		return "left to its owner"
 	case d.Action == decision.Drain:
-		return "completed when the drain has ended"
+		return "completed after the drain"
 	case d.Action == decision.Cordon:
 		return "completed when that is done"
 	case d.Action == decision.Hold && p.WithoutNode(n) == decision.Complete:
