@@ -235,7 +235,8 @@ func noticesDoc(t *testing.T) string {
 
 A *notice* is what one message in the queue says. The [EventBridge rules](../deploy/eventbridge/patterns.json), which the templates
 create, decide which kinds of notice arrive. The options that select kinds of notice count in [IMDS mode](imds.md) only. The tables hold
-in that mode too: there the metadata of the instance tells what a message tells here.
+in that mode too: there the metadata of the instance tells what a message tells here. Events may also come
+[by a topic of SNS or a custom event bus](fan-out.md), and Auto Scaling's own messages from a hook's notification target.
 
 The tables are generated from the code. The column ` + "`why`" + ` is the reason of the decision, also in the log line ` + "`decided`" + ` and in
 ` + "`node_termination_handler_decisions_total`" + `.
@@ -249,7 +250,6 @@ The tables are generated from the code. The column ` + "`why`" + ` is the reason
 - All notices about a node share one drain, with the earliest of their deadlines. Each message waits for its end.
 - With ` + "`dry-run`" + ` the decisions are the same, and nothing is written.
 `)
-	b.WriteString(waysDoc)
 	fmt.Fprintf(&b, "\n## At a glance\n\nWith the default options, for an instance that has a Node:\n\n"+
 		"| Notice | What happens | Deadline | Limited by `max-unready-nodes` and `workers` |\n|---|---|---|---|\n")
 	for _, k := range docKinds {
@@ -358,17 +358,6 @@ func kindsWords(kinds []string) string {
 	}
 	return strings.ToLower(strings.Join(kinds, ", "))
 }
-
-const waysDoc = `
-## How notices may come
-
-| Way | What the queue gets | Note |
-|---|---|---|
-| a rule of EventBridge with the queue as its target | the event | this is what the templates create |
-| a rule with an SNS topic as its target, and a queue of each cluster subscribed to it | the event, or SNS's message around it; raw message delivery can be on or off | one set of rules for [many clusters](fan-out.md#one-rule-for-many-clusters) |
-| a subscriber of a custom event bus | the event (payload ` + "`RAW`" + `), or the event with metadata (` + "`WITH_METADATA`" + `), also through SNS | with metadata ` + "`aws:Source`" + ` is the source that counts, and what is not ` + "`LIVE`" + ` drains nothing. Without, everybody who may publish to the bus can write events as AWS does: let [the subscriber](fan-out.md#a-role-that-delivers) filter by ` + "`aws:Source`" + ` |
-| Auto Scaling, for a hook with a notification target | its own message, also through SNS | |
-`
 
 const personsDoc = `
 ## Lifecycle hooks without a notice
