@@ -171,7 +171,7 @@ var docKinds = []docKind{
 	},
 	{
 		sample.ASGLaunch, "Launch lifecycle hook", "",
-		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready.",
+		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready. At the deadline\nthe hook's default result applies.",
 		[]situation{
 			{words: "the limits of the hook cannot be read", facts: known},
 			{words: "`lifecycle-hook-names` does not name the hook", limits: true, policy: decision.Policy{HookNames: []string{"another"}}, facts: known},
@@ -205,8 +205,8 @@ var ignoredWords = map[notice.Reason]string{
 	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
 	notice.NoInstance:       "a scheduled change that names no instance and no Dedicated Host",
 	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
-	notice.Replayed:         "a custom event bus of EventBridge replays an event (`aws:DeliveryType` is not `LIVE`)",
-	notice.OtherPublisher:   "a custom event bus of EventBridge does not confirm, by `aws:Source`, that the service of AWS has sent the event which it names",
+	notice.Replayed:         "a custom event bus replays an event (`aws:DeliveryType` is not `LIVE`)",
+	notice.OtherPublisher:   "a custom event bus does not confirm, by `aws:Source`, that AWS has sent the event",
 	notice.Confirmation:     "SNS asks to confirm a subscription, which the handler never does",
 }
 
@@ -233,26 +233,23 @@ func noticesDoc(t *testing.T) string {
 
 <!-- Generated from internal/controller by make generate -->
 
-A *notice* is what one message in the queue says: a spot interruption warning, a rebalance recommendation, an instance state
-change, a scheduled change, a lifecycle hook. The EventBridge rules decide which kinds of notice arrive: without the rule of a
-kind, none does. The rules are in [deploy/eventbridge/patterns.json](../deploy/eventbridge/patterns.json), and the CloudFormation
-and Terraform templates create them. The options that select kinds of notice count in [IMDS mode](imds.md) only, as in AWS Node
-Termination Handler (NTH). The tables hold in that mode too: there the metadata of the instance tells what a message tells here.
+A *notice* is what one message in the queue says. The [EventBridge rules](../deploy/eventbridge/patterns.json), which the templates
+create, decide which kinds of notice arrive. The options that select kinds of notice count in [IMDS mode](imds.md) only. The tables hold
+in that mode too: there the metadata of the instance tells what a message tells here. Events may also come
+[by a topic of SNS or a custom event bus](fan-out.md), and Auto Scaling's own messages from a hook's notification target.
 
-The tables below are generated from the code. The column ` + "`why`" + ` is the reason of the decision. It is also the field ` + "`why`" + ` of
-the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_decisions_total`" + `. How pods leave is described in
-[architecture](architecture.md).
+The tables are generated from the code. The column ` + "`why`" + ` is the reason of the decision, also in the log line ` + "`decided`" + ` and in
+` + "`node_termination_handler_decisions_total`" + `.
 
-- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label if the options ask for them. The same patch
-  writes an annotation, the *intent*. The intent is enough to finish the drain without the message.
+- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label if the options ask for them. It also writes an
+  annotation, the *intent*, which is enough to finish the drain without the message.
 - *Drain*: the pods are evicted, each with its own grace period. If there is a deadline, and a PodDisruptionBudget still protects a
   pod, that pod is deleted at deadline − grace − 5 s. Where a grace period does not fit into the notice, the budget gets
   half of the time, and the pod is deleted with the rest ([the key budgets of a policy](policy.md#rules-for-nodes)).
-- *Forced*: the pod is deleted instead of evicted. A deletion does not respect PodDisruptionBudgets.
+- *Forced*: the pod is deleted instead of evicted, past PodDisruptionBudgets.
 - All notices about a node share one drain, with the earliest of their deadlines. Each message waits for its end.
-- With ` + "`dry-run`" + ` the decisions are the same. The handler writes nothing, and leaves the message and the hook as they are.
+- With ` + "`dry-run`" + ` the decisions are the same, and nothing is written.
 `)
-	b.WriteString(waysDoc)
 	fmt.Fprintf(&b, "\n## At a glance\n\nWith the default options, for an instance that has a Node:\n\n"+
 		"| Notice | What happens | Deadline | Limited by `max-unready-nodes` and `workers` |\n|---|---|---|---|\n")
 	for _, k := range docKinds {
@@ -261,18 +258,18 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 			actionWords(n, d), deadlineWords(t, n, d), restraintWords(n, d))
 	}
 	rows, shared := rowsOf(t)
-	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|---|\n")
 	for _, r := range shared {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.words, kindsWords(r.kinds), r.what, r.why, r.deadline, r.message)
 	}
 	for _, k := range docKinds {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s\n\n", k.heading, k.intro, k.origin(t))
-		b.WriteString("| Situation | What happens | `why` | Deadline | The message |\n|---|---|---|---|---|\n")
+		b.WriteString("| Situation | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|\n")
 		for _, r := range rows[k.kind] {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.words, r.what, r.why, r.deadline, r.message)
 		}
 	}
-	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message |\n|---|---|---|---|\n")
+	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message is deleted |\n|---|---|---|---|\n")
 	for _, s := range strangers {
 		first, d := docKinds[0].ask(t, s)
 		for _, k := range docKinds {
@@ -282,7 +279,7 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		}
 		fmt.Fprintf(&b, "| %s | %s | `%s` | %s |\n", s.words, actionWords(first, d), d.Why, messageWords(t, first, d))
 	}
-	b.WriteString("\nIf EC2 cannot be reached, none of these rows applies: the handler keeps the message and asks again.\n" +
+	b.WriteString("\nA message that is left comes back until its retention ends. If EC2 cannot be reached, the handler keeps the message and asks again.\n" +
 		"\nAn instance without a Node belongs to this cluster in these cases:\n\n" +
 		"- With the tag check, it has the managed tag. With `cluster-name` too, it must not have only tags of other clusters.\n" +
 		"- With `cluster-name`, it has the tag of this cluster.\n" +
@@ -300,7 +297,7 @@ the log line ` + "`decided`" + `, and a label of ` + "`node_termination_handler_
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | deleted |\n", words, reason)
 	}
-	fmt.Fprintf(&b, "| an event about an id that is no instance id | `%s` | left until its retention ends, or for the dead-letter queue; logged once. With `delete-sqs-msg-if-node-not-found` deleted |\n", decision.WhyNoInstanceID)
+	fmt.Fprintf(&b, "| an event about an id that is no instance id | `%s` | left; logged once. With `delete-sqs-msg-if-node-not-found` deleted |\n", decision.WhyNoInstanceID)
 	fmt.Fprintf(&b, "| not an event, or an event without the fields of its type | `%s` | left for SQS to move to the dead-letter queue, if there is a redrive policy; else logged and deleted |\n", decision.WhyUndecodable)
 	return b.String()
 }
@@ -362,17 +359,6 @@ func kindsWords(kinds []string) string {
 	return strings.ToLower(strings.Join(kinds, ", "))
 }
 
-const waysDoc = `
-## How notices may come
-
-| Way | What the queue gets | Note |
-|---|---|---|
-| a rule of EventBridge with the queue as its target | the event | this is what the templates create. With an execution role the rule can be in another account; the policy of the queue has to let the role send |
-| a rule with an SNS topic as its target, and a queue of each cluster subscribed to it | the event, or SNS's message around it; raw message delivery can be on or off | one set of rules for many clusters. Each queue gets the notices of all of them: set ` + "`delete-sqs-msg-if-node-not-found`" + `. The policy of each queue has to let ` + "`sns.amazonaws.com`" + ` send for the topic. [Templates](fan-out.md#one-rule-for-many-clusters) create that |
-| a subscriber of a custom event bus | the event (payload ` + "`RAW`" + `), or the event with metadata (` + "`WITH_METADATA`" + `), also through SNS | with metadata ` + "`aws:Source`" + ` is the source that counts, and what is not ` + "`LIVE`" + ` drains nothing. Without, everybody who may publish to the bus can write events as AWS does: let the subscriber filter by ` + "`aws:Source`" + `. The policy of the queue has to let [the role of the subscriber](fan-out.md#a-role-that-delivers) send |
-| Auto Scaling, for a hook with a notification target | its own message, also through SNS | |
-`
-
 const personsDoc = `
 ## Lifecycle hooks without a notice
 
@@ -380,12 +366,10 @@ EventBridge delivers events with best effort, and a rule can be missing. So the 
 (sweep-interval) which instances wait: for a termination hook, or for the replacement of their root volume in an instance refresh.
 If a node's instance waits at two sweeps in a row, and the node carries no such hook, it is handled as if the notice had come: the
 rows of [termination lifecycle hook](#termination-lifecycle-hook) apply. A heartbeat asks whether the hook is open, and so its
-timeout starts again. A notice that comes later joins the same drain.
+timeout starts again. Both ` + "`autoscaling:DescribeAutoScalingGroups`" + ` and ` + "`autoscaling:RecordLifecycleActionHeartbeat`" + ` are needed.
 
-Some hooks are left to their owners, unless lifecycle-hook-names names them: those of EKS managed node groups, and those with a
-notification target. If a notice has told of one hook of an instance, its other hooks are left alone too. If your rules leave out
-all hooks of a group on purpose, name the handler's own with lifecycle-hook-names. There are no sweeps in a dry run. If the role lacks autoscaling:DescribeAutoScalingGroups, the log says so
-once, and there are none either. Without autoscaling:RecordLifecycleActionHeartbeat nothing is found.
+Some hooks are left to their owners, unless ` + "`lifecycle-hook-names`" + ` names them: those of EKS managed node groups, those with a
+notification target, and the other hooks of an instance of which a notice has told.
 
 An instance that its group retains after an abandoned termination needs a person: its node gets the Event InstanceRetained.
 
@@ -393,7 +377,7 @@ An instance that its group retains after an abandoned termination needs a person
 
 Some machines go and come back, with their Node: after a reboot or a stop for a scheduled change, after another root volume in an
 instance refresh (` + "`ReplaceRootVolume`" + `), from a warm pool, from hibernation. Then the cordon, the taints and the labels of
-this handler are removed. It never removes what somebody else has added.
+this handler are removed, and nothing that somebody else has added.
 
 When a node is ready again, or its kubelet tells another boot id than at the cordon, the handler compares:
 
@@ -405,41 +389,27 @@ When a node is ready again, or its kubelet tells another boot id than at the cor
 | any notice with a deadline, if the role lacks the permission to ask EC2 | the node has another boot id, and the deadline has passed |
 
 A launch hook does the same for what came before it, and is completed after that. Its node is ready only if it has none of
-` + "`startup-taints`" + `, and no taint whose key begins with ` + "`readiness.k8s.io/`" + `. After another root volume, what
-its kubelet said before the reboot does not count.
-
-The rules of the templates do not send the state ` + "`running`" + `: the node itself tells it. If your rules do, a node that is
-drained for an earlier life of its instance is reverted when the notice comes, also without the permission to ask EC2.
+` + "`startup-taints`" + `, and no taint whose key begins with ` + "`readiness.k8s.io/`" + `.
 
 ## Outdated messages
 
-Some messages may be outdated:
-
-- a message that is more than a minute old;
-- a message that says that the instance has stopped or terminated;
-- a message that says that a scheduled change is over.
-
-Before it acts on one of these, the handler asks EC2 about the instance. It sets the out-of-service taint, and ends a drain, only
-if EC2 confirms the message. If the role lacks the permission to ask EC2, the handler believes the message, but does not set the
-taint.
+Some messages may be outdated: those that are more than a minute old, and those that say that the instance has stopped or terminated, or
+that a scheduled change is over. The handler asks EC2 before it acts on one of these. It sets the out-of-service taint, and ends a
+drain, only if EC2 confirms the message. Without the permission to ask EC2 it believes the message, but does not set the taint.
 
 ## A notice after a finished drain
 
-A notice for a node whose drain is finished starts a new drain, with its own deadline. The intent keeps the ids of the earlier
-events, so that the handler recognises a repeated message. It also keeps what may have to be reverted later.
-
-An instance that was interrupted, scaled in or maintained stops in the end, and EC2 sends a notice about that too. This notice
-starts no new drain if all pods left in the first one, and the Nodes are still cordoned and empty.
+A notice for a node whose drain is finished starts a new drain, with its own deadline. A repeated message does not. Nor does the notice
+that the instance stops, if all pods left in the first drain, and the Nodes are still cordoned and empty.
 
 ## Several Nodes, or the next one
 
 All Nodes of an instance are cordoned and drained. The hook is completed when the last of them is empty.
 
-A Node that registers after or beside another Node of its instance gets the notices of that Node while they are valid. They are
-valid if the drain is unfinished or the deadline is in the future, and the instance was not started since.
-
-If a Node is deleted and EC2 says that its instance still runs, the handler waits for the next Node. It waits until the deadline,
-but 15 minutes at most, or ` + "`node-termination-grace-period`" + ` if a lifecycle hook is open.
+A Node that registers after or beside another Node of its instance gets the notices of that Node: if the drain is unfinished or the
+deadline is in the future, and the instance was not started since. If a Node is deleted and EC2 says that its instance still runs, the
+handler waits for the next Node until the deadline, but 15 minutes at most, or ` + "`node-termination-grace-period`" + ` if a lifecycle hook is
+open.
 
 ## When somebody uncordons a node during its drain
 
@@ -610,35 +580,35 @@ func deadlineWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	return ""
 }
 
-// messageWords says what becomes of the message.
+// messageWords says when the message is deleted.
 func messageWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	t.Helper()
 	switch d.Action {
 	case decision.Leave:
-		return "left for other readers; it comes back until its retention ends"
+		return "not: left for other readers"
 	case decision.Drop:
-		return "deleted"
+		return "at once"
 	case decision.Cordon, decision.Undo, decision.Complete:
-		return "deleted when that is done"
+		return "when that is done"
 	case decision.Finish:
-		return "deleted when the drain has ended"
+		return "after the drain"
 	case decision.Launch:
-		return "deleted when the hook is completed, or at the deadline"
+		return "when the hook is completed, or at the deadline"
 	case decision.Hold:
 		switch d.HoldUntil {
 		case d.Deadline:
-			return "deleted when that is done, or at the deadline if no Node has come"
+			return "when that is done, or at the deadline if no Node has come"
 		case n.Time.Add(docGrace):
-			return "deleted when that is done, or `node-termination-grace-period` after the event if no Node has come"
+			return "when that is done, or `node-termination-grace-period` after the event if no Node has come"
 		case n.Time.Add(decision.Young):
-			return "deleted when that is done, or 15 minutes after the event if no Node has come"
+			return "when that is done, or 15 minutes after the event if no Node has come"
 		}
 	case decision.Drain:
 		switch d.HoldUntil {
 		case time.Time{}:
-			return "deleted when the drain has ended"
+			return "after the drain"
 		case now.Add(docGrace):
-			return "deleted when the drain has ended, or after `node-termination-grace-period`: the Node carries the intent"
+			return "after the drain, or after `node-termination-grace-period`"
 		}
 	}
 	t.Errorf("%v: the doc has no words for %s with a patience to %s from now", n.Kind, d.Action, d.HoldUntil.Sub(now))
@@ -651,13 +621,13 @@ func hookWords(n notice.Notice, d decision.Decision, p decision.Policy) string {
 	case !p.Owns(n.Hook):
 		return "left to its owner"
 	case d.Action == decision.Drain:
-		return "completed when the drain has ended"
+		return "completed after the drain"
 	case d.Action == decision.Cordon:
 		return "completed when that is done"
 	case d.Action == decision.Hold && p.WithoutNode(n) == decision.Complete:
 		return "completed when that is done, or if no Node has come"
 	case d.Action == decision.Launch:
-		return "completed when the Node is ready; at the deadline its default result applies"
+		return "completed when the Node is ready"
 	case d.Action == decision.Complete:
 		return "completed at once"
 	}

@@ -12,9 +12,7 @@ import (
 const polledDoc = `
 ## What EC2 says only to those who ask
 
-With ` + "`status-interval`" + `, which is on by default, the leader asks EC2 once a minute for two things. It makes three calls, and one
-more for each thousand instances of an answer. If the role lacks ` + "`ec2:DescribeInstanceStatus`" + `, the log says so once, and the
-leader asks again every ten minutes. In a dry run the log says what would be done.
+With ` + "`status-interval`" + `, which is on by default, the leader asks EC2 once a minute for two things. It needs ` + "`ec2:DescribeInstanceStatus`" + `.
 
 **Scheduled events.** AWS Health tells of them too, with best effort, and only if a rule sends its notices to the queue. An event of a node's
 instance is handled as a [scheduled change](#scheduled-change), with the start of the event as the deadline:
@@ -22,9 +20,9 @@ instance is handled as a [scheduled change](#scheduled-change), with the start o
 | Code | ` + "`why`" + ` |
 |---|---|
 %s
-What the node carries says what is known. So an event is handled once, and again if it is moved. If AWS Health has told of it already,
-nothing is done, unless its owner moves it: then that change gets its new time. The change is over when EC2 calls the event completed or cancelled, or has not listed it at two polls in a row. If
-somebody has uncordoned the node, the event is not handled again, also if it is moved.
+An event is handled once, and again if it is moved. If AWS Health has told of it already, nothing is done, unless its owner moves it.
+The change is over when EC2 calls the event completed or cancelled, or has not listed it at two polls in a row. If somebody has
+uncordoned the node, the event is not handled again.
 
 **Impaired instances.** The instance status or the system status of a node's instance has been impaired for two minutes. No event of AWS tells
 of that. By default the node only gets a Warning Event, ` + "`InstanceImpaired`" + `. With ` + "`drain-impaired-instances`" + ` it is a notice:
@@ -32,9 +30,9 @@ of that. By default the node only gets a Warning Event, ` + "`InstanceImpaired`"
 | Situation | What happens | ` + "`why`" + ` | Deadline |
 |---|---|---|---|
 %s
-EC2 checks only instances that run. So the impairment is over only if the node is ready, and EC2 has not listed the instance at two
-polls in a row. If several nodes are impaired, and they are more than half of all, or more than five and more than a
-fifth of all, none is drained for that: a zone or the network may have failed. If somebody uncordons the node, the drain is called off, and this impairment is not handled again.
+The impairment is over if the node is ready, and EC2 has not listed the instance at two polls in a row. If several nodes are impaired,
+and they are more than half of all, or more than five and more than a fifth of all, none is drained for that: a zone or the network may
+have failed. If somebody uncordons the node, the drain is called off, and this impairment is not handled again.
 `
 
 // polled is the doc of what no message tells.
