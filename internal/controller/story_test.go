@@ -584,6 +584,26 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 	}
 }
 
+// The script asg-lifecycle-sqs-heartbeat of AWS Node Termination Handler has these times.
+func TestTheCompletionDelayOutlastsTheHeartbeats(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.interval, s.drain.takes = 30*time.Second, 10*time.Second
+		s.edit = func(c *Config) {
+			c.CompletionDelay, c.HeartbeatUntil = 2*time.Minute, 100*time.Second
+			c.Hooks.(*asg.Hooks).HeartbeatUntil = 100 * time.Second
+		}
+		s.lead()
+		begin := time.Now()
+		s.terminate(time.Hour)
+		s.after(3 * time.Minute)
+		action := s.wantHook(awssim.Completed)
+		if took := action.Ended.Sub(begin); action.Heartbeats != 3 || took < 128*time.Second || took > 133*time.Second {
+			t.Errorf("completed after %s and %d heartbeats", took, action.Heartbeats)
+		}
+	})
+}
+
 func TestAChangeThatIsCalledOffIsUndone(t *testing.T) {
 	t.Parallel()
 	opening := func(s *story) string { return s.body("health-reboot-scheduled", theID) }

@@ -140,3 +140,19 @@ func TestEachPodGetsItsOwnAnswer(t *testing.T) {
 		t.Errorf("of no pods: %v, %q", answers, warnings)
 	}
 }
+
+// kubectl asks whether the DaemonSet is there, and evicts the pod if not. Here nobody is asked.
+func TestThePodOfADaemonSetThatIsGoneStays(t *testing.T) {
+	play(t, func(s *stage) {
+		s.drainer.Filter.IgnoreDaemonSets = true
+		s.pod("orphan", daemon) // the API server has no DaemonSet
+		s.pod("web")
+		result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+			Node: "node", NodeState: s.look, Terms: evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(2 * time.Minute)},
+		})
+		if err != nil || result.Evicted != 1 {
+			t.Errorf("Drain = %+v, %v", result, err)
+		}
+		s.want(0, "0s evicted web with 30s")
+	})
+}
