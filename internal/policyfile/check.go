@@ -294,18 +294,20 @@ func (t *test) finished() Test {
 // warnings are about a file without mistakes.
 func (w *written) warnings() Problems {
 	var r reader
-	compare := shadows{left: mostComparisons}
-	for k, rule := range w.nodes {
-		earlier := slices.IndexFunc(w.nodes[:k], func(e *nodeRule) bool { return compare.hides(&e.NodeRule, &rule.NodeRule) })
-		if earlier >= 0 {
-			rule.place.neverMatches(&r, rule.Name, w.nodes[earlier].place, w.nodes[earlier].Name)
+	everyNode := ""               // the first rule that matches all of them
+	everyPod := map[bool]string{} // the same, for pods of DaemonSets and for others
+	for _, rule := range w.nodes {
+		rule.place.comesAfter(&r, rule.Name, everyNode)
+		if p := rule.place; everyNode == "" && !p.has("kinds") && !p.has("codes") && !p.has("nodes") {
+			everyNode = p.named(rule.Name)
 		}
 		rule.warn(&r)
 	}
-	for k, rule := range w.pods {
-		earlier := slices.IndexFunc(w.pods[:k], func(e *podRule) bool { return compare.hidesPods(&e.PodRule, &rule.PodRule) })
-		if earlier >= 0 {
-			rule.place.neverMatches(&r, rule.Name, w.pods[earlier].place, w.pods[earlier].Name)
+	for _, rule := range w.pods {
+		every := everyPod[rule.DaemonSets]
+		rule.place.comesAfter(&r, rule.Name, every)
+		if p := rule.place; every == "" && !p.has("pods") && !p.has("annotations") && !p.has("namespaces") {
+			everyPod[rule.DaemonSets] = p.named(rule.Name)
 		}
 	}
 	for _, v := range w.windows {
@@ -317,9 +319,13 @@ func (w *written) warnings() Problems {
 	return r.wrong
 }
 
-func (p place) neverMatches(r *reader, name string, earlier place, earlierName string) {
-	p.refuse(r, "name", "the rule %s never matches, because %s in line %d matches all that it would match",
-		name, earlierName, earlier.line("name"))
+func (p place) named(name string) string { return fmt.Sprintf("%s in line %d", name, p.line("name")) }
+
+// comesAfter warns of a rule after one that matches everything; empty: there is none.
+func (p place) comesAfter(r *reader, name, everything string) {
+	if everything != "" {
+		p.refuse(r, "name", "the rule %s never matches, because %s matches all that it would match", name, everything)
+	}
 }
 
 // warn tells of kinds for which the rule says when, and that cannot wait for it.
