@@ -29,15 +29,16 @@ type window struct {
 	decision.Window
 	node *yaml.Node // its name
 	path string
-	days []time.Weekday
+	days []string
 }
 
 type nodeRule struct {
 	decision.NodeRule
-	place  place
-	window string // its name; empty: none
-	at     startBefore
+	place                place
+	window, force, first string // as they are written; empty: they are not
 }
+
+const forceNever = "never"
 
 type podRule struct {
 	decision.PodRule
@@ -85,13 +86,12 @@ func (w *window) value() value {
 }
 
 func (rule *nodeRule) value() value {
+	rule.Before = -1 // now, unless at says otherwise
 	return object(&rule.place, "A rule for nodes.", []field{
-		{"name", "The name of the rule, which no other rule for nodes has.", true, name(&rule.Name, func(name string) error {
-			if decision.IsOption(name) {
-				return errors.New("stands for an option")
-			}
-			return nil
-		})},
+		{
+			"name", "The name of the rule, which no other rule for nodes has.", true,
+			name(&rule.Name, "stands for an option", decision.OptionRules...),
+		},
 		{"kinds", "The kinds of notice that the rule is about. Default: all but launches.", false, texts(&rule.Kinds, kind)},
 		{
 			"codes", "Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that " +
@@ -105,11 +105,11 @@ func (rule *nodeRule) value() value {
 		{
 			"do", "What is done with the node: ignore does nothing, notify tells of the notice, cordon keeps new pods " +
 				"away, drain also makes its pods leave.", true,
-			oneOf(&rule.Do, choices(decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining)...),
+			oneOf(&rule.Do, efforts...),
 		},
 		{
 			"at", "When the drain begins: now, or so long before the start of what is announced, such as start-30m. " +
-				"Needs kinds with a start: " + kindsThat(hasStart) + ". Default: now.", false, begin(&rule.at),
+				"Needs kinds with a start: " + kindsThat(hasStart) + ". Default: now.", false, begin(&rule.Before),
 		},
 		{
 			"within", "The name of the window in which the drain begins, unless that would be too late. Not for kinds " +
@@ -117,7 +117,7 @@ func (rule *nodeRule) value() value {
 		},
 		{
 			"force", "Whether pods that have not left are forced before the deadline: deadline or never. Default: " +
-				"deadline.", false, oneOf(&rule.Patient, choice[bool]{"deadline", false}, choice[bool]{"never", true}),
+				"deadline.", false, oneOf(&rule.force, "deadline", forceNever),
 		},
 		{
 			"grace", "The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s.",
@@ -135,7 +135,7 @@ func (rule *nodeRule) value() value {
 		{
 			"by", "Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and " +
 				"then Karpenter's rules count for the pods. Default: karpenter with that option, else handler.", false,
-			oneOf(&rule.By, drainer(decision.ByHandler), drainer(decision.ByKarpenter)),
+			oneOf(&rule.By, decision.ByHandler, decision.ByKarpenter),
 		},
 		{
 			"limit", "How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are " +
@@ -144,7 +144,7 @@ func (rule *nodeRule) value() value {
 		{
 			"first", "replacement: another instance of the node's Auto Scaling group stands ready before the drain begins. " +
 				"Needs a kind that leaves the time: " + kindsThat(decision.Replaceable) + ". Default: no replacement is " +
-				"waited for.", false, oneOf(&rule.ReplaceFirst, choice[bool]{"replacement", true}),
+				"waited for.", false, oneOf(&rule.first, "replacement"),
 		},
 		{
 			"wait", "How long the limit holds a drain back at most, and how long a replacement is waited for, such as 2h. " +
@@ -153,8 +153,6 @@ func (rule *nodeRule) value() value {
 		},
 	})
 }
-
-func drainer(by decision.By) choice[decision.By] { return choice[decision.By]{string(by), by} }
 
 func limit(l *decision.Limit) value {
 	var where place
@@ -178,12 +176,10 @@ func limit(l *decision.Limit) value {
 
 func (rule *podRule) value() value {
 	return object(&rule.place, "A rule for pods.", []field{
-		{"name", "The name of the rule, which no other rule for pods has.", true, name(&rule.Name, func(name string) error {
-			if name == noRule {
-				return errors.New("stands for no rule")
-			}
-			return nil
-		})},
+		{
+			"name", "The name of the rule, which no other rule for pods has.", true,
+			name(&rule.Name, "stands for no rule", noRule),
+		},
 		{
 			"pods", "Label selectors for the pods that the rule is about: one of them has to match. Default: all pods.",
 			false, texts(&rule.Pods, labelSelector),
@@ -237,22 +233,14 @@ func (t *test) podValue() value {
 }
 
 func (t *test) expectValue() value {
-	var efforts []choice[string]
-	for _, c := range choices(decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining) {
-		efforts = append(efforts, choice[string]{c.word, c.word})
-	}
-	var leaves []choice[string]
-	for _, c := range departures {
-		leaves = append(leaves, choice[string]{c.word, c.word})
-	}
 	return object(&t.expected, "", []field{
-		{"do", "What is done with the node.", false, oneOf(&t.Want.Do, efforts...)},
+		{"do", "What is done with the node.", false, oneOf(&t.Want.Do, words(efforts)...)},
 		{
 			"rule", "The name of the rule that decides; for a pod none if there is no rule. The options are the rules " +
 				strings.Join(decision.OptionRules, ", ") + ".", false, anyText(&t.Want.Rule, "the name of a rule"),
 		},
 		{"begin", "When the drain begins: now, or a time.", false, beginMoment(&t.Want.Begin)},
-		{"leave", "When the pod leaves, or never.", false, oneOf(&t.Want.Leave, leaves...)},
+		{"leave", "When the pod leaves, or never.", false, oneOf(&t.Want.Leave, words(departures)...)},
 	})
 }
 
@@ -274,7 +262,7 @@ func windows(p *[]*window) value {
 			}
 			w.value().read(r, v, w.path)
 			for day := range w.Days {
-				w.Days[day] = len(w.days) == 0 || slices.Contains(w.days, time.Weekday(day))
+				w.Days[day] = len(w.days) == 0 || slices.Contains(w.days, weekdays[day])
 			}
 			*p = append(*p, w)
 		})
@@ -286,12 +274,13 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
 const nameAllowed = "at most 40 small letters, digits and -, with a letter or digit at both ends"
 
-func name(p *string, check func(string) error) value {
-	return text(p, schema{"pattern": nameForm.String()}, nameAllowed, func(name string) (string, error) {
-		if !nameForm.MatchString(name) {
-			return "", errors.New("is not a name")
+// name takes a name, but for those that are taken for the reason why.
+func name(p *string, why string, taken ...string) value {
+	return like(p, nameForm, nameAllowed, "is not a name", func(name string) (string, error) {
+		if slices.Contains(taken, name) {
+			return "", errors.New(why)
 		}
-		return name, check(name)
+		return name, nil
 	})
 }
 
@@ -311,36 +300,20 @@ var patternForm = regexp.MustCompile(`^[A-Za-z0-9_.:, *-]+$`)
 
 // pattern takes a pattern in which * stands for any characters.
 func pattern(p *string) value {
-	const allowed = "letters, digits, - and _, and * for any of them"
-	return text(p, schema{"pattern": patternForm.String()}, allowed, func(text string) (string, error) {
-		if !patternForm.MatchString(text) {
-			return "", errors.New("is not a pattern")
-		}
-		return text, nil
-	})
+	return like(p, patternForm, "letters, digits, - and _, and * for any of them", "is not a pattern", anything)
 }
 
-func weekday(p *time.Weekday) value {
-	var days []choice[time.Weekday]
-	for day := range 7 {
-		at := time.Weekday((day + 1) % 7)
-		days = append(days, choice[time.Weekday]{strings.ToLower(at.String()[:3]), at})
-	}
-	return oneOf(p, days...)
-}
+var weekdays = [7]string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"} // as time.Weekday
+
+func weekday(p *string) value { return oneOf(p, append(weekdays[1:], weekdays[0])...) }
 
 // clock takes HH:MM, in minutes since midnight, up to last.
 func clock(p *int, last int) value {
-	form := `^([01][0-9]|2[0-3]):[0-5][0-9]$`
-	allowed := `"00:00" to "23:59"`
+	form, allowed := `^([01][0-9]|2[0-3]):[0-5][0-9]$`, `"00:00" to "23:59"`
 	if last == 24*60 {
 		form, allowed = `^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$`, `"00:00" to "24:00"`
 	}
-	like := regexp.MustCompile(form)
-	return text(p, schema{"pattern": form}, allowed, func(text string) (int, error) {
-		if !like.MatchString(text) {
-			return 0, errors.New("is not a time of the day")
-		}
+	return like(p, regexp.MustCompile(form), allowed, "is not a time of the day", func(text string) (int, error) {
 		hours, _ := strconv.Atoi(text[:2])
 		minutes, _ := strconv.Atoi(text[3:])
 		return hours*60 + minutes, nil
@@ -350,11 +323,8 @@ func clock(p *int, last int) value {
 func zone(p **time.Location) value {
 	const allowed = "a name of the IANA, such as Europe/Berlin"
 	return text(p, schema{"minLength": 1}, allowed, func(text string) (*time.Location, error) {
-		if text == "" || text == "Local" { // which is another one on each machine
-			return nil, errors.New("is not a time zone")
-		}
 		at, err := time.LoadLocation(text)
-		if err != nil {
+		if err != nil || text == "" || text == "Local" { // which is another one on each machine
 			return nil, errors.New("is not a time zone")
 		}
 		return at, nil
@@ -365,8 +335,7 @@ const durationForm = `^([0-9]+(\.[0-9]+)?(s|m|h))+$`
 
 // duration takes a duration of whole seconds, from one on.
 func duration(p *time.Duration) value {
-	return text(p, schema{"pattern": durationForm}, "a duration from 1s on, such as 90s, 30m or 2h30m",
-		func(text string) (time.Duration, error) { return parseDuration(text) })
+	return text(p, schema{"pattern": durationForm}, "a duration from 1s on, such as 90s, 30m or 2h30m", parseDuration)
 }
 
 func parseDuration(text string) (time.Duration, error) {
@@ -382,63 +351,48 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// startBefore is how long before the start a drain begins; the zero value stands for now.
-type startBefore struct {
-	time.Duration
-	given bool
-}
-
-func begin(p *startBefore) value {
+// begin takes how long before the start a drain begins; negative: now.
+func begin(p *time.Duration) value {
 	looks := schema{"pattern": "^(now|start-" + strings.Trim(durationForm, "^$") + ")$"}
-	return text(p, looks, "now, or start- and a duration, such as start-30m", func(text string) (startBefore, error) {
-		if text == "now" {
-			return startBefore{}, nil
-		}
-		before, ok := strings.CutPrefix(text, "start-")
-		if !ok {
-			return startBefore{}, errors.New("is not a begin")
-		}
+	return text(p, looks, "now, or start- and a duration, such as start-30m", func(text string) (time.Duration, error) {
+		before, isStart := strings.CutPrefix(text, "start-")
 		d, err := parseDuration(before)
-		if err != nil {
-			return startBefore{}, fmt.Errorf("is not a begin: %s %w", quoted(before), err)
+		switch {
+		case text == beginsNow:
+			return -1, nil
+		case !isStart:
+			return 0, errors.New("is not a begin")
+		case err != nil:
+			return 0, fmt.Errorf("is not a begin: %s %w", quoted(before), err)
 		}
-		return startBefore{d, true}, nil
+		return d, nil
 	})
 }
 
 // share takes a number of nodes or a percentage.
 func share(p *string) value {
-	const allowed = "1 to 100000, or 1% to 100%"
 	looks := schema{"anyOf": []schema{
 		{"type": "integer", "minimum": 1, "maximum": 100000},
 		{"type": "string", "pattern": "^([1-9][0-9]?|100)%$"},
 	}}
-	return value{schema: looks, read: func(r *reader, n *yaml.Node, at string) {
-		number, isPercent := strings.CutSuffix(n.Value, "%")
-		most := 100_000
+	return scalar(p, looks, "1 to 100000, or 1% to 100%", func(tag, text string) (nodes string, ok bool) {
+		number, isPercent := strings.CutSuffix(text, "%")
+		wanted, most := "!!int", 100_000
 		if isPercent {
-			most = 100
+			wanted, most = "!!str", 100
 		}
 		i, err := strconv.Atoi(number)
-		wanted := map[bool]string{false: "!!int", true: "!!str"}[isPercent]
-		if n.ShortTag() != wanted || err != nil || i < 1 || i > most {
-			r.refuse(n, at, "is %s; allowed: %s", kindOf(n), allowed)
-			return
-		}
-		*p = n.Value
-	}}
+		return text, err == nil && tag == wanted && 1 <= i && i <= most
+	})
 }
+
+var percentageForm = regexp.MustCompile("^([0-9]|[1-9][0-9]|100)%$")
 
 // percentage takes one from 0% to 100%.
 func percentage(p **int) value {
-	looks := schema{"pattern": "^([0-9]|[1-9][0-9]|100)%$"}
-	return text(p, looks, "0% to 100%", func(text string) (*int, error) {
-		number, isPercent := strings.CutSuffix(text, "%")
-		i, err := strconv.Atoi(number)
-		if !isPercent || err != nil || i < 0 || i > 100 || strconv.Itoa(i) != number {
-			return nil, errors.New("is no percentage")
-		}
-		return &i, nil
+	return like(p, percentageForm, "0% to 100%", "is no percentage", func(text string) (*int, error) {
+		i, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
+		return &i, err
 	})
 }
 
@@ -467,13 +421,10 @@ func beginMoment(p *string) value {
 	})
 }
 
-func choices[T fmt.Stringer](all ...T) []choice[T] {
-	var words []choice[T]
-	for _, v := range all {
-		words = append(words, choice[T]{v.String(), v})
+var (
+	efforts    = []decision.Effort{decision.Ignoring, decision.Notifying, decision.Cordoning, decision.Draining}
+	departures = []decision.Departure{
+		decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveEnd, decision.LeaveLast,
+		decision.LeaveSurged, decision.LeaveNever,
 	}
-	return words
-}
-
-var departures = choices(decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveEnd,
-	decision.LeaveLast, decision.LeaveSurged, decision.LeaveNever)
+)
