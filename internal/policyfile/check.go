@@ -53,7 +53,8 @@ func (w *written) check(r *reader) {
 	for _, rule := range w.pods {
 		once(r, names, rule.place, rule.Name)
 		given := rule.place.says("leave", rule.Leave.String()) // else it was refused
-		rule.place.check(r, check{"order", given && rule.Leave != decision.LeaveAfter, "has an effect only with leave: after"})
+		idle := given && rule.Leave != decision.LeaveAfter
+		rule.place.check(r, check{"order", idle, "has an effect only with leave: after"})
 	}
 	for _, t := range w.tests {
 		t.check(r, w)
