@@ -236,11 +236,7 @@ func (t *test) finished() Test {
 	done := t.Test
 	done.Line = t.place.line("name")
 	if t.place.has("pod") {
-		pod := t.podAsked
-		if pod.Namespace == "" {
-			pod.Namespace = "default"
-		}
-		done.Pod = &pod
+		done.Pod = &t.podAsked
 	}
 	if !t.Now.IsZero() && t.Want.Begin == t.Now.Format(time.RFC3339) {
 		done.Want.Begin = beginsNow

@@ -224,6 +224,7 @@ func (t *test) value() value {
 }
 
 func (t *test) podValue() value {
+	t.podAsked.Namespace = "default"
 	return object(&t.pod, "", []field{
 		{"namespace", "Its namespace. Default: default.", false, anyText(&t.podAsked.Namespace, "any text")},
 		{"labels", "Its labels.", false, labels(&t.podAsked.Labels)},
