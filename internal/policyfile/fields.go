@@ -53,195 +53,144 @@ type test struct {
 
 func (w *written) value() value {
 	return object(&w.place, "", []field{
-		{"version", "The version of the format.", true, integer(&w.version, 1, 1)},
-		{
-			"windows", "Times of the day at which drains may begin. Rules name them.", false, windows(&w.windows),
-		},
-		{
-			"nodes", "What is done with a node that gets a notice: the first rule that matches decides. If none does, " +
-				"the options decide.", false, objects(&w.nodes, maxRules, (*nodeRule).value),
-		},
-		{
-			"pods", "When the pods of a node leave: the first rule that matches decides. If none does, the pod leaves " +
-				"with most others.", false, objects(&w.pods, maxRules, (*podRule).value),
-		},
-		{
-			"tests", "What is expected of the rules: node-termination-handler policy test runs them.", false,
-			objects(&w.tests, maxTests, (*test).value),
-		},
+		required("version", integer(&w.version, 1, 1), "The version of the format."),
+		optional("windows", windows(&w.windows), "Times of the day at which drains may begin. Rules name them."),
+		optional("nodes", objects(&w.nodes, maxRules, (*nodeRule).value),
+			"What is done with a node that gets a notice: the first rule that matches decides. If none does, the options "+
+				"decide."),
+		optional("pods", objects(&w.pods, maxRules, (*podRule).value),
+			"When the pods of a node leave: the first rule that matches decides. If none does, the pod leaves with most "+
+				"others."),
+		optional("tests", objects(&w.tests, maxTests, (*test).value),
+			"What is expected of the rules: node-termination-handler policy test runs them."),
 	})
 }
 
 func (w *window) value() value {
 	var where place
 	return object(&where, "A time of the day, on some days of the week.", []field{
-		{"days", "The days on which it opens. Default: all.", false, texts(&w.days, weekday)},
-		{"from", "When it opens, by the clock of its zone: HH:MM.", true, clock(&w.From, 24*60-1)},
-		{
-			"to", "When it closes: HH:MM, or 24:00. If that is not later than from, it closes on the next day.", true,
-			clock(&w.To, 24*60),
-		},
-		{"zone", "The time zone, as the IANA names it. Default: UTC.", false, zone(&w.Zone)},
+		optional("days", texts(&w.days, weekday), "The days on which it opens. Default: all."),
+		required("from", clock(&w.From, 24*60-1), "When it opens, by the clock of its zone: HH:MM."),
+		required("to", clock(&w.To, 24*60),
+			"When it closes: HH:MM, or 24:00. If that is not later than from, it closes on the next day."),
+		optional("zone", zone(&w.Zone), "The time zone, as the IANA names it. Default: UTC."),
 	})
 }
 
 func (rule *nodeRule) value() value {
 	rule.Before = -1 // now, unless at says otherwise
 	return object(&rule.place, "A rule for nodes.", []field{
-		{
-			"name", "The name of the rule, which no other rule for nodes has.", true,
-			name(&rule.Name, "stands for an option", decision.OptionRules...),
-		},
-		{"kinds", "The kinds of notice that the rule is about. Default: all but launches.", false, texts(&rule.Kinds, kind)},
-		{
-			"codes", "Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that " +
-				"fail, of which there are instance, system, and both: instance, system. * stands for any characters. Needs " +
-				"kinds that have codes: " + kindsThat(hasCode) + ". Default: any.", false, texts(&rule.Codes, pattern),
-		},
-		{
-			"nodes", "Label selectors for the nodes that the rule is about: one of them has to match. Default: all nodes.",
-			false, texts(&rule.Nodes, labelSelector),
-		},
-		{
-			"do", "What is done with the node: ignore does nothing, notify tells of the notice, cordon keeps new pods " +
-				"away, drain also makes its pods leave.", true,
-			oneOf(&rule.Do, efforts...),
-		},
-		{
-			"at", "When the drain begins: now, or so long before the start of what is announced, such as start-30m. " +
-				"Needs kinds with a start: " + kindsThat(hasStart) + ". Default: now.", false, begin(&rule.Before),
-		},
-		{
-			"within", "The name of the window in which the drain begins, unless that would be too late. Not for kinds " +
-				"that are about minutes. Default: any time.", false, anyText(&rule.window, "the name of a window"),
-		},
-		{
-			"force", "Whether pods that have not left are forced before the deadline: deadline or never. Default: " +
-				"deadline.", false, oneOf(&rule.force, "deadline", forceNever),
-		},
-		{
-			"grace", "The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s.",
-			false, duration(&rule.Grace),
-		},
-		{
-			"grace-at-most", "The longest grace period of a pod, whoever sets it: a longer one is cut to this, a shorter one " +
-				"stays.", false, duration(&rule.MostGrace),
-		},
-		{
-			"budgets", "How much of the notice PodDisruptionBudgets may keep a pod whose grace period does not fit into it, " +
-				"such as 30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%.", false,
-			percentage(&rule.BudgetPercent),
-		},
-		{
-			"by", "Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and " +
-				"then Karpenter's rules count for the pods. Default: karpenter with that option, else handler.", false,
-			oneOf(&rule.By, decision.ByHandler, decision.ByKarpenter),
-		},
-		{
-			"limit", "How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are " +
-				"about minutes. Default: no limit but that of the option max-unready-nodes.", false, limit(&rule.Limit),
-		},
-		{
-			"first", "replacement: another instance of the node's Auto Scaling group stands ready before the drain begins. " +
-				"Needs a kind that leaves the time: " + kindsThat(decision.Replaceable) + ". Default: no replacement is " +
-				"waited for.", false, oneOf(&rule.first, "replacement"),
-		},
-		{
-			"wait", "How long the limit holds a drain back at most, and how long a replacement is waited for, such as 2h. " +
-				"Needs limit or first. Default: as long as the drain can wait; for a replacement 15m.",
-			false, duration(&rule.Limit.Wait),
-		},
+		required("name", name(&rule.Name, "stands for an option", decision.OptionRules...),
+			"The name of the rule, which no other rule for nodes has."),
+		optional("kinds", texts(&rule.Kinds, kind), "The kinds of notice that the rule is about. Default: all but launches."),
+		optional("codes", texts(&rule.Codes, pattern),
+			"Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that fail, of which "+
+				"there are instance, system, and both: instance, system. * stands for any characters. Needs kinds that have "+
+				"codes: "+kindsThat(hasCode)+". Default: any."),
+		optional("nodes", texts(&rule.Nodes, labelSelector),
+			"Label selectors for the nodes that the rule is about: one of them has to match. Default: all nodes."),
+		required("do", oneOf(&rule.Do, efforts...),
+			"What is done with the node: ignore does nothing, notify tells of the notice, cordon keeps new pods away, "+
+				"drain also makes its pods leave."),
+		optional("at", begin(&rule.Before),
+			"When the drain begins: now, or so long before the start of what is announced, such as start-30m. Needs kinds "+
+				"with a start: "+kindsThat(hasStart)+". Default: now."),
+		optional("within", anyText(&rule.window, "the name of a window"),
+			"The name of the window in which the drain begins, unless that would be too late. Not for kinds that are about "+
+				"minutes. Default: any time."),
+		optional("force", oneOf(&rule.force, "deadline", forceNever),
+			"Whether pods that have not left are forced before the deadline: deadline or never. Default: deadline."),
+		optional("grace", duration(&rule.Grace),
+			"The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s."),
+		optional("grace-at-most", duration(&rule.MostGrace),
+			"The longest grace period of a pod, whoever sets it: a longer one is cut to this, a shorter one stays."),
+		optional("budgets", percentage(&rule.BudgetPercent),
+			"How much of the notice PodDisruptionBudgets may keep a pod whose grace period does not fit into it, such as "+
+				"30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%."),
+		optional("by", oneOf(&rule.By, decision.ByHandler, decision.ByKarpenter),
+			"Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and then "+
+				"Karpenter's rules count for the pods. Default: karpenter with that option, else handler."),
+		optional("limit", limit(&rule.Limit),
+			"How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are about minutes. "+
+				"Default: no limit but that of the option max-unready-nodes."),
+		optional("first", oneOf(&rule.first, "replacement"),
+			"replacement: another instance of the node's Auto Scaling group stands ready before the drain begins. Needs a "+
+				"kind that leaves the time: "+kindsThat(decision.Replaceable)+". Default: no replacement is waited for."),
+		optional("wait", duration(&rule.Limit.Wait),
+			"How long the limit holds a drain back at most, and how long a replacement is waited for, such as 2h. Needs "+
+				"limit or first. Default: as long as the drain can wait; for a replacement 15m."),
 	})
 }
 
 func limit(l *decision.Limit) value {
 	var where place
 	return object(&where, "", []field{
-		{
-			"nodes", "How many nodes of a group may be not ready or cordoned, by whomever: a number, or a percentage " +
-				"of the group.", true, share(&l.Nodes),
-		},
-		{
-			"per", "The key of a label, such as topology.kubernetes.io/zone: nodes with the same value are one group. " +
-				"Default: all nodes are one group.", false,
-			text(&l.Per, schema{}, "the key of a label", func(key string) (string, error) {
-				if len(validation.IsQualifiedName(key)) > 0 {
-					return "", errors.New("is not the key of a label")
-				}
-				return key, nil
-			}),
-		},
+		required("nodes", share(&l.Nodes),
+			"How many nodes of a group may be not ready or cordoned, by whomever: a number, or a percentage of the group."),
+		optional("per", text(&l.Per, schema{}, "the key of a label", parseKey),
+			"The key of a label, such as topology.kubernetes.io/zone: nodes with the same value are one group. Default: "+
+				"all nodes are one group."),
 	})
+}
+
+func parseKey(text string) (string, error) {
+	if len(validation.IsQualifiedName(text)) > 0 {
+		return "", errors.New("is not the key of a label")
+	}
+	return text, nil
 }
 
 func (rule *podRule) value() value {
 	return object(&rule.place, "A rule for pods.", []field{
-		{
-			"name", "The name of the rule, which no other rule for pods has.", true,
-			name(&rule.Name, "stands for no rule", noRule),
-		},
-		{
-			"pods", "Label selectors for the pods that the rule is about: one of them has to match. Default: all pods.",
-			false, texts(&rule.Pods, labelSelector),
-		},
-		{
-			"annotations", "The same for annotations of the pods.",
-			false, texts(&rule.Annotations, labelSelector),
-		},
-		{
-			"namespaces", "Patterns for the namespaces of the pods, such as data-*. Default: all.", false,
-			texts(&rule.Namespaces, pattern),
-		},
-		{
-			"daemonsets", "true: the rule is about pods of DaemonSets, and about no others. Only such a rule makes " +
-				"them leave.", false, boolean(&rule.DaemonSets),
-		},
-		{
-			"leave", "When the pod leaves. now: with most others. first: before them. after: after them, by its order. " +
-				"end: after all others. last: as late as its grace period allows. surged: once a replacement is " +
-				"ready. never: not at all.", true, oneOf(&rule.Leave, departures...),
-		},
-		{
-			"order", "The place among those that leave after the others. Needs leave: after. Default: 1.", false,
-			integer(&rule.Order, 1, 100),
-		},
+		required("name", name(&rule.Name, "stands for no rule", noRule),
+			"The name of the rule, which no other rule for pods has."),
+		optional("pods", texts(&rule.Pods, labelSelector),
+			"Label selectors for the pods that the rule is about: one of them has to match. Default: all pods."),
+		optional("annotations", texts(&rule.Annotations, labelSelector), "The same for annotations of the pods."),
+		optional("namespaces", texts(&rule.Namespaces, pattern),
+			"Patterns for the namespaces of the pods, such as data-*. Default: all."),
+		optional("daemonsets", boolean(&rule.DaemonSets),
+			"true: the rule is about pods of DaemonSets, and about no others. Only such a rule makes them leave."),
+		required("leave", oneOf(&rule.Leave, departures...),
+			"When the pod leaves. now: with most others. first: before them. after: after them, by its order. end: after "+
+				"all others. last: as late as its grace period allows. surged: once a replacement is ready. never: not at all."),
+		optional("order", integer(&rule.Order, 1, 100),
+			"The place among those that leave after the others. Needs leave: after. Default: 1."),
 	})
 }
 
 func (t *test) value() value {
 	return object(&t.place, "A test of the rules: of a notice for a node, or of a pod.", []field{
-		{"name", "What the test is about, for people.", true, anyText(&t.Name, "any text")},
-		{"kind", "The kind of the notice. Needed in a test of a notice.", false, kind(&t.Kind)},
-		{"code", "The code of the scheduled change, or the status checks that fail.", false, anyText(&t.Code, "any text")},
-		{"labels", "The labels of the node.", false, labels(&t.Labels)},
-		{
-			"now", "When the notice comes, such as 2026-03-04T12:00:00Z. Needed where begin is expected.", false, moment(&t.Now),
-		},
-		{"start", "When the scheduled change begins.", false, moment(&t.Start)},
-		{"pod", "The pod. Needed in a test of a pod.", false, t.podValue()},
-		{"expect", "What is to come out. What is not given is not compared.", true, t.expectValue()},
+		required("name", anyText(&t.Name, "any text"), "What the test is about, for people."),
+		optional("kind", kind(&t.Kind), "The kind of the notice. Needed in a test of a notice."),
+		optional("code", anyText(&t.Code, "any text"), "The code of the scheduled change, or the status checks that fail."),
+		optional("labels", labels(&t.Labels), "The labels of the node."),
+		optional("now", moment(&t.Now),
+			"When the notice comes, such as 2026-03-04T12:00:00Z. Needed where begin is expected."),
+		optional("start", moment(&t.Start), "When the scheduled change begins."),
+		optional("pod", t.podValue(), "The pod. Needed in a test of a pod."),
+		required("expect", t.expectValue(), "What is to come out. What is not given is not compared."),
 	})
 }
 
 func (t *test) podValue() value {
 	t.podAsked.Namespace = "default"
 	return object(&t.pod, "", []field{
-		{"namespace", "Its namespace. Default: default.", false, anyText(&t.podAsked.Namespace, "any text")},
-		{"labels", "Its labels.", false, labels(&t.podAsked.Labels)},
-		{"annotations", "Its annotations.", false, labels(&t.podAsked.Annotations)},
-		{"daemonset", "Whether it is of a DaemonSet. Default: false.", false, boolean(&t.podAsked.DaemonSet)},
+		optional("namespace", anyText(&t.podAsked.Namespace, "any text"), "Its namespace. Default: default."),
+		optional("labels", labels(&t.podAsked.Labels), "Its labels."),
+		optional("annotations", labels(&t.podAsked.Annotations), "Its annotations."),
+		optional("daemonset", boolean(&t.podAsked.DaemonSet), "Whether it is of a DaemonSet. Default: false."),
 	})
 }
 
 func (t *test) expectValue() value {
 	return object(&t.expected, "", []field{
-		{"do", "What is done with the node.", false, oneOf(&t.Want.Do, words(efforts)...)},
-		{
-			"rule", "The name of the rule that decides; for a pod none if there is no rule. The options are the rules " +
-				strings.Join(decision.OptionRules, ", ") + ".", false, anyText(&t.Want.Rule, "the name of a rule"),
-		},
-		{"begin", "When the drain begins: now, or a time.", false, beginMoment(&t.Want.Begin)},
-		{"leave", "When the pod leaves, or never.", false, oneOf(&t.Want.Leave, words(departures)...)},
+		optional("do", oneOf(&t.Want.Do, words(efforts)...), "What is done with the node."),
+		optional("rule", anyText(&t.Want.Rule, "the name of a rule"),
+			"The name of the rule that decides; for a pod none if there is no rule. The options are the rules "+
+				strings.Join(decision.OptionRules, ", ")+"."),
+		optional("begin", beginMoment(&t.Want.Begin), "When the drain begins: now, or a time."),
+		optional("leave", oneOf(&t.Want.Leave, words(departures)...), "When the pod leaves, or never."),
 	})
 }
 

@@ -51,6 +51,10 @@ type field struct {
 	value    value
 }
 
+func required(key string, takes value, words string) field { return field{key, words, true, takes} }
+
+func optional(key string, takes value, words string) field { return field{key, words, false, takes} }
+
 // A place is where an object stands, and each of its keys.
 type place struct {
 	node *yaml.Node
@@ -77,21 +81,21 @@ func join(path, key string) string {
 
 // object takes the keys of fields, and no others.
 func object(where *place, words string, fields []field) value {
-	properties, required := schema{}, []string{}
+	properties, needed := schema{}, []string{}
 	for _, f := range fields {
 		of := schema{"description": f.words}
 		maps.Copy(of, f.value.schema)
 		properties[f.key] = of
 		if f.required {
-			required = append(required, f.key)
+			needed = append(needed, f.key)
 		}
 	}
 	looks := schema{"type": "object", "properties": properties, "additionalProperties": false}
 	if words != "" {
 		looks["description"] = words
 	}
-	if len(required) > 0 {
-		looks["required"] = required
+	if len(needed) > 0 {
+		looks["required"] = needed
 	}
 	return value{schema: looks, fields: fields, read: func(r *reader, n *yaml.Node, path string) {
 		*where = place{n, path, map[string]*yaml.Node{}}
