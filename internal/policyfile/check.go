@@ -10,20 +10,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-// A check is of what stands in an object beside other keys.
-type check struct {
-	keys  string // separated by spaces
-	wrong bool   // those of them that are there are wrong
-	why   string
-}
-
-// check refuses the keys of the object that are wrong.
-func (p place) check(r *reader, checks ...check) {
-	for _, c := range checks {
-		for key := range strings.FieldsSeq(c.keys) {
-			if c.wrong && p.has(key) {
-				p.refuse(r, key, "%s", c.why)
-			}
+// refuseIf refuses those of the keys, which spaces separate, that the object has.
+func (p place) refuseIf(r *reader, wrong bool, keys, why string) {
+	for key := range strings.FieldsSeq(keys) {
+		if wrong && p.has(key) {
+			p.refuse(r, key, "%s", why)
 		}
 	}
 }
@@ -53,8 +44,7 @@ func (w *written) check(r *reader) {
 	for _, rule := range w.pods {
 		once(r, names, rule.place, rule.Name)
 		given := rule.place.says("leave", rule.Leave.String()) // else it was refused
-		idle := given && rule.Leave != decision.LeaveAfter
-		rule.place.check(r, check{"order", idle, "has an effect only with leave: after"})
+		rule.place.refuseIf(r, given && rule.Leave != decision.LeaveAfter, "order", "has an effect only with leave: after")
 	}
 	for _, t := range w.tests {
 		t.check(r, w)
@@ -90,44 +80,26 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if rule.window != "" && w.window(rule.window) == nil {
 		p.refuse(r, "within", "%s is not a window of this file%s", quoted(rule.window), w.windowNames(rule.window))
 	}
-	p.check(r,
-		check{
-			"codes", !only(hasCode),
-			"needs kinds that have codes: give the rule kinds, and only of " + kindsThat(hasCode),
-		},
-		check{
-			"at", rule.Before >= 0 && !only(hasStart),
-			"needs kinds with a start: give the rule kinds, and only of " + kindsThat(hasStart),
-		},
-		check{
-			"within limit", none(canWait),
-			"has no effect, because none of the rule's kinds can wait; kinds that can: " + kindsThat(canWait),
-		},
-		check{
-			"first", none(decision.Replaceable), "has no effect, because none of the rule's kinds leaves the time; " +
-				"kinds that do: " + kindsThat(decision.Replaceable),
-		},
-		check{"wait", !p.has("limit") && !p.has("first"), "has no effect without limit or first"},
-		check{
-			"grace grace-at-most", byKarpenter,
-			"has no effect with by: karpenter, which gives each pod its own grace period",
-		},
-		check{"budgets", rule.force == forceNever, "has no effect with force: never"},
-		check{"budgets", byKarpenter, "has no effect with by: karpenter, which keeps each pod's own grace period"},
-		check{
-			"budgets", none(sharesNotice), "has no effect, because none of the rule's kinds leaves budgets a share of " +
-				"its notice; kinds that do: " + kindsThat(sharesNotice),
-		},
-		check{
-			"at within force grace grace-at-most budgets by limit first wait",
-			idle(decision.Ignoring) || idle(decision.Notifying), noEffect,
-		},
-		check{"force grace grace-at-most budgets by first", idle(decision.Cordoning), noEffect},
-		check{
-			"do", idle(decision.Ignoring) && everyKind && !p.has("codes") && !p.has("nodes"),
-			"ignores every notice about every node: give the rule kinds or nodes",
-		},
-	)
+	p.refuseIf(r, !only(hasCode), "codes",
+		"needs kinds that have codes: give the rule kinds, and only of "+kindsThat(hasCode))
+	p.refuseIf(r, rule.Before >= 0 && !only(hasStart), "at",
+		"needs kinds with a start: give the rule kinds, and only of "+kindsThat(hasStart))
+	p.refuseIf(r, none(canWait), "within limit",
+		"has no effect, because none of the rule's kinds can wait; kinds that can: "+kindsThat(canWait))
+	p.refuseIf(r, none(decision.Replaceable), "first", "has no effect, because none of the rule's kinds leaves the time; "+
+		"kinds that do: "+kindsThat(decision.Replaceable))
+	p.refuseIf(r, !p.has("limit") && !p.has("first"), "wait", "has no effect without limit or first")
+	p.refuseIf(r, byKarpenter, "grace grace-at-most",
+		"has no effect with by: karpenter, which gives each pod its own grace period")
+	p.refuseIf(r, rule.force == forceNever, "budgets", "has no effect with force: never")
+	p.refuseIf(r, byKarpenter, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
+	p.refuseIf(r, none(sharesNotice), "budgets", "has no effect, because none of the rule's kinds leaves budgets a share "+
+		"of its notice; kinds that do: "+kindsThat(sharesNotice))
+	p.refuseIf(r, idle(decision.Ignoring) || idle(decision.Notifying),
+		"at within force grace grace-at-most budgets by limit first wait", noEffect)
+	p.refuseIf(r, idle(decision.Cordoning), "force grace grace-at-most budgets by first", noEffect)
+	p.refuseIf(r, idle(decision.Ignoring) && everyKind && !p.has("codes") && !p.has("nodes"), "do",
+		"ignores every notice about every node: give the rule kinds or nodes")
 }
 
 func all[T any](list []T, is func(T) bool) bool {
@@ -183,14 +155,13 @@ func (t *test) check(r *reader, w *written) {
 	}
 	const ofNotice = "is for a test of a notice"
 	known := t.Kind != notice.Ignored // else it was refused, or the test is of a pod
-	p.check(r,
-		check{"code labels now start", aboutPod, ofNotice},
-		check{"code", known && !hasCode(t.Kind), "needs a kind that has codes: " + kindsThat(hasCode)},
-		check{"start", known && !hasStart(t.Kind), "needs a kind with a start: " + kindsThat(hasStart)})
-	t.expected.check(r,
-		check{"do begin", aboutPod, ofNotice},
-		check{"leave", !aboutPod, "is for a test of a pod"},
-		check{"begin", known && !p.has("now"), "needs now beside kind, so that the test says the same every day"})
+	p.refuseIf(r, aboutPod, "code labels now start", ofNotice)
+	p.refuseIf(r, known && !hasCode(t.Kind), "code", "needs a kind that has codes: "+kindsThat(hasCode))
+	p.refuseIf(r, known && !hasStart(t.Kind), "start", "needs a kind with a start: "+kindsThat(hasStart))
+	t.expected.refuseIf(r, aboutPod, "do begin", ofNotice)
+	t.expected.refuseIf(r, !aboutPod, "leave", "is for a test of a pod")
+	t.expected.refuseIf(r, known && !p.has("now"), "begin",
+		"needs now beside kind, so that the test says the same every day")
 	if rule := t.Want.Rule; rule != "" && !slices.Contains(rules, rule) {
 		t.expected.refuse(r, "rule", "%s is not a rule; allowed: %s%s", quoted(rule), some(rules), didYouMean(rule, rules))
 	}
@@ -287,7 +258,6 @@ func (rule *nodeRule) warn(r *reader) {
 		return named(rule.Kinds, func(k notice.Kind) bool { return !than(k) })
 	}
 	urgent, irreplaceable := others(canWait), others(decision.Replaceable)
-	rule.place.check(r,
-		check{"within limit", urgent != "", "has no effect on " + urgent + ", which cannot wait"},
-		check{"first", irreplaceable != "", "has no effect on " + irreplaceable})
+	rule.place.refuseIf(r, urgent != "", "within limit", "has no effect on "+urgent+", which cannot wait")
+	rule.place.refuseIf(r, irreplaceable != "", "first", "has no effect on "+irreplaceable)
 }

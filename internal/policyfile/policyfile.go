@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -152,13 +153,8 @@ const byteOrderMark = 0xfeff
 // isOfText reports whether YAML takes the character.
 // https://yaml.org/spec/1.2.2/#51-character-set
 func isOfText(r rune) bool {
-	switch {
-	case r == '\n', r == '\r', r == '\t', r == 0x85:
-		return true
-	case r < ' ', 0x7f <= r && r < 0xa0, r == byteOrderMark, r == 0xfffe, r == 0xffff:
-		return false
-	}
-	return true
+	return strings.ContainsRune("\n\r\t\u0085", r) ||
+		!unicode.IsControl(r) && !strings.ContainsRune("\ufffe\uffff", r) && r != byteOrderMark
 }
 
 // oneByOne gives the parser no byte before it asks for it, so that what it has read ends where it stops.
