@@ -47,7 +47,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("%s, rule %s, begins %s", o.Do, o.Rule, o.Begin)
 }
 
-// Words of an Outcome.
+// Words of a file.
 const (
 	beginsNow = "now"
 	never     = "never"

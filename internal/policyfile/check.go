@@ -91,7 +91,7 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	p.refuseIf(r, !p.has("limit") && !p.has("first"), "wait", "has no effect without limit or first")
 	p.refuseIf(r, byKarpenter, "grace grace-at-most",
 		"has no effect with by: karpenter, which gives each pod its own grace period")
-	p.refuseIf(r, rule.force == forceNever, "budgets", "has no effect with force: never")
+	p.refuseIf(r, rule.force == never, "budgets", "has no effect with force: never")
 	p.refuseIf(r, byKarpenter, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
 	p.refuseIf(r, none(sharesNotice), "budgets", "has no effect, because none of the rule's kinds leaves budgets a share "+
 		"of its notice; kinds that do: "+kindsThat(sharesNotice))
@@ -184,7 +184,7 @@ func (w *written) file() File {
 	var f File
 	for _, v := range w.nodes {
 		rule := v.NodeRule
-		rule.Patient, rule.ReplaceFirst = v.force == forceNever, v.first != ""
+		rule.Patient, rule.ReplaceFirst = v.force == never, v.first != ""
 		if v.window != "" {
 			rule.Within = &w.window(v.window).Window
 		}

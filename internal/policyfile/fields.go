@@ -38,8 +38,6 @@ type nodeRule struct {
 	window, force, first string // as they are written; empty: they are not
 }
 
-const forceNever = "never"
-
 type podRule struct {
 	decision.PodRule
 	place place
@@ -98,7 +96,7 @@ func (rule *nodeRule) value() value {
 		optional("within", anyText(&rule.window, "the name of a window"),
 			"The name of the window in which the drain begins, unless that would be too late. Not for kinds that are about "+
 				"minutes. Default: any time."),
-		optional("force", oneOf(&rule.force, "deadline", forceNever),
+		optional("force", oneOf(&rule.force, "deadline", never),
 			"Whether pods that have not left are forced before the deadline: deadline or never. Default: deadline."),
 		optional("grace", duration(&rule.Grace),
 			"The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s."),
