@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -72,11 +73,9 @@ Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file
 		cmd.Flags().AddFlag(table.Lookup(name))
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		problems := slices.Concat(p.wrong, checkOutput(output))
+		problems := slices.Concat(p.wrong, checkOutput(output), options.UnexpectedArgs(args[min(1, len(args)):]))
 		if len(args) == 0 {
 			problems = append(problems, options.Problem{Name: "FILE", Text: "is missing: the path of a policy file"})
-		} else {
-			problems = append(problems, options.UnexpectedArgs(args[1:])...)
 		}
 		// What is set where a test of a file happens to run says nothing about the handler.
 		flags := options.Source{Flags: cmd.Flags()}
@@ -91,14 +90,21 @@ Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file
 		}
 		tested := testPolicy(data, app.Policy(o))
 		if output == outputJSON {
-			err = tested.writeJSON(cmd.OutOrStdout())
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			err = encoder.Encode(tested)
 		} else {
 			tested.writeText(cmd.OutOrStdout(), args[0])
 		}
-		if status := tested.status(); err == nil && status != exitDone {
-			return statusError(status)
+		switch {
+		case err != nil:
+			return err
+		case !tested.Valid:
+			return statusError(exitMistaken)
+		case tested.failed > 0:
+			return statusError(exitFailed)
 		}
-		return err
+		return nil
 	}
 	return cmd
 }
@@ -116,6 +122,7 @@ type testedPolicy struct {
 	Errors   policyfile.Problems `json:"errors,omitempty"`
 	Warnings policyfile.Problems `json:"warnings,omitempty"`
 	Tests    []testedCase        `json:"tests"`
+	failed   int                 // of Tests
 }
 
 type testedCase struct {
@@ -137,35 +144,12 @@ func testPolicy(data []byte, p decision.Policy) testedPolicy {
 	for _, t := range file.Tests {
 		got := t.Run(p)
 		wrong := t.Differences(got)
+		if len(wrong) > 0 {
+			tested.failed++
+		}
 		tested.Tests = append(tested.Tests, testedCase{t.Name, t.Line, len(wrong) == 0, got, wrong})
 	}
 	return tested
-}
-
-func (t testedPolicy) failed() int {
-	n := 0
-	for _, c := range t.Tests {
-		if !c.Passed {
-			n++
-		}
-	}
-	return n
-}
-
-func (t testedPolicy) status() int {
-	switch {
-	case !t.Valid:
-		return exitMistaken
-	case t.failed() > 0:
-		return exitFailed
-	}
-	return exitDone
-}
-
-func (t testedPolicy) writeJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(t)
 }
 
 func (t testedPolicy) writeText(w io.Writer, path string) {
@@ -180,19 +164,15 @@ func (t testedPolicy) writeText(w io.Writer, path string) {
 			fmt.Fprintf(w, "ok: %s: %s\n", c.Name, c.Got)
 			continue
 		}
-		fmt.Fprintf(w, "FAILED: line %d: %s: %s", c.Line, c.Name, c.Got)
-		for k, d := range c.Differences {
-			fmt.Fprintf(w, "%s %s", []string{";", ","}[min(k, 1)], d)
-		}
-		fmt.Fprintln(w)
+		fmt.Fprintf(w, "FAILED: line %d: %s: %s; %s\n", c.Line, c.Name, c.Got, strings.Join(c.Differences, ", "))
 	}
-	switch failed := t.failed(); {
+	switch {
 	case !t.Valid:
 		fmt.Fprintf(w, "%s is wrong: see the errors\n", path)
 	case len(t.Tests) == 0:
 		fmt.Fprintf(w, "%s is right, and has no tests\n", path)
-	case failed > 0:
-		fmt.Fprintf(w, "%s is right, and %d of %d tests fail\n", path, failed, len(t.Tests))
+	case t.failed > 0:
+		fmt.Fprintf(w, "%s is right, and %d of %d tests fail\n", path, t.failed, len(t.Tests))
 	default:
 		fmt.Fprintf(w, "%s is right, and its %d tests pass\n", path, len(t.Tests))
 	}

@@ -35,7 +35,11 @@ func NormaliseArgs(flags *pflag.FlagSet, args []string) (normal []string, wrong 
 				f, name, text, hasText = s, s.Name, value, inWord
 			}
 		}
-		switch next := first(args); {
+		next := ""
+		if len(args) > 0 {
+			next = args[0]
+		}
+		switch {
 		case f == nil:
 			wrong = append(wrong, unknown(flags, name))
 			if !hasText && next != "" && !strings.HasPrefix(next, "-") {
@@ -69,13 +73,6 @@ func short(flags *pflag.FlagSet, word string) (f *pflag.Flag, text string, hasTe
 		return nil, "", false // -wo is two flags in one word, which no other command here takes
 	}
 	return f, text, true
-}
-
-func first(args []string) string {
-	if len(args) == 0 {
-		return ""
-	}
-	return args[0]
 }
 
 func isBool(text string) bool {

@@ -242,11 +242,11 @@ func (c chartOption) looks() []schema {
 		// What strconv.ParseBool takes, which also NTH has: modules of Terraform write 1 and 0.
 		words := []any{"true", "false", 1, 0, "1", "0", "True", "False", "TRUE", "FALSE"}
 		return []schema{c.value.schema, {"enum": words}, none}
-	case kindInteger, kindSeconds:
+	case kindInteger:
 		return []schema{c.value.schema, {"type": "string", "pattern": "^-?[0-9]+$"}, none}
 	case kindNumber:
 		return []schema{c.value.schema, {"type": "string", "pattern": `^-?[0-9.]+$`}, none}
-	case kindText, kindURL:
+	case kindText:
 		if c.value.schema != nil {
 			return []schema{c.value.schema, none}
 		}

@@ -11,7 +11,7 @@ import (
 type Option struct {
 	Names
 	Older   []Names // former names, used if only they are set
-	Group   group
+	Group   group   // empty in the table: that of the row before
 	value   value
 	Default string // as one would write it
 	// DefaultText says what the default means, where Default does not.

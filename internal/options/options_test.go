@@ -158,6 +158,7 @@ func TestOptionsReachTheirFields(t *testing.T) {
 		{flag: "sweep-interval", text: "60", set: func(c *Options) { c.SweepInterval = time.Minute }},
 		{flag: "sweep-interval", text: "-1", set: func(c *Options) { c.SweepInterval = 0 }},
 		{flag: "lifecycle-hook-names", text: "drain, team/drain_2", set: func(c *Options) { c.HookNames = []string{"drain", "team/drain_2"} }},
+		{flag: "lifecycle-hook-names", text: "drain,drain", set: func(c *Options) { c.HookNames = []string{"drain"} }},
 		{flag: "startup-taints", text: "example.com/gpu, cilium", set: func(c *Options) { c.StartupTaints = []string{"example.com/gpu", "cilium"} }},
 		{flag: "kubeconfig", text: "/a:/b", set: func(c *Options) { c.Kubeconfig = "/a:/b" }},
 		{flag: "leader-elect", text: "false", set: func(c *Options) { c.LeaderElect = false }},
@@ -286,6 +287,11 @@ func TestMistakesAreToldWithTheirOptionTheirSourceAndWhatIsAllowed(t *testing.T)
 		},
 		{"an address that is a name", nil, []string{"QUEUE_URL=" + testQueue, "BIND_ADDRESS=10.0.0.1,localhost"}, []string{
 			`bind-address: "10.0.0.1,localhost" (from BIND_ADDRESS) has "localhost", which is not an IP address; allowed: IP addresses, separated by commas`,
+		}},
+		{"several mistakes in each of several lists", []string{"--webhook-phases="}, []string{"QUEUE_URL=" + testQueue, "BIND_ADDRESS=a,10.0.0.1,b", "STARTUP_TAINTS=a b,c d"}, []string{
+			`startup-taints: "a b,c d" (from STARTUP_TAINTS) has "a b", "c d", which are not keys of taints; allowed: keys of taints, separated by commas`,
+			`bind-address: "a,10.0.0.1,b" (from BIND_ADDRESS) has "a", "b", which are not IP addresses; allowed: IP addresses, separated by commas`,
+			`webhook-phases: "" (from --webhook-phases) is empty; allowed: some of received,drained,missed,gone,unconfirmed`,
 		}},
 		{"an address with its port", nil, []string{"QUEUE_URL=" + testQueue, "BIND_ADDRESS=:9092"}, []string{
 			`bind-address: ":9092" (from BIND_ADDRESS) has ":9092", which is not an IP address; allowed: IP addresses, separated by commas`,

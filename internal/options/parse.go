@@ -72,11 +72,9 @@ func (p Parser) ParseEach() (*Options, Problems) {
 // read returns also, by the option's name, what was found.
 func (p Parser) read() (*Options, map[string]Setting, Problems) {
 	opts := &Options{Changed: make(map[string]string)}
-	got := make(map[string]Setting)
+	table, got := opts.table(), make(map[string]Setting)
 	var problems, missing Problems
-	var idle []Setting // without effect
-	var ofMode []func()
-	for _, o := range opts.table() {
+	for _, o := range table {
 		if err := o.value.set(o.Default); err != nil {
 			problems = append(problems, o.refuse(Setting{o.Default, FromDefault}, err))
 		}
@@ -95,38 +93,43 @@ func (p Parser) read() (*Options, map[string]Setting, Problems) {
 		case g.From == FromDefault:
 			continue
 		case o.NoEffect != "":
-			idle = append(idle, Setting{Text: o.NoEffect, From: g.From})
+			opts.Warnings = append(opts.Warnings, g.From+" has no effect: "+o.NoEffect)
 			continue
 		}
 		if err := o.value.set(g.Text); err != nil {
 			problems = append(problems, o.refuse(g, err))
-			continue
-		}
-		if o.Mode != "" { // which mode it is may not be known yet
-			ofMode = append(ofMode, func() {
-				if o.Mode.excludes(opts) {
-					idle = append(idle, Setting{Text: whyIdle(opts), From: g.From})
-					got[o.Flag] = Setting{o.Default, FromDefault}
-					delete(opts.Changed, o.Flag)
-					_ = o.value.set(o.Default) // it was, above
-				}
-			})
-		}
-		if !strings.EqualFold(g.Text, o.Default) {
+		} else if !strings.EqualFold(g.Text, o.Default) {
 			opts.Changed[o.Flag] = g.Text
 			if o.Secret {
 				opts.Changed[o.Flag] = "(secret)"
 			}
 		}
 	}
-	for _, decide := range ofMode {
-		decide()
-	}
+	opts.resetIdle(table, got)
 	if !opts.IMDS {
 		problems = append(missing, problems...)
 	}
-	opts.Warnings = append(opts.Warnings, warnIdle(idle)...)
 	return opts, got, problems
+}
+
+// resetIdle gives the options of other modes their defaults, once it is known which mode it is.
+func (c *Options) resetIdle(table []Option, got map[string]Setting) {
+	var idle []string
+	for _, o := range table {
+		if g := got[o.Flag]; g.From != FromDefault && o.Mode.excludes(c) {
+			idle = append(idle, g.From)
+			got[o.Flag] = Setting{o.Default, FromDefault}
+			delete(c.Changed, o.Flag)
+			_ = o.value.set(o.Default) // read has reported it if it is wrong
+		}
+	}
+	switch len(idle) {
+	case 0:
+	case 1:
+		c.Warnings = append(c.Warnings, idle[0]+" has no effect: "+whyIdle(c))
+	default:
+		c.Warnings = append(c.Warnings, strings.Join(idle, ", ")+" have no effect: "+whyIdle(c))
+	}
 }
 
 // LookUp returns what was given for o in the first of sources that has it, else its default. The
@@ -174,28 +177,6 @@ func (n Names) lookUp(p Source) (Setting, bool) {
 		return Setting{v, n.Env + p.Of}, true
 	}
 	return Setting{}, false
-}
-
-// warnIdle returns one warning for each reason why options have no effect. The reason is the
-// text of the setting.
-func warnIdle(idle []Setting) []string {
-	var warnings []string
-	for len(idle) > 0 {
-		why, verb := idle[0].Text, "has"
-		var sources []string
-		idle = slices.DeleteFunc(idle, func(g Setting) bool {
-			if g.Text != why {
-				return false
-			}
-			sources = append(sources, g.From)
-			return true
-		})
-		if len(sources) > 1 {
-			verb = "have"
-		}
-		warnings = append(warnings, fmt.Sprintf("%s %s no effect: %s", strings.Join(sources, ", "), verb, why))
-	}
-	return warnings
 }
 
 // Environment returns environ, a list as from os.Environ, as a map. It removes white space

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,52 +19,33 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
-// burst takes a number above zero; any negative number stands for no limit.
-func burst(p *int) value {
-	v := integer(p, -1, 100000)
-	set := v.set
-	v.allowed = "1 to 100000, or negative"
-	v.schema = schema{"type": "integer", "maximum": 100000, "not": schema{"const": 0}}
-	v.set = func(text string) error {
-		if n, err := parseInteger(text); err == nil && n < 0 {
-			text = "-1"
-		} else if err == nil && n == 0 {
-			return errors.New("is out of range")
-		}
-		return set(text)
-	}
-	return v
-}
-
 // parseMaxUnready parses a number of nodes, or a percentage of them.
 func parseMaxUnready(text string) (intstr.IntOrString, error) {
 	number, isPercent := strings.CutSuffix(text, "%")
-	most := 100_000
-	if isPercent {
-		most = 100
+	if !isPercent {
+		n, err := parseInteger(text, 1, 100_000)
+		return intstr.FromInt(n), err
 	}
-	n, err := parseInteger(number)
-	switch {
-	case err != nil && isPercent:
+	if _, err := strconv.Atoi(number); err != nil {
 		return intstr.IntOrString{}, errors.New("is not a percentage")
-	case err != nil:
-		return intstr.IntOrString{}, err
-	case n < 1 || n > most:
-		return intstr.IntOrString{}, errors.New("is out of range")
-	case isPercent:
-		return intstr.FromString(strconv.Itoa(n) + "%"), nil
 	}
-	return intstr.FromInt(n), nil
+	n, err := parseInteger(number, 1, 100)
+	return intstr.FromString(strconv.Itoa(n) + "%"), err
 }
 
-// hookName is what Auto Scaling takes as the name of a lifecycle hook.
+// hookName accepts what Auto Scaling takes as the name of a lifecycle hook.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
-var hookName = regexp.MustCompile(`^[A-Za-z0-9_/-]{1,255}$`)
+var hookName = matching(`^[A-Za-z0-9_/-]{1,255}$`, "is not the name of a hook")
+
+var accountID = matching(`^[0-9]{12}$`, "is not the id of an account")
 
 // accounts takes the ids of AWS accounts. A single one may be a number in the
 // chart's values, but for one that begins with 0, which a number would lose.
+// No word stands for all accounts: whoever may forward events to the queue could
+// then have nodes drained.
 func accounts(p *[]string) value {
-	v := parsed(p, kindText, "ids of 12 digits, separated by commas", parseAccounts)
+	v := list(p, "ids of 12 digits, separated by commas", "not the id of an account", "not ids of accounts",
+		checked(accountID))
 	v.schema = schema{"anyOf": []schema{
 		{"type": "string", "pattern": "^ *[0-9]{12} *(, *[0-9]{12} *)*$"},
 		{"type": "integer", "minimum": 100_000_000_000, "maximum": 999_999_999_999},
@@ -72,99 +53,41 @@ func accounts(p *[]string) value {
 	return v
 }
 
-var accountID = regexp.MustCompile(`^[0-9]{12}$`)
+// parseHost parses the name of a host, or the one that stands for all, and returns it in lower case.
+func parseHost(text string) (string, error) {
+	name := strings.ToLower(text)
+	if name == httpserver.Any {
+		return name, nil
+	}
+	return name, valid(validation.IsDNS1123Subdomain)(name)
+}
 
-// parseAccounts parses ids of accounts separated by commas, and leaves out what
-// is repeated. No word stands for all accounts: whoever may forward events to the
-// queue could then have nodes drained.
-func parseAccounts(text string) ([]string, error) {
-	var all, wrong []string
-	for id := range strings.SplitSeq(text, ",") {
-		id = strings.TrimSpace(id)
+// parseAnnotations parses k=v,k=v.
+func parseAnnotations(text string) (map[string]string, error) {
+	all := make(map[string]string)
+	for pair := range strings.SplitSeq(text, ",") {
+		k, v, ok := strings.Cut(pair, "=")
+		k = strings.TrimSpace(k)
 		switch {
-		case !accountID.MatchString(id):
-			wrong = append(wrong, strconv.Quote(id))
-		case !slices.Contains(all, id):
-			all = append(all, id)
+		case !ok:
+			return nil, fmt.Errorf("has %q, which is not key=value", pair)
+		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
+			return nil, fmt.Errorf("has %q, which is not the key of an annotation", k)
 		}
-	}
-	switch len(wrong) {
-	case 0:
-		return all, nil
-	case 1:
-		return nil, fmt.Errorf("has %s, which is not the id of an account", wrong[0])
-	}
-	return nil, fmt.Errorf("has %s, which are not ids of accounts", strings.Join(wrong, ", "))
-}
-
-// parseHookNames parses names separated by commas.
-func parseHookNames(text string) ([]string, error) {
-	var all []string
-	for name := range strings.SplitSeq(text, ",") {
-		name = strings.TrimSpace(name)
-		if !hookName.MatchString(name) {
-			return nil, fmt.Errorf("has %q, which is not the name of a lifecycle hook", name)
-		}
-		all = append(all, name)
+		all[k] = v
 	}
 	return all, nil
 }
 
-// parseTaintKeys parses keys of taints separated by commas.
-func parseTaintKeys(text string) ([]string, error) {
-	var all []string
-	for key := range strings.SplitSeq(text, ",") {
-		key = strings.TrimSpace(key)
-		if len(validation.IsQualifiedName(key)) > 0 {
-			return nil, fmt.Errorf("has %q, which is not the key of a taint", key)
-		}
-		all = append(all, key)
-	}
-	return all, nil
-}
+var plainPath = matching(`^(/[0-9A-Za-z._~-]+)+$`, "is not a path")
 
-// parseAddresses parses IP addresses separated by commas.
-func parseAddresses(text string) ([]netip.Addr, error) {
-	var all []netip.Addr
-	for word := range strings.SplitSeq(text, ",") {
-		word = strings.TrimSpace(word)
-		address, err := netip.ParseAddr(word)
-		if err != nil {
-			return nil, fmt.Errorf("has %q, which is not an IP address", word)
-		}
-		if !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all, nil
-}
-
-// parseHosts parses names of hosts separated by commas, and returns them in lower case.
-func parseHosts(text string) ([]string, error) {
-	var all []string
-	for word := range strings.SplitSeq(text, ",") {
-		name := strings.ToLower(strings.TrimSpace(word))
-		if name != httpserver.Any && len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return nil, fmt.Errorf("has %q, which is not the name of a host", strings.TrimSpace(word))
-		}
-		all = append(all, name)
-	}
-	return all, nil
-}
-
-// probesPath takes what http.ServeMux takes as a plain path, other than the
+// checkProbesPath accepts what http.ServeMux takes as a plain path, other than the
 // paths that the handler serves itself.
-func probesPath(p *string) value {
-	plain := matching(`^(/[0-9A-Za-z._~-]+)+$`, "is not a path")
-	return text(p, "a path, such as /healthz", func(text string) error {
-		if err := plain(text); err != nil {
-			return err
-		}
-		if text == "/readyz" || text == "/metrics" {
-			return errors.New("is taken")
-		}
-		return nil
-	})
+func checkProbesPath(text string) error {
+	if text == "/readyz" || text == "/metrics" {
+		return errors.New("is taken")
+	}
+	return plainPath(text)
 }
 
 // matching accepts what matches pattern.
@@ -196,6 +119,14 @@ func checkTemplate(text string) error {
 	return nil
 }
 
+// address takes the URL of an HTTP server, or nothing.
+func address(p *string) value {
+	return text(p, "an http or https URL", func(text string) error {
+		_, err := parseHTTPURL(text)
+		return err
+	})
+}
+
 // parseHeaders parses a JSON object of strings. The error names the header that
 // is wrong and says nothing of its value, which may be a secret.
 func parseHeaders(text string) (map[string]string, error) {
@@ -217,4 +148,23 @@ func parseHeaders(text string) (map[string]string, error) {
 		headers[name] = s
 	}
 	return headers, nil
+}
+
+// parseProxy parses the address of a proxy. NTH documents tcp:// for what
+// net/http calls an http proxy.
+func parseProxy(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, errors.New("is not a URL")
+	}
+	if u.Scheme == "tcp" {
+		u.Scheme = "http"
+	}
+	switch {
+	case !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme):
+		return nil, errors.New("has no scheme that a proxy can have")
+	case u.Hostname() == "":
+		return nil, errors.New("names no host")
+	}
+	return u, nil
 }

@@ -103,18 +103,9 @@ func ParseQueueURL(text string) (QueueURL, error) {
 // tell whether the SDK has been asked to choose FIPS or dual-stack endpoints:
 // it then refuses any other, so a host of just that variant is left to it.
 func (q QueueURL) endpoint(sdkFIPS, sdkDualStack bool) string {
-	switch q.form {
-	case hostRegional, hostLegacy:
+	variant := q.form == hostFIPS && sdkFIPS || q.form == hostDualStack && sdkDualStack
+	if variant || q.form == hostRegional || q.form == hostLegacy {
 		return ""
-	case hostFIPS:
-		if sdkFIPS {
-			return ""
-		}
-	case hostDualStack:
-		if sdkDualStack {
-			return ""
-		}
-	case hostInterface, hostOther:
 	}
 	return q.base
 }

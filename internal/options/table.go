@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
@@ -28,79 +29,78 @@ func Table() []Option { return new(Options).table() }
 // environment variables, --help and docs/options.md come from here. The names
 // are those of AWS Node Termination Handler, where it has them.
 func (c *Options) table() []Option {
-	return slices.Concat(c.drainOptions(), c.metadataOptions(), c.processOptions(), idleOptions())
+	all := slices.Concat(c.drainOptions(), c.metadataOptions(), c.processOptions(), idleOptions())
+	for k := range all {
+		if all[k].Group == "" {
+			all[k].Group = all[k-1].Group
+		}
+	}
+	return all
 }
 
 // drainOptions say which nodes are drained, when and how.
 func (c *Options) drainOptions() []Option {
 	return []Option{
 		{
-			Names: Names{"queue-url", "QUEUE_URL", "queueURL"},
-			Group: groupQueue, Mode: LeaderMode, Required: true,
-			value: parsed(&c.Queue, kindURL, queueURLForm, ParseQueueURL),
+			Group: groupQueue, Names: Names{"queue-url", "QUEUE_URL", "queueURL"}, Required: true, Mode: LeaderMode,
+			value: parsed(&c.Queue, queueURLForm, ParseQueueURL),
 			Help: "URL of the SQS queue that EventBridge sends the notices to. none: there is no queue, and AWS is asked " +
 				"nothing. The notices are what pods in IMDS mode read from the metadata of their instances.",
 		},
 		{
-			Names: Names{"aws-region", "AWS_REGION", "awsRegion"},
-			Group: groupQueue, DefaultText: "the region in queue-url", Owner: OfReleaseFirst,
-			value: text(&c.Region, "a region, such as us-east-1", matching(`^[a-z][a-z0-9-]{0,62}$`, "is not a region")),
-			Help:  "Region of the queue and of the instances.",
+			Names: Names{"aws-region", "AWS_REGION", "awsRegion"}, Owner: OfReleaseFirst,
+			DefaultText: "the region in queue-url",
+			value:       text(&c.Region, "a region, such as us-east-1", matching(`^[a-z][a-z0-9-]{0,62}$`, "is not a region")),
+			Help:        "Region of the queue and of the instances.",
 		},
 		{
-			Names: Names{"event-accounts", "EVENT_ACCOUNTS", "eventAccounts"},
-			Group: groupQueue, Mode: QueueMode, DefaultText: "the account in queue-url",
-			value: accounts(&c.EventAccounts),
-			Help: "AWS accounts whose notices are acted on. Set it if the instances are in another account than " +
-				"the queue. Notices from all other accounts are ignored.",
+			Names: Names{"event-accounts", "EVENT_ACCOUNTS", "eventAccounts"}, Mode: QueueMode,
+			DefaultText: "the account in queue-url", value: accounts(&c.EventAccounts),
+			Help: "AWS accounts whose notices are acted on. Set it if the instances are in another account than the queue. " +
+				"Notices from all other accounts are ignored.",
 		},
 		{
-			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"},
-			Group: groupQueue, Mode: QueueMode, DefaultText: "the endpoints of the region", Owner: OfProcess,
-			value: address(&c.AWSEndpoint),
+			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"}, Mode: QueueMode, Owner: OfProcess,
+			DefaultText: "the endpoints of the region", value: address(&c.AWSEndpoint),
 			Help: "Endpoint for all AWS services, for tests and proxies. The variables of the AWS SDK, such as " +
 				"AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_SQS, work too.",
 		},
 		{
-			Names: Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
-			Group: groupQueue, Default: "true",
-			value: not(&c.IMDS),
-			Help: "Queue mode: read notices from an SQS queue. false is the IMDS mode: read them from the metadata of " +
-				"the instance that the pod runs on, and drain only this node. The chart without a queue is in IMDS mode.",
+			Names:   Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
+			Default: "true", value: not(&c.IMDS),
+			Help: "Queue mode: read notices from an SQS queue. false is the IMDS mode: read them from the metadata of the " +
+				"instance that the pod runs on, and drain only this node. The chart without a queue is in IMDS mode.",
 		},
 		{
 			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},
-			Group: groupQueue, Mode: QueueMode, Default: "20",
-			value: seconds(&c.VisibilityTimeout, 1, 119),
-			Help: "Visibility timeout of received messages, in seconds. It is extended for as long as a message " +
-				"is being processed.",
+			Mode:  QueueMode, Default: "20", value: seconds(&c.VisibilityTimeout, 1, 119),
+			Help: "Visibility timeout of received messages, in seconds. It is extended for as long as a message is being " +
+				"processed.",
 		},
 		{
 			Names: Names{"delete-sqs-msg-if-node-not-found", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", "deleteSqsMsgIfNodeNotFound"},
-			Group: groupQueue, Mode: QueueMode, Default: "false",
-			value: boolean(&c.DeleteIfNodeNotFound),
-			Help: "Delete messages about instances that are not in this cluster, instead of returning them to " +
-				"the queue for its other readers. A message is kept while the look-up of its instance fails.",
+			Mode:  QueueMode, Default: "false", value: boolean(&c.DeleteIfNodeNotFound),
+			Help: "Delete messages about instances that are not in this cluster, instead of returning them to the queue for " +
+				"its other readers. A message is kept while the look-up of its instance fails.",
 		},
 		{
-			Names: Names{"workers", "WORKERS", "workers"},
-			Group: groupQueue, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
+			Names: Names{"workers", "WORKERS", "workers"}, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
-			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. " +
-				"Spot interruptions and stopping instances never wait.",
+			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. Spot " +
+				"interruptions and stopping instances never wait.",
 		},
 
 		{
+			Group: groupInstances,
 			Names: Names{"check-tag-before-draining", "CHECK_TAG_BEFORE_DRAINING", "checkTagBeforeDraining"},
 			Older: []Names{{"check-asg-tag-before-draining", "CHECK_ASG_TAG_BEFORE_DRAINING", "checkASGTagBeforeDraining"}},
-			Group: groupInstances, Mode: QueueMode, Default: "true",
-			value: boolean(&c.CheckTag),
-			Help:  "Act only on instances that have the tag named by managed-tag.",
+			Mode:  QueueMode, Default: "true", value: boolean(&c.CheckTag),
+			Help: "Act only on instances that have the tag named by managed-tag.",
 		},
 		{
 			Names: Names{"managed-tag", "MANAGED_TAG", "managedTag"},
-			Older: []Names{{"managed-asg-tag", "MANAGED_ASG_TAG", "managedAsgTag"}},
-			Group: groupInstances, Mode: QueueMode, Default: "aws-node-termination-handler/managed",
+			Older: []Names{{"managed-asg-tag", "MANAGED_ASG_TAG", "managedAsgTag"}}, Mode: QueueMode,
+			Default: "aws-node-termination-handler/managed",
 			value: text(&c.ManagedTag, "the key of a tag, at most 128 characters", func(text string) error {
 				if utf8.RuneCountInString(text) > 128 {
 					return errors.New("is too long for a tag")
@@ -110,190 +110,159 @@ func (c *Options) drainOptions() []Option {
 			Help: "Key of the tag that marks the instances to act on. The value of the tag does not matter.",
 		},
 		{
-			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"},
-			Group: groupInstances, Mode: QueueMode,
+			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"}, Mode: QueueMode,
 			value: text(&c.ClusterName, "at most 100 letters, digits, -, _ and .",
 				matching(`^[0-9A-Za-z][0-9A-Za-z._-]{0,99}$`, "is not the name of a cluster")),
-			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME of EKS, kOps and others. The tag identifies " +
-				"instances of this cluster that have no Node yet.",
+			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME of EKS, kOps and others. The tag " +
+				"identifies instances of this cluster that have no Node yet.",
 		},
 		{
-			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"},
-			Group: groupInstances, Mode: QueueMode, Default: "60",
+			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"}, Mode: QueueMode, Default: "60",
 			value: secondsOr(&c.StatusInterval, 0, 10, 3600),
 			Help: "Seconds between two polls of EC2, for scheduled events of instances and for instances whose status " +
-				"checks fail. The node of an instance with a scheduled event is drained, as for a notice of AWS Health. " +
-				"Needs ec2:DescribeInstanceStatus: without it there are no polls. Negative: no polls.",
+				"checks fail. The node of an instance with a scheduled event is drained, as for a notice of AWS Health. Needs " +
+				"ec2:DescribeInstanceStatus: without it there are no polls. Negative: no polls.",
 		},
 		{
-			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"},
-			Group: groupInstances, Mode: QueueMode, Default: "false",
-			value: boolean(&c.DrainImpaired),
+			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"}, Mode: QueueMode,
+			Default: "false", value: boolean(&c.DrainImpaired),
 			Help: "Drain the node of an instance whose instance status or system status is impaired for two minutes, " +
-				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks " +
-				"pass again, the node is uncordoned. If several nodes are impaired, and they are more than half " +
-				"of all, or more than five and more than a fifth of all, none is drained for that. " +
-				"Needs status-interval. false: the node gets an Event.",
+				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks pass " +
+				"again, the node is uncordoned. If several nodes are impaired, and they are more than half of all, or more " +
+				"than five and more than a fifth of all, none is drained for that. Needs status-interval. false: the node gets " +
+				"an Event.",
 		},
 
 		{
-			Names: Names{"dry-run", "DRY_RUN", "dryRun"},
-			Group: groupNode, Default: "false",
-			value: boolean(&c.DryRun),
-			Help: "Decide and log, but change nothing: neither the node, nor its pods, the lifecycle hook or " +
-				"the message.",
+			Group: groupNode, Names: Names{"dry-run", "DRY_RUN", "dryRun"}, Default: "false", value: boolean(&c.DryRun),
+			Help: "Decide and log, but change nothing: neither the node, nor its pods, the lifecycle hook or the message.",
 		},
 		{
-			Names: Names{"cordon-only", "CORDON_ONLY", "cordonOnly"},
-			Group: groupNode, Default: "false",
-			value: boolean(&c.CordonOnly),
-			Help:  "Cordon the node, but do not evict its pods.",
+			Names: Names{"cordon-only", "CORDON_ONLY", "cordonOnly"}, Default: "false", value: boolean(&c.CordonOnly),
+			Help: "Cordon the node, but do not evict its pods.",
 		},
 		{
-			Names: Names{"taint-node", "TAINT_NODE", "taintNode"},
-			Group: groupNode, Default: "false",
-			value: boolean(&c.TaintNode),
-			Help:  "Taint the node as well, with a key that names the kind of the notice.",
+			Names: Names{"taint-node", "TAINT_NODE", "taintNode"}, Default: "false", value: boolean(&c.TaintNode),
+			Help: "Taint the node as well, with a key that names the kind of the notice.",
 		},
 		{
-			Names: Names{"taint-effect", "TAINT_EFFECT", "taintEffect"},
-			Group: groupNode, Default: string(corev1.TaintEffectNoSchedule),
-			value: oneOf(&c.TaintEffect,
-				choice[corev1.TaintEffect]{"NoSchedule", corev1.TaintEffectNoSchedule},
-				choice[corev1.TaintEffect]{"PreferNoSchedule", corev1.TaintEffectPreferNoSchedule},
-				choice[corev1.TaintEffect]{"NoExecute", corev1.TaintEffectNoExecute}),
-			Help: "Effect of the taint that taint-node adds. With NoExecute Kubernetes evicts all pods that do not " +
-				"tolerate it, at once and without asking PodDisruptionBudgets; the chart lets the handler's own pods " +
-				"tolerate it.",
+			Names: Names{"taint-effect", "TAINT_EFFECT", "taintEffect"}, Default: string(corev1.TaintEffectNoSchedule),
+			value: oneOf(&c.TaintEffect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+				corev1.TaintEffectNoExecute),
+			Help: "Effect of the taint that taint-node adds. With NoExecute Kubernetes evicts all pods that do not tolerate " +
+				"it, at once and without asking PodDisruptionBudgets; the chart lets the handler's own pods tolerate it.",
 		},
 		{
 			Names: Names{"enable-out-of-service-taint", "ENABLE_OUT_OF_SERVICE_TAINT", "enableOutOfServiceTaint"},
-			Group: groupNode, Mode: QueueMode, Default: "false",
-			value: boolean(&c.OutOfServiceTaint),
-			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or " +
-				"terminated, so that its volumes are detached at once.",
+			Mode:  QueueMode, Default: "false", value: boolean(&c.OutOfServiceTaint),
+			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or terminated, " +
+				"so that its volumes are detached at once.",
 		},
 		{
-			Names: Names{"exclude-from-load-balancers", "EXCLUDE_FROM_LOAD_BALANCERS", "excludeFromLoadBalancers"},
-			Group: groupNode, Default: "auto",
+			Names:   Names{"exclude-from-load-balancers", "EXCLUDE_FROM_LOAD_BALANCERS", "excludeFromLoadBalancers"},
+			Default: "auto",
 			value: booleanOr(&c.ExcludeFromLoadBalancers, "auto",
 				decision.ExcludeEnding, decision.ExcludeAll, decision.ExcludeNone),
-			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers to the node, so that " +
-				"load balancers stop sending it traffic: true for each node that is cordoned, auto for those whose machine " +
-				"ends (docs/load-balancers.md).",
+			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers to the node, so that load " +
+				"balancers stop sending it traffic: true for each node that is cordoned, auto for those whose machine ends " +
+				"(docs/load-balancers.md).",
 		},
 		{
-			Names: Names{"node-termination-grace-period", "NODE_TERMINATION_GRACE_PERIOD", "nodeTerminationGracePeriod"},
-			Group: groupNode, Default: "120",
-			value: seconds(&c.NodeGracePeriod, 1, week),
-			Help: "Deadline of a drain, in seconds after the event, where AWS names none. It counts for an instance " +
-				"state change, and for a lifecycle hook whose timeout cannot be read.",
+			Names:   Names{"node-termination-grace-period", "NODE_TERMINATION_GRACE_PERIOD", "nodeTerminationGracePeriod"},
+			Default: "120", value: seconds(&c.NodeGracePeriod, 1, week),
+			Help: "Deadline of a drain, in seconds after the event, where AWS names none. It counts for an instance state " +
+				"change, and for a lifecycle hook whose timeout cannot be read.",
 		},
 		{
-			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"},
-			Group: groupNode, Mode: LeaderMode, DefaultText: "no limit",
-			value: parsed(&c.MaxUnready, kindText, "1 to 100000, or 1% to 100%", parseMaxUnready),
-			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. " +
-				"While it is reached, drains that can wait are held back and their nodes are not touched. Spot " +
-				"interruptions, stopping instances and deadlines within node-termination-grace-period never wait.",
+			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"}, Mode: LeaderMode,
+			DefaultText: "no limit", value: parsed(&c.MaxUnready, "1 to 100000, or 1% to 100%", parseMaxUnready),
+			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. While " +
+				"it is reached, drains that can wait are held back and their nodes are not touched. Spot interruptions, " +
+				"stopping instances and deadlines within node-termination-grace-period never wait.",
 		},
 		{
-			Names: Names{"policy-file", "POLICY_FILE", "policy"},
-			Group: groupNode,
-			value: text(&c.PolicyFile, "a path", nil),
-			Help: "File with rules that say what is done with which node and which pod. The options are the rules " +
-				"after its last. A change of the file takes effect within five seconds; a file that is wrong changes " +
-				"nothing. node-termination-handler policy test FILE checks it and runs its tests.",
+			Names: Names{"policy-file", "POLICY_FILE", "policy"}, value: text(&c.PolicyFile, "a path", nil),
+			Help: "File with rules that say what is done with which node and which pod. The options are the rules after its " +
+				"last. A change of the file takes effect within five seconds; a file that is wrong changes nothing. " +
+				"node-termination-handler policy test FILE checks it and runs its tests.",
 		},
 
 		{
-			Names: Names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"},
-			Group: groupPods, Default: "true",
+			Group: groupPods, Names: Names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"}, Default: "true",
 			value: boolean(&c.DeleteLocalData),
 			Help:  "Also evict pods with emptyDir volumes. The data in these volumes is lost.",
 		},
 		{
-			Names: Names{"ignore-daemon-sets", "IGNORE_DAEMON_SETS", "ignoreDaemonSets"},
-			Group: groupPods, Default: "true",
+			Names: Names{"ignore-daemon-sets", "IGNORE_DAEMON_SETS", "ignoreDaemonSets"}, Default: "true",
 			value: boolean(&c.IgnoreDaemonSets),
 			Help:  "DaemonSet pods are never evicted. Set to false to log each one that stays on the node.",
 		},
 		{
 			Names: Names{"pod-termination-grace-period", "POD_TERMINATION_GRACE_PERIOD", "podTerminationGracePeriod"},
-			Older: []Names{{"grace-period", "GRACE_PERIOD", ""}},
-			Group: groupPods, Default: "-1", DefaultText: "the pod's own",
+			Older: []Names{{"grace-period", "GRACE_PERIOD", ""}}, Default: "-1", DefaultText: "the pod's own",
 			value: secondsOr(&c.PodGracePeriod, -1, 0, week),
-			Help: "Grace period of an evicted pod, in seconds. Negative: the pod's own. A deadline can shorten " +
-				"either.",
+			Help:  "Grace period of an evicted pod, in seconds. Negative: the pod's own. A deadline can shorten either.",
 		},
 		{
-			Names: Names{"surge-singletons", "SURGE_SINGLETONS", "surgeSingletons"},
-			Group: groupPods, Default: "false",
+			Names: Names{"surge-singletons", "SURGE_SINGLETONS", "surgeSingletons"}, Default: "false",
 			value: boolean(&c.SurgeSingletons),
 			Help: "Replace the only pod of a Deployment before it leaves, if its pod template has the annotation " +
-				"node-termination-handler/leave: surged. The handler begins a rollout of the Deployment. Without a " +
-				"replacement in time the pod leaves at its last moment. Needs the rights to get ReplicaSets and to get " +
-				"and patch Deployments, which the chart grants with this option.",
+				"node-termination-handler/leave: surged. The handler begins a rollout of the Deployment. Without a replacement " +
+				"in time the pod leaves at its last moment. Needs the rights to get ReplicaSets and to get and patch " +
+				"Deployments, which the chart grants with this option.",
 		},
 		{
-			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"},
-			Group: groupPods, Mode: LeaderMode, Default: "false",
+			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"}, Mode: LeaderMode, Default: "false",
 			value: boolean(&c.DrainByKarpenter),
 			Help: "Have Karpenter drain its own nodes: the handler gives the NodeClaim the deadline and deletes it, and " +
 				"Karpenter makes a replacement while the pods still run. If Karpenter does not begin within seconds, the " +
-				"handler drains the node. Pods leave by Karpenter's rules, not by the handler's. A rule of the policy file " +
-				"can say by: handler. Needs the rights to get, patch and delete NodeClaims, which the chart grants with " +
-				"this option.",
+				"handler drains the node. Pods leave by Karpenter's rules, not by the handler's. A rule of the policy file can " +
+				"say by: handler. Needs the rights to get, patch and delete NodeClaims, which the chart grants with this " +
+				"option.",
 		},
 
 		{
-			Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"},
-			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "off",
-			value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
-			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out. It must be less " +
-				"than the timeout of the hook. Negative: no heartbeats.",
+			Group: groupHooks, Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"}, Mode: QueueMode,
+			Default: "-1", DefaultText: "off", value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
+			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out. It must be less than the " +
+				"timeout of the hook. Negative: no heartbeats.",
 		},
 		{
-			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"},
-			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "172800 if heartbeat-interval is set",
-			value: secondsOr(&c.HeartbeatUntil, 0, 60, hookLimit),
-			Help: "Seconds after the start of a lifecycle hook at which its heartbeats end. Needs " +
-				"heartbeat-interval.",
+			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"}, Mode: QueueMode, Default: "-1",
+			DefaultText: "172800 if heartbeat-interval is set", value: secondsOr(&c.HeartbeatUntil, 0, 60, hookLimit),
+			Help: "Seconds after the start of a lifecycle hook at which its heartbeats end. Needs heartbeat-interval.",
 		},
 		{
 			Names: Names{
 				"complete-lifecycle-action-delay-seconds", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS",
 				"completeLifecycleActionDelaySeconds",
 			},
-			Group: groupHooks, Mode: QueueMode, Default: "-1", DefaultText: "none",
-			value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
-			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for " +
-				"example until logs are shipped.",
+			Mode: QueueMode, Default: "-1", DefaultText: "none", value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
+			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for example until " +
+				"logs are shipped.",
 		},
-
 		{
-			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"},
-			Group: groupHooks, Mode: QueueMode, Default: "30",
+			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"}, Mode: QueueMode, Default: "30",
 			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
 			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: nodes that wait for a " +
-				"termination hook without a notice are drained too. Needs " +
-				"autoscaling:DescribeAutoScalingGroups and autoscaling:RecordLifecycleActionHeartbeat. Without " +
-				"lifecycle-hook-names, hooks of EKS managed node groups and hooks with a notification target are left " +
-				"to their owners. Negative: no sweeps.",
+				"termination hook without a notice are drained too. Needs autoscaling:DescribeAutoScalingGroups and " +
+				"autoscaling:RecordLifecycleActionHeartbeat. Without lifecycle-hook-names, hooks of EKS managed node groups " +
+				"and hooks with a notification target are left to their owners. Negative: no sweeps.",
 		},
 		{
-			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"},
-			Group: groupHooks, Mode: QueueMode, DefaultText: "all",
-			value: parsed(&c.HookNames, kindText, "names of hooks, separated by commas", parseHookNames),
-			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their " +
-				"owners: the node is drained, but nothing is forced, and the hook is not completed.",
+			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"}, Mode: QueueMode,
+			DefaultText: "all",
+			value: list(&c.HookNames, "names of hooks, separated by commas", "not the name of a lifecycle hook",
+				"not names of lifecycle hooks", checked(hookName)),
+			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their owners: the " +
+				"node is drained, but nothing is forced, and the hook is not completed.",
 		},
 		{
-			Names: Names{"startup-taints", "STARTUP_TAINTS", "startupTaints"},
-			Group: groupHooks, Mode: QueueMode, DefaultText: "none",
-			value: parsed(&c.StartupTaints, kindText, "keys of taints, separated by commas", parseTaintKeys),
-			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the " +
-				"node is ready and has none of them, nor one that begins with readiness.k8s.io/.",
+			Names: Names{"startup-taints", "STARTUP_TAINTS", "startupTaints"}, Mode: QueueMode, DefaultText: "none",
+			value: list(&c.StartupTaints, "keys of taints, separated by commas", "not the key of a taint",
+				"not keys of taints", checked(valid(validation.IsQualifiedName))),
+			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the node is " +
+				"ready and has none of them, nor one that begins with readiness.k8s.io/.",
 		},
 	}
 }

@@ -3,15 +3,12 @@ package options
 // metadataOptions are about the IMDS mode.
 func (c *Options) metadataOptions() []Option {
 	kind := func(p *bool, name, env, helm, def, help string) Option {
-		return Option{
-			Names: Names{name, env, helm}, Group: groupMetadata, Mode: IMDSMode, Default: def, value: boolean(p), Help: help,
-		}
+		return Option{Names: Names{name, env, helm}, Mode: IMDSMode, Default: def, value: boolean(p), Help: help}
 	}
 	return []Option{
 		{
-			Names: Names{"metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL"},
-			Group: groupMetadata, Mode: IMDSMode, Default: "http://169.254.169.254",
-			value: notEmpty(address(&c.MetadataURL)),
+			Group: groupMetadata, Names: Names{"metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL"}, Mode: IMDSMode,
+			Default: "http://169.254.169.254", value: notEmpty(address(&c.MetadataURL)),
 			Help: "URL of the instance metadata service. Its IPv6 address is http://[fd00:ec2::254], for instances that " +
 				"have it turned on.",
 		},

@@ -1,8 +1,7 @@
 package options
 
 import (
-	"fmt"
-	"strings"
+	"net/netip"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -13,150 +12,130 @@ import (
 func (c *Options) processOptions() []Option {
 	return []Option{
 		{
-			Names: Names{"kubeconfig", "KUBECONFIG", ""},
-			Group: groupKube, DefaultText: "the pod's ServiceAccount; outside of a cluster ~/.kube/config", Owner: OfProcess,
-			value: text(&c.Kubeconfig, "paths", nil),
-			Help:  "Paths of kubeconfig files, to run outside of the cluster.",
+			Group: groupKube, Names: Names{"kubeconfig", "KUBECONFIG", ""}, Owner: OfProcess,
+			DefaultText: "the pod's ServiceAccount; outside of a cluster ~/.kube/config",
+			value:       text(&c.Kubeconfig, "paths", nil),
+			Help:        "Paths of kubeconfig files, to run outside of the cluster.",
 		},
 		{
-			Names: Names{"leader-elect", "LEADER_ELECT", ""},
-			Group: groupKube, Mode: LeaderMode, Default: "true",
+			Names: Names{"leader-elect", "LEADER_ELECT", ""}, Mode: LeaderMode, Default: "true",
 			value: boolean(&c.LeaderElect),
 			Help:  "Use leader election, so that only one of several replicas acts.",
 		},
 		{
-			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""},
-			Group: groupKube, Default: ProgramName,
+			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""}, Default: ProgramName,
 			value: notEmpty(text(&c.LeaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
-			Help: "Name of the Lease for leader election. Each release needs a name of its own where several " +
-				"are in one namespace. In IMDS mode: the Lease of the handler with a queue that serves the same " +
-				"nodes; while it leads, it drains the nodes that it has heard of.",
+			Help: "Name of the Lease for leader election. Each release needs a name of its own where several are in one " +
+				"namespace. In IMDS mode: the Lease of the handler with a queue that serves the same nodes; while it leads, it " +
+				"drains the nodes that it has heard of.",
 		},
 		{
-			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"},
-			Group: groupKube, Default: defaultQPS, Owner: OfProcess,
+			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"}, Owner: OfProcess, Default: defaultQPS,
 			value: rate(&c.KubeQPS),
-			Help: "Maximum rate of requests to the API server, per second. Negative: no limit but that of requests in flight, " +
-				"which follows the answers of the API server.",
+			Help: "Maximum rate of requests to the API server, per second. Negative: no limit but that of requests in " +
+				"flight, which follows the answers of the API server.",
 		},
 		{
-			Names: Names{"kube-api-burst", "KUBE_API_BURST", "kubeApiBurst"},
-			Group: groupKube, Default: defaultBurst, Owner: OfProcess,
+			Names: Names{"kube-api-burst", "KUBE_API_BURST", "kubeApiBurst"}, Owner: OfProcess, Default: defaultBurst,
 			value: burst(&c.KubeBurst),
-			Help: "Number of requests to the API server that may exceed kube-api-qps in a burst. Negative: no " +
-				"limit.",
+			Help:  "Number of requests to the API server that may exceed kube-api-qps in a burst. Negative: no limit.",
 		},
 		{
 			Names: Names{"node-name", "NODE_NAME", ""},
-			Group: groupKube,
 			value: text(&c.NodeName, "the name of a node", valid(validation.IsDNS1123Subdomain)),
-			Help: "Name of the node that this pod runs on, from the downward API. On this node the handler " +
-				"evicts its own pod last. IMDS mode requires it, and drains only this node.",
+			Help: "Name of the node that this pod runs on, from the downward API. On this node the handler evicts its own " +
+				"pod last. IMDS mode requires it, and drains only this node.",
 		},
 		{
 			Names: Names{"pod-name", "POD_NAME", ""},
-			Group: groupKube,
 			value: text(&c.PodName, "the name of a pod", valid(validation.IsDNS1123Subdomain)),
 			Help:  "Name of this pod, from the downward API.",
 		},
 		{
 			Names: Names{"pod-namespace", "NAMESPACE", ""},
-			Group: groupKube,
 			value: text(&c.PodNamespace, "the name of a namespace", valid(validation.IsDNS1123Label)),
 			Help:  "Namespace of this pod, from the downward API. It is also the namespace of the Lease.",
 		},
 		{
-			Names: Names{"kubernetes-service-host", "KUBERNETES_SERVICE_HOST", ""},
-			Group: groupKube, DefaultText: "set by Kubernetes", Owner: OfProcess,
-			value: text(&c.KubernetesServiceHost, "a host", matching(`^[0-9A-Za-z._:-]+$`, "is not a host")),
-			Help:  "Host of the API server, for use within the cluster.",
+			Names: Names{"kubernetes-service-host", "KUBERNETES_SERVICE_HOST", ""}, Owner: OfProcess,
+			DefaultText: "set by Kubernetes",
+			value:       text(&c.KubernetesServiceHost, "a host", matching(`^[0-9A-Za-z._:-]+$`, "is not a host")),
+			Help:        "Host of the API server, for use within the cluster.",
 		},
 		{
-			Names: Names{"kubernetes-service-port", "KUBERNETES_SERVICE_PORT", ""},
-			Group: groupKube, DefaultText: "set by Kubernetes", Owner: OfProcess,
+			Names: Names{"kubernetes-service-port", "KUBERNETES_SERVICE_PORT", ""}, Owner: OfProcess,
+			DefaultText: "set by Kubernetes",
 			value: text(&c.KubernetesServicePort, "1 to 65535", func(text string) error {
-				return integer(new(int), 1, 65535).set(text)
+				_, err := parseInteger(text, 1, 65535)
+				return err
 			}),
 			Help: "Port of the API server, for use within the cluster.",
 		},
 
 		{
-			Names: Names{"log-level", "LOG_LEVEL", "logLevel"},
-			Group: groupLogs, Default: "info", Owner: OfProcess,
-			value: oneOf(&c.LogLevel,
-				choice[string]{"debug", "debug"}, choice[string]{"info", "info"},
-				choice[string]{"warn", "warn"}, choice[string]{"error", "error"}),
-			Help: "Minimum level to log.",
+			Group: groupLogs, Names: Names{"log-level", "LOG_LEVEL", "logLevel"}, Owner: OfProcess, Default: "info",
+			value: oneOf(&c.LogLevel, "debug", "info", "warn", "error"),
+			Help:  "Minimum level to log.",
 		},
 		{
-			Names: Names{"json-logging", "JSON_LOGGING", "jsonLogging"},
-			Group: groupLogs, Default: "false", Owner: OfProcess,
+			Names: Names{"json-logging", "JSON_LOGGING", "jsonLogging"}, Owner: OfProcess, Default: "false",
 			value: boolean(&c.JSONLogging),
 			Help:  "Write logs as JSON, one object per line.",
 		},
 		{
-			Names: Names{"enable-prometheus-server", "ENABLE_PROMETHEUS_SERVER", "enablePrometheusServer"},
-			Group: groupLogs, Default: "true", Owner: OfProcess,
-			value: boolean(&c.PrometheusServer),
-			Help:  "Serve metrics at /metrics.",
+			Names: Names{"enable-prometheus-server", "ENABLE_PROMETHEUS_SERVER", "enablePrometheusServer"}, Owner: OfProcess,
+			Default: "true", value: boolean(&c.PrometheusServer),
+			Help: "Serve metrics at /metrics.",
 		},
 		{
-			Names: Names{"prometheus-server-port", "PROMETHEUS_SERVER_PORT", "prometheusServerPort"},
-			Group: groupLogs, Default: "9092", Owner: OfProcess,
-			value: integer(&c.PrometheusPort, 0, 65535),
-			Help:  "Port of the metrics. 0: any free port.",
+			Names: Names{"prometheus-server-port", "PROMETHEUS_SERVER_PORT", "prometheusServerPort"}, Owner: OfProcess,
+			Default: "9092", value: integer(&c.PrometheusPort, 0, 65535),
+			Help: "Port of the metrics. 0: any free port.",
 		},
 		{
-			Names: Names{"bind-address", "BIND_ADDRESS", "bindAddress"},
-			Group: groupLogs, DefaultText: "all addresses", Owner: OfProcess,
-			value: parsed(&c.BindAddresses, kindText, "IP addresses, separated by commas", parseAddresses),
+			Names: Names{"bind-address", "BIND_ADDRESS", "bindAddress"}, Owner: OfProcess, DefaultText: "all addresses",
+			value: list(&c.BindAddresses, "IP addresses, separated by commas", "not an IP address", "not IP addresses",
+				netip.ParseAddr),
 			Help: "Addresses of the pod on which metrics and probes are served. A kubelet sends its probes to the address " +
 				"of the pod.",
 		},
 		{
-			Names: Names{"allowed-hosts", "ALLOWED_HOSTS", "allowedHosts"},
-			Group: groupLogs, Owner: OfProcess,
-			value: parsed(&c.AllowedHosts, kindText, "names of hosts without ports, separated by commas, or *", parseHosts),
+			Names: Names{"allowed-hosts", "ALLOWED_HOSTS", "allowedHosts"}, Owner: OfProcess,
+			value: list(&c.AllowedHosts, "names of hosts without ports, separated by commas, or *",
+				"not the name of a host", "not names of hosts", parseHost),
 			Help: "Further names by which metrics and page are asked for, such as that of an ingress. Addresses, localhost " +
-				"and the names of Services need no entry. *: any name, which lets web pages of strangers read them by " +
-				"DNS rebinding.",
+				"and the names of Services need no entry. *: any name, which lets web pages of strangers read them by DNS " +
+				"rebinding.",
 		},
 		{
-			Names: Names{"status-page", "STATUS_PAGE", "statusPage"},
-			Group: groupLogs, Default: "true", Owner: OfProcess,
+			Names: Names{"status-page", "STATUS_PAGE", "statusPage"}, Owner: OfProcess, Default: "true",
 			value: boolean(&c.StatusPage),
 			Help: "Serve a page about drains in progress and of the last day, at / on the port of the metrics. It is " +
 				"read-only.",
 		},
 		{
-			Names: Names{"enable-probes-server", "ENABLE_PROBES_SERVER", ""},
-			Group: groupLogs, Default: "true", Owner: OfProcess,
+			Names: Names{"enable-probes-server", "ENABLE_PROBES_SERVER", ""}, Owner: OfProcess, Default: "true",
 			value: boolean(&c.ProbesServer),
 			Help:  "Serve the liveness and readiness probes.",
 		},
 		{
-			Names: Names{"probes-server-port", "PROBES_SERVER_PORT", "probes.httpGet.port"},
-			Group: groupLogs, Default: "8080", Owner: OfProcess,
+			Names: Names{"probes-server-port", "PROBES_SERVER_PORT", "probes.httpGet.port"}, Owner: OfProcess, Default: "8080",
 			value: integer(&c.ProbesPort, 0, 65535),
 			Help:  "Port of the probes. 0: any free port.",
 		},
 		{
-			Names: Names{"probes-server-endpoint", "PROBES_SERVER_ENDPOINT", "probes.httpGet.path"},
-			Group: groupLogs, Default: "/healthz", Owner: OfProcess,
-			value: probesPath(&c.ProbesPath),
-			Help:  "Path of the liveness probe. The path of the readiness probe is always /readyz.",
+			Names: Names{"probes-server-endpoint", "PROBES_SERVER_ENDPOINT", "probes.httpGet.path"}, Owner: OfProcess,
+			Default: "/healthz", value: text(&c.ProbesPath, "a path, such as /healthz", checkProbesPath),
+			Help: "Path of the liveness probe. The path of the readiness probe is always /readyz.",
 		},
 
 		{
-			Names: Names{"node-conditions", "NODE_CONDITIONS", "nodeConditions"},
-			Group: groupEvents, Default: "true",
+			Group: groupEvents, Names: Names{"node-conditions", "NODE_CONDITIONS", "nodeConditions"}, Default: "true",
 			value: boolean(&c.NodeConditions),
-			Help: "Say on each node how far its drain is, by the conditions DrainInProgress, Drained and " +
-				"MaintenancePlanned.",
+			Help:  "Say on each node how far its drain is, by the conditions DrainInProgress, Drained and MaintenancePlanned.",
 		},
 		{
-			Names: Names{"emit-kubernetes-events", "EMIT_KUBERNETES_EVENTS", "emitKubernetesEvents"},
-			Group: groupEvents, Default: "true",
+			Names: Names{"emit-kubernetes-events", "EMIT_KUBERNETES_EVENTS", "emitKubernetesEvents"}, Default: "true",
 			value: boolean(&c.EmitEvents),
 			Help:  "Record what happens to a node as Kubernetes Events.",
 		},
@@ -165,57 +144,48 @@ func (c *Options) processOptions() []Option {
 				"kubernetes-events-extra-annotations", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS",
 				"kubernetesEventsExtraAnnotations",
 			},
-			Group: groupEvents,
-			value: pairs(&c.EventAnnotations, "key=value,key=value", func(k, _ string) error {
-				if len(validation.IsQualifiedName(strings.ToLower(k))) > 0 {
-					return fmt.Errorf("has %q, which is not the key of an annotation", k)
-				}
-				return nil
-			}),
-			Help: "Annotations to add to these Events.",
+			value: parsed(&c.EventAnnotations, "key=value,key=value", parseAnnotations),
+			Help:  "Annotations to add to these Events.",
 		},
 		{
-			Names: Names{"webhook-url", "WEBHOOK_URL", "webhookURL, webhookURLSecretName"},
-			Group: groupEvents, Secret: true,
+			Names: Names{"webhook-url", "WEBHOOK_URL", "webhookURL, webhookURLSecretName"}, Secret: true,
 			value: address(&c.WebhookURL),
 			Help:  "URL to which a message about each interruption is posted. It is a secret and is never logged.",
 		},
 		{
-			Names: Names{"webhook-proxy", "WEBHOOK_PROXY", "webhookProxy"},
-			Group: groupEvents, Secret: true, DefaultText: "HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
-			value: parsed(&c.WebhookProxy, kindURL, "an http, https, socks5 or socks5h URL", parseProxy),
-			Help:  "Proxy for the webhook.",
+			Names: Names{"webhook-proxy", "WEBHOOK_PROXY", "webhookProxy"}, Secret: true,
+			DefaultText: "HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+			value:       parsed(&c.WebhookProxy, "an http, https, socks5 or socks5h URL", parseProxy),
+			Help:        "Proxy for the webhook.",
 		},
 		{
-			Names: Names{"webhook-headers", "WEBHOOK_HEADERS", "webhookHeaders"},
-			Group: groupEvents, Secret: true, Default: `{"Content-type":"application/json"}`,
-			value: parsed(&c.WebhookHeaders, kindText,
+			Names: Names{"webhook-headers", "WEBHOOK_HEADERS", "webhookHeaders"}, Secret: true,
+			Default: `{"Content-type":"application/json"}`,
+			value: parsed(&c.WebhookHeaders,
 				`a JSON object of strings, such as {"Content-type":"application/json"}`, parseHeaders),
 			Help: "HTTP headers of the webhook's request.",
 		},
 		{
-			Names: Names{"webhook-template", "WEBHOOK_TEMPLATE", "webhookTemplate"},
-			Group: groupEvents, Default: webhook.DefaultTemplate,
+			Names: Names{"webhook-template", "WEBHOOK_TEMPLATE", "webhookTemplate"}, Default: webhook.DefaultTemplate,
 			value: text(&c.WebhookTemplate, "a Go template", checkTemplate),
-			Help: "Body of the webhook's request: a Go template with sprig's functions for text. toJson quotes " +
-				"a value for JSON.",
+			Help: "Body of the webhook's request: a Go template with sprig's functions for text. toJson quotes a value for " +
+				"JSON.",
 		},
 		{
 			Names: Names{
 				"webhook-template-file", "WEBHOOK_TEMPLATE_FILE",
 				"webhookTemplateConfigMapName, webhookTemplateConfigMapKey",
 			},
-			Group: groupEvents,
 			value: text(&c.WebhookTemplateFile, "a path", nil),
 			Help:  "File that contains the template. It takes precedence over webhook-template.",
 		},
 		{
-			Names: Names{"webhook-phases", "WEBHOOK_PHASES", "webhookPhases"},
-			Group: groupEvents, Default: string(webhook.PhaseReceived),
-			value: listOf(&c.WebhookPhases, webhook.Phases...),
-			Help: "Phases at which the webhook is called, separated by commas. At received a notice has arrived. " +
-				"At the others a drain has ended: drained, missed (pods were left at the deadline), gone (pods were " +
-				"left when the instance was gone), unconfirmed (no kubelet confirmed that pods have ended).",
+			Names: Names{"webhook-phases", "WEBHOOK_PHASES", "webhookPhases"}, Default: string(webhook.PhaseReceived),
+			value: notEmpty(list(&c.WebhookPhases, "some of "+joined(webhook.Phases, ","), "none of them", "none of them",
+				wordOf(webhook.Phases))),
+			Help: "Phases at which the webhook is called, separated by commas. At received a notice has arrived. At the " +
+				"others a drain has ended: drained, missed (pods were left at the deadline), gone (pods were left when the " +
+				"instance was gone), unconfirmed (no kubelet confirmed that pods have ended).",
 		},
 	}
 }
@@ -238,5 +208,6 @@ func idleOptions() []Option {
 
 // idle is an option that changes nothing, for the reason why.
 func idle(k kind, flag, env, helm, why string) Option {
-	return Option{Names: Names{flag, env, helm}, Group: groupNoEffect, value: noValue(k), NoEffect: why}
+	nothing := value{kind: k, schema: schema{}, set: func(string) error { return nil }}
+	return Option{Names: Names{flag, env, helm}, Group: groupNoEffect, value: nothing, NoEffect: why}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,216 +25,195 @@ type value struct {
 // A schema is a JSON Schema.
 type schema map[string]any
 
-// A kind says in one word what to write after the option's name.
-type kind string
+// A kind is what a text stands for: a flag of kindBool needs no value, and the chart takes numbers as texts too.
+type kind uint8
 
 const (
-	kindText    kind = "TEXT"
-	kindBool    kind = "BOOL"
-	kindInteger kind = "INTEGER"
-	kindNumber  kind = "NUMBER"
-	kindSeconds kind = "SECONDS"
-	kindURL     kind = "URL"
+	kindText kind = iota
+	kindBool
+	kindInteger
+	kindNumber
 )
 
-// noValue is the value of an option without effect.
-func noValue(k kind) value {
-	return value{kind: k, schema: schema{}, set: func(string) error { return nil }}
+// storing returns a value's set that stores what parse makes of a text.
+func storing[T any](p *T, parse func(string) (T, error)) func(string) error {
+	return func(text string) error {
+		v, err := parse(text)
+		if err == nil {
+			*p = v
+		}
+		return err
+	}
 }
 
 // anyBoolean is what boolean takes, in words.
 const anyBoolean = "true or false"
 
 func boolean(p *bool) value {
-	looks := schema{"type": "boolean"}
-	return value{kind: kindBool, allowed: anyBoolean, schema: looks, set: func(text string) error {
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return errors.New("is neither true nor false")
-		}
-		*p = b
-		return nil
-	}}
+	return value{kind: kindBool, allowed: anyBoolean, schema: schema{"type": "boolean"}, set: storing(p, parseBool)}
 }
 
-// booleanOr takes what boolean takes, and a word besides.
-func booleanOr[T any](p *T, word string, forWord, forTrue, forFalse T) value {
-	var b bool
-	v := boolean(&b)
-	set := v.set
-	v.allowed = word + ", " + v.allowed
-	v.schema = schema{"anyOf": []schema{v.schema, {"const": word}}}
-	v.set = func(text string) error {
-		if strings.EqualFold(text, word) {
-			*p = forWord
-			return nil
-		}
-		if set(text) != nil {
-			return fmt.Errorf("is neither true nor false nor %s", word)
-		}
-		*p = forFalse
-		if b {
-			*p = forTrue
-		}
-		return nil
+func parseBool(text string) (bool, error) {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, errors.New("is neither true nor false")
 	}
-	return v
+	return b, nil
 }
 
 // not takes what boolean takes, and stores the opposite.
 func not(p *bool) value {
-	var b bool
-	v := boolean(&b)
-	set := v.set
-	v.set = func(text string) error {
-		err := set(text)
-		if err == nil {
-			*p = !b
-		}
-		return err
-	}
+	v := boolean(p)
+	v.set = storing(p, func(text string) (bool, error) {
+		b, err := parseBool(text)
+		return !b, err
+	})
 	return v
 }
 
+// booleanOr takes what boolean takes, and a word besides.
+func booleanOr[T any](p *T, word string, forWord, forTrue, forFalse T) value {
+	looks := schema{"anyOf": []schema{{"type": "boolean"}, {"const": word}}}
+	allowed := word + ", " + anyBoolean
+	return value{kind: kindBool, allowed: allowed, schema: looks, set: storing(p, func(text string) (T, error) {
+		b, err := parseBool(text)
+		switch {
+		case strings.EqualFold(text, word):
+			return forWord, nil
+		case err != nil:
+			return forWord, fmt.Errorf("is neither true nor false nor %s", word)
+		case b:
+			return forTrue, nil
+		}
+		return forFalse, nil
+	})}
+}
+
+// parseInteger parses a whole number, low to high.
+func parseInteger(text string, low, high int) (int, error) {
+	n, err := strconv.Atoi(text)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && (n < low || n > high):
+		return 0, errors.New("is out of range")
+	case err != nil:
+		return 0, errors.New("is not a whole number")
+	}
+	return n, nil
+}
+
 // integer takes low to high.
-func integer(p *int, low, high int) value {
+func integer(p *int, low, high int) value { return whole(p, low, high, itself) }
+
+// seconds takes a whole number of seconds, low to high.
+func seconds(p *time.Duration, low, high int) value { return whole(p, low, high, ofSeconds) }
+
+// secondsOr takes what seconds takes, and any negative number, for which it
+// stores negative.
+func secondsOr(p *time.Duration, negative time.Duration, low, high int) value {
+	return wholeOr(p, negative, low, high, ofSeconds)
+}
+
+// burst takes a number above zero; any negative number stands for no limit.
+func burst(p *int) value { return wholeOr(p, -1, 1, 100_000, itself) }
+
+func itself(n int) int { return n }
+
+func ofSeconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func whole[T any](p *T, low, high int, of func(int) T) value {
 	looks := schema{"type": "integer", "minimum": low, "maximum": high}
 	allowed := fmt.Sprintf("%d to %d", low, high)
-	return value{kind: kindInteger, allowed: allowed, schema: looks, set: func(text string) error {
-		n, err := parseInteger(text)
-		if err != nil {
-			return err
+	return value{kind: kindInteger, allowed: allowed, schema: looks, set: storing(p, func(text string) (T, error) {
+		n, err := parseInteger(text, low, high)
+		return of(n), err
+	})}
+}
+
+func wholeOr[T any](p *T, negative T, low, high int, of func(int) T) value {
+	looks := schema{"type": "integer", "maximum": high, "anyOf": []schema{{"minimum": low}, {"exclusiveMaximum": 0}}}
+	allowed := fmt.Sprintf("%d to %d, or negative", low, high)
+	return value{kind: kindInteger, allowed: allowed, schema: looks, set: storing(p, func(text string) (T, error) {
+		if _, err := parseInteger(text, math.MinInt, -1); err == nil {
+			return negative, nil
 		}
-		if n < low || n > high {
-			return errors.New("is out of range")
-		}
-		*p = n
-		return nil
-	}}
+		n, err := parseInteger(text, low, high)
+		return of(n), err
+	})}
 }
 
 // rate takes a number above zero; any negative number stands for no limit, and
 // is stored as -1.
 func rate(p *float32) value {
 	looks := schema{"type": "number", "maximum": 100000, "not": schema{"const": 0}}
-	return value{kind: kindNumber, allowed: "above 0 to 100000, or negative", schema: looks, set: func(text string) error {
+	allowed := "above 0 to 100000, or negative"
+	return value{kind: kindNumber, allowed: allowed, schema: looks, set: storing(p, func(text string) (float32, error) {
 		n, err := strconv.ParseFloat(text, 32)
 		switch {
 		case err != nil || math.IsNaN(n):
-			return errors.New("is not a number")
+			return 0, errors.New("is not a number")
 		case n < 0:
-			*p = -1
+			return -1, nil
 		case n == 0 || n > 100000:
-			return errors.New("is out of range")
-		default:
-			*p = float32(n)
+			return 0, errors.New("is out of range")
 		}
-		return nil
-	}}
+		return float32(n), nil
+	})}
 }
 
-// seconds takes a whole number of seconds, low to high.
-func seconds(p *time.Duration, low, high int) value {
-	var n int
-	v := integer(&n, low, high)
-	set := v.set
-	v.kind = kindSeconds
-	v.set = func(text string) error {
-		if err := set(text); err != nil {
-			return err
-		}
-		*p = time.Duration(n) * time.Second
-		return nil
-	}
-	return v
-}
-
-// secondsOr takes what seconds takes, and any negative number, for which it
-// stores negative.
-func secondsOr(p *time.Duration, negative time.Duration, low, high int) value {
-	v := seconds(p, low, high)
-	set := v.set
-	v.allowed += ", or negative"
-	v.schema = schema{"type": "integer", "maximum": high, "anyOf": []schema{{"minimum": low}, {"exclusiveMaximum": 0}}}
-	v.set = func(text string) error {
-		if n, err := parseInteger(text); err == nil && n < 0 {
-			*p = negative
-			return nil
-		}
-		return set(text)
-	}
-	return v
-}
-
-func parseInteger(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if errors.Is(err, strconv.ErrRange) {
-		return 0, errors.New("is out of range")
-	} else if err != nil {
-		return 0, errors.New("is not a whole number")
-	}
-	return n, nil
-}
-
-// A choice is one of the words that an option takes.
-type choice[T any] struct {
-	word  string
-	value T
-}
-
-// oneOf takes the word of one of choices, in either case.
-func oneOf[T any](p *T, choices ...choice[T]) value {
-	words := make([]string, len(choices))
-	for i, c := range choices {
-		words[i] = c.word
-	}
+// oneOf takes one of the words, in either case.
+func oneOf[T ~string](p *T, words ...T) value {
 	var cases []string
-	for _, w := range words {
+	for _, word := range words {
+		w := string(word)
 		cases = append(cases, w, strings.ToLower(w), strings.ToUpper(w), strings.ToUpper(w[:1])+w[1:])
 	}
 	slices.Sort(cases)
 	looks := schema{"enum": slices.Compact(cases)}
-	return value{kind: kindText, allowed: strings.Join(words, ", "), schema: looks, set: func(text string) error {
-		i := slices.IndexFunc(choices, func(c choice[T]) bool { return strings.EqualFold(c.word, text) })
-		if i < 0 {
-			return errors.New("is none of them")
-		}
-		*p = choices[i].value
-		return nil
-	}}
+	return value{allowed: joined(words, ", "), schema: looks, set: storing(p, wordOf(words))}
 }
 
-// listOf takes some of choices, separated by commas.
-func listOf[T ~string](p *[]T, choices ...T) value {
-	words := make([]string, len(choices))
-	for i, c := range choices {
-		words[i] = string(c)
-	}
-	return value{kind: kindText, allowed: "some of " + strings.Join(words, ","), set: func(text string) error {
-		var list []T
-		for word := range strings.SplitSeq(text, ",") {
-			i := slices.Index(words, strings.ToLower(strings.TrimSpace(word)))
-			if i < 0 {
-				return fmt.Errorf("has %q, which is none of them", word)
-			}
-			list = append(list, choices[i])
+// wordOf parses one of the words, in either case.
+func wordOf[T ~string](words []T) func(string) (T, error) {
+	return func(text string) (T, error) {
+		i := slices.IndexFunc(words, func(w T) bool { return strings.EqualFold(string(w), text) })
+		if i < 0 {
+			return "", errors.New("is none of them")
 		}
-		*p = list
-		return nil
-	}}
+		return words[i], nil
+	}
+}
+
+func joined[T ~string](words []T, between string) string {
+	var texts []string
+	for _, w := range words {
+		texts = append(texts, string(w))
+	}
+	return strings.Join(texts, between)
+}
+
+// parsed takes what parse takes. The empty text stores the zero value of T.
+func parsed[T any](p *T, allowed string, parse func(string) (T, error)) value {
+	return value{allowed: allowed, set: storing(p, func(text string) (v T, err error) {
+		if text == "" {
+			return v, nil
+		}
+		return parse(text)
+	})}
 }
 
 // text takes any text that passes check (nil: any text).
 func text(p *string, allowed string, check func(string) error) value {
-	return value{kind: kindText, allowed: allowed, set: func(text string) error {
-		if check != nil && text != "" {
-			if err := check(text); err != nil {
-				return err
-			}
+	return parsed(p, allowed, checked(check))
+}
+
+// checked parses a text that passes check (nil: any text) as itself.
+func checked(check func(string) error) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if check == nil {
+			return text, nil
 		}
-		*p = text
-		return nil
-	}}
+		return text, check(text)
+	}
 }
 
 // notEmpty is v without the empty text, which a flag can be.
@@ -250,70 +228,28 @@ func notEmpty(v value) value {
 	return v
 }
 
-// address takes the URL of an HTTP server, or nothing.
-func address(p *string) value {
-	v := text(p, "an http or https URL", func(text string) error {
-		_, err := parseHTTPURL(text)
-		return err
+// list takes texts that parse takes, separated by commas, and leaves out what is repeated. One that is
+// wrong "is not an IP address", and several "are not IP addresses", but without the verb.
+func list[T comparable](p *[]T, allowed, one, several string, parse func(string) (T, error)) value {
+	return parsed(p, allowed, func(text string) ([]T, error) {
+		var all []T
+		var wrong []string
+		for word := range strings.SplitSeq(text, ",") {
+			word = strings.TrimSpace(word)
+			v, err := parse(word)
+			switch {
+			case err != nil:
+				wrong = append(wrong, strconv.Quote(word))
+			case !slices.Contains(all, v):
+				all = append(all, v)
+			}
+		}
+		switch len(wrong) {
+		case 0:
+			return all, nil
+		case 1:
+			return nil, fmt.Errorf("has %s, which is %s", wrong[0], one)
+		}
+		return nil, fmt.Errorf("has %s, which are %s", strings.Join(wrong, ", "), several)
 	})
-	v.kind = kindURL
-	return v
-}
-
-// pairs takes k=v,k=v. check looks at each key and value.
-func pairs(p *map[string]string, allowed string, check func(k, v string) error) value {
-	return value{kind: kindText, allowed: allowed, set: func(text string) error {
-		if text == "" {
-			*p = nil
-			return nil
-		}
-		m := make(map[string]string)
-		for pair := range strings.SplitSeq(text, ",") {
-			k, v, ok := strings.Cut(pair, "=")
-			if !ok {
-				return fmt.Errorf("has %q, which is not key=value", pair)
-			}
-			k = strings.TrimSpace(k)
-			if err := check(k, v); err != nil {
-				return err
-			}
-			m[k] = v
-		}
-		*p = m
-		return nil
-	}}
-}
-
-// parsed takes what parse takes. The empty text stores the zero value of T.
-func parsed[T any](p *T, k kind, allowed string, parse func(string) (T, error)) value {
-	return value{kind: k, allowed: allowed, set: func(text string) error {
-		var v T
-		if text != "" {
-			var err error
-			if v, err = parse(text); err != nil {
-				return err
-			}
-		}
-		*p = v
-		return nil
-	}}
-}
-
-// parseProxy parses the address of a proxy. NTH documents tcp:// for what
-// net/http calls an http proxy.
-func parseProxy(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	if err != nil {
-		return nil, errors.New("is not a URL")
-	}
-	if u.Scheme == "tcp" {
-		u.Scheme = "http"
-	}
-	switch {
-	case !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme):
-		return nil, errors.New("has no scheme that a proxy can have")
-	case u.Hostname() == "":
-		return nil, errors.New("names no host")
-	}
-	return u, nil
 }

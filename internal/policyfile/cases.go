@@ -47,7 +47,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("%s, rule %s, begins %s", o.Do, o.Rule, o.Begin)
 }
 
-// Words of an Outcome.
+// Words of a file.
 const (
 	beginsNow = "now"
 	never     = "never"
@@ -72,18 +72,12 @@ func (t Test) Run(p decision.Policy) Outcome {
 		f.Limits = notice.HookLimits{Timeout: time.Hour, Global: 100 * time.Hour}
 	}
 	d := decision.Decide(n, f, p)
-	got := Outcome{Rule: d.Rule, Begin: never}
-	switch {
+	got := Outcome{Do: d.Action.String(), Rule: d.Rule, Begin: never}
+	switch { // other actions have the names of efforts, or no rule was asked
 	case d.Why == decision.WhyIgnoredByRule:
 		got.Do = decision.Ignoring.String()
 	case d.Why == decision.WhyNotifiedByRule:
 		got.Do = decision.Notifying.String()
-	case d.Action == decision.Cordon:
-		got.Do = decision.Cordoning.String()
-	case d.Action == decision.Drain:
-		got.Do = decision.Draining.String()
-	default: // no rule was asked
-		got.Do = d.Action.String()
 	}
 	if d.Action == decision.Cordon || d.Action == decision.Drain {
 		got.Begin = beginsNow

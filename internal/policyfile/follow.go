@@ -35,12 +35,10 @@ type Follower struct {
 	valid func(bool)
 
 	now     atomic.Pointer[inForce]
-	problem atomic.Pointer[string] // what is wrong with the file; nil: nothing
+	problem atomic.Pointer[string] // what people were told is wrong with the file; nil: nothing
 	// The rest is Run's.
-	tried   string    // hash of the content that was read last
-	bad     bool      // the content that was read last is wrong
+	tried   string    // hash of the content that was read last; empty: people were told that there is none
 	missing time.Time // since when the file cannot be read; zero: it can
-	told    bool      // that it cannot
 }
 
 // inForce are the rules of a content, and what is closed when there are others.
@@ -59,6 +57,7 @@ func Follow(path string, log logr.Logger, valid func(bool)) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.tried = hashOf(data)
 	if err := f.take(data); err != nil {
 		return nil, err
 	}
@@ -115,49 +114,42 @@ func (f *Follower) Run(ctx context.Context, interval time.Duration) {
 func (f *Follower) look() {
 	data, err := read(f.path)
 	if err != nil {
-		f.miss(err)
+		if f.missing.IsZero() {
+			f.missing = time.Now()
+		}
+		if f.tried != "" && time.Since(f.missing) >= missingTime {
+			f.tell(err, "cannot be read", "the policy file cannot be read: the rules of before stay in force")
+			f.tried = ""
+		}
 		return
 	}
-	again := f.told
-	f.missing, f.told = time.Time{}, false
-	if hashOf(data) == f.tried && !again {
+	f.missing = time.Time{}
+	hash := hashOf(data)
+	if hash == f.tried {
 		return
 	}
-	wasBad := f.bad || again
+	f.tried = hash
 	if err := f.take(data); err != nil {
-		f.log.Error(inLog(err), "the policy file is wrong: the rules of before stay in force",
-			"file", f.path, "hash", short(f.tried), "inForce", short(f.now.Load().hash))
-		f.problem.Store(new("it is wrong: " + inLog(err).Error()))
-		f.valid(false)
+		f.tell(inLog(err), "is wrong", "the policy file is wrong: the rules of before stay in force")
 		return
 	}
-	f.problem.Store(nil)
-	if wasBad {
+	if f.problem.Swap(nil) != nil {
 		f.log.Info("the policy file is right again", f.inForce()...)
 	}
 	f.valid(true)
 }
 
-// miss notes that the file cannot be read.
-func (f *Follower) miss(err error) {
-	if f.missing.IsZero() {
-		f.missing = time.Now()
-	}
-	if f.told || time.Since(f.missing) < missingTime {
-		return
-	}
-	f.told = true
-	f.log.Error(err, "the policy file cannot be read: the rules of before stay in force",
-		"file", f.path, "inForce", short(f.now.Load().hash))
-	f.problem.Store(new("it cannot be read: " + err.Error()))
+// tell says what the file is, in the log by the message.
+func (f *Follower) tell(err error, is, message string) {
+	f.log.Error(err, message, "file", f.path, "hash", f.tried, "inForce", f.now.Load().hash)
+	f.problem.Store(new("it " + is + ": " + err.Error()))
 	f.valid(false)
 }
 
 // take puts the rules of a content in force, unless it is wrong or in force already.
 func (f *Follower) take(data []byte) error {
-	f.tried = hashOf(data)
 	file, err := Parse(data)
-	if f.bad = err != nil; f.bad {
+	if err != nil {
 		return err
 	}
 	before := f.now.Load()
@@ -178,9 +170,7 @@ func (f *Follower) take(data []byte) error {
 // inForce are the keys and values of a line of the log.
 func (f *Follower) inForce() []any {
 	now := f.now.Load()
-	return []any{
-		"file", f.path, "hash", short(now.hash), "nodeRules", len(now.rules.Nodes), "podRules", len(now.rules.Pods),
-	}
+	return []any{"file", f.path, "hash", now.hash, "nodeRules", len(now.rules.Nodes), "podRules", len(now.rules.Pods)}
 }
 
 // read reads the file, but no more of it than shows that it is too large.
@@ -197,9 +187,10 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
+// hashOf is as much of a hash as people compare.
 func hashOf(data []byte) string {
 	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return hex.EncodeToString(sum[:6])
 }
 
 // inLog is as much of an error as fits on a line of the log.
@@ -210,6 +201,3 @@ func inLog(err error) error {
 	}
 	return err
 }
-
-// short is as much of a hash as people compare.
-func short(hash string) string { return hash[:12] }

@@ -14,9 +14,12 @@ func kinds() []notice.Kind {
 }
 
 // kindsThat names the kinds of which that is true.
-func kindsThat(is func(notice.Kind) bool) string {
+func kindsThat(is func(notice.Kind) bool) string { return named(kinds(), is) }
+
+// named names those of kinds of which that is true.
+func named(kinds []notice.Kind, is func(notice.Kind) bool) string {
 	var all []string
-	for _, k := range kinds() {
+	for _, k := range kinds {
 		if is(k) {
 			all = append(all, k.Dashed())
 		}
@@ -60,7 +63,7 @@ func kind(p *notice.Kind) value {
 			return k, errors.New("is a launch, for which no node is drained")
 		}
 		if k == notice.Ignored {
-			return k, misspelt{"is not a kind of notice", didYouMean(name, names)}
+			return k, errors.New("is not a kind of notice")
 		}
 		return k, nil
 	})

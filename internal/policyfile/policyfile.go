@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -64,19 +65,22 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	if p := checkText(data); p != nil {
 		return nil, Problems{*p}
 	}
+	unread := bytes.NewReader(data)
+	decoder := yaml.NewDecoder(oneByOne{unread})
+	decode := func(into *yaml.Node) error { return guarded(func() error { return decoder.Decode(into) }) }
+	wrong := func(err error) error { return Problems{syntaxProblem(string(data), len(data)-unread.Len(), err)} }
 	var document, next yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := guarded(func() error { return decoder.Decode(&document) }); {
+	switch err := decode(&document); {
 	case errors.Is(err, io.EOF):
 		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
 	case err != nil:
-		return nil, Problems{syntaxProblem(data, err)}
+		return nil, wrong(err)
 	}
-	switch err := guarded(func() error { return decoder.Decode(&next) }); {
+	switch err := decode(&next); {
 	case err == nil:
 		return nil, Problems{problem(&next, "", "has a second document, and one is allowed")}
 	case !errors.Is(err, io.EOF):
-		return nil, Problems{syntaxProblem(data, err)}
+		return nil, wrong(err)
 	}
 	if len(document.Content) != 1 { // only comments
 		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
@@ -149,79 +153,45 @@ const byteOrderMark = 0xfeff
 // isOfText reports whether YAML takes the character.
 // https://yaml.org/spec/1.2.2/#51-character-set
 func isOfText(r rune) bool {
-	switch {
-	case r == '\n', r == '\r', r == '\t', r == 0x85:
-		return true
-	case r < ' ', 0x7f <= r && r < 0xa0, r == byteOrderMark, r == 0xfffe, r == 0xffff:
-		return false
-	}
-	return true
+	return strings.ContainsRune("\n\r\t\u0085", r) ||
+		!unicode.IsControl(r) && !strings.ContainsRune("\ufffe\uffff", r) && r != byteOrderMark
 }
+
+// oneByOne gives the parser no byte before it asks for it, so that what it has read ends where it stops.
+type oneByOne struct{ from io.Reader }
+
+func (o oneByOne) Read(into []byte) (int, error) { return o.from.Read(into[:min(1, len(into))]) }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?`)
 
-// syntaxProblem is an error of the parser, with its line.
-func syntaxProblem(data []byte, err error) Problem {
-	text := err.Error()
-	p := Problem{Line: 1, Text: "is not YAML: " + yamlLine.ReplaceAllString(text, "")}
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		if line, err := strconv.Atoi(m[1]); err == nil {
-			p.Line = line
+// syntaxProblem is an error of the parser, with its line. The parser has read so many bytes of text.
+func syntaxProblem(text string, read int, err error) Problem {
+	why := yamlLine.ReplaceAllString(err.Error(), "")
+	p := Problem{Line: 1, Text: "is not YAML: " + why}
+	if found := yamlLine.FindStringSubmatch(err.Error()); len(found) > 1 {
+		if line, err := strconv.Atoi(found[1]); err == nil { // empty: it is not known
+			p.Line = max(1, line)
 		}
 	}
-	if indent := lineOf(data, p.Line); bytes.HasPrefix(bytes.TrimLeft(indent, " "), []byte("\t")) {
+	lines := strings.Split(text, "\n")
+	if strings.HasPrefix(strings.TrimLeft(lines[min(p.Line, len(lines))-1], " "), "\t") {
 		p.Text += "; indent with spaces, not with tabs"
 	}
-	_, anchor, isAnchor := strings.Cut(text, "unknown anchor '")
+	_, anchor, isAnchor := strings.Cut(why, "unknown anchor '")
 	switch {
 	case isAnchor: // the parser does not say where
-		anchor, _, _ = strings.Cut(anchor, "'")
-		if before, _, ok := bytes.Cut(data, []byte("*"+anchor)); ok {
-			p.Line = lineAfter(before)
-		}
-	case strings.Contains(text, "did not find expected"):
+		before, _, _ := strings.Cut(text, "*"+strings.TrimSuffix(anchor, "' referenced"))
+		p.Line = lineAfter(before)
+	case strings.Contains(why, "did not find expected"):
 		p.Text += "; is the line indented as those before it, and each bracket closed?"
 		// The parser names the line before the one in which the list or map begins. People look for the
 		// one that does not fit in.
-		if read := readUntilError(data); len(read) < len(data) {
-			p.Line = lineAfter(bytes.TrimRight(read, " \n"))
-		} else {
-			p.Line++
+		p.Line++
+		if read < len(text) {
+			p.Line = lineAfter(strings.TrimRight(text[:read], " \n"))
 		}
 	}
 	return p
 }
 
-// lineOf is the line of that number, from 1 on, and what comes after it; empty if there is none.
-func lineOf(data []byte, number int) []byte {
-	for range number - 1 {
-		_, data, _ = bytes.Cut(data, []byte("\n"))
-	}
-	return data
-}
-
-func lineAfter(text []byte) int { return 1 + bytes.Count(text, []byte("\n")) }
-
-// readUntilError is what the parser reads of data until it finds an error.
-func readUntilError(data []byte) []byte {
-	slow := oneByOne{rest: data}
-	decoder := yaml.NewDecoder(&slow)
-	for {
-		var n yaml.Node
-		if guarded(func() error { return decoder.Decode(&n) }) != nil {
-			return data[:len(data)-len(slow.rest)]
-		}
-	}
-}
-
-// oneByOne gives the parser no byte before it asks for it.
-type oneByOne struct{ rest []byte }
-
-func (o *oneByOne) Read(into []byte) (int, error) {
-	if len(o.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(into, o.rest[:min(1, len(into))])
-	o.rest = o.rest[n:]
-	return n, nil
-}
+func lineAfter(text string) int { return 1 + strings.Count(text, "\n") }

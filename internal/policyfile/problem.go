@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,12 +50,7 @@ func ProblemsOf(err error) Problems {
 }
 
 func (ps Problems) sort() {
-	slices.SortStableFunc(ps, func(a, b Problem) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
-	})
+	slices.SortStableFunc(ps, func(a, b Problem) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
 }
 
 // quoted is text between quotes, as much of it as is needed to find it again.

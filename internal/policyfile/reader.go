@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,10 @@ type field struct {
 	value    value
 }
 
+func required(key string, takes value, words string) field { return field{key, words, true, takes} }
+
+func optional(key string, takes value, words string) field { return field{key, words, false, takes} }
+
 // A place is where an object stands, and each of its keys.
 type place struct {
 	node *yaml.Node
@@ -76,21 +81,21 @@ func join(path, key string) string {
 
 // object takes the keys of fields, and no others.
 func object(where *place, words string, fields []field) value {
-	properties, required := schema{}, []string{}
+	properties, needed := schema{}, []string{}
 	for _, f := range fields {
 		of := schema{"description": f.words}
 		maps.Copy(of, f.value.schema)
 		properties[f.key] = of
 		if f.required {
-			required = append(required, f.key)
+			needed = append(needed, f.key)
 		}
 	}
 	looks := schema{"type": "object", "properties": properties, "additionalProperties": false}
 	if words != "" {
 		looks["description"] = words
 	}
-	if len(required) > 0 {
-		looks["required"] = required
+	if len(needed) > 0 {
+		looks["required"] = needed
 	}
 	return value{schema: looks, fields: fields, read: func(r *reader, n *yaml.Node, path string) {
 		*where = place{n, path, map[string]*yaml.Node{}}
@@ -152,7 +157,11 @@ func objects[T any](p *[]*T, most int, form func(*T) value) value {
 		if isNull(n) {
 			return
 		}
-		for k, item := range r.items(n, path) {
+		if n.Kind != yaml.SequenceNode {
+			r.refuse(n, path, "is %s, and has to be a list", kindOf(n))
+			return
+		}
+		for k, item := range n.Content {
 			if k == most {
 				r.refuse(item, path, "has %d entries, and %d are allowed", len(n.Content), most)
 				return
@@ -162,15 +171,6 @@ func objects[T any](p *[]*T, most int, form func(*T) value) value {
 			*p = append(*p, t)
 		}
 	}}
-}
-
-// items are the entries of a list; none if n is no list.
-func (r *reader) items(n *yaml.Node, path string) []*yaml.Node {
-	if n.Kind != yaml.SequenceNode {
-		r.refuse(n, path, "is %s, and has to be a list", kindOf(n))
-		return nil
-	}
-	return n.Content
 }
 
 // texts takes a text or a list of some, each as one takes it.
@@ -204,62 +204,73 @@ func texts[T any](p *[]T, one func(*T) value) value {
 // text takes what parse takes. The error is a reason that follows the quoted text.
 func text[T any](p *T, looks schema, allowed string, parse func(string) (T, error)) value {
 	looks["type"] = "string"
+	words, _ := looks["enum"].([]string)
 	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" && n.ShortTag() != "!!timestamp" {
-			hint := ""
-			if _, err := parse(n.Value); n.Kind == yaml.ScalarNode && !isNull(n) && err == nil {
-				hint = ": write " + quoted(n.Value)
-			}
-			r.refuse(n, path, "is %s, and has to be a text%s; allowed: %s", kindOf(n), hint, allowed)
-			return
-		}
 		t, err := parse(n.Value)
-		if err != nil {
-			m, _ := errors.AsType[misspelt](err)
-			r.refuse(n, path, "%s %v; allowed: %s%s", quoted(n.Value), err, allowed, m.suggestion)
+		switch isScalar := n.Kind == yaml.ScalarNode; {
+		case isScalar && (n.ShortTag() == "!!str" || n.ShortTag() == "!!timestamp"):
+			if err != nil {
+				r.refuse(n, path, "%s %v; allowed: %s%s", quoted(n.Value), err, allowed, didYouMean(n.Value, words))
+				return
+			}
+			*p = t
+		case isScalar && !isNull(n) && err == nil:
+			r.refuse(n, path, "is %s, and has to be a text: write %s; allowed: %s", kindOf(n), quoted(n.Value), allowed)
+		default:
+			r.refuse(n, path, "is %s, and has to be a text; allowed: %s", kindOf(n), allowed)
+		}
+	}}
+}
+
+// like takes a text of that form. If it is none, the reason is not.
+func like[T any](p *T, form *regexp.Regexp, allowed, not string, parse func(string) (T, error)) value {
+	return text(p, schema{"pattern": form.String()}, allowed, func(text string) (t T, err error) {
+		if !form.MatchString(text) {
+			return t, errors.New(not)
+		}
+		return parse(text)
+	})
+}
+
+// oneOf takes the word of one of the values.
+func oneOf[T any](p *T, values ...T) value {
+	all := words(values)
+	return text(p, schema{"enum": all}, strings.Join(all, ", "), func(word string) (t T, err error) {
+		at := slices.Index(all, word)
+		if at < 0 {
+			return t, errors.New("is none of them")
+		}
+		return values[at], nil
+	})
+}
+
+// words are the values as a file has them.
+func words[T any](values []T) []string {
+	all := make([]string, len(values))
+	for k, v := range values {
+		all[k] = fmt.Sprint(v)
+	}
+	return all
+}
+
+// scalar takes what parse takes, which is told the tag that YAML gives the text.
+func scalar[T any](p *T, looks schema, allowed string, parse func(tag, text string) (T, bool)) value {
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
+		t, ok := parse(n.ShortTag(), n.Value)
+		if n.Kind != yaml.ScalarNode || !ok {
+			r.refuse(n, path, "is %s; allowed: %s", kindOf(n), allowed)
 			return
 		}
 		*p = t
 	}}
 }
 
-// A misspelt word may have been meant to be another.
-type misspelt struct{ reason, suggestion string }
-
-func (m misspelt) Error() string { return m.reason }
-
-// A choice is one of the words that a key takes.
-type choice[T any] struct {
-	word  string
-	value T
-}
-
-// oneOf takes the word of one of choices.
-func oneOf[T any](p *T, choices ...choice[T]) value {
-	words := make([]string, len(choices))
-	for k, c := range choices {
-		words[k] = c.word
-	}
-	allowed := strings.Join(words, ", ")
-	return text(p, schema{"enum": words}, allowed, func(word string) (t T, err error) {
-		at := slices.Index(words, word)
-		if at < 0 {
-			return t, misspelt{"is none of them", didYouMean(word, words)}
-		}
-		return choices[at].value, nil
-	})
-}
-
 // boolean takes true or false.
 func boolean(p *bool) value {
-	return value{schema: schema{"type": "boolean"}, read: func(r *reader, n *yaml.Node, path string) {
-		b, err := strconv.ParseBool(n.Value)
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
-			r.refuse(n, path, "is %s; allowed: true or false", kindOf(n))
-			return
-		}
-		*p = b
-	}}
+	return scalar(p, schema{"type": "boolean"}, "true or false", func(tag, text string) (value, ok bool) {
+		b, err := strconv.ParseBool(text)
+		return b, err == nil && tag == "!!bool"
+	})
 }
 
 // integer takes low to high.
@@ -269,14 +280,10 @@ func integer(p *int, low, high int) value {
 	if high > low {
 		allowed = fmt.Sprintf("%d to %d", low, high)
 	}
-	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
-		i, err := strconv.Atoi(n.Value)
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || i < low || i > high {
-			r.refuse(n, path, "is %s; allowed: %s", kindOf(n), allowed)
-			return
-		}
-		*p = i
-	}}
+	return scalar(p, looks, allowed, func(tag, text string) (value int, ok bool) {
+		i, err := strconv.Atoi(text)
+		return i, err == nil && tag == "!!int" && low <= i && i <= high
+	})
 }
 
 // labels takes a map of texts.
@@ -286,12 +293,13 @@ func labels(p *map[string]string) value {
 		*p = map[string]string{}
 		r.pairs(n, path, func(key, v *yaml.Node) {
 			var s string
-			anything := text(&s, schema{}, "any text", func(t string) (string, error) { return t, nil })
-			anything.read(r, v, join(path, plain(key.Value)))
+			text(&s, schema{}, "any text", anything).read(r, v, join(path, plain(key.Value)))
 			(*p)[key.Value] = s
 		})
 	}}
 }
+
+func anything(text string) (string, error) { return text, nil }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 

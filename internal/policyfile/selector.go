@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	kubelabels "k8s.io/apimachinery/pkg/labels"
@@ -53,55 +52,4 @@ func why(err error) string {
 		return value
 	}
 	return strings.TrimPrefix(text, "unable to parse requirement: ")
-}
-
-// implies reports whether all that matches a also matches b, as far as that is seen from each requirement
-// by itself.
-func implies(a, b decision.Selector) bool {
-	return !slices.ContainsFunc(b, func(wanted decision.Requirement) bool {
-		return !slices.ContainsFunc(a, func(given decision.Requirement) bool { return requires(given, wanted) })
-	})
-}
-
-// requires reports whether all that meets a also meets b.
-func requires(a, b decision.Requirement) bool {
-	if a.Key != b.Key {
-		return false
-	}
-	in := func(v string) bool { return slices.Contains(b.Values, v) }
-	notIn := func(v string) bool { return !slices.Contains(b.Values, v) }
-	switch a.Operator {
-	case decision.In:
-		switch b.Operator {
-		case decision.In:
-			return !slices.ContainsFunc(a.Values, notIn)
-		case decision.NotIn:
-			return !slices.ContainsFunc(a.Values, in)
-		case decision.Exists:
-			return true
-		case decision.DoesNotExist, decision.Greater, decision.Less:
-		}
-	case decision.NotIn:
-		missing := func(v string) bool { return !slices.Contains(a.Values, v) }
-		return b.Operator == decision.NotIn && !slices.ContainsFunc(b.Values, missing)
-	case decision.Exists:
-		return b.Operator == decision.Exists
-	case decision.DoesNotExist:
-		return b.Operator == decision.DoesNotExist || b.Operator == decision.NotIn
-	case decision.Greater:
-		return b.Operator == decision.Exists || b.Operator == decision.Greater && atLeast(a, b)
-	case decision.Less:
-		return b.Operator == decision.Exists || b.Operator == decision.Less && atLeast(b, a)
-	}
-	return false
-}
-
-// atLeast reports whether the integer of a is not less than that of b.
-func atLeast(a, b decision.Requirement) bool {
-	if len(a.Values) != 1 || len(b.Values) != 1 {
-		return false
-	}
-	x, errX := strconv.ParseInt(a.Values[0], 10, 64)
-	y, errY := strconv.ParseInt(b.Values[0], 10, 64)
-	return errX == nil && errY == nil && x >= y
 }
