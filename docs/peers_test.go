@@ -61,7 +61,7 @@ var nthScripts = map[string][]string{
 	"spot-interruption-test-events-on":            {"e2e/imds_test.go TestOnTheNodeASpotActionDrainsIt", "page: Events `PreDrain`", "page: annotations of Events"},
 	"spot-interruption-test-host-networking-off":  {"e2e/helm/found_test.go TestTheDaemonSetIsAsTheValuesSay"},
 	"webhook-http-proxy":                          {"internal/webhook/delivery/delivery_test.go TestAMessageGoesThroughTheProxyThatFailedBefore", "page: `Webhook Success`"},
-	"webhook-secret":                              {"e2e/helm/chart_test.go TestSecretX"},
+	"webhook-secret":                              {"e2e/helm/helm_test.go TestEachValuesFileRendersAsBefore"},
 	"webhook":                                     {"e2e/observe_test.go TestTheWebhookIsCalledOnceWithWhatNTHSays", "page: `Webhook Success`"},
 }
 

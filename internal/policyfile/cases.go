@@ -73,11 +73,8 @@ func (t Test) Run(p decision.Policy) Outcome {
 	}
 	d := decision.Decide(n, f, p)
 	got := Outcome{Do: d.Action.String(), Rule: d.Rule, Begin: never}
-	switch { // other actions have the names of efforts, or no rule was asked
-	case d.Why == decision.WhyIgnoredByRule:
-		got.Do = decision.Ignoring.String()
-	case d.Why == decision.WhyNotifiedByRule:
-		got.Do = decision.Notifying.String()
+	if effort, is := withoutAction[d.Why]; is {
+		got.Do = effort.String()
 	}
 	if d.Action == decision.Cordon || d.Action == decision.Drain {
 		got.Begin = beginsNow
@@ -86,6 +83,11 @@ func (t Test) Run(p decision.Policy) Outcome {
 		}
 	}
 	return got
+}
+
+// withoutAction are the efforts of rules for which there is no action of that name.
+var withoutAction = map[decision.Why]decision.Effort{
+	decision.WhyIgnoredByRule: decision.Ignoring, decision.WhyNotifiedByRule: decision.Notifying,
 }
 
 // runPod is about a drain with a deadline.
