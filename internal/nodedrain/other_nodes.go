@@ -21,59 +21,61 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 	if d.ref.Instance == "" {
 		return nil, nil
 	}
-	begin, logged := time.Now(), false
-	for {
-		changed := d.r.Cluster.Changed()
+	begun, isLogged := time.Now(), false
+	for !isClosed(d.instanceGone.done) {
+		nodes := d.r.Cluster.Changed()
 		carried, ours := d.current()
-		there, informed := d.r.Cluster.Exists(d.ref), false
-		switch {
-		case isClosed(d.instanceGone.done):
-			return nil, nil
-		case !there:
-			if next, informed, err = d.passOn(ctx, carried); next != nil || err != nil {
-				return next, err
-			}
-		case len(carried.Hooks) == 0:
-			with, theirs := d.otherWithHooks()
-			if with == nil {
-				return nil, nil
-			}
-			// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
-			d.say(overview.Completing, waitsForNode([]*Drain{with}))
-			if err := awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done); err != nil {
+		hasNode := d.r.Cluster.Exists(d.ref)
+		if hasNode && len(carried.Hooks) == 0 {
+			if more, err := d.awaitOtherHooks(ctx, ours); !more || err != nil {
 				return nil, err
 			}
 			continue
 		}
-		var emptied <-chan struct{}
+		if !hasNode {
+			if next, hasNode, err = d.passOn(ctx, carried); next != nil || err != nil {
+				return next, err
+			}
+		}
+		var pods <-chan struct{}     // closed when those of another Node have left
 		others := d.othersWithPods() // after passOn, which makes requests
 		switch {
-		case len(others) > 0:
-			if hooksEnd(carried) {
-				return nil, nil
-			}
-			emptied = others[0].podsGone.done
-			d.say(overview.Completing, waitsForNode(others))
-		case there || informed:
+		case len(others) > 0 && hooksEnd(carried), len(others) == 0 && hasNode:
 			return nil, nil
+		case len(others) > 0:
+			pods = others[0].podsGone.done
+			d.say(overview.Completing, waitsForNode(others))
 		default:
-			until := d.r.nextNodeUntil(carried, begin)
+			until := d.r.nextNodeUntil(carried, begun)
 			if over, err := d.noNodeExpected(ctx, until); over || err != nil {
 				return nil, err
 			}
 			d.say(overview.Completing, waitsForNextNode(until))
-			if !logged {
-				logged = true
+			if !isLogged {
+				isLogged = true
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
-		later, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
-		_ = awaitAny(ctx, changed, emptied, d.instanceGone.done, later.Done())
+		waiting, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
+		_ = awaitAny(waiting, nodes, pods, d.instanceGone.done, nil)
 		cancel()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
+	return nil, nil
+}
+
+// awaitOtherHooks is for a Node without hooks: it waits for a change of another drain of the instance that has some.
+// If the Node of that is deleted, another Node gets its hooks: this one maybe. ours is closed when the intent of this
+// one changes. more: there was such a drain.
+func (d endStage) awaitOtherHooks(ctx context.Context, ours <-chan struct{}) (more bool, err error) {
+	with, theirs := d.otherWithHooks()
+	if with == nil {
+		return false, nil
+	}
+	d.say(overview.Completing, waitsForNode([]*Drain{with}))
+	return true, awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done)
 }
 
 // untilAskedAgain is how long EC2 is believed about the instance: not beyond the end of a hook.
