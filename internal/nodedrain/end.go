@@ -126,48 +126,61 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 // A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
 // notice that asks for more has come meanwhile, it returns errAsksMore.
 func (d endStage) completeAndFinish(ctx context.Context) error {
-	over := map[intent.Hook]bool{}
+	ended := map[intent.Hook]bool{} // true: completed here
 	for {
-		if err := hookKeeper(d).complete(ctx, over); err != nil {
+		if err := hookKeeper(d).complete(ctx, ended); err != nil {
 			return err
 		}
-		more, asksMore, shared := false, false, false
+		now := time.Now().UTC()
+		var left remaining
 		var hooks []intent.Hook
-		finished := time.Now().UTC()
 		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
-			if shared = d.r.OnNode && d.r.Cluster.Shares(i); shared {
-				return i
+			hooks, left = i.Hooks, d.leftOf(i, ended)
+			if left == nothingLeft {
+				i.Hooks, i.FinishedAt, i.Outcome = nil, now, d.outcome
 			}
-			more, asksMore = false, d.outcome == intent.Cordoned && !decision.CordonsOnly(i, d.r.Policy)
-			if asksMore {
-				return i
-			}
-			for _, h := range i.Hooks {
-				if _, ended := over[h.Action()]; !ended {
-					more = true
-				}
-			}
-			if !more {
-				hooks = i.Hooks
-				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, d.outcome
-			}
-			if isClosed(d.instanceGone.done) {
-				i = i.Gone(finished)
+			if (left == nothingLeft || left == hooksLeft) && isClosed(d.instanceGone.done) {
+				i = i.Gone(now)
 			}
 			return i
 		})
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case shared:
-			return d.awaitLeader(ctx)
-		case asksMore:
-			return errAsksMore
-		case !more:
-			d.record.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !over[h.Action()] })
+		}
+		switch left {
+		case nothingLeft:
+			d.record.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
 			return nil
+		case hooksLeft: // once more
+		case evacuationLeft:
+			return errAsksMore
+		case leftToLeader:
+			return d.awaitLeader(ctx)
 		}
 	}
+}
+
+// A remaining says what is left to do, when the hooks are completed, before a drain is finished.
+type remaining uint8
+
+const (
+	nothingLeft    remaining = iota
+	hooksLeft                // have come meanwhile
+	evacuationLeft           // of a node that was only to be cordoned
+	leftToLeader             // has a queue, and finishes it
+)
+
+// leftOf is what is left to do before an intent is finished, when these hooks have ended.
+func (d endStage) leftOf(i intent.Intent, ended map[intent.Hook]bool) remaining {
+	switch {
+	case d.r.OnNode && d.r.Cluster.Shares(i):
+		return leftToLeader
+	case d.outcome == intent.Cordoned && !decision.CordonsOnly(i, d.r.Policy):
+		return evacuationLeft
+	case len(completing(i.Hooks, ended)) > 0:
+		return hooksLeft
+	}
+	return nothingLeft
 }
 
 // awaitLeader waits at the end of a drain that a leader with a queue has begun: the next one can complete its hooks.
