@@ -50,7 +50,7 @@ type call struct {
 	urgent   bool
 	counted  bool // as pending: it has no answer, and requestTimeout has not passed
 
-	err      error
+	err      error   // nil: it was accepted, or the pod needs nothing more
 	noAnswer bool    // the drain ended before there was an answer
 	gone     bool    // the pod had gone before
 	current  current // the pod after a conflict
@@ -201,44 +201,55 @@ func (r *run) apply(c *call, now time.Time) {
 	if c.noAnswer {
 		return
 	}
-	err := c.err
-	if apierrors.IsConflict(err) {
-		switch {
-		case c.step.kind == stepEvict && !c.current.known: // it may be about something else: the pod is asked again
-		case c.step.version != "" && (!c.current.exists || c.current.stopping || c.current.version != c.step.version):
-			p.staleVersion = c.step.version // the watch is behind the API server, and will catch up
-			return
-		case c.current.known && !c.current.exists, c.current.stopping && !c.shortens:
-			err = nil
-		}
-	}
-	// A pod that is gone, or whose name is another pod's by now, needs nothing more.
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	c.gone = err == nil && (apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists)
-	r.drainer.observe(c, err)
-	log := r.request.Log.WithValues("pod", nameOf(c.pod))
-	if err == nil {
-		c.accepted(r.request.Terms, log, now)
+	if c.isBehind() {
+		p.staleVersion = c.step.version
 		return
 	}
-	if c.failed(r.request.Terms, log, err, now); c.step.kind == stepEvict && !p.forced {
+	// A pod that is gone, or whose name is another pod's by now, needs nothing more. Nor does one that stops already.
+	c.gone = apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists
+	if c.gone || apierrors.IsConflict(c.err) && c.current.stopping && !c.shortens {
+		c.err = nil
+	}
+	r.drainer.observe(c)
+	terms, log := r.request.Terms, r.request.Log.WithValues("pod", nameOf(c.pod))
+	if c.err == nil {
+		c.accepted(terms, log, now)
+		return
+	}
+	p.unanswered = p.unanswered || !refuses(c.err)
+	switch {
+	case c.step.kind == stepDelete:
+		p.shortened = false
+		p.failed++
+		p.retryAt = now.Add(backoff(p.failed))
+		log.Error(c.err, "a pod could not be deleted")
+	case !p.forced: // once it was deleted, the eviction beside it no longer matters
+		c.evictionFailed(terms, now)
 		r.pods.obstacles.noteRefusal(c, log, now)
 	}
 }
 
-// observe tells the observer of the answer to a request; err is nil if it was accepted.
-func (d *Drainer) observe(c *call, err error) {
+// isBehind reports whether a request has failed because the watch is behind the API server, and will catch up. Where
+// the pod could not be read, the conflict of an eviction may be about something else: the pod is asked again.
+func (c *call) isBehind() bool {
+	pod := c.current
+	if !apierrors.IsConflict(c.err) || c.step.version == "" || c.step.kind == stepEvict && !pod.known {
+		return false
+	}
+	return !pod.exists || pod.stopping || pod.version != c.step.version
+}
+
+// observe tells the observer of the answer to a request.
+func (d *Drainer) observe(c *call) {
 	if d.Observe == nil {
 		return
 	}
 	a := evacuation.Answer{
-		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err,
+		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: c.err,
 		First: !c.state.evicted && !c.state.forced,
 	}
-	if err != nil && c.step.kind == stepEvict {
-		a.Refusal = refusalOf(err)
+	if c.err != nil && c.step.kind == stepEvict {
+		a.Refusal = refusalOf(c.err)
 	}
 	d.Observe(a)
 }
@@ -264,36 +275,30 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	}
 }
 
-// failed notes that an eviction was refused or not heard, or a deletion has failed, and when to try again.
-func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now time.Time) {
-	p := c.state
-	p.unanswered = p.unanswered || !refuses(err)
+// evictionFailed notes that an eviction was refused or not heard, and when to try again.
+func (c *call) evictionFailed(terms evacuation.Terms, now time.Time) {
+	p, err := c.state, c.err
 	// Of a conflict nobody knows what it is about if the pod could not be read.
 	heardNothing := unheard(err) || apierrors.IsConflict(err) && !denied(err) && !c.current.known
 	switch {
-	case c.step.kind == stepDelete:
-		p.shortened = false
-		p.failed++
-		p.retryAt = now.Add(backoff(p.failed))
-		log.Error(err, "a pod could not be deleted")
-	case p.forced: // once it was deleted, the eviction beside it no longer matters
 	case heardNothing && p.mustForce(terms, now):
 		p.lateUnheard++
 		p.retryAt = now.Add(backoff(p.lateUnheard))
+		return
 	case heardNothing:
 		p.unheard++
-		p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))
 	default:
 		refusal := refusalOf(err)
 		p.refused++
-		p.failed, p.unheard, p.lateUnheard = 0, 0, 0
+		p.unheard = 0
 		p.hopeless = refusal == evacuation.TwoBudgets || refusal == evacuation.Namespace
 		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
 		if refusal == evacuation.TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
 		}
 	}
+	p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 }
 
 // forcedWhy says why a pod was deleted, for the log.
