@@ -20,7 +20,7 @@ type beginStage struct{ *Drain }
 
 // run waits while the node is held back, and cordons it then.
 func (d beginStage) run(ctx context.Context) error {
-	if !d.heldBack() {
+	if !d.carried().HeldBack {
 		return nil
 	}
 	return d.awaitPermit(ctx)
@@ -44,7 +44,7 @@ func (d beginStage) awaitPermit(ctx context.Context) error {
 			decidedBy = newRules
 		}
 		carried, changed := d.current()
-		if !d.waits(carried) {
+		if !carried.HeldBack || !d.r.Cluster.Exists(d.ref) { // an urgent notice may have come, or the Node have gone
 			return nil
 		}
 		now := time.Now().UTC()
@@ -79,11 +79,6 @@ func (d beginStage) awaitPermit(ctx context.Context) error {
 	}
 }
 
-// waits reports whether the node is held back still: an urgent notice may have come, or the Node have gone.
-func (d beginStage) waits(carried intent.Intent) bool {
-	return carried.HeldBack && d.r.Cluster.Exists(d.ref)
-}
-
 // watchLabels tells when, by the labels of the node, another rule is about one of its notices, until stop is called.
 func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
@@ -102,8 +97,7 @@ func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 // has decided about it.
 func (d beginStage) isRuledOtherwise() bool {
 	node, there := d.r.Cluster.Look(d.ref)
-	carried, _ := d.current()
-	return there && d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels)
+	return there && d.r.CurrentPolicy().IsRuledOtherwise(d.carried(), node.Labels)
 }
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
@@ -154,7 +148,7 @@ func (d beginStage) release(ctx context.Context, now time.Time) error {
 			return nil
 		}
 		err := d.rewriteOnce(try, released)
-		carried, _ := d.current()
+		carried := d.carried()
 		deadline := carried.Deadline()
 		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
 			return err
@@ -163,7 +157,7 @@ func (d beginStage) release(ctx context.Context, now time.Time) error {
 			return err
 		}
 		defer d.unlock()
-		carried, _ = d.current() // a notice may have been recorded meanwhile
+		carried = d.carried() // a notice may have been recorded meanwhile
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
@@ -187,7 +181,7 @@ func (d beginStage) decideAgain(ctx context.Context) error {
 			}
 			return policy.DecideAgain(i, node.Labels, now)
 		}
-		carried, _ := d.current()
+		carried := d.carried()
 		next := change(carried)
 		switch {
 		case reflect.DeepEqual(next.Entries, carried.Entries):

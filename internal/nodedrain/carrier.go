@@ -42,26 +42,14 @@ func (c *carrier) current() (intent.Intent, <-chan struct{}) {
 	return c.intent, c.changed
 }
 
-// hasHooks reports whether the intent has hooks.
-func (c *carrier) hasHooks() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.intent.Hooks) > 0
-}
-
-// heldBack reports whether the node is not touched yet.
-func (c *carrier) heldBack() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.intent.HeldBack
+// carried returns the intent.
+func (c *carrier) carried() intent.Intent {
+	i, _ := c.current()
+	return i
 }
 
 // Carries reports whether the intent has a hook.
-func (c *carrier) Carries(h *intent.Hook) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.intent.HasHook(*h)
-}
+func (c *carrier) Carries(h *intent.Hook) bool { return c.carried().HasHook(*h) }
 
 // terms are what the drain of the pods has to observe now.
 func (c *carrier) terms() evacuation.Terms {
@@ -162,7 +150,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) inte
 
 // rewriteMemory changes what is remembered of a Node that was deleted.
 func (d *Drain) rewriteMemory(change func(intent.Intent) intent.Intent) {
-	carried, _ := d.current()
+	carried := d.carried()
 	carried = change(carried)
 	d.setIntent(carried)
 	d.r.Cluster.Remember(d.ref, carried)
@@ -180,7 +168,7 @@ func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Int
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
-	carried, _ := d.current()
+	carried := d.carried()
 	d.setIntent(change(carried))
 	d.unlock()
 	return d.rewrite(ctx, change)
@@ -202,7 +190,7 @@ func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
 	if !c.unrecorded.Load() {
 		return on
 	}
-	carried, _ := c.current()
+	carried := c.carried()
 	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
 	return carried
 }

@@ -43,7 +43,7 @@ func (d evacuateStage) delegate(ctx context.Context) {
 	if d.r.Karpenter == nil || !there {
 		return
 	}
-	carried, _ := d.current()
+	carried := d.carried()
 	switch by, why := d.r.Drains(carried, node.Labels); {
 	case by == intent.ByKarpenter:
 	case why == decision.WhyKarpenterOff:
@@ -163,8 +163,7 @@ func (g *delegation) askKarpenter(ctx context.Context, by time.Time) error {
 // note writes down that Karpenter was asked. It does not wait for that: what the next leader does
 // not know, it finds out by asking again.
 func (g *delegation) note(ctx context.Context, by time.Time) {
-	carried, _ := g.current()
-	if carried.Delegated() {
+	if g.carried().Delegated() {
 		return
 	}
 	values := []any{"why", decision.WhyDelegated}
@@ -212,7 +211,7 @@ func (r *Registry) isDelegated(ref cluster.Ref) bool {
 		return false
 	}
 	if nd := r.Get(ref); nd != nil {
-		if carried, _ := nd.current(); carried.Delegated() {
+		if nd.carried().Delegated() {
 			return true
 		}
 	}

@@ -80,7 +80,7 @@ func (d *Drain) run(ctx context.Context) error {
 		if isClosed(d.quit.done) {
 			stop(d.quit.why)
 		}
-		if !reading && d.hasHooks() {
+		if !reading && len(d.carried().Hooks) > 0 {
 			reading = true
 			d.beside.Go(func() { hookKeeper{d}.read(working) })
 		}
@@ -135,7 +135,7 @@ func (d *Drain) stages(ctx context.Context) error {
 
 // forgetDrained has the completion delay count from the end of the evacuation that follows.
 func (d *Drain) forgetDrained(ctx context.Context) error {
-	if carried, _ := d.current(); carried.DrainedAt.IsZero() || d.unrecorded.Load() {
+	if d.carried().DrainedAt.IsZero() || d.unrecorded.Load() {
 		return nil
 	}
 	return d.rewrite(ctx, func(i intent.Intent) intent.Intent {
@@ -146,15 +146,11 @@ func (d *Drain) forgetDrained(ctx context.Context) error {
 
 // hasPods reports whether pods have to leave that have not: a node that is only cordoned has none.
 func (d *Drain) hasPods() bool {
-	carried, _ := d.current()
-	unknown := carried.Version == 0 // it is being recorded
+	unknown := d.carried().Version == 0 // it is being recorded
 	return !isClosed(d.podsGone.done) && (unknown || d.evacuating.Load() || !d.cordonsOnly())
 }
 
-func (d *Drain) cordonsOnly() bool {
-	decided, _ := d.current()
-	return decision.CordonsOnly(decided, d.r.Policy)
-}
+func (d *Drain) cordonsOnly() bool { return decision.CordonsOnly(d.carried(), d.r.Policy) }
 
 // afterMachine calls do, maybe several times, when there is nothing left to evict from. do must not block.
 func (d *Drain) afterMachine(do func()) (stop func()) {
@@ -243,10 +239,7 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 		done:         make(chan struct{}),
 		progress:     progress{questions: make(chan chan<- evacuation.Progress)},
 	}
-	d.place = r.line.NewPlace(ref, func() intent.Intent {
-		carried, _ := d.current()
-		return carried
-	})
+	d.place = r.line.NewPlace(ref, d.carried)
 	return d
 }
 

@@ -88,7 +88,7 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 		nd.setIntent(*carried)
 		nd.outcome = intent.Cordoned
 		err = endStage{nd}.completeAndFinish(t.Context())
-		if left, _ := nd.current(); !errors.Is(err, errAsksMore) || left.Finished() {
+		if left := nd.carried(); !errors.Is(err, errAsksMore) || left.Finished() {
 			t.Errorf("%v, finished %t", err, left.Finished())
 		}
 	})

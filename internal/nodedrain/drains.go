@@ -73,8 +73,7 @@ func (s *drains) others(ref cluster.Ref) []*Drain {
 // hooksOfOthers are the hooks of the instance that its other Nodes carry.
 func (s *drains) hooksOfOthers(ref cluster.Ref) (hooks []intent.Hook) {
 	for _, other := range s.others(ref) {
-		i, _ := other.current()
-		hooks = append(hooks, i.Hooks...)
+		hooks = append(hooks, other.carried().Hooks...)
 	}
 	return hooks
 }

@@ -63,7 +63,7 @@ func (d endStage) whileEnough(ctx context.Context) (_ context.Context, stop func
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
 // from a moment that the node carries, so that a failover does not begin it anew.
 func (d endStage) awaitCompletionDelay(ctx context.Context) error {
-	carried, _ := d.current()
+	carried := d.carried()
 	if d.r.CompletionDelay <= 0 || len(carried.Hooks) == 0 {
 		return nil
 	}

@@ -23,7 +23,7 @@ func (d *Drain) recordEpisode(err error) {
 	if d.r.Ended == nil || err != nil && !calledOff {
 		return
 	}
-	carried, _ := d.current()
+	carried := d.carried()
 	e := report.EpisodeOf(d.ref, carried)
 	e.Known, e.HeldBack = overview.Everything, d.record.heldBack
 	if d.resumed {

@@ -128,7 +128,7 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error,
 ) error {
 	result := *d.evacuated.Load()
-	final, _ := d.current()
+	final := d.carried()
 	ended := report.Drain{
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
 	}

@@ -73,7 +73,7 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 // of its machine for another reason.
 func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
 	for _, nd := range r.drains.all() {
-		i, _ := nd.current()
+		i := nd.carried()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd
 		} else if nd.ref.Instance == h.Instance && inWork(i) {
@@ -171,7 +171,7 @@ func (k hookKeeper) hold(ctx context.Context) (release func()) {
 	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
 	stop := func() {}
 	remove := k.onChange(func() {
-		carried, _ := k.current()
+		carried := k.carried()
 		for _, h := range carried.Hooks {
 			if held == nil {
 				held = map[intent.Hook]bool{}
@@ -215,7 +215,7 @@ func (k hookKeeper) readNext(
 	ctx context.Context, unreadable *[]intent.Hook,
 ) (again <-chan time.Time, err error) {
 	for {
-		carried, _ := k.current()
+		carried := k.carried()
 		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
 			return h.Assumed && !slices.Contains(*unreadable, h.Action())
 		})

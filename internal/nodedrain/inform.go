@@ -22,7 +22,7 @@ import (
 func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 	intents := r.Cluster.Intents(ref)
 	for _, nd := range r.drains.others(ref) {
-		if i, _ := nd.current(); i.Version > 0 {
+		if i := nd.carried(); i.Version > 0 {
 			i.Hooks = nil
 			intents = append(intents, i)
 		}

@@ -12,7 +12,7 @@ import (
 func (r *Registry) Load() report.Load {
 	var l report.Load
 	for _, nd := range r.drains.all() {
-		carried, _ := nd.current()
+		carried := nd.carried()
 		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
 			continue
 		}

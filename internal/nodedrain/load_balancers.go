@@ -56,7 +56,7 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 // wait is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
 // balancers: nobody takes another one out of them.
 func (t detaching) wait() *targetWait {
-	carried, _ := t.current()
+	carried := t.carried()
 	node, there := t.r.Cluster.Look(t.ref)
 	until := t.until(carried)
 	if t.r.LoadBalancers == nil || t.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||

@@ -190,10 +190,6 @@ func (d endStage) othersWithPods() []*Drain {
 func (r *Registry) isDraining(ref cluster.Ref) bool {
 	return slices.ContainsFunc(r.Cluster.Others(ref), func(other cluster.Ref) bool {
 		nd := r.Get(other)
-		if nd == nil {
-			return false
-		}
-		carried, _ := nd.current()
-		return inWork(carried)
+		return nd != nil && inWork(nd.carried())
 	})
 }

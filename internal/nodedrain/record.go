@@ -49,7 +49,7 @@ func (r *Registry) Record(
 		}
 		return err
 	})
-	if err == nil && p.begins && joined != nil && !joined.heldBack() {
+	if err == nil && p.begins && joined != nil && !joined.carried().HeldBack {
 		log.Info("cordoned", "node", ref.Name, "why", n.Why)
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
 	}
@@ -183,7 +183,7 @@ func (r *Registry) start(ctx context.Context, nd *Drain) error {
 // applyIntent notes the intent that the node carries now, and tells if somebody has
 // uncordoned the node during the drain. With a finished intent the drain has ended.
 func (d *Drain) applyIntent(i *intent.Intent) {
-	before, _ := d.current()
+	before := d.carried()
 	d.setIntent(*i)
 	if i.Finished() {
 		d.r.drains.remove(d) // the next notice begins another drain

@@ -33,7 +33,7 @@ type replacing struct{ *Drain }
 //
 // That the group may have been asked is written down before the call, which may be made twice.
 func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
-	carried, _ := p.current()
+	carried := p.carried()
 	now := time.Now().UTC()
 	calling, stop := p.whileHeldBack(ctx)
 	defer stop()
@@ -91,7 +91,7 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	remove := p.onChange(func() {
-		if carried, _ := p.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.instanceGone.done) {
+		if carried := p.carried(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.instanceGone.done) {
 			cancel()
 		}
 	})

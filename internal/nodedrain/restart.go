@@ -91,7 +91,7 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
 // no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
-	carried, _ := d.current()
+	carried := d.carried()
 	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
 	if d.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
 		return nil
@@ -122,7 +122,7 @@ func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error
 // ended. An error means that the drain ends.
 func (d *Drain) forgetBefore(ctx context.Context, launched time.Time) error {
 	for {
-		carried, _ := d.current()
+		carried := d.carried()
 		since := d.r.sinceRestart(d.ref, launched, d.r.endedHooks(ctx, d.ref, carried)...)
 		switch now := since(carried); {
 		case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:

@@ -52,7 +52,7 @@ func (r *Registry) revertLocked(
 		if err != nil {
 			return false, err
 		}
-		if carried, _ := d.current(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
+		if carried := d.carried(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
 			if d, err = d.replace(ctx); err != nil {
 				return false, err
 			}

@@ -83,7 +83,7 @@ func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
 		return
 	}
 	i = i.Current(time.Now())
-	if last, _ := nd.current(); len(i.Hooks) == 0 {
+	if last := nd.carried(); len(i.Hooks) == 0 {
 		i.Hooks = last.Hooks // a Node without a provider id proves none
 	}
 	_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: nd.ref, Intent: i}) // it ends with ctx alone

@@ -55,7 +55,7 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 
 // status is the drain as people see it; nil: it has ended, or nothing is recorded yet.
 func (d *Drain) status(ctx context.Context) *overview.Node {
-	carried, _ := d.current()
+	carried := d.carried()
 	if carried.Finished() || len(carried.Entries) == 0 {
 		return nil
 	}

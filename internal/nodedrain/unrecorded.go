@@ -28,7 +28,7 @@ func halfPassed(entry *intent.Entry, now time.Time) bool {
 // The caller holds the lock since before the try that has failed, and calls place.Recorded afterwards. A drain that has
 // started may have ended since. Then the next try begins another one.
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
-	carried, _ := d.current()
+	carried := d.carried()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
 		carried = on
 	}

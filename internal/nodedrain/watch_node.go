@@ -28,7 +28,7 @@ func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 			return nil
 		}
 		isReady := cluster.Ready(node)
-		carried, _ := d.current()
+		carried := d.carried()
 		bootID := cluster.BootID(node)
 		restarted := carried.BootID != "" && bootID != "" && bootID != carried.BootID
 		if isReady && (!wasReady || restarted) {
@@ -113,7 +113,7 @@ func (d *Drain) quitIf(
 		return err
 	}
 	defer d.unlock()
-	carried, _ := d.current()
+	carried := d.carried()
 	switch {
 	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil
