@@ -123,9 +123,7 @@ func (d beginStage) tellHeldBack(t holdback.Permit, told decision.Why, rule stri
 }
 
 // goAhead cordons a node that was held back.
-func (d beginStage) goAhead(
-	ctx context.Context, why decision.Why, now time.Time,
-) error {
+func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time) error {
 	if err := d.forgetWhatPassed(ctx); err != nil {
 		return err
 	}

@@ -125,8 +125,7 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 }
 
 // conclude says what came of the drain of the pods, and of the wait for load balancers.
-func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error,
-) error {
+func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error) error {
 	result := *d.evacuated.Load()
 	final := d.carried()
 	ended := report.Drain{

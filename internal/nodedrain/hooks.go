@@ -211,9 +211,7 @@ func (k hookKeeper) read(ctx context.Context) {
 
 // readNext reads what read has to read now. again delivers when to try once more; nil: there is nothing to. An
 // error means that the drain ends.
-func (k hookKeeper) readNext(
-	ctx context.Context, unreadable *[]intent.Hook,
-) (again <-chan time.Time, err error) {
+func (k hookKeeper) readNext(ctx context.Context, unreadable *[]intent.Hook) (again <-chan time.Time, err error) {
 	for {
 		carried := k.carried()
 		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {

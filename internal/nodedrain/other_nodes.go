@@ -100,9 +100,7 @@ func hooksEnd(i intent.Intent) bool {
 // passOn gives the notices and hooks of a deleted Node to the next Node of its instance, and returns the drain of that
 // Node. informed: there is such a Node. Without a drain nothing is left to do on it: it may never have carried the
 // hooks, so that they are completed here.
-func (d endStage) passOn(
-	ctx context.Context, carried intent.Intent,
-) (next *Drain, informed bool, err error) {
+func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drain, informed bool, err error) {
 	nodes := d.r.Cluster.ByInstance(d.ref.Instance)
 	if len(nodes) == 0 {
 		return nil, false, nil

@@ -102,9 +102,7 @@ func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop f
 }
 
 // choose is what is to be written down before the first call that changes something.
-func (p replacing) choose(
-	ctx context.Context, i intent.Intent,
-) (intent.Replacement, error) {
+func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacement, error) {
 	nothing, id := intent.Replacement{}, p.ref.Instance
 	if id == "" {
 		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}

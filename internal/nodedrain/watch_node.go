@@ -106,9 +106,7 @@ func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
 // quitIf ends the drain for a reason, if what the node carries is such that it ends. It asks while it
 // holds the lock of the node: a notice that is being recorded is heeded, and one that comes later
 // begins another drain. The error is the reason if the drain ends, or the cause of ctx.
-func (d *Drain) quitIf(
-	ctx context.Context, reason error, ends func(intent.Intent) bool,
-) error {
+func (d *Drain) quitIf(ctx context.Context, reason error, ends func(intent.Intent) bool) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
