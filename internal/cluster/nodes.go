@@ -47,14 +47,12 @@ func (n *nodes) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
-// AtEachChange calls look now, after each change of the nodes and at each receive from again, until look returns an
-// error or ctx ends. A nil again is never received from.
-func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func() error) {
+// AtEachChange calls look now, after each change of the nodes and at each receive from again, until ctx ends. A nil
+// again is never received from.
+func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func()) {
 	for {
 		changed := n.Changed()
-		if look() != nil {
-			return
-		}
+		look()
 		select {
 		case <-ctx.Done():
 			return

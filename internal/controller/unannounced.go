@@ -82,7 +82,7 @@ func (r reports) handleAll(ctx context.Context) {
 	room := make(chan struct{}, 1)  // a node that had the most under way has one less
 	var all sync.WaitGroup
 	defer all.Wait()
-	r.cluster.AtEachChange(ctx, room, func() error {
+	r.cluster.AtEachChange(ctx, room, func() {
 		before := seen
 		seen = map[types.UID]string{}
 		r.cluster.Reported(func(node *corev1.Node) {
@@ -126,7 +126,6 @@ func (r reports) handleAll(ctx context.Context) {
 				})
 			}
 		})
-		return nil
 	})
 }
 

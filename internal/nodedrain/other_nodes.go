@@ -143,11 +143,10 @@ func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over boo
 		}
 	})()
 	d.beside.Go(func() { // the next Node needs its notice more than an answer
-		d.r.Cluster.AtEachChange(asking, nil, func() error {
+		d.r.Cluster.AtEachChange(asking, nil, func() {
 			if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 {
 				stop()
 			}
-			return nil
 		})
 	})
 	inst, known, err := d.r.Lookup.Ask(asking, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
@@ -209,22 +208,12 @@ func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 	return intents
 }
 
-// informNewNodes records the notices of an instance on each Node that the instance gets after
-// or beside another one.
-func (r upkeep) informNewNodes(ctx context.Context) {
-	nodes := cluster.PerNode{Log: r.Log}
-	defer nodes.Wait()
-	r.Cluster.AtEachChange(ctx, nil, func() error {
-		for _, ref := range r.Cluster.NodesToInform() {
-			nodes.Do(ref.UID, func() {
-				if node, there := r.Cluster.Look(ref); there {
-					intents := func() []intent.Intent { return r.Intents(ref) }
-					_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx or the Node
-				}
-			})
-		}
-		return nil
-	})
+// informNode records the notices of an instance on a Node that the instance has got after or beside another one.
+func (r upkeep) informNode(ctx context.Context, ref cluster.Ref) {
+	if node, there := r.Cluster.Look(ref); there {
+		intents := func() []intent.Intent { return r.Intents(ref) }
+		_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx or the Node
+	}
 }
 
 // inform records what intents carry on a Node of the same instance: the notices that are

@@ -164,20 +164,8 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 	return err
 }
 
-// releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after
-// it. A cordon that comes later is theirs.
-func (r upkeep) releaseUncordoned(ctx context.Context) {
-	nodes := cluster.PerNode{Log: r.Log}
-	defer nodes.Wait()
-	r.Cluster.AtEachChange(ctx, nil, func() error {
-		for _, ref := range r.Cluster.Uncordoned() {
-			nodes.Do(ref.UID, func() { r.releaseNode(ctx, ref) })
-		}
-		return nil
-	})
-}
-
-// releaseNode does so for one node.
+// releaseNode reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
+// later is theirs.
 func (r upkeep) releaseNode(ctx context.Context, ref cluster.Ref) {
 	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
@@ -186,44 +174,31 @@ func (r upkeep) releaseNode(ctx context.Context, ref cluster.Ref) {
 	}) // the node is gone, or ctx has ended
 }
 
-// revertRestarted reverts what was done to nodes whose machines have come back since: they were
-// rebooted for a scheduled change, stopped and started, or have got another root volume. Nodes
-// whose drains have not ended are watched by their drains too; see watchNode.
-func (r upkeep) revertRestarted(ctx context.Context) {
-	nodes := cluster.PerNode{Log: r.Log}
-	defer nodes.Wait()
-	r.Cluster.AtEachChange(ctx, nil, func() error {
-		for _, ref := range r.Cluster.Restarted() {
-			nodes.Do(ref.UID, func() { _ = r.revertIfRestarted(ctx, ref) }) // it ends with ctx alone
-		}
-		return nil
-	})
-}
-
-// revertIfRestarted does so for one node, after the end of its drain. The error is the cause of ctx.
-func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) error {
+// revertIfRestarted reverts what was done to a node whose machine has come back since: it was rebooted for a scheduled
+// change, stopped and started, or has got another root volume. It waits for the end of its drain, which watches the
+// node too; see watchNode.
+func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 	drained := false
 	for nd := r.Get(ref); nd != nil; nd = r.Get(ref) {
 		drained = true
-		if err := nd.AwaitEnd(ctx); err != nil {
-			return err
+		if nd.AwaitEnd(ctx) != nil {
+			return
 		}
 	}
 	node, there := r.Cluster.Look(ref)
 	if !there || ref.Instance == "" || !cluster.Ready(node) {
-		return nil
+		return
 	}
 	i, ok, err := cluster.ReadIntent(node)
 	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
 	if !ok || err != nil || !drained && !i.Finished() || len(i.Entries) == 0 || !restarted || !r.Cluster.Reverts(i) {
-		return nil
+		return
 	}
 	log := r.Log.WithValues("node", ref.Name, "instance", ref.Instance)
 	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
-	if err != nil {
-		return err
+	if err == nil {
+		_ = r.Revert(ctx, log, ref, decision.WhyRestarted, r.sinceRestart(ref, launched)) // it ends with ctx alone
 	}
-	return r.Revert(ctx, log, ref, decision.WhyRestarted, r.sinceRestart(ref, launched))
 }
 
 // sinceRestart forgets what the last restart of a node's machine has ended. launched is when

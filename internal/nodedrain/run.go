@@ -34,9 +34,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	u := upkeep{r}
 	all.Go(func() { u.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { u.releaseUncordoned(ctx) })
-		all.Go(func() { u.revertRestarted(ctx) })
-		all.Go(func() { u.informNewNodes(ctx) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.Uncordoned, u.releaseNode) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.Restarted, u.revertIfRestarted) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.NodesToInform, u.informNode) })
 	}
 	for {
 		select {
@@ -58,6 +58,18 @@ func (r *Registry) Run(ctx context.Context) error {
 // An upkeep does what no message asks for: it resumes the drains of an earlier leader, and looks after nodes whose
 // drains have ended, or whose machines have got another Node.
 type upkeep struct{ *Registry }
+
+// forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
+// be written holds up no other.
+func (r upkeep) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
+	r.Cluster.AtEachChange(ctx, nil, func() {
+		for _, ref := range find() {
+			nodes.Do(ref.UID, func() { work(ctx, ref) })
+		}
+	})
+}
 
 // carryOut carries out a drain, and tells those who wait for its end.
 func (r *Registry) carryOut(ctx context.Context, nd *Drain) error {
