@@ -192,7 +192,7 @@ func (m *memory) Remember(ref Ref, i intent.Intent) {
 }
 
 // ChangeRemembered changes the stored intent of the Node that was deleted last of an instance.
-func (m *memory) ChangeRemembered(id string, change func(intent.Intent) intent.Intent) {
+func (m *memory) ChangeRemembered(id string, change Change) {
 	last, ok := m.lastDeleted.Get(id)
 	if !ok {
 		return

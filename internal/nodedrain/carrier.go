@@ -115,14 +115,14 @@ func (c *carrier) unlock() { <-c.turn }
 
 // rewrite changes the intent of a node that is being drained, and tries until that is done. If the Node was deleted, it
 // changes what is remembered of it. Others may write the node between two tries. The error is the cause of ctx.
-func (d *Drain) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) rewrite(ctx context.Context, change cluster.Change) error {
 	return cluster.Retry(ctx, d.log, "write the intent", func(ctx context.Context) error {
 		return d.rewriteOnce(ctx, change)
 	})
 }
 
 // rewriteOnce is one try of rewrite.
-func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) inte
 }
 
 // rewriteMemory changes what is remembered of a Node that was deleted.
-func (d *Drain) rewriteMemory(change func(intent.Intent) intent.Intent) {
+func (d *Drain) rewriteMemory(change cluster.Change) {
 	carried := d.carried()
 	carried = change(carried)
 	d.setIntent(carried)
@@ -164,7 +164,7 @@ func (d *Drain) reread(ctx context.Context) error {
 
 // learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
 // while the API server does not answer. The next leader learns it for itself.
-func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) learn(ctx context.Context, change cluster.Change) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}

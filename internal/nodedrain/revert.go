@@ -20,7 +20,7 @@ import (
 // Revert removes notices from the intent of a node. If none is left, it ends the drain of the
 // node, and reverts what was done.
 func (r *Registry) Revert(
-	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change func(intent.Intent) intent.Intent,
+	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change cluster.Change,
 ) error {
 	if r.isDelegated(ref) {
 		logging.Warn(log, "the node is not uncordoned: Karpenter replaces it, which cannot be taken back",
@@ -47,9 +47,7 @@ func (r *Registry) Revert(
 
 // revertLocked does so while it holds the lock of the node, so that a notice that is being
 // recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
-func (r *Registry) revertLocked(
-	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
-) (undone bool, err error) {
+func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
 	for {
 		d, err := r.drains.locked(ctx, ref)
 		if err != nil {
@@ -85,9 +83,7 @@ func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
 }
 
 // undo changes what the node carries, and reverts what was done if nothing is left. The caller holds the lock.
-func (d *Drain) undo(
-	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
-) (undone bool, err error) {
+func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
 	if err = d.recordAtLast(ctx); err != nil { // the node lacks notices that stay
 		return false, err
 	}
@@ -204,9 +200,7 @@ func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 // sinceRestart forgets what the last restart of a node's machine has ended. launched is when
 // EC2 has started the machine last; zero: not known. The hooks of an instance stand on one of its
 // Nodes, and hold on all of them, but for those that have ended.
-func (r *Registry) sinceRestart(
-	ref cluster.Ref, launched time.Time, ended ...intent.Hook,
-) func(intent.Intent) intent.Intent {
+func (r *Registry) sinceRestart(ref cluster.Ref, launched time.Time, ended ...intent.Hook) cluster.Change {
 	now, bootID := time.Now(), ""
 	if node, there := r.Cluster.Look(ref); there && cluster.Ready(node) {
 		bootID = cluster.BootID(node)
@@ -292,7 +286,7 @@ func (d *Drain) forgetBefore(ctx context.Context, launched time.Time) error {
 
 // unlessNothingIsLeft is a change of an intent that does nothing where no notice would be left: a drain is called off
 // then, which is no change of its intent.
-func unlessNothingIsLeft(change func(intent.Intent) intent.Intent) func(intent.Intent) intent.Intent {
+func unlessNothingIsLeft(change cluster.Change) cluster.Change {
 	return func(i intent.Intent) intent.Intent {
 		if left := change(i); len(left.Entries) > 0 {
 			return left
