@@ -167,7 +167,7 @@ func (r *requests) readPod(ctx context.Context, pod *corev1.Pod) current {
 			return current{known: true, exists: true, stopping: now.DeletionTimestamp != nil, version: now.ResourceVersion}
 		}
 	}
-	_ = r.store.Delete(pod) // it fails only for what is no pod
+	r.store.remove(pod)
 	return current{known: true}
 }
 
