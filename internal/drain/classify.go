@@ -35,7 +35,7 @@ type nodePods struct {
 	kubelet   kubelet
 	obstacles obstacles
 	claims    claims          // of the pods that have to leave
-	mistakes  map[string]bool // of annotations that the log has warned of; nil: none
+	mistakes  map[string]bool // of annotations that the log has warned of
 }
 
 // nodeState returns the present state of the node.
@@ -235,9 +235,6 @@ func (n *nodePods) candidate(pod *corev1.Pod, turn decision.Turn) candidate {
 
 // stay notes that a pod does not have to leave. It is not looked at again. why is empty where that is no news.
 func (n *nodePods) stay(pod *corev1.Pod, why string) {
-	if n.staying == nil {
-		n.staying = map[types.UID]bool{}
-	}
 	n.staying[pod.UID] = true
 	if why != "" && len(n.result.Stayed) < maxStayed {
 		n.result.Stayed = append(n.result.Stayed, nameOf(pod))
@@ -266,9 +263,6 @@ func (n *nodePods) mayStay(pod *corev1.Pod, p *podState) bool {
 func (n *nodePods) warnOfMistake(pod *corev1.Pod, turn decision.Turn) {
 	if turn.Mistake == "" || n.mistakes[turn.Mistake] || len(n.mistakes) == maxMistakes {
 		return
-	}
-	if n.mistakes == nil {
-		n.mistakes = map[string]bool{}
 	}
 	n.mistakes[turn.Mistake] = true
 	logging.Warn(n.request.Log, "a pod cannot leave as its owner wants", "pod", nameOf(pod), "why", turn.Mistake)

@@ -83,9 +83,12 @@ func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run 
 	}
 	r.pods = nodePods{
 		drainer: d, request: &r.request, store: r.store, result: &r.result,
-		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{},
-		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
-		obstacles: obstacles{node: request.Node, blocked: d.Blocked},
+		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{}, staying: map[types.UID]bool{},
+		newcomers: newcomers{
+			cordonedAt: request.Terms.CordonedAt, replaceable: map[owner]int{}, staying: map[types.UID]newcomer{},
+		},
+		obstacles: obstacles{node: request.Node, blocked: d.Blocked, reported: map[string]bool{}},
+		claims:    claims{volumes: map[claim]string{}}, mistakes: map[string]bool{},
 	}
 	return r
 }

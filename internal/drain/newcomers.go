@@ -45,9 +45,6 @@ func ownerOf(pod *corev1.Pod) owner {
 
 // noteRequest notes that a pod is asked to leave, and whether it is the replacement of one that was.
 func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
-	if n.replaceable == nil {
-		n.replaceable = map[owner]int{}
-	}
 	if replacement {
 		n.replaceable[ownerOf(pod)]--
 	} else {
@@ -93,9 +90,6 @@ func (n *newcomers) classify(pod *corev1.Pod, cordoned bool, now time.Time) (sta
 		if other.owner == c.owner {
 			why = ""
 		}
-	}
-	if n.staying == nil {
-		n.staying = map[types.UID]newcomer{}
 	}
 	n.staying[pod.UID] = c
 	return true, replacement, why

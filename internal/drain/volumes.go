@@ -123,9 +123,6 @@ func (c *claims) note(pod *corev1.Pod) {
 		if _, known := c.volumes[key]; known {
 			continue
 		}
-		if c.volumes == nil {
-			c.volumes = map[claim]string{}
-		}
 		c.volumes[key] = ""
 		c.unread = append(c.unread, key)
 	}
