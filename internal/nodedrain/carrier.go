@@ -127,7 +127,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 		return err
 	}
 	defer d.unlock()
-	ended := d.r.drains.hasEnded(d)
+	ended := d.r.hasEnded(d)
 	err := d.recordAtLast(ctx)
 	if err == nil {
 		var carried *intent.Intent

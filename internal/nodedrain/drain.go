@@ -44,9 +44,9 @@ type Drain struct {
 	started  bool           // Run has it; guarded by turn
 	resumed  bool           // an earlier leader has begun it
 	outcome  intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	ended    bool           // guarded by drains.mu
+	ended    bool           // guarded by Registry.mu
 	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
-	next     *Drain         // takes its place at its end, if there is one; guarded by drains.mu
+	next     *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
 	record record // only the goroutine of Run uses it
 
@@ -242,9 +242,6 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 	d.place = r.line.NewPlace(ref, d.carried)
 	return d
 }
-
-// Get returns the drain of the node; nil if there is none.
-func (r *Registry) Get(ref cluster.Ref) *Drain { return r.drains.get(ref) }
 
 // InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their
 // ends, and returns the error of a drain, or the cause of its context.

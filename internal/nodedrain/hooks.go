@@ -72,7 +72,7 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 // About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
 // of its machine for another reason.
 func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
-	for _, nd := range r.drains.all() {
+	for _, nd := range r.allDrains() {
 		i := nd.carried()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd

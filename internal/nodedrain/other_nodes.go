@@ -168,7 +168,7 @@ func (c *Config) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
 // others are the other drains of the instance: also the next one of this Node, where this one has ended by what another
 // handler has written.
 func (d endStage) others() []*Drain {
-	return slices.DeleteFunc(d.r.drains.ofInstance(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
+	return slices.DeleteFunc(d.r.drainsOf(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
 }
 
 // otherWithHooks returns another drain of the instance that has hooks to complete, and a channel that is closed when
@@ -199,7 +199,7 @@ func (r *Registry) isDraining(ref cluster.Ref) bool {
 // may be behind.
 func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 	intents := r.Cluster.Intents(ref)
-	for _, nd := range r.drains.others(ref) {
+	for _, nd := range r.otherDrains(ref) {
 		if i := nd.carried(); i.Version > 0 {
 			i.Hooks = nil
 			intents = append(intents, i)

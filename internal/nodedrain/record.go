@@ -93,7 +93,7 @@ func (p *recording) record(ctx, try context.Context) (*Drain, error) {
 // lock returns the drain of the node, locked. It has not ended, and is not being called off.
 func (p *recording) lock(ctx context.Context) (*Drain, error) {
 	for {
-		d, err := p.drains.locked(ctx, p.ref)
+		d, err := p.locked(ctx, p.ref)
 		if err != nil || !isClosed(d.quit.done) {
 			return d, err
 		}
@@ -184,7 +184,7 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 	before := d.carried()
 	d.setIntent(*i)
 	if i.Finished() {
-		d.r.drains.remove(d) // the next notice begins another drain
+		d.r.remove(d) // the next notice begins another drain
 		return
 	}
 	if i.Uncordoned <= before.Uncordoned {
@@ -225,7 +225,7 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
 		carried = on
 	}
-	known := d.started && (carried.Covers(*p.Entry) || p.drains.hasEnded(d))
+	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
 	if known || carried.Over(*p.Entry) || p.Void() {
 		p.drop(d)
 		return nil

@@ -116,7 +116,7 @@ func (c *Config) RulesChanged() <-chan struct{} {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, then drains.mu or carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu or carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
@@ -125,7 +125,9 @@ type Registry struct {
 	resumed chan struct{}  // closed when the drains of the leader before have begun
 	workers chan struct{}  // a semaphore; nil: no bound
 	line    *holdback.Line // who may begin
-	drains  drains
+
+	mu     sync.Mutex
+	byNode map[types.UID]*Drain // one a node
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -134,11 +136,11 @@ func New(cfg Config) *Registry {
 		Config:  cfg,
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
+		byNode:  map[types.UID]*Drain{},
 	}
-	r.drains = drains{registry: r, byNode: map[types.UID]*Drain{}}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
-		Places: r.drains.places, Joins: r.isDraining, Replaces: r.replacesFirst,
+		Places: r.places, Joins: r.isDraining, Replaces: r.replacesFirst,
 	})
 	if cfg.Workers > 0 {
 		r.workers = make(chan struct{}, cfg.Workers)
@@ -146,52 +148,44 @@ func New(cfg Config) *Registry {
 	return r
 }
 
-// A drains has the drains of all nodes, one a node. Its methods may be called concurrently.
-type drains struct {
-	registry *Registry // makes them
-
-	mu     sync.Mutex
-	byNode map[types.UID]*Drain
-}
-
-// get returns the drain of the node; nil if there is none.
-func (s *drains) get(ref cluster.Ref) *Drain {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.byNode[ref.UID]
+// Get returns the drain of the node; nil if there is none.
+func (r *Registry) Get(ref cluster.Ref) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byNode[ref.UID]
 }
 
 // getOrCreate returns the drain of the node.
-func (s *drains) getOrCreate(ref cluster.Ref) *Drain {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := s.byNode[ref.UID]
+func (r *Registry) getOrCreate(ref cluster.Ref) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.byNode[ref.UID]
 	if d == nil {
-		d = s.registry.newDrain(ref)
-		s.byNode[ref.UID] = d
+		d = r.newDrain(ref)
+		r.byNode[ref.UID] = d
 	}
 	return d
 }
 
-// all returns the drains, in no order.
-func (s *drains) all() []*Drain {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]*Drain, 0, len(s.byNode))
-	for _, d := range s.byNode {
+// allDrains returns the drains, in no order.
+func (r *Registry) allDrains() []*Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*Drain, 0, len(r.byNode))
+	for _, d := range r.byNode {
 		all = append(all, d)
 	}
 	return all
 }
 
-// ofInstance returns the drains of all Nodes of an instance; none if its id is not known.
-func (s *drains) ofInstance(id string) (drains []*Drain) {
+// drainsOf returns the drains of all Nodes of an instance; none if its id is not known.
+func (r *Registry) drainsOf(id string) (drains []*Drain) {
 	if id == "" {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.byNode {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.byNode {
 		if d.ref.Instance == id {
 			drains = append(drains, d)
 		}
@@ -199,22 +193,14 @@ func (s *drains) ofInstance(id string) (drains []*Drain) {
 	return drains
 }
 
-// others returns the drains of the other Nodes of the same instance.
-func (s *drains) others(ref cluster.Ref) []*Drain {
-	return slices.DeleteFunc(s.ofInstance(ref.Instance), func(d *Drain) bool { return d.ref.UID == ref.UID })
-}
-
-// hooksOfOthers are the hooks of the instance that its other Nodes carry.
-func (s *drains) hooksOfOthers(ref cluster.Ref) (hooks []intent.Hook) {
-	for _, other := range s.others(ref) {
-		hooks = append(hooks, other.carried().Hooks...)
-	}
-	return hooks
+// otherDrains returns the drains of the other Nodes of the same instance.
+func (r *Registry) otherDrains(ref cluster.Ref) []*Drain {
+	return slices.DeleteFunc(r.drainsOf(ref.Instance), func(d *Drain) bool { return d.ref.UID == ref.UID })
 }
 
 // places are where the drains stand in the line.
-func (s *drains) places() []*holdback.Place {
-	all := s.all()
+func (r *Registry) places() []*holdback.Place {
+	all := r.allDrains()
 	places := make([]*holdback.Place, len(all))
 	for k, d := range all {
 		places[k] = d.place
@@ -224,13 +210,13 @@ func (s *drains) places() []*holdback.Place {
 
 // locked returns the drain of the node, locked. It has not ended. A new one has not started. The error is the cause of
 // ctx.
-func (s *drains) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) {
+func (r *Registry) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) {
 	for {
-		d := s.getOrCreate(ref)
+		d := r.getOrCreate(ref)
 		if err := d.lock(ctx); err != nil {
 			return nil, err
 		}
-		if !s.hasEnded(d) {
+		if !r.hasEnded(d) {
 			return d, nil
 		}
 		d.unlock() // it ended while we waited for it
@@ -240,33 +226,33 @@ func (s *drains) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) {
 // succeed makes another drain of the node take the place of one that is about to be quit, so that nobody
 // begins one in between. It has not started, and it is locked. It returns nil if the drain is
 // being called off, which may begin it again, or has ended.
-func (s *drains) succeed(d *Drain) *Drain {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (r *Registry) succeed(d *Drain) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if d.ended || isClosed(d.quit.done) {
 		return nil
 	}
-	d.next = s.registry.newDrain(d.ref)
+	d.next = r.newDrain(d.ref)
 	d.next.turn <- struct{}{}
 	return d.next
 }
 
 // remove says that the drain has ended: the next notice begins another one.
-func (s *drains) remove(d *Drain) {
+func (r *Registry) remove(d *Drain) {
 	d.place.Leave()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	d.ended = true
-	if s.byNode[d.ref.UID] == d {
-		delete(s.byNode, d.ref.UID)
+	if r.byNode[d.ref.UID] == d {
+		delete(r.byNode, d.ref.UID)
 		if d.next != nil && !d.next.ended {
-			s.byNode[d.ref.UID] = d.next
+			r.byNode[d.ref.UID] = d.next
 		}
 	}
 }
 
-func (s *drains) hasEnded(d *Drain) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (r *Registry) hasEnded(d *Drain) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return d.ended
 }

@@ -49,7 +49,7 @@ func (r *Registry) Revert(
 // recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
 func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
 	for {
-		d, err := r.drains.locked(ctx, ref)
+		d, err := r.locked(ctx, ref)
 		if err != nil {
 			return false, err
 		}
@@ -70,7 +70,7 @@ func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change clu
 // had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
 // by that. The error is that of the drain, or the cause of ctx.
 func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
-	next = d.r.drains.succeed(d)
+	next = d.r.succeed(d)
 	d.quitFor(errUndone)
 	err = d.AwaitEnd(ctx)
 	d.unlock()
@@ -94,7 +94,7 @@ func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change
 	})
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && !undone:
-		if d.setIntent(kept); d.r.drains.hasEnded(d) {
+		if d.setIntent(kept); d.r.hasEnded(d) {
 			return false, d.r.goOn(ctx, d.r.Log, ref)
 		}
 	case d.started:
@@ -141,7 +141,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
 	case err == nil && len(kept.Entries) > 0:
-		d.r.drains.remove(d)
+		d.r.remove(d)
 		return d.r.goOn(ctx, d.log, d.ref)
 	}
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: step, Why: why})
@@ -205,7 +205,10 @@ func (r *Registry) sinceRestart(ref cluster.Ref, launched time.Time, ended ...in
 	if node, there := r.Cluster.Look(ref); there && cluster.Ready(node) {
 		bootID = cluster.BootID(node)
 	}
-	elsewhere := r.drains.hooksOfOthers(ref)
+	var elsewhere []intent.Hook
+	for _, other := range r.otherDrains(ref) {
+		elsewhere = append(elsewhere, other.carried().Hooks...)
+	}
 	return func(i intent.Intent) intent.Intent {
 		own := slices.DeleteFunc(slices.Clone(i.Hooks), func(h intent.Hook) bool {
 			return slices.Contains(ended, h.Action())

@@ -104,7 +104,7 @@ func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
 // caller holds its lock.
 func (r *Registry) end(nd *Drain, err error) {
-	r.drains.remove(nd)
+	r.remove(nd)
 	nd.err = err
 	close(nd.done)
 }
@@ -131,7 +131,7 @@ func (r upkeep) resume(ctx context.Context) {
 	defer asking.Wait()
 	for _, u := range unfinished {
 		if len(u.Claimed) == 0 {
-			r.drains.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
 		}
 	}
 	for _, u := range unfinished {
@@ -154,12 +154,12 @@ func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
 	if u.Intent.Finished() { // while EC2 was asked for its instance
 		return nil
 	}
-	nd := r.drains.getOrCreate(u.Ref)
+	nd := r.getOrCreate(u.Ref)
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
-	if r.drains.hasEnded(nd) || nd.started {
+	if r.hasEnded(nd) || nd.started {
 		return nil
 	}
 	return r.begin(ctx, nd, u.Intent)

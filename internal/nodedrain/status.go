@@ -29,7 +29,7 @@ const (
 // Status returns the nodes whose drains have not ended, and what they wait for, by their deadlines. It may be
 // called at any time, and makes no request. What a drain does not say in time is left out.
 func (r *Registry) Status(ctx context.Context) []overview.Node {
-	all := r.drains.all()
+	all := r.allDrains()
 	nodes := make([]*overview.Node, len(all))
 	next := make(chan int)
 	var asking sync.WaitGroup
@@ -233,7 +233,7 @@ func (p *progress) ask(ctx context.Context) (answer evacuation.Progress, known b
 // Load returns which drains are in progress. It may be called at any time.
 func (r *Registry) Load() report.Load {
 	var l report.Load
-	for _, nd := range r.drains.all() {
+	for _, nd := range r.allDrains() {
 		carried := nd.carried()
 		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
 			continue
