@@ -70,8 +70,13 @@ func (t *task) undo(ctx context.Context) error {
 	change := func(i intent.Intent) intent.Intent {
 		return t.putOff(i, i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched), now)
 	}
+	return t.revert(ctx, t.Why, change)
+}
+
+// revert removes notices from what the nodes of the instance carry.
+func (t *task) revert(ctx context.Context, why decision.Why, change cluster.Change) error {
 	for _, ref := range t.found.Refs {
-		if err := t.c.Registry.Revert(ctx, t.log, ref, t.Why, change); err != nil {
+		if err := t.c.Registry.Revert(ctx, t.log, ref, why, change); err != nil {
 			return err
 		}
 	}
@@ -97,13 +102,7 @@ func (t *task) runsAgain(ctx context.Context) error {
 	if launched.IsZero() {
 		launched = t.n.Time
 	}
-	since := func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) }
-	for _, ref := range t.found.Refs {
-		if err := t.c.Registry.Revert(ctx, t.log, ref, decision.WhyRestarted, since); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.revert(ctx, decision.WhyRestarted, func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) })
 }
 
 // noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
