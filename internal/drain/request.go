@@ -313,6 +313,4 @@ func (p podState) forcedWhy(t evacuation.Terms, shortens bool) string {
 }
 
 // backoff returns the pause after the n-th failure, with a fifth of jitter.
-func backoff(n int) time.Duration {
-	return retry.Jitter(pauseAfter(n), 0.2)
-}
+func backoff(n int) time.Duration { return retry.Jitter(pauseAfter(n), 0.2) }

@@ -20,9 +20,7 @@ import (
 var ErrGiveWay = errors.New("this pod is the last on its node")
 
 // Resumed returns a channel that is closed when all drains of earlier leaders have begun again.
-func (r *Registry) Resumed() <-chan struct{} {
-	return r.resumed
-}
+func (r *Registry) Resumed() <-chan struct{} { return r.resumed }
 
 // Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
 // ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
