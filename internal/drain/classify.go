@@ -146,14 +146,14 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 		left = p.end.at
 	}
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
-	if p.cutShort(left) {
+	if p.wasCutShort(left) {
 		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
 		n.result.Record.CutShort = append(n.result.Record.CutShort, fmt.Sprintf("%s after %s of %s", p.name, had, p.grace))
 	}
 }
 
-// cutShort reports whether a pod that has left then was killed before its grace period was over.
-func (p podState) cutShort(left time.Time) bool {
+// wasCutShort reports whether a pod that has left then was killed before its grace period was over.
+func (p podState) wasCutShort(left time.Time) bool {
 	const blink = time.Second // the API server cuts times to seconds
 	had := p.killedAt.Sub(p.askedAt)
 	if p.killedAt.IsZero() || had >= p.grace-blink {

@@ -115,49 +115,45 @@ func (r *run) drain(ctx, calls context.Context) error {
 // until the deadline. It returns the cause of ctx when that ends first.
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 	for {
-		next := r.look(calls)
-		if next.done {
-			return next.inTime, nil
+		wake, done, inTime := r.look(calls)
+		if done {
+			return inTime, nil
 		}
-		if err := r.sleep(ctx, next.wake, nil); err != nil {
+		if err := r.sleep(ctx, wake, nil); err != nil {
 			r.interrupt(err)
 			return false, err
 		}
 	}
 }
 
-// A pass says how a drain goes on.
-type pass struct {
-	wake         time.Time // when to look again; zero: when something changes
-	done, inTime bool      // no pod is waited for any more; that is before the deadline
-}
-
-// look does what is due.
-func (r *run) look(calls context.Context) pass {
+// look does what is due. It returns when to look again (zero: when something changes), and whether no pod is waited for
+// any more, in time or because of the deadline.
+func (r *run) look(calls context.Context) (wake time.Time, done, inTime bool) {
 	now := time.Now()
 	if r.pastEnd(now) {
 		r.countMissed(now)
-		return pass{done: true}
+		return time.Time{}, true, false
 	}
-	wake := r.end()
+	wake = r.end()
 	if r.store.synced() {
-		var done bool
 		wake, done = r.startDueRequests(calls, now)
 		wake = earlier(wake, r.askForOverdue(calls, now))
 		r.readClaims(calls)
 		r.slots.releaseStart()
 		if done {
 			r.pods.countPods(nil)
-			return pass{done: true, inTime: true}
+			return time.Time{}, true, true
 		}
 	}
-	return pass{wake: earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))}
+	return earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) })), false, false
 }
 
 // interrupt ends what look has begun, when the context ends with a cause.
 func (r *run) interrupt(cause error) {
 	r.pods.dequeueAll()
-	r.awaitInFlight()
+	for r.inFlight > 0 { // the answers to the requests in flight are applied
+		(<-r.posted)()
+	}
 	if errors.Is(cause, evacuation.ErrMachineGone) {
 		r.pods.countPods(&r.result.Lost)
 	} else {

@@ -75,13 +75,6 @@ func (p *podsOf) end() {
 	p.following.stop()
 }
 
-// unfollow ends its part of a shared watch.
-func (p *podsOf) unfollow() {
-	p.watches.mu.Lock()
-	defer p.watches.mu.Unlock()
-	p.following.stop()
-}
-
 // watch is the watch of a podStore, which has lost so many shared watches before, each after a short time.
 func (p *podsOf) watch(ctx context.Context, lost int) {
 	for failures := 1; lost < sharesLost; failures++ {
@@ -101,7 +94,9 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		if err == nil && f.begin(list) || ctx.Err() != nil {
 			return
 		}
-		p.unfollow()
+		p.watches.mu.Lock()
+		p.following.stop()
+		p.watches.mu.Unlock()
 		if err != nil { // else the shared watch has ended, or begun after this list
 			klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		}

@@ -89,7 +89,7 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	record, now := &r.result.Record, time.Now()
 	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
 	c.counted = true
-	r.slots.begin(c.urgent)
+	r.slots.pending[c.urgent]++
 	r.inFlight++
 	go func() {
 		r.requests.make(ctx, c, release, func() { r.post(func() { r.uncount(c) }) })
@@ -140,14 +140,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 func (r *run) uncount(c *call) {
 	if c.counted {
 		c.counted = false
-		r.slots.done(c.urgent)
-	}
-}
-
-// awaitInFlight applies the answers to the requests that are in flight when the context ends.
-func (r *run) awaitInFlight() {
-	for r.inFlight > 0 {
-		(<-r.posted)()
+		r.slots.pending[c.urgent]--
 	}
 }
 

@@ -66,10 +66,6 @@ type slots struct {
 	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 }
 
-// begin counts a request that is made, and done one that is not waited for any more.
-func (s *slots) begin(urgent bool) { s.pending[urgent]++ }
-func (s *slots) done(urgent bool)  { s.pending[urgent]-- }
-
 // releaseStart releases the slot of startWatch, unless a request has taken it over.
 func (s *slots) releaseStart() {
 	if s.start != nil {
@@ -104,11 +100,11 @@ type ticket struct {
 func (r *run) enter(p *podState, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	r.slots.begin(urgent(priority))
+	r.slots.pending[urgent(priority)]++
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
 		posted := r.post(func() {
-			r.slots.done(urgent(priority))
+			r.slots.pending[urgent(priority)]--
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil
