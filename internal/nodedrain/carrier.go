@@ -76,6 +76,21 @@ func (c *carrier) onChange(look func()) (remove func()) {
 	}
 }
 
+// whileNot returns a context that ends with a cause as soon as over reports true. That is asked now and after each
+// change, and must not block. stop is to be called.
+func (c *carrier) whileNot(ctx context.Context, cause error, over func() bool) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	remove := c.onChange(func() {
+		if over() {
+			cancel(cause)
+		}
+	})
+	return ctx, func() {
+		remove()
+		cancel(nil)
+	}
+}
+
 func (c *carrier) tell() {
 	c.listening.Lock()
 	defer c.listening.Unlock()

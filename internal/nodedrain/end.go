@@ -20,7 +20,8 @@ type endStage struct{ *Drain }
 
 // run does what follows the evacuation. It returns errAsksMore if there was none, and a notice asks for one.
 func (d endStage) run(ctx context.Context, release func()) error {
-	ctx, stop := d.whileEnough(ctx)
+	onlyCordoned := d.outcome == intent.Cordoned
+	ctx, stop := d.whileNot(ctx, errAsksMore, func() bool { return onlyCordoned && !d.cordonsOnly() })
 	defer stop()
 	if err := d.awaitCompletionDelay(ctx); err != nil {
 		return err
@@ -41,23 +42,6 @@ func (d endStage) run(ctx context.Context, release func()) error {
 		return next.Await(ctx)
 	}
 	return d.completeAndFinish(ctx)
-}
-
-// whileEnough is a context that ends with errAsksMore when a node that was only cordoned is to be evacuated.
-func (d endStage) whileEnough(ctx context.Context) (_ context.Context, stop func()) {
-	if d.outcome != intent.Cordoned {
-		return ctx, func() {}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	remove := d.onChange(func() {
-		if !d.cordonsOnly() {
-			cancel(errAsksMore)
-		}
-	})
-	return ctx, func() {
-		remove()
-		cancel(nil)
-	}
 }
 
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,

@@ -35,7 +35,10 @@ type replacing struct{ *Drain }
 func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	carried := p.carried()
 	now := time.Now().UTC()
-	calling, stop := p.whileHeldBack(ctx)
+	calling, stop := p.whileNot(ctx, nil, func() bool { // an urgent notice does not wait for an answer of Auto Scaling
+		now := p.carried()
+		return !now.HeldBack || !now.ReplacesFirst() || isClosed(p.instanceGone.done)
+	})
 	defer stop()
 	next := carried.Replacement
 	// Another notice, or other rules, may leave less time than there was.
@@ -84,21 +87,6 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 		detail = "group " + r.Group + " replaces the instance, at most until " + r.Until.Format(time.RFC3339)
 	}
 	return holdback.Permit{Why: decision.WhyReplacement, Again: again, Detail: detail}
-}
-
-// whileHeldBack is a context that ends when the node is not held back any more: an urgent notice does not wait
-// for an answer of Auto Scaling.
-func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	remove := p.onChange(func() {
-		if carried := p.carried(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.instanceGone.done) {
-			cancel()
-		}
-	})
-	return ctx, func() {
-		remove()
-		cancel()
-	}
 }
 
 // choose is what is to be written down before the first call that changes something.
