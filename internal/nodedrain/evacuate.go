@@ -96,18 +96,14 @@ func (d evacuateStage) drainPods(ctx context.Context) error {
 		terms <- d.terms()
 	})()
 	d.evacuating.Store(true)
-	result, err := d.r.Drainer.Drain(ctx, d.drainRequest(terms))
-	d.evacuating.Store(false)
-	d.evacuated.Store(result)
-	return err
-}
-
-func (d evacuateStage) drainRequest(terms <-chan evacuation.Terms) *evacuation.Request {
-	return &evacuation.Request{
+	result, err := d.r.Drainer.Drain(ctx, &evacuation.Request{
 		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
 		Log: d.log, Rules: d.r.CurrentPolicy().Rules, Resumed: d.resumed,
 		NodeState: d.nodeState,
-	}
+	})
+	d.evacuating.Store(false)
+	d.evacuated.Store(result)
+	return err
 }
 
 // nodeState is what a drain has to know of its node. A deleted Node is not ready.

@@ -2,7 +2,6 @@ package nodedrain
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +21,7 @@ import (
 // before that may be void.
 func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	wasReady := true
-	l := looker{look: func() error {
+	l := looker{looks: cluster.PerNode{Log: d.log}, look: func() error {
 		node, there := d.r.Cluster.Look(d.ref)
 		if !there {
 			return nil
@@ -49,43 +48,21 @@ func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		remove()
-		l.running.Wait()
+		l.looks.Wait()
 	}
 }
 
 // A looker looks after each change, on a goroutine of its own that ends then: one that waits for the next change would
 // cost each of thousands of drains a stack. It looks once at a time, and never again after an error.
 type looker struct {
-	look    func() error
-	running sync.WaitGroup
-
-	mu                    sync.Mutex
-	looking, again, ended bool
+	look  func() error
+	looks cluster.PerNode // of one node
+	ended bool            // with an error; only changed uses it, once at a time
 }
 
 // changed has it look, soon. It does not block.
 func (l *looker) changed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.ended:
-	case l.looking:
-		l.again = true
-	default:
-		l.looking = true
-		l.running.Go(l.run)
-	}
-}
-
-func (l *looker) run() {
-	for more := true; more; {
-		err := l.look()
-		l.mu.Lock()
-		l.ended = err != nil
-		more, l.again = l.again && !l.ended, false
-		l.looking = more
-		l.mu.Unlock()
-	}
+	l.looks.Do("", func() { l.ended = l.ended || l.look() != nil })
 }
 
 // onUncordon reacts if somebody has uncordoned the node. An error means that the drain ends.
