@@ -176,7 +176,12 @@ func (n *nodePods) classify(pods []*corev1.Pod, now time.Time) {
 			continue
 		}
 		n.warnOfMistake(pod, p.turn)
-		candidates, states = append(candidates, n.candidate(pod, p.turn)), append(states, p)
+		turn := p.turn
+		kept := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name} == n.drainer.Keep
+		if ofDaemonSet(pod) && (n.listed || kept) { // if one that comes during the drain were asked, there would be another
+			turn.Stays = true
+		}
+		candidates, states = append(candidates, candidate{pod, turn}), append(states, p)
 	}
 	if len(candidates) == 0 {
 		return
@@ -221,16 +226,6 @@ func (n *nodePods) newPodState(pod *corev1.Pod, now time.Time) *podState {
 		p.noteEarlier(pod, n.request.Terms.CordonedAt)
 	}
 	return p
-}
-
-// candidate returns what the filter is asked of a pod. A pod of a DaemonSet that comes during the drain stays,
-// whatever its rule: if it were asked, there would be another one.
-func (n *nodePods) candidate(pod *corev1.Pod, turn decision.Turn) candidate {
-	kept := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name} == n.drainer.Keep
-	if ofDaemonSet(pod) && (n.listed || kept) {
-		turn.Stays = true
-	}
-	return candidate{pod, turn}
 }
 
 // stay notes that a pod does not have to leave. It is not looked at again. why is empty where that is no news.

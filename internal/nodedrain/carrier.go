@@ -157,24 +157,12 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 		}
 	}
 	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
-		d.rewriteMemory(change)
+		left := change(d.carried())
+		d.setIntent(left)
+		d.r.Cluster.Remember(d.ref, left)
 		return nil
 	}
 	return err
-}
-
-// rewriteMemory changes what is remembered of a Node that was deleted.
-func (d *Drain) rewriteMemory(change cluster.Change) {
-	carried := d.carried()
-	carried = change(carried)
-	d.setIntent(carried)
-	d.r.Cluster.Remember(d.ref, carried)
-}
-
-// reread reads the node, because the watch may be behind, and takes over the intent that it carries.
-// A node that somebody has uncordoned in its drain is cordoned by that; see cluster.Cluster.Record.
-func (d *Drain) reread(ctx context.Context) error {
-	return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
 }
 
 // learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also

@@ -31,19 +31,15 @@ const (
 func (r *Registry) Status(ctx context.Context) []overview.Node {
 	all := r.allDrains()
 	nodes := make([]*overview.Node, len(all))
-	next := make(chan int)
+	room := make(chan struct{}, answersAtOnce)
 	var asking sync.WaitGroup
-	for range min(answersAtOnce, len(all)) {
+	for k, d := range all {
+		room <- struct{}{}
 		asking.Go(func() {
-			for k := range next {
-				nodes[k] = all[k].status(ctx)
-			}
+			nodes[k] = d.status(ctx)
+			<-room
 		})
 	}
-	for k := range all {
-		next <- k
-	}
-	close(next)
 	asking.Wait()
 	list := make([]overview.Node, 0, len(nodes))
 	for _, n := range nodes {

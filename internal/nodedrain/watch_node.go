@@ -71,8 +71,8 @@ func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
 	switch {
 	case !uncordoned || times > 1:
 		return nil
-	case goes:
-		return d.reread(ctx)
+	case goes: // the watch may be behind: the node is read, and cordoned by that; see cluster.Cluster.Record
+		return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
 	}
 	return d.quitIf(ctx, errUncordoned, func(carried intent.Intent) bool {
 		now := time.Now()
