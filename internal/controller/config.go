@@ -71,10 +71,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer beside.Wait()
 	defer stop()
 	if c.OutOfServiceTaint {
-		beside.Go(func() { outOfService{c.Cluster, c.Lookup, c.Log}.takeBack(ctx) })
+		beside.Go(func() { outOfService{c}.takeBack(ctx) })
 	}
 	if !c.DryRun && !c.OnNode && c.Lease != "" {
-		beside.Go(func() { reports{c.Cluster, c.Log, c.Lease, c.HandleNotice}.handleAll(ctx) })
+		beside.Go(func() { reports{c}.run(ctx) })
 	}
 	return c.Registry.Run(ctx)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
@@ -131,4 +132,48 @@ func (t *task) noteConsequence(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// outOfService are the nodes that have the out-of-service taint from us.
+type outOfService struct{ *Controller }
+
+// takeBack takes the taint from nodes whose instance runs again, until ctx ends.
+func (o outOfService) takeBack(ctx context.Context) {
+	nodes := cluster.PerNode{Log: o.Log}
+	defer nodes.Wait()
+	for {
+		changed := o.Cluster.Changed()
+		waiting := o.Cluster.OutOfService()
+		for _, ref := range waiting {
+			nodes.Do(ref.UID, func() { o.takeBackFrom(ctx, ref) })
+		}
+		var again <-chan time.Time
+		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
+			again = time.After(lookup.KeptShort)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// takeBackFrom takes the taint from a node if its instance runs again.
+func (o outOfService) takeBackFrom(ctx context.Context, ref cluster.Ref) {
+	inst, known, err := o.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
+	runs := err == nil && known && inst.Alive()
+	if errors.Is(err, instance.ErrDenied) {
+		runs = o.Cluster.ReadyAgain(ref)
+	}
+	if !runs {
+		return
+	}
+	err = cluster.Retry(ctx, o.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+		return o.Cluster.SetOutOfService(ctx, ref, false)
+	})
+	if err == nil {
+		o.Log.Info("the node is back in service", "node", ref.Name)
+	}
 }

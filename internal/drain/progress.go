@@ -42,11 +42,6 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		p.Waits = r.volumeWaits
 		return p
 	}
-	type key struct {
-		cause overview.Cause
-		name  string
-	}
-	waits := map[key]*overview.Wait{}
 	for _, pod := range r.pods.sorted() {
 		state := r.pods.leaving[pod.UID]
 		p.Pods.Left++
@@ -57,18 +52,14 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 			continue
 		}
 		w := r.pods.waitOf(*state, now)
-		known := waits[key{w.Cause, w.Name}]
-		if known == nil {
-			w.Pod = state.name
-			waits[key{w.Cause, w.Name}] = &w
-			known = &w
-		} else {
-			known.Until = earlier(known.Until, w.Until)
+		same := func(known overview.Wait) bool { return known.Cause == w.Cause && known.Name == w.Name }
+		k := slices.IndexFunc(p.Waits, same)
+		if k < 0 {
+			k, w.Pod = len(p.Waits), state.name
+			p.Waits = append(p.Waits, w)
 		}
-		known.Pods++
-	}
-	for _, w := range waits {
-		p.Waits = append(p.Waits, *w)
+		p.Waits[k].Until = earlier(p.Waits[k].Until, w.Until)
+		p.Waits[k].Pods++
 	}
 	slices.SortFunc(p.Waits, func(a, b overview.Wait) int {
 		return cmp.Or(b.Pods-a.Pods, cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Name, b.Name))
