@@ -191,18 +191,18 @@ func (n *nodePods) classify(pods []*corev1.Pod, now time.Time) {
 		n.request.Log.Info("kubectl's drain warns of pods", "says", truncate(warnings))
 	}
 	for k, c := range candidates {
-		n.sort(c.pod, states[k], answers[k], now)
+		n.assign(c.pod, states[k], answers[k], now)
 	}
 }
 
-// sort puts a pod to those that have to leave, or to those that stay.
-func (n *nodePods) sort(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
+// assign puts a pod to those that have to leave, or to those that stay.
+func (n *nodePods) assign(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
 	if !answer.leaves {
 		n.stay(pod, answer.why)
 		return
 	}
 	if n.listed { // the pods of the first list have to leave, whatever they tolerate
-		stays, replaces, why := n.newcomers.classify(pod, n.nodeState().Cordoned, now)
+		stays, replaces, why := n.newcomers.admit(pod, n.nodeState().Cordoned, now)
 		if stays {
 			if why != "" {
 				n.request.Log.Info("a pod that came during the drain stays on the node", "pod", nameOf(pod), "why", why)

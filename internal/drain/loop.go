@@ -67,8 +67,8 @@ type run struct {
 	ended    chan struct{} // closed when Drain returns: nobody receives from posted any more
 }
 
-// newRun returns the drain that is requested. It begins no request after over is closed.
-func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run {
+// newRun returns the drain that is requested. It begins no request after stopped is closed.
+func newRun(d *Drainer, request *evacuation.Request, stopped <-chan struct{}) *run {
 	r := &run{
 		drainer: d,
 		request: *request,
@@ -79,7 +79,8 @@ func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run 
 	}
 	r.slots = slots{pending: map[bool]int{}}
 	r.requests = requests{
-		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, over: over, conditionDenied: &d.conditionDenied,
+		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, stopped: stopped,
+		conditionDenied: &d.conditionDenied,
 	}
 	r.pods = nodePods{
 		drainer: d, request: &r.request, store: r.store, result: &r.result,

@@ -107,7 +107,7 @@ type requests struct {
 	gate            *pace.Gate
 	store           *podStore // gets what is read
 	log             logr.Logger
-	over            <-chan struct{} // closed when no request may begin any more
+	stopped         <-chan struct{} // closed when no request may begin any more
 	conditionDenied *sync.Once      // see Drainer
 }
 
@@ -177,7 +177,7 @@ func (r *requests) delete(ctx context.Context, pod *corev1.Pod, s step) (err err
 			return err
 		}
 		select {
-		case <-r.over: // meanwhile: another leader may act soon
+		case <-r.stopped: // meanwhile: another leader may act soon
 			return errOver
 		default:
 		}

@@ -117,7 +117,7 @@ func (d beginStage) tellHeldBack(t holdback.Permit, told decision.Why, rule stri
 	if t.Why == told {
 		return
 	}
-	d.record.heldBack = t.Detail
+	d.history.heldBack = t.Detail
 	d.log.Info("the drain is held back", "why", t.Why, "detail", t.Detail, "rule", rule)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.HoldBack, Why: t.Why, Detail: t.Detail})
 }
@@ -127,7 +127,7 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	if err := d.forgetWhatPassed(ctx); err != nil {
 		return err
 	}
-	if err := d.release(ctx, now); err != nil {
+	if err := d.cordon(ctx, now); err != nil {
 		return err
 	}
 	d.say(overview.Draining)
@@ -137,9 +137,9 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	return nil
 }
 
-// release writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
+// cordon writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
 // to the deadline passes, the pods leave without the cordon; see goUnrecorded.
-func (d beginStage) release(ctx context.Context, now time.Time) error {
+func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
 	return cluster.Retry(ctx, d.log, "cordon the node", func(try context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain

@@ -61,11 +61,11 @@ func (d evacuateStage) delegate(ctx context.Context) {
 type delegation struct {
 	*Drain
 
-	begun  time.Time
-	asked  bool      // Karpenter has accepted
-	told   time.Time // the time that Karpenter was given; zero: none
-	failed int       // tries in a row
-	last   error     // of them
+	begun time.Time
+	asked bool      // Karpenter has accepted
+	told  time.Time // the time that Karpenter was given; zero: none
+	tries int       // that have failed in a row
+	last  error     // of them
 }
 
 // watch asks Karpenter, again each time that the deadline gets earlier, and takes over if it has to.
@@ -99,8 +99,8 @@ func (g *delegation) watch(ctx context.Context) {
 	}
 }
 
-// ask asks Karpenter once. over: the reserve has ended by that.
-func (g *delegation) ask(ctx context.Context, by time.Time) (over bool) {
+// ask asks Karpenter once. ended: the reserve has ended by that.
+func (g *delegation) ask(ctx context.Context, by time.Time) (ended bool) {
 	err := g.askKarpenter(ctx, by)
 	refusal, final := errors.AsType[karpenter.Refusal](err)
 	switch {
@@ -123,7 +123,7 @@ func (g *delegation) ask(ctx context.Context, by time.Time) (over bool) {
 		return true
 	}
 	g.last = err
-	g.failed++
+	g.tries++
 	return false
 }
 
@@ -140,7 +140,7 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	case now.Before(begins) && g.asked:
 		return lookAtKarpenter
 	case now.Before(begins): // all nodes of a storm would ask a server that fails ten times a second
-		return min(askAgain.Pause(g.failed), begins.Sub(now))
+		return min(askAgain.Pause(g.tries), begins.Sub(now))
 	case g.asked:
 		g.takeOver(decision.WhyKarpenterAway, nil)
 	default:

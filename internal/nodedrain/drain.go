@@ -48,7 +48,7 @@ type Drain struct {
 	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
 	next     *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
-	record record // only the goroutine of Run uses it
+	history history // only the goroutine of Run uses it
 
 	progress
 }
@@ -112,7 +112,7 @@ func (d *Drain) runEnded(ctx context.Context, err error) error {
 // stages are what a drain consists of. The hooks of the node are held open until they are
 // completed. A node that was only to be cordoned may have to be evacuated after all.
 func (d *Drain) stages(ctx context.Context) error {
-	release := hookKeeper{d}.hold(ctx)
+	release := hookKeeper{d}.holdAll(ctx)
 	defer func() { release() }()
 	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (d *Drain) stages(ctx context.Context) error {
 			return err
 		}
 		release()
-		release = hookKeeper{d}.hold(ctx)
+		release = hookKeeper{d}.holdAll(ctx)
 	}
 }
 

@@ -112,7 +112,7 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 func (d endStage) completeAndFinish(ctx context.Context) error {
 	ended := map[intent.Hook]bool{} // true: completed here
 	for {
-		if err := hookKeeper(d).complete(ctx, ended); err != nil {
+		if err := hookKeeper(d).completeAll(ctx, ended); err != nil {
 			return err
 		}
 		now := time.Now().UTC()
@@ -133,7 +133,7 @@ func (d endStage) completeAndFinish(ctx context.Context) error {
 		}
 		switch left {
 		case nothingLeft:
-			d.record.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
+			d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
 			return nil
 		case hooksLeft: // once more
 		case evacuationLeft:

@@ -128,7 +128,7 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
 	}
 	if ended.Outcome != "" {
-		d.record.drain = &ended
+		d.history.drain = &ended
 		d.r.Observer.Drained(ended)
 	}
 	switch {

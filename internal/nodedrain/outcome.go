@@ -108,8 +108,8 @@ func logEnd(log logr.Logger, d report.Drain) {
 	}
 }
 
-// A record is what is kept of a drain for its episode, beside the intent.
-type record struct {
+// A history is what is kept of a drain for its episode, beside the intent.
+type history struct {
 	heldBack string        // why it was held back last; empty: it was not
 	drain    *report.Drain // the end of its evacuation; nil: there was none
 	hooks    []intent.Hook // that were completed
@@ -124,14 +124,14 @@ func (d *Drain) recordEpisode(err error) {
 	}
 	carried := d.carried()
 	e := report.EpisodeOf(d.ref, carried)
-	e.Known, e.HeldBack = overview.Everything, d.record.heldBack
+	e.Known, e.HeldBack = overview.Everything, d.history.heldBack
 	if d.resumed {
 		e.Known = overview.SinceTakeOver
 	}
-	if d.record.drain != nil {
-		e = report.WithDrain(e, *d.record.drain)
+	if d.history.drain != nil {
+		e = report.WithDrain(e, *d.history.drain)
 	}
-	e.Hooks = report.HooksOf(d.record.hooks)
+	e.Hooks = report.HooksOf(d.history.hooks)
 	if e.Ended.IsZero() || calledOff { // else the node says when: a later leader knows the episode by that
 		e.Ended = time.Now().UTC()
 	}

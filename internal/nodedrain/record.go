@@ -41,7 +41,7 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	defer cancel()
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
-		joined, err = p.record(ctx, try)
+		joined, err = p.tryOnce(ctx, try)
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
@@ -54,11 +54,11 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	return joined, err
 }
 
-// record is one try of Record: it writes the notice to the node and begins the drain, unless that has begun. It returns
+// tryOnce writes the notice to the node and begins the drain, unless that has begun. It returns
 // nil if the drain is finished already, or if the notice is void. It asks for the latter while it holds the lock of the
 // node: whoever makes the notice void later waits for the lock, and then finds the notice recorded. The requests end
 // with try; drainUnrecorded goes on with ctx.
-func (p *recording) record(ctx, try context.Context) (*Drain, error) {
+func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	late := time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
 	d, err := p.lock(try)
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *recording) record(ctx, try context.Context) (*Drain, error) {
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d))
-	case err != nil, w.over, w.carried.Finished():
+	case err != nil, w.isDone, w.carried.Finished():
 		p.drop(d)
 		return nil, err
 	}
@@ -116,7 +116,7 @@ type written struct {
 	carried  *intent.Intent // by the node now
 	begins   bool           // the node was in no drain before
 	repeated bool           // it had the notice
-	over     bool           // what the notice asks for is done
+	isDone   bool           // what the notice asks for
 }
 
 // write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded
@@ -126,8 +126,8 @@ func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) 
 	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
 		w.begins = !inWork(i)
 		i = d.orUnrecorded(i)
-		w.repeated, w.over = i.Covers(*p.Entry), i.Over(*p.Entry)
-		if w.over {
+		w.repeated, w.isDone = i.Covers(*p.Entry), i.Over(*p.Entry)
+		if w.isDone {
 			return i
 		}
 		return p.with(d, i, now)

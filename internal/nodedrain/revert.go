@@ -160,9 +160,9 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 	return err
 }
 
-// releaseNode reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
+// revertUncordoned reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
 // later is theirs.
-func (r upkeep) releaseNode(ctx context.Context, ref cluster.Ref) {
+func (r upkeep) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
 		_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
@@ -310,7 +310,7 @@ func (c *Config) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Inten
 		return nil
 	}
 	for _, h := range i.Hooks {
-		if over, err := c.Hooks.Ended(ctx, h); err == nil && over {
+		if has, err := c.Hooks.Ended(ctx, h); err == nil && has {
 			ended = append(ended, h.Action())
 		}
 	}

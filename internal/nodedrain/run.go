@@ -32,7 +32,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	u := upkeep{r}
 	all.Go(func() { u.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { u.forEach(ctx, r.Cluster.Uncordoned, u.releaseNode) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.Uncordoned, u.revertUncordoned) })
 		all.Go(func() { u.forEach(ctx, r.Cluster.Restarted, u.revertIfRestarted) })
 		all.Go(func() { u.forEach(ctx, r.Cluster.NodesToInform, u.informNode) })
 	}

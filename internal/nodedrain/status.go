@@ -119,9 +119,9 @@ func heldBackBy(t holdback.Permit, rule string) overview.Wait {
 }
 
 // completing says which hooks of a node are still to be completed.
-func completing(hooks []intent.Hook, over map[intent.Hook]bool) (waits []overview.Wait) {
+func completing(hooks []intent.Hook, ended map[intent.Hook]bool) (waits []overview.Wait) {
 	for _, h := range hooks {
-		if _, ended := over[h.Action()]; !ended {
+		if _, known := ended[h.Action()]; !known {
 			name := h.Group + "/" + h.Name
 			waits = append(waits, overview.Wait{
 				Cause: overview.Completion, Name: name, Until: h.Deadline,
