@@ -112,6 +112,30 @@ func (r *run) drain(ctx, calls context.Context) error {
 	return err
 }
 
+// startWatch waits for a slot at the gate and starts the pod watch. The slot is not released
+// then: the first request takes it over. Otherwise the next node would be started before this
+// one makes progress. startWatch returns when all pods have been seen once, early at the
+// deadline, or with the cause of ctx when that ends. The watch ends with the context of the requests.
+func (r *run) startWatch(ctx, calls context.Context) error {
+	release, err := r.acquireSlot(ctx)
+	if err != nil || release == nil {
+		return err
+	}
+	r.slots.start = release
+	go r.store.watch(calls, r.drainer, r.request.Node)
+	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
+		until := earlier(timeout, r.end())
+		if !time.Now().Before(until) {
+			r.slots.releaseStart()
+			return nil
+		}
+		if err := r.sleep(ctx, until, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // awaitPods asks the pods to leave until none is waited for any more, or, which is not in time,
 // until the deadline. It returns the cause of ctx when that ends first.
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
@@ -147,19 +171,6 @@ func (r *run) look(calls context.Context) (wake time.Time, done, inTime bool) {
 		}
 	}
 	return earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) })), false, false
-}
-
-// interrupt ends what look has begun, when the context ends with a cause.
-func (r *run) interrupt(cause error) {
-	r.pods.dequeueAll()
-	for r.inFlight > 0 { // the answers to the requests in flight are applied
-		(<-r.posted)()
-	}
-	if errors.Is(cause, evacuation.ErrMachineGone) {
-		r.pods.countPods(&r.result.Lost)
-	} else {
-		r.pods.countPods(nil)
-	}
 }
 
 // startDueRequests starts the requests that are due. It returns when to look again (zero: when
@@ -233,6 +244,19 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		wake = earlier(wake, p.forceAt(terms))
 	}
 	return wake
+}
+
+// interrupt ends what look has begun, when the context ends with a cause.
+func (r *run) interrupt(cause error) {
+	r.pods.dequeueAll()
+	for r.inFlight > 0 { // the answers to the requests in flight are applied
+		(<-r.posted)()
+	}
+	if errors.Is(cause, evacuation.ErrMachineGone) {
+		r.pods.countPods(&r.result.Lost)
+	} else {
+		r.pods.countPods(nil)
+	}
 }
 
 // end is when the drain ends at the latest: at the deadline. If that had passed at the start, as
