@@ -89,13 +89,7 @@ func (g *delegation) watch(ctx context.Context) {
 		if look == 0 {
 			return
 		}
-		again := time.NewTimer(look)
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-again.C:
-		}
-		again.Stop()
+		_ = awaitFor(ctx, look, changed, nil, nil) // the loop ends with ctx
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // askLeaderAgain is how often it is looked whether the leader has ended a drain.
@@ -78,15 +79,9 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 		if !time.Now().Before(until) {
 			break
 		}
-		timer := time.NewTimer(min(time.Until(until), askHooksAgain))
-		select {
-		case <-timer.C:
-		case <-changed:
-		case <-d.instanceGone.done:
-		case <-ctx.Done():
-		}
-		if timer.Stop(); ctx.Err() != nil {
-			return context.Cause(ctx)
+		most := min(time.Until(until), askHooksAgain)
+		if err := awaitFor(ctx, most, changed, d.instanceGone.done, nil); err != nil {
+			return err
 		}
 	}
 	d.say(overview.Completing)
@@ -169,16 +164,12 @@ func (d endStage) leftOf(i intent.Intent, ended map[intent.Hook]bool) remaining 
 
 // awaitLeader waits at the end of a drain that a leader with a queue has begun: the next one can complete its hooks.
 func (d endStage) awaitLeader(ctx context.Context) error {
-	again := time.NewTicker(askLeaderAgain)
-	defer again.Stop()
 	for {
 		if i, ok := d.r.intentOn(d.ref); !d.r.Cluster.Exists(d.ref) || ok && i.Finished() {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-again.C:
+		if err := retry.Sleep(ctx, askLeaderAgain); err != nil {
+			return err
 		}
 	}
 }

@@ -86,15 +86,12 @@ func (t detaching) report(names string) {
 func (t detaching) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
 	for {
 		carried, changed := t.current()
-		timer := time.NewTimer(time.Until(t.until(carried)))
-		select {
-		case <-timer.C:
+		left := time.Until(t.until(carried))
+		if left <= 0 {
 			stop(errNoTimeForTargets)
 			return
-		case <-changed:
-		case <-ctx.Done():
 		}
-		if timer.Stop(); ctx.Err() != nil {
+		if awaitFor(ctx, left, changed, nil, nil) != nil {
 			return
 		}
 	}

@@ -60,11 +60,8 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
-		waiting, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
-		_ = awaitAny(waiting, nodes, pods, d.instanceGone.done, nil)
-		cancel()
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		if err := awaitFor(ctx, untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {
+			return nil, err
 		}
 	}
 	return nil, nil
@@ -128,6 +125,14 @@ func awaitAny(ctx context.Context, a, b, c, d <-chan struct{}) error {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// awaitFor is awaitAny for a time at most.
+func awaitFor(ctx context.Context, most time.Duration, a, b, c <-chan struct{}) error {
+	waiting, stop := context.WithTimeout(ctx, most)
+	defer stop()
+	_ = awaitAny(waiting, a, b, c, nil)
+	return context.Cause(ctx)
 }
 
 // noNodeExpected reports whether an instance that has no Node will get none: it does not run, or the time is over.
