@@ -124,9 +124,7 @@ func (o owner) Serves(i intent.Intent) bool { return i.Serves(o.queue) }
 // Reverts reports whether this handler reverts what a drain has left on its node: one of its own, or one by the pod on
 // the node, which only reports where a handler leads, or one by the leader that had a queue when this one has none, or
 // had none.
-func (o owner) Reverts(i intent.Intent) bool {
-	return i.Serves(o.queue) || i.LeftBehind(o.queue)
-}
+func (o owner) Reverts(i intent.Intent) bool { return i.Serves(o.queue) || i.LeftBehind(o.queue) }
 
 // Joined is an intent that this handler carries out too.
 func (o owner) Joined(i intent.Intent) intent.Intent { return i.From(o.queue) }

@@ -52,9 +52,8 @@ func (m *memory) noteDeleted(node *corev1.Node) {
 			node = node.DeepCopy()
 			node.Spec.ProviderID = "aws:///" + id
 		}
-		last, ok := m.lastDeleted.Get(id)
-		if ok && node.Annotations[IntentAnnotation] == "" {
-			node = last.(*corev1.Node)
+		if last := m.deleted(id); last != nil && node.Annotations[IntentAnnotation] == "" {
+			node = last
 		}
 		m.lastDeleted.Add(id, node, memoryTTL)
 	}
@@ -82,9 +81,8 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 	if id == "" {
 		return
 	}
-	_, after := m.lastDeleted.Get(id)
 	nodes := m.nodes.ByInstance(id)
-	if !after && len(nodes) < 2 {
+	if m.deleted(id) == nil && len(nodes) < 2 {
 		return
 	}
 	m.mu.Lock()
@@ -156,8 +154,8 @@ func (m *memory) Intents(ref Ref) []intent.Intent {
 	for _, node := range there {
 		add(node, false)
 	}
-	if last, ok := m.lastDeleted.Get(ref.Instance); ok {
-		add(last.(*corev1.Node), len(there) == 1)
+	if last := m.deleted(ref.Instance); last != nil {
+		add(last, len(there) == 1)
 	}
 	return intents
 }
@@ -165,8 +163,8 @@ func (m *memory) Intents(ref Ref) []intent.Intent {
 // Others are the other Nodes of the same instance: those that exist, and the one that was deleted last.
 func (m *memory) Others(ref Ref) (refs []Ref) {
 	nodes := m.nodes.ByInstance(ref.Instance)
-	if last, ok := m.lastDeleted.Get(ref.Instance); ok {
-		nodes = append(slices.Clone(nodes), last.(*corev1.Node))
+	if last := m.deleted(ref.Instance); last != nil {
+		nodes = append(slices.Clone(nodes), last)
 	}
 	for _, node := range nodes {
 		if node.UID != ref.UID {
@@ -178,33 +176,37 @@ func (m *memory) Others(ref Ref) (refs []Ref) {
 
 // Remember stores the intent of a recently deleted Node, for the Nodes that follow it.
 func (m *memory) Remember(ref Ref, i intent.Intent) {
-	last, ok := m.lastDeleted.Get(ref.Instance)
-	if !ok || last.(*corev1.Node).UID != ref.UID {
+	last := m.deleted(ref.Instance)
+	if last == nil || last.UID != ref.UID {
 		return
 	}
 	text, err := i.Encode()
 	if err != nil {
 		return // impossible: it was encoded before
 	}
-	node := last.(*corev1.Node).DeepCopy()
+	node := last.DeepCopy()
 	node.Annotations = map[string]string{IntentAnnotation: text}
 	m.lastDeleted.Add(ref.Instance, node, memoryTTL)
 }
 
 // ChangeRemembered changes the stored intent of the Node that was deleted last of an instance.
-func (m *memory) ChangeRemembered(id string, change func(intent.Intent) intent.Intent) {
-	last, ok := m.lastDeleted.Get(id)
-	if !ok {
+func (m *memory) ChangeRemembered(id string, change Change) {
+	last := m.deleted(id)
+	if last == nil {
 		return
 	}
-	if i, ok, err := ReadIntent(last.(*corev1.Node)); ok && err == nil {
-		m.Remember(RefOf(last.(*corev1.Node)), change(i))
+	if i, ok, err := ReadIntent(last); ok && err == nil {
+		m.Remember(RefOf(last), change(i))
 	}
 }
 
 // RecentlyDeleted reports whether a Node of that instance existed here and was deleted
 // within memoryTTL. Then the instance is this cluster's; only EC2 knows whether it still runs.
-func (m *memory) RecentlyDeleted(id string) bool {
-	_, ok := m.lastDeleted.Get(id)
-	return ok
+func (m *memory) RecentlyDeleted(id string) bool { return m.deleted(id) != nil }
+
+// deleted is the Node that was deleted last of an instance, within memoryTTL; nil: none was.
+func (m *memory) deleted(id string) *corev1.Node {
+	last, _ := m.lastDeleted.Get(id)
+	node, _ := last.(*corev1.Node)
+	return node
 }

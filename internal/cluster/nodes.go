@@ -47,14 +47,12 @@ func (n *nodes) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
-// AtEachChange calls look now, after each change of the nodes and at each receive from again, until look returns an
-// error or ctx ends. A nil again is never received from.
-func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func() error) {
+// AtEachChange calls look now, after each change of the nodes and at each receive from again, until ctx ends. A nil
+// again is never received from.
+func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look func()) {
 	for {
 		changed := n.Changed()
-		if look() != nil {
-			return
-		}
+		look()
 		select {
 		case <-ctx.Done():
 			return
@@ -173,38 +171,35 @@ func (n *nodes) Look(ref Ref) (*corev1.Node, bool) {
 // those with labels for which among returns true. all is how many there are of these.
 func (n *nodes) Unavailable(among func(labels map[string]string) bool) (out map[string]bool, all int) {
 	out = map[string]bool{}
-	for _, obj := range n.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
+	n.All(func(node *corev1.Node) {
 		if !among(node.Labels) {
-			continue
+			return
 		}
 		if all++; node.Spec.Unschedulable || !Ready(node) {
 			out[string(node.UID)] = true
 		}
-	}
+	})
 	return out, all
 }
 
 // Names returns the names of the nodes whose UIDs are in one of the sets, by their UIDs.
 func (n *nodes) Names(uids ...map[string]bool) map[string]string {
 	names := map[string]string{}
-	for _, obj := range n.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
+	n.All(func(node *corev1.Node) {
 		if slices.ContainsFunc(uids, func(set map[string]bool) bool { return set[string(node.UID)] }) {
 			names[string(node.UID)] = node.Name
 		}
-	}
+	})
 	return names
 }
 
 // ReadyInstances returns the ids of the instances of all ready Nodes, sorted, each once.
-func (n *nodes) ReadyInstances() []string {
-	var ids []string
-	for _, obj := range n.informer.GetStore().List() {
-		if node := obj.(*corev1.Node); Ready(node) && InstanceID(node) != "" {
+func (n *nodes) ReadyInstances() (ids []string) {
+	n.All(func(node *corev1.Node) {
+		if Ready(node) && InstanceID(node) != "" {
 			ids = append(ids, InstanceID(node))
 		}
-	}
+	})
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
@@ -218,14 +213,12 @@ func (n *nodes) All(visit func(node *corev1.Node)) {
 
 // OutOfService returns the nodes with our out-of-service taint that are ready.
 // Right after its instance has stopped, a node still seems to be ready.
-func (n *nodes) OutOfService() []Ref {
-	var refs []Ref
-	for _, obj := range n.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
+func (n *nodes) OutOfService() (refs []Ref) {
+	n.All(func(node *corev1.Node) {
 		if slices.ContainsFunc(node.Spec.Taints, isOurOutOfService) && Ready(node) {
 			refs = append(refs, RefOf(node))
 		}
-	}
+	})
 	return refs
 }
 

@@ -76,19 +76,28 @@ func (c *Cluster) unlabelled() (refs []Ref) {
 }
 
 // Carried calls visit for each notice that a node carries which this handler carries out or reverts, according to the
-// watch.
-// The nodes are shared and trimmed.
+// watch. The nodes are shared and trimmed.
 func (c *Cluster) Carried(visit func(node *corev1.Node, e intent.Entry)) {
-	for _, obj := range c.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
-		i, ok, err := ReadIntent(node)
-		if !ok || err != nil || !c.Reverts(i) {
-			continue
-		}
+	c.intents(func(*corev1.Node) bool { return true }, c.Reverts, func(node *corev1.Node, i intent.Intent) {
 		for _, e := range i.Entries[:min(len(i.Entries), intent.MaxEntries)] { // a kubelet can write more
 			visit(node, e)
 		}
-	}
+	})
+}
+
+// intents calls visit for each intent that can be read, of these nodes and that is ours, according to the watch. of
+// takes less time than to read an intent.
+func (c *Cluster) intents(
+	of func(*corev1.Node) bool, ours func(intent.Intent) bool, visit func(*corev1.Node, intent.Intent),
+) {
+	c.All(func(node *corev1.Node) {
+		if node.Annotations[IntentAnnotation] == "" || !of(node) {
+			return
+		}
+		if i, ok, err := ReadIntent(node); ok && err == nil && ours(i) {
+			visit(node, i)
+		}
+	})
 }
 
 // Reported calls visit for each node whose pod has reported something, according to the watch. The nodes are shared and
@@ -103,41 +112,26 @@ func (c *Cluster) Reported(visit func(node *corev1.Node)) {
 
 // EachIntent calls visit for each node that carries an intent for this queue, according to the watch.
 func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
-	for _, obj := range c.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
-		if i, ok, err := ReadIntent(node); ok && err == nil && c.Serves(i) {
-			visit(RefOf(node), i)
-		}
-	}
+	c.intents(func(*corev1.Node) bool { return true }, c.Serves,
+		func(node *corev1.Node, i intent.Intent) { visit(RefOf(node), i) })
 }
 
 // ReadyCordoned calls visit for each node that is ready and cordoned, and carries an intent of this handler, according
 // to the watch.
 func (c *Cluster) ReadyCordoned(visit func(ref Ref, i intent.Intent)) {
-	c.All(func(node *corev1.Node) {
-		if node.Annotations[IntentAnnotation] == "" || !node.Spec.Unschedulable || !Ready(node) {
-			return
-		}
-		if i, ok, err := ReadIntent(node); ok && err == nil && c.Reverts(i) {
-			visit(RefOf(node), i)
-		}
-	})
+	c.intents(func(node *corev1.Node) bool { return node.Spec.Unschedulable && Ready(node) }, c.Reverts,
+		func(node *corev1.Node, i intent.Intent) { visit(RefOf(node), i) })
 }
 
 // Uncordoned returns the nodes that somebody else has uncordoned after their drain, or while the next
 // drain is held back: the intent still says that we cordoned them.
-func (c *Cluster) Uncordoned() []Ref {
-	var refs []Ref
-	for _, obj := range c.informer.GetStore().List() {
-		node := obj.(*corev1.Node)
-		if node.Spec.Unschedulable || node.Annotations[IntentAnnotation] == "" {
-			continue
-		}
-		i, ok, err := ReadIntent(node)
-		if ok && err == nil && (i.UncordonedAfter(false) || i.UncordonedHeldBack(false)) && c.Reverts(i) {
-			refs = append(refs, RefOf(node))
-		}
-	}
+func (c *Cluster) Uncordoned() (refs []Ref) {
+	c.intents(func(node *corev1.Node) bool { return !node.Spec.Unschedulable }, c.Reverts,
+		func(node *corev1.Node, i intent.Intent) {
+			if i.UncordonedAfter(false) || i.UncordonedHeldBack(false) {
+				refs = append(refs, RefOf(node))
+			}
+		})
 	return refs
 }
 

@@ -19,14 +19,14 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
+// A Change makes an intent of the one that a node carries, which is zero if there is none. It must have no side effect,
+// because it is called again if somebody else wrote the node meanwhile.
+type Change = func(intent.Intent) intent.Intent
+
 // Record changes the node's intent, and cordons, marks and annotates the node in one
-// patch. It returns the intent that the node now carries. change gets the current intent,
-// zero if there is none. It must have no side effect, because it is called again
-// if somebody else wrote the node meanwhile. An unchanged intent writes nothing.
+// patch. It returns the intent that the node now carries. An unchanged intent writes nothing.
 // Record returns ErrNodeGone if the node was deleted before the patch.
-func (c *Cluster) Record(
-	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
-) (*intent.Intent, error) {
+func (c *Cluster) Record(ctx context.Context, ref Ref, change Change) (*intent.Intent, error) {
 	var written intent.Intent
 	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		next := c.owned(change(old.CountUncordon(node.Spec.Unschedulable)))
@@ -62,11 +62,8 @@ func (c *Cluster) owned(i intent.Intent) intent.Intent {
 }
 
 // Undo changes the node's intent. If no notice remains in the intent, or change holds back what remains, Undo reverts
-// what the intent says that we did, and returns true. The intent keeps its past notices. change follows the rules of
-// Record.
-func (c *Cluster) Undo(
-	ctx context.Context, ref Ref, change func(intent.Intent) intent.Intent,
-) (undone bool, err error) {
+// what the intent says that we did, and returns true. The intent keeps its past notices.
+func (c *Cluster) Undo(ctx context.Context, ref Ref, change Change) (undone bool, err error) {
 	err = c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		undone = false
 		next := c.owned(change(old))
@@ -149,17 +146,15 @@ func (c *Cluster) SetOutOfService(ctx context.Context, ref Ref, on bool) error {
 	})
 }
 
-// update patches a node with the patch that build returns. A nil patch writes nothing.
+// A builder returns the patch of a node; nil: nothing is to be written. It gets the intent as the node carries it, then
+// what of it is still true (see holding), and whether the node carries one.
+type builder func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error)
+
+// update patches a node with the patch that build returns.
 // The first try uses the node from the watch. If that was behind, or there seems to be
 // nothing to write, update reads the node and tries again.
 // After three conflicts update returns the error: try again later.
-//
-// build gets the intent as the node carries it, then what of it is still true (see
-// holding), and whether the node carries one.
-func (c *Cluster) update(
-	ctx context.Context, ref Ref,
-	build func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error),
-) error {
+func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 	node := c.ByName(ref.Name)
 	if node != nil && node.UID == ref.UID && InstanceID(node) == "" && ref.Instance != "" {
 		c.identified.Add(ref.UID, ref.Instance)
@@ -200,10 +195,7 @@ func (c *Cluster) update(
 
 // patchOf returns the body of the patch that build returns for a node, and its priority at the gate; nil: nothing is
 // to be written. In a storm thousands of patches wait at the gate, so the intents stay out of the stack of update.
-func patchOf(
-	node *corev1.Node, ref Ref,
-	build func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error),
-) ([]byte, pace.Priority, error) {
+func patchOf(node *corev1.Node, ref Ref, build builder) ([]byte, pace.Priority, error) {
 	// An annotation that cannot be read is replaced: the notice at hand counts more.
 	carried, found, err := readAnnotation(node)
 	if err != nil {

@@ -138,10 +138,5 @@ func (t *task) backInService(ctx context.Context) error {
 		return i
 	}
 	t.c.Cluster.ChangeRemembered(t.id, since)
-	for _, ref := range t.found.Refs {
-		if err := t.c.Registry.Revert(ctx, t.log, ref, decision.WhyBackInService, since); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.revert(ctx, decision.WhyBackInService, since)
 }

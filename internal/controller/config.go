@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"context"
+	"sync"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // Config is what a controller is made of.
@@ -58,4 +61,27 @@ func New(cfg Config) *Controller {
 		crowds:   make(chan struct{}, crowdsAtOnce),
 		awaited:  openHooks{deadlines: map[*time.Time]bool{}},
 	}
+}
+
+// Run carries out what Handle begins, after the drains that the nodes carry from an earlier leader. It returns the
+// cause of ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	if c.OutOfServiceTaint {
+		beside.Go(func() { outOfService{c}.takeBack(ctx) })
+	}
+	if !c.DryRun && !c.OnNode && c.Lease != "" {
+		beside.Go(func() { reports{c}.run(ctx) })
+	}
+	return c.Registry.Run(ctx)
+}
+
+// Load returns what is in progress. It may be called at any time.
+func (c *Controller) Load() report.Load {
+	l := c.Registry.Load()
+	c.awaited.addTo(&l)
+	return l
 }

@@ -87,7 +87,7 @@ func (b blocks) reportAt() time.Time {
 type obstacles struct {
 	node     string
 	blocked  func(evacuation.Blocked) // Drainer.Blocked
-	reported map[string]bool          // causes that blocked was called for; nil: none
+	reported map[string]bool          // causes that blocked was called for
 	refusals []overview.Refusal       // what has refused evictions
 }
 
@@ -148,9 +148,6 @@ func (o *obstacles) reportCause(pod *corev1.Pod, cause overview.Cause, name, why
 	}
 	key := string(cause) + " " + name
 	first := !o.reported[key]
-	if o.reported == nil {
-		o.reported = map[string]bool{}
-	}
 	o.reported[key] = true
 	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Why: why, First: first})
 }

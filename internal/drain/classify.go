@@ -35,7 +35,7 @@ type nodePods struct {
 	kubelet   kubelet
 	obstacles obstacles
 	claims    claims          // of the pods that have to leave
-	mistakes  map[string]bool // of annotations that the log has warned of; nil: none
+	mistakes  map[string]bool // of annotations that the log has warned of
 }
 
 // nodeState returns the present state of the node.
@@ -146,14 +146,14 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 		left = p.end.at
 	}
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
-	if p.cutShort(left) {
+	if p.wasCutShort(left) {
 		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
 		n.result.Record.CutShort = append(n.result.Record.CutShort, fmt.Sprintf("%s after %s of %s", p.name, had, p.grace))
 	}
 }
 
-// cutShort reports whether a pod that has left then was killed before its grace period was over.
-func (p podState) cutShort(left time.Time) bool {
+// wasCutShort reports whether a pod that has left then was killed before its grace period was over.
+func (p podState) wasCutShort(left time.Time) bool {
 	const blink = time.Second // the API server cuts times to seconds
 	had := p.killedAt.Sub(p.askedAt)
 	if p.killedAt.IsZero() || had >= p.grace-blink {
@@ -176,7 +176,12 @@ func (n *nodePods) classify(pods []*corev1.Pod, now time.Time) {
 			continue
 		}
 		n.warnOfMistake(pod, p.turn)
-		candidates, states = append(candidates, n.candidate(pod, p.turn)), append(states, p)
+		turn := p.turn
+		kept := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name} == n.drainer.Keep
+		if ofDaemonSet(pod) && (n.listed || kept) { // if one that comes during the drain were asked, there would be another
+			turn.Stays = true
+		}
+		candidates, states = append(candidates, candidate{pod, turn}), append(states, p)
 	}
 	if len(candidates) == 0 {
 		return
@@ -186,18 +191,18 @@ func (n *nodePods) classify(pods []*corev1.Pod, now time.Time) {
 		n.request.Log.Info("kubectl's drain warns of pods", "says", truncate(warnings))
 	}
 	for k, c := range candidates {
-		n.sort(c.pod, states[k], answers[k], now)
+		n.assign(c.pod, states[k], answers[k], now)
 	}
 }
 
-// sort puts a pod to those that have to leave, or to those that stay.
-func (n *nodePods) sort(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
+// assign puts a pod to those that have to leave, or to those that stay.
+func (n *nodePods) assign(pod *corev1.Pod, p *podState, answer chosen, now time.Time) {
 	if !answer.leaves {
 		n.stay(pod, answer.why)
 		return
 	}
 	if n.listed { // the pods of the first list have to leave, whatever they tolerate
-		stays, replaces, why := n.newcomers.classify(pod, n.nodeState().Cordoned, now)
+		stays, replaces, why := n.newcomers.admit(pod, n.nodeState().Cordoned, now)
 		if stays {
 			if why != "" {
 				n.request.Log.Info("a pod that came during the drain stays on the node", "pod", nameOf(pod), "why", why)
@@ -223,21 +228,8 @@ func (n *nodePods) newPodState(pod *corev1.Pod, now time.Time) *podState {
 	return p
 }
 
-// candidate returns what the filter is asked of a pod. A pod of a DaemonSet that comes during the drain stays,
-// whatever its rule: if it were asked, there would be another one.
-func (n *nodePods) candidate(pod *corev1.Pod, turn decision.Turn) candidate {
-	kept := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name} == n.drainer.Keep
-	if ofDaemonSet(pod) && (n.listed || kept) {
-		turn.Stays = true
-	}
-	return candidate{pod, turn}
-}
-
 // stay notes that a pod does not have to leave. It is not looked at again. why is empty where that is no news.
 func (n *nodePods) stay(pod *corev1.Pod, why string) {
-	if n.staying == nil {
-		n.staying = map[types.UID]bool{}
-	}
 	n.staying[pod.UID] = true
 	if why != "" && len(n.result.Stayed) < maxStayed {
 		n.result.Stayed = append(n.result.Stayed, nameOf(pod))
@@ -266,9 +258,6 @@ func (n *nodePods) mayStay(pod *corev1.Pod, p *podState) bool {
 func (n *nodePods) warnOfMistake(pod *corev1.Pod, turn decision.Turn) {
 	if turn.Mistake == "" || n.mistakes[turn.Mistake] || len(n.mistakes) == maxMistakes {
 		return
-	}
-	if n.mistakes == nil {
-		n.mistakes = map[string]bool{}
 	}
 	n.mistakes[turn.Mistake] = true
 	logging.Warn(n.request.Log, "a pod cannot leave as its owner wants", "pod", nameOf(pod), "why", turn.Mistake)

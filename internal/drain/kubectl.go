@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	kubectl "k8s.io/kubectl/pkg/drain"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 // What is kubectl's, and what is ours. A kubectl drain.Helper chooses the pods that leave, in one call for all
@@ -126,86 +128,59 @@ func (f Filter) helper(ctx context.Context, client kubernetes.Interface, graceSe
 	}
 }
 
-// choosing is the clientset of a node whose pods are known.
+// choosing is the clientset of a node whose pods are known, and its parts.
 type choosing struct {
 	kubernetes.Interface
-	pods []corev1.Pod
-}
-
-func (c choosing) CoreV1() typedcorev1.CoreV1Interface { return choosingCore{pods: c.pods} }
-func (c choosing) AppsV1() typedappsv1.AppsV1Interface { return choosingApps{} }
-
-type choosingCore struct {
 	typedcorev1.CoreV1Interface
-	pods []corev1.Pod
-}
-
-func (c choosingCore) Pods(string) typedcorev1.PodInterface { return choosingPods{pods: c.pods} }
-
-type choosingPods struct {
 	typedcorev1.PodInterface
 	pods []corev1.Pod
 }
 
-func (c choosingPods) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+func (c choosing) CoreV1() typedcorev1.CoreV1Interface  { return c }
+func (c choosing) AppsV1() typedappsv1.AppsV1Interface  { return choosingApps{} }
+func (c choosing) Pods(string) typedcorev1.PodInterface { return c }
+func (c choosing) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
 	return &corev1.PodList{Items: c.pods}, nil
 }
 
-type choosingApps struct{ typedappsv1.AppsV1Interface }
-
-func (choosingApps) DaemonSets(string) typedappsv1.DaemonSetInterface { return choosingDaemonSets{} }
-
-// choosingDaemonSets has the DaemonSet of each pod that says it belongs to one. kubectl asks whether it still
+// choosingApps has the DaemonSet of each pod that says it belongs to one. kubectl asks whether it still
 // exists, and evicts pods without theirs. To know that would need a request for each such pod, and a
 // right more; and without it the garbage collector takes either the pod or its owner reference away.
-type choosingDaemonSets struct{ typedappsv1.DaemonSetInterface }
+type choosingApps struct {
+	typedappsv1.AppsV1Interface
+	typedappsv1.DaemonSetInterface
+}
 
-func (choosingDaemonSets) Get(context.Context, string, metav1.GetOptions) (*appsv1.DaemonSet, error) {
+func (c choosingApps) DaemonSets(string) typedappsv1.DaemonSetInterface { return c }
+func (choosingApps) Get(context.Context, string, metav1.GetOptions) (*appsv1.DaemonSet, error) {
 	return &appsv1.DaemonSet{}, nil
 }
 
-// requesting is the clientset for one request for a pod.
+// requesting is the clientset for one request for a pod, and its parts.
 type requesting struct {
 	kubernetes.Interface
+	typedcorev1.CoreV1Interface
+	typedcorev1.PodInterface
 	rest    rest.Interface // of the core API
 	pod     *corev1.Pod
 	version string // empty: whatever the pod's is
 }
 
-func (c requesting) CoreV1() typedcorev1.CoreV1Interface       { return requestingCore{of: c} }
+func (c requesting) CoreV1() typedcorev1.CoreV1Interface       { return c }
 func (c requesting) PolicyV1() typedpolicyv1.PolicyV1Interface { return requestingPolicy{of: c} }
-
-type requestingCore struct {
-	typedcorev1.CoreV1Interface
-	of requesting
-}
-
-func (c requestingCore) Pods(string) typedcorev1.PodInterface { return requestingPods{of: c.of} }
-
-type requestingPods struct {
-	typedcorev1.PodInterface
-	of requesting
-}
-
-func (c requestingPods) Delete(ctx context.Context, _ string, options metav1.DeleteOptions) error {
-	return c.of.send(ctx, c.of.rest.Delete(), "", &options, &options)
+func (c requesting) Pods(string) typedcorev1.PodInterface      { return c }
+func (c requesting) Delete(ctx context.Context, _ string, options metav1.DeleteOptions) error {
+	return c.send(ctx, c.rest.Delete(), "", &options, &options)
 }
 
 type requestingPolicy struct {
 	typedpolicyv1.PolicyV1Interface
-	of requesting
-}
-
-func (c requestingPolicy) Evictions(string) typedpolicyv1.EvictionInterface {
-	return requestingEvictions{of: c.of}
-}
-
-type requestingEvictions struct {
 	typedpolicyv1.EvictionInterface
 	of requesting
 }
 
-func (c requestingEvictions) Evict(ctx context.Context, eviction *policyv1.Eviction) error {
+func (c requestingPolicy) Evictions(string) typedpolicyv1.EvictionInterface { return c }
+func (c requestingPolicy) Evict(ctx context.Context, eviction *policyv1.Eviction) error {
 	return c.of.send(ctx, c.of.rest.Post(), "eviction", eviction, eviction.DeleteOptions)
 }
 
@@ -222,4 +197,52 @@ func (c requesting) send(
 		request = request.SubResource(subresource)
 	}
 	return request.Do(ctx).Error()
+}
+
+// A Filter says which pods have to leave a node: those that `kubectl drain --force` would evict, with
+// these options. kubectl itself decides; see choose.
+type Filter struct {
+	// IgnoreDaemonSets keeps quiet about the pods of DaemonSets. They stay in any case, except for those
+	// that a rule or their annotation has leave.
+	IgnoreDaemonSets bool
+	// DeleteEmptyDir lets pods go that use emptyDir volumes. Without it they stay.
+	DeleteEmptyDir bool
+}
+
+// A candidate is a pod that may have to leave, and when its rule or annotation has it leave.
+type candidate struct {
+	pod  *corev1.Pod
+	turn decision.Turn
+}
+
+// mustLeave says of each candidate, all of one node, whether it has to leave. A pod of a DaemonSet whose turn
+// comes has to leave under the rules for the others: a static pod stays, and DeleteEmptyDir counts. warnings is
+// what `kubectl drain` would print of them.
+func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings string) {
+	answers = make([]chosen, len(candidates))
+	var pods []corev1.Pod
+	var asked []int // the candidate of each
+	for k, c := range candidates {
+		switch {
+		case c.turn.Stays && !ofDaemonSet(c.pod):
+			if _, static := c.pod.Annotations[corev1.MirrorPodAnnotationKey]; !static { // which no drain moves
+				answers[k].why = "it " + c.turn.String()
+			}
+			continue
+		case c.turn.Stays && c.turn.Why != "": // it would come again, or that is wanted
+			continue
+		}
+		pods, asked = append(pods, *c.pod), append(asked, k)
+		if ofDaemonSet(c.pod) && !c.turn.Stays {
+			pods[len(pods)-1].OwnerReferences = nil
+		}
+	}
+	if len(pods) == 0 {
+		return answers, ""
+	}
+	chosen, warnings := f.choose(pods)
+	for k, answer := range chosen {
+		answers[asked[k]] = answer
+	}
+	return answers, warnings
 }

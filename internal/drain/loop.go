@@ -67,8 +67,8 @@ type run struct {
 	ended    chan struct{} // closed when Drain returns: nobody receives from posted any more
 }
 
-// newRun returns the drain that is requested. It begins no request after over is closed.
-func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run {
+// newRun returns the drain that is requested. It begins no request after stopped is closed.
+func newRun(d *Drainer, request *evacuation.Request, stopped <-chan struct{}) *run {
 	r := &run{
 		drainer: d,
 		request: *request,
@@ -79,13 +79,17 @@ func newRun(d *Drainer, request *evacuation.Request, over <-chan struct{}) *run 
 	}
 	r.slots = slots{pending: map[bool]int{}}
 	r.requests = requests{
-		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, over: over, conditionDenied: &d.conditionDenied,
+		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, stopped: stopped,
+		conditionDenied: &d.conditionDenied,
 	}
 	r.pods = nodePods{
 		drainer: d, request: &r.request, store: r.store, result: &r.result,
-		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{},
-		newcomers: newcomers{cordonedAt: request.Terms.CordonedAt},
-		obstacles: obstacles{node: request.Node, blocked: d.Blocked},
+		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{}, staying: map[types.UID]bool{},
+		newcomers: newcomers{
+			cordonedAt: request.Terms.CordonedAt, replaceable: map[owner]int{}, staying: map[types.UID]newcomer{},
+		},
+		obstacles: obstacles{node: request.Node, blocked: d.Blocked, reported: map[string]bool{}},
+		claims:    claims{volumes: map[claim]string{}}, mistakes: map[string]bool{},
 	}
 	return r
 }
@@ -108,58 +112,65 @@ func (r *run) drain(ctx, calls context.Context) error {
 	return err
 }
 
+// startWatch waits for a slot at the gate and starts the pod watch. The slot is not released
+// then: the first request takes it over. Otherwise the next node would be started before this
+// one makes progress. startWatch returns when all pods have been seen once, early at the
+// deadline, or with the cause of ctx when that ends. The watch ends with the context of the requests.
+func (r *run) startWatch(ctx, calls context.Context) error {
+	release, err := r.acquireSlot(ctx)
+	if err != nil || release == nil {
+		return err
+	}
+	r.slots.start = release
+	go r.store.watch(calls, r.drainer, r.request.Node)
+	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
+		until := earlier(timeout, r.end())
+		if !time.Now().Before(until) {
+			r.slots.releaseStart()
+			return nil
+		}
+		if err := r.sleep(ctx, until, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // awaitPods asks the pods to leave until none is waited for any more, or, which is not in time,
 // until the deadline. It returns the cause of ctx when that ends first.
 func (r *run) awaitPods(ctx, calls context.Context) (inTime bool, err error) {
 	for {
-		next := r.look(calls)
-		if next.done {
-			return next.inTime, nil
+		wake, done, inTime := r.look(calls)
+		if done {
+			return inTime, nil
 		}
-		if err := r.sleep(ctx, next.wake, nil); err != nil {
+		if err := r.sleep(ctx, wake, nil); err != nil {
 			r.interrupt(err)
 			return false, err
 		}
 	}
 }
 
-// A pass says how a drain goes on.
-type pass struct {
-	wake         time.Time // when to look again; zero: when something changes
-	done, inTime bool      // no pod is waited for any more; that is before the deadline
-}
-
-// look does what is due.
-func (r *run) look(calls context.Context) pass {
+// look does what is due. It returns when to look again (zero: when something changes), and whether no pod is waited for
+// any more, in time or because of the deadline.
+func (r *run) look(calls context.Context) (wake time.Time, done, inTime bool) {
 	now := time.Now()
 	if r.pastEnd(now) {
 		r.countMissed(now)
-		return pass{done: true}
+		return time.Time{}, true, false
 	}
-	wake := r.end()
+	wake = r.end()
 	if r.store.synced() {
-		var done bool
 		wake, done = r.startDueRequests(calls, now)
 		wake = earlier(wake, r.askForOverdue(calls, now))
 		r.readClaims(calls)
 		r.slots.releaseStart()
 		if done {
 			r.pods.countPods(nil)
-			return pass{done: true, inTime: true}
+			return time.Time{}, true, true
 		}
 	}
-	return pass{wake: earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) }))}
-}
-
-// interrupt ends what look has begun, when the context ends with a cause.
-func (r *run) interrupt(cause error) {
-	r.pods.dequeueAll()
-	r.awaitInFlight()
-	if errors.Is(cause, evacuation.ErrMachineGone) {
-		r.pods.countPods(&r.result.Lost)
-	} else {
-		r.pods.countPods(nil)
-	}
+	return earlier(wake, r.logProgress(now, func(left string) { r.logWaiting(now, left) })), false, false
 }
 
 // startDueRequests starts the requests that are due. It returns when to look again (zero: when
@@ -233,6 +244,19 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		wake = earlier(wake, p.forceAt(terms))
 	}
 	return wake
+}
+
+// interrupt ends what look has begun, when the context ends with a cause.
+func (r *run) interrupt(cause error) {
+	r.pods.dequeueAll()
+	for r.inFlight > 0 { // the answers to the requests in flight are applied
+		(<-r.posted)()
+	}
+	if errors.Is(cause, evacuation.ErrMachineGone) {
+		r.pods.countPods(&r.result.Lost)
+	} else {
+		r.pods.countPods(nil)
+	}
 }
 
 // end is when the drain ends at the latest: at the deadline. If that had passed at the start, as

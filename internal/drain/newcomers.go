@@ -45,9 +45,6 @@ func ownerOf(pod *corev1.Pod) owner {
 
 // noteRequest notes that a pod is asked to leave, and whether it is the replacement of one that was.
 func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
-	if n.replaceable == nil {
-		n.replaceable = map[owner]int{}
-	}
 	if replacement {
 		n.replaceable[ownerOf(pod)]--
 	} else {
@@ -55,7 +52,7 @@ func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
 	}
 }
 
-// classify decides whether a pod stays that was not in the first list. If it does not, replacement
+// admit decides whether a pod stays that was not in the first list. If it does not, replacement
 // says whether it replaces a pod that was asked to leave. why is empty if another pod of the same
 // owner stays already.
 //
@@ -69,7 +66,7 @@ func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
 //
 // The first list is made after the cordon. A pod that tolerates the cordon and is not in that list
 // was sent here in spite of the cordon, and would be again.
-func (n *newcomers) classify(pod *corev1.Pod, cordoned bool, now time.Time) (stays, replacement bool, why string) {
+func (n *newcomers) admit(pod *corev1.Pod, cordoned bool, now time.Time) (stays, replacement bool, why string) {
 	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod)}
 	remaining, replacement := n.replaceable[c.owner]
 	tolerates := toleratesCordon(pod)
@@ -93,9 +90,6 @@ func (n *newcomers) classify(pod *corev1.Pod, cordoned bool, now time.Time) (sta
 		if other.owner == c.owner {
 			why = ""
 		}
-	}
-	if n.staying == nil {
-		n.staying = map[types.UID]newcomer{}
 	}
 	n.staying[pod.UID] = c
 	return true, replacement, why

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"runtime/pprof"
 	"slices"
@@ -76,13 +75,6 @@ func (p *podsOf) end() {
 	p.following.stop()
 }
 
-// unfollow ends its part of a shared watch.
-func (p *podsOf) unfollow() {
-	p.watches.mu.Lock()
-	defer p.watches.mu.Unlock()
-	p.following.stop()
-}
-
 // watch is the watch of a podStore, which has lost so many shared watches before, each after a short time.
 func (p *podsOf) watch(ctx context.Context, lost int) {
 	for failures := 1; lost < sharesLost; failures++ {
@@ -102,7 +94,9 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		if err == nil && f.begin(list) || ctx.Err() != nil {
 			return
 		}
-		p.unfollow()
+		p.watches.mu.Lock()
+		p.following.stop()
+		p.watches.mu.Unlock()
 		if err != nil { // else the shared watch has ended, or begun after this list
 			klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		}
@@ -164,13 +158,9 @@ func (s *podStore) list() []*corev1.Pod {
 }
 
 // put adds a pod, or what it is now.
-func (s *podStore) put(pod *corev1.Pod) {
-	s.change(func() { s.pods[pod.UID] = pod })
-}
+func (s *podStore) put(pod *corev1.Pod) { s.change(func() { s.pods[pod.UID] = pod }) }
 
-func (s *podStore) remove(pod *corev1.Pod) {
-	s.change(func() { delete(s.pods, pod.UID) })
-}
+func (s *podStore) remove(pod *corev1.Pod) { s.change(func() { delete(s.pods, pod.UID) }) }
 
 // replace makes these all pods that there are.
 func (s *podStore) replace(all []*corev1.Pod) {
@@ -191,33 +181,23 @@ func (s *podStore) updateKnown(pod *corev1.Pod) {
 	})
 }
 
-// Add implements cache.ReflectorStore, as do the methods that follow.
+// Add implements cache.ReflectorStore, as do the methods that follow. The reflector passes pods alone.
 func (s *podStore) Add(obj any) error { return s.Update(obj) }
 
 func (s *podStore) Update(obj any) error {
-	pod, err := asPod(obj)
-	if err == nil {
-		s.put(pod)
-	}
-	return err
+	s.put(obj.(*corev1.Pod))
+	return nil
 }
 
 func (s *podStore) Delete(obj any) error {
-	pod, err := asPod(obj)
-	if err == nil {
-		s.remove(pod)
-	}
-	return err
+	s.remove(obj.(*corev1.Pod))
+	return nil
 }
 
 func (s *podStore) Replace(objs []any, _ string) error {
 	pods := make([]*corev1.Pod, len(objs))
 	for k, obj := range objs {
-		pod, err := asPod(obj)
-		if err != nil {
-			return err
-		}
-		pods[k] = pod
+		pods[k] = obj.(*corev1.Pod)
 	}
 	s.replace(pods)
 	return nil
@@ -225,14 +205,6 @@ func (s *podStore) Replace(objs []any, _ string) error {
 
 // Resync does nothing: there are no handlers to call again.
 func (s *podStore) Resync() error { return nil }
-
-func asPod(obj any) (*corev1.Pod, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, fmt.Errorf("the watch of pods brought %T", obj)
-	}
-	return pod, nil
-}
 
 // change calls do, which changes the pods, and signals that.
 func (s *podStore) change(do func()) {

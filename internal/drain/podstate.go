@@ -1,10 +1,14 @@
 package drain
 
 import (
+	"cmp"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -117,3 +121,188 @@ func (p podState) stopping() bool { return !p.deletion.IsZero() }
 
 // stopsAt returns when a stopping pod should have ended; zero: it is not stopping.
 func (p podState) stopsAt() time.Time { return later(p.deletion, p.localEnd) }
+
+// A tier of pods is evicted when the tiers before it are gone, or earlier if the deadline asks
+// for it.
+type tier int
+
+// The tiers, in their order. From 1 to lastOrder are those of the pods that leave after the others.
+const (
+	first     tier = -1 // has a head start; see countsAs
+	workload  tier = 0
+	lastOrder tier = 100
+)
+
+// The tiers after those.
+const (
+	critical tier = lastOrder + 1 + iota // system-cluster-critical and above: the others may need them to stop well
+	last                                 // not asked before the last moment that its grace period allows
+	veryLast                             // after all others, as the pods of a log shipper want it
+	own                                  // the pod that this program runs in, if there is no other leader
+	self                                 // the same, if there is one; Drain never evicts it
+)
+
+// headStart is how long the others wait for the pods that leave first. Most pods stop within the
+// default grace period. One that does not, or that a budget keeps, must not cost the others the time
+// to be evicted rather than deleted; so neither must its owner, who may be another than theirs.
+const headStart = corev1.DefaultTerminationGracePeriodSeconds * time.Second
+
+// tierOf returns the tier of a pod that is not our own. What is critical to the system is so
+// whether it is to leave now, first or after the others.
+func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
+	switch turn.Leave {
+	case decision.LeaveEnd:
+		return veryLast
+	case decision.LeaveLast, decision.LeaveSurged:
+		return last
+	case decision.LeaveNow, decision.LeaveFirst, decision.LeaveAfter, decision.LeaveNever:
+	}
+	// The lower one of the two built-in critical classes.
+	// https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+	const systemCritical = 2_000_000_000
+	switch {
+	case evacuation.Ended(pod): // the others need nothing of it
+		return workload
+	case pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical:
+		return critical
+	case turn.Leave == decision.LeaveFirst:
+		return first
+	case turn.Leave == decision.LeaveAfter:
+		return min(max(1, tier(turn.Order)), lastOrder)
+	}
+	return workload
+}
+
+// turnOf returns when a pod leaves. One whose containers have ended for good leaves now: it was last,
+// or it has nothing left to do for the others. The pod that a DaemonSet makes in the place of one that was
+// asked to leave stays: it was made after the cordon, and the next one would be, too. A leader that
+// begins in the middle of the drain sees that by its age.
+func turnOf(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) decision.Turn {
+	if evacuation.Ended(pod) {
+		return decision.Turn{}
+	}
+	subject := decision.Pod{
+		Namespace: pod.Namespace, Labels: pod.Labels, Annotations: pod.Annotations, DaemonSet: ofDaemonSet(pod),
+	}
+	if pod.Status.StartTime != nil {
+		subject.Started = pod.Status.StartTime.Time
+	}
+	turn := rules.TurnOf(subject, !terms.Deadline.IsZero(), now)
+	cordoned := terms.CordonedAt.Truncate(time.Second) // as the API server cuts times
+	if subject.DaemonSet && !cordoned.IsZero() && !pod.CreationTimestamp.Time.Before(cordoned) {
+		return decision.Turn{Stays: true, Why: turn.Why}
+	}
+	return turn
+}
+
+// ofDaemonSet reports whether a DaemonSet makes the pod, as kubectl understands it.
+func ofDaemonSet(pod *corev1.Pod) bool {
+	controller := metav1.GetControllerOfNoCopy(pod)
+	return controller != nil && controller.Kind == "DaemonSet" && strings.HasPrefix(controller.APIVersion, "apps/")
+}
+
+// reconsider applies to a pod what may change while it waits: its annotations and labels, the terms, and
+// the time. Its turn stands once it was asked to leave, and its grace period once it is stopping.
+func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) {
+	if p.stopping() && p.considered != nil {
+		return
+	}
+	p.setGrace(pod, terms)
+	hasDeadline := !terms.Deadline.IsZero()
+	over := !p.turn.Until.IsZero() && !now.Before(p.turn.Until)
+	if p.tier >= own || p.requested || p.considered == pod && p.hadDeadline == hasDeadline && !over {
+		return
+	}
+	p.considered, p.hadDeadline = pod, hasDeadline
+	p.turn = turnOf(pod, rules, terms, now)
+	p.tier = tierOf(pod, p.turn)
+}
+
+// setGrace sets the grace period of a pod: that of the terms, or the option's, or its own, but no longer than the terms
+// allow.
+func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
+	p.grace, p.ownGrace = p.option, false
+	switch {
+	case terms.Grace > 0:
+		p.grace = terms.Grace
+	case p.option < 0:
+		p.grace, p.ownGrace = 0, true
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+			p.grace = secondsOf(*s)
+		}
+	}
+	if most := terms.MostGrace; most > 0 && p.grace > most {
+		p.grace, p.ownGrace = most, false
+	}
+}
+
+// secondsOf is a number of seconds that others have written: the API server does not bound a grace period.
+func secondsOf(n int64) time.Duration { return time.Duration(min(n, math.MaxInt32)) * time.Second }
+
+// countsAs returns the tier that a pod counts as for those that wait for it. One that leaves first
+// counts as most others once its eviction was refused, or its head start is over.
+func (p podState) countsAs(now time.Time) tier {
+	if p.tier == first && (p.refused > 0 || !now.Before(p.seen.Add(headStart))) {
+		return workload
+	}
+	return p.tier
+}
+
+// changesAt returns when the turn of a pod that was not asked, or what it counts as, changes by
+// itself; zero: it does not.
+func (p podState) changesAt(now time.Time) (at time.Time) {
+	if !p.requested && !p.stopping() {
+		at = p.turn.Until
+	}
+	if p.tier == first && p.countsAs(now) == first {
+		at = earlier(at, p.seen.Add(headStart))
+	}
+	return at
+}
+
+// turnWords say in the log when a pod leaves, and who wants it so. They are empty for most pods.
+func (p podState) turnWords() string {
+	switch {
+	case p.tier >= own:
+		return "this program's own pod goes last"
+	case p.tier == critical:
+		return "it is critical to the system, and goes after the others"
+	case p.tier <= workload:
+		return ""
+	case p.tier == last && p.surge.why != "":
+		return "it " + p.turn.String() + ", without a replacement first: " + p.surge.why
+	}
+	return "it " + p.turn.String()
+}
+
+// endedTime is how long a pod is waited for that has ended, and whose object is still there. A finalizer mostly comes
+// off within a second or two: the Job controller gathers the ends of pods for one second. If it takes longer,
+// nothing is lost: the object outlives the machine, too.
+const endedTime = 5 * time.Second
+
+// A podEnd says whether a pod has ended. The zero value: it has not.
+type podEnd struct {
+	at     time.Time // when that was first seen
+	keptBy string    // the finalizers that keep its object then
+}
+
+// note notes whether a pod has ended, and what keeps its object.
+func (e *podEnd) note(pod *corev1.Pod, now time.Time) {
+	if !evacuation.Ended(pod) {
+		*e = podEnd{}
+		return
+	}
+	e.at = cmp.Or(e.at, now)
+	e.keptBy = strings.Join(evacuation.Names(pod.Finalizers, maxNames), ", ")
+}
+
+// hasCome reports whether nothing of the pod runs any more.
+func (e podEnd) hasCome() bool { return !e.at.IsZero() }
+
+// countsAsGoneAt returns when a pod that has ended is not waited for any more; zero: it has not ended.
+func (e podEnd) countsAsGoneAt() time.Time {
+	if !e.hasCome() {
+		return time.Time{}
+	}
+	return e.at.Add(endedTime)
+}

@@ -3,19 +3,23 @@ package drain
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-
-	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -50,7 +54,7 @@ type call struct {
 	urgent   bool
 	counted  bool // as pending: it has no answer, and requestTimeout has not passed
 
-	err      error
+	err      error   // nil: it was accepted, or the pod needs nothing more
 	noAnswer bool    // the drain ended before there was an answer
 	gone     bool    // the pod had gone before
 	current  current // the pod after a conflict
@@ -89,7 +93,7 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	record, now := &r.result.Record, time.Now()
 	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
 	c.counted = true
-	r.slots.begin(c.urgent)
+	r.slots.pending[c.urgent]++
 	r.inFlight++
 	go func() {
 		r.requests.make(ctx, c, release, func() { r.post(func() { r.uncount(c) }) })
@@ -103,7 +107,7 @@ type requests struct {
 	gate            *pace.Gate
 	store           *podStore // gets what is read
 	log             logr.Logger
-	over            <-chan struct{} // closed when no request may begin any more
+	stopped         <-chan struct{} // closed when no request may begin any more
 	conditionDenied *sync.Once      // see Drainer
 }
 
@@ -140,14 +144,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 func (r *run) uncount(c *call) {
 	if c.counted {
 		c.counted = false
-		r.slots.done(c.urgent)
-	}
-}
-
-// awaitInFlight applies the answers to the requests that are in flight when the context ends.
-func (r *run) awaitInFlight() {
-	for r.inFlight > 0 {
-		(<-r.posted)()
+		r.slots.pending[c.urgent]--
 	}
 }
 
@@ -167,7 +164,7 @@ func (r *requests) readPod(ctx context.Context, pod *corev1.Pod) current {
 			return current{known: true, exists: true, stopping: now.DeletionTimestamp != nil, version: now.ResourceVersion}
 		}
 	}
-	_ = r.store.Delete(pod) // it fails only for what is no pod
+	r.store.remove(pod)
 	return current{known: true}
 }
 
@@ -180,7 +177,7 @@ func (r *requests) delete(ctx context.Context, pod *corev1.Pod, s step) (err err
 			return err
 		}
 		select {
-		case <-r.over: // meanwhile: another leader may act soon
+		case <-r.stopped: // meanwhile: another leader may act soon
 			return errOver
 		default:
 		}
@@ -201,44 +198,55 @@ func (r *run) apply(c *call, now time.Time) {
 	if c.noAnswer {
 		return
 	}
-	err := c.err
-	if apierrors.IsConflict(err) {
-		switch {
-		case c.step.kind == stepEvict && !c.current.known: // it may be about something else: the pod is asked again
-		case c.step.version != "" && (!c.current.exists || c.current.stopping || c.current.version != c.step.version):
-			p.staleVersion = c.step.version // the watch is behind the API server, and will catch up
-			return
-		case c.current.known && !c.current.exists, c.current.stopping && !c.shortens:
-			err = nil
-		}
-	}
-	// A pod that is gone, or whose name is another pod's by now, needs nothing more.
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	c.gone = err == nil && (apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists)
-	r.drainer.observe(c, err)
-	log := r.request.Log.WithValues("pod", nameOf(c.pod))
-	if err == nil {
-		c.accepted(r.request.Terms, log, now)
+	if c.isBehind() {
+		p.staleVersion = c.step.version
 		return
 	}
-	if c.failed(r.request.Terms, log, err, now); c.step.kind == stepEvict && !p.forced {
+	// A pod that is gone, or whose name is another pod's by now, needs nothing more. Nor does one that stops already.
+	c.gone = apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists
+	if c.gone || apierrors.IsConflict(c.err) && c.current.stopping && !c.shortens {
+		c.err = nil
+	}
+	r.drainer.observe(c)
+	terms, log := r.request.Terms, r.request.Log.WithValues("pod", nameOf(c.pod))
+	if c.err == nil {
+		c.accepted(terms, log, now)
+		return
+	}
+	p.unanswered = p.unanswered || !refuses(c.err)
+	switch {
+	case c.step.kind == stepDelete:
+		p.shortened = false
+		p.failed++
+		p.retryAt = now.Add(backoff(p.failed))
+		log.Error(c.err, "a pod could not be deleted")
+	case !p.forced: // once it was deleted, the eviction beside it no longer matters
+		c.evictionFailed(terms, now)
 		r.pods.obstacles.noteRefusal(c, log, now)
 	}
 }
 
-// observe tells the observer of the answer to a request; err is nil if it was accepted.
-func (d *Drainer) observe(c *call, err error) {
+// isBehind reports whether a request has failed because the watch is behind the API server, and will catch up. Where
+// the pod could not be read, the conflict of an eviction may be about something else: the pod is asked again.
+func (c *call) isBehind() bool {
+	pod := c.current
+	if !apierrors.IsConflict(c.err) || c.step.version == "" || c.step.kind == stepEvict && !pod.known {
+		return false
+	}
+	return !pod.exists || pod.stopping || pod.version != c.step.version
+}
+
+// observe tells the observer of the answer to a request.
+func (d *Drainer) observe(c *call) {
 	if d.Observe == nil {
 		return
 	}
 	a := evacuation.Answer{
-		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: err,
+		Pod: c.pod, Forced: c.step.kind == stepDelete, Grace: c.step.grace, Err: c.err,
 		First: !c.state.evicted && !c.state.forced,
 	}
-	if err != nil && c.step.kind == stepEvict {
-		a.Refusal = refusalOf(err)
+	if c.err != nil && c.step.kind == stepEvict {
+		a.Refusal = refusalOf(c.err)
 	}
 	d.Observe(a)
 }
@@ -264,36 +272,30 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	}
 }
 
-// failed notes that an eviction was refused or not heard, or a deletion has failed, and when to try again.
-func (c *call) failed(terms evacuation.Terms, log logr.Logger, err error, now time.Time) {
-	p := c.state
-	p.unanswered = p.unanswered || !refuses(err)
+// evictionFailed notes that an eviction was refused or not heard, and when to try again.
+func (c *call) evictionFailed(terms evacuation.Terms, now time.Time) {
+	p, err := c.state, c.err
 	// Of a conflict nobody knows what it is about if the pod could not be read.
 	heardNothing := unheard(err) || apierrors.IsConflict(err) && !denied(err) && !c.current.known
 	switch {
-	case c.step.kind == stepDelete:
-		p.shortened = false
-		p.failed++
-		p.retryAt = now.Add(backoff(p.failed))
-		log.Error(err, "a pod could not be deleted")
-	case p.forced: // once it was deleted, the eviction beside it no longer matters
 	case heardNothing && p.mustForce(terms, now):
 		p.lateUnheard++
 		p.retryAt = now.Add(backoff(p.lateUnheard))
+		return
 	case heardNothing:
 		p.unheard++
-		p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))
 	default:
 		refusal := refusalOf(err)
 		p.refused++
-		p.failed, p.unheard, p.lateUnheard = 0, 0, 0
+		p.unheard = 0
 		p.hopeless = refusal == evacuation.TwoBudgets || refusal == evacuation.Namespace
 		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
 		if refusal == evacuation.TwoBudgets {
 			p.retryAt = now.Add(twoBudgetsRetry)
 		}
 	}
+	p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later
 }
 
 // forcedWhy says why a pod was deleted, for the log.
@@ -308,6 +310,77 @@ func (p podState) forcedWhy(t evacuation.Terms, shortens bool) string {
 }
 
 // backoff returns the pause after the n-th failure, with a fifth of jitter.
-func backoff(n int) time.Duration {
-	return retry.Jitter(pauseAfter(n), 0.2)
+func backoff(n int) time.Duration { return retry.Jitter(pauseAfter(n), 0.2) }
+
+const (
+	// byEviction is the reason of that condition where the API server has set it, for an eviction.
+	// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+	byEviction = "EvictionByEvictionAPI"
+	// DisruptionReason is the reason of the condition DisruptionTarget of a pod that was deleted.
+	DisruptionReason = "TerminationByNodeTerminationHandler"
+
+	// disruptionTimeout bounds the request for the condition. The deletion comes after it, and has
+	// to come in time.
+	disruptionTimeout = 2 * time.Second
+)
+
+// needsDisruption reports whether a pod gets the condition DisruptionTarget before it is deleted: one of a
+// Job that has not got it yet. The podFailurePolicy of a Job can ignore the failure of such a pod, so that
+// it does not count against the backoffLimit. An eviction sets the condition, a deletion does not.
+// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+func needsDisruption(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return owner != nil && owner.Kind == "Job" && owner.APIVersion == batchv1.SchemeGroupVersion.String() &&
+		pod.DeletionTimestamp == nil && !slices.ContainsFunc(pod.Status.Conditions, isDisruption)
+}
+
+func isDisruption(c corev1.PodCondition) bool {
+	return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+}
+
+// setDisruption gives a pod the condition DisruptionTarget. It returns the version that the pod has then, if
+// the deletion is to name one. A conflict is the answer to the deletion too: the pod is another one, or has
+// another version. No other failure keeps the pod from being deleted.
+func (r *requests) setDisruption(ctx context.Context, pod *corev1.Pod, version string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, disruptionTimeout)
+	defer cancel()
+	patched, err := r.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
+		disruptionPatch(pod, version, time.Now()), metav1.PatchOptions{}, "status")
+	switch {
+	case err == nil && version != "":
+		return patched.ResourceVersion, nil
+	case err == nil:
+		return "", nil
+	case apierrors.IsConflict(err):
+		return "", err
+	case apierrors.IsForbidden(err):
+		r.conditionDenied.Do(func() {
+			logging.Warn(r.log,
+				"pods of Jobs cannot get the condition DisruptionTarget before they are deleted (logged once)",
+				"error", err, "hint", "allow patch of pods/status in the ClusterRole, or such a pod counts against the "+
+					"backoffLimit of its Job")
+		})
+	default:
+		logging.Warn(r.log, "a pod did not get the condition DisruptionTarget before it is deleted",
+			"pod", nameOf(pod), "error", err)
+	}
+	return version, nil
+}
+
+// disruptionPatch is a strategic merge patch of a pod's status. It names the pod's UID, and its version if
+// there is one to name.
+func disruptionPatch(pod *corev1.Pod, version string, now time.Time) []byte {
+	identity := map[string]any{"uid": pod.UID}
+	if version != "" {
+		identity["resourceVersion"] = version
+	}
+	patch, _ := json.Marshal(map[string]any{ // it fails only for what is no JSON
+		"metadata": identity,
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: DisruptionReason,
+			Message:            "node-termination-handler deletes the pod, because its node goes away",
+			LastTransitionTime: metav1.NewTime(now),
+		}}},
+	})
+	return patch
 }

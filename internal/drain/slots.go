@@ -11,30 +11,6 @@ import (
 // The gate bounds the requests of all drains that are in flight. Each of them has a slot there. A function that is
 // called release gives a slot back. It is called once, with how long the API server asks to wait, or with zero.
 
-// startWatch waits for a slot at the gate and starts the pod watch. The slot is not released
-// then: the first request takes it over. Otherwise the next node would be started before this
-// one makes progress. startWatch returns when all pods have been seen once, early at the
-// deadline, or with the cause of ctx when that ends. The watch ends with the context of the requests.
-func (r *run) startWatch(ctx, calls context.Context) error {
-	release, err := r.acquireSlot(ctx)
-	if err != nil || release == nil {
-		return err
-	}
-	r.slots.start = release
-	go r.store.watch(calls, r.drainer, r.request.Node)
-	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
-		until := earlier(timeout, r.end())
-		if !time.Now().Before(until) {
-			r.slots.releaseStart()
-			return nil
-		}
-		if err := r.sleep(ctx, until, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // acquireSlot waits at the gate, with the priority of the present terms. At the deadline it
 // returns nil and no error.
 func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err error) {
@@ -65,10 +41,6 @@ type slots struct {
 	pending map[bool]int             // requests that wait for a slot or are in flight; true: the urgent ones
 	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 }
-
-// begin counts a request that is made, and done one that is not waited for any more.
-func (s *slots) begin(urgent bool) { s.pending[urgent]++ }
-func (s *slots) done(urgent bool)  { s.pending[urgent]-- }
 
 // releaseStart releases the slot of startWatch, unless a request has taken it over.
 func (s *slots) releaseStart() {
@@ -104,11 +76,11 @@ type ticket struct {
 func (r *run) enter(p *podState, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	r.slots.begin(urgent(priority))
+	r.slots.pending[urgent(priority)]++
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
 		posted := r.post(func() {
-			r.slots.done(urgent(priority))
+			r.slots.pending[urgent(priority)]--
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil

@@ -152,3 +152,35 @@ func cut(text string) string {
 	}
 	return strings.ToValidUTF8(text[:longestText], "")
 }
+
+// keepContainers keeps of a Pod what Ended reads of its containers.
+func keepContainers(small, pod *corev1.Pod) {
+	if pod.DeletionTimestamp == nil || len(pod.Finalizers) == 0 {
+		return
+	}
+	small.Status.InitContainerStatuses = states(pod.Status.InitContainerStatuses)
+	small.Status.ContainerStatuses = states(pod.Status.ContainerStatuses)
+	small.Status.EphemeralContainerStatuses = states(pod.Status.EphemeralContainerStatuses)
+}
+
+// states are the states that some containers have, each once.
+func states(of []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+	for k := range of {
+		var s corev1.ContainerState
+		switch state := &of[k].State; {
+		case state.Running != nil:
+			s.Running = &corev1.ContainerStateRunning{}
+		case state.Terminated != nil:
+			s.Terminated = &corev1.ContainerStateTerminated{}
+		default:
+			s.Waiting = &corev1.ContainerStateWaiting{}
+		}
+		same := func(c corev1.ContainerStatus) bool {
+			return (c.State.Running != nil) == (s.Running != nil) && (c.State.Terminated != nil) == (s.Terminated != nil)
+		}
+		if !slices.ContainsFunc(kept, same) {
+			kept = append(kept, corev1.ContainerStatus{State: s})
+		}
+	}
+	return kept
+}

@@ -1,15 +1,29 @@
 package drain
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 const byNode = "node"
@@ -79,4 +93,229 @@ func (v *Volumes) WaitForSync(ctx context.Context) error {
 		return fmt.Errorf("list the volume attachments: %w", context.Cause(ctx))
 	}
 	return nil
+}
+
+const (
+	// longestDetach is how long volumes are waited for after the last pod. It is the maxWaitForUnmountDuration of
+	// Kubernetes' attach-detach controller: a volume that a dead node still has is then detached by force.
+	longestDetach = 6 * time.Minute
+	// claimsTime is how long claims are waited for after the last pod: as long as for one answer. They are read while the
+	// pods leave, so that only an API server which fails for long leaves some unread.
+	claimsTime = requestTimeout
+)
+
+var errNoAnswer = errors.New("the API server has not answered")
+
+// A claim is the namespace and name of a PersistentVolumeClaim.
+type claim struct{ namespace, name string }
+
+// claims are those of the pods that have to leave: their volumes are waited for.
+type claims struct {
+	volumes map[claim]string // by claim; empty: not known
+	unread  []claim
+	reading bool
+	err     error // why the last one could not be read; nil: it was
+}
+
+// note notes the claims of a pod that has to leave.
+func (c *claims) note(pod *corev1.Pod) {
+	for key := range claimsOf(pod) {
+		if _, known := c.volumes[key]; known {
+			continue
+		}
+		c.volumes[key] = ""
+		c.unread = append(c.unread, key)
+	}
+}
+
+// readClaims reads which volumes the noted claims are bound to, each once, as soon as a volume is attached to the node.
+// No pod waits for that. A claim may be gone by then, as that of an ephemeral volume goes with its pod: no other
+// pod can use such a volume, so the drain need not wait for it either.
+func (r *run) readClaims(ctx context.Context) {
+	c, volumes := &r.pods.claims, r.drainer.Volumes
+	if volumes == nil || c.reading || len(c.unread) == 0 || len(volumes.attachments(r.request.Node)) == 0 {
+		return
+	}
+	unread := c.unread
+	c.unread, c.reading = nil, true
+	go func() {
+		defer r.post(func() { c.reading = false })
+		for _, key := range unread {
+			for failed := 1; ; failed++ {
+				volume, err := volumes.volumeOf(ctx, key)
+				if ctx.Err() != nil {
+					return
+				}
+				r.post(func() { c.volumes[key], c.err = volume, err })
+				if err == nil {
+					break
+				}
+				if apierrors.IsForbidden(err) || retry.Sleep(ctx, backoff(failed)) != nil {
+					return
+				}
+			}
+		}
+	}()
+}
+
+// awaited returns the claims whose volumes are waited for, by volume: not those that pods use as well that are still
+// there. These are pods that stay, that came during the drain, or whose end no kubelet confirms. The volumes of the
+// last are detached only when the machine has ended, which waits for us. If their kubelet is there, it unmounts them.
+func (n *nodePods) awaited() map[string]claim {
+	leaving := maps.Clone(n.claims.volumes)
+	for _, pod := range n.store.list() {
+		p := n.leaving[pod.UID]
+		if unmounting := p != nil && p.unconfirmed && n.nodeState().Ready; n.departed[pod.UID] == nil && !unmounting {
+			for c := range claimsOf(pod) {
+				delete(leaving, c)
+			}
+		}
+	}
+	byVolume := map[string]claim{}
+	for c, volume := range leaving {
+		if volume != "" {
+			byVolume[volume] = c
+		}
+	}
+	return byVolume
+}
+
+// A volumeWait is the last part of a drain: it waits for the volumes of the pods that have left.
+type volumeWait struct {
+	volumes  *Volumes
+	run      *run
+	since    time.Time // when the first volumes were waited for; zero: none was
+	reported bool      // Blocked was called
+}
+
+// await returns when the volumes that the pods had are detached, or at the deadline or after longestDetach with the
+// number of those that are not. The error is the cause of ctx. It does not wait for
+//
+//   - volumes whose claims cannot be read: they may be anybody's, and could hold a hook to its end;
+//   - an attachment without a PersistentVolume, which a pod's own spec describes: no claim tells whose it is.
+func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) {
+	w := &volumeWait{volumes: v, run: r}
+	for {
+		v.mu.Lock()
+		changed := v.changed
+		v.mu.Unlock()
+		r.readClaims(ctx)
+		attached := v.attachedTo(r.request.Node, r.pods.awaited())
+		now, end, readBy := time.Now(), w.end(), r.result.Record.PodsGone.Add(claimsTime)
+		reading := r.pods.claims.reading && now.Before(readBy)
+		switch {
+		case !now.Before(end):
+			return len(attached), nil
+		case len(attached) == 0 && !reading:
+			if r.pods.claims.reading || r.pods.claims.err != nil {
+				logging.Warn(r.request.Log, "volumes are not waited for whose claims could not be read",
+					"error", cmp.Or(r.pods.claims.err, errNoAnswer))
+			}
+			return 0, nil
+		case reading:
+			end = earlier(end, readBy)
+		}
+		r.volumeWaits = w.waits(attached)
+		// The pods count as well: one that has come may use one of the volumes.
+		if err := r.sleep(ctx, earlier(end, w.report(attached, now)), changed); err != nil {
+			return len(attached), err
+		}
+	}
+}
+
+// end is when volumes are not waited for any more.
+func (w *volumeWait) end() time.Time {
+	return earlier(w.run.request.Terms.Deadline, w.run.result.Record.PodsGone.Add(longestDetach))
+}
+
+// report logs what is waited for, and calls Blocked after blockedTime. It returns when to do so again.
+func (w *volumeWait) report(attached []string, now time.Time) time.Time {
+	if len(attached) == 0 {
+		return time.Time{}
+	}
+	const message = "waiting for volumes to be detached"
+	log, which := w.run.request.Log, strings.Join(evacuation.Names(attached, maxNames), ", ")
+	if w.since.IsZero() {
+		w.since = now
+		log.Info(message, "volumes", len(attached), "which", which)
+	}
+	wake := w.run.logProgress(now, func(left string) {
+		log.Info(message, "volumes", len(attached), "which", which, "untilDeadline", left)
+	})
+	switch reportAt := w.since.Add(blockedTime); {
+	case w.reported:
+	case now.Before(reportAt):
+		wake = earlier(wake, reportAt)
+	default:
+		w.reported = true
+		w.run.pods.obstacles.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+which)
+	}
+	return wake
+}
+
+// waits says which volumes are waited for; nil: none.
+func (w *volumeWait) waits(attached []string) []overview.Wait {
+	if len(attached) == 0 {
+		return nil
+	}
+	which := strings.Join(evacuation.Names(attached, maxNames), ", ")
+	return []overview.Wait{{
+		Cause: overview.Volume, Name: which, Until: w.end(), Why: "volumes are still attached to the node: " + which,
+	}}
+}
+
+// volumeOf returns the volume that a claim is bound to; empty: there is none.
+func (v *Volumes) volumeOf(ctx context.Context, c claim) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	pvc, err := v.client.CoreV1().PersistentVolumeClaims(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("get claim %s/%s: %w", c.namespace, c.name, err)
+	}
+	return pvc.Spec.VolumeName, nil
+}
+
+// attachedTo returns which of the volumes are attached to a node, sorted, with their claims.
+func (v *Volumes) attachedTo(node string, volumes map[string]claim) []string {
+	var names []string
+	for _, a := range v.attachments(node) {
+		name := ptr.Deref(a.Spec.Source.PersistentVolumeName, "")
+		if c, ok := volumes[name]; ok {
+			names = append(names, fmt.Sprintf("%s (claim %s/%s)", name, c.namespace, c.name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// attachments returns the attachments of a node.
+func (v *Volumes) attachments(node string) (all []*storagev1.VolumeAttachment) {
+	objs, _ := v.attached.GetIndexer().ByIndex(byNode, node) // it fails only without the index, which NewVolumes adds
+	for _, obj := range objs {
+		all = append(all, obj.(*storagev1.VolumeAttachment))
+	}
+	return all
+}
+
+// claimsOf yields the claims of a pod.
+func claimsOf(pod *corev1.Pod) iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for _, volume := range pod.Spec.Volumes {
+			c := claim{namespace: pod.Namespace}
+			switch {
+			case volume.PersistentVolumeClaim != nil:
+				c.name = volume.PersistentVolumeClaim.ClaimName
+			case volume.Ephemeral != nil:
+				c.name = pod.Name + "-" + volume.Name
+			default:
+				continue
+			}
+			if !yield(c) {
+				return
+			}
+		}
+	}
 }

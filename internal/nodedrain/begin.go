@@ -20,7 +20,7 @@ type beginStage struct{ *Drain }
 
 // run waits while the node is held back, and cordons it then.
 func (d beginStage) run(ctx context.Context) error {
-	if !d.heldBack() {
+	if !d.carried().HeldBack {
 		return nil
 	}
 	return d.awaitPermit(ctx)
@@ -44,7 +44,7 @@ func (d beginStage) awaitPermit(ctx context.Context) error {
 			decidedBy = newRules
 		}
 		carried, changed := d.current()
-		if !d.waits(carried) {
+		if !carried.HeldBack || !d.r.Cluster.Exists(d.ref) { // an urgent notice may have come, or the Node have gone
 			return nil
 		}
 		now := time.Now().UTC()
@@ -79,11 +79,6 @@ func (d beginStage) awaitPermit(ctx context.Context) error {
 	}
 }
 
-// waits reports whether the node is held back still: an urgent notice may have come, or the Node have gone.
-func (d beginStage) waits(carried intent.Intent) bool {
-	return carried.HeldBack && d.r.Cluster.Exists(d.ref)
-}
-
 // watchLabels tells when, by the labels of the node, another rule is about one of its notices, until stop is called.
 func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
@@ -102,8 +97,7 @@ func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 // has decided about it.
 func (d beginStage) isRuledOtherwise() bool {
 	node, there := d.r.Cluster.Look(d.ref)
-	carried, _ := d.current()
-	return there && d.r.CurrentPolicy().IsRuledOtherwise(carried, node.Labels)
+	return there && d.r.CurrentPolicy().IsRuledOtherwise(d.carried(), node.Labels)
 }
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
@@ -123,19 +117,17 @@ func (d beginStage) tellHeldBack(t holdback.Permit, told decision.Why, rule stri
 	if t.Why == told {
 		return
 	}
-	d.record.heldBack = t.Detail
+	d.history.heldBack = t.Detail
 	d.log.Info("the drain is held back", "why", t.Why, "detail", t.Detail, "rule", rule)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.HoldBack, Why: t.Why, Detail: t.Detail})
 }
 
 // goAhead cordons a node that was held back.
-func (d beginStage) goAhead(
-	ctx context.Context, why decision.Why, now time.Time,
-) error {
+func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time) error {
 	if err := d.forgetWhatPassed(ctx); err != nil {
 		return err
 	}
-	if err := d.release(ctx, now); err != nil {
+	if err := d.cordon(ctx, now); err != nil {
 		return err
 	}
 	d.say(overview.Draining)
@@ -145,16 +137,16 @@ func (d beginStage) goAhead(
 	return nil
 }
 
-// release writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
+// cordon writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
 // to the deadline passes, the pods leave without the cordon; see goUnrecorded.
-func (d beginStage) release(ctx context.Context, now time.Time) error {
+func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
 	return cluster.Retry(ctx, d.log, "cordon the node", func(try context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain
 			return nil
 		}
 		err := d.rewriteOnce(try, released)
-		carried, _ := d.current()
+		carried := d.carried()
 		deadline := carried.Deadline()
 		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
 			return err
@@ -163,7 +155,7 @@ func (d beginStage) release(ctx context.Context, now time.Time) error {
 			return err
 		}
 		defer d.unlock()
-		carried, _ = d.current() // a notice may have been recorded meanwhile
+		carried = d.carried() // a notice may have been recorded meanwhile
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
@@ -187,7 +179,7 @@ func (d beginStage) decideAgain(ctx context.Context) error {
 			}
 			return policy.DecideAgain(i, node.Labels, now)
 		}
-		carried, _ := d.current()
+		carried := d.carried()
 		next := change(carried)
 		switch {
 		case reflect.DeepEqual(next.Entries, carried.Entries):

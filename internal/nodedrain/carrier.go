@@ -42,26 +42,14 @@ func (c *carrier) current() (intent.Intent, <-chan struct{}) {
 	return c.intent, c.changed
 }
 
-// hasHooks reports whether the intent has hooks.
-func (c *carrier) hasHooks() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.intent.Hooks) > 0
-}
-
-// heldBack reports whether the node is not touched yet.
-func (c *carrier) heldBack() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.intent.HeldBack
+// carried returns the intent.
+func (c *carrier) carried() intent.Intent {
+	i, _ := c.current()
+	return i
 }
 
 // Carries reports whether the intent has a hook.
-func (c *carrier) Carries(h *intent.Hook) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.intent.HasHook(*h)
-}
+func (c *carrier) Carries(h *intent.Hook) bool { return c.carried().HasHook(*h) }
 
 // terms are what the drain of the pods has to observe now.
 func (c *carrier) terms() evacuation.Terms {
@@ -85,6 +73,21 @@ func (c *carrier) onChange(look func()) (remove func()) {
 		c.listening.Lock()
 		defer c.listening.Unlock()
 		c.listeners = slices.DeleteFunc(c.listeners, func(l *func()) bool { return l == &look })
+	}
+}
+
+// whileNot returns a context that ends with a cause as soon as over reports true. That is asked now and after each
+// change, and must not block. stop is to be called.
+func (c *carrier) whileNot(ctx context.Context, cause error, over func() bool) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	remove := c.onChange(func() {
+		if over() {
+			cancel(cause)
+		}
+	})
+	return ctx, func() {
+		remove()
+		cancel(nil)
 	}
 }
 
@@ -127,19 +130,19 @@ func (c *carrier) unlock() { <-c.turn }
 
 // rewrite changes the intent of a node that is being drained, and tries until that is done. If the Node was deleted, it
 // changes what is remembered of it. Others may write the node between two tries. The error is the cause of ctx.
-func (d *Drain) rewrite(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) rewrite(ctx context.Context, change cluster.Change) error {
 	return cluster.Retry(ctx, d.log, "write the intent", func(ctx context.Context) error {
 		return d.rewriteOnce(ctx, change)
 	})
 }
 
 // rewriteOnce is one try of rewrite.
-func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
 	defer d.unlock()
-	ended := d.r.drains.hasEnded(d)
+	ended := d.r.hasEnded(d)
 	err := d.recordAtLast(ctx)
 	if err == nil {
 		var carried *intent.Intent
@@ -154,33 +157,21 @@ func (d *Drain) rewriteOnce(ctx context.Context, change func(intent.Intent) inte
 		}
 	}
 	if errors.Is(err, cluster.ErrNodeGone) { // the drain goes on without it
-		d.rewriteMemory(change)
+		left := change(d.carried())
+		d.setIntent(left)
+		d.r.Cluster.Remember(d.ref, left)
 		return nil
 	}
 	return err
 }
 
-// rewriteMemory changes what is remembered of a Node that was deleted.
-func (d *Drain) rewriteMemory(change func(intent.Intent) intent.Intent) {
-	carried, _ := d.current()
-	carried = change(carried)
-	d.setIntent(carried)
-	d.r.Cluster.Remember(d.ref, carried)
-}
-
-// reread reads the node, because the watch may be behind, and takes over the intent that it carries.
-// A node that somebody has uncordoned in its drain is cordoned by that; see cluster.Cluster.Record.
-func (d *Drain) reread(ctx context.Context) error {
-	return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
-}
-
 // learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
 // while the API server does not answer. The next leader learns it for itself.
-func (d *Drain) learn(ctx context.Context, change func(intent.Intent) intent.Intent) error {
+func (d *Drain) learn(ctx context.Context, change cluster.Change) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
-	carried, _ := d.current()
+	carried := d.carried()
 	d.setIntent(change(carried))
 	d.unlock()
 	return d.rewrite(ctx, change)
@@ -202,7 +193,7 @@ func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
 	if !c.unrecorded.Load() {
 		return on
 	}
-	carried, _ := c.current()
+	carried := c.carried()
 	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
 	return carried
 }

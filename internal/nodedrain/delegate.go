@@ -43,7 +43,7 @@ func (d evacuateStage) delegate(ctx context.Context) {
 	if d.r.Karpenter == nil || !there {
 		return
 	}
-	carried, _ := d.current()
+	carried := d.carried()
 	switch by, why := d.r.Drains(carried, node.Labels); {
 	case by == intent.ByKarpenter:
 	case why == decision.WhyKarpenterOff:
@@ -61,11 +61,11 @@ func (d evacuateStage) delegate(ctx context.Context) {
 type delegation struct {
 	*Drain
 
-	begun  time.Time
-	asked  bool      // Karpenter has accepted
-	told   time.Time // the time that Karpenter was given; zero: none
-	failed int       // tries in a row
-	last   error     // of them
+	begun time.Time
+	asked bool      // Karpenter has accepted
+	told  time.Time // the time that Karpenter was given; zero: none
+	tries int       // that have failed in a row
+	last  error     // of them
 }
 
 // watch asks Karpenter, again each time that the deadline gets earlier, and takes over if it has to.
@@ -89,18 +89,12 @@ func (g *delegation) watch(ctx context.Context) {
 		if look == 0 {
 			return
 		}
-		again := time.NewTimer(look)
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-again.C:
-		}
-		again.Stop()
+		_ = awaitFor(ctx, look, changed, nil, nil) // the loop ends with ctx
 	}
 }
 
-// ask asks Karpenter once. over: the reserve has ended by that.
-func (g *delegation) ask(ctx context.Context, by time.Time) (over bool) {
+// ask asks Karpenter once. ended: the reserve has ended by that.
+func (g *delegation) ask(ctx context.Context, by time.Time) (ended bool) {
 	err := g.askKarpenter(ctx, by)
 	refusal, final := errors.AsType[karpenter.Refusal](err)
 	switch {
@@ -123,7 +117,7 @@ func (g *delegation) ask(ctx context.Context, by time.Time) (over bool) {
 		return true
 	}
 	g.last = err
-	g.failed++
+	g.tries++
 	return false
 }
 
@@ -140,7 +134,7 @@ func (g *delegation) look(carried intent.Intent, node *corev1.Node, now time.Tim
 	case now.Before(begins) && g.asked:
 		return lookAtKarpenter
 	case now.Before(begins): // all nodes of a storm would ask a server that fails ten times a second
-		return min(askAgain.Pause(g.failed), begins.Sub(now))
+		return min(askAgain.Pause(g.tries), begins.Sub(now))
 	case g.asked:
 		g.takeOver(decision.WhyKarpenterAway, nil)
 	default:
@@ -163,8 +157,7 @@ func (g *delegation) askKarpenter(ctx context.Context, by time.Time) error {
 // note writes down that Karpenter was asked. It does not wait for that: what the next leader does
 // not know, it finds out by asking again.
 func (g *delegation) note(ctx context.Context, by time.Time) {
-	carried, _ := g.current()
-	if carried.Delegated() {
+	if g.carried().Delegated() {
 		return
 	}
 	values := []any{"why", decision.WhyDelegated}
@@ -212,7 +205,7 @@ func (r *Registry) isDelegated(ref cluster.Ref) bool {
 		return false
 	}
 	if nd := r.Get(ref); nd != nil {
-		if carried, _ := nd.current(); carried.Delegated() {
+		if nd.carried().Delegated() {
 			return true
 		}
 	}

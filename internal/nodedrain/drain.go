@@ -44,11 +44,11 @@ type Drain struct {
 	started  bool           // Run has it; guarded by turn
 	resumed  bool           // an earlier leader has begun it
 	outcome  intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	ended    bool           // guarded by drains.mu
+	ended    bool           // guarded by Registry.mu
 	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
-	next     *Drain         // takes its place at its end, if there is one; guarded by drains.mu
+	next     *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
-	record record // only the goroutine of Run uses it
+	history history // only the goroutine of Run uses it
 
 	progress
 }
@@ -80,7 +80,7 @@ func (d *Drain) run(ctx context.Context) error {
 		if isClosed(d.quit.done) {
 			stop(d.quit.why)
 		}
-		if !reading && d.hasHooks() {
+		if !reading && len(d.carried().Hooks) > 0 {
 			reading = true
 			d.beside.Go(func() { hookKeeper{d}.read(working) })
 		}
@@ -112,7 +112,7 @@ func (d *Drain) runEnded(ctx context.Context, err error) error {
 // stages are what a drain consists of. The hooks of the node are held open until they are
 // completed. A node that was only to be cordoned may have to be evacuated after all.
 func (d *Drain) stages(ctx context.Context) error {
-	release := hookKeeper{d}.hold(ctx)
+	release := hookKeeper{d}.holdAll(ctx)
 	defer func() { release() }()
 	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
@@ -129,13 +129,13 @@ func (d *Drain) stages(ctx context.Context) error {
 			return err
 		}
 		release()
-		release = hookKeeper{d}.hold(ctx)
+		release = hookKeeper{d}.holdAll(ctx)
 	}
 }
 
 // forgetDrained has the completion delay count from the end of the evacuation that follows.
 func (d *Drain) forgetDrained(ctx context.Context) error {
-	if carried, _ := d.current(); carried.DrainedAt.IsZero() || d.unrecorded.Load() {
+	if d.carried().DrainedAt.IsZero() || d.unrecorded.Load() {
 		return nil
 	}
 	return d.rewrite(ctx, func(i intent.Intent) intent.Intent {
@@ -146,15 +146,11 @@ func (d *Drain) forgetDrained(ctx context.Context) error {
 
 // hasPods reports whether pods have to leave that have not: a node that is only cordoned has none.
 func (d *Drain) hasPods() bool {
-	carried, _ := d.current()
-	unknown := carried.Version == 0 // it is being recorded
+	unknown := d.carried().Version == 0 // it is being recorded
 	return !isClosed(d.podsGone.done) && (unknown || d.evacuating.Load() || !d.cordonsOnly())
 }
 
-func (d *Drain) cordonsOnly() bool {
-	decided, _ := d.current()
-	return decision.CordonsOnly(decided, d.r.Policy)
-}
+func (d *Drain) cordonsOnly() bool { return decision.CordonsOnly(d.carried(), d.r.Policy) }
 
 // afterMachine calls do, maybe several times, when there is nothing left to evict from. do must not block.
 func (d *Drain) afterMachine(do func()) (stop func()) {
@@ -243,15 +239,9 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 		done:         make(chan struct{}),
 		progress:     progress{questions: make(chan chan<- evacuation.Progress)},
 	}
-	d.place = r.line.NewPlace(ref, func() intent.Intent {
-		carried, _ := d.current()
-		return carried
-	})
+	d.place = r.line.NewPlace(ref, d.carried)
 	return d
 }
-
-// Get returns the drain of the node; nil if there is none.
-func (r *Registry) Get(ref cluster.Ref) *Drain { return r.drains.get(ref) }
 
 // InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their
 // ends, and returns the error of a drain, or the cause of its context.

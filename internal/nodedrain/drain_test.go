@@ -76,7 +76,7 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
 		r.CordonRebalance = true
 		now := time.Now().UTC()
-		nd := r.drains.getOrCreate(theRef)
+		nd := r.getOrCreate(theRef)
 		carried, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent {
 			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
 			return i.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}, nil, now)
@@ -88,7 +88,7 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 		nd.setIntent(*carried)
 		nd.outcome = intent.Cordoned
 		err = endStage{nd}.completeAndFinish(t.Context())
-		if left, _ := nd.current(); !errors.Is(err, errAsksMore) || left.Finished() {
+		if left := nd.carried(); !errors.Is(err, errAsksMore) || left.Finished() {
 			t.Errorf("%v, finished %t", err, left.Finished())
 		}
 	})
@@ -100,7 +100,7 @@ func TestADrainDoesNotWaitForACordonThatNobodyWillSet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, func(n *corev1.Node) { n.Annotations = annotations }, func(t *testing.T, r *Registry) {
-				if state := (evacuateStage{r.drains.getOrCreate(theRef)}).nodeState(); state.Cordoned || state.CordonPending {
+				if state := (evacuateStage{r.getOrCreate(theRef)}).nodeState(); state.Cordoned || state.CordonPending {
 					t.Errorf("state %+v", state)
 				}
 			})
@@ -121,8 +121,8 @@ func (i slowInstances) GetUrgent(context.Context, string, time.Duration) (instan
 
 func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
-		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.drains.getOrCreate(theRef) }}, true, r.Log)
-		deleted := r.drains.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
+		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.getOrCreate(theRef) }}, true, r.Log)
+		deleted := r.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
 		deleted.setIntent(intent.Intent{
 			Version: intent.Version,
 			Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Time: time.Now().Add(-time.Hour)}}, // of an earlier life
@@ -212,7 +212,7 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, asItIs, func(t *testing.T, r *Registry) {
-				d := r.drains.getOrCreate(theRef)
+				d := r.getOrCreate(theRef)
 				if err := d.lock(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -253,9 +253,9 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 func TestADrainThatHasEndedWaitsForTheNextOneOfItsNode(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
 		now := time.Now()
-		d := r.drains.getOrCreate(theRef)
+		d := r.getOrCreate(theRef)
 		d.applyIntent(&intent.Intent{Version: intent.Version, FinishedAt: now})
-		next := r.drains.getOrCreate(theRef)
+		next := r.getOrCreate(theRef)
 		hook := &intent.Hook{Group: "workers", Name: "drain", Instance: theID, Started: now}
 		next.setIntent(intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Time: now}, hook, now))
 		if with, _ := (endStage{d}).otherWithHooks(); with != next {

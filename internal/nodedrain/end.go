@@ -9,6 +9,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // askLeaderAgain is how often it is looked whether the leader has ended a drain.
@@ -20,7 +21,8 @@ type endStage struct{ *Drain }
 
 // run does what follows the evacuation. It returns errAsksMore if there was none, and a notice asks for one.
 func (d endStage) run(ctx context.Context, release func()) error {
-	ctx, stop := d.whileEnough(ctx)
+	onlyCordoned := d.outcome == intent.Cordoned
+	ctx, stop := d.whileNot(ctx, errAsksMore, func() bool { return onlyCordoned && !d.cordonsOnly() })
 	defer stop()
 	if err := d.awaitCompletionDelay(ctx); err != nil {
 		return err
@@ -43,27 +45,10 @@ func (d endStage) run(ctx context.Context, release func()) error {
 	return d.completeAndFinish(ctx)
 }
 
-// whileEnough is a context that ends with errAsksMore when a node that was only cordoned is to be evacuated.
-func (d endStage) whileEnough(ctx context.Context) (_ context.Context, stop func()) {
-	if d.outcome != intent.Cordoned {
-		return ctx, func() {}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	remove := d.onChange(func() {
-		if !d.cordonsOnly() {
-			cancel(errAsksMore)
-		}
-	})
-	return ctx, func() {
-		remove()
-		cancel(nil)
-	}
-}
-
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
 // from a moment that the node carries, so that a failover does not begin it anew.
 func (d endStage) awaitCompletionDelay(ctx context.Context) error {
-	carried, _ := d.current()
+	carried := d.carried()
 	if d.r.CompletionDelay <= 0 || len(carried.Hooks) == 0 {
 		return nil
 	}
@@ -94,15 +79,9 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 		if !time.Now().Before(until) {
 			break
 		}
-		timer := time.NewTimer(min(time.Until(until), askHooksAgain))
-		select {
-		case <-timer.C:
-		case <-changed:
-		case <-d.instanceGone.done:
-		case <-ctx.Done():
-		}
-		if timer.Stop(); ctx.Err() != nil {
-			return context.Cause(ctx)
+		most := min(time.Until(until), askHooksAgain)
+		if err := awaitFor(ctx, most, changed, d.instanceGone.done, nil); err != nil {
+			return err
 		}
 	}
 	d.say(overview.Completing)
@@ -126,62 +105,71 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 // A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
 // notice that asks for more has come meanwhile, it returns errAsksMore.
 func (d endStage) completeAndFinish(ctx context.Context) error {
-	over := map[intent.Hook]bool{}
+	ended := map[intent.Hook]bool{} // true: completed here
 	for {
-		if err := hookKeeper(d).complete(ctx, over); err != nil {
+		if err := hookKeeper(d).completeAll(ctx, ended); err != nil {
 			return err
 		}
-		more, asksMore, shared := false, false, false
+		now := time.Now().UTC()
+		var left remaining
 		var hooks []intent.Hook
-		finished := time.Now().UTC()
 		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
-			if shared = d.r.OnNode && d.r.Cluster.Shares(i); shared {
-				return i
+			hooks, left = i.Hooks, d.leftOf(i, ended)
+			if left == nothingLeft {
+				i.Hooks, i.FinishedAt, i.Outcome = nil, now, d.outcome
 			}
-			more, asksMore = false, d.outcome == intent.Cordoned && !decision.CordonsOnly(i, d.r.Policy)
-			if asksMore {
-				return i
-			}
-			for _, h := range i.Hooks {
-				if _, ended := over[h.Action()]; !ended {
-					more = true
-				}
-			}
-			if !more {
-				hooks = i.Hooks
-				i.Hooks, i.FinishedAt, i.Outcome = nil, finished, d.outcome
-			}
-			if isClosed(d.instanceGone.done) {
-				i = i.Gone(finished)
+			if (left == nothingLeft || left == hooksLeft) && isClosed(d.instanceGone.done) {
+				i = i.Gone(now)
 			}
 			return i
 		})
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case shared:
-			return d.awaitLeader(ctx)
-		case asksMore:
-			return errAsksMore
-		case !more:
-			d.record.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !over[h.Action()] })
+		}
+		switch left {
+		case nothingLeft:
+			d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
 			return nil
+		case hooksLeft: // once more
+		case evacuationLeft:
+			return errAsksMore
+		case leftToLeader:
+			return d.awaitLeader(ctx)
 		}
 	}
 }
 
+// A remaining says what is left to do, when the hooks are completed, before a drain is finished.
+type remaining uint8
+
+const (
+	nothingLeft    remaining = iota
+	hooksLeft                // have come meanwhile
+	evacuationLeft           // of a node that was only to be cordoned
+	leftToLeader             // has a queue, and finishes it
+)
+
+// leftOf is what is left to do before an intent is finished, when these hooks have ended.
+func (d endStage) leftOf(i intent.Intent, ended map[intent.Hook]bool) remaining {
+	switch {
+	case d.r.OnNode && d.r.Cluster.Shares(i):
+		return leftToLeader
+	case d.outcome == intent.Cordoned && !decision.CordonsOnly(i, d.r.Policy):
+		return evacuationLeft
+	case len(completing(i.Hooks, ended)) > 0:
+		return hooksLeft
+	}
+	return nothingLeft
+}
+
 // awaitLeader waits at the end of a drain that a leader with a queue has begun: the next one can complete its hooks.
 func (d endStage) awaitLeader(ctx context.Context) error {
-	again := time.NewTicker(askLeaderAgain)
-	defer again.Stop()
 	for {
 		if i, ok := d.r.intentOn(d.ref); !d.r.Cluster.Exists(d.ref) || ok && i.Finished() {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-again.C:
+		if err := retry.Sleep(ctx, askLeaderAgain); err != nil {
+			return err
 		}
 	}
 }

@@ -96,18 +96,14 @@ func (d evacuateStage) drainPods(ctx context.Context) error {
 		terms <- d.terms()
 	})()
 	d.evacuating.Store(true)
-	result, err := d.r.Drainer.Drain(ctx, d.drainRequest(terms))
-	d.evacuating.Store(false)
-	d.evacuated.Store(result)
-	return err
-}
-
-func (d evacuateStage) drainRequest(terms <-chan evacuation.Terms) *evacuation.Request {
-	return &evacuation.Request{
+	result, err := d.r.Drainer.Drain(ctx, &evacuation.Request{
 		Node: d.ref.Name, Terms: <-terms, Changed: terms, Asked: d.questions,
 		Log: d.log, Rules: d.r.CurrentPolicy().Rules, Resumed: d.resumed,
 		NodeState: d.nodeState,
-	}
+	})
+	d.evacuating.Store(false)
+	d.evacuated.Store(result)
+	return err
 }
 
 // nodeState is what a drain has to know of its node. A deleted Node is not ready.
@@ -125,15 +121,14 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 }
 
 // conclude says what came of the drain of the pods, and of the wait for load balancers.
-func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error,
-) error {
+func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err error) error {
 	result := *d.evacuated.Load()
-	final, _ := d.current()
+	final := d.carried()
 	ended := report.Drain{
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
 	}
 	if ended.Outcome != "" {
-		d.record.drain = &ended
+		d.history.drain = &ended
 		d.r.Observer.Drained(ended)
 	}
 	switch {

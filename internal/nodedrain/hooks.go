@@ -20,10 +20,10 @@ import (
 // A hookKeeper keeps the lifecycle hooks of a node open, and completes them at the end of its drain.
 type hookKeeper struct{ *Drain }
 
-// complete completes the hooks of the node, concurrently, and those that come
-// meanwhile: none has to wait for one that takes hours. It adds them to over: true, if they were completed here, or
+// completeAll completes the hooks of the node, concurrently, and those that come
+// meanwhile: none has to wait for one that takes hours. It adds them to ended: true, if they were completed here, or
 // false, if they had ended.
-func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) error {
+func (k hookKeeper) completeAll(ctx context.Context, ended map[intent.Hook]bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -34,7 +34,7 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 		err       error
 	}
 	ends := make(chan end)
-	asked := maps.Clone(over)
+	asked := maps.Clone(ended)
 	for running := 0; ; {
 		carried, changed := k.current()
 		for _, h := range carried.Hooks {
@@ -44,7 +44,7 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				completed, err := complete(ctx, k.log, k.r.Hooks, h)
+				completed, err := completeHook(ctx, k.log, k.r.Hooks, h)
 				select {
 				case ends <- end{h, completed, err}:
 				case <-ctx.Done():
@@ -54,14 +54,14 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 		if running == 0 {
 			return nil
 		}
-		k.say(overview.Completing, completing(carried.Hooks, over)...)
+		k.say(overview.Completing, completing(carried.Hooks, ended)...)
 		select {
 		case e := <-ends:
 			if e.err != nil {
 				return e.err
 			}
 			running--
-			over[e.hook.Action()] = e.completed
+			ended[e.hook.Action()] = e.completed
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -72,8 +72,8 @@ func (k hookKeeper) complete(ctx context.Context, over map[intent.Hook]bool) err
 // About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
 // of its machine for another reason.
 func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
-	for _, nd := range r.drains.all() {
-		i, _ := nd.current()
+	for _, nd := range r.allDrains() {
+		i := nd.carried()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd
 		} else if nd.ref.Instance == h.Instance && inWork(i) {
@@ -86,12 +86,12 @@ func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
 // Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
 // Auto Scaling refuses for good: trying again would never end.
 func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
-	_, err := complete(ctx, log, r.Hooks, h)
+	_, err := completeHook(ctx, log, r.Hooks, h)
 	return err
 }
 
-// complete reports whether it has completed the hook.
-func complete(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) (completed bool, err error) {
+// completeHook reports whether it has completed the hook.
+func completeHook(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) (completed bool, err error) {
 	switch err = hooks.Complete(ctx, h); {
 	case errors.Is(err, errNotOurs):
 		log.Info("lifecycle hook is left alone: a handler without a queue completes none", "group", h.Group, "hook", h.Name)
@@ -164,14 +164,14 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// hold sends heartbeats for all hooks of the node, also for those that come later,
+// holdAll sends heartbeats for all hooks of the node, also for those that come later,
 // until release is called. release returns when no heartbeat is in flight any more.
-func (k hookKeeper) hold(ctx context.Context) (release func()) {
+func (k hookKeeper) holdAll(ctx context.Context) (release func()) {
 	var all sync.WaitGroup
 	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
 	stop := func() {}
 	remove := k.onChange(func() {
-		carried, _ := k.current()
+		carried := k.carried()
 		for _, h := range carried.Hooks {
 			if held == nil {
 				held = map[intent.Hook]bool{}
@@ -211,11 +211,9 @@ func (k hookKeeper) read(ctx context.Context) {
 
 // readNext reads what read has to read now. again delivers when to try once more; nil: there is nothing to. An
 // error means that the drain ends.
-func (k hookKeeper) readNext(
-	ctx context.Context, unreadable *[]intent.Hook,
-) (again <-chan time.Time, err error) {
+func (k hookKeeper) readNext(ctx context.Context, unreadable *[]intent.Hook) (again <-chan time.Time, err error) {
 	for {
-		carried, _ := k.current()
+		carried := k.carried()
 		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
 			return h.Assumed && !slices.Contains(*unreadable, h.Action())
 		})
@@ -238,3 +236,28 @@ func (k hookKeeper) readNext(
 		}
 	}
 }
+
+// NoHooks are the lifecycle hooks of the IMDS mode: there are none, because the metadata names no
+// hook. A node may carry the hook of a handler with a queue, which does what is to be done about it.
+// It implements [Hooks].
+type NoHooks struct{}
+
+// Limits are not known.
+func (NoHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
+	return notice.HookLimits{}, nil
+}
+
+// Hold does nothing.
+func (NoHooks) Hold(ctx context.Context, _ intent.Hook) { <-ctx.Done() }
+
+// Waits is false.
+func (NoHooks) Waits(context.Context, intent.Hook) (bool, error) { return false, nil }
+
+// Ended is false.
+func (NoHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
+
+// errNotOurs is why a hook is not completed that a handler with a queue has recorded.
+var errNotOurs = errors.New("a handler without a queue completes no hooks")
+
+// Complete leaves the hook as it is.
+func (NoHooks) Complete(context.Context, intent.Hook) error { return errNotOurs }

@@ -35,54 +35,35 @@ var errNoTimeForTargets = errors.New("there is no time to wait for load balancer
 // A detaching waits until the machine has left its target groups, when its pods have left.
 type detaching struct{ *Drain }
 
-// A targetWait is what is waited for.
-type targetWait struct {
-	machine loadbalancer.Machine
-	until   time.Time // the last moment
-}
-
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
-// left. The error is the cause of ctx.
+// left. It waits only for a node that is excluded from load balancers: nobody takes another one out of them. The error
+// is the cause of ctx.
 func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
-	detaching := detaching{d}
-	w := detaching.wait()
-	if w == nil {
+	t, carried := detaching{d}, d.carried()
+	node, there := d.r.Cluster.Look(d.ref)
+	until := t.until(carried)
+	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
+		!time.Now().Before(until) {
 		return &report.Targets{}, nil
 	}
 	d.detached = true
-	return detaching.await(ctx, w)
-}
-
-// wait is what the drain of a node waits for; nil: nothing. It waits only for a node that is excluded from load
-// balancers: nobody takes another one out of them.
-func (t detaching) wait() *targetWait {
-	carried, _ := t.current()
-	node, there := t.r.Cluster.Look(t.ref)
-	until := t.until(carried)
-	if t.r.LoadBalancers == nil || t.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
-		!time.Now().Before(until) {
-		return nil
+	machine := loadbalancer.Machine{
+		Instance: d.ref.Instance, Node: node.Labels,
+		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(d.r.NodeGracePeriod),
 	}
-	return &targetWait{until: until, machine: loadbalancer.Machine{
-		Instance: t.ref.Instance, Node: node.Labels,
-		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(t.r.NodeGracePeriod),
-	}}
-}
-
-func (t detaching) await(ctx context.Context, w *targetWait) (*report.Targets, error) {
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t.beside.Go(func() { t.stopBeforeDeadline(waiting, stop) })
+	d.beside.Go(func() { t.stopBeforeDeadline(waiting, stop) })
 	told := func() bool { return true }
-	left, err := t.r.LoadBalancers.Await(waiting, w.machine, func(groups []string) {
+	left, err := d.r.LoadBalancers.Await(waiting, machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
-		t.say(overview.Detaching, waitsForTargets(groups, w.until))
-		t.log.Info("waiting for load balancers", "targetGroups", names, "until", w.until.UTC().Format(time.RFC3339))
+		d.say(overview.Detaching, waitsForTargets(groups, until))
+		d.log.Info("waiting for load balancers", "targetGroups", names, "until", until.UTC().Format(time.RFC3339))
 		told = time.AfterFunc(targetsBlocked, func() { t.report(names) }).Stop
 	})
 	told()
-	t.say(overview.Detaching)
+	d.say(overview.Detaching)
 	targets := &report.Targets{Waited: time.Since(begin), Left: left}
 	switch {
 	case errors.Is(err, errNoTimeForTargets):
@@ -105,15 +86,12 @@ func (t detaching) report(names string) {
 func (t detaching) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
 	for {
 		carried, changed := t.current()
-		timer := time.NewTimer(time.Until(t.until(carried)))
-		select {
-		case <-timer.C:
+		left := time.Until(t.until(carried))
+		if left <= 0 {
 			stop(errNoTimeForTargets)
 			return
-		case <-changed:
-		case <-ctx.Done():
 		}
-		if timer.Stop(); ctx.Err() != nil {
+		if awaitFor(ctx, left, changed, nil, nil) != nil {
 			return
 		}
 	}

@@ -6,10 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -21,59 +25,58 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 	if d.ref.Instance == "" {
 		return nil, nil
 	}
-	begin, logged := time.Now(), false
-	for {
-		changed := d.r.Cluster.Changed()
+	begun, isLogged := time.Now(), false
+	for !isClosed(d.instanceGone.done) {
+		nodes := d.r.Cluster.Changed()
 		carried, ours := d.current()
-		there, informed := d.r.Cluster.Exists(d.ref), false
-		switch {
-		case isClosed(d.instanceGone.done):
-			return nil, nil
-		case !there:
-			if next, informed, err = d.passOn(ctx, carried); next != nil || err != nil {
-				return next, err
-			}
-		case len(carried.Hooks) == 0:
-			with, theirs := d.otherWithHooks()
-			if with == nil {
-				return nil, nil
-			}
-			// If the Node of the others is deleted, another Node gets the hooks: this one maybe.
-			d.say(overview.Completing, waitsForNode([]*Drain{with}))
-			if err := awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done); err != nil {
+		hasNode := d.r.Cluster.Exists(d.ref)
+		if hasNode && len(carried.Hooks) == 0 {
+			if more, err := d.awaitOtherHooks(ctx, ours); !more || err != nil {
 				return nil, err
 			}
 			continue
 		}
-		var emptied <-chan struct{}
+		if !hasNode {
+			if next, hasNode, err = d.passOn(ctx, carried); next != nil || err != nil {
+				return next, err
+			}
+		}
+		var pods <-chan struct{}     // closed when those of another Node have left
 		others := d.othersWithPods() // after passOn, which makes requests
 		switch {
-		case len(others) > 0:
-			if hooksEnd(carried) {
-				return nil, nil
-			}
-			emptied = others[0].podsGone.done
-			d.say(overview.Completing, waitsForNode(others))
-		case there || informed:
+		case len(others) > 0 && hooksEnd(carried), len(others) == 0 && hasNode:
 			return nil, nil
+		case len(others) > 0:
+			pods = others[0].podsGone.done
+			d.say(overview.Completing, waitsForNode(others))
 		default:
-			until := d.r.nextNodeUntil(carried, begin)
+			until := d.r.nextNodeUntil(carried, begun)
 			if over, err := d.noNodeExpected(ctx, until); over || err != nil {
 				return nil, err
 			}
 			d.say(overview.Completing, waitsForNextNode(until))
-			if !logged {
-				logged = true
+			if !isLogged {
+				isLogged = true
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
-		later, cancel := context.WithTimeout(ctx, untilAskedAgain(carried))
-		_ = awaitAny(ctx, changed, emptied, d.instanceGone.done, later.Done())
-		cancel()
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		if err := awaitFor(ctx, untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {
+			return nil, err
 		}
 	}
+	return nil, nil
+}
+
+// awaitOtherHooks is for a Node without hooks: it waits for a change of another drain of the instance that has some.
+// If the Node of that is deleted, another Node gets its hooks: this one maybe. ours is closed when the intent of this
+// one changes. more: there was such a drain.
+func (d endStage) awaitOtherHooks(ctx context.Context, ours <-chan struct{}) (more bool, err error) {
+	with, theirs := d.otherWithHooks()
+	if with == nil {
+		return false, nil
+	}
+	d.say(overview.Completing, waitsForNode([]*Drain{with}))
+	return true, awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done)
 }
 
 // untilAskedAgain is how long EC2 is believed about the instance: not beyond the end of a hook.
@@ -94,9 +97,7 @@ func hooksEnd(i intent.Intent) bool {
 // passOn gives the notices and hooks of a deleted Node to the next Node of its instance, and returns the drain of that
 // Node. informed: there is such a Node. Without a drain nothing is left to do on it: it may never have carried the
 // hooks, so that they are completed here.
-func (d endStage) passOn(
-	ctx context.Context, carried intent.Intent,
-) (next *Drain, informed bool, err error) {
+func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drain, informed bool, err error) {
 	nodes := d.r.Cluster.ByInstance(d.ref.Instance)
 	if len(nodes) == 0 {
 		return nil, false, nil
@@ -126,6 +127,14 @@ func awaitAny(ctx context.Context, a, b, c, d <-chan struct{}) error {
 	return nil
 }
 
+// awaitFor is awaitAny for a time at most.
+func awaitFor(ctx context.Context, most time.Duration, a, b, c <-chan struct{}) error {
+	waiting, stop := context.WithTimeout(ctx, most)
+	defer stop()
+	_ = awaitAny(waiting, a, b, c, nil)
+	return context.Cause(ctx)
+}
+
 // noNodeExpected reports whether an instance that has no Node will get none: it does not run, or the time is over.
 func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over bool, err error) {
 	if !time.Now().Before(until) {
@@ -139,11 +148,10 @@ func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over boo
 		}
 	})()
 	d.beside.Go(func() { // the next Node needs its notice more than an answer
-		d.r.Cluster.AtEachChange(asking, nil, func() error {
+		d.r.Cluster.AtEachChange(asking, nil, func() {
 			if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 {
 				stop()
 			}
-			return nil
 		})
 	})
 	inst, known, err := d.r.Lookup.Ask(asking, d.log, "look up the instance whose Node went", d.ref.Instance, lookup.Fresh)
@@ -165,7 +173,7 @@ func (c *Config) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
 // others are the other drains of the instance: also the next one of this Node, where this one has ended by what another
 // handler has written.
 func (d endStage) others() []*Drain {
-	return slices.DeleteFunc(d.r.drains.ofInstance(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
+	return slices.DeleteFunc(d.r.drainsOf(d.ref.Instance), func(other *Drain) bool { return other == d.Drain })
 }
 
 // otherWithHooks returns another drain of the instance that has hooks to complete, and a channel that is closed when
@@ -188,10 +196,106 @@ func (d endStage) othersWithPods() []*Drain {
 func (r *Registry) isDraining(ref cluster.Ref) bool {
 	return slices.ContainsFunc(r.Cluster.Others(ref), func(other cluster.Ref) bool {
 		nd := r.Get(other)
-		if nd == nil {
-			return false
-		}
-		carried, _ := nd.current()
-		return inWork(carried)
+		return nd != nil && inWork(nd.carried())
 	})
+}
+
+// Intents are those of the other Nodes of the instance. It also asks the drains: the watch
+// may be behind.
+func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
+	intents := r.Cluster.Intents(ref)
+	for _, nd := range r.otherDrains(ref) {
+		if i := nd.carried(); i.Version > 0 {
+			i.Hooks = nil
+			intents = append(intents, i)
+		}
+	}
+	return intents
+}
+
+// informNode records the notices of an instance on a Node that the instance has got after or beside another one.
+func (r upkeep) informNode(ctx context.Context, ref cluster.Ref) {
+	if node, there := r.Cluster.Look(ref); there {
+		intents := func() []intent.Intent { return r.Intents(ref) }
+		_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx or the Node
+	}
+}
+
+// inform records what intents carry on a Node of the same instance: the notices that are
+// still in force, and the hooks of unfinished drains. It returns the drain of the node; nil if
+// nothing is left to do. A notice is not in force if it is older than the last launch of the
+// instance, if it was cancelled since, or if intents, asked again, does not return it any more. The error is
+// cluster.ErrNodeGone, or the cause of ctx.
+func (r *Registry) inform(
+	ctx context.Context, log logr.Logger, intents func() []intent.Intent, node *corev1.Node,
+) (next *Drain, err error) {
+	ref, now := cluster.RefOf(node), time.Now()
+	type pending struct {
+		entry intent.Entry
+		hook  *intent.Hook
+	}
+	var all []pending
+	for _, i := range intents() {
+		i = i.SinceBoot(cluster.BootID(node), true, now)
+		hooks := i.Hooks
+		for _, e := range i.Pending(now) {
+			for e.Kind == notice.ASGTerminate && len(hooks) > 0 {
+				all = append(all, pending{e, &hooks[0]})
+				hooks = hooks[1:]
+			}
+			all = append(all, pending{e, nil})
+		}
+	}
+	all = slices.DeleteFunc(all, func(n pending) bool { return r.isCancelled(ref.Instance, n.entry) })
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var deadline time.Time
+	for _, n := range all {
+		deadline = intent.Earlier(deadline, n.entry.Deadline)
+	}
+	launched, err := r.launchOf(ctx, log, ref.Instance, deadline)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range all {
+		if n.hook == nil && n.entry.Before(launched) {
+			continue
+		}
+		isPending := func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) }
+		void := func() bool {
+			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), isPending)
+		}
+		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
+		switch {
+		case ctx.Err() == nil && errors.Is(err, ErrOutdated):
+			return r.inform(ctx, log, intents, node)
+		case err != nil:
+			return nil, err
+		case nd != nil:
+			next = nd
+			log.Info("another Node of the instance gets the notice", "node", ref.Name, "kind", n.entry.Kind)
+		}
+	}
+	return next, nil
+}
+
+// launchOf is when the instance was started last, as EC2 says; zero where it does not say, or not in time for a
+// deadline. The error is the cause of ctx.
+func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, deadline time.Time) (time.Time, error) {
+	if deadline.IsZero() {
+		return r.Lookup.LaunchOf(ctx, log, id)
+	}
+	until := laterOf(deadline.Add(-decision.Young), time.Now().Add(lookup.DoubtTimeout))
+	asking, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	launched, err := r.Lookup.LaunchOf(asking, log, id)
+	if err != nil {
+		return time.Time{}, context.Cause(ctx)
+	}
+	return launched, nil
+}
+
+func (c *Config) isCancelled(instance string, e intent.Entry) bool {
+	return c.Cancelled != nil && c.Cancelled(instance, e)
 }

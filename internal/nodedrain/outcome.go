@@ -1,6 +1,7 @@
 package nodedrain
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -8,6 +9,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -104,4 +106,41 @@ func logEnd(log logr.Logger, d report.Drain) {
 		logging.Warn(log, "volumes of its pods are still attached: pods that need them on other nodes have to wait",
 			"volumes", r.Volumes)
 	}
+}
+
+// A history is what is kept of a drain for its episode, beside the intent.
+type history struct {
+	heldBack string        // why it was held back last; empty: it was not
+	drain    *report.Drain // the end of its evacuation; nil: there was none
+	hooks    []intent.Hook // that were completed
+}
+
+// recordEpisode tells of the episode of a drain that ends with err. It is silent if the next leader goes on with the
+// drain.
+func (d *Drain) recordEpisode(err error) {
+	calledOff := isCalledOff(err)
+	if d.r.Ended == nil || err != nil && !calledOff {
+		return
+	}
+	carried := d.carried()
+	e := report.EpisodeOf(d.ref, carried)
+	e.Known, e.HeldBack = overview.Everything, d.history.heldBack
+	if d.resumed {
+		e.Known = overview.SinceTakeOver
+	}
+	if d.history.drain != nil {
+		e = report.WithDrain(e, *d.history.drain)
+	}
+	e.Hooks = report.HooksOf(d.history.hooks)
+	if e.Ended.IsZero() || calledOff { // else the node says when: a later leader knows the episode by that
+		e.Ended = time.Now().UTC()
+	}
+	e.Outcome = cmp.Or(e.Outcome, string(d.outcome))
+	if calledOff {
+		e.Outcome, e.Why = string(intent.CalledOff), err.Error()
+	}
+	if e.Outcome == "" { // the Node went before its drain began, or another Node has the notices
+		e.Outcome = string(intent.Gone)
+	}
+	d.r.Ended(e)
 }

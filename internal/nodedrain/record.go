@@ -36,31 +36,29 @@ type recording struct {
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
 // do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision may not hold any more.
-func (r *Registry) Record(
-	ctx context.Context, log logr.Logger, ref cluster.Ref, n *News,
-) (joined *Drain, err error) {
+func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (joined *Drain, err error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
-		joined, err = p.record(ctx, try)
+		joined, err = p.tryOnce(ctx, try)
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
 		return err
 	})
-	if err == nil && p.begins && joined != nil && !joined.heldBack() {
+	if err == nil && p.begins && joined != nil && !joined.carried().HeldBack {
 		log.Info("cordoned", "node", ref.Name, "why", n.Why)
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
 	}
 	return joined, err
 }
 
-// record is one try of Record: it writes the notice to the node and begins the drain, unless that has begun. It returns
+// tryOnce writes the notice to the node and begins the drain, unless that has begun. It returns
 // nil if the drain is finished already, or if the notice is void. It asks for the latter while it holds the lock of the
 // node: whoever makes the notice void later waits for the lock, and then finds the notice recorded. The requests end
 // with try; drainUnrecorded goes on with ctx.
-func (p *recording) record(ctx, try context.Context) (*Drain, error) {
+func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	late := time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
 	d, err := p.lock(try)
 	if err != nil {
@@ -76,7 +74,7 @@ func (p *recording) record(ctx, try context.Context) (*Drain, error) {
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d))
-	case err != nil, w.over, w.carried.Finished():
+	case err != nil, w.isDone, w.carried.Finished():
 		p.drop(d)
 		return nil, err
 	}
@@ -95,7 +93,7 @@ func (p *recording) record(ctx, try context.Context) (*Drain, error) {
 // lock returns the drain of the node, locked. It has not ended, and is not being called off.
 func (p *recording) lock(ctx context.Context) (*Drain, error) {
 	for {
-		d, err := p.drains.locked(ctx, p.ref)
+		d, err := p.locked(ctx, p.ref)
 		if err != nil || !isClosed(d.quit.done) {
 			return d, err
 		}
@@ -118,7 +116,7 @@ type written struct {
 	carried  *intent.Intent // by the node now
 	begins   bool           // the node was in no drain before
 	repeated bool           // it had the notice
-	over     bool           // what the notice asks for is done
+	isDone   bool           // what the notice asks for
 }
 
 // write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded
@@ -128,8 +126,8 @@ func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) 
 	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
 		w.begins = !inWork(i)
 		i = d.orUnrecorded(i)
-		w.repeated, w.over = i.Covers(*p.Entry), i.Over(*p.Entry)
-		if w.over {
+		w.repeated, w.isDone = i.Covers(*p.Entry), i.Over(*p.Entry)
+		if w.isDone {
 			return i
 		}
 		return p.with(d, i, now)
@@ -183,10 +181,10 @@ func (r *Registry) start(ctx context.Context, nd *Drain) error {
 // applyIntent notes the intent that the node carries now, and tells if somebody has
 // uncordoned the node during the drain. With a finished intent the drain has ended.
 func (d *Drain) applyIntent(i *intent.Intent) {
-	before, _ := d.current()
+	before := d.carried()
 	d.setIntent(*i)
 	if i.Finished() {
-		d.r.drains.remove(d) // the next notice begins another drain
+		d.r.remove(d) // the next notice begins another drain
 		return
 	}
 	if i.Uncordoned <= before.Uncordoned {
@@ -205,3 +203,59 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 
 // inWork reports whether the node is being drained, and is not held back.
 func inWork(i intent.Intent) bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }
+
+// firstTries is how long it is tried to write a node before its pods leave without the cordon: some of them would be
+// scheduled to it again.
+const firstTries = 5 * time.Second
+
+// halfPassed reports whether half of the time is over that a notice leaves. A notice without a deadline can wait.
+func halfPassed(entry *intent.Entry, now time.Time) bool {
+	return !entry.Deadline.IsZero() && now.Sub(entry.Time) >= entry.Deadline.Sub(entry.Time)/2
+}
+
+// drainUnrecorded drains a node that cannot be written, as where a webhook refuses every patch: its own pods may be on
+// nodes that go away. The pods leave although the node is not cordoned and carries no intent, so a new leader learns of
+// the drain from the message alone. Whoever has the message tries on to record the notice, and with it what has come
+// meanwhile. The drain waits for that at its end, and what has come to the node until then leaves, too.
+//
+// The caller holds the lock since before the try that has failed, and calls place.Recorded afterwards. A drain that has
+// started may have ended since. Then the next try begins another one.
+func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
+	carried := d.carried()
+	if on, ok := p.intentOn(d.ref); !d.started && ok {
+		carried = on
+	}
+	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
+	if known || carried.Over(*p.Entry) || p.Void() {
+		p.drop(d)
+		return nil
+	}
+	next := p.with(d, carried, time.Now().UTC())
+	if next.Finished() || next.HeldBack {
+		p.drop(d)
+		return nil
+	}
+	p.Observer.Recorded(*p.Entry)
+	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next)
+	if d.started {
+		return nil
+	}
+	return p.start(ctx, d)
+}
+
+// goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
+func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
+	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
+	d.unrecorded.Store(true)
+	d.setIntent(i)
+}
+
+// intentOn is the intent that the node carries, as the watch says; zero where there is none, or it cannot be read.
+func (c *Config) intentOn(ref cluster.Ref) (intent.Intent, bool) {
+	node, there := c.Cluster.Look(ref)
+	if !there {
+		return intent.Intent{}, false
+	}
+	i, ok, err := cluster.ReadIntent(node)
+	return i, ok && err == nil
+}

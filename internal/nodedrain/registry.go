@@ -4,6 +4,8 @@ package nodedrain
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -114,7 +116,7 @@ func (c *Config) RulesChanged() <-chan struct{} {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, then drains.mu or carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu or carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
@@ -123,7 +125,9 @@ type Registry struct {
 	resumed chan struct{}  // closed when the drains of the leader before have begun
 	workers chan struct{}  // a semaphore; nil: no bound
 	line    *holdback.Line // who may begin
-	drains  drains
+
+	mu     sync.Mutex
+	byNode map[types.UID]*Drain // one a node
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -132,14 +136,123 @@ func New(cfg Config) *Registry {
 		Config:  cfg,
 		toRun:   make(chan *Drain),
 		resumed: make(chan struct{}),
+		byNode:  map[types.UID]*Drain{},
 	}
-	r.drains = drains{registry: r, byNode: map[types.UID]*Drain{}}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
-		Places: r.drains.places, Joins: r.isDraining, Replaces: r.replacesFirst,
+		Places: r.places, Joins: r.isDraining, Replaces: r.replacesFirst,
 	})
 	if cfg.Workers > 0 {
 		r.workers = make(chan struct{}, cfg.Workers)
 	}
 	return r
+}
+
+// Get returns the drain of the node; nil if there is none.
+func (r *Registry) Get(ref cluster.Ref) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byNode[ref.UID]
+}
+
+// getOrCreate returns the drain of the node.
+func (r *Registry) getOrCreate(ref cluster.Ref) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.byNode[ref.UID]
+	if d == nil {
+		d = r.newDrain(ref)
+		r.byNode[ref.UID] = d
+	}
+	return d
+}
+
+// allDrains returns the drains, in no order.
+func (r *Registry) allDrains() []*Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*Drain, 0, len(r.byNode))
+	for _, d := range r.byNode {
+		all = append(all, d)
+	}
+	return all
+}
+
+// drainsOf returns the drains of all Nodes of an instance; none if its id is not known.
+func (r *Registry) drainsOf(id string) (drains []*Drain) {
+	if id == "" {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.byNode {
+		if d.ref.Instance == id {
+			drains = append(drains, d)
+		}
+	}
+	return drains
+}
+
+// otherDrains returns the drains of the other Nodes of the same instance.
+func (r *Registry) otherDrains(ref cluster.Ref) []*Drain {
+	return slices.DeleteFunc(r.drainsOf(ref.Instance), func(d *Drain) bool { return d.ref.UID == ref.UID })
+}
+
+// places are where the drains stand in the line.
+func (r *Registry) places() []*holdback.Place {
+	all := r.allDrains()
+	places := make([]*holdback.Place, len(all))
+	for k, d := range all {
+		places[k] = d.place
+	}
+	return places
+}
+
+// locked returns the drain of the node, locked. It has not ended. A new one has not started. The error is the cause of
+// ctx.
+func (r *Registry) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) {
+	for {
+		d := r.getOrCreate(ref)
+		if err := d.lock(ctx); err != nil {
+			return nil, err
+		}
+		if !r.hasEnded(d) {
+			return d, nil
+		}
+		d.unlock() // it ended while we waited for it
+	}
+}
+
+// succeed makes another drain of the node take the place of one that is about to be quit, so that nobody
+// begins one in between. It has not started, and it is locked. It returns nil if the drain is
+// being called off, which may begin it again, or has ended.
+func (r *Registry) succeed(d *Drain) *Drain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d.ended || isClosed(d.quit.done) {
+		return nil
+	}
+	d.next = r.newDrain(d.ref)
+	d.next.turn <- struct{}{}
+	return d.next
+}
+
+// remove says that the drain has ended: the next notice begins another one.
+func (r *Registry) remove(d *Drain) {
+	d.place.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d.ended = true
+	if r.byNode[d.ref.UID] == d {
+		delete(r.byNode, d.ref.UID)
+		if d.next != nil && !d.next.ended {
+			r.byNode[d.ref.UID] = d.next
+		}
+	}
+}
+
+func (r *Registry) hasEnded(d *Drain) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return d.ended
 }

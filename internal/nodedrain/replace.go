@@ -33,9 +33,12 @@ type replacing struct{ *Drain }
 //
 // That the group may have been asked is written down before the call, which may be made twice.
 func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
-	carried, _ := p.current()
+	carried := p.carried()
 	now := time.Now().UTC()
-	calling, stop := p.whileHeldBack(ctx)
+	calling, stop := p.whileNot(ctx, nil, func() bool { // an urgent notice does not wait for an answer of Auto Scaling
+		now := p.carried()
+		return !now.HeldBack || !now.ReplacesFirst() || isClosed(p.instanceGone.done)
+	})
 	defer stop()
 	next := carried.Replacement
 	// Another notice, or other rules, may leave less time than there was.
@@ -86,25 +89,8 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 	return holdback.Permit{Why: decision.WhyReplacement, Again: again, Detail: detail}
 }
 
-// whileHeldBack is a context that ends when the node is not held back any more: an urgent notice does not wait
-// for an answer of Auto Scaling.
-func (p replacing) whileHeldBack(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	remove := p.onChange(func() {
-		if carried, _ := p.current(); !carried.HeldBack || !carried.ReplacesFirst() || isClosed(p.instanceGone.done) {
-			cancel()
-		}
-	})
-	return ctx, func() {
-		remove()
-		cancel()
-	}
-}
-
 // choose is what is to be written down before the first call that changes something.
-func (p replacing) choose(
-	ctx context.Context, i intent.Intent,
-) (intent.Replacement, error) {
+func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacement, error) {
 	nothing, id := intent.Replacement{}, p.ref.Instance
 	if id == "" {
 		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}

@@ -3,6 +3,7 @@ package nodedrain
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,13 +12,15 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // Revert removes notices from the intent of a node. If none is left, it ends the drain of the
 // node, and reverts what was done.
 func (r *Registry) Revert(
-	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change func(intent.Intent) intent.Intent,
+	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change cluster.Change,
 ) error {
 	if r.isDelegated(ref) {
 		logging.Warn(log, "the node is not uncordoned: Karpenter replaces it, which cannot be taken back",
@@ -44,15 +47,13 @@ func (r *Registry) Revert(
 
 // revertLocked does so while it holds the lock of the node, so that a notice that is being
 // recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
-func (r *Registry) revertLocked(
-	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
-) (undone bool, err error) {
+func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
 	for {
-		d, err := r.drains.locked(ctx, ref)
+		d, err := r.locked(ctx, ref)
 		if err != nil {
 			return false, err
 		}
-		if carried, _ := d.current(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
+		if carried := d.carried(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
 			if d, err = d.replace(ctx); err != nil {
 				return false, err
 			}
@@ -69,7 +70,7 @@ func (r *Registry) revertLocked(
 // had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
 // by that. The error is that of the drain, or the cause of ctx.
 func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
-	next = d.r.drains.succeed(d)
+	next = d.r.succeed(d)
 	d.quitFor(errUndone)
 	err = d.AwaitEnd(ctx)
 	d.unlock()
@@ -82,9 +83,7 @@ func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
 }
 
 // undo changes what the node carries, and reverts what was done if nothing is left. The caller holds the lock.
-func (d *Drain) undo(
-	ctx context.Context, ref cluster.Ref, change func(intent.Intent) intent.Intent,
-) (undone bool, err error) {
+func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
 	if err = d.recordAtLast(ctx); err != nil { // the node lacks notices that stay
 		return false, err
 	}
@@ -95,7 +94,7 @@ func (d *Drain) undo(
 	})
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && !undone:
-		if d.setIntent(kept); d.r.drains.hasEnded(d) {
+		if d.setIntent(kept); d.r.hasEnded(d) {
 			return false, d.r.goOn(ctx, d.r.Log, ref)
 		}
 	case d.started:
@@ -142,7 +141,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
 	case err == nil && len(kept.Entries) > 0:
-		d.r.drains.remove(d)
+		d.r.remove(d)
 		return d.r.goOn(ctx, d.log, d.ref)
 	}
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: step, Why: why})
@@ -161,24 +160,159 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 	return err
 }
 
-// releaseUncordoned reverts what is left of a drain on nodes that somebody has uncordoned after
-// it. A cordon that comes later is theirs.
-func (r upkeep) releaseUncordoned(ctx context.Context) {
-	nodes := cluster.PerNode{Log: r.Log}
-	defer nodes.Wait()
-	r.Cluster.AtEachChange(ctx, nil, func() error {
-		for _, ref := range r.Cluster.Uncordoned() {
-			nodes.Do(ref.UID, func() { r.releaseNode(ctx, ref) })
-		}
-		return nil
-	})
-}
-
-// releaseNode does so for one node.
-func (r upkeep) releaseNode(ctx context.Context, ref cluster.Ref) {
+// revertUncordoned reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
+// later is theirs.
+func (r upkeep) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
 		_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
 		return err
 	}) // the node is gone, or ctx has ended
+}
+
+// revertIfRestarted reverts what was done to a node whose machine has come back since: it was rebooted for a scheduled
+// change, stopped and started, or has got another root volume. It waits for the end of its drain, which watches the
+// node too; see watchNode.
+func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
+	drained := false
+	for nd := r.Get(ref); nd != nil; nd = r.Get(ref) {
+		drained = true
+		if nd.AwaitEnd(ctx) != nil {
+			return
+		}
+	}
+	node, there := r.Cluster.Look(ref)
+	if !there || ref.Instance == "" || !cluster.Ready(node) {
+		return
+	}
+	i, ok, err := cluster.ReadIntent(node)
+	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
+	if !ok || err != nil || !drained && !i.Finished() || len(i.Entries) == 0 || !restarted || !r.Cluster.Reverts(i) {
+		return
+	}
+	log := r.Log.WithValues("node", ref.Name, "instance", ref.Instance)
+	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
+	if err == nil {
+		_ = r.Revert(ctx, log, ref, decision.WhyRestarted, r.sinceRestart(ref, launched)) // it ends with ctx alone
+	}
+}
+
+// sinceRestart forgets what the last restart of a node's machine has ended. launched is when
+// EC2 has started the machine last; zero: not known. The hooks of an instance stand on one of its
+// Nodes, and hold on all of them, but for those that have ended.
+func (r *Registry) sinceRestart(ref cluster.Ref, launched time.Time, ended ...intent.Hook) cluster.Change {
+	now, bootID := time.Now(), ""
+	if node, there := r.Cluster.Look(ref); there && cluster.Ready(node) {
+		bootID = cluster.BootID(node)
+	}
+	var elsewhere []intent.Hook
+	for _, other := range r.otherDrains(ref) {
+		elsewhere = append(elsewhere, other.carried().Hooks...)
+	}
+	return func(i intent.Intent) intent.Intent {
+		own := slices.DeleteFunc(slices.Clone(i.Hooks), func(h intent.Hook) bool {
+			return slices.Contains(ended, h.Action())
+		})
+		i.Hooks = slices.Concat(own, elsewhere)
+		i = i.SinceLaunch(launched).SinceBoot(bootID, !launched.IsZero(), now)
+		i.Hooks = own
+		return i
+	}
+}
+
+// forgetEarlierLife forgets notices about an earlier life of the instance. An error means
+// that the drain ends.
+func (d *Drain) forgetEarlierLife(ctx context.Context) error {
+	if d.ref.Instance == "" {
+		return nil
+	}
+	launched, err := d.r.Lookup.LaunchOf(ctx, d.log, d.ref.Instance)
+	if err != nil {
+		return err
+	}
+	return d.forgetBefore(ctx, launched)
+}
+
+// forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
+// no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
+func (d *Drain) forgetWhatPassed(ctx context.Context) error {
+	carried := d.carried()
+	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
+	if d.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
+	defer cancel()
+	launched, err := d.r.Lookup.LaunchOf(asking, d.log, d.ref.Instance)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	return d.forgetBefore(ctx, launched)
+}
+
+// ForgetEarlierLife has the drain of a node, if there is one, forget notices about an earlier life of the instance. A
+// drain that has no other notices ends.
+func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error {
+	nd := r.Get(ref)
+	if nd == nil {
+		return nil
+	}
+	if err := nd.forgetEarlierLife(ctx); err != nil && !errors.Is(err, errRestarted) {
+		return err
+	}
+	return nil
+}
+
+// forgetBefore forgets notices that are older than a launch, and those that the last restart has
+// ended. An error means that the drain ends.
+func (d *Drain) forgetBefore(ctx context.Context, launched time.Time) error {
+	for {
+		carried := d.carried()
+		since := d.r.sinceRestart(d.ref, launched, d.r.endedHooks(ctx, d.ref, carried)...)
+		switch now := since(carried); {
+		case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:
+			return nil
+		case len(now.Entries) == 0:
+			err := d.quitIf(ctx, errRestarted, func(i intent.Intent) bool { return len(since(i).Entries) == 0 })
+			if err != nil || carried.Delegated() {
+				return err
+			}
+			continue // a notice has joined meanwhile
+		case len(now.Entries) < len(carried.Entries):
+			d.log.Info("the machine was restarted: older notices are void")
+		}
+		if err := d.rewrite(ctx, unlessNothingIsLeft(since)); err != nil {
+			return err
+		}
+	}
+}
+
+// unlessNothingIsLeft is a change of an intent that does nothing where no notice would be left: a drain is called off
+// then, which is no change of its intent.
+func unlessNothingIsLeft(change cluster.Change) cluster.Change {
+	return func(i intent.Intent) intent.Intent {
+		if left := change(i); len(left.Entries) > 0 {
+			return left
+		}
+		return i
+	}
+}
+
+// endedHooks are those of an intent's hooks for which Auto Scaling does not wait any more. It is asked if the machine
+// has another boot id and was to come back after a hook: a leader may have completed the hook, and ended before it
+// could write that. Without an answer a hook counts as open.
+func (c *Config) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Intent) (ended []intent.Hook) {
+	node, there := c.Cluster.Look(ref)
+	returns := slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+		return e.Kind == notice.ASGTerminate && e.Returns
+	})
+	if !there || !returns || i.BootID == "" || cluster.BootID(node) == "" || i.BootID == cluster.BootID(node) {
+		return nil
+	}
+	for _, h := range i.Hooks {
+		if has, err := c.Hooks.Ended(ctx, h); err == nil && has {
+			ended = append(ended, h.Action())
+		}
+	}
+	return ended
 }

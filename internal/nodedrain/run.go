@@ -20,9 +20,7 @@ import (
 var ErrGiveWay = errors.New("this pod is the last on its node")
 
 // Resumed returns a channel that is closed when all drains of earlier leaders have begun again.
-func (r *Registry) Resumed() <-chan struct{} {
-	return r.resumed
-}
+func (r *Registry) Resumed() <-chan struct{} { return r.resumed }
 
 // Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
 // ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
@@ -34,9 +32,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	u := upkeep{r}
 	all.Go(func() { u.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { u.releaseUncordoned(ctx) })
-		all.Go(func() { u.revertRestarted(ctx) })
-		all.Go(func() { u.informNewNodes(ctx) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.Uncordoned, u.revertUncordoned) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.Restarted, u.revertIfRestarted) })
+		all.Go(func() { u.forEach(ctx, r.Cluster.NodesToInform, u.informNode) })
 	}
 	for {
 		select {
@@ -58,6 +56,18 @@ func (r *Registry) Run(ctx context.Context) error {
 // An upkeep does what no message asks for: it resumes the drains of an earlier leader, and looks after nodes whose
 // drains have ended, or whose machines have got another Node.
 type upkeep struct{ *Registry }
+
+// forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
+// be written holds up no other.
+func (r upkeep) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
+	r.Cluster.AtEachChange(ctx, nil, func() {
+		for _, ref := range find() {
+			nodes.Do(ref.UID, func() { work(ctx, ref) })
+		}
+	})
+}
 
 // carryOut carries out a drain, and tells those who wait for its end.
 func (r *Registry) carryOut(ctx context.Context, nd *Drain) error {
@@ -83,7 +93,7 @@ func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
 		return
 	}
 	i = i.Current(time.Now())
-	if last, _ := nd.current(); len(i.Hooks) == 0 {
+	if last := nd.carried(); len(i.Hooks) == 0 {
 		i.Hooks = last.Hooks // a Node without a provider id proves none
 	}
 	_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: nd.ref, Intent: i}) // it ends with ctx alone
@@ -92,7 +102,7 @@ func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
 // caller holds its lock.
 func (r *Registry) end(nd *Drain, err error) {
-	r.drains.remove(nd)
+	r.remove(nd)
 	nd.err = err
 	close(nd.done)
 }
@@ -119,7 +129,7 @@ func (r upkeep) resume(ctx context.Context) {
 	defer asking.Wait()
 	for _, u := range unfinished {
 		if len(u.Claimed) == 0 {
-			r.drains.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
 		}
 	}
 	for _, u := range unfinished {
@@ -142,12 +152,12 @@ func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
 	if u.Intent.Finished() { // while EC2 was asked for its instance
 		return nil
 	}
-	nd := r.drains.getOrCreate(u.Ref)
+	nd := r.getOrCreate(u.Ref)
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
-	if r.drains.hasEnded(nd) || nd.started {
+	if r.hasEnded(nd) || nd.started {
 		return nil
 	}
 	return r.begin(ctx, nd, u.Intent)

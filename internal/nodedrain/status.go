@@ -3,10 +3,12 @@ package nodedrain
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -27,21 +29,17 @@ const (
 // Status returns the nodes whose drains have not ended, and what they wait for, by their deadlines. It may be
 // called at any time, and makes no request. What a drain does not say in time is left out.
 func (r *Registry) Status(ctx context.Context) []overview.Node {
-	all := r.drains.all()
+	all := r.allDrains()
 	nodes := make([]*overview.Node, len(all))
-	next := make(chan int)
+	room := make(chan struct{}, answersAtOnce)
 	var asking sync.WaitGroup
-	for range min(answersAtOnce, len(all)) {
+	for k, d := range all {
+		room <- struct{}{}
 		asking.Go(func() {
-			for k := range next {
-				nodes[k] = all[k].status(ctx)
-			}
+			nodes[k] = d.status(ctx)
+			<-room
 		})
 	}
-	for k := range all {
-		next <- k
-	}
-	close(next)
 	asking.Wait()
 	list := make([]overview.Node, 0, len(nodes))
 	for _, n := range nodes {
@@ -55,7 +53,7 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 
 // status is the drain as people see it; nil: it has ended, or nothing is recorded yet.
 func (d *Drain) status(ctx context.Context) *overview.Node {
-	carried, _ := d.current()
+	carried := d.carried()
 	if carried.Finished() || len(carried.Entries) == 0 {
 		return nil
 	}
@@ -121,9 +119,9 @@ func heldBackBy(t holdback.Permit, rule string) overview.Wait {
 }
 
 // completing says which hooks of a node are still to be completed.
-func completing(hooks []intent.Hook, over map[intent.Hook]bool) (waits []overview.Wait) {
+func completing(hooks []intent.Hook, ended map[intent.Hook]bool) (waits []overview.Wait) {
 	for _, h := range hooks {
-		if _, ended := over[h.Action()]; !ended {
+		if _, known := ended[h.Action()]; !known {
 			name := h.Group + "/" + h.Name
 			waits = append(waits, overview.Wait{
 				Cause: overview.Completion, Name: name, Until: h.Deadline,
@@ -168,4 +166,105 @@ func waitsForSuccessor(next *Drain) overview.Wait {
 		Cause: overview.OtherNode, Name: next.ref.Name,
 		Why: "the Node was deleted: Node " + next.ref.Name + ", of the same machine, has got its notices",
 	}
+}
+
+// answerTime is how long an evacuation has to say how far it has come. It does so at once, but for the moments in which
+// it has not begun or has ended.
+const answerTime = 20 * time.Millisecond
+
+// progress is how far a drain has come, for those who want to know. Its methods may be called concurrently.
+type progress struct {
+	questions  chan chan<- evacuation.Progress   // for the evacuation
+	evacuating atomic.Bool                       // it answers them
+	evacuated  atomic.Pointer[evacuation.Result] // nil: it has not ended
+
+	saying sync.Mutex
+	stage  overview.Stage  // how far the drain has come; empty: it has not begun
+	waits  []overview.Wait // what it waits for beside its pods
+}
+
+// say notes how far the drain has come, and what it waits for beside its pods.
+func (p *progress) say(stage overview.Stage, waits ...overview.Wait) {
+	p.saying.Lock()
+	defer p.saying.Unlock()
+	p.stage, p.waits = stage, waits
+}
+
+// said returns what say has noted.
+func (p *progress) said() (overview.Stage, []overview.Wait) {
+	p.saying.Lock()
+	defer p.saying.Unlock()
+	return p.stage, p.waits
+}
+
+// waitsForRoom reports whether a limit holds the drain back.
+func (p *progress) waitsForRoom() bool {
+	_, waits := p.said()
+	return slices.ContainsFunc(waits, func(w overview.Wait) bool {
+		return w.Cause == overview.Limit || w.Cause == overview.MaxUnready
+	})
+}
+
+// ask asks the evacuation how far it has come; known: it has answered.
+func (p *progress) ask(ctx context.Context) (answer evacuation.Progress, known bool) {
+	if !p.evacuating.Load() {
+		return answer, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	reply := make(chan evacuation.Progress, 1)
+	select {
+	case p.questions <- reply:
+	case <-ctx.Done():
+		return answer, false
+	}
+	select {
+	case answer = <-reply:
+		return answer, true
+	case <-ctx.Done():
+		return answer, false
+	}
+}
+
+// Load returns which drains are in progress. It may be called at any time.
+func (r *Registry) Load() report.Load {
+	var l report.Load
+	for _, nd := range r.allDrains() {
+		carried := nd.carried()
+		if carried.Finished() || len(carried.Entries) == 0 { // its first patch is in flight
+			continue
+		}
+		switch {
+		case carried.HeldBack && !r.Cluster.Exists(nd.ref): // the next Node of its machine waits
+			continue
+		case carried.HeldBack:
+			l.HeldBack++
+			if nd.waitsForRoom() {
+				l.HeldByLimit++
+			}
+		default:
+			l.Drains++
+			l.Oldest = intent.Earlier(l.Oldest, cmp.Or(carried.CordonedAt, nd.since))
+		}
+		if nd.hasPods() {
+			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())
+		}
+		l.Hooks += len(carried.Hooks)
+		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
+	}
+	return l
+}
+
+// HeldBack returns how many drains wait because too many nodes are out of use, for their time, or for a replacement,
+// and a sentence about it for people.
+func (r *Registry) HeldBack() (drains int, why string) {
+	drains, why = r.line.HeldBack()
+	if byRules := r.Load().HeldBack - drains; byRules > 0 {
+		drains += byRules
+		if why != "" {
+			why += "; "
+		}
+		why += fmt.Sprintf("drains that wait as their rules say: %d", byRules)
+	}
+	return drains, why
 }

@@ -2,7 +2,6 @@ package nodedrain
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,13 +21,13 @@ import (
 // before that may be void.
 func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	wasReady := true
-	l := looker{look: func() error {
+	l := looker{looks: cluster.PerNode{Log: d.log}, look: func() error {
 		node, there := d.r.Cluster.Look(d.ref)
 		if !there {
 			return nil
 		}
 		isReady := cluster.Ready(node)
-		carried, _ := d.current()
+		carried := d.carried()
 		bootID := cluster.BootID(node)
 		restarted := carried.BootID != "" && bootID != "" && bootID != carried.BootID
 		if isReady && (!wasReady || restarted) {
@@ -49,43 +48,21 @@ func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		remove()
-		l.running.Wait()
+		l.looks.Wait()
 	}
 }
 
 // A looker looks after each change, on a goroutine of its own that ends then: one that waits for the next change would
 // cost each of thousands of drains a stack. It looks once at a time, and never again after an error.
 type looker struct {
-	look    func() error
-	running sync.WaitGroup
-
-	mu                    sync.Mutex
-	looking, again, ended bool
+	look  func() error
+	looks cluster.PerNode // of one node
+	ended bool            // with an error; only changed uses it, once at a time
 }
 
 // changed has it look, soon. It does not block.
 func (l *looker) changed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.ended:
-	case l.looking:
-		l.again = true
-	default:
-		l.looking = true
-		l.running.Go(l.run)
-	}
-}
-
-func (l *looker) run() {
-	for more := true; more; {
-		err := l.look()
-		l.mu.Lock()
-		l.ended = err != nil
-		more, l.again = l.again && !l.ended, false
-		l.looking = more
-		l.mu.Unlock()
-	}
+	l.looks.Do("", func() { l.ended = l.ended || l.look() != nil })
 }
 
 // onUncordon reacts if somebody has uncordoned the node. An error means that the drain ends.
@@ -94,8 +71,8 @@ func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
 	switch {
 	case !uncordoned || times > 1:
 		return nil
-	case goes:
-		return d.reread(ctx)
+	case goes: // the watch may be behind: the node is read, and cordoned by that; see cluster.Cluster.Record
+		return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
 	}
 	return d.quitIf(ctx, errUncordoned, func(carried intent.Intent) bool {
 		now := time.Now()
@@ -106,14 +83,12 @@ func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
 // quitIf ends the drain for a reason, if what the node carries is such that it ends. It asks while it
 // holds the lock of the node: a notice that is being recorded is heeded, and one that comes later
 // begins another drain. The error is the reason if the drain ends, or the cause of ctx.
-func (d *Drain) quitIf(
-	ctx context.Context, reason error, ends func(intent.Intent) bool,
-) error {
+func (d *Drain) quitIf(ctx context.Context, reason error, ends func(intent.Intent) bool) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
 	defer d.unlock()
-	carried, _ := d.current()
+	carried := d.carried()
 	switch {
 	case !ends(carried), carried.Delegated(): // Karpenter ends the machine whatever we do
 		return nil

@@ -50,6 +50,6 @@ func TestALookerLooksOnceAtATimeAndNeverMissesAChange(t *testing.T) {
 		want(time.Minute, 4, 13) // and fails
 		change(1)
 		want(time.Minute, 4, 13)
-		l.running.Wait()
+		l.looks.Wait()
 	})
 }
