@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -83,10 +82,6 @@ func (s *scenario) diagnosis(args ...string) (map[string]string, int) {
 	sick := map[string]string{}
 	for _, c := range all {
 		switch {
-		case c.ID == "budgets": // those of other scenarios are in the same cluster
-			if c.Status != "warning" && c.Status != "ok" {
-				s.Errorf("budgets: %s", c.What)
-			}
 		case c.ID == "nodes": // the cluster is shared: those of other scenarios have no instance here
 			if !strings.Contains(c.What, " are covered") {
 				s.Errorf("nodes: %s", c.What)
@@ -226,14 +221,6 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	if sick, _ := s.diagnosis(); sick["hook-timeout"] != "warning" {
 		t.Errorf("with a pod that takes 10 minutes to stop, not well: %v", sick)
 	}
-	// So is what people make of budgets, which the controller of Kubernetes counts. Those of other scenarios are there too.
-	s.deployment("db", 2, grace(30, 0))
-	s.budget("db", "db", 2)
-	found := s.finding("budgets")
-	named := strings.Contains(found.What, s.name+"/db (needs 2 of 2 pods)") || regexp.MustCompile(` and \d+ more`).MatchString(found.What) // the list is bounded
-	if found.Status != "warning" || !named {
-		t.Errorf("with a budget that never allows a disruption: %+v", found)
-	}
 	s.pod("nth", n.name, func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.aws.QueueURL(queueName)}}
@@ -309,7 +296,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 	if sick, status := s.diagnosis(); len(sick) > 0 || status != 3 { // for the static keys
 		t.Errorf("all is well: status %d, not well: %v", status, sick)
 	}
-	if status, out, errOut := s.run("", "doctor", "--accept=credentials-source,nodes,budgets,other-handlers"); status != 0 {
+	if status, out, errOut := s.run("", "doctor", "--accept=credentials-source,nodes,other-handlers"); status != 0 {
 		t.Errorf("with the warnings accepted: status %d\n%s%s", status, out, errOut)
 	}
 	if status, _, errOut := s.run("", "doctor", "--accept=nope"); status != 2 || !strings.Contains(errOut, `there is no check with the id "nope": credentials, `) {

@@ -42,7 +42,6 @@ var checks = []check{
 	{"other-handlers", groupCluster, otherHandlers},
 	{"karpenter", groupCluster, karpenterDrains},
 	{"policy", groupCluster, policyFits},
-	{"budgets", groupCluster, budgets},
 
 	{"nodes", groupNodes, nodes},
 	{"event-accounts", groupNodes, eventAccounts},
@@ -51,7 +50,6 @@ var checks = []check{
 	{"hook-timeout", groupNodes, hookTimeout},
 	{"hook-launch", groupNodes, hookLaunch},
 	{"group-retention", groupNodes, groupRetention},
-	{"graces", groupNodes, graces},
 }
 
 // needed are the checks without which a node may not be drained in time. If one of them is

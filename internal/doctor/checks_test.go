@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/eventpattern"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -167,7 +166,7 @@ func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
 				t.Errorf("%s: %+v", name, finding)
 			}
 		}
-		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "karpenter", "policy", "budgets", "nodes", "graces"}
+		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "karpenter", "policy", "nodes"}
 		if diff := cmp.Diff(want, ids); diff != "" {
 			t.Errorf("checks (-want +got):\n%s", diff)
 		}
@@ -390,7 +389,7 @@ var ailments = []struct {
 	{"no rules for capacity reservations, and nobody knows whether they are needed", func(f *Facts) {
 		f.Rules.Value, f.Instances, f.Options.CheckTag = f.Rules.Value[:6], Answer[[]Instance]{Err: errDenied}, false
 		f.Nodes.Value = f.Nodes.Value[:1]
-	}, map[string]Status{"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown, "event-accounts": Unknown, "graces": Unknown}, "x:Y"},
+	}, map[string]Status{"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown, "event-accounts": Unknown}, "x:Y"},
 	{"no rule for launches", without(5), map[string]Status{"rule-asg-launch": Failed}, "affected: workers"},
 	{"no rule and no hook for launches", func(f *Facts) { without(5)(f); f.Groups.Value[0].Hooks.Value = f.Groups.Value[0].Hooks.Value[:1] }, nil, ""},
 	{"SNS in between", func(f *Facts) {
@@ -535,49 +534,12 @@ var ailments = []struct {
 	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m"},
 
 	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
-	{"pods that may not be listed, with budgets and spot instances", func(f *Facts) {
-		f.Pods = Answer[[]Pod]{Err: errDenied}
-		f.Budgets = value([]Budget{{Namespace: "default", Name: "web"}})
-		f.Nodes.Value[0].Spot = true
-	}, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown, "budgets": Unknown, "graces": Unknown}, "x:Y"},
-	{"budgets that may not be listed", func(f *Facts) { f.Budgets = Answer[[]Budget]{Err: errDenied} }, map[string]Status{"budgets": Unknown}, "x:Y"},
-	{"a budget that allows one", func(f *Facts) { f.Budgets = value([]Budget{{Expected: 3, Desired: 2}}) }, nil, "1 PodDisruptionBudget, and each can allow an eviction"},
-	{"a budget without pods", func(f *Facts) { f.Budgets = value([]Budget{{Desired: 2}}) }, nil, ""},
-	{"a budget that never allows any", func(f *Facts) {
-		f.Budgets = value([]Budget{{Namespace: "default", Name: "db", Expected: 2, Desired: 2}})
-	}, map[string]Status{"budgets": Warning}, "never allow an eviction: default/db (needs 2 of 2 pods)"},
-	{"a budget whose pods cannot be counted", func(f *Facts) {
-		f.Budgets = value([]Budget{{Namespace: "default", Name: "db", Uncounted: "found no controllers"}})
-	}, map[string]Status{"budgets": Warning}, "default/db (its pods cannot be counted: found no controllers)"},
 	{"a policy file that is wrong", func(f *Facts) {
 		f.Policy.Err = &PolicyError{"ConfigMap nth/policy", errors.New("line 3: nodes[0].do: is missing")}
 	}, map[string]Status{"policy": Failed}, "line 3: nodes[0].do"},
 	{"a policy with a warning", func(f *Facts) {
 		f.Policy = value(Policy{From: "p.yaml", Warnings: []string{"line 7: no rule uses it"}})
 	}, map[string]Status{"policy": Warning}, "the policy of p.yaml: line 7"},
-	{"two budgets on a pod", twoBudgets, map[string]Status{"budgets": Warning}, "pods with two PodDisruptionBudgets, which the eviction API refuses: default/web (all, web)"},
-	{"two budgets on a pod of a DaemonSet", func(f *Facts) { twoBudgets(f); f.Pods.Value[0].DaemonSet = true }, nil, ""},
-	{"budgets of all kinds", func(f *Facts) {
-		twoBudgets(f)
-		f.Pods.Value = append(f.Pods.Value, Pod{Namespace: "default", Name: "web-2", Node: "a"})
-		f.Budgets.Value[0].Expected, f.Budgets.Value[0].Desired = 1, 1
-	}, map[string]Status{"budgets": Warning}, "default/all (needs 1 of 1 pod); pods with two of them, which the eviction API refuses as well: default/web and 1 other pod (all, web)"},
-	{"a pod that takes longer than a spot interruption leaves it", func(f *Facts) {
-		f.Instances.Value[0].Spot = true
-		f.Pods.Value[0].Grace = 3 * time.Minute
-	}, map[string]Status{"graces": Warning}, "default/web (3m); they are killed with the instance"},
-	{"a pod that takes long, on a node that says it is a spot instance", func(f *Facts) {
-		f.Nodes.Value[0].Spot = true
-		f.Pods.Value[0].Grace = 3 * time.Minute
-	}, map[string]Status{"graces": Warning}, "default/web (3m)"},
-	{"a pod of a DaemonSet that takes long, on a spot instance", func(f *Facts) {
-		f.Nodes.Value[0].Spot = true
-		f.Pods.Value[0].Grace, f.Pods.Value[0].DaemonSet = 3*time.Minute, true
-	}, nil, "the pods on 1 spot instance can stop"},
-	{"a pod that takes long, on a spot instance, and is not given the time", func(f *Facts) {
-		f.Nodes.Value[0].Spot = true
-		f.Pods.Value[0].Grace, f.Options.PodGrace = 3*time.Minute, time.Minute
-	}, nil, ""},
 	{"NTH on the same queue", pod(Pod{Namespace: "kube-system", Labels: map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL}}), map[string]Status{"other-handlers": Failed}, "AWS Node Termination Handler (a Deployment in namespace kube-system)"},
 	{"NTH as a DaemonSet", pod(Pod{Namespace: "kube-system", DaemonSet: true, Labels: map[string]string{"k8s-app": "aws-node-termination-handler"}}), map[string]Status{"other-handlers": Warning}, "a DaemonSet"},
 	{"NTH under another name", pod(Pod{Images: []string{"public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25"}}), map[string]Status{"other-handlers": Warning}, "AWS Node Termination Handler"},
@@ -662,7 +624,7 @@ var ailments = []struct {
 		f.Caller.Value.Account = hubAccount
 		f.Instances, f.Groups = Answer[[]Instance]{Err: errDenied}, Answer[[]Group]{Err: errDenied}
 	}, map[string]Status{
-		"account": Warning, "event-accounts": Warning, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "graces": Unknown,
+		"account": Warning, "event-accounts": Warning, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
 		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}, "the caller is of 210987654321, and EC2 does not say"},
 	{"a node in another region", func(f *Facts) { f.Nodes.Value[0].Region = "eu-west-1" }, map[string]Status{"event-accounts": Warning}, "only notices of region us-east-1 are acted on, and these nodes are in others: a (eu-west-1)"},
@@ -837,15 +799,6 @@ func deadLetter(change func(*Answer[DeadLetterQueue])) func(*Facts) {
 	}
 }
 
-func twoBudgets(f *Facts) {
-	f.Budgets = value([]Budget{
-		{Namespace: "default", Name: "all", Selector: labels.Everything()},
-		{Namespace: "default", Name: "web", Selector: labels.Everything()},
-		{Namespace: "default", Name: "none", Selector: labels.Nothing()},
-		{Namespace: "other", Name: "other", Selector: labels.Everything()},
-	})
-}
-
 func karpenterBeside(f *Facts) {
 	f.Pods.Value = append(f.Pods.Value, Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue", "k"}})
 }
@@ -889,7 +842,7 @@ func withoutRules(more ...string) map[string]Status {
 
 func ofTheNodes(itself Status) map[string]Status {
 	return map[string]Status{
-		"nodes": itself, "event-accounts": Unknown, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "graces": Unknown,
+		"nodes": itself, "event-accounts": Unknown, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
 		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}
 }

@@ -34,7 +34,6 @@ type Facts struct {
 	Pods      Answer[[]Pod]
 	Instances Answer[[]Instance]
 	Groups    Answer[[]Group] // those that have one of Instances
-	Budgets   Answer[[]Budget]
 	// TargetGroups are the ARNs of those of type instance; ErrAbsent: there is no AWS Load Balancer Controller.
 	TargetGroups Answer[[]string]
 	Policy       Answer[Policy]
@@ -123,12 +122,11 @@ type Options struct {
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
-	Conditions        bool          // nodes say by conditions how far their drains are
-	ByKarpenter       bool          // Karpenter drains its own nodes for the handler
-	Surge             bool          // rollouts bring the replacements of pods
-	PodGrace          time.Duration // that every pod is given; 0 or less: each pod's own
-	Namespace         string        // of the Lease, and of the handler's pods
-	Lease             string        // name of what the replicas agree on
+	Conditions        bool   // nodes say by conditions how far their drains are
+	ByKarpenter       bool   // Karpenter drains its own nodes for the handler
+	Surge             bool   // rollouts bring the replacements of pods
+	Namespace         string // of the Lease, and of the handler's pods
+	Lease             string // name of what the replicas agree on
 
 	Version string // of this program
 }
@@ -256,7 +254,6 @@ type Node struct {
 	InstanceID string // of the provider id; empty: it has none
 	Region     string // empty: the node does not say
 	Fargate    bool
-	Spot       bool // as the node says; its instance may know better
 	Karpenter  bool // it is one of Karpenter's
 	Labels     map[string]string
 }

@@ -64,7 +64,6 @@ type inquiry struct {
 
 	nodes       func() Answer[[]Node]
 	pods        func() Answer[[]Pod]
-	budgets     func() Answer[[]Budget]
 	lease       func() Answer[Lease]
 	deployments func() Answer[[]Deployment]
 	policy      func() Answer[Policy]
@@ -167,7 +166,6 @@ func (i *inquiry) askQueue(ctx context.Context) {
 func (i *inquiry) askCluster(ctx context.Context) {
 	i.nodes = askServer(ctx, i, "nodes", i.Cluster.nodes)
 	i.pods = askServer(ctx, i, "pods", i.Cluster.pods)
-	i.budgets = askServer(ctx, i, "PodDisruptionBudgets", i.Cluster.budgets)
 	i.lease = askServer(ctx, i, "the Lease", func(ctx context.Context) Answer[Lease] {
 		return i.Cluster.lease(ctx, i.Options.Namespace, i.Options.Lease)
 	})
@@ -262,7 +260,7 @@ func (i *inquiry) facts() *Facts {
 		Caller:  i.caller(), Queue: i.queue(), Key: i.key(),
 		Topics: i.topics(), Rules: i.rules(), DeadLetters: i.deadLetters(),
 		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
-		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Budgets: i.budgets(), Policy: i.policy(),
+		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Policy: i.policy(),
 		TargetGroups: i.targetGroups(),
 		Instances:    i.instances(), Groups: i.groups(), Role: i.role().role,
 	}

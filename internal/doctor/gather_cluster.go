@@ -210,7 +210,7 @@ func (c *Cluster) nodes(ctx context.Context) Answer[[]Node] {
 		n := &list.Items[k]
 		nodes = append(nodes, Node{
 			Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
-			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Spot: isSpot(n), Karpenter: isKarpenters(n),
+			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
 			Labels: n.Labels,
 		})
 	}

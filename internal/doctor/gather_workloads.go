@@ -5,58 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// budgets returns all PodDisruptionBudgets. It lists a page at a time.
-func (c *Cluster) budgets(ctx context.Context) Answer[[]Budget] {
-	var budgets []Budget
-	opts := metav1.ListOptions{Limit: 500}
-	for {
-		list, err := c.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, opts)
-		if err != nil {
-			return Answer[[]Budget]{Err: refused(ctx, "list poddisruptionbudgets.policy", err)}
-		}
-		for k := range list.Items {
-			budgets = append(budgets, budgetOf(&list.Items[k]))
-		}
-		if opts.Continue = list.Continue; opts.Continue == "" {
-			return Answer[[]Budget]{Value: budgets}
-		}
-	}
-}
-
-func budgetOf(b *policyv1.PodDisruptionBudget) Budget {
-	budget := Budget{
-		Namespace: b.Namespace, Name: b.Name, Expected: int(b.Status.ExpectedPods),
-		Desired: int(b.Status.DesiredHealthy),
-	}
-	if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil {
-		budget.Selector = selector
-	}
-	c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
-	if c != nil && c.Reason == policyv1.SyncFailedReason {
-		budget.Uncounted = c.Message
-	}
-	return budget
-}
-
-// isSpot reports whether the node's labels say that its instance is a spot instance. Karpenter,
-// EKS and the bootstrap scripts of many clusters have a label each.
-func isSpot(n *corev1.Node) bool {
-	for _, label := range []string{
-		"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "node.kubernetes.io/lifecycle",
-	} {
-		if strings.EqualFold(n.Labels[label], string(ec2types.InstanceLifecycleTypeSpot)) { // EKS writes SPOT
-			return true
-		}
-	}
-	return false
-}
 
 // isKarpenters reports whether Karpenter made the node. Its releases before 0.32 had another
 // label.

@@ -24,7 +24,6 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -266,24 +265,6 @@ var outcomes = []outcome{
 	{pitfall: "no API server", also: func(s *site) {
 		s.Cluster = doctor.Cluster{Err: errors.New("dial tcp 127.0.0.1:1: connect: connection refused")}
 	}, want: "api-server ×", says: "connection refused"},
-
-	// Workloads.
-	{pitfall: "a budget that never allows a disruption", also: func(s *site) {
-		s.budget("db", nil, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, DesiredHealthy: 2, CurrentHealthy: 2})
-	}, want: "budgets ‼", says: "default/db (needs 2 of 2 pods)"},
-	{pitfall: "two budgets on a pod", also: func(s *site) {
-		some := policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, DesiredHealthy: 1, CurrentHealthy: 2}
-		s.budget("one", &metav1.LabelSelector{}, some)
-		s.budget("two", &metav1.LabelSelector{}, some)
-	}, want: "budgets ‼", says: "default/web (one, two)"},
-	{pitfall: "a grace of 5 minutes on a spot instance", set: []string{"PUT instances/" + instance + " {'lifecycle': 'spot', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) {
-		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
-		s.Options.HeartbeatInterval, s.Options.HeartbeatUntil = 30*time.Second, time.Hour
-	}, want: "graces ‼", says: "default/slow (5m)"},
-	{pitfall: "the same by the label of EKS", also: func(s *site) {
-		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
-		s.node("a", func(n *corev1.Node) { n.Labels = map[string]string{"eks.amazonaws.com/capacityType": "SPOT"} })
-	}, want: "graces ‼", says: "default/slow (5m)"},
 }
 
 // notTried are pitfalls that no row can set up, and why.
@@ -514,13 +495,6 @@ func (s *site) podIn(namespace, name string, change func(*corev1.Pod)) {
 	change(p)
 	_ = s.kube.CoreV1().Pods(namespace).Delete(s.Context(), name, metav1.DeleteOptions{}) // there may be none
 	s.must(s.kube.Tracker().Add(p))
-}
-
-func (s *site) budget(name string, selector *metav1.LabelSelector, status policyv1.PodDisruptionBudgetStatus) {
-	s.Helper()
-	s.must(s.kube.Tracker().Add(&policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector}, Status: status,
-	}))
 }
 
 func labeled(app string, env ...corev1.EnvVar) func(*corev1.Pod) {
