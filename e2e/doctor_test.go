@@ -154,8 +154,6 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	}
 	disabled := all
 	disabled.Disabled = true
-	dropping := all
-	dropping.DeadLetters = ""
 	every := func(status string, ids ...string) map[string]string {
 		m := map[string]string{}
 		for _, id := range ids {
@@ -175,7 +173,6 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a visibility timeout of hours", attribute("VisibilityTimeout", "7200"), every("warning", "queue-visibility"), 3},
 		{"no dead-letter queue", attribute("RedrivePolicy", ""), every("warning", "queue-redrive", "queue-retention"), 3},
 		{"a queue that is too small", attribute("MaximumMessageSize", "2048"), every("failed", "queue-size"), 1},
-		{"a dead-letter queue that EventBridge cannot write to", func() { s.must(s.aws.SetQueuePolicy("dead", "")) }, every("warning", "dead-letters"), 3},
 		{"AWS's own key", attribute("KmsMasterKeyId", "alias/aws/sqs"), every("failed", "queue-key"), 1},
 		{"a key that nobody has", attribute("KmsMasterKeyId", "lost"), map[string]string{"queue-key": "failed", "queue-decrypt": "unknown"}, 1},
 		{"a key that the role may not use", func() {
@@ -189,7 +186,6 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a rule that is disabled", put(disabled), map[string]string{
 			"rule-spot": "failed", "rule-rebalance": "warning", "rule-state-change": "warning", "rule-health": "warning", "rule-asg-terminate": "failed",
 		}, 1},
-		{"a target without a dead-letter queue", put(dropping), every("warning", "rule-dead-letters"), 3},
 		{"a launch hook that nobody hears of", func() {
 			put(awssim.Rule{Name: "all", Queue: queueName, DeadLetters: "dead", Pattern: `{"source": ["aws.ec2", "aws.health", "aws.autoscaling"], "detail-type": [{"anything-but": "EC2 Instance-launch Lifecycle Action"}]}`})()
 			s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "join", Transition: awssim.Launching}))
@@ -198,7 +194,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"no right to receive", deny("sqs", "ReceiveMessage", "AccessDenied"), every("failed", "permissions"), 1},
 		{"no right to complete", deny("autoscaling", "CompleteLifecycleAction", "AccessDenied"), every("failed", "permissions"), 1},
 		{"rules that may not be read", deny("events", "*", "AccessDeniedException"), every("unknown",
-			"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters", "dead-letters"), 4},
+			"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets"), 4},
 	} {
 		tt.ail()
 		sick, status := s.diagnosis()

@@ -31,8 +31,6 @@ var checks = []check{
 	{"rule-asg-launch", groupRules, ruleLaunch},
 	{"topic", groupRules, topic},
 	{"rule-targets", groupRules, ruleTargets},
-	{"rule-dead-letters", groupRules, ruleDeadLetters},
-	{"dead-letters", groupRules, deadLetters},
 
 	{"api-server", groupCluster, apiServer},
 	{"handler", groupCluster, handlerRuns},

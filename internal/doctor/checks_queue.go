@@ -3,11 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
@@ -219,84 +215,6 @@ var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict 
 	}
 	return ok("the queue's policy lets %s in", describe(all))
 })
-
-// deadLetters checks that messages in dead-letter queues are kept: EventBridge may send to those
-// of the rules' targets, and messages outlive their move to that of the queue.
-func deadLetters(f *Facts) verdict {
-	const subject = "whether the dead-letter queues can be used"
-	if f.Queue.Err != nil && !denied(f.Queue.Err) {
-		return unknown(subject, blocked("queue", f.Queue.Err))
-	}
-	sources := map[string][]sender{} // what sends to each what it cannot deliver
-	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			sources[t.DeadLetters] = append(sources[t.DeadLetters], ruleSender("rule "+r.Name, r.ARN))
-		}
-	}
-	for arn, topic := range f.Topics {
-		if s := topic.Value.Subscription; s != nil {
-			sources[s.DeadLetters] = append(sources[s.DeadLetters], topicSender(arn))
-		}
-	}
-	var faults []string
-	var unsure error
-	for _, arn := range slices.Sorted(maps.Keys(f.DeadLetters)) {
-		name := arn[strings.LastIndexByte(arn, ':')+1:]
-		fault, err := deadLetterFault(f, f.DeadLetters[arn], sources[arn], arn == f.Queue.Value.DeadLetters)
-		switch {
-		case err != nil:
-			unsure = fmt.Errorf("%s: %w", name, err)
-		case fault != "":
-			faults = append(faults, name+" "+fault)
-		}
-	}
-	switch {
-	case len(faults) > 0:
-		return warn("make it a standard queue with SSE-SQS (SqsManagedSseEnabled), MessageRetentionPeriod=1209600 and a "+
-			"policy that lets your rules send to it",
-			"messages that cannot be delivered or read are lost: the dead-letter queue %s", list(faults))
-	case unsure != nil:
-		return unknown(subject, unsure)
-	case f.Rules.Err != nil:
-		return unknown(subject, f.Rules.Err)
-	case f.Queue.Err != nil:
-		return unknown(subject, f.Queue.Err)
-	case len(f.DeadLetters) == 0:
-		return ok("there is no dead-letter queue that could refuse anything")
-	}
-	return ok("%s can be used", overview.Count(len(f.DeadLetters), "dead-letter queue"))
-}
-
-// deadLetterFault says why a dead-letter queue loses what is sent to it. SQS needs no key to move
-// a message to the dead-letter queue of a queue.
-// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-server-side-encryption.html
-// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-dead-letter-queues.html
-func deadLetterFault(
-	f *Facts, answer Answer[DeadLetterQueue], all []sender, ofQueue bool,
-) (fault string, err error) {
-	d := answer.Value
-	switch {
-	case errors.Is(answer.Err, ErrAbsent):
-		return "does not exist", nil
-	case answer.Err != nil:
-		return "", answer.Err
-	case d.FIFO && len(all) > 0:
-		return "is a FIFO queue, to which " + describe(all) + " sends nothing", nil
-	case ofQueue && d.Retention <= f.Queue.Value.Retention:
-		return say("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
-			d.Retention, f.Queue.Value.Retention), nil
-	case len(all) == 0:
-		return "", nil
-	}
-	if d.KeyID != "" {
-		fault, err = keyFault(f, d.KeyID, d.Key, all, nil)
-		if fault != "" {
-			return "has a key that " + describe(all) + " cannot use: " + fault, nil
-		}
-	}
-	fault, unclear := policyFault(f, d.Queue, all, nil)
-	return fault, errors.Join(err, unclear)
-}
 
 var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) verdict {
 	p, err := iampolicy.Parse(q.Policy)

@@ -378,28 +378,3 @@ func ruleTargets(f *Facts) verdict {
 	}
 	return ok("rules send events as they are")
 }
-
-func ruleDeadLetters(f *Facts) verdict {
-	if f.Rules.Err != nil {
-		return unknown("what happens to events that cannot be delivered", f.Rules.Err)
-	}
-	var without []string
-	for _, r := range sending(f.Rules.Value) {
-		if slices.ContainsFunc(r.Targets, func(t Target) bool { return t.DeadLetters == "" }) {
-			without = append(without, r.Name)
-		}
-	}
-	if len(without) > 0 {
-		return warn("give the target a dead-letter queue of its own (not that of the queue's redrive policy alone)",
-			"events that EventBridge cannot deliver are dropped without a record: the target of the rule %s has no dead-letter "+
-				"queue", list(without))
-	}
-	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
-		if s := f.Topics[arn].Value.Subscription; s != nil && !s.Pending && s.DeadLetters == "" {
-			return warn("give the subscription a redrive policy: aws sns set-subscription-attributes --subscription-arn "+s.ARN+
-				` --attribute-name RedrivePolicy --attribute-value '{"deadLetterTargetArn":"DEAD_LETTER_QUEUE_ARN"}'`,
-				"what SNS cannot deliver is dropped without a record: the queue's subscription to %s has no dead-letter queue", arn)
-		}
-	}
-	return ok("events that cannot be delivered are kept")
-}

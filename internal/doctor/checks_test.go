@@ -51,7 +51,7 @@ func value[T any](v T) Answer[T] { return Answer[T]{Value: v} }
 func testRule(name, source, detailType string) Rule {
 	return Rule{
 		Name: name, ARN: ruleARN + name, Enabled: true, Pattern: fmt.Sprintf(`{"source": [%q], "detail-type": [%q]}`, source, detailType),
-		Targets: []Target{{ID: "queue", DeadLetters: deadARN}},
+		Targets: []Target{{ID: "queue"}},
 	}
 }
 
@@ -81,9 +81,6 @@ func healthy() *Facts {
 			testRule("reservation", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
 			testRule("block", "aws.ec2", "Capacity Block Expiration Warning"),
 		}),
-		DeadLetters: map[string]Answer[DeadLetterQueue]{deadARN: value(DeadLetterQueue{
-			Queue: Queue{ARN: deadARN, Retention: 14 * 24 * time.Hour, Policy: policyFor(eventBridge, ownRules)},
-		})},
 		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}, {Action: pollAction}},
 		User:        value(User{Name: user, Version: "v1.36.3"}),
 		Access:      map[kube.Access]Answer[bool]{},
@@ -293,20 +290,6 @@ var ailments = []struct {
 	{"a queue for small messages", func(f *Facts) { f.Queue.Value.MaxSize = 64 << 10 }, map[string]Status{"queue-size": Warning}, "64 KiB at most: AWS Health sends up to 256 KiB"},
 	{"a queue for tiny messages", func(f *Facts) { f.Queue.Value.MaxSize = 2048 }, map[string]Status{"queue-size": Failed}, "2048 bytes at most"},
 	{"a queue that does not say how large", func(f *Facts) { f.Queue.Value.MaxSize = 0 }, map[string]Status{"queue-size": Unknown}, "does not say"},
-	{"a dead-letter queue that is gone", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Err = errAbsent }), map[string]Status{"dead-letters": Warning}, "the dead-letter queue dead does not exist"},
-	{"a dead-letter queue that may not be read", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Err = errDenied }), map[string]Status{"dead-letters": Unknown}, "dead: permission x:Y is missing"},
-	{"a dead-letter queue with AWS's key", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.KeyID = "alias/aws/sqs" }), map[string]Status{"dead-letters": Warning}, "dead has a key that EventBridge cannot use: alias/aws/sqs is one that AWS manages"},
-	{"a dead-letter queue with AWS's key, of the queue alone", func(f *Facts) {
-		deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.KeyID = "alias/aws/sqs" })(f)
-		for k := range f.Rules.Value {
-			f.Rules.Value[k].Targets[0].DeadLetters = deadARN + "-2"
-		}
-		f.DeadLetters[deadARN+"-2"] = value(DeadLetterQueue{Queue: Queue{ARN: deadARN + "-2", Policy: policyFor(eventBridge, ownRules)}})
-	}, nil, "2 dead-letter queues can be used"},
-	{"a dead-letter queue that EventBridge has no permission to send to", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = "" }), map[string]Status{"dead-letters": Warning}, "dead has no policy"},
-	{"a dead-letter queue with a strange policy", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policyFor(eventBridge, `"X": {"y": "z"}`) }), map[string]Status{"dead-letters": Unknown}, "conditions"},
-	{"a dead-letter queue that is a FIFO queue", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.FIFO = true }), map[string]Status{"dead-letters": Warning}, "is a FIFO queue"},
-	{"a dead-letter queue that forgets", deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Retention = 5 * time.Minute }), map[string]Status{"dead-letters": Warning}, "dead keeps messages for 5m"},
 	{"no rules, and a policy for those that there will be", func(f *Facts) {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy = policyFor(eventBridge, `"ArnLike": {"aws:SourceArn": "`+ruleARN+`nth-*"}`)
@@ -434,19 +417,13 @@ var ailments = []struct {
 	{"a subscription with a filter that cannot be read", ofTopic(func(t *Answer[Topic]) {
 		t.Value.Subscription.Filter, t.Value.Subscription.FilterBody = `{"source": "aws.ec2"}`, true
 	}), withoutRules("topic"), "the filter of the subscription to " + topicARN},
-	{"a subscription without dead letters", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.DeadLetters = "" }), map[string]Status{"rule-dead-letters": Warning}, "what SNS cannot deliver is dropped"},
 	{"a key that SNS may not use", func(f *Facts) { byTopic(f); f.Key.Value.Policy = value(policyFor(eventBridge, "")) }, map[string]Status{"queue-key": Failed}, "does not let SNS use it; SNS drops what it cannot deliver"},
-	{"a dead-letter queue that SNS may not use", func(f *Facts) {
-		byTopic(f)
-		deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policyFor(eventBridge, "") })(f)
-	}, map[string]Status{"dead-letters": Warning}, "does not let topic " + topicARN + " in"},
 	{"a topic of another account", func(f *Facts) {
 		byTopic(f)
 		other := strings.Replace(topicARN, testAccount, hubAccount, 1)
 		f.Topics = topics{other: f.Topics[topicARN]}
 		f.Rules.Value = nil
 		f.Queue.Value.Policy = strings.Replace(f.Queue.Value.Policy, topicARN, other, 1)
-		f.DeadLetters[deadARN] = value(DeadLetterQueue{Queue: Queue{ARN: deadARN, Retention: 14 * 24 * time.Hour, Policy: f.Queue.Value.Policy}})
 		f.Key.Value.Policy = value(f.Queue.Value.Policy)
 	}, withoutRules(), "rules of account 210987654321 cannot be seen"},
 
@@ -499,7 +476,6 @@ var ailments = []struct {
 	}, nil, "rules send events as they are"},
 	{"a single rule", func(f *Facts) { f.Rules.Value = single(f.Rules.Value[0]) }, nil, "are sent to the queue by the rule single"},
 	{"a target that changes events", func(f *Facts) { f.Rules.Value[0].Targets[0].Changed = true }, map[string]Status{"rule-targets": Failed}, "the rule spot changes"},
-	{"a target without a dead-letter queue", func(f *Facts) { f.Rules.Value[0].Targets[0].DeadLetters = "" }, map[string]Status{"rule-dead-letters": Warning}, "the rule spot"},
 
 	{"no API server", func(f *Facts) { f.User = Answer[User]{Err: errSlow}; f.Access = nil }, map[string]Status{"api-server": Failed, "rbac": Unknown}, "no answer"},
 	{"an API server that does not say who calls", func(f *Facts) { f.User.Err = errDenied }, map[string]Status{"api-server": Unknown}, "x:Y"},
@@ -706,10 +682,9 @@ func publishTo(condition string) string {
 func byTopic(f *Facts) {
 	policy := policyFor(snsService, `"ArnEquals": {"aws:SourceArn": "`+topicARN+`"}`)
 	f.Queue.Value.Policy, f.Key.Value.Policy = policy, value(policy)
-	deadLetter(func(d *Answer[DeadLetterQueue]) { d.Value.Policy = policy })(f)
-	f.Topics = topics{topicARN: value(Topic{Policy: publishTo(ownRules), Subscription: &Subscription{ARN: topicARN + ":1", DeadLetters: deadARN}})}
+	f.Topics = topics{topicARN: value(Topic{Policy: publishTo(ownRules), Subscription: &Subscription{ARN: topicARN + ":1"}})}
 	for k := range f.Rules.Value {
-		f.Rules.Value[k].Topic, f.Rules.Value[k].Targets[0].DeadLetters = topicARN, deadARN+"-of-others"
+		f.Rules.Value[k].Topic = topicARN
 	}
 }
 
@@ -790,15 +765,6 @@ func pod(p Pod) func(*Facts) {
 	return func(f *Facts) { f.Pods.Value = append(f.Pods.Value, p) }
 }
 
-// deadLetter changes the dead-letter queue.
-func deadLetter(change func(*Answer[DeadLetterQueue])) func(*Facts) {
-	return func(f *Facts) {
-		d := f.DeadLetters[deadARN]
-		change(&d)
-		f.DeadLetters[deadARN] = d
-	}
-}
-
 func karpenterBeside(f *Facts) {
 	f.Pods.Value = append(f.Pods.Value, Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue", "k"}})
 }
@@ -809,7 +775,7 @@ func without(rule int) func(*Facts) {
 
 // ofTheQueue is what a queue that cannot be read leaves unknown.
 func ofTheQueue(itself Status) map[string]Status {
-	want := map[string]Status{"queue": itself, "dead-letters": Unknown, "topic": Unknown}
+	want := map[string]Status{"queue": itself, "topic": Unknown}
 	for _, id := range IDs() {
 		if strings.HasPrefix(id, "queue-") {
 			want[id] = Unknown
@@ -819,7 +785,7 @@ func ofTheQueue(itself Status) map[string]Status {
 }
 
 func withRules(s Status, more ...string) map[string]Status {
-	want := map[string]Status{"dead-letters": s}
+	want := map[string]Status{}
 	for _, id := range IDs() {
 		if strings.HasPrefix(id, "rule-") && !strings.HasPrefix(id, "rule-capacity-") { // no instance needs these
 			want[id] = s
@@ -835,8 +801,6 @@ func withRules(s Status, more ...string) map[string]Status {
 func withoutRules(more ...string) map[string]Status {
 	want := withRules(Unknown, more...)
 	delete(want, "rule-targets") // of those that are seen
-	delete(want, "rule-dead-letters")
-	delete(want, "dead-letters")
 	return want
 }
 

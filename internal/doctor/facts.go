@@ -37,9 +37,6 @@ type Facts struct {
 	// TargetGroups are the ARNs of those of type instance; ErrAbsent: there is no AWS Load Balancer Controller.
 	TargetGroups Answer[[]string]
 	Policy       Answer[Policy]
-
-	// DeadLetters are the queues for messages that cannot be read or delivered, by ARN.
-	DeadLetters deadLetterQueues
 }
 
 // partition is the partition of the account, such as aws or aws-cn.
@@ -199,7 +196,6 @@ type Target struct {
 	ID           string
 	Changed      bool // the event is not passed on as it is
 	MessageGroup string
-	DeadLetters  string // ARN
 	RoleARN      string // with which EventBridge sends; empty: as a service
 }
 

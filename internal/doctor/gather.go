@@ -54,13 +54,12 @@ type inquiry struct {
 	caller func() Answer[Caller]
 	user   func() Answer[User]
 
-	queue       func() Answer[Queue]
-	key         func() Answer[Key]
-	decryptTry  func() Answer[bool]
-	queueTries  func() []Permission
-	topics      func() topics
-	rules       func() Answer[[]Rule]
-	deadLetters func() deadLetterQueues
+	queue      func() Answer[Queue]
+	key        func() Answer[Key]
+	decryptTry func() Answer[bool]
+	queueTries func() []Permission
+	topics     func() topics
+	rules      func() Answer[[]Rule]
 
 	nodes       func() Answer[[]Node]
 	pods        func() Answer[[]Pod]
@@ -157,9 +156,6 @@ func (i *inquiry) askQueue(ctx context.Context) {
 			return Answer[[]Rule]{Err: blocked("queue", err)}
 		}
 		return i.AWS.rules(ctx, cmp.Or(i.queue().Value.ARN, i.Options.queueARN()), i.topics())
-	})
-	i.deadLetters = ask(ctx, i.questions, "dead-letter queues", func(ctx context.Context) deadLetterQueues {
-		return i.AWS.deadLetters(ctx, i.Options.QueueURL, i.queue(), i.rules(), i.topics())
 	})
 }
 
@@ -258,7 +254,7 @@ func (i *inquiry) facts() *Facts {
 	f := &Facts{
 		Options: i.Options,
 		Caller:  i.caller(), Queue: i.queue(), Key: i.key(),
-		Topics: i.topics(), Rules: i.rules(), DeadLetters: i.deadLetters(),
+		Topics: i.topics(), Rules: i.rules(),
 		User: i.user(), Access: i.access().answers, Rights: i.access().rights, Lease: i.lease(),
 		Nodes: i.nodes(), Pods: i.pods(), Deployments: i.deployments(), Policy: i.policy(),
 		TargetGroups: i.targetGroups(),

@@ -262,9 +262,6 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 			if t.SqsParameters != nil {
 				target.MessageGroup = aws.ToString(t.SqsParameters.MessageGroupId)
 			}
-			if t.DeadLetterConfig != nil {
-				target.DeadLetters = aws.ToString(t.DeadLetterConfig.Arn)
-			}
 			r.Targets = append(r.Targets, target)
 		}
 		if in.NextToken = page.NextToken; in.NextToken == nil {

@@ -217,6 +217,12 @@ func (c *Cluster) nodes(ctx context.Context) Answer[[]Node] {
 	return Answer[[]Node]{Value: nodes}
 }
 
+// isKarpenters reports whether Karpenter made the node. Its releases before 0.32 had another
+// label.
+func isKarpenters(n *corev1.Node) bool {
+	return n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["karpenter.sh/provisioner-name"] != ""
+}
+
 // region is the region in the name of a zone, such as us-east-1a or, of a local zone,
 // us-west-2-lax-1a.
 var region = regexp.MustCompile(`^[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}`)

@@ -187,3 +187,18 @@ func hookOf(h astypes.LifecycleHook) Hook {
 		Abandons:  aws.ToString(h.DefaultResult) == "ABANDON",
 	}
 }
+
+// sortHooks separates the hooks with one of the names from the others. Of the others it returns
+// the names of termination hooks.
+func sortHooks(all Answer[[]Hook], names []string) (ours Answer[[]Hook], others []string) {
+	ours.Err = all.Err
+	for _, h := range all.Value {
+		switch {
+		case len(names) == 0 || slices.Contains(names, h.Name):
+			ours.Value = append(ours.Value, h)
+		case h.Terminating:
+			others = append(others, h.Name)
+		}
+	}
+	return ours, others
+}

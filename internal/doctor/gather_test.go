@@ -185,7 +185,7 @@ func TestMissingReadPermissionsLeaveChecksUnknown(t *testing.T) {
 		service, action, code string
 		want                  []string
 	}{
-		{"events", "*", "AccessDeniedException", []string{"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets", "rule-dead-letters", "dead-letters"}},
+		{"events", "*", "AccessDeniedException", []string{"rule-spot", "rule-rebalance", "rule-state-change", "rule-health", "rule-asg-terminate", "rule-asg-launch", "rule-targets"}},
 		{"kms", "DescribeKey", "AccessDeniedException", []string{"queue-key"}},
 		{"kms", "GetKeyPolicy", "AccessDeniedException", []string{"queue-key"}},
 		{"sts", "*", "AccessDenied", []string{"credentials", "account"}},

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -70,12 +69,6 @@ func (a *AWS) subscription(ctx context.Context, arn string, there func(*sns.Opti
 	s := &Subscription{
 		ARN: arn, Pending: out.Attributes["PendingConfirmation"] == "true",
 		Filter: out.Attributes["FilterPolicy"], FilterBody: out.Attributes["FilterPolicyScope"] == "MessageBody",
-	}
-	var redrive struct {
-		Target string `json:"deadLetterTargetArn"`
-	}
-	if json.Unmarshal([]byte(out.Attributes["RedrivePolicy"]), &redrive) == nil {
-		s.DeadLetters = redrive.Target
 	}
 	return s, nil
 }

@@ -104,7 +104,6 @@ var outcomes = []outcome{
 	{pitfall: "a retention of 5 minutes", set: attribute("MessageRetentionPeriod", "300"), want: "queue-retention ‼", says: "if no replica runs for longer", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of a minute", set: attribute("MessageRetentionPeriod", "60"), want: "queue-retention ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of 2.5 days, and foreign messages are deleted", set: attribute("MessageRetentionPeriod", "216000"), also: func(s *site) { s.Options.DeleteForeign = true }},
-	{pitfall: "a retention that dead letters do not outlive", set: attribute("MessageRetentionPeriod", "1209600"), also: func(s *site) { s.Options.DeleteForeign = true }, want: "dead-letters ‼", says: "dead keeps messages for 14d"},
 	{pitfall: "messages of 2 KiB at most", set: attribute("MaximumMessageSize", "2048"), want: "queue-size ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "messages of 64 KiB at most", set: attribute("MaximumMessageSize", "65536"), want: "queue-size ‼", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a visibility timeout of 5 minutes", set: attribute("VisibilityTimeout", "300"), want: "queue-visibility ‼", runs: "aws sqs set-queue-attributes"},
@@ -117,7 +116,6 @@ var outcomes = []outcome{
 	{pitfall: "a key that is gone", set: attribute("KmsMasterKeyId", "alias/none"), want: "queue-key ×", says: "does not exist"},
 	{pitfall: "the role lacks kms:Decrypt", set: deny("kms", "Decrypt"), want: "queue-decrypt ?", says: "no message can be read"},
 	{pitfall: "the right key", set: attribute("KmsMasterKeyId", "alias/queues")},
-	{pitfall: "dead letters with the key that AWS manages", set: []string{"PUT queues/dead {'attributes': {'KmsMasterKeyId': 'alias/aws/sqs'}}"}, want: "dead-letters ‼", says: "AWS manages"},
 	{pitfall: "no policy", set: []string{"PUT queues/nth/policy"}, want: "queue-policy ×", says: "no policy", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a policy for another rule", set: []string{"PUT queues/nth/policy " + strings.Replace(allowRules, "rule/*", "rule/other", 1)}, want: "queue-policy ×", says: "rule all"},
 	{pitfall: "a policy for another queue", set: []string{"PUT queues/nth/policy " + strings.Replace(allowRules, `"Resource": "*"`, `"Resource": "`+ownARN+`-2"`, 1)}, want: "queue-policy ×", says: "rule all"},
@@ -162,7 +160,6 @@ var outcomes = []outcome{
 	{pitfall: "a launch hook without a rule", set: []string{
 		rule("all", `{"detail-type": [{"anything-but": "EC2 Instance-launch Lifecycle Action"}]}`, "nth", ""), hook("join", "LAUNCHING", "10m", ""),
 	}, want: "rule-asg-launch ×", says: "affected: workers"},
-	{pitfall: "a target without a dead-letter queue", set: []string{`PUT rules/all {'queue': 'nth', 'pattern': '{"account": ["123456789012"]}'}`}, want: "rule-dead-letters ‼"},
 	{pitfall: "a rule that takes everything", set: []string{rule("all", `{"account": ["123456789012"]}`, "nth", "")}},
 	{pitfall: "a rule for AWS Health of every category", set: []string{rule("all", `{"source": ["aws.ec2", "aws.autoscaling"]}`, "nth", ""), rule("health", `{"source": ["aws.health"]}`, "nth", "")}},
 
