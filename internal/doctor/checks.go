@@ -13,7 +13,6 @@ var checks = []check{
 	{"queue-type", groupQueue, queueType},
 	{"queue-delay", groupQueue, queueDelay},
 	{"queue-retention", groupQueue, queueRetention},
-	{"queue-visibility", groupQueue, queueVisibility},
 	{"queue-size", groupQueue, queueSize},
 	{"queue-redrive", groupQueue, queueRedrive},
 	{"queue-key", groupQueue, queueKey},
@@ -47,7 +46,6 @@ var checks = []check{
 	{"group-hook", groupNodes, groupHook},
 	{"hook-timeout", groupNodes, hookTimeout},
 	{"hook-launch", groupNodes, hookLaunch},
-	{"group-retention", groupNodes, groupRetention},
 }
 
 // needed are the checks without which a node may not be drained in time. If one of them is

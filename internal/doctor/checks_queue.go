@@ -85,20 +85,6 @@ var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) ve
 	return ok("messages are kept for %s", q.Retention)
 })
 
-var queueVisibility = ofQueue("the queue's visibility timeout", func(f *Facts, q Queue) verdict {
-	switch {
-	case q.Visibility > spotNotice:
-		return warn(setAttribute(f, "VisibilityTimeout=30"),
-			"the queue hides a message for %s: whoever looks into it, with the console for one, hides a spot warning from the "+
-				"handler until it is too late", q.Visibility)
-	case f.Options.Visibility >= q.Retention:
-		return warn("make sqs-msg-visibility-timeout-sec less than the retention",
-			"a message is hidden for %s and kept for %s: after a crash it does not come back", f.Options.Visibility, q.Retention)
-	}
-	return ok("the visibility timeout of messages is %s, and for other readers of the queue %s",
-		f.Options.Visibility, q.Visibility)
-})
-
 // queueSize finds a queue whose messages may not be as large as what AWS sends. SQS refuses larger
 // ones, and EventBridge drops what a target refuses.
 var queueSize = ofQueue("the largest message that the queue takes", func(f *Facts, q Queue) verdict {

@@ -66,7 +66,7 @@ func healthy() *Facts {
 		},
 		Caller: value(Caller{ARN: "arn:aws:sts::123456789012:assumed-role/nth/x", Account: testAccount, Source: SourcePodIdentity}),
 		Queue: value(Queue{
-			ARN: queueARN, Retention: 96 * time.Hour, Visibility: 30 * time.Second, MaxReceives: 10, DeadLetters: deadARN, MaxSize: 1 << 20, KeyID: "k-1",
+			ARN: queueARN, Retention: 96 * time.Hour, MaxReceives: 10, DeadLetters: deadARN, MaxSize: 1 << 20, KeyID: "k-1",
 			Policy: policyFor(eventBridge, ownRules),
 		}),
 		Key:     value(Key{ARN: "arn:aws:kms:us-east-1:123456789012:key/k-1", State: "Enabled", Policy: value(keyFor(ownAccount))}),
@@ -252,7 +252,7 @@ var ailments = []struct {
 		f.Nodes.Value = f.Nodes.Value[:1]
 	}, map[string]Status{
 		"account": Warning, "event-accounts": Warning, "rule-spot": Unknown, "rule-rebalance": Unknown, "rule-state-change": Unknown, "rule-health": Unknown,
-		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
+		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown,
 		"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown,
 	}, "rules of account 123456789012 cannot be seen from account 210987654321"},
 	{"a queue in a hub, and the hub's notices alone", func(f *Facts) {
@@ -282,8 +282,7 @@ var ailments = []struct {
 	{"a retention of days, and nothing moves foreign messages away", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "come back for 4d"},
 	{"a retention of days, and foreign messages are moved away late", func(f *Facts) { f.Queue.Value.MaxReceives = 1000 }, map[string]Status{"queue-retention": Warning}, "come back for 5h33m"},
 	{"a retention of days, and foreign messages are deleted", func(f *Facts) { f.Queue.Value.MaxReceives = 1000; f.Options.DeleteForeign = true }, nil, ""},
-	{"a long visibility timeout", func(f *Facts) { f.Queue.Value.Visibility = time.Hour }, map[string]Status{"queue-visibility": Warning}, "for 1h:"},
-	{"a visibility timeout of ours as long as the retention", func(f *Facts) { f.Queue.Value.Retention = 2 * time.Minute; f.Options.Visibility = 2 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-visibility": Warning}, "if no replica runs for longer"},
+	{"a visibility timeout of ours as long as the retention", func(f *Facts) { f.Queue.Value.Retention = 2 * time.Minute; f.Options.Visibility = 2 * time.Minute }, map[string]Status{"queue-retention": Warning}, "if no replica runs for longer"},
 	{"no dead-letter queue", func(f *Facts) { f.Queue.Value.MaxReceives = 0 }, map[string]Status{"queue-redrive": Warning, "queue-retention": Warning}, "no dead-letter queue"},
 	{"three receives", func(f *Facts) { f.Queue.Value.MaxReceives = 3 }, map[string]Status{"queue-redrive": Warning}, "after 3 receives"},
 	{"more receives than the retention has time for", func(f *Facts) { f.Queue.Value.MaxReceives = 15; f.Queue.Value.Retention = 5 * time.Minute }, map[string]Status{"queue-retention": Warning, "queue-redrive": Warning}, "messages are kept for 5m"},
@@ -600,21 +599,21 @@ var ailments = []struct {
 		f.Caller.Value.Account = hubAccount
 		f.Instances, f.Groups = Answer[[]Instance]{Err: errDenied}, Answer[[]Group]{Err: errDenied}
 	}, map[string]Status{
-		"account": Warning, "event-accounts": Warning, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
+		"account": Warning, "event-accounts": Warning, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown,
 		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}, "the caller is of 210987654321, and EC2 does not say"},
 	{"a node in another region", func(f *Facts) { f.Nodes.Value[0].Region = "eu-west-1" }, map[string]Status{"event-accounts": Warning}, "only notices of region us-east-1 are acted on, and these nodes are in others: a (eu-west-1)"},
 	{"all nodes in another region", func(f *Facts) { f.Nodes.Value[0].Region = "eu-west-1"; f.Nodes.Value = f.Nodes.Value[:1] }, map[string]Status{"event-accounts": Failed}, "a (eu-west-1)"},
 	{"a group without the tag", func(f *Facts) { f.Groups.Value[0].Tags = value(map[string]string{}) }, map[string]Status{"group-tag": Warning}, "group workers"},
-	{"groups that may not be described", func(f *Facts) { f.Groups.Value[0].Tags = Answer[map[string]string]{Err: errDenied} }, map[string]Status{"group-tag": Unknown, "group-retention": Unknown}, "x:Y"},
+	{"groups that may not be described", func(f *Facts) { f.Groups.Value[0].Tags = Answer[map[string]string]{Err: errDenied} }, map[string]Status{"group-tag": Unknown}, "x:Y"},
 	{"a group without its hook", func(f *Facts) { f.Groups.Value[0].Hooks = value([]Hook(nil)) }, map[string]Status{"group-hook": Warning}, "no termination hook on the Auto Scaling group workers"},
-	{"hooks that may not be described", func(f *Facts) { f.Groups.Value[0].Hooks = Answer[[]Hook]{Err: errDenied} }, map[string]Status{"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown}, "x:Y"},
+	{"hooks that may not be described", func(f *Facts) { f.Groups.Value[0].Hooks = Answer[[]Hook]{Err: errDenied} }, map[string]Status{"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown}, "x:Y"},
 	{"no groups", func(f *Facts) { f.Groups.Value = nil }, map[string]Status{"group-tag": Unknown}, "no node belongs to an Auto Scaling group that would tag them"},
 	{"no groups, and no tag check", func(f *Facts) { f.Groups.Value, f.Options.CheckTag = nil, false }, nil, ""},
 	{"groups that nobody knows, since EC2 does not know the instances", func(f *Facts) {
 		f.Groups.Value, f.Instances.Value = nil, f.Instances.Value[1:]
 	}, map[string]Status{
-		"nodes": Warning, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown, "rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
+		"nodes": Warning, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}, "EC2 does not know the instances of 1 node, and so their Auto Scaling groups"},
 	{"a hook that is left to others", func(f *Facts) {
 		f.Options.HookNames = []string{"other"}
@@ -631,15 +630,6 @@ var ailments = []struct {
 	{"a launch hook that is too short", func(f *Facts) {
 		f.Groups.Value[0].Hooks.Value[1].Timeout, f.Groups.Value[0].Hooks.Value[1].Abandons = 30*time.Second, true
 	}, map[string]Status{"hook-launch": Warning}, "launch of workers (30s)"},
-	{"a group that retains instances when a hook times out", func(f *Facts) {
-		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons = true, true
-	}, map[string]Status{"group-retention": Warning}, "the group retains instances on ABANDON, the default result of drain of workers"},
-	{"a group that retains instances, and a hook that continues", func(f *Facts) {
-		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons = true, false
-	}, nil, ""},
-	{"a group that retains instances, and a launch hook that abandons", func(f *Facts) {
-		f.Groups.Value[0].Retains, f.Groups.Value[0].Hooks.Value[0].Abandons, f.Groups.Value[0].Hooks.Value[1].Abandons = true, false, true
-	}, nil, ""},
 	{"a short launch hook that lets the instance in", func(f *Facts) { f.Groups.Value[0].Hooks.Value[1].Timeout = 30 * time.Second }, nil, ""},
 	{"a pod that takes longer than the hook", func(f *Facts) { f.Pods.Value[0].Grace = 10 * time.Minute }, map[string]Status{"hook-timeout": Warning}, "drain of workers (5m, pod default/web may take 10m)"},
 	{"a pod that takes longer, and heartbeats", func(f *Facts) {
@@ -806,7 +796,7 @@ func withoutRules(more ...string) map[string]Status {
 
 func ofTheNodes(itself Status) map[string]Status {
 	return map[string]Status{
-		"nodes": itself, "event-accounts": Unknown, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown, "group-retention": Unknown,
+		"nodes": itself, "event-accounts": Unknown, "group-tag": Unknown, "group-hook": Unknown, "hook-timeout": Unknown, "hook-launch": Unknown,
 		"rule-asg-terminate": Unknown, "rule-asg-launch": Unknown,
 	}
 }

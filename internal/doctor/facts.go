@@ -160,10 +160,9 @@ const (
 
 // A Queue is what SQS says about a queue.
 type Queue struct {
-	ARN        string
-	Delay      time.Duration
-	Retention  time.Duration
-	Visibility time.Duration
+	ARN       string
+	Delay     time.Duration
+	Retention time.Duration
 	// MaxReceives is the maxReceiveCount of the redrive policy; 0: there is none.
 	MaxReceives int
 	DeadLetters string // ARN, of the redrive policy
@@ -325,9 +324,6 @@ type Group struct {
 	Hooks Answer[[]Hook]
 	// AllTags are those that only the group has, too. They may be what allows the role to complete its hooks.
 	AllTags map[string]string
-	// Retains: an instance stays, if a termination hook ends with ABANDON. It is not known if
-	// Tags has an error.
-	Retains bool
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
 	// LeftToEKS: it is a managed node group, and HookNames is empty: EKS completes its hooks, if no rule tells of them.

@@ -141,13 +141,12 @@ func (a *AWS) queue(ctx context.Context, url string) Answer[Queue] {
 		return time.Duration(n) * time.Second
 	}
 	q := Queue{
-		ARN:        get(sqstypes.QueueAttributeNameQueueArn),
-		Delay:      seconds(sqstypes.QueueAttributeNameDelaySeconds),
-		Retention:  seconds(sqstypes.QueueAttributeNameMessageRetentionPeriod),
-		Visibility: seconds(sqstypes.QueueAttributeNameVisibilityTimeout),
-		FIFO:       get(sqstypes.QueueAttributeNameFifoQueue) == "true",
-		KeyID:      get(sqstypes.QueueAttributeNameKmsMasterKeyId),
-		Policy:     get(sqstypes.QueueAttributeNamePolicy),
+		ARN:       get(sqstypes.QueueAttributeNameQueueArn),
+		Delay:     seconds(sqstypes.QueueAttributeNameDelaySeconds),
+		Retention: seconds(sqstypes.QueueAttributeNameMessageRetentionPeriod),
+		FIFO:      get(sqstypes.QueueAttributeNameFifoQueue) == "true",
+		KeyID:     get(sqstypes.QueueAttributeNameKmsMasterKeyId),
+		Policy:    get(sqstypes.QueueAttributeNamePolicy),
 	}
 	q.MaxSize, _ = strconv.Atoi(get(sqstypes.QueueAttributeNameMaximumMessageSize)) // what SQS does not say is zero
 	var redrive struct {

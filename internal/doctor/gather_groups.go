@@ -105,7 +105,6 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 		groups[k] = Group{
 			Name: names[k], Tags: Answer[map[string]string]{Value: described.propagated[names[k]], Err: err}, Hooks: ours,
 			OtherHooks: others, LeftToEKS: ofEKS, AllTags: described.tags[names[k]],
-			Retains:   slices.Contains(described.retaining, names[k]),
 			Replacing: described.replacing[names[k]],
 		}
 	})
@@ -116,10 +115,7 @@ func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookName
 type describedGroups struct {
 	propagated map[string]map[string]string // the tags that new instances get
 	tags       map[string]map[string]string // all tags
-	// retaining keep instances whose termination hook ends with ABANDON.
-	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
-	retaining []string
-	replacing map[string]replacement.Group
+	replacing  map[string]replacement.Group
 }
 
 func (a *AWS) describeGroups(ctx context.Context, names []string) (describedGroups, error) {
@@ -142,10 +138,6 @@ func (a *AWS) describeGroups(ctx context.Context, names []string) (describedGrou
 				if aws.ToBool(t.PropagateAtLaunch) {
 					d.propagated[name][aws.ToString(t.Key)] = aws.ToString(t.Value)
 				}
-			}
-			if p := g.InstanceLifecyclePolicy; p != nil && p.RetentionTriggers != nil &&
-				p.RetentionTriggers.TerminateHookAbandon == astypes.RetentionActionRetain {
-				d.retaining = append(d.retaining, name)
 			}
 		}
 	}

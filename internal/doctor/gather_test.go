@@ -189,7 +189,7 @@ func TestMissingReadPermissionsLeaveChecksUnknown(t *testing.T) {
 		{"kms", "DescribeKey", "AccessDeniedException", []string{"queue-key"}},
 		{"kms", "GetKeyPolicy", "AccessDeniedException", []string{"queue-key"}},
 		{"sts", "*", "AccessDenied", []string{"credentials", "account"}},
-		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", []string{"group-tag", "group-retention"}},
+		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", []string{"group-tag"}},
 	} {
 		s := newSite(t)
 		s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: tt.service, Action: tt.action, Code: tt.code, Status: http.StatusForbidden}))
@@ -335,7 +335,7 @@ func TestARegionThatIsNotTheEndpointsIsNamed(t *testing.T) {
 func TestAQueuesAttributesAreRead(t *testing.T) {
 	s := newSite(t)
 	s.must(s.aws.CreateQueue(awssim.Queue{Name: "nth", Attributes: map[string]string{
-		"DelaySeconds": "90", "MessageRetentionPeriod": "60", "VisibilityTimeout": "43200", "KmsMasterKeyId": "alias/aws/sqs",
+		"DelaySeconds": "90", "MessageRetentionPeriod": "60", "KmsMasterKeyId": "alias/aws/sqs",
 		"RedrivePolicy": `{"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead", "maxReceiveCount": 1}`, "Policy": "",
 	}}))
 	got := map[string]string{}
@@ -343,7 +343,7 @@ func TestAQueuesAttributesAreRead(t *testing.T) {
 		got[id] = f.Status.String()
 	}
 	want := map[string]string{
-		"queue-delay": "failed", "queue-retention": "failed", "queue-visibility": "warning",
+		"queue-delay": "failed", "queue-retention": "failed",
 		"queue-key": "failed", "queue-redrive": "warning", "queue-policy": "failed",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -106,7 +106,6 @@ var outcomes = []outcome{
 	{pitfall: "a retention of 2.5 days, and foreign messages are deleted", set: attribute("MessageRetentionPeriod", "216000"), also: func(s *site) { s.Options.DeleteForeign = true }},
 	{pitfall: "messages of 2 KiB at most", set: attribute("MaximumMessageSize", "2048"), want: "queue-size ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "messages of 64 KiB at most", set: attribute("MaximumMessageSize", "65536"), want: "queue-size ‼", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "a visibility timeout of 5 minutes", set: attribute("VisibilityTimeout", "300"), want: "queue-visibility ‼", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "no dead-letter queue", set: attribute("RedrivePolicy", ""), want: "queue-redrive ‼ queue-retention ‼", runs: "aws sqs create-queue"},
 	{pitfall: "one receive", set: redrive(1), want: "queue-redrive ‼", says: "after 1 receive:", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "three receives", set: redrive(3), want: "queue-redrive ‼", says: "after 3 receives", runs: "aws sqs set-queue-attributes"},
@@ -201,7 +200,6 @@ var outcomes = []outcome{
 	}, want: "hook-timeout ‼", says: "before another replica has taken over", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook that is shorter than a pod's grace", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 0 }, want: "hook-timeout ‼", says: "pod default/web may take 1m", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook of a minute, and an interval of 5 minutes", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 5 * time.Minute }},
-	{pitfall: "a group that retains what its hook abandons", set: []string{"PUT groups/workers {'instances': ['" + instance + "', '" + second + "'], 'tags': {'" + tag + "': ''}, 'retains': true}"}, want: "group-retention ‼", says: "drain of workers", runs: "--default-result CONTINUE"},
 	{pitfall: "a launch hook of 30 s", set: []string{hook("join", "LAUNCHING", "30s", ", 'defaultResult': 'ABANDON'")}, want: "hook-launch ‼", says: "join of workers (30s)", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook that lifecycle-hook-names leaves out", also: func(s *site) { s.Options.HookNames = []string{"other"} }, want: "group-hook ‼", says: "lifecycle-hook-names=other leaves out"},
 
