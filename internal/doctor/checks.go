@@ -7,7 +7,6 @@ var checks = []check{
 	{"credentials-source", groupIdentity, credentialsSource},
 	{"account", groupIdentity, account},
 	{"permissions", groupIdentity, permissions},
-	{"status-poll", groupIdentity, statusPoll},
 
 	{"queue", groupQueue, queue},
 	{"queue-type", groupQueue, queueType},
@@ -34,7 +33,6 @@ var checks = []check{
 	{"api-server", groupCluster, apiServer},
 	{"handler", groupCluster, handlerRuns},
 	{"rbac", groupCluster, rbac},
-	{"load-balancers", groupCluster, loadBalancers},
 	{"lease", groupCluster, leadership},
 	{"other-handlers", groupCluster, otherHandlers},
 	{"karpenter", groupCluster, karpenterDrains},

@@ -207,9 +207,11 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// isOptional reports whether the handler works without a right: only Events or conditions are missing then.
+// isOptional reports whether the handler works without a right: Events and conditions are missing then, and drains do
+// not wait for load balancers.
 func isOptional(a kube.Access) bool {
-	return a.Resource == "events" || slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions()), a)
+	return a.Resource == "events" ||
+		slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions(), kube.LoadBalancers()), a)
 }
 
 func rbac(f *Facts) verdict {
@@ -217,11 +219,13 @@ func rbac(f *Facts) verdict {
 	if f.Rights.Err != nil {
 		return unknown(subject, f.Rights.Err)
 	}
+	targets := f.TargetGroups
+	withoutTargets := errors.Is(targets.Err, ErrAbsent) || targets.Err == nil && len(targets.Value) == 0
 	var missing, useful []string
 	asked := 0
 	var unsure error // whether a right is there that is needed
 	for a, answer := range f.Access {
-		if isOfTargets(a) { // loadBalancers tells of it
+		if withoutTargets && slices.Contains(kube.LoadBalancers(), a) {
 			continue
 		}
 		asked++

@@ -51,7 +51,7 @@ func value[T any](v T) Answer[T] { return Answer[T]{Value: v} }
 func testRule(name, source, detailType string) Rule {
 	return Rule{
 		Name: name, ARN: ruleARN + name, Enabled: true, Pattern: fmt.Sprintf(`{"source": [%q], "detail-type": [%q]}`, source, detailType),
-		Targets: []Target{{ID: "queue"}},
+		Targets: []Target{{}},
 	}
 }
 
@@ -81,7 +81,7 @@ func healthy() *Facts {
 			testRule("reservation", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
 			testRule("block", "aws.ec2", "Capacity Block Expiration Warning"),
 		}),
-		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}, {Action: pollAction}},
+		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}, {Action: "ec2:DescribeInstanceStatus"}},
 		User:        value(User{Name: user, Version: "v1.36.3"}),
 		Access:      map[kube.Access]Answer[bool]{},
 		Lease:       value(Lease{Holder: "nth-1_x", Renewed: now.Add(-time.Second), Duration: 15 * time.Second}),
@@ -110,14 +110,6 @@ func healthy() *Facts {
 		f.Access[a] = value(true)
 	}
 	return f
-}
-
-// simulatedKey is what IAM says of the role, and whom the key's policy names.
-func simulatedKey(decrypts bool, who string) func(*Facts) {
-	return func(f *Facts) {
-		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/team/nth", Simulated: true}
-		f.Decrypt, f.Key.Value.Policy = value(decrypts), value(keyFor(who))
-	}
 }
 
 // Without a queue nothing in AWS matters, and each node needs a pod that reads its metadata.
@@ -201,16 +193,8 @@ var ailments = []struct {
 	{"a caller of another account", func(f *Facts) { f.Caller.Value.Account = "111122223333" }, map[string]Status{"account": Failed}, "every notice would be ignored"},
 	{"a person of another account, and a role that is not known", func(f *Facts) {
 		f.Caller.Value.Account = "111122223333"
-		f.Role.Err = errDenied
-	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown, "status-poll": Unknown}, "x:Y"},
-	{"a person of another account, and a role that is", func(f *Facts) {
-		f.Caller.Value.Account = "111122223333"
-		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
-	}, nil, "the handler's role arn:aws:iam::123456789012:role/nth has the 3 permissions that the handler needs, as IAM says"},
-	{"a role without a permission, as IAM says", func(f *Facts) {
-		f.Role = Role{ARN: "arn:aws:iam::123456789012:role/nth", Simulated: true}
-		f.Permissions[0].Err = errDenied
-	}, map[string]Status{"permissions": Failed}, "the handler's role arn:aws:iam::123456789012:role/nth lacks sqs:ReceiveMessage"},
+		f.Beside = errDenied
+	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}, "x:Y"},
 	{
 		"a role that STS refuses", func(f *Facts) {
 			f.Caller = refusedBySTS("AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity")
@@ -261,14 +245,13 @@ var ailments = []struct {
 	{"no permission to receive", func(f *Facts) { f.Permissions[0].Err = errDenied; f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Failed}, "sqs:ChangeMessageVisibility, sqs:ReceiveMessage"},
 	{"no permission to extend", func(f *Facts) { f.Permissions[1].Err = errDenied }, map[string]Status{"permissions": Warning}, "sqs:ChangeMessageVisibility"},
 	{"permissions that could not be tried", func(f *Facts) { f.Permissions[1].Err = errSlow }, map[string]Status{"permissions": Unknown}, "no answer"},
-	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown, "status-poll": Unknown}, "not tried"},
-	{"no permission to poll EC2", func(f *Facts) { f.Permissions[2].Err = errDenied }, map[string]Status{"status-poll": Warning}, "the poll of EC2 is off, because the role lacks ec2:DescribeInstanceStatus"},
+	{"nothing tried", func(f *Facts) { f.Permissions = nil }, map[string]Status{"permissions": Unknown}, "not tried"},
+	{"no permission to poll EC2", func(f *Facts) { f.Permissions[2].Err = errDenied }, map[string]Status{"permissions": Warning}, "the role lacks ec2:DescribeInstanceStatus: the rest works"},
 	{"no permission to wait for load balancers", func(f *Facts) {
 		f.Options.Excludes, f.TargetGroups = true, value([]string{"arn"})
-		f.Permissions = append(f.Permissions, Permission{Action: targetAction, Err: errDenied})
-	}, map[string]Status{"load-balancers": Warning}, "drains do not wait for the 1 target group of type instance"},
-	{"a poll that is off", func(f *Facts) { f.Options.Poll, f.Permissions[2].Err = false, errDenied }, nil, ""},
-	{"a poll that could not be tried", func(f *Facts) { f.Permissions[2].Err = errSlow }, map[string]Status{"status-poll": Unknown}, "whether EC2 can be polled"},
+		f.Permissions = append(f.Permissions, Permission{Action: "elasticloadbalancing:DescribeTargetHealth", Err: errDenied})
+	}, map[string]Status{"permissions": Warning}, "the role lacks elasticloadbalancing:DescribeTargetHealth: the rest works"},
+	{"a poll that could not be tried", func(f *Facts) { f.Permissions[2].Err = errSlow }, map[string]Status{"permissions": Unknown}, "whether the role has ec2:DescribeInstanceStatus (no answer within 30s)"},
 
 	{"no queue", func(f *Facts) { f.Queue = Answer[Queue]{Err: errAbsent} }, ofTheQueue(Failed), "no queue nth in account 123456789012 and region us-east-1"},
 	{"a queue that may not be read", func(f *Facts) { f.Queue = Answer[Queue]{Err: errDenied} }, ofTheQueue(Unknown), "x:Y"},
@@ -307,14 +290,6 @@ var ailments = []struct {
 	{"a key that KMS says nothing about", func(f *Facts) { f.Decrypt.Err = errSlow }, map[string]Status{"queue-decrypt": Unknown}, "no answer within 30s"},
 	{"no key, and no answer", func(f *Facts) { f.Queue.Value.KeyID = ""; f.Decrypt.Err = errSlow }, nil, ""},
 	{"AWS's key, which KMS gives to SQS alone", func(f *Facts) { f.Key.Value.AWSManaged = true; f.Decrypt = value(false) }, map[string]Status{"queue-key": Failed}, "AWS manages"},
-	{"a role whose policies lack kms:Decrypt", simulatedKey(false, ownAccount), map[string]Status{"queue-decrypt": Failed}, "the handler's role arn:aws:iam::123456789012:role/team/nth lacks kms:Decrypt on the queue's key"},
-	{"a role whose policies have it", simulatedKey(true, `["arn:aws:iam::1:root", "arn:aws:iam::123456789012:root"]`), nil, ""},
-	{"the same, and the key names the account by its number", simulatedKey(true, `"123456789012"`), nil, ""},
-	{"the same, and the key names everybody", simulatedKey(true, `"*"`), nil, ""},
-	{"the same, and the key names the role", simulatedKey(true, `"arn:aws:iam::123456789012:role/team/nth"`), nil, ""},
-	{"the same, and the key names another account", simulatedKey(true, `"210987654321"`), map[string]Status{"queue-decrypt": Failed}, "names neither the handler's role nor its account"},
-	{"a role that lacks it, and that the key names", simulatedKey(false, `"arn:aws:iam::123456789012:role/team/nth"`), map[string]Status{"queue-decrypt": Unknown}, "the key's policy names the role"},
-	{"a role whose policies nobody may read", func(f *Facts) { simulatedKey(false, ownAccount)(f); f.Decrypt.Err = errDenied }, map[string]Status{"queue-decrypt": Unknown}, "x:Y"},
 	{"a key that may not be read", func(f *Facts) { f.Key.Err = errDenied }, map[string]Status{"queue-key": Unknown}, "x:Y"},
 	{"a key whose policy may not be read", func(f *Facts) { f.Key.Value.Policy.Err = errDenied }, map[string]Status{"queue-key": Unknown}, "x:Y"},
 	{"a key that EventBridge may not use", func(f *Facts) { f.Key.Value.Policy = value(policyFor("s3.amazonaws.com", "")) }, map[string]Status{"queue-key": Failed}, "does not let EventBridge"},
@@ -471,7 +446,7 @@ var ailments = []struct {
 		f.Queue.Value.Policy = policyFor(eventBridge, ownRules)
 	}, map[string]Status{"queue-policy": Failed}, "does not let role arn:aws:iam::999999999999:role/bus/deliver in"},
 	{"a disabled rule that the queue does not let in, and that changes events", func(f *Facts) {
-		f.Rules.Value = append(f.Rules.Value, Rule{Name: "old", ARN: "arn:aws:events:us-east-1:123456789012:rule/elsewhere/old", Targets: []Target{{ID: "t", Changed: true}}})
+		f.Rules.Value = append(f.Rules.Value, Rule{Name: "old", ARN: "arn:aws:events:us-east-1:123456789012:rule/elsewhere/old", Targets: []Target{{Changed: true}}})
 	}, nil, "rules send events as they are"},
 	{"a single rule", func(f *Facts) { f.Rules.Value = single(f.Rules.Value[0]) }, nil, "are sent to the queue by the rule single"},
 	{"a target that changes events", func(f *Facts) { f.Rules.Value[0].Targets[0].Changed = true }, map[string]Status{"rule-targets": Failed}, "the rule spot changes"},
@@ -952,14 +927,14 @@ func TestWhoRunsDoctorBeforeInstallingAcceptsThatThereIsNoHandler(t *testing.T) 
 	f.Pods.Value = f.Pods.Value[:1]
 	f.Lease = Answer[Lease]{Err: errAbsent}
 	f.Rights = Rights{Err: blocked("handler", errAbsent)}
-	f.Role = Role{Err: blocked("handler", errAbsent)}
+	f.Beside = blocked("handler", errAbsent)
 	got := map[string]Status{}
 	for _, finding := range Examine(f) {
 		if finding.Status != OK {
 			got[finding.ID] = finding.Status
 		}
 	}
-	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown, "queue-decrypt": Unknown, "status-poll": Unknown}
+	want := map[string]Status{"handler": Warning, "lease": Unknown, "rbac": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("not well (-want +got):\n%s", diff)
 	}
@@ -1099,5 +1074,42 @@ func TestAUsefulRightThatIsMissingDoesNotHideANeededOneThatIsUnknown(t *testing.
 				}
 			}
 		})
+	}
+}
+
+func TestTheRightsForLoadBalancersMatterWhereThereAreTargetGroups(t *testing.T) {
+	for name, tt := range map[string]struct {
+		groups Answer[[]string]
+		want   Status
+	}{
+		"a target group":                    {value([]string{"arn"}), Warning},
+		"none":                              {value([]string(nil)), OK},
+		"no controller":                     {Answer[[]string]{Err: errAbsent}, OK},
+		"target groups that cannot be read": {Answer[[]string]{Err: errDenied}, Warning},
+	} {
+		f := healthy()
+		f.TargetGroups = tt.groups
+		for _, a := range kube.LoadBalancers() {
+			f.Access[a] = value(false)
+		}
+		if got := rbac(f); got.status != tt.want {
+			t.Errorf("%s: %+v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// A question that waits for one that is not there, or for one that waits for it, would wait forever.
+func TestEachQuestionWaitsForEarlierOnes(t *testing.T) {
+	asked := map[string]bool{}
+	for _, q := range (&Gatherer{}).questions(&Facts{}) {
+		for _, other := range q.after {
+			if !asked[other] {
+				t.Errorf("%s waits for %s", q.what, other)
+			}
+		}
+		if asked[q.what] {
+			t.Errorf("%s is asked twice", q.what)
+		}
+		asked[q.what] = true
 	}
 }

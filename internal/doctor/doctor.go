@@ -161,7 +161,7 @@ func (c check) isAboutAWS() bool {
 	case groupCluster, groupNodes:
 	}
 	return slices.Contains([]string{
-		"load-balancers", "event-accounts", "group-tag", "group-hook", "hook-timeout", "hook-launch",
+		"event-accounts", "group-tag", "group-hook", "hook-timeout", "hook-launch",
 	}, c.id)
 }
 

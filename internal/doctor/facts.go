@@ -18,11 +18,11 @@ type Facts struct {
 	Caller      Answer[Caller]
 	Queue       Answer[Queue]
 	Key         Answer[Key]    // of a queue that has one
-	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it: if Role.Simulated, by its own policies
+	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it
 	Topics      topics         // of SNS that the queue's policy lets send
 	Rules       Answer[[]Rule] // with the queue as a target, or one of Topics that hands on to the queue
-	Permissions []Permission   // of AWS that were tried out
-	Role        Role           // whose they are
+	Permissions []Permission   // of the handler's role that were tried out
+	Beside      error          // why the caller's permissions are not those of the handler; nil: they are
 
 	User        Answer[User]
 	Access      map[kube.Access]Answer[bool]
@@ -113,7 +113,6 @@ type Options struct {
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
-	Sweep             bool     // the handler looks for hooks whose notices were lost
 	Poll              bool     // it asks EC2 for scheduled events and status checks
 	Excludes          bool     // it excludes nodes from load balancers, and waits for these
 	HookNames         []string // the hooks that are ours; empty: all
@@ -192,7 +191,6 @@ type Rule struct {
 
 // A Target is what a rule does with an event for the queue.
 type Target struct {
-	ID           string
 	Changed      bool // the event is not passed on as it is
 	MessageGroup string
 	RoleARN      string // with which EventBridge sends; empty: as a service
@@ -213,13 +211,6 @@ func (p Permission) String() string {
 		return p.Action
 	}
 	return p.Action + " on the Auto Scaling group " + list(p.Groups)
-}
-
-// A Role is the role whose permissions were asked for.
-type Role struct {
-	ARN       string // of the handler's; empty: it is not known
-	Simulated bool   // IAM says what it has; else what the caller has was tried out
-	Err       error  // why nobody knows what the handler's role has
 }
 
 // Rights says whose rights in the cluster were asked for.
@@ -322,8 +313,7 @@ type Group struct {
 	// Tags that new instances get from the group; its other tags are left out.
 	Tags  Answer[map[string]string]
 	Hooks Answer[[]Hook]
-	// AllTags are those that only the group has, too. They may be what allows the role to complete its hooks.
-	AllTags map[string]string
+	ofEKS bool // it is a managed node group
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
 	// LeftToEKS: it is a managed node group, and HookNames is empty: EKS completes its hooks, if no rule tells of them.
