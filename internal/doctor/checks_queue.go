@@ -161,45 +161,37 @@ func anyRule(f *Facts, account string) string {
 	return "arn:" + f.partition() + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
-// policyFault says why senders cannot send to a queue; empty: they can. unseen says why there may
-// be rules that are not among the senders.
-func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, err error) {
+var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
+	const subject = "whether the queue's policy lets your rules in"
 	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
-		return "", err
+		return unknown(subject, err)
 	}
-	out, unsure := refusedSenders(p, all, "sqs:SendMessage", q.ARN)
-	switch {
-	case len(out) > 0 && q.Policy == "":
-		return "has no policy: " + describe(all) + " has no permission to send to it", nil
-	case len(out) > 0 && unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
-		return "", unseen
-	case len(out) > 0 && len(ofKind(all, eventBridge)) == len(all):
-		return "has a policy that does not let " + list(out) + " of EventBridge in", nil
-	case len(out) > 0:
-		return "has a policy that does not let " + list(out) + " in", nil
-	}
-	return "", unsure
-}
-
-var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
 	all, unseen := senders(f)
+	out, unsure := refusedSenders(p, all, "sqs:SendMessage", q.ARN)
+	rules := len(ofKind(all, eventBridge))
 	fix := "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one " +
 		"of your rules"
-	if len(ofKind(all, eventBridge)) == 0 {
+	if rules == 0 {
 		fix = "allow sqs:SendMessage to what sends"
 	}
-	switch fault, err := policyFault(f, q, all, unseen); {
-	case err != nil:
-		return unknown("whether the queue's policy lets your rules in", err)
-	case fault != "" && q.Policy == "":
+	who := list(out)
+	if rules == len(all) {
+		who += " of EventBridge"
+	}
+	switch {
+	case len(out) == 0 && unsure != nil:
+		return unknown(subject, unsure)
+	case len(out) == 0:
+		return ok("the queue's policy lets %s in", describe(all))
+	case q.Policy == "":
 		document := `{"Version":"2012-10-17","Statement":[` + letIn(f, q.ARN, all) + `]}`
 		return fail(fix+": "+setAttribute(f, "'"+jsonText(map[string]string{"Policy": document})+"'"),
-			"the queue %s, and drops what it cannot deliver", fault)
-	case fault != "":
-		return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue %s", fault)
+			"the queue has no policy: %s has no permission to send to it, and drops what it cannot deliver", describe(all))
+	case unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
+		return unknown(subject, unseen)
 	}
-	return ok("the queue's policy lets %s in", describe(all))
+	return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue has a policy that does not let %s in", who)
 })
 
 var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) verdict {

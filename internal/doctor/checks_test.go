@@ -898,14 +898,6 @@ func TestTheWorstDecides(t *testing.T) {
 	}
 }
 
-func TestEveryCheckThatIsNeededIsThere(t *testing.T) {
-	for id := range needed {
-		if !slices.Contains(IDs(), id) {
-			t.Errorf("there is no check %s", id)
-		}
-	}
-}
-
 func TestWarningsCanBeAcceptedAndFailuresCannot(t *testing.T) {
 	f := healthy()
 	without(1)(f) // rebalance recommendations
