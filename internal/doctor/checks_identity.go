@@ -43,10 +43,7 @@ func credentials(f *Facts) verdict {
 // ServiceAccount.
 // https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
 func refusedRole(t *Token, answer *APIError) verdict {
-	who := "the pod's ServiceAccount"
-	if t.Subject != "" {
-		who = t.Subject
-	}
+	who := cmp.Or(t.Subject, "the pod's ServiceAccount")
 	issuer := strings.TrimPrefix(t.Issuer, "https://")
 	switch answer.Code {
 	case "InvalidIdentityToken":
@@ -65,8 +62,7 @@ func refusedRole(t *Token, answer *APIError) verdict {
 			`"Condition":{"StringEquals":{"%[3]s:aud":%[4]q,"%[3]s:sub":%[5]q}}}]}`,
 			parts[1], parts[4], issuer, t.Audience, t.Subject)
 		return fail("the role's trust policy has to be", "STS refuses the role %s to %s: %v", t.Role, who, answer).
-			by("aws iam update-assume-role-policy --role-name " + t.Role[strings.LastIndexByte(t.Role, '/')+1:] +
-				" --policy-document '" + policy + "'")
+			by("aws iam update-assume-role-policy --role-name " + roleName(t.Role) + " --policy-document '" + policy + "'")
 	}
 	return fail("check that the annotation eks.amazonaws.com/role-arn is right, and that the pods were restarted since",
 		"STS does not give the role %s to %s: %v", t.Role, who, answer)
@@ -80,14 +76,8 @@ func credentialsSource(f *Facts) verdict {
 	case f.Beside != nil:
 		return ok("doctor's own credentials come from %s; it does not run as the handler", c.Source)
 	case c.Shadowed:
-		v := warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
+		return warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
 			"the credentials come from IRSA, and the EKS Pod Identity association of the ServiceAccount is not used")
-		if h, known := f.handler(); known {
-			v = v.by("kubectl -n "+h.Namespace+" annotate serviceaccount "+cmp.Or(h.ServiceAccount, "default")+
-				" eks.amazonaws.com/role-arn-",
-				"kubectl -n "+h.Namespace+" rollout restart deployment "+h.Name)
-		}
-		return v
 	case c.Source == SourceInstance:
 		return warn("give the ServiceAccount a role of its own",
 			"the credentials are those of the node's role, which every pod on the node can use")

@@ -456,12 +456,12 @@ var ailments = []struct {
 	{
 		"a handler that crashes", handlerPods(State{Waiting: "CrashLoopBackOff", Restarts: 7, Exit: Exit{2, "Error", "queue-url: is required"}}),
 		map[string]Status{"handler": Failed},
-		"the replica crashes: pod self has ended 7 times, with status 2: queue-url: is required",
+		"crashing: 1 of 1 replica: pod self has ended 7 times, with status 2: queue-url: is required",
 	},
 	{"one of two that crashes", func(f *Facts) {
 		pod(Pod{Namespace: "nth", Name: "other", Owner: "self", ServiceAccount: "node-termination-handler", State: State{Waiting: "CrashLoopBackOff", Restarts: 1, Exit: Exit{137, "OOMKilled", ""}}})(f)
 		f.Pods.Value[1].Owner = "self"
-	}, map[string]Status{"handler": Warning}, "1 of 2 replicas crashes: pod other has ended once, with status 137 (OOMKilled)"},
+	}, map[string]Status{"handler": Warning}, "crashing: 1 of 2 replicas: pod other has ended 1 time, with status 137 (OOMKilled)"},
 	{"an image that cannot be pulled", handlerPods(State{Waiting: "ImagePullBackOff", Message: "Back-off pulling image"}), map[string]Status{"handler": Failed}, "pod self: ImagePullBackOff: Back-off pulling image"},
 	{"a pod that no node has room for", handlerPods(State{Waiting: "Unschedulable", Message: "0/3 nodes are available"}), map[string]Status{"handler": Failed}, "0/3 nodes are available"},
 	{"a handler that starts", handlerPods(State{}), map[string]Status{"handler": Warning}, "no replica of nth/self is ready"},

@@ -58,35 +58,21 @@ func webIdentity() *Token {
 		return nil
 	}
 	t := &Token{Role: os.Getenv("AWS_ROLE_ARN")}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return t
-	}
-	parts := strings.Split(strings.TrimSpace(string(text)), ".")
-	if len(parts) != 3 {
-		return t
-	}
-	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return t
-	}
+	text, _ := os.ReadFile(path) // without it the token is not known
 	var said struct {
-		Issuer   string          `json:"iss"`
-		Subject  string          `json:"sub"`
-		Audience json.RawMessage `json:"aud"` // one, or a list
+		Issuer   string `json:"iss"`
+		Subject  string `json:"sub"`
+		Audience any    `json:"aud"` // one, or a list
 	}
-	if json.Unmarshal(claims, &said) != nil {
-		return t
+	if parts := strings.Split(strings.TrimSpace(string(text)), "."); len(parts) == 3 {
+		claims, _ := base64.RawURLEncoding.DecodeString(parts[1])
+		_ = json.Unmarshal(claims, &said)
 	}
-	var audiences []string
-	if json.Unmarshal(said.Audience, &audiences) != nil {
-		audiences = make([]string, 1)
-		_ = json.Unmarshal(said.Audience, &audiences[0]) // empty: not known
+	if all, isList := said.Audience.([]any); isList && len(all) > 0 {
+		said.Audience = all[0]
 	}
 	t.Issuer, t.Subject = said.Issuer, said.Subject
-	if len(audiences) > 0 {
-		t.Audience = audiences[0]
-	}
+	t.Audience, _ = said.Audience.(string)
 	return t
 }
 
