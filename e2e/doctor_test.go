@@ -170,7 +170,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a delay of 90 s", attribute("DelaySeconds", "90"), every("failed", "queue-delay"), 1},
 		{"a retention of a minute", attribute("MessageRetentionPeriod", "60"), every("failed", "queue-retention"), 1},
 		{"a retention of five minutes", attribute("MessageRetentionPeriod", "300"), every("warning", "queue-retention"), 3},
-		{"no dead-letter queue", attribute("RedrivePolicy", ""), every("warning", "queue-redrive", "queue-retention"), 3},
+		{"no dead-letter queue", attribute("RedrivePolicy", ""), every("warning", "queue-redrive"), 3},
 		{"a queue that is too small", attribute("MaximumMessageSize", "2048"), every("failed", "queue-size"), 1},
 		{"AWS's own key", attribute("KmsMasterKeyId", "alias/aws/sqs"), every("failed", "queue-key"), 1},
 		{"a key that nobody has", attribute("KmsMasterKeyId", "lost"), map[string]string{"queue-key": "failed", "queue-decrypt": "unknown"}, 1},

@@ -60,27 +60,15 @@ const leastRetention = 2 * time.Minute
 const enoughRetention = 4 * 24 * time.Hour
 
 var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) verdict {
-	// An hour is the least that leaves somebody the time to mend what keeps both replicas from
-	// running; foreign messages that come back for longer are a burden.
-	const hour = time.Hour
-	foreign := q.Retention // for which messages of other clusters come back
-	switch {
-	case f.Options.DeleteForeign:
-		foreign = 0
-	case q.MaxReceives > 0:
-		foreign = min(foreign, time.Duration(q.MaxReceives)*f.Options.Visibility)
-	}
+	// It leaves somebody the time to mend what keeps both replicas from running.
+	const least = time.Hour
 	fix := setAttribute(f, "MessageRetentionPeriod="+strconv.Itoa(int(enoughRetention/time.Second)))
 	switch {
 	case q.Retention < leastRetention:
 		return fail(fix, "messages are kept for %s: a notice expires before another replica can take it over", q.Retention)
-	case q.Retention < hour:
+	case q.Retention < least:
 		return warn(fix, "messages are kept for %s: if no replica runs for longer, scheduled changes and hooks are lost "+
 			"that leave hours or days", q.Retention)
-	case foreign > hour:
-		return warn(
-			"set delete-sqs-msg-if-node-not-found if no other cluster reads the queue, or give it a dead-letter queue",
-			"messages of instances that are not of this cluster come back for %s", foreign)
 	}
 	return ok("messages are kept for %s", q.Retention)
 })
@@ -158,7 +146,7 @@ var errNoRules = errors.New("no rule has the queue as its target yet")
 
 // anyRule is the ARN of a rule as an account could have it.
 func anyRule(f *Facts, account string) string {
-	return "arn:" + f.partition() + ":events:" + f.Options.Region + ":" + account + ":rule/any"
+	return "arn:" + f.Options.Partition + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
 var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
@@ -201,7 +189,7 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 	}
 	const stranger = "000000000000"
 	anyRole := func(account string) iampolicy.Request {
-		return roleSender("arn:"+f.partition()+":iam::"+account+":role/any").request("sqs:SendMessage", q.ARN)
+		return roleSender("arn:"+f.Options.Partition+":iam::"+account+":role/any").request("sqs:SendMessage", q.ARN)
 	}
 	foreign := ruleSender("a rule", anyRule(f, stranger)).request("sqs:SendMessage", q.ARN)
 	anybody := anyRole(stranger)

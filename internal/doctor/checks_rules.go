@@ -72,7 +72,7 @@ func body(f *Facts, kind sample.Kind, account, group string) string {
 	return sample.Notice{ //nolint:gosec // no hook ever had this token
 		Kind: kind, ID: "7d5a1d4c-7f2b-4f3e-9d1a-000000000001", Time: f.Now, Start: f.Now.Add(24 * time.Hour),
 		Instance: "i-0123456789abcdef0", Reservation: "cr-0123456789abcdef0",
-		Partition: f.partition(), Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
+		Partition: f.Options.Partition, Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
 		Group: group, Hook: "drain", Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
 	}.Body()
 }
@@ -342,24 +342,15 @@ func ruleTargets(f *Facts) verdict {
 	if f.Rules.Err != nil {
 		return unknown("what the rules do with an event", f.Rules.Err)
 	}
-	var changed, ungrouped []string
+	var changed []string
 	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			if t.Changed {
-				changed = append(changed, r.Name)
-			}
-			if f.Queue.Value.FIFO && t.MessageGroup == "" {
-				ungrouped = append(ungrouped, r.Name)
-			}
+		if slices.ContainsFunc(r.Targets, func(t Target) bool { return t.Changed }) {
+			changed = append(changed, r.Name)
 		}
 	}
-	switch {
-	case len(changed) > 0:
+	if len(changed) > 0 {
 		return fail("set the target's input to the matched event",
 			"the rule %s changes events on their way (Input, InputPath or InputTransformer): they cannot be read", list(changed))
-	case len(ungrouped) > 0:
-		return fail("make a standard queue", "the rule %s sends to a FIFO queue without a message group: nothing arrives",
-			list(ungrouped))
 	}
 	return ok("rules send events as they are")
 }

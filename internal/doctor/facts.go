@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -37,16 +36,6 @@ type Facts struct {
 	// TargetGroups are the ARNs of those of type instance; ErrAbsent: there is no AWS Load Balancer Controller.
 	TargetGroups Answer[[]string]
 	Policy       Answer[Policy]
-}
-
-// partition is the partition of the account, such as aws or aws-cn.
-func (f *Facts) partition() string {
-	for _, arn := range []string{f.Queue.Value.ARN, f.Caller.Value.ARN} {
-		if parts := strings.Split(arn, ":"); len(parts) > 1 {
-			return parts[1]
-		}
-	}
-	return "aws"
 }
 
 // An Answer is a value, or the error that says why there is none.
@@ -109,7 +98,6 @@ type Options struct {
 
 	CheckTag          bool
 	ManagedTag        string
-	DeleteForeign     bool
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
@@ -191,9 +179,8 @@ type Rule struct {
 
 // A Target is what a rule does with an event for the queue.
 type Target struct {
-	Changed      bool // the event is not passed on as it is
-	MessageGroup string
-	RoleARN      string // with which EventBridge sends; empty: as a service
+	Changed bool   // the event is not passed on as it is
+	RoleARN string // with which EventBridge sends; empty: as a service
 }
 
 // A Permission of AWS that was tried out.

@@ -272,13 +272,9 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 			if aws.ToString(t.Arn) != arn {
 				continue
 			}
-			target := Target{
+			r.Targets = append(r.Targets, Target{
 				RoleARN: aws.ToString(t.RoleArn), Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
-			}
-			if t.SqsParameters != nil {
-				target.MessageGroup = aws.ToString(t.SqsParameters.MessageGroupId)
-			}
-			r.Targets = append(r.Targets, target)
+			})
 		}
 		if in.NextToken = page.NextToken; in.NextToken == nil {
 			return r, nil

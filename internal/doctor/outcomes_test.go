@@ -98,15 +98,14 @@ var outcomes = []outcome{
 		"PUT queues/nth.fifo/policy " + allowRules, rule("all", patternOf+"}", "nth.fifo", ""),
 	}, also: func(s *site) {
 		s.Options.QueueName, s.Options.QueueURL = "nth.fifo", s.Options.QueueURL+".fifo"
-	}, want: "queue-type × rule-targets × queue-redrive ‼ queue-retention ‼", says: "FIFO"},
+	}, want: "queue-type × queue-redrive ‼", says: "FIFO"},
 	{pitfall: "a delay of 90 s", set: attribute("DelaySeconds", "90"), want: "queue-delay ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a delay of 10 s", set: attribute("DelaySeconds", "10"), want: "queue-delay ‼", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of 5 minutes", set: attribute("MessageRetentionPeriod", "300"), want: "queue-retention ‼", says: "if no replica runs for longer", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of a minute", set: attribute("MessageRetentionPeriod", "60"), want: "queue-retention ×", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "a retention of 2.5 days, and foreign messages are deleted", set: attribute("MessageRetentionPeriod", "216000"), also: func(s *site) { s.Options.DeleteForeign = true }},
 	{pitfall: "messages of 2 KiB at most", set: attribute("MaximumMessageSize", "2048"), want: "queue-size ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "messages of 64 KiB at most", set: attribute("MaximumMessageSize", "65536"), want: "queue-size ‼", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "no dead-letter queue", set: attribute("RedrivePolicy", ""), want: "queue-redrive ‼ queue-retention ‼", runs: "aws sqs create-queue"},
+	{pitfall: "no dead-letter queue", set: attribute("RedrivePolicy", ""), want: "queue-redrive ‼", runs: "aws sqs create-queue"},
 	{pitfall: "one receive", set: redrive(1), want: "queue-redrive ‼", says: "after 1 receive:", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "three receives", set: redrive(3), want: "queue-redrive ‼", says: "after 3 receives", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "the key that AWS manages", set: attribute("KmsMasterKeyId", "alias/aws/sqs"), want: "queue-key ×", says: "AWS manages", runs: "aws sqs set-queue-attributes"},
