@@ -35,7 +35,6 @@ var checks = []check{
 	{"rbac", groupCluster, needed, rbac},
 	{"lease", groupCluster, 0, leadership},
 	{"other-handlers", groupCluster, 0, otherHandlers},
-	{"karpenter", groupCluster, 0, karpenterDrains},
 	{"policy", groupCluster, 0, policyFits},
 
 	{"nodes", groupNodes, needed, nodes},

@@ -155,7 +155,7 @@ func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
 				t.Errorf("%s: %+v", name, finding)
 			}
 		}
-		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "karpenter", "policy", "nodes"}
+		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "policy", "nodes"}
 		if diff := cmp.Diff(want, ids); diff != "" {
 			t.Errorf("checks (-want +got):\n%s", diff)
 		}
@@ -522,18 +522,7 @@ var ailments = []struct {
 		f.Nodes.Value[0].Karpenter = true
 		f.Rules.Value, f.Groups.Value = f.Rules.Value[1:2], nil
 	}, nil, "spot interruption warnings are left to Karpenter"},
-	{"Karpenter drains, and has no nodes", func(f *Facts) { f.Options.ByKarpenter = true; delegating(true)(f) }, nil, "of which there are none"},
-	{"Karpenter drains its nodes", func(f *Facts) {
-		f.Options.ByKarpenter, f.Nodes.Value[0].Karpenter = true, true
-		delegating(true)(f)
-		pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, State: State{Ready: true}})(f)
-	}, nil, "Karpenter drains its own nodes"},
-	{"Karpenter is to drain, and does not run", func(f *Facts) {
-		f.Options.ByKarpenter, f.Nodes.Value[0].Karpenter = true, true
-		delegating(true)(f)
-		pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}})(f)
-	}, map[string]Status{"karpenter": Warning}, "drains its nodes some seconds later"},
-	{"Karpenter is to drain, and may not be asked", func(f *Facts) { f.Options.ByKarpenter = true; delegating(false)(f) }, map[string]Status{"rbac": Failed}, "delete nodeclaims.karpenter.sh"},
+	{"Karpenter is to drain, and may not be asked", func(f *Facts) { f.Options.ByKarpenter = true; notDelegating(f) }, map[string]Status{"rbac": Failed}, "delete nodeclaims.karpenter.sh"},
 	{"Karpenter without a queue", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}}), nil, ""},
 
 	{"nodes that may not be listed", func(f *Facts) {
@@ -715,11 +704,9 @@ func TestTheTrustPolicyThatIsExpectedCanBeCopied(t *testing.T) {
 	}
 }
 
-func delegating(granted bool) func(*Facts) {
-	return func(f *Facts) {
-		for _, a := range kube.Delegating() {
-			f.Access[a] = value(granted)
-		}
+func notDelegating(f *Facts) {
+	for _, a := range kube.Delegating() {
+		f.Access[a] = value(false)
 	}
 }
 
