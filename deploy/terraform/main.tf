@@ -420,7 +420,7 @@ resource "aws_iam_role_policy" "role" {
         Sid      = "DoctorReadsQueues"
         Effect   = "Allow"
         Action   = "sqs:GetQueueAttributes"
-        Resource = [aws_sqs_queue.queue.arn, aws_sqs_queue.dead_letters.arn]
+        Resource = [aws_sqs_queue.queue.arn]
       }] : statement if var.doctor],
     )
   })

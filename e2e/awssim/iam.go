@@ -1,7 +1,6 @@
 package awssim
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,52 +127,4 @@ func (s *Server) resourceOf(req *request) string {
 		return s.arn("autoscaling", "autoScalingGroup:00000000-0000-0000-0000-000000000000:autoScalingGroupName/"+group)
 	}
 	return "*"
-}
-
-type evaluationResult struct {
-	Action   string `xml:"EvalActionName"`
-	Resource string `xml:"EvalResourceName"`
-	Decision string `xml:"EvalDecision"`
-}
-
-// simulatePrincipalPolicy says what the policy of a role lets through.
-// https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html
-func simulatePrincipalPolicy(_ context.Context, s *Server, req *request) (any, *apiError) {
-	arn := req.form.Get("PolicySourceArn")
-	s.mu.Lock()
-	role, ok := s.roles[arn[strings.LastIndexByte(arn, '/')+1:]]
-	s.mu.Unlock()
-	if !ok || s.RoleARN(role.Name) != arn {
-		return nil, &apiError{
-			status: http.StatusNotFound, code: "NoSuchEntity",
-			message: "Role " + arn + " does not exist or is not authorized.",
-		}
-	}
-	about := map[string]string{"aws:securetransport": "true"}
-	for n := 1; ; n++ {
-		entry := fmt.Sprintf("ContextEntries.member.%d.", n)
-		key := req.form.Get(entry + "ContextKeyName")
-		if key == "" {
-			break
-		}
-		about[strings.ToLower(key)] = req.form.Get(entry + "ContextKeyValues.member.1")
-	}
-	resources := req.list("ResourceArns.member.")
-	if len(resources) == 0 {
-		resources = []string{"*"}
-	}
-	var output struct {
-		EvaluationResults []evaluationResult `xml:"EvaluationResults>member"`
-		IsTruncated       bool
-	}
-	for _, action := range req.list("ActionNames.member.") {
-		for _, resource := range resources {
-			decision := "implicitDeny"
-			if allows(role.Policy, iampolicy.Request{Action: action, Resource: resource, Context: about}) {
-				decision = "allowed"
-			}
-			output.EvaluationResults = append(output.EvaluationResults, evaluationResult{action, resource, decision})
-		}
-	}
-	return output, nil
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/iam"
-	"github.com/aws/aws-sdk-go-v2/service/iam/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
@@ -88,30 +86,5 @@ func TestARoleMayCallWhatItsPolicySaysAndOthersEverything(t *testing.T) {
 	who, err := sts.NewFromConfig(cfg).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	if err != nil || *who.Arn != "arn:aws:sts::123456789012:assumed-role/handler/session" {
 		t.Errorf("the caller is %+v, error %v", who, err)
-	}
-}
-
-func TestIAMSaysWhatARoleMayDo(t *testing.T) {
-	server := awssim.New(awssim.Options{})
-	defer server.Close()
-	if err := server.PutRole(awssim.Role{Name: "handler", Policy: `{"Statement": {"Effect": "Allow", "Action": "sqs:ReceiveMessage", "Resource": "*", "Condition": {"StringEquals": {"aws:RequestedRegion": "us-east-1"}}}}`}); err != nil {
-		t.Fatal(err)
-	}
-	client := iam.NewFromConfig(server.Config())
-	for region, want := range map[string]string{"us-east-1": "allowed", "eu-west-1": "implicitDeny"} {
-		out, err := client.SimulatePrincipalPolicy(t.Context(), &iam.SimulatePrincipalPolicyInput{
-			PolicySourceArn: aws.String(server.RoleARN("handler")), ActionNames: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage"},
-			ContextEntries: []types.ContextEntry{{ContextKeyName: aws.String("aws:RequestedRegion"), ContextKeyType: "string", ContextKeyValues: []string{region}}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(out.EvaluationResults) != 2 || string(out.EvaluationResults[0].EvalDecision) != want || out.EvaluationResults[1].EvalDecision != "implicitDeny" {
-			t.Errorf("%s: %+v", region, out.EvaluationResults)
-		}
-	}
-	_, err := client.SimulatePrincipalPolicy(t.Context(), &iam.SimulatePrincipalPolicyInput{PolicySourceArn: aws.String(server.RoleARN("nobody")), ActionNames: []string{"sqs:ReceiveMessage"}})
-	if api, ok := errors.AsType[smithy.APIError](err); !ok || api.ErrorCode() != "NoSuchEntity" {
-		t.Errorf("of a role that is not there: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
 // Package awssim simulates SQS, EC2, EC2 Auto Scaling, target groups of Elastic Load Balancing,
-// EventBridge, SNS, KMS, STS, IAM and the instance metadata service
+// EventBridge, SNS, KMS, STS, the policies of roles and the instance metadata service
 // for tests and demonstrations. One HTTP handler speaks their wire protocols, so
 // that the unmodified AWS SDK clients talk to it, and keeps the semantics an
 // interruption handler depends on: visibility timeouts, receipt handles, long
@@ -275,7 +275,6 @@ var operations = map[string]map[string]operation{
 	"kms":                  kmsOperations,
 	"sns":                  snsOperations,
 	"sts":                  {"GetCallerIdentity": getCallerIdentity},
-	"iam":                  {"SimulatePrincipalPolicy": simulatePrincipalPolicy},
 }
 
 // locked brings the state to the present and keeps it there while f runs.

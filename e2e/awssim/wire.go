@@ -27,7 +27,6 @@ var services = map[string]string{
 	"2011-01-01": "autoscaling",
 	"2015-12-01": "elasticloadbalancing",
 	"2011-06-15": "sts",
-	"2010-05-08": "iam",
 	"2010-03-31": "sns",
 }
 
@@ -203,7 +202,6 @@ var queryNamespaces = map[string]string{
 	"elasticloadbalancing": "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
 
 	"sts": "https://sts.amazonaws.com/doc/2011-06-15/",
-	"iam": "https://iam.amazonaws.com/doc/2010-05-08/",
 	"sns": "http://sns.amazonaws.com/doc/2010-03-31/",
 }
 

@@ -270,7 +270,7 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 		status  int
 		want    string
 	}{
-		{"doctor", 0, " checks passed\n"},
+		{"doctor --accept permissions", 0, " checks passed, 1 accepted\n"},
 		{"what-if --all", 0, "0 of 3 nodes would lose pods"},
 		{"simulate spot --node node-a --yes", 0, "1 notice, 1 node drained, "},
 		{"simulate spot --node node-b --yes", 0, "1 notice, 1 node drained, "},

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
@@ -71,25 +70,17 @@ func (d *demo) deployHandler(ctx context.Context) error {
 	if err := release.Apply(ctx, d.cluster, path, release.Name); err != nil {
 		return err
 	}
-	return d.giveRole(ctx)
+	return d.giveRole()
 }
 
-// giveRole lets the replicas do in AWS what the policy in deploy/iam allows, and names the role
-// as IRSA does.
-func (d *demo) giveRole(ctx context.Context) error {
+// giveRole lets the replicas do in AWS what the policy in deploy/iam allows.
+func (d *demo) giveRole() error {
 	path := filepath.Join(filepath.Dir(d.manifests), "..", "iam", "policy.json")
 	policy, err := release.Policy(path, account, queueName, deadLettersName)
 	if err != nil {
 		return err
 	}
-	role := awssim.Role{Name: release.Name, AccessKeyID: accessKeyID, Policy: policy}
-	if err := d.aws.PutRole(role); err != nil {
-		return err
-	}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{"eks.amazonaws.com/role-arn":%q}}}`, d.aws.RoleARN(role.Name))
-	_, err = d.cluster.Client().CoreV1().ServiceAccounts(release.Name).Patch(ctx, release.Name,
-		types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	return err
+	return d.aws.PutRole(awssim.Role{Name: release.Name, AccessKeyID: accessKeyID, Policy: policy})
 }
 
 // startPods starts a replica for each pod of the Deployment, once they run.
@@ -156,7 +147,7 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("All of it runs until you press Ctrl-C. In another terminal, in this directory:")
 	d.say("")
 	d.say("    . %s", d.playground)
-	d.say("    node-termination-handler doctor")
+	d.say("    node-termination-handler doctor --accept permissions") // which only a pod can try
 	d.say("    node-termination-handler what-if --all")
 	d.say("    node-termination-handler simulate spot --node %s", nodes[0].name)
 	d.say("    node-termination-handler status -w")

@@ -200,7 +200,7 @@ var requests = []asked{
 	{"read a rule, without doctor", "without doctor", role, "events:DescribeRule", source + "SpotInterruptionRule", tls, refused},
 	{"change a rule", "as they are", role, "events:PutRule", source + "SpotInterruptionRule", tls, refused},
 	{"send an event", "as they are", role, "events:PutEvents", "arn:aws:events:eu-central-1:123456789012:event-bus/default", tls, refused},
-	{"read the queue of dead letters", "as they are", role, "sqs:GetQueueAttributes", dead, tls, allowed},
+	{"read the queue of dead letters", "as they are", role, "sqs:GetQueueAttributes", dead, tls, refused},
 	{"use a key", "as they are", role, "kms:Decrypt", "arn:aws:kms:eu-central-1:123456789012:key/k", tls, refused},
 
 	{"decrypt messages", "a key", role, "kms:Decrypt", key, tls, allowed},

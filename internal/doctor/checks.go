@@ -3,64 +3,62 @@ package doctor
 // checks are the checks in the order in which their findings are printed. Each has an entry in
 // docs/doctor.md under its id.
 var checks = []check{
-	{"credentials", groupIdentity, credentials},
-	{"credentials-source", groupIdentity, credentialsSource},
-	{"account", groupIdentity, account},
-	{"permissions", groupIdentity, permissions},
-	{"status-poll", groupIdentity, statusPoll},
+	{"credentials", groupIdentity, inAWS, credentials},
+	{"credentials-source", groupIdentity, inAWS, credentialsSource},
+	{"account", groupIdentity, inAWS | needed, account},
+	{"permissions", groupIdentity, inAWS | needed, permissions},
 
-	{"queue", groupQueue, queue},
-	{"queue-type", groupQueue, queueType},
-	{"queue-delay", groupQueue, queueDelay},
-	{"queue-retention", groupQueue, queueRetention},
-	{"queue-visibility", groupQueue, queueVisibility},
-	{"queue-size", groupQueue, queueSize},
-	{"queue-redrive", groupQueue, queueRedrive},
-	{"queue-key", groupQueue, queueKey},
-	{"queue-decrypt", groupQueue, queueDecrypt},
-	{"queue-policy", groupQueue, queuePolicy},
-	{"queue-policy-open", groupQueue, queuePolicyOpen},
+	{"queue", groupQueue, needed, queue},
+	{"queue-type", groupQueue, inAWS | needed, queueType},
+	{"queue-delay", groupQueue, inAWS | needed, queueDelay},
+	{"queue-retention", groupQueue, inAWS | needed, queueRetention},
+	{"queue-size", groupQueue, inAWS | needed, queueSize},
+	{"queue-redrive", groupQueue, inAWS, queueRedrive},
+	{"queue-key", groupQueue, inAWS | needed, queueKey},
+	{"queue-decrypt", groupQueue, inAWS | needed, queueDecrypt},
+	{"queue-policy", groupQueue, inAWS | needed, queuePolicy},
+	{"queue-policy-open", groupQueue, inAWS, queuePolicyOpen},
 
-	{"rule-spot", groupRules, ruleSpot},
-	{"rule-rebalance", groupRules, ruleRebalance},
-	{"rule-state-change", groupRules, ruleStateChange},
-	{"rule-health", groupRules, ruleHealth},
-	{"rule-capacity-reservation", groupRules, ruleCapacityReservation},
-	{"rule-capacity-block", groupRules, ruleCapacityBlock},
-	{"rule-asg-terminate", groupRules, ruleTerminate},
-	{"rule-asg-launch", groupRules, ruleLaunch},
-	{"topic", groupRules, topic},
-	{"rule-targets", groupRules, ruleTargets},
-	{"rule-dead-letters", groupRules, ruleDeadLetters},
-	{"dead-letters", groupRules, deadLetters},
+	{"rule-spot", groupRules, inAWS | needed, ruleSpot},
+	{"rule-rebalance", groupRules, inAWS, ruleRebalance},
+	{"rule-state-change", groupRules, inAWS, ruleStateChange},
+	{"rule-health", groupRules, inAWS, ruleHealth},
+	{"rule-capacity-reservation", groupRules, inAWS, ruleCapacityReservation},
+	{"rule-capacity-block", groupRules, inAWS, ruleCapacityBlock},
+	{"rule-asg-terminate", groupRules, inAWS | needed, ruleTerminate},
+	{"rule-asg-launch", groupRules, inAWS, ruleLaunch},
+	{"topic", groupRules, inAWS, topic},
+	{"rule-targets", groupRules, inAWS | needed, ruleTargets},
 
-	{"api-server", groupCluster, apiServer},
-	{"handler", groupCluster, handlerRuns},
-	{"rbac", groupCluster, rbac},
-	{"load-balancers", groupCluster, loadBalancers},
-	{"lease", groupCluster, leadership},
-	{"other-handlers", groupCluster, otherHandlers},
-	{"karpenter", groupCluster, karpenterDrains},
-	{"policy", groupCluster, policyFits},
-	{"budgets", groupCluster, budgets},
+	{"api-server", groupCluster, needed, apiServer},
+	{"handler", groupCluster, needed, handlerRuns},
+	{"rbac", groupCluster, needed, rbac},
+	{"lease", groupCluster, 0, leadership},
+	{"other-handlers", groupCluster, 0, otherHandlers},
+	{"policy", groupCluster, 0, policyFits},
 
-	{"nodes", groupNodes, nodes},
-	{"event-accounts", groupNodes, eventAccounts},
-	{"group-tag", groupNodes, groupTag},
-	{"group-hook", groupNodes, groupHook},
-	{"hook-timeout", groupNodes, hookTimeout},
-	{"hook-launch", groupNodes, hookLaunch},
-	{"group-retention", groupNodes, groupRetention},
-	{"graces", groupNodes, graces},
+	{"nodes", groupNodes, needed, nodes},
+	{"event-accounts", groupNodes, inAWS | needed, eventAccounts},
+	{"group-tag", groupNodes, inAWS, groupTag},
+	{"group-hook", groupNodes, inAWS, groupHook},
+	{"hook-timeout", groupNodes, inAWS, hookTimeout},
+	{"hook-launch", groupNodes, inAWS, hookLaunch},
 }
 
-// needed are the checks without which a node may not be drained in time. If one of them is
-// unknown, nobody can say that all is well.
-var needed = map[string]bool{
-	"account": true, "permissions": true,
-	"queue": true, "queue-type": true, "queue-delay": true, "queue-retention": true, "queue-size": true, "queue-key": true,
-	"queue-decrypt": true, "queue-policy": true,
-	"rule-spot": true, "rule-asg-terminate": true, "rule-targets": true,
-	"api-server": true, "handler": true, "rbac": true,
-	"nodes": true, "event-accounts": true,
+// A check makes one finding. run is pure.
+type check struct {
+	id     string
+	group  group
+	traits traits
+	run    func(*Facts) verdict
 }
+
+// traits are a set of what is true of a check.
+type traits uint8
+
+const (
+	// needed: without it a node may not be drained in time. If it is unknown, nobody can say that all is well.
+	needed traits = 1 << iota
+	// inAWS: it is about what only a handler with a queue has.
+	inAWS
+)

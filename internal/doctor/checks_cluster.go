@@ -61,14 +61,11 @@ func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
 		}
 		return "", ""
 	case app == nthName, p.Labels["k8s-app"] == nthName, p.runs(nthName):
-		return fmt.Sprintf("AWS Node Termination Handler (%s in namespace %s)", kindOf(p), p.Namespace), p.Env["QUEUE_URL"]
+		kind := "a Deployment"
+		if p.DaemonSet {
+			kind = "a DaemonSet"
+		}
+		return fmt.Sprintf("AWS Node Termination Handler (%s in namespace %s)", kind, p.Namespace), p.Env["QUEUE_URL"]
 	}
 	return "", ""
-}
-
-func kindOf(p Pod) string {
-	if p.DaemonSet {
-		return "a DaemonSet"
-	}
-	return "a Deployment"
 }

@@ -213,36 +213,6 @@ func launchHooksLastLongEnough(_ *Facts, groups []Group) verdict {
 	return ok("every launch hook leaves an instance enough time to become a node")
 }
 
-// groupRetention finds groups that keep an instance for good if one of its termination hooks
-// ends with ABANDON. The handler completes its hooks with CONTINUE. But a hook that times out
-// ends with its default result, and others may abandon it.
-// https://docs.aws.amazon.com/autoscaling/ec2/userguide/configure-instance-retention.html
-var groupRetention = ofGroups("whether groups retain instances",
-	"no Auto Scaling group is behind a node that could retain instances", hooksDoNotRetain)
-
-func hooksDoNotRetain(_ *Facts, groups []Group) verdict {
-	var kept []string
-	fix := ""
-	for _, g := range groups {
-		if g.Tags.Err != nil {
-			return unknown("whether groups retain instances", g.Tags.Err)
-		}
-		for _, h := range g.Hooks.Value {
-			if g.Retains && h.Terminating && h.Abandons {
-				kept = append(kept, fmt.Sprintf("%s of %s", h.Name, g.Name))
-				fix = cmp.Or(fix, "aws autoscaling put-lifecycle-hook --auto-scaling-group-name "+g.Name+
-					" --lifecycle-hook-name "+h.Name+" --default-result CONTINUE")
-			}
-		}
-	}
-	if len(kept) > 0 {
-		return warn(fix, "a termination hook that times out keeps its instance, paid for, outside of the group's capacity "+
-			"until somebody terminates it (state Terminating:Retained): the group retains instances on ABANDON, the default "+
-			"result of %s", list(kept))
-	}
-	return ok("no termination hook that times out keeps its instance")
-}
-
 // longestGrace returns, for each group, the pod on its nodes that may take longest to stop.
 func longestGrace(f *Facts) map[string]Pod {
 	instances := behind(f)

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -156,16 +155,16 @@ func handlerRuns(f *Facts) verdict {
 	if ready == 0 {
 		severity = Failed
 	}
-	switch {
+	switch all := overview.Count(len(h.Pods), "replica"); {
 	case len(crashing) > 0:
 		p := crashing[0]
 		return bad(severity, "its last line says why; more lines: kubectl -n "+p.Namespace+" logs "+p.Name+" --previous",
-			"%s: %s: pod %s has ended %s%s", name, howMany(len(crashing), len(h.Pods), "crashes", "crash"), p.Name,
-			times(p.State.Restarts), p.State.Exit)
+			"%s: crashing: %d of %s: pod %s has ended %s%s", name, len(crashing), all, p.Name,
+			overview.Count(p.State.Restarts, "time"), p.State.Exit)
 	case len(stuck) > 0:
 		p := stuck[0]
 		return bad(severity, "find out why the pod does not run: kubectl -n "+p.Namespace+" describe pod "+p.Name,
-			"%s: %s: pod %s: %s", name, howMany(len(stuck), len(h.Pods), "does not run", "do not run"), p.Name,
+			"%s: not running: %d of %s: pod %s: %s", name, len(stuck), all, p.Name,
 			strings.TrimSuffix(p.State.Waiting+": "+p.State.Message, ": "))
 	case len(h.Pods) == 0 && h.Wanted == 0:
 		return fail("start it: kubectl -n "+h.Namespace+" scale deployment "+h.Name+" --replicas=2",
@@ -177,39 +176,14 @@ func handlerRuns(f *Facts) verdict {
 		return warn("wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
 	}
-	return ok("%s runs, and %d of %s ready", name, ready, areOf(len(h.Pods)))
+	return ok("%s runs: %d of %s ready", name, ready, overview.Count(len(h.Pods), "replica"))
 }
 
-func areOf(n int) string {
-	if n == 1 {
-		return "1 replica is"
-	}
-	return fmt.Sprintf("%d replicas are", n)
-}
-
-// howMany is a number of replicas with its verb.
-func howMany(n, all int, one, many string) string {
-	switch {
-	case n == all && n == 1:
-		return "the replica " + one
-	case n == all:
-		return "every replica " + one
-	case n == 1:
-		return fmt.Sprintf("1 of %d replicas %s", all, one)
-	}
-	return fmt.Sprintf("%d of %d replicas %s", n, all, many)
-}
-
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
-}
-
-// isOptional reports whether the handler works without a right: only Events or conditions are missing then.
+// isOptional reports whether the handler works without a right: Events and conditions are missing then, and drains do
+// not wait for load balancers.
 func isOptional(a kube.Access) bool {
-	return a.Resource == "events" || slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions()), a)
+	return a.Resource == "events" ||
+		slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions(), kube.LoadBalancers()), a)
 }
 
 func rbac(f *Facts) verdict {
@@ -217,11 +191,13 @@ func rbac(f *Facts) verdict {
 	if f.Rights.Err != nil {
 		return unknown(subject, f.Rights.Err)
 	}
+	targets := f.TargetGroups
+	withoutTargets := errors.Is(targets.Err, ErrAbsent) || targets.Err == nil && len(targets.Value) == 0
 	var missing, useful []string
 	asked := 0
 	var unsure error // whether a right is there that is needed
 	for a, answer := range f.Access {
-		if isOfTargets(a) { // loadBalancers tells of it
+		if withoutTargets && slices.Contains(kube.LoadBalancers(), a) {
 			continue
 		}
 		asked++

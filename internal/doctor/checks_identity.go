@@ -43,10 +43,7 @@ func credentials(f *Facts) verdict {
 // ServiceAccount.
 // https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
 func refusedRole(t *Token, answer *APIError) verdict {
-	who := "the pod's ServiceAccount"
-	if t.Subject != "" {
-		who = t.Subject
-	}
+	who := cmp.Or(t.Subject, "the pod's ServiceAccount")
 	issuer := strings.TrimPrefix(t.Issuer, "https://")
 	switch answer.Code {
 	case "InvalidIdentityToken":
@@ -65,8 +62,7 @@ func refusedRole(t *Token, answer *APIError) verdict {
 			`"Condition":{"StringEquals":{"%[3]s:aud":%[4]q,"%[3]s:sub":%[5]q}}}]}`,
 			parts[1], parts[4], issuer, t.Audience, t.Subject)
 		return fail("the role's trust policy has to be", "STS refuses the role %s to %s: %v", t.Role, who, answer).
-			by("aws iam update-assume-role-policy --role-name " + t.Role[strings.LastIndexByte(t.Role, '/')+1:] +
-				" --policy-document '" + policy + "'")
+			by("aws iam update-assume-role-policy --role-name " + roleName(t.Role) + " --policy-document '" + policy + "'")
 	}
 	return fail("check that the annotation eks.amazonaws.com/role-arn is right, and that the pods were restarted since",
 		"STS does not give the role %s to %s: %v", t.Role, who, answer)
@@ -77,17 +73,11 @@ func credentialsSource(f *Facts) verdict {
 	switch {
 	case f.Caller.Err != nil && c.Source == "":
 		return unknown("where the credentials come from", blocked("credentials", f.Caller.Err))
-	case f.Role.ARN != "" || f.Role.Err != nil:
+	case f.Beside != nil:
 		return ok("doctor's own credentials come from %s; it does not run as the handler", c.Source)
 	case c.Shadowed:
-		v := warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
+		return warn("remove the annotation eks.amazonaws.com/role-arn from the ServiceAccount and restart the pods",
 			"the credentials come from IRSA, and the EKS Pod Identity association of the ServiceAccount is not used")
-		if h, known := f.handler(); known {
-			v = v.by("kubectl -n "+h.Namespace+" annotate serviceaccount "+cmp.Or(h.ServiceAccount, "default")+
-				" eks.amazonaws.com/role-arn-",
-				"kubectl -n "+h.Namespace+" rollout restart deployment "+h.Name)
-		}
-		return v
 	case c.Source == SourceInstance:
 		return warn("give the ServiceAccount a role of its own",
 			"the credentials are those of the node's role, which every pod on the node can use")
@@ -104,40 +94,33 @@ func account(f *Facts) verdict {
 	if f.Caller.Err != nil {
 		return unknown("whether instances are looked up where notices come from", blocked("credentials", f.Caller.Err))
 	}
-	whose, own, accounts := "the caller", f.Caller.Value.Account, f.Options.EventAccounts
-	if role := strings.Split(f.Role.ARN, ":"); len(role) > 4 {
-		whose, own = "the handler's role", role[4]
-	}
+	own, accounts := f.Caller.Value.Account, f.Options.EventAccounts
 	others := slices.DeleteFunc(slices.Clone(accounts), func(id string) bool { return id == own })
 	switch {
-	case len(others) == len(accounts) && f.Role.ARN == "" && f.Role.Err != nil:
-		return unknown("whether instances are looked up where notices come from", f.Role.Err)
+	case len(others) == len(accounts) && f.Beside != nil:
+		return unknown("whether instances are looked up where notices come from", f.Beside)
 	case len(others) == len(accounts) && f.Options.CheckTag:
 		return fail("check the account in queue-url; if the queue is rightly in another account than the instances, set "+
 			"event-accounts="+own,
-			"only notices of account %s are acted on, and %s is of account %s, which has none of their instances: every "+
-				"notice would be ignored", list(accounts), whose, own)
+			"only notices of account %s are acted on, and the caller is of account %s, which has none of their instances: "+
+				"every notice would be ignored", list(accounts), own)
 	case len(others) == len(accounts):
 		return warn("run the handler with a role of the instances' account, and name that account in event-accounts if it "+
 			"is not the queue's",
-			"%s is of account %s, and notices of account %s are acted on: instances and hooks are looked up in the first", whose,
-			own, list(accounts))
+			"the caller is of account %s, and notices of account %s are acted on: instances and hooks are looked up in the "+
+				"first", own, list(accounts))
 	case len(others) > 0 && f.Options.CheckTag:
 		return warn("set check-tag-before-draining=false, or take them out of event-accounts",
-			"%s is of account %s and finds no instance of account %s: notices of these are left alone, because the tag is not "+
-				"found", whose, own, list(others))
+			"the caller is of account %s and finds no instance of account %s: notices of these are left alone, because the "+
+				"tag is not found", own, list(others))
 	}
-	return ok("%s is of account %s, whose notices are acted on", whose, own)
+	return ok("the caller is of account %s, whose notices are acted on", own)
 }
 
 func permissions(f *Facts) verdict {
 	const subject = "what the handler's role has permission for"
-	who := "the role"
-	switch {
-	case f.Role.Simulated:
-		who = "the handler's role " + f.Role.ARN
-	case f.Role.Err != nil:
-		v := unknown(subject, f.Role.Err)
+	if f.Beside != nil {
+		v := unknown(subject, f.Beside)
 		if h, known := f.handler(); known {
 			v.hint = "run doctor with that role"
 			v = v.by("kubectl -n " + h.Namespace + " exec " + h.exec() + " -- /node-termination-handler doctor")
@@ -147,9 +130,6 @@ func permissions(f *Facts) verdict {
 	var missing, useful, unsure []string
 	neededUnsure := false
 	for _, p := range f.Permissions {
-		if p.Action == pollAction || p.Action == targetAction { // statusPoll and loadBalancers tell of it
-			continue
-		}
 		_, notAsked := errors.AsType[*BlockedError](p.Err)
 		switch {
 		case p.Err == nil:
@@ -166,53 +146,21 @@ func permissions(f *Facts) verdict {
 	}
 	hint := "add what is missing to the role's policy; deploy/iam/policy.json is all of it, with your names in the " +
 		"place of those in capitals"
-	if name := roleName(cmp.Or(f.Role.ARN, f.Caller.Value.ARN)); name != "" {
+	if name := roleName(f.Caller.Value.ARN); name != "" {
 		hint += ": aws iam put-role-policy --role-name " + name +
 			" --policy-name node-termination-handler --policy-document file://policy.json"
 	}
 	switch {
 	case len(missing) > 0:
-		return fail(hint, "%s lacks %s", who, list(append(missing, useful...)))
-	case neededUnsure:
-		return unclear("", "whether %s has %s", who, list(unsure))
+		return fail(hint, "the role lacks %s", list(append(missing, useful...)))
+	case len(unsure) > 0 && (neededUnsure || len(useful) == 0):
+		return unclear("", "whether the role has %s", list(unsure))
 	case len(useful) > 0:
-		return warn(hint, "%s lacks %s: the rest works", who, list(useful))
-	case len(unsure) > 0:
-		return unclear("", "whether %s has %s", who, list(unsure))
+		return warn(hint, "the role lacks %s: the rest works", list(useful))
 	case len(f.Permissions) == 0:
 		return unclear("", "%s was not tried", subject)
-	case f.Role.Simulated:
-		return ok("%s has the %s that the handler needs, as IAM says", who, overview.Count(len(f.Permissions), "permission"))
 	}
 	return ok("the role has the %s that could be tried", overview.Count(len(f.Permissions), "permission"))
-}
-
-// pollAction is what the poll of EC2 needs.
-const pollAction = "ec2:DescribeInstanceStatus"
-
-// statusPoll checks that the handler can ask EC2 for what no message has to tell.
-func statusPoll(f *Facts) verdict {
-	const subject = "whether EC2 can be polled"
-	switch {
-	case !f.Options.Poll:
-		return ok("EC2 is not polled for scheduled events and impaired instances, as status-interval says")
-	case f.Role.Err != nil:
-		return unknown(subject, blocked("permissions", f.Role.Err))
-	}
-	for _, p := range f.Permissions {
-		switch {
-		case p.Action != pollAction:
-		case p.Err == nil:
-			return ok("EC2 is polled for scheduled events and impaired instances")
-		case denied(p.Err):
-			return warn("add "+pollAction+" to the role's policy, as in deploy/iam/policy.json, or set status-interval=-1",
-				"the poll of EC2 is off, because the role lacks %s: a scheduled event whose notice is lost, and an "+
-					"impaired instance, are not found", pollAction)
-		default:
-			return unknown(subject, p.Err)
-		}
-	}
-	return unclear("", "%s was not tried", subject)
 }
 
 // roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is

@@ -76,3 +76,31 @@ func keyFault(f *Facts, id string, key Answer[Key], all []sender, unseen error) 
 	}
 	return id + " has a policy that does not let " + describe(all) + " use it", nil
 }
+
+// queueDecrypt checks that the handler's role can read messages that a key of KMS encrypts. SQS
+// asks KMS with the role's permissions, and only when there is a message to receive.
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-key-management.html
+var queueDecrypt = ofQueue(canDecrypt, func(f *Facts, q Queue) verdict {
+	switch {
+	case q.KeyID == "":
+		return ok("messages are read without a key of KMS")
+	case strings.HasSuffix(q.KeyID, "alias/aws/sqs"), f.Key.Err == nil && f.Key.Value.AWSManaged:
+		return ok("the key that AWS manages lets every reader of the queue decrypt")
+	case errors.Is(f.Key.Err, ErrAbsent):
+		return unknown(canDecrypt, blocked("queue-key", ErrAbsent))
+	case f.Key.Err == nil && f.Key.Value.State != "Enabled":
+		return unknown(canDecrypt, blocked("queue-key", errors.New("the key is in the state "+f.Key.Value.State)))
+	case f.Beside != nil:
+		return unknown(canDecrypt, f.Beside)
+	case f.Decrypt.Err != nil:
+		return unknown(canDecrypt, f.Decrypt.Err)
+	case !f.Decrypt.Value:
+		// A policy may let the role use the key by way of SQS alone, and doctor asks KMS itself.
+		return unclear("give the role kms:Decrypt on the queue's key; accept this line only if a policy gives it on the "+
+			"condition that kms:ViaService is SQS", "KMS refuses kms:Decrypt on the queue's key %s to the role: no message "+
+			"can be read, unless a policy allows it by way of SQS alone", q.KeyID)
+	}
+	return ok("the role can decrypt messages with the queue's key")
+})
+
+const canDecrypt = "whether the handler's role can decrypt messages"

@@ -42,20 +42,19 @@ func nodes(f *Facts) verdict {
 		}
 	}
 	all := covered + len(not)
-	what := fmt.Sprintf("%d of %s are covered", covered, overview.Count(all, "node"))
+	what, rest := fmt.Sprintf("%d of %s are covered", covered, overview.Count(all, "node")), ""
 	if fargate > 0 {
-		what += fmt.Sprintf("; %d on Fargate do not count", fargate)
+		rest += fmt.Sprintf("; %d on Fargate do not count", fargate)
 	}
 	if karpenters > 0 {
-		what += fmt.Sprintf("; %s without the tag are left to Karpenter", overview.Count(karpenters, "node"))
+		rest += fmt.Sprintf("; %s without the tag are left to Karpenter", overview.Count(karpenters, "node"))
 	}
+	what += rest
 	switch {
 	case all == 0 && karpenters > 0:
-		return warn("tag the instances of the nodes that this handler is for", "no node is covered%s",
-			strings.TrimPrefix(what, "0 of 0 nodes are covered"))
+		return warn("tag the instances of the nodes that this handler is for", "no node is covered%s", rest)
 	case all == 0:
-		return warn("see that this is the right cluster", "there are no nodes on EC2%s",
-			strings.TrimPrefix(what, "0 of 0 nodes are covered"))
+		return warn("see that this is the right cluster", "there are no nodes on EC2%s", rest)
 	case covered == 0:
 		return fail(remedies(f, gaps, untagged), "%s: %s", what, list(not))
 	case len(not) > 0:
@@ -84,45 +83,48 @@ func noInstances(err error) verdict {
 type gap uint8
 
 const (
-	covers gap = iota
-	notEC2
-	noInstance // that has the node's name
+	covers     gap = iota
+	noInstance     // that has the node's name
 	noProviderMatch
-	noTag
+	notEC2
 	noReporter // and no queue
+	noTag
 	lastGap
 )
+
+// remedyFor says what to do about a gap.
+var remedyFor = [lastGap]string{
+	noInstance: "no provider id: run the kubelet with --cloud-provider=external and the AWS cloud controller " +
+		"manager, or name the node like its instance's private DNS name",
+	noProviderMatch: "unknown to EC2: run the handler with a role of the account, and a queue in the region, of these " +
+		"instances",
+	notEC2:     "not of EC2: AWS sends no notice for such nodes, and no handler can drain them in time",
+	noReporter: "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes",
+	noTag:      "no tag",
+}
 
 // remedies says what to do about each gap. The command comes last.
 func remedies(f *Facts, gaps [lastGap]bool, untagged []string) string {
 	var all []string
-	if gaps[noInstance] {
-		all = append(all, "no provider id: run the kubelet with --cloud-provider=external and the AWS cloud controller "+
-			"manager, or name the node like its instance's private DNS name")
-	}
-	if gaps[noProviderMatch] {
-		all = append(all, "unknown to EC2: run the handler with a role of the account, and a queue in the region, of these "+
-			"instances")
-	}
-	if gaps[notEC2] {
-		all = append(all, "not of EC2: AWS sends no notice for such nodes, and no handler can drain them in time")
-	}
-	if gaps[noReporter] {
-		all = append(all, "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes")
-	}
-	if gaps[noTag] {
-		// AWS accepts 1,000 ids; this many can still be read before the command is run.
-		// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html
-		const most = 50
-		ids, some := sorted(untagged), "no tag"
-		if len(ids) > most {
-			some = fmt.Sprintf("no tag, for the first %d of %d and then doctor again", most, len(ids))
-			ids = ids[:most]
+	for gap, remedy := range remedyFor {
+		if gaps[gap] {
+			all = append(all, remedy)
 		}
-		all = append(all, some+": aws ec2 create-tags --resources "+strings.Join(ids, " ")+
-			" --tags Key="+f.Options.ManagedTag+",Value=")
 	}
-	return strings.Join(all, "; ")
+	hint := strings.Join(all, "; ")
+	if !gaps[noTag] {
+		return hint
+	}
+	// AWS accepts 1,000 ids; this many can still be read before the command is run.
+	// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html
+	const most = 50
+	ids := sorted(untagged)
+	if len(ids) > most {
+		hint += fmt.Sprintf(", for the first %d of %d and then doctor again", most, len(ids))
+		ids = ids[:most]
+	}
+	return hint + ": aws ec2 create-tags --resources " + strings.Join(ids, " ") + " --tags Key=" + f.Options.ManagedTag +
+		",Value="
 }
 
 // behind returns the instances that EC2 knows, by the names of their nodes.
@@ -158,8 +160,9 @@ func (f *Facts) hasReporter(n Node) bool {
 // uncovered says why notices would not find a node, in words and as a gap; covers if they would.
 func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 	instance, known := instances[n.Name]
+	_, tagged := instance.Tags[f.Options.ManagedTag]
 	switch {
-	case f.Options.NoQueue && n.InstanceID == "" && n.ProviderID != "":
+	case n.InstanceID == "" && n.ProviderID != "":
 		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
 	case f.Options.NoQueue && n.InstanceID == "":
 		return "no provider id, so its pod drains it without the leader", noInstance
@@ -167,16 +170,13 @@ func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 		return "no pod on it reads the metadata", noReporter
 	case f.Options.NoQueue:
 		return "", covers
-	case n.InstanceID == "" && n.ProviderID != "":
-		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
 	case n.InstanceID == "" && !known:
 		return "no provider id, and no instance has its name", noInstance
-	case !known && f.Options.CheckTag:
-		return "EC2 does not know " + n.InstanceID + " in " + f.Options.Region, noProviderMatch
-	case !known:
+	case !f.Options.CheckTag:
 		return "", covers
-	}
-	if _, tagged := instance.Tags[f.Options.ManagedTag]; f.Options.CheckTag && !tagged {
+	case !known:
+		return "EC2 does not know " + n.InstanceID + " in " + f.Options.Region, noProviderMatch
+	case !tagged:
 		return "no tag " + f.Options.ManagedTag, noTag
 	}
 	return "", covers

@@ -68,30 +68,22 @@ func policyFits(f *Facts) verdict {
 
 // notReplaced says of which groups rules cannot replace instances first, and why.
 func notReplaced(f *Facts, rules decision.Rules) (problems []string) {
-	about := map[notice.Kind]bool{}
+	rebalances, changes := false, false // whether a rule replaces first then
 	for _, r := range rules.Nodes {
-		for _, k := range []notice.Kind{notice.RebalanceRecommendation, notice.ScheduledChange} {
-			about[k] = about[k] || r.ReplaceFirst && (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k))
-		}
+		about := func(k notice.Kind) bool { return r.ReplaceFirst && (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k)) }
+		rebalances = rebalances || about(notice.RebalanceRecommendation)
+		changes = changes || about(notice.ScheduledChange)
 	}
 	for _, g := range f.Groups.Value {
-		if g.Replacing.Name == "" { // not described
-			continue
-		}
 		hooked := slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating })
+		_, why := replacement.Choose([]notice.Kind{notice.ScheduledChange}, g.Replacing, hooked)
 		switch {
-		case about[notice.RebalanceRecommendation] && g.Replacing.Rebalances:
+		case g.Replacing.Name == "": // not described
+		case rebalances && g.Replacing.Rebalances:
 			problems = append(problems,
 				"group "+g.Name+" has CapacityRebalance=true and does it by itself: drop the rebalance rule")
-			continue
-		case !about[notice.RebalanceRecommendation] && !about[notice.ScheduledChange]:
-			continue
-		}
-		for _, k := range []notice.Kind{notice.RebalanceRecommendation, notice.ScheduledChange} {
-			if _, why := replacement.Choose([]notice.Kind{k}, g.Replacing, hooked); about[k] && why != "" {
-				problems = append(problems, why)
-				break
-			}
+		case (rebalances || changes) && why != "":
+			problems = append(problems, why)
 		}
 	}
 	return problems

@@ -3,11 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
@@ -64,43 +60,17 @@ const leastRetention = 2 * time.Minute
 const enoughRetention = 4 * 24 * time.Hour
 
 var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) verdict {
-	// An hour is the least that leaves somebody the time to mend what keeps both replicas from
-	// running; foreign messages that come back for longer are a burden.
-	const hour = time.Hour
-	foreign := q.Retention // for which messages of other clusters come back
-	switch {
-	case f.Options.DeleteForeign:
-		foreign = 0
-	case q.MaxReceives > 0:
-		foreign = min(foreign, time.Duration(q.MaxReceives)*f.Options.Visibility)
-	}
+	// It leaves somebody the time to mend what keeps both replicas from running.
+	const least = time.Hour
 	fix := setAttribute(f, "MessageRetentionPeriod="+strconv.Itoa(int(enoughRetention/time.Second)))
 	switch {
 	case q.Retention < leastRetention:
 		return fail(fix, "messages are kept for %s: a notice expires before another replica can take it over", q.Retention)
-	case q.Retention < hour:
+	case q.Retention < least:
 		return warn(fix, "messages are kept for %s: if no replica runs for longer, scheduled changes and hooks are lost "+
 			"that leave hours or days", q.Retention)
-	case foreign > hour:
-		return warn(
-			"set delete-sqs-msg-if-node-not-found if no other cluster reads the queue, or give it a dead-letter queue",
-			"messages of instances that are not of this cluster come back for %s", foreign)
 	}
 	return ok("messages are kept for %s", q.Retention)
-})
-
-var queueVisibility = ofQueue("the queue's visibility timeout", func(f *Facts, q Queue) verdict {
-	switch {
-	case q.Visibility > spotNotice:
-		return warn(setAttribute(f, "VisibilityTimeout=30"),
-			"the queue hides a message for %s: whoever looks into it, with the console for one, hides a spot warning from the "+
-				"handler until it is too late", q.Visibility)
-	case f.Options.Visibility >= q.Retention:
-		return warn("make sqs-msg-visibility-timeout-sec less than the retention",
-			"a message is hidden for %s and kept for %s: after a crash it does not come back", f.Options.Visibility, q.Retention)
-	}
-	return ok("the visibility timeout of messages is %s, and for other readers of the queue %s",
-		f.Options.Visibility, q.Visibility)
 })
 
 // queueSize finds a queue whose messages may not be as large as what AWS sends. SQS refuses larger
@@ -176,127 +146,41 @@ var errNoRules = errors.New("no rule has the queue as its target yet")
 
 // anyRule is the ARN of a rule as an account could have it.
 func anyRule(f *Facts, account string) string {
-	return "arn:" + f.partition() + ":events:" + f.Options.Region + ":" + account + ":rule/any"
-}
-
-// policyFault says why senders cannot send to a queue; empty: they can. unseen says why there may
-// be rules that are not among the senders.
-func policyFault(f *Facts, q Queue, all []sender, unseen error) (fault string, err error) {
-	p, err := iampolicy.Parse(q.Policy)
-	if err != nil {
-		return "", err
-	}
-	out, unsure := refusedSenders(p, all, "sqs:SendMessage", q.ARN)
-	switch {
-	case len(out) > 0 && q.Policy == "":
-		return "has no policy: " + describe(all) + " has no permission to send to it", nil
-	case len(out) > 0 && unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
-		return "", unseen
-	case len(out) > 0 && len(ofKind(all, eventBridge)) == len(all):
-		return "has a policy that does not let " + list(out) + " of EventBridge in", nil
-	case len(out) > 0:
-		return "has a policy that does not let " + list(out) + " in", nil
-	}
-	return "", unsure
+	return "arn:" + f.Options.Partition + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
 var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
+	const subject = "whether the queue's policy lets your rules in"
+	p, err := iampolicy.Parse(q.Policy)
+	if err != nil {
+		return unknown(subject, err)
+	}
 	all, unseen := senders(f)
+	out, unsure := refusedSenders(p, all, "sqs:SendMessage", q.ARN)
+	rules := len(ofKind(all, eventBridge))
 	fix := "allow sqs:SendMessage to the service events.amazonaws.com, on the condition that aws:SourceArn is one " +
 		"of your rules"
-	if len(ofKind(all, eventBridge)) == 0 {
+	if rules == 0 {
 		fix = "allow sqs:SendMessage to what sends"
 	}
-	switch fault, err := policyFault(f, q, all, unseen); {
-	case err != nil:
-		return unknown("whether the queue's policy lets your rules in", err)
-	case fault != "" && q.Policy == "":
+	who := list(out)
+	if rules == len(all) {
+		who += " of EventBridge"
+	}
+	switch {
+	case len(out) == 0 && unsure != nil:
+		return unknown(subject, unsure)
+	case len(out) == 0:
+		return ok("the queue's policy lets %s in", describe(all))
+	case q.Policy == "":
 		document := `{"Version":"2012-10-17","Statement":[` + letIn(f, q.ARN, all) + `]}`
 		return fail(fix+": "+setAttribute(f, "'"+jsonText(map[string]string{"Policy": document})+"'"),
-			"the queue %s, and drops what it cannot deliver", fault)
-	case fault != "":
-		return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue %s", fault)
+			"the queue has no policy: %s has no permission to send to it, and drops what it cannot deliver", describe(all))
+	case unseen != nil && (p.Names(eventBridge) || hiddenRules(f) != nil):
+		return unknown(subject, unseen)
 	}
-	return ok("the queue's policy lets %s in", describe(all))
+	return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue has a policy that does not let %s in", who)
 })
-
-// deadLetters checks that messages in dead-letter queues are kept: EventBridge may send to those
-// of the rules' targets, and messages outlive their move to that of the queue.
-func deadLetters(f *Facts) verdict {
-	const subject = "whether the dead-letter queues can be used"
-	if f.Queue.Err != nil && !denied(f.Queue.Err) {
-		return unknown(subject, blocked("queue", f.Queue.Err))
-	}
-	sources := map[string][]sender{} // what sends to each what it cannot deliver
-	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			sources[t.DeadLetters] = append(sources[t.DeadLetters], ruleSender("rule "+r.Name, r.ARN))
-		}
-	}
-	for arn, topic := range f.Topics {
-		if s := topic.Value.Subscription; s != nil {
-			sources[s.DeadLetters] = append(sources[s.DeadLetters], topicSender(arn))
-		}
-	}
-	var faults []string
-	var unsure error
-	for _, arn := range slices.Sorted(maps.Keys(f.DeadLetters)) {
-		name := arn[strings.LastIndexByte(arn, ':')+1:]
-		fault, err := deadLetterFault(f, f.DeadLetters[arn], sources[arn], arn == f.Queue.Value.DeadLetters)
-		switch {
-		case err != nil:
-			unsure = fmt.Errorf("%s: %w", name, err)
-		case fault != "":
-			faults = append(faults, name+" "+fault)
-		}
-	}
-	switch {
-	case len(faults) > 0:
-		return warn("make it a standard queue with SSE-SQS (SqsManagedSseEnabled), MessageRetentionPeriod=1209600 and a "+
-			"policy that lets your rules send to it",
-			"messages that cannot be delivered or read are lost: the dead-letter queue %s", list(faults))
-	case unsure != nil:
-		return unknown(subject, unsure)
-	case f.Rules.Err != nil:
-		return unknown(subject, f.Rules.Err)
-	case f.Queue.Err != nil:
-		return unknown(subject, f.Queue.Err)
-	case len(f.DeadLetters) == 0:
-		return ok("there is no dead-letter queue that could refuse anything")
-	}
-	return ok("%s can be used", overview.Count(len(f.DeadLetters), "dead-letter queue"))
-}
-
-// deadLetterFault says why a dead-letter queue loses what is sent to it. SQS needs no key to move
-// a message to the dead-letter queue of a queue.
-// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-server-side-encryption.html
-// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-dead-letter-queues.html
-func deadLetterFault(
-	f *Facts, answer Answer[DeadLetterQueue], all []sender, ofQueue bool,
-) (fault string, err error) {
-	d := answer.Value
-	switch {
-	case errors.Is(answer.Err, ErrAbsent):
-		return "does not exist", nil
-	case answer.Err != nil:
-		return "", answer.Err
-	case d.FIFO && len(all) > 0:
-		return "is a FIFO queue, to which " + describe(all) + " sends nothing", nil
-	case ofQueue && d.Retention <= f.Queue.Value.Retention:
-		return say("keeps messages for %s, counted from when they were sent to the queue, which keeps them for %s",
-			d.Retention, f.Queue.Value.Retention), nil
-	case len(all) == 0:
-		return "", nil
-	}
-	if d.KeyID != "" {
-		fault, err = keyFault(f, d.KeyID, d.Key, all, nil)
-		if fault != "" {
-			return "has a key that " + describe(all) + " cannot use: " + fault, nil
-		}
-	}
-	fault, unclear := policyFault(f, d.Queue, all, nil)
-	return fault, errors.Join(err, unclear)
-}
 
 var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) verdict {
 	p, err := iampolicy.Parse(q.Policy)
@@ -305,7 +189,7 @@ var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, 
 	}
 	const stranger = "000000000000"
 	anyRole := func(account string) iampolicy.Request {
-		return roleSender("arn:"+f.partition()+":iam::"+account+":role/any").request("sqs:SendMessage", q.ARN)
+		return roleSender("arn:"+f.Options.Partition+":iam::"+account+":role/any").request("sqs:SendMessage", q.ARN)
 	}
 	foreign := ruleSender("a rule", anyRule(f, stranger)).request("sqs:SendMessage", q.ARN)
 	anybody := anyRole(stranger)

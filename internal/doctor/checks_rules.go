@@ -43,7 +43,11 @@ func takers(f *Facts, rules []Rule, body string) (enabled, disabled []string) {
 // accounts.
 func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string) {
 	for _, account := range f.Options.EventAccounts {
-		for _, event := range variants(kind, body(f, kind, account, group)) {
+		events := []string{body(f, kind, account, group)}
+		if v, has := variants[kind]; has {
+			events = append(events, strings.ReplaceAll(events[0], v.of, v.by))
+		}
+		for _, event := range events {
 			on, off := takers(f, f.Rules.Value, event)
 			if len(on) == 0 {
 				return nil, off
@@ -55,56 +59,22 @@ func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string
 	return slices.Compact(enabled), nil
 }
 
-// variants are events of a kind that a rule may take one of, and not the other.
-func variants(kind sample.Kind, event string) []string {
-	all := []string{event}
-	switch kind {
-	case sample.StateChange:
-		all = append(all, strings.ReplaceAll(event, "stopping", "shutting-down"))
-	case sample.Health:
-		all = append(all, strings.ReplaceAll(event, retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"))
-	case sample.Spot, sample.Rebalance, sample.ASGTerminate, sample.ASGLaunch, sample.CapacityReservation,
-		sample.CapacityBlock:
-	}
-	return all
+// variants are what can be different in the sample of a kind, so that a rule takes one of the two and not the other.
+var variants = map[sample.Kind]struct{ of, by string }{
+	sample.StateChange: {"stopping", "shutting-down"},
+	sample.Health: {
+		"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED",
+	},
 }
-
-// retirement is the code of the sample.
-const retirement = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"
 
 // body is an event of a kind as EventBridge would have it in an account.
 func body(f *Facts, kind sample.Kind, account, group string) string {
 	return sample.Notice{ //nolint:gosec // no hook ever had this token
 		Kind: kind, ID: "7d5a1d4c-7f2b-4f3e-9d1a-000000000001", Time: f.Now, Start: f.Now.Add(24 * time.Hour),
 		Instance: "i-0123456789abcdef0", Reservation: "cr-0123456789abcdef0",
-		Partition: f.partition(), Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
+		Partition: f.Options.Partition, Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
 		Group: group, Hook: "drain", Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
 	}.Body()
-}
-
-// ofReservations makes the check that a rule matches notices about capacity reservations, if an
-// instance behind a node is in one of those that need is about.
-func ofReservations(n notices, where string, need func(Instance) bool) func(*Facts) verdict {
-	rule := ofRules(n)
-	return func(f *Facts) verdict {
-		needed := slices.ContainsFunc(f.Instances.Value, need)
-		if f.Rules.Err == nil && !needed {
-			if enabled, _ := taken(f, n.kind, ""); len(enabled) > 0 {
-				return rule(f)
-			}
-		}
-		switch {
-		case needed, karpenterHasAll(f):
-			return rule(f)
-		case f.Instances.Err != nil:
-			return unknown("whether an instance behind a node is in "+where, f.Instances.Err)
-		case unseenInstances(f) > 0:
-			return unclear("", "whether an instance behind a node is in %s is not known: EC2 does not show the caller "+
-				"the instances of %s",
-				where, overview.Count(unseenInstances(f), "node"))
-		}
-		return ok("no instance behind a node is in %s", where)
-	}
 }
 
 // notices are those of a kind, which a rule should send to the queue.
@@ -113,18 +83,31 @@ type notices struct {
 	subject  string // in words
 	severity Status // if no rule sends them
 	why      string // what is wrong then
+	// need: they matter only if an instance behind a node is so; nil: they always do. where says how.
+	need  func(Instance) bool
+	where string
 }
 
 // ofRules makes the check that a rule sends notices to the queue.
 func ofRules(n notices) func(*Facts) verdict {
 	return func(f *Facts) verdict {
-		if f.Rules.Err != nil {
-			return unknown("whether a rule sends "+n.subject+" to the queue", f.Rules.Err)
-		}
 		enabled, disabled := taken(f, n.kind, "")
+		matter := n.need == nil || slices.ContainsFunc(f.Instances.Value, n.need) || karpenterHasAll(f)
 		switch {
-		case len(enabled) > 0:
+		case len(enabled) > 0 && f.Rules.Err == nil:
 			return ok("%s are sent to the queue by the rule %s", n.subject, list(enabled))
+		case matter:
+		case f.Instances.Err != nil:
+			return unknown("whether an instance behind a node is in "+n.where, f.Instances.Err)
+		case unseenInstances(f) > 0:
+			return unclear("", "whether an instance behind a node is in %s is not known: EC2 does not show the caller "+
+				"the instances of %s", n.where, overview.Count(unseenInstances(f), "node"))
+		default:
+			return ok("no instance behind a node is in %s", n.where)
+		}
+		switch {
+		case f.Rules.Err != nil:
+			return unknown("whether a rule sends "+n.subject+" to the queue", f.Rules.Err)
 		case n.kind != sample.Rebalance && karpenterHasAll(f):
 			return ok("%s are left to Karpenter, whose nodes all are, with an interruption queue of its own", n.subject)
 		}
@@ -201,31 +184,29 @@ func unseenFilter(f *Facts, subject string) verdict {
 
 // useless returns the rules of the queue, with their patterns, that match no notice that the
 // handler acts on.
-func useless(f *Facts) []string {
+func useless(f *Facts) (found []string) {
 	groups := []string{""}
 	for _, g := range f.Groups.Value {
 		groups = append(groups, g.Name)
 	}
-	var found []string
+	var events []string
+	for _, account := range f.Options.EventAccounts {
+		for _, kind := range sample.Kinds {
+			for _, group := range groups {
+				events = append(events, body(f, kind, account, group))
+			}
+		}
+	}
 	for _, r := range f.Rules.Value {
-		if r.Enabled && r.Pattern != "" && !takesAny(f, r, groups) {
+		takes := func(event string) bool {
+			on, _ := takers(f, []Rule{r}, event)
+			return len(on) > 0
+		}
+		if r.Enabled && r.Pattern != "" && !slices.ContainsFunc(events, takes) {
 			found = append(found, r.Name+" "+compact(r.Pattern))
 		}
 	}
 	return found
-}
-
-func takesAny(f *Facts, r Rule, groups []string) bool {
-	for _, account := range f.Options.EventAccounts {
-		for _, kind := range sample.Kinds {
-			for _, group := range groups {
-				if on, _ := takers(f, []Rule{r}, body(f, kind, account, group)); len(on) > 0 {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 // compact returns a pattern on one line, cut if it is long.
@@ -279,28 +260,32 @@ var detailTypes = map[sample.Kind]string{
 
 var (
 	ruleSpot = ofRules(notices{
-		sample.Spot, "spot interruption warnings", Failed, "spot instances go away without a drain",
+		kind: sample.Spot, subject: "spot interruption warnings", severity: Failed,
+		why: "spot instances go away without a drain",
 	})
 	ruleRebalance = ofRules(notices{
-		sample.Rebalance, "rebalance recommendations", Warning,
-		"drains of spot instances begin with the two minutes' warning at the earliest",
+		kind: sample.Rebalance, subject: "rebalance recommendations", severity: Warning,
+		why: "drains of spot instances begin with the two minutes' warning at the earliest",
 	})
 	ruleStateChange = ofRules(notices{
-		sample.StateChange, "state changes of instances", Warning,
-		"the handler does not learn that an instance is stopped or terminated by hand",
+		kind: sample.StateChange, subject: "state changes of instances", severity: Warning,
+		why: "the handler does not learn that an instance is stopped or terminated by hand",
 	})
 	ruleHealth = ofRules(notices{
-		sample.Health, "scheduled changes of AWS Health", Warning, "instances are retired or rebooted without a drain",
+		kind: sample.Health, subject: "scheduled changes of AWS Health", severity: Warning,
+		why: "instances are retired or rebooted without a drain",
 	})
-	ruleCapacityReservation = ofReservations(notices{
-		sample.CapacityReservation, "warnings about Capacity Reservations", Failed,
-		"the instances go away without a drain",
-	}, "an interruptible Capacity Reservation or a Capacity Block",
-		func(i Instance) bool { return i.Interruptible || i.Block })
-	ruleCapacityBlock = ofReservations(notices{
-		sample.CapacityBlock, "warnings about Capacity Blocks that end", Warning,
-		"drains begin with the warning about each instance, minutes later",
-	}, "a Capacity Block", func(i Instance) bool { return i.Block })
+	ruleCapacityReservation = ofRules(notices{
+		kind: sample.CapacityReservation, subject: "warnings about Capacity Reservations", severity: Failed,
+		why:   "the instances go away without a drain",
+		need:  func(i Instance) bool { return i.Interruptible || i.Block },
+		where: "an interruptible Capacity Reservation or a Capacity Block",
+	})
+	ruleCapacityBlock = ofRules(notices{
+		kind: sample.CapacityBlock, subject: "warnings about Capacity Blocks that end", severity: Warning,
+		why:  "drains begin with the warning about each instance, minutes later",
+		need: func(i Instance) bool { return i.Block }, where: "a Capacity Block",
+	})
 	ruleTerminate = ofHooks(sample.ASGTerminate, true)
 	ruleLaunch    = ofHooks(sample.ASGLaunch, false)
 )
@@ -347,7 +332,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 			return ok("%s are sent to the queue", subject)
 		}
 		slices.Sort(deaf)
-		v := missing(f, notices{kind, subject, Failed, why}, slices.Compact(disabled))
+		v := missing(f, notices{kind: kind, subject: subject, severity: Failed, why: why}, slices.Compact(disabled))
 		v.what += "; affected: " + list(slices.Compact(deaf))
 		return v
 	}
@@ -357,49 +342,15 @@ func ruleTargets(f *Facts) verdict {
 	if f.Rules.Err != nil {
 		return unknown("what the rules do with an event", f.Rules.Err)
 	}
-	var changed, ungrouped []string
+	var changed []string
 	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			if t.Changed {
-				changed = append(changed, r.Name)
-			}
-			if f.Queue.Value.FIFO && t.MessageGroup == "" {
-				ungrouped = append(ungrouped, r.Name)
-			}
+		if slices.ContainsFunc(r.Targets, func(t Target) bool { return t.Changed }) {
+			changed = append(changed, r.Name)
 		}
 	}
-	switch {
-	case len(changed) > 0:
+	if len(changed) > 0 {
 		return fail("set the target's input to the matched event",
 			"the rule %s changes events on their way (Input, InputPath or InputTransformer): they cannot be read", list(changed))
-	case len(ungrouped) > 0:
-		return fail("make a standard queue", "the rule %s sends to a FIFO queue without a message group: nothing arrives",
-			list(ungrouped))
 	}
 	return ok("rules send events as they are")
-}
-
-func ruleDeadLetters(f *Facts) verdict {
-	if f.Rules.Err != nil {
-		return unknown("what happens to events that cannot be delivered", f.Rules.Err)
-	}
-	var without []string
-	for _, r := range sending(f.Rules.Value) {
-		if slices.ContainsFunc(r.Targets, func(t Target) bool { return t.DeadLetters == "" }) {
-			without = append(without, r.Name)
-		}
-	}
-	if len(without) > 0 {
-		return warn("give the target a dead-letter queue of its own (not that of the queue's redrive policy alone)",
-			"events that EventBridge cannot deliver are dropped without a record: the target of the rule %s has no dead-letter "+
-				"queue", list(without))
-	}
-	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
-		if s := f.Topics[arn].Value.Subscription; s != nil && !s.Pending && s.DeadLetters == "" {
-			return warn("give the subscription a redrive policy: aws sns set-subscription-attributes --subscription-arn "+s.ARN+
-				` --attribute-name RedrivePolicy --attribute-value '{"deadLetterTargetArn":"DEAD_LETTER_QUEUE_ARN"}'`,
-				"what SNS cannot deliver is dropped without a record: the queue's subscription to %s has no dead-letter queue", arn)
-		}
-	}
-	return ok("events that cannot be delivered are kept")
 }

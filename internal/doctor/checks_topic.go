@@ -25,11 +25,10 @@ type Topic struct {
 
 // A Subscription hands on to the queue what is published to a topic.
 type Subscription struct {
-	ARN         string // empty while it is pending
-	Pending     bool   // nobody has confirmed it, and nothing is handed on
-	Filter      string // a filter policy; empty: everything is handed on
-	FilterBody  bool   // the filter is about the message; else about its attributes, of which events have none
-	DeadLetters string // ARN; can be empty
+	ARN        string // empty while it is pending
+	Pending    bool   // nobody has confirmed it, and nothing is handed on
+	Filter     string // a filter policy; empty: everything is handed on
+	FilterBody bool   // the filter is about the message; else about its attributes, of which events have none
 }
 
 // takes reports whether an event that is published to the topic comes to the queue. A filter policy

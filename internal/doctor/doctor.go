@@ -144,38 +144,17 @@ func unknown(subject string, err error) verdict {
 	return v
 }
 
-// A check makes one finding. run is pure.
-type check struct {
-	id    string
-	group group
-	run   func(*Facts) verdict
-}
-
-// isAboutAWS reports whether a check is about what only a handler with a queue has in AWS.
-func (c check) isAboutAWS() bool {
-	switch c.group {
-	case groupIdentity, groupRules:
-		return true
-	case groupQueue:
-		return c.id != "queue"
-	case groupCluster, groupNodes:
-	}
-	return slices.Contains([]string{
-		"load-balancers", "event-accounts", "group-tag", "group-hook", "hook-timeout", "hook-launch", "group-retention",
-	}, c.id)
-}
-
 // Examine runs all checks, without a queue those that are not about AWS. Findings that are a warning or unknown are
 // marked as accepted if their check is accepted, and those that are unknown because of an accepted check too.
 func Examine(f *Facts, accepted ...string) []Finding {
 	var findings []Finding
 	for _, c := range checks {
-		if f.Options.NoQueue && c.isAboutAWS() {
+		if f.Options.NoQueue && c.traits&inAWS != 0 {
 			continue
 		}
 		v := c.run(f)
 		finding := Finding{
-			ID: c.id, Group: string(c.group), Status: v.status, What: v.what, Needed: needed[c.id],
+			ID: c.id, Group: string(c.group), Status: v.status, What: v.what, Needed: c.traits&needed != 0,
 			Because: v.because, Hint: v.hint, Commands: v.commands,
 		}
 		if v.status != OK {

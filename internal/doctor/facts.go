@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -18,11 +17,11 @@ type Facts struct {
 	Caller      Answer[Caller]
 	Queue       Answer[Queue]
 	Key         Answer[Key]    // of a queue that has one
-	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it: if Role.Simulated, by its own policies
+	Decrypt     Answer[bool]   // whether the role has kms:Decrypt on it
 	Topics      topics         // of SNS that the queue's policy lets send
 	Rules       Answer[[]Rule] // with the queue as a target, or one of Topics that hands on to the queue
-	Permissions []Permission   // of AWS that were tried out
-	Role        Role           // whose they are
+	Permissions []Permission   // of the handler's role that were tried out
+	Beside      error          // why the caller's permissions are not those of the handler; nil: they are
 
 	User        Answer[User]
 	Access      map[kube.Access]Answer[bool]
@@ -34,23 +33,9 @@ type Facts struct {
 	Pods      Answer[[]Pod]
 	Instances Answer[[]Instance]
 	Groups    Answer[[]Group] // those that have one of Instances
-	Budgets   Answer[[]Budget]
 	// TargetGroups are the ARNs of those of type instance; ErrAbsent: there is no AWS Load Balancer Controller.
 	TargetGroups Answer[[]string]
 	Policy       Answer[Policy]
-
-	// DeadLetters are the queues for messages that cannot be read or delivered, by ARN.
-	DeadLetters deadLetterQueues
-}
-
-// partition is the partition of the account, such as aws or aws-cn.
-func (f *Facts) partition() string {
-	for _, arn := range []string{f.Queue.Value.ARN, f.Caller.Value.ARN} {
-		if parts := strings.Split(arn, ":"); len(parts) > 1 {
-			return parts[1]
-		}
-	}
-	return "aws"
 }
 
 // An Answer is a value, or the error that says why there is none.
@@ -113,22 +98,19 @@ type Options struct {
 
 	CheckTag          bool
 	ManagedTag        string
-	DeleteForeign     bool
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
-	Sweep             bool     // the handler looks for hooks whose notices were lost
 	Poll              bool     // it asks EC2 for scheduled events and status checks
 	Excludes          bool     // it excludes nodes from load balancers, and waits for these
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
 	EmitEvents        bool
-	Conditions        bool          // nodes say by conditions how far their drains are
-	ByKarpenter       bool          // Karpenter drains its own nodes for the handler
-	Surge             bool          // rollouts bring the replacements of pods
-	PodGrace          time.Duration // that every pod is given; 0 or less: each pod's own
-	Namespace         string        // of the Lease, and of the handler's pods
-	Lease             string        // name of what the replicas agree on
+	Conditions        bool   // nodes say by conditions how far their drains are
+	ByKarpenter       bool   // Karpenter drains its own nodes for the handler
+	Surge             bool   // rollouts bring the replacements of pods
+	Namespace         string // of the Lease, and of the handler's pods
+	Lease             string // name of what the replicas agree on
 
 	Version string // of this program
 }
@@ -165,10 +147,9 @@ const (
 
 // A Queue is what SQS says about a queue.
 type Queue struct {
-	ARN        string
-	Delay      time.Duration
-	Retention  time.Duration
-	Visibility time.Duration
+	ARN       string
+	Delay     time.Duration
+	Retention time.Duration
 	// MaxReceives is the maxReceiveCount of the redrive policy; 0: there is none.
 	MaxReceives int
 	DeadLetters string // ARN, of the redrive policy
@@ -198,11 +179,8 @@ type Rule struct {
 
 // A Target is what a rule does with an event for the queue.
 type Target struct {
-	ID           string
-	Changed      bool // the event is not passed on as it is
-	MessageGroup string
-	DeadLetters  string // ARN
-	RoleARN      string // with which EventBridge sends; empty: as a service
+	Changed bool   // the event is not passed on as it is
+	RoleARN string // with which EventBridge sends; empty: as a service
 }
 
 // A Permission of AWS that was tried out.
@@ -220,13 +198,6 @@ func (p Permission) String() string {
 		return p.Action
 	}
 	return p.Action + " on the Auto Scaling group " + list(p.Groups)
-}
-
-// A Role is the role whose permissions were asked for.
-type Role struct {
-	ARN       string // of the handler's; empty: it is not known
-	Simulated bool   // IAM says what it has; else what the caller has was tried out
-	Err       error  // why nobody knows what the handler's role has
 }
 
 // Rights says whose rights in the cluster were asked for.
@@ -256,7 +227,6 @@ type Node struct {
 	InstanceID string // of the provider id; empty: it has none
 	Region     string // empty: the node does not say
 	Fargate    bool
-	Spot       bool // as the node says; its instance may know better
 	Karpenter  bool // it is one of Karpenter's
 	Labels     map[string]string
 }
@@ -330,11 +300,7 @@ type Group struct {
 	// Tags that new instances get from the group; its other tags are left out.
 	Tags  Answer[map[string]string]
 	Hooks Answer[[]Hook]
-	// AllTags are those that only the group has, too. They may be what allows the role to complete its hooks.
-	AllTags map[string]string
-	// Retains: an instance stays, if a termination hook ends with ABANDON. It is not known if
-	// Tags has an error.
-	Retains bool
+	ofEKS bool // it is a managed node group
 	// OtherHooks are the termination hooks that HookNames leaves to others.
 	OtherHooks []string
 	// LeftToEKS: it is a managed node group, and HookNames is empty: EKS completes its hooks, if no rule tells of them.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,8 @@ import (
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge/types"
-	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
+	kmstypes "github.com/aws/aws-sdk-go-v2/service/kms/types"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -63,8 +64,6 @@ type AWS struct {
 		sns.GetSubscriptionAttributesInput, sns.GetSubscriptionAttributesOutput, sns.Options,
 	]
 
-	SimulatePrincipalPolicy call[iam.SimulatePrincipalPolicyInput, iam.SimulatePrincipalPolicyOutput, iam.Options]
-
 	DescribeInstances      call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOutput, ec2.Options]
 	DescribeInstanceStatus call[ec2.DescribeInstanceStatusInput, ec2.DescribeInstanceStatusOutput, ec2.Options]
 
@@ -90,10 +89,8 @@ func explain(ctx context.Context, permission string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var api smithy.APIError
-	switch code := ""; {
-	case errors.As(err, &api):
-		code = api.ErrorCode()
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		code := api.ErrorCode()
 		switch {
 		case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
 			return &DeniedError{Permission: permission, Err: err}
@@ -109,47 +106,42 @@ func explain(ctx context.Context, permission string, err error) error {
 // else the innermost error. Credential providers name everything that they tried; an error of a
 // dial is kept whole, because it has the address.
 func plain(ctx context.Context, err error) error {
-	var api smithy.APIError
-	switch {
-	case errors.As(err, &api):
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		return &APIError{Code: api.ErrorCode(), Message: api.ErrorMessage()}
-	case ctx.Err() != nil:
+	}
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if dial, ok := errors.AsType[*net.OpError](err); ok {
 		return dial
 	}
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err
-		}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
 		err = inner
 	}
+	return err
 }
 
-func (a *AWS) queue(ctx context.Context, url string) Answer[Queue] {
+func (a *AWS) queue(ctx context.Context, url string) (Queue, error) {
 	out, err := a.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl: aws.String(url), AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameAll},
 	})
 	if err != nil {
-		return Answer[Queue]{Err: explain(ctx, "sqs:GetQueueAttributes", err)}
+		return Queue{}, explain(ctx, "sqs:GetQueueAttributes", err)
 	}
 	get := func(name sqstypes.QueueAttributeName) string { return out.Attributes[string(name)] }
-	seconds := func(name sqstypes.QueueAttributeName) time.Duration {
+	number := func(name sqstypes.QueueAttributeName) int {
 		n, _ := strconv.Atoi(get(name)) // what SQS does not say is zero
-		return time.Duration(n) * time.Second
+		return n
 	}
 	q := Queue{
-		ARN:        get(sqstypes.QueueAttributeNameQueueArn),
-		Delay:      seconds(sqstypes.QueueAttributeNameDelaySeconds),
-		Retention:  seconds(sqstypes.QueueAttributeNameMessageRetentionPeriod),
-		Visibility: seconds(sqstypes.QueueAttributeNameVisibilityTimeout),
-		FIFO:       get(sqstypes.QueueAttributeNameFifoQueue) == "true",
-		KeyID:      get(sqstypes.QueueAttributeNameKmsMasterKeyId),
-		Policy:     get(sqstypes.QueueAttributeNamePolicy),
+		ARN:       get(sqstypes.QueueAttributeNameQueueArn),
+		Delay:     time.Duration(number(sqstypes.QueueAttributeNameDelaySeconds)) * time.Second,
+		Retention: time.Duration(number(sqstypes.QueueAttributeNameMessageRetentionPeriod)) * time.Second,
+		MaxSize:   number(sqstypes.QueueAttributeNameMaximumMessageSize),
+		FIFO:      get(sqstypes.QueueAttributeNameFifoQueue) == "true",
+		KeyID:     get(sqstypes.QueueAttributeNameKmsMasterKeyId),
+		Policy:    get(sqstypes.QueueAttributeNamePolicy),
 	}
-	q.MaxSize, _ = strconv.Atoi(get(sqstypes.QueueAttributeNameMaximumMessageSize)) // what SQS does not say is zero
 	var redrive struct {
 		Target          string      `json:"deadLetterTargetArn"`
 		MaxReceiveCount json.Number `json:"maxReceiveCount"` // some tools write it in quotes
@@ -158,16 +150,16 @@ func (a *AWS) queue(ctx context.Context, url string) Answer[Queue] {
 		n, _ := redrive.MaxReceiveCount.Int64()
 		q.MaxReceives, q.DeadLetters = int(n), redrive.Target
 	}
-	return Answer[Queue]{Value: q}
+	return q, nil
 }
 
 // key returns a key of KMS: its id, alias or ARN is that which the resource of another service names, with the ARN of.
-func (a *AWS) key(ctx context.Context, id, of string) Answer[Key] {
+func (a *AWS) key(ctx context.Context, id, of string) (Key, error) {
 	id = keyARN(id, of)
 	there := func(o *kms.Options) { o.Region = regionOf(id, o.Region) }
 	out, err := a.DescribeKey(ctx, &kms.DescribeKeyInput{KeyId: aws.String(id)}, there)
 	if err != nil {
-		return Answer[Key]{Err: explain(ctx, "kms:DescribeKey", err)}
+		return Key{}, explain(ctx, "kms:DescribeKey", err)
 	}
 	m := out.KeyMetadata
 	k := Key{ARN: aws.ToString(m.Arn), AWSManaged: m.KeyManager == "AWS", State: string(m.KeyState)}
@@ -177,7 +169,25 @@ func (a *AWS) key(ctx context.Context, id, of string) Answer[Key] {
 	} else {
 		k.Policy.Value = aws.ToString(text.Policy)
 	}
-	return Answer[Key]{Value: k}
+	return k, nil
+}
+
+// mayDecrypt asks KMS whether the caller can decrypt with a key. A dry run that ignores the
+// ciphertext needs none, and has no effect.
+// https://docs.aws.amazon.com/kms/latest/developerguide/testing-permissions.html
+func (a *AWS) mayDecrypt(ctx context.Context, key string) (bool, error) {
+	there := func(o *kms.Options) { o.Region = regionOf(key, o.Region) }
+	_, err := a.Decrypt(ctx, &kms.DecryptInput{
+		KeyId: aws.String(key), DryRun: aws.Bool(true),
+		DryRunModifiers: []kmstypes.DryRunModifierType{kmstypes.DryRunModifierTypeIgnoreCiphertext},
+	}, there)
+	if _, can := errors.AsType[*kmstypes.DryRunOperationException](err); can {
+		return true, nil
+	}
+	if err = explain(ctx, "kms:Decrypt", err); denied(err) {
+		return false, nil
+	}
+	return false, err
 }
 
 // keyARN is the ARN of a key that a queue or a topic names: an id or an alias is of the account and region of that.
@@ -192,46 +202,53 @@ func keyARN(id, of string) string {
 	return strings.Join([]string{"arn", parts[1], "kms", parts[3], parts[4], id}, ":")
 }
 
+// regionOf returns the region of an ARN, or the default if it has none.
+func regionOf(arn, otherwise string) string {
+	if parts := strings.Split(arn, ":"); len(parts) > 3 && parts[3] != "" {
+		return parts[3]
+	}
+	return otherwise
+}
+
 // rules returns the rules of the default bus that have the queue as a target, or a topic that hands
 // on to the queue. Of a topic that could not be read nobody knows that.
-func (a *AWS) rules(ctx context.Context, queue string, through topics) Answer[[]Rule] {
-	all := a.rulesOf(ctx, queue)
+func (a *AWS) rules(ctx context.Context, queue string, through topics) ([]Rule, error) {
+	all, err := a.rulesOf(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
 	for _, topic := range slices.Sorted(maps.Keys(through)) {
-		if s := through[topic].Value.Subscription; s == nil || s.Pending || all.Err != nil {
+		if s := through[topic].Value.Subscription; s == nil || s.Pending {
 			continue
 		}
-		more := a.rulesOf(ctx, topic)
-		if more.Err != nil {
-			return more
+		more, err := a.rulesOf(ctx, topic)
+		if err != nil {
+			return nil, err
 		}
-		for _, r := range more.Value {
+		for _, r := range more {
 			r.Topic = topic
-			all.Value = append(all.Value, r)
+			all = append(all, r)
 		}
 	}
-	return all
+	return all, nil
 }
 
 // rulesOf returns the rules of the default bus that have a target, in the target's region.
-func (a *AWS) rulesOf(ctx context.Context, arn string) Answer[[]Rule] {
+func (a *AWS) rulesOf(ctx context.Context, arn string) (rules []Rule, _ error) {
 	there := func(o *eventbridge.Options) { o.Region = regionOf(arn, o.Region) }
-	var rules []Rule
 	in := &eventbridge.ListRuleNamesByTargetInput{TargetArn: aws.String(arn)}
 	for {
 		out, err := a.ListRuleNamesByTarget(ctx, in, there)
 		if err != nil {
-			return Answer[[]Rule]{Err: explain(ctx, "events:ListRuleNamesByTarget", err)}
+			return nil, explain(ctx, "events:ListRuleNamesByTarget", err)
 		}
-		some, errs := make([]Rule, len(out.RuleNames)), make([]error, len(out.RuleNames))
-		each(len(some), func(k int) { some[k], errs[k] = a.rule(ctx, out.RuleNames[k], arn, there) })
-		for _, err := range errs {
-			if err != nil {
-				return Answer[[]Rule]{Err: err}
-			}
+		some, err := forAll(out.RuleNames, func(name string) (Rule, error) { return a.rule(ctx, name, arn, there) })
+		if err != nil {
+			return nil, err
 		}
 		rules = append(rules, some...)
 		if in.NextToken = out.NextToken; in.NextToken == nil {
-			return Answer[[]Rule]{Value: rules}
+			return rules, nil
 		}
 	}
 }
@@ -255,22 +272,21 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 			if aws.ToString(t.Arn) != arn {
 				continue
 			}
-			target := Target{
-				ID: aws.ToString(t.Id), RoleARN: aws.ToString(t.RoleArn),
-				Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
-			}
-			if t.SqsParameters != nil {
-				target.MessageGroup = aws.ToString(t.SqsParameters.MessageGroupId)
-			}
-			if t.DeadLetterConfig != nil {
-				target.DeadLetters = aws.ToString(t.DeadLetterConfig.Arn)
-			}
-			r.Targets = append(r.Targets, target)
+			r.Targets = append(r.Targets, Target{
+				RoleARN: aws.ToString(t.RoleArn), Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
+			})
 		}
 		if in.NextToken = page.NextToken; in.NextToken == nil {
 			return r, nil
 		}
 	}
+}
+
+// forAll calls do with all of in, sixteen at the same time, and returns the results, or the first error.
+func forAll[In, Out any](in []In, do func(In) (Out, error)) ([]Out, error) {
+	out, errs := make([]Out, len(in)), make([]error, len(in))
+	each(len(in), func(k int) { out[k], errs[k] = do(in[k]) })
+	return out, cmp.Or(errs...)
 }
 
 // each calls do for 0 to n-1, sixteen at the same time: the SDK waits where an API accepts fewer, and a hundred groups

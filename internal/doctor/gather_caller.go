@@ -15,35 +15,35 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-func (a *AWS) caller(ctx context.Context) Answer[Caller] {
+func (a *AWS) caller(ctx context.Context) (Caller, error) {
 	c := Caller{Token: webIdentity()}
 	given, err := a.Credentials.Retrieve(ctx)
 	if err != nil {
 		err = fmt.Errorf("find credentials: %w", plain(ctx, err))
 		c.Unusable = blocked("credentials", err)
-		return Answer[Caller]{Value: c, Err: err}
+		return c, err
 	}
 	c.Source = sourceOf(given.Source)
 	// The SDK looks for IRSA first.
 	c.Shadowed = c.Source == SourceIRSA && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
 	out, err := a.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
-	if err != nil {
-		if unaccepted(err) {
-			err = plain(ctx, err)
-			c.Unusable = blocked("credentials", err)
-			return Answer[Caller]{Value: c, Err: err}
-		}
-		return Answer[Caller]{Value: c, Err: explain(ctx, "sts:GetCallerIdentity", err)}
+	switch {
+	case unaccepted(err):
+		err = plain(ctx, err)
+		c.Unusable = blocked("credentials", err)
+		return c, err
+	case err != nil:
+		return c, explain(ctx, "sts:GetCallerIdentity", err)
 	}
 	c.ARN, c.Account = aws.ToString(out.Arn), aws.ToString(out.Account)
-	return Answer[Caller]{Value: c}
+	return c, nil
 }
 
 // unaccepted reports whether AWS rejects the credentials themselves.
 // https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
 func unaccepted(err error) bool {
-	var api smithy.APIError
-	return errors.As(err, &api) && slices.Contains([]string{
+	api, ok := errors.AsType[smithy.APIError](err)
+	return ok && slices.Contains([]string{
 		"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException",
 		"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure", "RequestExpired", "IncompleteSignature",
 		"MissingAuthenticationToken",
@@ -58,35 +58,21 @@ func webIdentity() *Token {
 		return nil
 	}
 	t := &Token{Role: os.Getenv("AWS_ROLE_ARN")}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return t
-	}
-	parts := strings.Split(strings.TrimSpace(string(text)), ".")
-	if len(parts) != 3 {
-		return t
-	}
-	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return t
-	}
+	text, _ := os.ReadFile(path) // without it the token is not known
 	var said struct {
-		Issuer   string          `json:"iss"`
-		Subject  string          `json:"sub"`
-		Audience json.RawMessage `json:"aud"` // one, or a list
+		Issuer   string `json:"iss"`
+		Subject  string `json:"sub"`
+		Audience any    `json:"aud"` // one, or a list
 	}
-	if json.Unmarshal(claims, &said) != nil {
-		return t
+	if parts := strings.Split(strings.TrimSpace(string(text)), "."); len(parts) == 3 {
+		claims, _ := base64.RawURLEncoding.DecodeString(parts[1])
+		_ = json.Unmarshal(claims, &said)
 	}
-	var audiences []string
-	if json.Unmarshal(said.Audience, &audiences) != nil {
-		audiences = make([]string, 1)
-		_ = json.Unmarshal(said.Audience, &audiences[0]) // empty: not known
+	if all, isList := said.Audience.([]any); isList && len(all) > 0 {
+		said.Audience = all[0]
 	}
 	t.Issuer, t.Subject = said.Issuer, said.Subject
-	if len(audiences) > 0 {
-		t.Audience = audiences[0]
-	}
+	t.Audience, _ = said.Audience.(string)
 	return t
 }
 

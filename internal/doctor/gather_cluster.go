@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,38 +38,37 @@ func accesses(o Options) []kube.Access {
 		name = o.Lease
 	}
 	needed := append(kube.Accesses(name, o.EmitEvents), kube.Disrupting()...)
-	if o.Conditions {
-		needed = append(needed, kube.Conditions()...)
-	}
-	if o.Surge {
-		needed = append(needed, kube.Surging()...)
-	}
-	if o.Excludes {
-		needed = append(needed, kube.LoadBalancers()...)
-	}
-	if o.ByKarpenter {
-		needed = append(needed, kube.Delegating()...)
+	for _, more := range []struct {
+		wanted bool
+		rights []kube.Access
+	}{
+		{o.Conditions, kube.Conditions()},
+		{o.Surge, kube.Surging()},
+		{o.Excludes, kube.LoadBalancers()},
+		{o.ByKarpenter, kube.Delegating()},
+	} {
+		if more.wanted {
+			needed = append(needed, more.rights...)
+		}
 	}
 	return needed
 }
 
 // targetGroups are the ARNs of the target groups of type instance.
-func (c *Cluster) targetGroups(ctx context.Context) Answer[[]string] {
+func (c *Cluster) targetGroups(ctx context.Context) (arns []string, _ error) {
 	if c.Bindings == nil {
-		return Answer[[]string]{Err: ErrAbsent}
+		return nil, ErrAbsent
 	}
 	list, err := c.Bindings.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Answer[[]string]{Err: refused(ctx, "list targetgroupbindings.elbv2.k8s.aws", err)}
+		return nil, refused(ctx, "list targetgroupbindings.elbv2.k8s.aws", err)
 	}
-	var arns []string
 	for k := range list.Items {
 		if b := &list.Items[k]; b.OfInstances() {
 			arns = append(arns, b.Spec.TargetGroupARN)
 		}
 	}
-	slices.Sort(arns)
-	return Answer[[]string]{Value: slices.Compact(arns)}
+	return slices.Compact(sorted(arns)), nil
 }
 
 // refused turns an error of the API server into a *DeniedError or ErrAbsent if it is one of these.
@@ -88,69 +86,72 @@ func refused(ctx context.Context, permission string, err error) error {
 	return fmt.Errorf("%s: %w", permission, err)
 }
 
-func (c *Cluster) user(ctx context.Context) Answer[User] {
+func (c *Cluster) user(ctx context.Context) (u User, err error) {
 	if c.Err != nil {
-		return Answer[User]{Err: c.Err}
+		return u, c.Err
 	}
-	version, err := c.Version(ctx)
-	if err != nil {
-		return Answer[User]{Err: refused(ctx, "ask for its version", err)}
+	if u.Version, err = c.Version(ctx); err != nil {
+		return u, refused(ctx, "ask for its version", err)
 	}
-	u := User{Version: version}
 	review, err := c.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authnv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil {
-		return Answer[User]{Value: u, Err: refused(ctx, "create selfsubjectreviews.authentication.k8s.io", err)}
+		return u, refused(ctx, "create selfsubjectreviews.authentication.k8s.io", err)
 	}
 	u.Name = review.Status.UserInfo.Username
-	return Answer[User]{Value: u}
+	return u, nil
+}
+
+// reviews asks for the handler's rights.
+func (c *Cluster) reviews(ctx context.Context, f *Facts) {
+	o := f.Options
+	h, known := f.handler()
+	err := f.noCluster()
+	switch beside := f.isBeside(); {
+	case err != nil:
+		f.Rights.Err = err
+	case !beside:
+		f.Rights.Of, f.Access = f.User.Value.Name, c.access(ctx, o, "")
+	case !known:
+		f.Rights.Err = blocked("handler", ErrAbsent)
+	default:
+		o.Namespace = h.Namespace
+		f.Rights.Of, f.Access = h.subject(), c.access(ctx, o, h.subject())
+	}
 }
 
 // access asks for each right that the handler needs: for the rights of a user, or, if user is
 // empty, for those of the caller.
 func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.Access]Answer[bool] {
-	var (
-		mu      sync.Mutex
-		all     sync.WaitGroup
-		answers = map[kube.Access]Answer[bool]{}
-	)
-	for _, a := range accesses(o) {
-		all.Go(func() {
-			var granted bool
-			var err error
-			if user == "" {
-				granted, err = a.Granted(ctx, c.Client.AuthorizationV1().SelfSubjectAccessReviews(), o.Namespace)
-				err = refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)
-			} else {
-				granted, err = a.GrantedTo(ctx, user, c.Client.AuthorizationV1().SubjectAccessReviews(), o.Namespace)
-				err = refused(ctx, "create subjectaccessreviews.authorization.k8s.io", err)
+	review := c.Client.AuthorizationV1()
+	needed := accesses(o)
+	granted := make([]Answer[bool], len(needed))
+	each(len(needed), func(k int) {
+		a := needed[k]
+		what, ask := "create selfsubjectaccessreviews.authorization.k8s.io", func() (bool, error) {
+			return a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
+		}
+		if user != "" {
+			what, ask = "create subjectaccessreviews.authorization.k8s.io", func() (bool, error) {
+				return a.GrantedTo(ctx, user, review.SubjectAccessReviews(), o.Namespace)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			answers[a] = Answer[bool]{Value: granted, Err: err}
-		})
+		}
+		may, err := ask()
+		granted[k] = answer(may, refused(ctx, what, err))
+	})
+	answers := map[kube.Access]Answer[bool]{}
+	for k, a := range needed {
+		answers[a] = granted[k]
 	}
-	all.Wait()
 	return answers
 }
 
-// roleOf returns the role in the annotation of a ServiceAccount, for IRSA; empty: there is none.
-// https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
-func (c *Cluster) roleOf(ctx context.Context, namespace, name string) (string, error) {
-	account, err := c.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return "", refused(ctx, "get serviceaccounts", err)
-	}
-	return account.Annotations["eks.amazonaws.com/role-arn"], nil
-}
-
 // deployments returns the Deployments of all namespaces.
-func (c *Cluster) deployments(ctx context.Context) Answer[[]Deployment] {
+func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ error) {
 	list, err := c.Client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Answer[[]Deployment]{Err: refused(ctx, "list deployments.apps", err)}
+		return nil, refused(ctx, "list deployments.apps", err)
 	}
-	var deployments []Deployment
 	for k := range list.Items {
 		d := &list.Items[k]
 		template := podOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
@@ -161,7 +162,7 @@ func (c *Cluster) deployments(ctx context.Context) Answer[[]Deployment] {
 		}
 		deployments = append(deployments, Deployment{Replicas: replicas, Template: template})
 	}
-	return Answer[[]Deployment]{Value: deployments}
+	return deployments, nil
 }
 
 // lastLine returns the last line of the log of a pod's previous container; empty: it is not known.
@@ -179,12 +180,11 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Lease] {
-	l, err := c.Client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+func (c *Cluster) lease(ctx context.Context, o Options) (found Lease, _ error) {
+	l, err := c.Client.CoordinationV1().Leases(o.Namespace).Get(ctx, o.Lease, metav1.GetOptions{})
 	if err != nil {
-		return Answer[Lease]{Err: refused(ctx, "get leases.coordination.k8s.io", err)}
+		return found, refused(ctx, "get leases.coordination.k8s.io", err)
 	}
-	var found Lease
 	if l.Spec.HolderIdentity != nil {
 		found.Holder = *l.Spec.HolderIdentity
 	}
@@ -197,24 +197,29 @@ func (c *Cluster) lease(ctx context.Context, namespace, name string) Answer[Leas
 	if why, paused := lease.Paused(l); paused {
 		found.Paused = &why
 	}
-	return Answer[Lease]{Value: found}
+	return found, nil
 }
 
-func (c *Cluster) nodes(ctx context.Context) Answer[[]Node] {
+func (c *Cluster) nodes(ctx context.Context) (nodes []Node, _ error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Answer[[]Node]{Err: refused(ctx, "list nodes", err)}
+		return nil, refused(ctx, "list nodes", err)
 	}
-	var nodes []Node
 	for k := range list.Items {
 		n := &list.Items[k]
 		nodes = append(nodes, Node{
 			Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
-			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Spot: isSpot(n), Karpenter: isKarpenters(n),
+			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
 			Labels: n.Labels,
 		})
 	}
-	return Answer[[]Node]{Value: nodes}
+	return nodes, nil
+}
+
+// isKarpenters reports whether Karpenter made the node. Its releases before 0.32 had another
+// label.
+func isKarpenters(n *corev1.Node) bool {
+	return n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["karpenter.sh/provisioner-name"] != ""
 }
 
 // region is the region in the name of a zone, such as us-east-1a or, of a local zone,
@@ -235,13 +240,12 @@ func RegionOf(n *corev1.Node) string {
 }
 
 // pods returns all running pods. It lists a page at a time.
-func (c *Cluster) pods(ctx context.Context) Answer[[]Pod] {
-	var pods []Pod
+func (c *Cluster) pods(ctx context.Context) (pods []Pod, _ error) {
 	opts := metav1.ListOptions{Limit: 500}
 	for {
 		list, err := c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 		if err != nil {
-			return Answer[[]Pod]{Err: refused(ctx, "list pods", err)}
+			return nil, refused(ctx, "list pods", err)
 		}
 		for k := range list.Items {
 			if p := &list.Items[k]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
@@ -249,7 +253,7 @@ func (c *Cluster) pods(ctx context.Context) Answer[[]Pod] {
 			}
 		}
 		if opts.Continue = list.Continue; opts.Continue == "" {
-			return Answer[[]Pod]{Value: pods}
+			return pods, nil
 		}
 	}
 }

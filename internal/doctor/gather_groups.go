@@ -16,12 +16,9 @@ import (
 
 // instances returns the instances behind the nodes, found by the id in the provider id, else by
 // the name. EC2 accepts 200 values in a filter.
-func (a *AWS) instances(ctx context.Context, nodes Answer[[]Node]) Answer[[]Instance] {
-	if nodes.Err != nil {
-		return Answer[[]Instance]{Err: nodes.Err}
-	}
+func (a *AWS) instances(ctx context.Context, nodes []Node) ([]Instance, error) {
 	var ids, names []string
-	for _, n := range nodes.Value {
+	for _, n := range nodes {
 		switch {
 		case n.InstanceID != "":
 			ids = append(ids, n.InstanceID)
@@ -29,22 +26,18 @@ func (a *AWS) instances(ctx context.Context, nodes Answer[[]Node]) Answer[[]Inst
 			names = append(names, n.Name)
 		}
 	}
-	var found []Instance
-	for _, filter := range []struct {
-		name   string
-		values []string
-	}{{"instance-id", ids}, {"private-dns-name", names}} {
-		chunks := slices.Collect(slices.Chunk(filter.values, 200))
-		some, errs := make([][]Instance, len(chunks)), make([]error, len(chunks))
-		each(len(chunks), func(k int) { some[k], errs[k] = a.describeInstances(ctx, where(filter.name, chunks[k]...)) })
-		for _, err := range errs {
-			if err != nil {
-				return Answer[[]Instance]{Err: explain(ctx, "ec2:DescribeInstances", err)}
-			}
-		}
-		found = slices.Concat(found, slices.Concat(some...))
+	var filters []ec2types.Filter
+	for some := range slices.Chunk(ids, 200) {
+		filters = append(filters, where("instance-id", some...))
 	}
-	return Answer[[]Instance]{Value: found}
+	for some := range slices.Chunk(names, 200) {
+		filters = append(filters, where("private-dns-name", some...))
+	}
+	found, err := forAll(filters, func(f ec2types.Filter) ([]Instance, error) { return a.describeInstances(ctx, f) })
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(found...), nil
 }
 
 // where is a filter of EC2.
@@ -52,13 +45,12 @@ func where(name string, values ...string) ec2types.Filter {
 	return ec2types.Filter{Name: aws.String(name), Values: values}
 }
 
-func (a *AWS) describeInstances(ctx context.Context, filters ...ec2types.Filter) ([]Instance, error) {
+func (a *AWS) describeInstances(ctx context.Context, filters ...ec2types.Filter) (found []Instance, _ error) {
 	in := &ec2.DescribeInstancesInput{Filters: filters, MaxResults: aws.Int32(1000)}
-	var found []Instance
 	for {
 		out, err := a.DescribeInstances(ctx, in)
 		if err != nil {
-			return nil, err
+			return nil, explain(ctx, "ec2:DescribeInstances", err)
 		}
 		for _, r := range out.Reservations {
 			for _, i := range r.Instances {
@@ -83,94 +75,73 @@ func (a *AWS) describeInstances(ctx context.Context, filters ...ec2types.Filter)
 }
 
 // groups returns the Auto Scaling groups in the tags of the instances.
-func (a *AWS) groups(ctx context.Context, instances Answer[[]Instance], hookNames []string) Answer[[]Group] {
-	if instances.Err != nil {
-		return Answer[[]Group]{Err: instances.Err}
-	}
+func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []string) []Group {
 	var names []string
-	for _, i := range instances.Value {
-		if name := i.Tags[GroupTag]; name != "" && !slices.Contains(names, name) {
+	for _, i := range instances {
+		if name := i.Tags[GroupTag]; name != "" {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
+	names = slices.Compact(sorted(names))
 	described, err := a.describeGroups(ctx, names)
 	groups := make([]Group, len(names))
 	each(len(names), func(k int) {
-		ours, others := sortHooks(a.allHooks(ctx, names[k]), hookNames)
-		_, ofEKS := described.tags[names[k]]["eks:nodegroup-name"]
-		if ofEKS = ofEKS && len(hookNames) == 0; ofEKS { // the sweep leaves these to EKS, which drains the nodes
-			ours.Value, others = nil, nil
+		g := Group{Name: names[k], Tags: Answer[map[string]string]{Err: err}}
+		if d, is := described[g.Name]; is {
+			g = d
 		}
-		groups[k] = Group{
-			Name: names[k], Tags: Answer[map[string]string]{Value: described.propagated[names[k]], Err: err}, Hooks: ours,
-			OtherHooks: others, LeftToEKS: ofEKS, AllTags: described.tags[names[k]],
-			Retains:   slices.Contains(described.retaining, names[k]),
-			Replacing: described.replacing[names[k]],
+		g.Hooks, g.OtherHooks = a.hooks(ctx, g.Name, hookNames)
+		if g.ofEKS && len(hookNames) == 0 { // the sweep leaves these to EKS, which drains the nodes
+			g.LeftToEKS, g.Hooks.Value, g.OtherHooks = true, nil, nil
 		}
+		groups[k] = g
 	})
-	return Answer[[]Group]{Value: groups}
+	return groups
 }
 
-// describedGroups are what groups say of themselves, by their names.
-type describedGroups struct {
-	propagated map[string]map[string]string // the tags that new instances get
-	tags       map[string]map[string]string // all tags
-	// retaining keep instances whose termination hook ends with ABANDON.
-	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
-	retaining []string
-	replacing map[string]replacement.Group
-}
-
-func (a *AWS) describeGroups(ctx context.Context, names []string) (describedGroups, error) {
-	d := describedGroups{
-		propagated: map[string]map[string]string{}, tags: map[string]map[string]string{},
-		replacing: map[string]replacement.Group{},
-	}
+// describeGroups returns what groups say of themselves, without their hooks.
+func (a *AWS) describeGroups(ctx context.Context, names []string) (map[string]Group, error) {
+	found := map[string]Group{}
 	for some := range slices.Chunk(names, 50) {
 		out, err := a.DescribeAutoScalingGroups(ctx,
 			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: some, MaxRecords: aws.Int32(100)})
 		if err != nil {
-			return d, explain(ctx, "autoscaling:DescribeAutoScalingGroups", err)
+			return found, explain(ctx, "autoscaling:DescribeAutoScalingGroups", err)
 		}
-		for _, g := range out.AutoScalingGroups {
-			name := aws.ToString(g.AutoScalingGroupName)
-			d.propagated[name], d.tags[name] = map[string]string{}, map[string]string{}
-			d.replacing[name] = replacement.FromAWS(g)
-			for _, t := range g.Tags {
-				d.tags[name][aws.ToString(t.Key)] = aws.ToString(t.Value)
+		for _, described := range out.AutoScalingGroups {
+			g := Group{Name: aws.ToString(described.AutoScalingGroupName), Replacing: replacement.FromAWS(described)}
+			g.Tags.Value = map[string]string{}
+			for _, t := range described.Tags {
+				key := aws.ToString(t.Key)
+				g.ofEKS = g.ofEKS || key == "eks:nodegroup-name"
 				if aws.ToBool(t.PropagateAtLaunch) {
-					d.propagated[name][aws.ToString(t.Key)] = aws.ToString(t.Value)
+					g.Tags.Value[key] = aws.ToString(t.Value)
 				}
 			}
-			if p := g.InstanceLifecyclePolicy; p != nil && p.RetentionTriggers != nil &&
-				p.RetentionTriggers.TerminateHookAbandon == astypes.RetentionActionRetain {
-				d.retaining = append(d.retaining, name)
-			}
+			found[g.Name] = g
 		}
 	}
-	return d, nil
+	return found, nil
 }
 
-const terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
-
-// hooks returns the hooks of the group that have one of the names; all hooks if names is empty.
-func (a *AWS) hooks(ctx context.Context, group string, names []string) Answer[[]Hook] {
-	ours, _ := sortHooks(a.allHooks(ctx, group), names)
-	return ours
-}
-
-func (a *AWS) allHooks(ctx context.Context, group string) Answer[[]Hook] {
+// hooks returns the hooks of a group that have one of the names; all hooks if names is empty. others are the names of
+// the termination hooks that are left out.
+func (a *AWS) hooks(ctx context.Context, group string, names []string) (ours Answer[[]Hook], others []string) {
 	out, err := a.DescribeLifecycleHooks(ctx,
 		&autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: aws.String(group)})
 	if err != nil {
-		return Answer[[]Hook]{Err: explain(ctx, "autoscaling:DescribeLifecycleHooks", err)}
+		ours.Err = explain(ctx, "autoscaling:DescribeLifecycleHooks", err)
+		return ours, nil
 	}
-	var hooks []Hook
-	for _, h := range out.LifecycleHooks {
-		hooks = append(hooks, hookOf(h))
+	for _, described := range out.LifecycleHooks {
+		switch h := hookOf(described); {
+		case len(names) == 0 || slices.Contains(names, h.Name):
+			ours.Value = append(ours.Value, h)
+		case h.Terminating:
+			others = append(others, h.Name)
+		}
 	}
-	return Answer[[]Hook]{Value: hooks}
+	return ours, others
 }
 
 func hookOf(h astypes.LifecycleHook) Hook {
@@ -181,8 +152,9 @@ func hookOf(h astypes.LifecycleHook) Hook {
 		return time.Duration(*n) * time.Second
 	}
 	return Hook{
-		Name: aws.ToString(h.LifecycleHookName), Terminating: aws.ToString(h.LifecycleTransition) == terminating,
-		Timeout: seconds(h.HeartbeatTimeout, time.Hour), Global: seconds(h.GlobalTimeout, 48*time.Hour),
+		Name:        aws.ToString(h.LifecycleHookName),
+		Terminating: aws.ToString(h.LifecycleTransition) == "autoscaling:EC2_INSTANCE_TERMINATING",
+		Timeout:     seconds(h.HeartbeatTimeout, time.Hour), Global: seconds(h.GlobalTimeout, 48*time.Hour),
 		TargetARN: aws.ToString(h.NotificationTargetARN),
 		Abandons:  aws.ToString(h.DefaultResult) == "ABANDON",
 	}

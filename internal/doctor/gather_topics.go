@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -21,37 +20,37 @@ func (a *AWS) topics(ctx context.Context, q Queue) topics {
 	found := topics{}
 	for _, arn := range p.Sources(snsService) {
 		if parts := strings.Split(arn, ":"); len(parts) == 6 && parts[2] == "sns" && !strings.ContainsAny(arn, "*?") {
-			found[arn] = a.topic(ctx, arn, q.ARN)
+			found[arn] = answer(a.topic(ctx, arn, q.ARN))
 		}
 	}
 	return found
 }
 
-func (a *AWS) topic(ctx context.Context, arn, queue string) Answer[Topic] {
+func (a *AWS) topic(ctx context.Context, arn, queue string) (t Topic, err error) {
 	there := func(o *sns.Options) { o.Region = regionOf(arn, o.Region) }
 	out, err := a.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: aws.String(arn)}, there)
 	if err != nil {
-		return Answer[Topic]{Err: explain(ctx, "sns:GetTopicAttributes", err)}
+		return t, explain(ctx, "sns:GetTopicAttributes", err)
 	}
-	t := Topic{Policy: out.Attributes["Policy"], KeyID: out.Attributes["KmsMasterKeyId"]}
+	t.Policy, t.KeyID = out.Attributes["Policy"], out.Attributes["KmsMasterKeyId"]
 	if t.KeyID != "" {
-		t.Key = a.key(ctx, t.KeyID, arn)
+		t.Key = answer(a.key(ctx, t.KeyID, arn))
 	}
 	in := &sns.ListSubscriptionsByTopicInput{TopicArn: aws.String(arn)}
 	for {
 		page, err := a.ListSubscriptionsByTopic(ctx, in, there)
 		if err != nil {
-			return Answer[Topic]{Err: explain(ctx, "sns:ListSubscriptionsByTopic", err)}
+			return Topic{}, explain(ctx, "sns:ListSubscriptionsByTopic", err)
 		}
 		for _, s := range page.Subscriptions {
 			if aws.ToString(s.Protocol) != "sqs" || aws.ToString(s.Endpoint) != queue {
 				continue
 			}
 			t.Subscription, err = a.subscription(ctx, aws.ToString(s.SubscriptionArn), there)
-			return Answer[Topic]{Value: t, Err: err}
+			return t, err
 		}
 		if in.NextToken = page.NextToken; in.NextToken == nil {
-			return Answer[Topic]{Value: t}
+			return t, nil
 		}
 	}
 }
@@ -67,23 +66,8 @@ func (a *AWS) subscription(ctx context.Context, arn string, there func(*sns.Opti
 	if err != nil {
 		return nil, explain(ctx, "sns:GetSubscriptionAttributes", err)
 	}
-	s := &Subscription{
+	return &Subscription{
 		ARN: arn, Pending: out.Attributes["PendingConfirmation"] == "true",
 		Filter: out.Attributes["FilterPolicy"], FilterBody: out.Attributes["FilterPolicyScope"] == "MessageBody",
-	}
-	var redrive struct {
-		Target string `json:"deadLetterTargetArn"`
-	}
-	if json.Unmarshal([]byte(out.Attributes["RedrivePolicy"]), &redrive) == nil {
-		s.DeadLetters = redrive.Target
-	}
-	return s, nil
-}
-
-// regionOf returns the region of an ARN, or the default if it has none.
-func regionOf(arn, otherwise string) string {
-	if parts := strings.Split(arn, ":"); len(parts) > 3 && parts[3] != "" {
-		return parts[3]
-	}
-	return otherwise
+	}, nil
 }

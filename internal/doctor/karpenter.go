@@ -72,25 +72,3 @@ func karpenterApart(f *Facts) bool {
 		return n.Karpenter && gap == covers
 	})
 }
-
-// karpenterDrains says whether Karpenter is there to drain its nodes, where that is left to it.
-func karpenterDrains(f *Facts) verdict {
-	const subject = "whether Karpenter can drain its nodes"
-	if !f.Options.ByKarpenter {
-		return ok("the handler drains the nodes itself, as drain-by-karpenter says")
-	}
-	if f.Nodes.Err != nil {
-		return unknown(subject, f.Nodes.Err)
-	}
-	if !slices.ContainsFunc(f.Nodes.Value, func(n Node) bool { return n.Karpenter }) {
-		return ok("Karpenter drains its own nodes, of which there are none at the moment")
-	}
-	if f.Pods.Err != nil {
-		return unknown(subject, f.Pods.Err)
-	}
-	if !slices.ContainsFunc(f.Pods.Value, func(p Pod) bool { return isKarpenter(p) && p.State.Ready }) {
-		return warn("find out why Karpenter does not run; with EKS Auto Mode it runs outside of the cluster, and all is well",
-			"no pod of Karpenter's is ready: the handler asks it first, and drains its nodes some seconds later")
-	}
-	return ok("Karpenter drains its own nodes")
-}

@@ -8,41 +8,41 @@ import (
 
 // Instance returns the instance behind a node, or ErrAbsent if EC2 knows none.
 func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
-	found := g.AWS.instances(ctx, Answer[[]Node]{Value: []Node{n}})
+	found, err := g.AWS.instances(ctx, []Node{n})
 	switch {
-	case found.Err != nil:
-		return Instance{}, found.Err
-	case len(found.Value) == 0:
+	case err != nil:
+		return Instance{}, err
+	case len(found) == 0:
 		return Instance{}, ErrAbsent
 	}
-	return found.Value[0], nil
+	return found[0], nil
 }
 
 // InstancesBehind returns the instances behind nodes that EC2 knows, by the name of the node.
 func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[string]Instance, error) {
-	found := g.AWS.instances(ctx, Answer[[]Node]{Value: nodes})
-	if found.Err != nil {
-		return nil, found.Err
+	found, err := g.AWS.instances(ctx, nodes)
+	if err != nil {
+		return nil, err
 	}
-	return behind(&Facts{Nodes: Answer[[]Node]{Value: nodes}, Instances: found}), nil
+	return behind(&Facts{Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
 }
 
 // InReservation returns the instances of a Capacity Reservation that are not on their way to
 // terminate.
 func (g *Gatherer) InReservation(ctx context.Context, id string) ([]Instance, error) {
-	found, err := g.AWS.describeInstances(ctx, where("capacity-reservation-id", id),
+	return g.AWS.describeInstances(ctx, where("capacity-reservation-id", id),
 		where("instance-state-name", "pending", "running", "stopping", "stopped"))
-	return found, explain(ctx, "ec2:DescribeInstances", err)
 }
 
 // CallerAccount returns the account of the caller; empty if AWS does not say it.
 func (g *Gatherer) CallerAccount(ctx context.Context) string {
-	return g.AWS.caller(ctx).Value.Account
+	caller, _ := g.AWS.caller(ctx) // without an answer it is empty
+	return caller.Account
 }
 
 // TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
-	hooks := g.AWS.hooks(ctx, group, g.Options.HookNames)
+	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)
 	if hooks.Err != nil {
 		return Hook{}, hooks.Err
 	}
@@ -55,16 +55,16 @@ func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, err
 
 // RulesTaking returns the names of the rules that would send an event to the queue.
 func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, error) {
-	queue := g.AWS.queue(ctx, g.Options.QueueURL)
-	if queue.Err != nil {
-		return nil, queue.Err
+	queue, err := g.AWS.queue(ctx, g.Options.QueueURL)
+	if err != nil {
+		return nil, err
 	}
-	through := g.AWS.topics(ctx, queue.Value)
-	rules := g.AWS.rules(ctx, queue.Value.ARN, through)
-	if rules.Err != nil {
-		return nil, rules.Err
+	through := g.AWS.topics(ctx, queue)
+	rules, err := g.AWS.rules(ctx, queue.ARN, through)
+	if err != nil {
+		return nil, err
 	}
-	enabled, _ := takers(&Facts{Rules: rules, Topics: through}, rules.Value, event)
+	enabled, _ := takers(&Facts{Topics: through}, rules, event)
 	return enabled, nil
 }
 

@@ -24,7 +24,6 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -63,7 +62,7 @@ var outcomes = []outcome{
 	{pitfall: "the role lacks sqs:GetQueueAttributes", set: deny("sqs", "GetQueueAttributes"), want: "permissions ‼ queue ?", says: "sqs:GetQueueAttributes"},
 	{pitfall: "the role lacks autoscaling:DescribeLifecycleHooks", set: deny("autoscaling", "DescribeLifecycleHooks"), want: "permissions ‼ group-hook ?", says: "autoscaling:DescribeLifecycleHooks"},
 	{pitfall: "the role lacks autoscaling:RecordLifecycleActionHeartbeat, which nobody uses", set: deny("autoscaling", "RecordLifecycleActionHeartbeat"), also: func(s *site) { s.Options.HeartbeatInterval = 0 }},
-	{pitfall: "the role lacks ec2:DescribeInstanceStatus", set: deny("ec2", "DescribeInstanceStatus"), want: "status-poll ‼", says: "ec2:DescribeInstanceStatus"},
+	{pitfall: "the role lacks ec2:DescribeInstanceStatus", set: deny("ec2", "DescribeInstanceStatus"), want: "permissions ‼", says: "ec2:DescribeInstanceStatus"},
 	{pitfall: "the role lacks ec2:DescribeInstanceStatus, which nobody uses", set: deny("ec2", "DescribeInstanceStatus"), also: func(s *site) { s.Options.Poll = false }},
 	{pitfall: "all of SQS is denied", set: deny("sqs", "*"), want: "permissions × queue ?", says: "sqs:ReceiveMessage"},
 	{pitfall: "the role of releases before, which sees no rules", set: slices.Concat(deny("events", "*"), deny("kms", "*")), want: "rule-spot ? rule-asg-terminate ? queue-key ?", says: "events:ListRuleNamesByTarget"},
@@ -99,17 +98,14 @@ var outcomes = []outcome{
 		"PUT queues/nth.fifo/policy " + allowRules, rule("all", patternOf+"}", "nth.fifo", ""),
 	}, also: func(s *site) {
 		s.Options.QueueName, s.Options.QueueURL = "nth.fifo", s.Options.QueueURL+".fifo"
-	}, want: "queue-type × rule-targets × queue-redrive ‼ queue-retention ‼", says: "FIFO"},
+	}, want: "queue-type × queue-redrive ‼", says: "FIFO"},
 	{pitfall: "a delay of 90 s", set: attribute("DelaySeconds", "90"), want: "queue-delay ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a delay of 10 s", set: attribute("DelaySeconds", "10"), want: "queue-delay ‼", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of 5 minutes", set: attribute("MessageRetentionPeriod", "300"), want: "queue-retention ‼", says: "if no replica runs for longer", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a retention of a minute", set: attribute("MessageRetentionPeriod", "60"), want: "queue-retention ×", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "a retention of 2.5 days, and foreign messages are deleted", set: attribute("MessageRetentionPeriod", "216000"), also: func(s *site) { s.Options.DeleteForeign = true }},
-	{pitfall: "a retention that dead letters do not outlive", set: attribute("MessageRetentionPeriod", "1209600"), also: func(s *site) { s.Options.DeleteForeign = true }, want: "dead-letters ‼", says: "dead keeps messages for 14d"},
 	{pitfall: "messages of 2 KiB at most", set: attribute("MaximumMessageSize", "2048"), want: "queue-size ×", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "messages of 64 KiB at most", set: attribute("MaximumMessageSize", "65536"), want: "queue-size ‼", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "a visibility timeout of 5 minutes", set: attribute("VisibilityTimeout", "300"), want: "queue-visibility ‼", runs: "aws sqs set-queue-attributes"},
-	{pitfall: "no dead-letter queue", set: attribute("RedrivePolicy", ""), want: "queue-redrive ‼ queue-retention ‼", runs: "aws sqs create-queue"},
+	{pitfall: "no dead-letter queue", set: attribute("RedrivePolicy", ""), want: "queue-redrive ‼", runs: "aws sqs create-queue"},
 	{pitfall: "one receive", set: redrive(1), want: "queue-redrive ‼", says: "after 1 receive:", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "three receives", set: redrive(3), want: "queue-redrive ‼", says: "after 3 receives", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "the key that AWS manages", set: attribute("KmsMasterKeyId", "alias/aws/sqs"), want: "queue-key ×", says: "AWS manages", runs: "aws sqs set-queue-attributes"},
@@ -118,7 +114,6 @@ var outcomes = []outcome{
 	{pitfall: "a key that is gone", set: attribute("KmsMasterKeyId", "alias/none"), want: "queue-key ×", says: "does not exist"},
 	{pitfall: "the role lacks kms:Decrypt", set: deny("kms", "Decrypt"), want: "queue-decrypt ?", says: "no message can be read"},
 	{pitfall: "the right key", set: attribute("KmsMasterKeyId", "alias/queues")},
-	{pitfall: "dead letters with the key that AWS manages", set: []string{"PUT queues/dead {'attributes': {'KmsMasterKeyId': 'alias/aws/sqs'}}"}, want: "dead-letters ‼", says: "AWS manages"},
 	{pitfall: "no policy", set: []string{"PUT queues/nth/policy"}, want: "queue-policy ×", says: "no policy", runs: "aws sqs set-queue-attributes"},
 	{pitfall: "a policy for another rule", set: []string{"PUT queues/nth/policy " + strings.Replace(allowRules, "rule/*", "rule/other", 1)}, want: "queue-policy ×", says: "rule all"},
 	{pitfall: "a policy for another queue", set: []string{"PUT queues/nth/policy " + strings.Replace(allowRules, `"Resource": "*"`, `"Resource": "`+ownARN+`-2"`, 1)}, want: "queue-policy ×", says: "rule all"},
@@ -163,7 +158,6 @@ var outcomes = []outcome{
 	{pitfall: "a launch hook without a rule", set: []string{
 		rule("all", `{"detail-type": [{"anything-but": "EC2 Instance-launch Lifecycle Action"}]}`, "nth", ""), hook("join", "LAUNCHING", "10m", ""),
 	}, want: "rule-asg-launch ×", says: "affected: workers"},
-	{pitfall: "a target without a dead-letter queue", set: []string{`PUT rules/all {'queue': 'nth', 'pattern': '{"account": ["123456789012"]}'}`}, want: "rule-dead-letters ‼"},
 	{pitfall: "a rule that takes everything", set: []string{rule("all", `{"account": ["123456789012"]}`, "nth", "")}},
 	{pitfall: "a rule for AWS Health of every category", set: []string{rule("all", `{"source": ["aws.ec2", "aws.autoscaling"]}`, "nth", ""), rule("health", `{"source": ["aws.health"]}`, "nth", "")}},
 
@@ -205,7 +199,6 @@ var outcomes = []outcome{
 	}, want: "hook-timeout ‼", says: "before another replica has taken over", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook that is shorter than a pod's grace", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 0 }, want: "hook-timeout ‼", says: "pod default/web may take 1m", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook of a minute, and an interval of 5 minutes", set: []string{hook("drain", "TERMINATING", "1m", "")}, also: func(s *site) { s.Options.HeartbeatInterval = 5 * time.Minute }},
-	{pitfall: "a group that retains what its hook abandons", set: []string{"PUT groups/workers {'instances': ['" + instance + "', '" + second + "'], 'tags': {'" + tag + "': ''}, 'retains': true}"}, want: "group-retention ‼", says: "drain of workers", runs: "--default-result CONTINUE"},
 	{pitfall: "a launch hook of 30 s", set: []string{hook("join", "LAUNCHING", "30s", ", 'defaultResult': 'ABANDON'")}, want: "hook-launch ‼", says: "join of workers (30s)", runs: "aws autoscaling put-lifecycle-hook"},
 	{pitfall: "a hook that lifecycle-hook-names leaves out", also: func(s *site) { s.Options.HookNames = []string{"other"} }, want: "group-hook ‼", says: "lifecycle-hook-names=other leaves out"},
 
@@ -266,24 +259,6 @@ var outcomes = []outcome{
 	{pitfall: "no API server", also: func(s *site) {
 		s.Cluster = doctor.Cluster{Err: errors.New("dial tcp 127.0.0.1:1: connect: connection refused")}
 	}, want: "api-server ×", says: "connection refused"},
-
-	// Workloads.
-	{pitfall: "a budget that never allows a disruption", also: func(s *site) {
-		s.budget("db", nil, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, DesiredHealthy: 2, CurrentHealthy: 2})
-	}, want: "budgets ‼", says: "default/db (needs 2 of 2 pods)"},
-	{pitfall: "two budgets on a pod", also: func(s *site) {
-		some := policyv1.PodDisruptionBudgetStatus{ExpectedPods: 2, DesiredHealthy: 1, CurrentHealthy: 2}
-		s.budget("one", &metav1.LabelSelector{}, some)
-		s.budget("two", &metav1.LabelSelector{}, some)
-	}, want: "budgets ‼", says: "default/web (one, two)"},
-	{pitfall: "a grace of 5 minutes on a spot instance", set: []string{"PUT instances/" + instance + " {'lifecycle': 'spot', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) {
-		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
-		s.Options.HeartbeatInterval, s.Options.HeartbeatUntil = 30*time.Second, time.Hour
-	}, want: "graces ‼", says: "default/slow (5m)"},
-	{pitfall: "the same by the label of EKS", also: func(s *site) {
-		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
-		s.node("a", func(n *corev1.Node) { n.Labels = map[string]string{"eks.amazonaws.com/capacityType": "SPOT"} })
-	}, want: "graces ‼", says: "default/slow (5m)"},
 }
 
 // notTried are pitfalls that no row can set up, and why.
@@ -514,13 +489,6 @@ func (s *site) podIn(namespace, name string, change func(*corev1.Pod)) {
 	change(p)
 	_ = s.kube.CoreV1().Pods(namespace).Delete(s.Context(), name, metav1.DeleteOptions{}) // there may be none
 	s.must(s.kube.Tracker().Add(p))
-}
-
-func (s *site) budget(name string, selector *metav1.LabelSelector, status policyv1.PodDisruptionBudgetStatus) {
-	s.Helper()
-	s.must(s.kube.Tracker().Add(&policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector}, Status: status,
-	}))
 }
 
 func labeled(app string, env ...corev1.EnvVar) func(*corev1.Pod) {

@@ -1,11 +1,9 @@
 package doctor
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -163,22 +161,18 @@ func number(n int) string {
 // idsOf joins the ids of findings, those of needed checks first, and cuts them if there are many.
 func idsOf(findings []Finding) string {
 	const most = 5
-	var ids []string
-	byNeed := func(a, b Finding) int { return cmp.Compare(order(a), order(b)) }
-	for _, f := range slices.SortedStableFunc(slices.Values(findings), byNeed) {
-		ids = append(ids, f.ID)
+	var ids, others []string
+	for _, f := range findings {
+		if f.Needed {
+			ids = append(ids, f.ID)
+		} else {
+			others = append(others, f.ID)
+		}
 	}
-	if len(ids) > most {
+	if ids = append(ids, others...); len(ids) > most {
 		return fmt.Sprintf("%s and %d more (--verbose has them all)", strings.Join(ids[:most], ", "), len(ids)-most)
 	}
 	return strings.Join(ids, ", ")
-}
-
-func order(f Finding) int {
-	if f.Needed {
-		return 0
-	}
-	return 1
 }
 
 // clean replaces the characters that could control a terminal: names and messages come from

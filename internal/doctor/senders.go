@@ -138,7 +138,7 @@ func deliveryRoles(f *Facts) []sender {
 		case verdict != iampolicy.Allowed && verdict != iampolicy.Unclear:
 		case iampolicy.IsAccount(who) && iampolicy.AccountOf(who) == f.Options.Account:
 		case !iampolicy.IsAccount(who) && !strings.Contains(who, ":role/"):
-		case who == f.Role.ARN, f.Role.ARN == "" && hasRole(f.Caller.Value.ARN, who):
+		case hasRole(f.Caller.Value.ARN, who):
 		default:
 			roles = append(roles, s)
 		}
@@ -198,4 +198,11 @@ func describe(all []sender) string {
 		}
 	}
 	return list(slices.Compact(sorted(who)))
+}
+
+// hasRole reports whether a caller has assumed a role. The ARN of a session has the role's name
+// without its path.
+func hasRole(caller, role string) bool {
+	parts, session := strings.Split(role, ":"), strings.Split(caller, ":")
+	return len(parts) > 5 && len(session) > 5 && parts[4] == session[4] && roleName(role) == roleName(caller)
 }

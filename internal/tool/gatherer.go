@@ -9,7 +9,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -36,11 +35,10 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 		Options: doctor.Options{
 			QueueURL: c.Queue.Text, QueueName: c.Queue.Name, Account: c.Queue.Account,
 			Region: c.Region, Partition: partitionOf(c.Region), EventAccounts: c.EventAccounts, NoQueue: c.Queue.None(),
-			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag,
-			DeleteForeign: c.DeleteIfNodeNotFound, Visibility: c.VisibilityTimeout,
+			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
-			Sweep: c.SweepInterval > 0, Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
-			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions, PodGrace: c.PodGracePeriod,
+			Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
+			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions,
 			Surge: c.SurgeSingletons, ByKarpenter: c.DrainByKarpenter,
 			Lease: c.LeaseName, Version: version,
 		},
@@ -58,8 +56,6 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 
 			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic,
 			GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
-
-			SimulatePrincipalPolicy: iam.NewFromConfig(cfg).SimulatePrincipalPolicy,
 
 			DescribeInstances: instances.DescribeInstances, DescribeInstanceStatus: instances.DescribeInstanceStatus,
 
