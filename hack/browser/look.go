@@ -166,7 +166,8 @@ func look(ctx context.Context, o options) (*sight, error) {
 func count(ctx context.Context, o options, seen *sight) error {
 	for name, selector := range o.count {
 		var n int
-		if err := chromedp.Run(ctx, chromedp.Evaluate(`document.querySelectorAll(`+quoted(selector)+`).length`, &n)); err != nil {
+		query := "document.querySelectorAll(" + quoted(selector) + ").length"
+		if err := chromedp.Run(ctx, chromedp.Evaluate(query, &n)); err != nil {
 			return fmt.Errorf("count %s: %w", selector, err)
 		}
 		seen.Count[name] = n
