@@ -54,6 +54,16 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 		leaders = append(leaders, h)
 		return h
 	}
+	// The Events about the end of a node. A leader that is killed loses those that it has not written.
+	ends := map[string]string{"drained": "CordonAndDrain", "missed": "CordonAndDrainError", "gone": "InstanceGone", "called-off": "Uncordon"}
+	endsOf := func(name string) (of []string) {
+		for _, e := range s.told("default", "Node", name) {
+			if slices.Contains(slices.Collect(maps.Values(ends)), e.Reason) {
+				of = append(of, e.Reason)
+			}
+		}
+		return of
+	}
 	// Nothing ends between the metrics of a leader and its end: what is left waits for the test.
 	kill := func(h *handler) {
 		for series, n := range h.totals("drains_total", "pods_total", "pods_cut_short_total") {
@@ -68,13 +78,13 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	s.send(s.body("health-reboot-scheduled", off.instance, startTime, ahead()))
 	s.warn(quick, 2*time.Minute)
 	s.eventually("one drain has ended, and three have begun", func() bool {
-		return first.episode(quick).Node != "" && len(s.requests("slow")) > 0 && len(s.requests("lost")) > 0 && len(s.requests("kept")) > 0
+		return first.episode(quick).Node != "" && len(endsOf(quick.name)) > 0 && len(s.requests("slow")) > 0 && len(s.requests("lost")) > 0 && len(s.requests("kept")) > 0
 	})
 	kill(first)
 	second := next()
 	_, err := s.kube.CoreV1().Pods(s.name).Patch(s.ctx, "slow", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	s.must(err)
-	s.eventually("the second drain has ended", func() bool { return second.episode(slow).Outcome != "" })
+	s.eventually("the second drain has ended", func() bool { return second.episode(slow).Outcome != "" && len(endsOf(slow.name)) > 0 })
 	kill(second)
 	third := next()
 	s.must(s.aws.SetInstanceState(lost.instance, "terminated"))
@@ -83,7 +93,8 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	s.warn(missed, 70*time.Second)
 	s.warn(cut, 70*time.Second)
 	s.eventually("two more have ended, and two have begun", func() bool {
-		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0
+		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(endsOf(lost.name)) > 0 && len(endsOf(off.name)) > 0 &&
+			len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0
 	})
 	kill(third)
 	last := next()
@@ -135,7 +146,6 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 		}
 	}
 	// The nodes, which status goes by, the Events and the webhook.
-	ends := map[string]string{"drained": "CordonAndDrain", "missed": "CordonAndDrainError", "gone": "InstanceGone", "called-off": "Uncordon"}
 	posted := map[string][]string{}
 	s.eventually("the webhook is called for each end", func() bool { return len(hook.calls()) >= 5 })
 	for _, c := range hook.calls() {
@@ -153,13 +163,7 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 		if diff := cmp.Diff(phases, posted[name]); diff != "" {
 			t.Errorf("the webhook about node %s (-want +got):\n%s", name, diff)
 		}
-		var of []string
-		for _, e := range s.told("default", "Node", name) {
-			if slices.Contains(slices.Collect(maps.Values(ends)), e.Reason) {
-				of = append(of, e.Reason)
-			}
-		}
-		if diff := cmp.Diff([]string{ends[is.Outcome]}, of); diff != "" {
+		if diff := cmp.Diff([]string{ends[is.Outcome]}, endsOf(name)); diff != "" {
 			t.Errorf("the Events about the end of node %s (-want +got):\n%s", name, diff)
 		}
 	}
