@@ -557,20 +557,22 @@ func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
 func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		denied []string
-		until  time.Duration
-		want   time.Duration
+		denied   []string
+		interval time.Duration // of heartbeats; 0: none are sent
+		until    time.Duration
+		want     time.Duration
 	}{
-		"heartbeats hold the hook":         {[]string{"DescribeLifecycleHooks"}, 48 * time.Hour, 5*time.Minute + 10*time.Second},
-		"for as long as they are sent":     {[]string{"DescribeLifecycleHooks"}, 3 * time.Minute, 3*time.Minute - 5*time.Second},
-		"without them the guess has to do": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 48 * time.Hour, 2 * time.Minute},
+		"heartbeats hold the hook":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 5*time.Minute + 10*time.Second},
+		"for as long as they are sent": {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 3*time.Minute - 5*time.Second},
+		"they are refused":             {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 5*time.Minute + 10*time.Second},
+		"none are sent":                {[]string{"DescribeLifecycleHooks"}, 0, 0, 5*time.Minute + 10*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
 				for _, action := range tt.denied {
 					s.must(s.aws.SetFault(awssim.Fault{ID: action, Service: "autoscaling", Action: action, Status: 403, Code: "AccessDenied"}))
 				}
-				s.interval, s.drain.takes = 30*time.Second, 10*time.Second
+				s.interval, s.drain.takes = tt.interval, 10*time.Second
 				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = 5*time.Minute, tt.until }
 				s.lead()
 				begin := time.Now()

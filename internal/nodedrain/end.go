@@ -72,15 +72,14 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
-		until := intent.Earlier(at, hookKeeper(d).completeBy(ctx, carried))
+		until := intent.Earlier(at, hookKeeper(d).completeBy(carried))
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})
 		if !time.Now().Before(until) {
 			break
 		}
-		most := min(time.Until(until), askHooksAgain)
-		if err := awaitFor(ctx, most, changed, d.instanceGone.done, nil); err != nil {
+		if err := awaitFor(ctx, time.Until(until), changed, d.instanceGone.done, nil); err != nil {
 			return err
 		}
 	}

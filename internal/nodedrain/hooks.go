@@ -114,39 +114,21 @@ const (
 	// leastGlobal is the shortest global limit that a hook can have: a hundred times the shortest timeout.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 	leastGlobal = 100 * 30 * time.Second
-	// askHooksAgain is how often it is asked again whether a hook is still held.
-	askHooksAgain = 40 * time.Second
 )
 
-// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess counts
-// only where Auto Scaling takes no heartbeats. Elsewhere these hold the hook for as long as they are sent, and as any
-// hook can be held.
-func (k hookKeeper) completeBy(ctx context.Context, carried intent.Intent) (by time.Time) {
+// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess cuts no delay
+// that somebody asked for: the drain has ended, and a hook that runs out ends the instance too.
+func (k hookKeeper) completeBy(carried intent.Intent) (by time.Time) {
 	for _, e := range carried.Entries {
 		if e.Kind != notice.ASGTerminate || len(carried.Hooks) == 0 {
 			by = intent.Earlier(by, e.Deadline)
 		}
 	}
-	var guessed []intent.Hook
 	for _, h := range carried.Hooks {
-		if h.Assumed && k.r.HeartbeatUntil > 0 {
-			guessed = append(guessed, h)
+		if !h.Assumed {
+			by = intent.Earlier(by, h.Deadline)
+		} else if k.r.HeartbeatUntil > 0 {
 			by = intent.Earlier(by, k.heldUntil(h))
-		} else {
-			by = intent.Earlier(by, h.Deadline)
-		}
-	}
-	if !by.IsZero() && time.Until(by) < againAfter { // nobody waits for an answer then
-		return by
-	}
-	ctx, cancel := context.WithTimeout(ctx, againAfter/2)
-	defer cancel()
-	for _, h := range guessed {
-		switch waits, err := k.r.Hooks.Waits(ctx, h); {
-		case err != nil: // it is asked again soon
-			by = intent.Earlier(by, laterOf(h.Deadline, time.Now().Add(againAfter)))
-		case !waits:
-			by = intent.Earlier(by, h.Deadline)
 		}
 	}
 	return by
