@@ -193,7 +193,10 @@ func (d *badDay) replica(name string) (stop func()) {
 	d.must(err)
 	volumes, err := drain.NewVolumes(client)
 	d.must(err)
-	events := telemetry.NewEvents(ctx, telemetry.EventOptions{Client: d.api.client(10 * time.Second).CoreV1(), Node: nodes.ByName, Metrics: metrics, Log: log})
+	nowhere := func() (account, region string) { return "", "" }
+	events := telemetry.NewEvents(ctx, telemetry.EventOptions{
+		Client: d.api.client(10 * time.Second).CoreV1(), Node: nodes.ByName, Where: nowhere, Metrics: metrics, Log: log,
+	})
 	var all sync.WaitGroup
 	all.Go(func() { nodes.Run(ctx) })
 	all.Go(func() { volumes.Run(ctx) })
