@@ -64,18 +64,12 @@ func (d beginStage) awaitPermit(ctx context.Context) error {
 		}
 		d.tellHeldBack(t, told, carried.Terms().Rule)
 		told = t.Why
-		timer := time.NewTimer(time.Until(t.Again))
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-newRules:
-		case <-relabelled:
-		case <-gone:
-			return nil
-		case <-ctx.Done():
+		waiting, done := context.WithDeadline(ctx, t.Again)
+		_ = awaitAny(waiting, changed, newRules, relabelled, gone)
+		done()
+		if isClosed(gone) || ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		timer.Stop()
 	}
 }
 

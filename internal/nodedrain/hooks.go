@@ -116,8 +116,8 @@ const (
 	leastGlobal = 100 * 30 * time.Second
 )
 
-// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess cuts no delay
-// that somebody asked for: the drain has ended, and a hook that runs out ends the instance too.
+// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess cuts no
+// delay that somebody asked for: the drain has ended, and a hook that runs out ends the instance too.
 func (k hookKeeper) completeBy(carried intent.Intent) (by time.Time) {
 	for _, e := range carried.Entries {
 		if e.Kind != notice.ASGTerminate || len(carried.Hooks) == 0 {
