@@ -127,7 +127,7 @@ func (p *lifePod) term(ctx context.Context, c *Controller, drains bool, with fun
 		defer func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			// A leader knows a Node without a provider id only if it asks EC2, which it does for a message.
+			// A leader takes no report of a Node without a provider id.
 			r := w.recordOf(p.node)
 			if now := time.Now(); r != nil && r.provided && !own && w.calm(later(begin, r.since), now) >= heard {
 				w.violate(oneBrain, "the pod on node %s has gone on for %s with its drain; notices: %s", p.node, now.Sub(begin), w.noticesOf(p.m))

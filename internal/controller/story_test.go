@@ -552,8 +552,8 @@ func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
 	})
 }
 
-// With the role of NTH nobody can read how long the hook waits. A guess does not cut short what somebody has asked for, as
-// long as Auto Scaling takes heartbeats.
+// With the role of NTH nobody can read how long the hook waits. A guess does not cut short what somebody has asked for, for as
+// long as a hook can be open.
 func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

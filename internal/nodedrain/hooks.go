@@ -114,10 +114,13 @@ const (
 	// leastGlobal is the shortest global limit that a hook can have: a hundred times the shortest timeout.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 	leastGlobal = 100 * 30 * time.Second
+	// longestTimeout is the longest timeout of a hook: without heartbeats none is open for longer.
+	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+	longestTimeout = 2 * time.Hour
 )
 
 // completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess cuts no
-// delay that somebody asked for: the drain has ended, and a hook that runs out ends the instance too.
+// delay that somebody asked for, because the drain has ended. But no hook is waited for that must be over.
 func (k hookKeeper) completeBy(carried intent.Intent) (by time.Time) {
 	for _, e := range carried.Entries {
 		if e.Kind != notice.ASGTerminate || len(carried.Hooks) == 0 {
@@ -125,10 +128,13 @@ func (k hookKeeper) completeBy(carried intent.Intent) (by time.Time) {
 		}
 	}
 	for _, h := range carried.Hooks {
-		if !h.Assumed {
+		switch {
+		case !h.Assumed:
 			by = intent.Earlier(by, h.Deadline)
-		} else if k.r.HeartbeatUntil > 0 {
+		case k.r.HeartbeatUntil > 0:
 			by = intent.Earlier(by, k.heldUntil(h))
+		default:
+			by = intent.Earlier(by, h.Started.Add(longestTimeout-hookMargin))
 		}
 	}
 	return by
