@@ -9,14 +9,11 @@ import (
 	"strings"
 )
 
-// parseOperand reads the operand of an operator.
-type parseOperand func(operand any) (test, error)
-
 // operator returns the parser of the operator with this name; nil if there is no such operator. In
 // a pattern's array an operator stands in the place of a value, as an object with one field.
 //
 // https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html
-func operator(name string) parseOperand {
+func operator(name string) func(operand any) (test, error) {
 	switch name {
 	case "prefix":
 		return func(operand any) (test, error) { return affix(operand, strings.HasPrefix) }
