@@ -170,7 +170,8 @@ func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, la
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps
 // ErrDenied if the role lacks the permission.
 func (d *Directory) Allowed(ctx context.Context) error {
-	_, err := d.call(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
+	dry := ec2.NewDescribeInstancesPaginator(d.client, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
+	_, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, dry.NextPage)
 	if awserr.Code(err) == "DryRunOperation" {
 		return nil // the look-up would have succeeded
 	}
@@ -257,7 +258,12 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, erro
 	// The age of an answer counts from the question: the answer may lack what happened
 	// after that.
 	asked := time.Now()
-	found, err := d.describe(ctx, ids, priorities[b.lane])
+	found := make(map[string]Instance, len(ids))
+	in := &ec2.DescribeInstancesInput{ // EC2 refuses a whole call by InstanceIds if it does not know one of them
+		Filters:    []types.Filter{{Name: aws.String("instance-id"), Values: ids}},
+		MaxResults: aws.Int32(pageSize),
+	}
+	err := d.pages(ctx, in, priorities[b.lane], func(inst Instance, _ time.Time) { found[inst.ID] = inst })
 	if err != nil {
 		return nil, err
 	}
@@ -270,29 +276,15 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, erro
 	return answers, nil
 }
 
-// describe returns the instances among ids that EC2 knows. It uses a filter, because EC2
-// refuses a whole call by InstanceIds if it does not know one of them.
-func (d *Directory) describe(ctx context.Context, ids []string, p pace.Priority) (map[string]Instance, error) {
-	in := &ec2.DescribeInstancesInput{
-		Filters:    []types.Filter{{Name: aws.String("instance-id"), Values: ids}},
-		MaxResults: aws.Int32(pageSize),
-	}
-	found := make(map[string]Instance, len(ids))
-	err := d.pages(ctx, in, p, func(inst Instance, _ time.Time) { found[inst.ID] = inst })
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
-}
-
 // pages calls visit for each instance of all pages of the answer, with the time when its page
-// was asked for. The caller has waited for the first page's turn. It changes in.
+// was asked for. The caller has waited for the first page's turn.
 func (d *Directory) pages(
 	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
 ) error {
+	pages := ec2.NewDescribeInstancesPaginator(d.client, in)
 	for {
 		asked := time.Now()
-		page, err := d.call(ctx, in)
+		page, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, pages.NextPage)
 		if err != nil {
 			return err
 		}
@@ -301,10 +293,9 @@ func (d *Directory) pages(
 				visit(fromEC2(i), asked)
 			}
 		}
-		if aws.ToString(page.NextToken) == "" {
+		if !pages.HasMorePages() {
 			return nil
 		}
-		in.NextToken = page.NextToken
 		if err := d.limiter.Wait(ctx, p); err != nil {
 			return err
 		}
@@ -313,18 +304,21 @@ func (d *Directory) pages(
 
 var errCallTimeout = fmt.Errorf("no answer within %v", callTimeout)
 
-func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {
+// bounded makes one call, and gives up after callTimeout. The error begins with what was called, and wraps denied if the
+// role lacks the permission.
+func bounded[Out any](
+	ctx context.Context, what string, denied error, ask func(context.Context, ...func(*ec2.Options)) (Out, error),
+) (Out, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
 	defer cancel()
-	out, err := d.client.DescribeInstances(ctx, in)
-	if err == nil {
+	out, err := ask(ctx)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
 		return out, nil
-	}
-	if awserr.Denied(err) {
-		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
-	}
-	if cause := context.Cause(ctx); cause != nil {
+	case awserr.Denied(err):
+		err = fmt.Errorf("%w: %w", denied, err)
+	case cause != nil:
 		err = cause
 	}
-	return nil, fmt.Errorf("ec2 DescribeInstances: %w", err)
+	return out, fmt.Errorf("%s: %w", what, err)
 }

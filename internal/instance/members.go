@@ -66,7 +66,18 @@ func (d *Directory) membersOf(
 		}
 	}
 	asked := time.Now()
-	all, err := d.list(ctx, filter, ids)
+	in := &ec2.DescribeInstancesInput{
+		Filters: []types.Filter{
+			{Name: aws.String(filter), Values: ids},
+			{Name: aws.String("instance-state-name"), Values: []string{"pending", "running", "stopping", "stopped"}},
+		},
+		MaxResults: aws.Int32(pageSize),
+	}
+	var all []Instance
+	err := d.list(ctx, in, pace.Priority{}, func(inst Instance, asked time.Time) {
+		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
+		all = append(all, inst)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the instances of %s: %w", key, err)
 	}
@@ -74,25 +85,30 @@ func (d *Directory) membersOf(
 	return all, nil
 }
 
-// list asks EC2 for the instances that pass the filter, page by page.
-func (d *Directory) list(ctx context.Context, filter string, values []string) ([]Instance, error) {
+// list waits for its turn, and calls visit as pages does.
+func (d *Directory) list(
+	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
+) error {
+	if err := d.limiter.Wait(ctx, p); err != nil {
+		return err
+	}
+	return d.pages(ctx, in, p, visit)
+}
+
+// Tagged returns the ids of the running instances that have the tag, whatever its value.
+// It asks EC2 at each call, in pages of 200 instances, so that a large account takes
+// time, not memory. No notice waits for this: it goes after all look-ups.
+func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters: []types.Filter{
-			{Name: aws.String(filter), Values: values},
-			{Name: aws.String("instance-state-name"), Values: []string{"pending", "running", "stopping", "stopped"}},
+			{Name: aws.String("tag-key"), Values: []string{tag}},
+			{Name: aws.String("instance-state-name"), Values: []string{"running"}},
 		},
-		MaxResults: aws.Int32(pageSize),
+		MaxResults: aws.Int32(batchSize),
 	}
-	if err := d.limiter.Wait(ctx, pace.Priority{}); err != nil {
-		return nil, err
+	last := pace.Priority{Class: pace.Aside}
+	if err := d.list(ctx, in, last, func(inst Instance, _ time.Time) { ids = append(ids, inst.ID) }); err != nil {
+		return nil, fmt.Errorf("list the instances with tag %s: %w", tag, err)
 	}
-	var all []Instance
-	err := d.pages(ctx, in, pace.Priority{}, func(inst Instance, asked time.Time) {
-		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
-		all = append(all, inst)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
+	return ids, nil
 }

@@ -3,7 +3,6 @@ package instance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -126,35 +124,15 @@ func (s Statuses) pages(
 		Filters:             []types.Filter{{Name: aws.String(filter), Values: values}},
 		IncludeAllInstances: aws.Bool(all), MaxResults: aws.Int32(pageSize),
 	}
-	for {
-		out, err := s.call(ctx, in)
+	pages := ec2.NewDescribeInstanceStatusPaginator(s.Client, in)
+	for pages.HasMorePages() {
+		page, err := bounded(ctx, "ec2 DescribeInstanceStatus, filter "+filter, ErrStatusDenied, pages.NextPage)
 		if err != nil {
-			return fmt.Errorf("ec2 DescribeInstanceStatus, filter %s: %w", filter, err)
+			return err
 		}
-		for _, status := range out.InstanceStatuses {
+		for _, status := range page.InstanceStatuses {
 			visit(status)
 		}
-		if aws.ToString(out.NextToken) == "" {
-			return nil
-		}
-		in.NextToken = out.NextToken
 	}
-}
-
-func (s Statuses) call(
-	ctx context.Context, in *ec2.DescribeInstanceStatusInput,
-) (*ec2.DescribeInstanceStatusOutput, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
-	defer cancel()
-	out, err := s.Client.DescribeInstanceStatus(ctx, in)
-	if err == nil {
-		return out, nil
-	}
-	if awserr.Denied(err) {
-		return nil, fmt.Errorf("%w: %w", ErrStatusDenied, err)
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	return nil, err
+	return nil
 }
