@@ -304,8 +304,8 @@ func (d *Directory) pages(
 
 var errCallTimeout = fmt.Errorf("no answer within %v", callTimeout)
 
-// bounded makes one call, and gives up after callTimeout. The error begins with what was called, and wraps denied if the
-// role lacks the permission.
+// bounded makes one call, and gives up after callTimeout. The error begins with what was called. It wraps denied if
+// the role lacks the permission.
 func bounded[Out any](
 	ctx context.Context, what string, denied error, ask func(context.Context, ...func(*ec2.Options)) (Out, error),
 ) (Out, error) {
