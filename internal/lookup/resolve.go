@@ -3,6 +3,7 @@ package lookup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -125,7 +126,9 @@ func (r *Resolver) questionOf(n notice.Notice, id string, maxAge time.Duration) 
 	nodes := r.Cluster.ByInstance(id)
 	switch {
 	case r.Policy.Elsewhere(n):
-		r.reportElsewhere(n, id, nodes)
+		r.WarnOfOtherAccount(n)
+		r.reportIgnored(n, id, nodes,
+			"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
 		return &question{answered: &Found{Ownership: decision.Elsewhere}}
 	case n.Runs && !slices.ContainsFunc(nodes, CarriesNotice): // each launch tells so
 		return &question{answered: &Found{}}
@@ -166,7 +169,8 @@ func (r *Resolver) resolved(
 	_, tagged := inst.Tags[r.Policy.ManagedTag]
 	switch {
 	case known && r.Policy.LacksTag(inst.Tags):
-		r.reportUntagged(n, id, nodes)
+		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
+			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
 		return &Found{Ownership: decision.Unmanaged}, 0
 	case doubtful:
 		return r.ofNodes(id, nodes).asked(inst, known), 0
