@@ -56,7 +56,8 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 	}
 	switch f.Ownership {
 	case Foreign, Elsewhere, Unmanaged:
-		return notOurs(f.Ownership, p)
+		why := map[Ownership]Why{Foreign: WhyForeign, Elsewhere: WhyElsewhere, Unmanaged: WhyUnmanaged}
+		return Decision{Action: p.Foreign(), Why: why[f.Ownership]}
 	case Unknown: // the message comes back, and by then the Node may be there
 		return Decision{Action: Leave, Why: WhyUnknown}
 	case Departed:
@@ -177,19 +178,6 @@ func expectUntil(n notice.Notice, deadline, now time.Time, p Policy) time.Time {
 		patience = p.NodeGracePeriod
 	}
 	return intent.Earlier(n.HappenedAt(now).Add(patience), deadline)
-}
-
-// notOurs is the decision about an instance that is not this cluster's to drain.
-func notOurs(o Ownership, p Policy) Decision {
-	d := Decision{Action: p.Foreign(), Why: WhyForeign}
-	switch o {
-	case Elsewhere:
-		d.Why = WhyElsewhere
-	case Unmanaged:
-		d.Why = WhyUnmanaged
-	case Foreign, Unknown, Pending, Departed, Ours:
-	}
-	return d
 }
 
 // Foreign is what is done with a message that is not this cluster's: Leave or Drop.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -110,10 +110,6 @@ type batch struct {
 	sent  bool                             // EC2 is asked: no further id can come
 }
 
-// idPattern keeps wildcards out of the filter: EC2 would answer i-* with every instance
-// of the region.
-var idPattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-
 // Get returns what EC2 says about the instance, and whether there is one with that id in
 // this account and region. EC2 shows an instance for about an hour after it has
 // terminated, and may not show one that was launched seconds ago.
@@ -152,7 +148,7 @@ func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time
 
 // get does what Get does. Without an answer it returns an empty one.
 func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, lane int) (*answer, error) {
-	if !idPattern.MatchString(id) {
+	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
 		return &answer{}, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
 	if known, ok := d.answers.Get(id); ok {

@@ -3,7 +3,6 @@ package instance
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -11,13 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
-)
-
-// These keep wildcards out of the filter, as idPattern does.
-var (
-	reservationPattern = regexp.MustCompile(`^cr-[0-9a-f]{8,17}$`)
-	hostPattern        = regexp.MustCompile(`^h-[0-9a-f]{8,17}$`)
 )
 
 // membersKept is more than an account has Capacity Reservations that end at one time.
@@ -34,7 +28,7 @@ type members struct {
 // the instances is remembered, so that a Get right after it makes no call. An error wraps
 // ErrDenied if the role lacks the permission. Nobody may change what is returned.
 func (d *Directory) InReservation(ctx context.Context, id string, maxAge time.Duration) ([]Instance, error) {
-	if !reservationPattern.MatchString(id) {
+	if !notice.IsID(id, "cr-") {
 		return nil, fmt.Errorf("list the instances of %q: not the id of a Capacity Reservation", id)
 	}
 	return d.membersOf(ctx, "capacity-reservation-id", []string{id}, maxAge)
@@ -43,7 +37,7 @@ func (d *Directory) InReservation(ctx context.Context, id string, maxAge time.Du
 // OnHosts returns the instances on Dedicated Hosts, 200 at most, in the manner of InReservation.
 func (d *Directory) OnHosts(ctx context.Context, ids []string, maxAge time.Duration) ([]Instance, error) {
 	for _, id := range ids {
-		if !hostPattern.MatchString(id) {
+		if !notice.IsID(id, "h-") {
 			return nil, fmt.Errorf("list the instances of %q: not the id of a Dedicated Host", id)
 		}
 	}

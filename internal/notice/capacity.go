@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -22,9 +21,6 @@ const (
 func isUltraServer(instanceType string) bool {
 	return strings.HasPrefix(instanceType, "p6e-") || strings.HasPrefix(instanceType, "trn2u.")
 }
-
-// reservationID is the form of the id of a Capacity Reservation.
-var reservationID = regexp.MustCompile(`^cr-[0-9a-f]{8,17}$`)
 
 // parseReservationInterruption leaves Deadline zero where the body does not say when the
 // instance is terminated.
@@ -52,7 +48,7 @@ func parseBlockExpiration(n Notice, e envelope) (Notice, error) {
 		return n, err
 	}
 	id := cmp.Or(d.Reservation, reservationOf(e.Resources))
-	if !reservationID.MatchString(id) {
+	if !IsID(id, "cr-") {
 		return n, fmt.Errorf("detail.capacity-reservation-id is %q, not the id of a Capacity Reservation", clip(id))
 	}
 	n.Kind, n.Reservation = CapacityBlockExpiration, strings.Clone(id)

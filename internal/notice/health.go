@@ -173,7 +173,7 @@ func hostOf(value string) (id string, ok bool) {
 	if strings.HasPrefix(value, "arn:") {
 		_, value, _ = strings.Cut(value, ":dedicated-host/")
 	}
-	return strings.Clone(value), isID(value, "h-")
+	return strings.Clone(value), IsID(value, "h-")
 }
 
 // scalar is a string, a number or a boolean: AWS writes them as strings, but has
