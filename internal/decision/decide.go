@@ -259,16 +259,10 @@ func spotDeadline(n notice.Notice, now time.Time) time.Time {
 
 // whyScheduled names what a scheduled change does to the machine.
 func whyScheduled(e notice.Effect) Why {
-	switch e {
-	case notice.EndsMachine:
-		return WhyScheduledStop
-	case notice.RebootsMachine:
-		return WhyScheduledReboot
-	case notice.CutsNetwork:
-		return WhyScheduledNetwork
-	case notice.Unclear:
-	}
-	return WhyScheduledChange
+	return [...]Why{
+		notice.Unclear: WhyScheduledChange, notice.EndsMachine: WhyScheduledStop,
+		notice.RebootsMachine: WhyScheduledReboot, notice.CutsNetwork: WhyScheduledNetwork,
+	}[e]
 }
 
 // HookTime is how long a termination hook stays open, less a margin to complete it
