@@ -1,6 +1,7 @@
 package eventpattern
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -228,17 +229,12 @@ func numeric(operand any) (test, error) {
 		if err != nil || bound < -numericLimit || bound > numericLimit {
 			return nil, fmt.Errorf("needs a number of at most %g after %q", numericLimit, sign)
 		}
-		holds, ok := map[string]func(float64) bool{
-			"=":  func(f float64) bool { return f == bound },
-			"<":  func(f float64) bool { return f < bound },
-			"<=": func(f float64) bool { return f <= bound },
-			">":  func(f float64) bool { return f > bound },
-			">=": func(f float64) bool { return f >= bound },
-		}[sign]
-		if !ok {
+		if !slices.Contains([]string{"=", "<", "<=", ">", ">="}, sign) {
 			return nil, fmt.Errorf("cannot compare by %q", sign)
 		}
-		all = append(all, holds)
+		all = append(all, func(f float64) bool {
+			return strings.Contains(sign, [...]string{"<", "=", ">"}[cmp.Compare(f, bound)+1])
+		})
 		signs += sign[:1]
 	}
 	if len(signs) == 2 && signs != "><" && signs != "<>" {
