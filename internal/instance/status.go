@@ -84,34 +84,30 @@ func (s Statuses) Events(ctx context.Context) ([]ScheduledEvent, error) {
 func (s Statuses) Impaired(ctx context.Context) ([]Impairment, error) {
 	var impaired []Impairment
 	at := map[string]int{} // by instance
-	add := func(status types.InstanceStatus, check string, summary *types.InstanceStatusSummary) {
-		id := aws.ToString(status.InstanceId)
-		k, known := at[id]
-		if !known {
-			k, at[id] = len(impaired), len(impaired)
-			impaired = append(impaired, Impairment{Instance: id})
+	for _, check := range []string{"instance", "system"} {
+		failed := []string{string(types.SummaryStatusImpaired)}
+		err := s.pages(ctx, check+"-status.status", failed, false, func(status types.InstanceStatus) {
+			id, summary := aws.ToString(status.InstanceId), status.InstanceStatus
+			if check == "system" {
+				summary = status.SystemStatus
+			}
+			k, known := at[id]
+			if !known {
+				k, at[id] = len(impaired), len(impaired)
+				impaired = append(impaired, Impairment{Instance: id})
+			}
+			i := &impaired[k]
+			i.Checks = append(i.Checks, check)
+			if summary == nil {
+				return
+			}
+			for _, detail := range summary.Details {
+				i.Since = intent.Earlier(i.Since, aws.ToTime(detail.ImpairedSince))
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
-		i := &impaired[k]
-		i.Checks = append(i.Checks, check)
-		if summary == nil {
-			return
-		}
-		for _, detail := range summary.Details {
-			i.Since = intent.Earlier(i.Since, aws.ToTime(detail.ImpairedSince))
-		}
-	}
-	failed := []string{string(types.SummaryStatusImpaired)}
-	err := s.pages(ctx, "instance-status.status", failed, false, func(status types.InstanceStatus) {
-		add(status, "instance", status.InstanceStatus)
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.pages(ctx, "system-status.status", failed, false, func(status types.InstanceStatus) {
-		add(status, "system", status.SystemStatus)
-	})
-	if err != nil {
-		return nil, err
 	}
 	return impaired, nil
 }

@@ -23,10 +23,6 @@ type memory struct {
 	ignored  *lru.Cache      // instances, with the cause
 }
 
-func newMemory() memory {
-	return memory{accounts: map[string]bool{}, ignored: lru.New(mostIgnored)}
-}
-
 // WarnOfOtherAccount warns, once for each account and region, that their notices are not acted on.
 func (r *Resolver) WarnOfOtherAccount(n notice.Notice) {
 	const most = 100 // a sender can make up any name

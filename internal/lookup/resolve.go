@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -38,7 +39,10 @@ type Resolver struct {
 
 // NewResolver returns one that asks by l, with the log of l.
 func NewResolver(l *Lookup, nodes *cluster.Cluster, policy decision.Policy) *Resolver {
-	return &Resolver{Lookup: l, Cluster: nodes, Policy: policy, memory: newMemory()}
+	return &Resolver{
+		Lookup: l, Cluster: nodes, Policy: policy,
+		memory: memory{accounts: map[string]bool{}, ignored: lru.New(mostIgnored)},
+	}
 }
 
 // Found says whose an instance is, and which Nodes it has.
