@@ -53,28 +53,7 @@ func decode(text string) (map[string]any, error) {
 	if tree == nil {
 		return nil, errors.New("not a JSON object: null")
 	}
-	markNull(tree)
 	return tree, nil
-}
-
-// null is the value of a field that is present and null.
-type null struct{}
-
-// markNull replaces nulls by null{} in place, so that they differ from missing fields.
-func markNull(tree any) any {
-	switch tree := tree.(type) {
-	case nil:
-		return null{}
-	case map[string]any:
-		for name, value := range tree {
-			tree[name] = markNull(value)
-		}
-	case []any:
-		for i, value := range tree {
-			tree[i] = markNull(value)
-		}
-	}
-	return tree
 }
 
 // object matches an object if each named field matches, and at least one alternative of each
@@ -166,7 +145,7 @@ func (o object) match(fields map[string]any) bool {
 		}
 	}
 	for name, l := range o.leaves {
-		if !l.match(fields[name]) {
+		if value, there := fields[name]; !l.match(value, there) {
 			return false
 		}
 	}
@@ -188,9 +167,13 @@ func (o object) matchAny(value any) bool {
 	return o.match(fields)
 }
 
-// match matches an event's array if it has an element that a test matches.
-func (l leaf) match(value any) bool {
-	found := values(value)
+// match matches an event's array if it has an element that a test matches. there: the event has the field, whose value
+// may be null.
+func (l leaf) match(value any, there bool) bool {
+	var found []any
+	if there {
+		found = values(value)
+	}
 	return slices.ContainsFunc(l, func(t test) bool {
 		return len(found) == 0 && t(nil, false) || slices.ContainsFunc(found, func(v any) bool { return t(v, true) })
 	})
@@ -200,7 +183,7 @@ func (l leaf) match(value any) bool {
 // compares leaves only.
 func values(value any) []any {
 	switch value := value.(type) {
-	case nil, map[string]any:
+	case map[string]any:
 		return nil
 	case []any:
 		var all []any

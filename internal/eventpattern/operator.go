@@ -166,7 +166,7 @@ func anythingBut(operand any) (test, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(v any, present bool) bool { return present && !refused.match(v) }, nil
+	return func(v any, present bool) bool { return present && !refused.match(v, true) }, nil
 }
 
 // literals returns the tests for strings and numbers.
