@@ -3,7 +3,11 @@ package asg
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/aws/smithy-go"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
@@ -80,4 +84,33 @@ func (h *Hooks) wasDenied(key permission) bool {
 // completions and heartbeats. It gives up after the timeout.
 func (h *Hooks) Share(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	return h.call(ctx, pace.Priority{Class: describing}, timeout, call)
+}
+
+// validationError is the code for every request that Auto Scaling finds wrong.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html
+const validationError = "ValidationError"
+
+// isGone reports whether err says that there is nothing left to complete or to keep
+// open: the action has ended, or its hook or group was deleted, which ends the action.
+//
+// Auto Scaling has no codes for these. They are validationError as others are, so only
+// the text tells them apart. Only its beginning is compared.
+func isGone(err error) bool {
+	if awserr.Code(err) != validationError {
+		return false
+	}
+	return slices.ContainsFunc([]string{
+		"No active Lifecycle Action found", // … with instance ID i-…, … with token …
+		"No Lifecycle Hook found",
+		"AutoScalingGroup name not found",
+	}, func(beginning string) bool { return strings.HasPrefix(awserr.Message(err), beginning) })
+}
+
+// isInvalid reports whether err says that the request itself is wrong: the same request
+// can never succeed.
+func isInvalid(err error) bool {
+	if _, ok := errors.AsType[smithy.InvalidParamsError](err); ok {
+		return true // the SDK has found it before it sent the request
+	}
+	return awserr.Code(err) == validationError
 }

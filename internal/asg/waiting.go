@@ -38,10 +38,7 @@ type Waiting struct {
 // waits are the lifecycle states of an instance that a termination hook holds. The second
 // one is that of an instance refresh that replaces root volumes.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
-var waits = map[types.LifecycleState]bool{
-	types.LifecycleStateTerminatingWait:         true,
-	types.LifecycleStateReplacingRootVolumeWait: true,
-}
+var waits = []types.LifecycleState{types.LifecycleStateTerminatingWait, types.LifecycleStateReplacingRootVolumeWait}
 
 // Waiting calls visit for each instance of the account's groups that waits for a termination
 // hook, or is retained. It makes one call for a hundred groups. The error is a
@@ -49,10 +46,11 @@ var waits = map[types.LifecycleState]bool{
 // before.
 func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 	in := &autoscaling.DescribeAutoScalingGroupsInput{MaxRecords: aws.Int32(groupsAPage)}
-	for {
+	pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(h.Client, in)
+	for pages.HasMorePages() {
 		var out *autoscaling.DescribeAutoScalingGroupsOutput
 		err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-			out, err = h.Client.DescribeAutoScalingGroups(ctx, in)
+			out, err = pages.NextPage(ctx)
 			return err
 		})
 		if err != nil {
@@ -61,7 +59,7 @@ func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 		for _, group := range out.AutoScalingGroups {
 			for _, i := range group.Instances {
 				retained := i.LifecycleState == types.LifecycleStateTerminatingRetained
-				if retained || waits[i.LifecycleState] {
+				if retained || slices.Contains(waits, i.LifecycleState) {
 					visit(Waiting{
 						Instance: aws.ToString(i.InstanceId), Group: aws.ToString(group.AutoScalingGroupName),
 						EKS: slices.ContainsFunc(group.Tags, ofEKS), Retained: retained,
@@ -70,11 +68,8 @@ func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 				}
 			}
 		}
-		if aws.ToString(out.NextToken) == "" {
-			return nil
-		}
-		in.NextToken = out.NextToken
 	}
+	return nil
 }
 
 // ofEKS reports whether a tag is the one that EKS gives to the groups of its managed node groups.

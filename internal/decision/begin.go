@@ -66,8 +66,14 @@ type Permit struct {
 // it. rooms has the groups that have a limit; it is changed.
 func Begin(held []Held, rooms map[Group]*Room, now time.Time) map[string]Permit {
 	held = slices.Clone(held)
+	waits := func(h Held) int { // 0: it begins in any case
+		if h.Hurries || h.Joins {
+			return 0
+		}
+		return 1
+	}
 	slices.SortFunc(held, func(a, b Held) int {
-		return cmp.Or(compareUrgency(a, b), compareDeadlines(a.Deadline, b.Deadline), a.Since.Compare(b.Since),
+		return cmp.Or(cmp.Compare(waits(a), waits(b)), compareDeadlines(a.Deadline, b.Deadline), a.Since.Compare(b.Since),
 			cmp.Compare(a.Node, b.Node))
 	})
 	permits := make(map[string]Permit, len(held))
@@ -122,17 +128,6 @@ func (g Group) Why() Why {
 		return WhyMaxUnready
 	}
 	return WhyRuleLimit
-}
-
-// compareUrgency puts those first that begin in any case.
-func compareUrgency(a, b Held) int {
-	first := func(h Held) int {
-		if h.Hurries || h.Joins {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Compare(first(a), first(b))
 }
 
 // compareDeadlines puts those without a deadline last.

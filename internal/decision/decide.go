@@ -56,7 +56,8 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 	}
 	switch f.Ownership {
 	case Foreign, Elsewhere, Unmanaged:
-		return notOurs(f.Ownership, p)
+		why := map[Ownership]Why{Foreign: WhyForeign, Elsewhere: WhyElsewhere, Unmanaged: WhyUnmanaged}
+		return Decision{Action: p.Foreign(), Why: why[f.Ownership]}
 	case Unknown: // the message comes back, and by then the Node may be there
 		return Decision{Action: Leave, Why: WhyUnknown}
 	case Departed:
@@ -179,19 +180,6 @@ func expectUntil(n notice.Notice, deadline, now time.Time, p Policy) time.Time {
 	return intent.Earlier(n.HappenedAt(now).Add(patience), deadline)
 }
 
-// notOurs is the decision about an instance that is not this cluster's to drain.
-func notOurs(o Ownership, p Policy) Decision {
-	d := Decision{Action: p.Foreign(), Why: WhyForeign}
-	switch o {
-	case Elsewhere:
-		d.Why = WhyElsewhere
-	case Unmanaged:
-		d.Why = WhyUnmanaged
-	case Foreign, Unknown, Pending, Departed, Ours:
-	}
-	return d
-}
-
 // Foreign is what is done with a message that is not this cluster's: Leave or Drop.
 func (p Policy) Foreign() Action {
 	if p.DeleteForeign {
@@ -271,16 +259,10 @@ func spotDeadline(n notice.Notice, now time.Time) time.Time {
 
 // whyScheduled names what a scheduled change does to the machine.
 func whyScheduled(e notice.Effect) Why {
-	switch e {
-	case notice.EndsMachine:
-		return WhyScheduledStop
-	case notice.RebootsMachine:
-		return WhyScheduledReboot
-	case notice.CutsNetwork:
-		return WhyScheduledNetwork
-	case notice.Unclear:
-	}
-	return WhyScheduledChange
+	return [...]Why{
+		notice.Unclear: WhyScheduledChange, notice.EndsMachine: WhyScheduledStop,
+		notice.RebootsMachine: WhyScheduledReboot, notice.CutsNetwork: WhyScheduledNetwork,
+	}[e]
 }
 
 // HookTime is how long a termination hook stays open, less a margin to complete it

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -17,10 +18,8 @@ type Labels struct {
 // their metric series start at zero. It asks Decide about every kind of notice and fact.
 func (p Policy) Possible() []Labels {
 	var all []Labels
-	seen := map[Labels]bool{}
 	add := func(kind notice.Kind, action Action, why Why) {
-		if l := (Labels{kind, action, why}); !seen[l] {
-			seen[l] = true
+		if l := (Labels{kind, action, why}); !slices.Contains(all, l) {
 			all = append(all, l)
 		}
 	}

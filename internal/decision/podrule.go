@@ -227,6 +227,6 @@ func (r Rules) PodRuleFor(pod Pod) *PodRule {
 
 func (r PodRule) matches(pod Pod) bool {
 	return r.DaemonSets == pod.DaemonSet &&
-		(len(r.Namespaces) == 0 || matchesAnyPattern(r.Namespaces, pod.Namespace)) &&
+		matchesAnyPattern(r.Namespaces, pod.Namespace) &&
 		matchesAny(r.Pods, pod.Labels) && matchesAny(r.Annotations, pod.Annotations)
 }

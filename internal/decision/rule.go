@@ -251,7 +251,7 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 		return OtherKind
 	case !matchesAny(r.Nodes, labels):
 		return OtherNode
-	case len(r.Codes) > 0 && !matchesAnyPattern(r.Codes, code):
+	case !matchesAnyPattern(r.Codes, code):
 		return OtherCode
 	}
 	return MatchesRule

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // A Selector selects objects by their labels or annotations, as a label selector of Kubernetes
@@ -33,12 +34,7 @@ const (
 
 // Matches reports whether all requirements hold.
 func (s Selector) Matches(labels map[string]string) bool {
-	for _, r := range s {
-		if !r.holds(labels) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s, func(r Requirement) bool { return !r.holds(labels) })
 }
 
 func (r Requirement) holds(labels map[string]string) bool {
@@ -73,4 +69,28 @@ func compareIntegers(a, b string) int {
 // matchesAny reports whether one of the selectors matches. Without selectors everything does.
 func matchesAny(selectors []Selector, labels map[string]string) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s Selector) bool { return s.Matches(labels) })
+}
+
+// MatchesPattern reports whether a text is as the pattern says, in which * stands for any characters,
+// also none.
+func MatchesPattern(pattern, text string) bool {
+	head, rest, wild := strings.Cut(pattern, "*")
+	if !wild {
+		return pattern == text
+	}
+	text, ok := strings.CutPrefix(text, head)
+	for ok {
+		part, next, more := strings.Cut(rest, "*")
+		if !more { // the last part ends the text
+			return strings.HasSuffix(text, part)
+		}
+		_, text, ok = strings.Cut(text, part) // the first place leaves the most to the rest
+		rest = next
+	}
+	return false
+}
+
+// matchesAnyPattern reports whether one of the patterns matches. Without patterns everything does.
+func matchesAnyPattern(patterns []string, text string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return MatchesPattern(p, text) })
 }

@@ -53,28 +53,7 @@ func decode(text string) (map[string]any, error) {
 	if tree == nil {
 		return nil, errors.New("not a JSON object: null")
 	}
-	markNull(tree)
 	return tree, nil
-}
-
-// null is the value of a field that is present and null.
-type null struct{}
-
-// markNull replaces nulls by null{} in place, so that they differ from missing fields.
-func markNull(tree any) any {
-	switch tree := tree.(type) {
-	case nil:
-		return null{}
-	case map[string]any:
-		for name, value := range tree {
-			tree[name] = markNull(value)
-		}
-	case []any:
-		for i, value := range tree {
-			tree[i] = markNull(value)
-		}
-	}
-	return tree
 }
 
 // object matches an object if each named field matches, and at least one alternative of each
@@ -104,7 +83,7 @@ func parseObject(tree map[string]any) (object, error) {
 		case []any:
 			if alternatives, ok := alternatives(name, value); ok {
 				var group []object
-				group, err = parseGroup(alternatives)
+				group, err = parseEach(alternatives, parseObject)
 				o.groups = append(o.groups, group)
 			} else {
 				o.leaves[name], err = parseLeaf(value)
@@ -141,31 +120,22 @@ func alternatives(name string, values []any) ([]map[string]any, bool) {
 	return all, true
 }
 
-func parseGroup(alternatives []map[string]any) ([]object, error) {
-	var group []object
-	for _, fields := range alternatives {
-		o, err := parseObject(fields)
-		if err != nil {
-			return nil, err
-		}
-		group = append(group, o)
-	}
-	return group, nil
-}
-
 func parseLeaf(values []any) (leaf, error) {
 	if len(values) == 0 {
 		return nil, errors.New("an empty array matches nothing")
 	}
-	var l leaf
+	return parseEach(values, parseTest)
+}
+
+func parseEach[In, Out any](values []In, parse func(In) (Out, error)) (all []Out, err error) {
 	for _, value := range values {
-		t, err := parseTest(value)
+		parsed, err := parse(value)
 		if err != nil {
 			return nil, err
 		}
-		l = append(l, t)
+		all = append(all, parsed)
 	}
-	return l, nil
+	return all, nil
 }
 
 func (o object) match(fields map[string]any) bool {
@@ -175,16 +145,12 @@ func (o object) match(fields map[string]any) bool {
 		}
 	}
 	for name, l := range o.leaves {
-		if !l.match(fields[name]) {
+		if value, there := fields[name]; !l.match(value, there) {
 			return false
 		}
 	}
 	for _, group := range o.groups {
-		taken := false
-		for _, alternative := range group {
-			taken = taken || alternative.match(fields)
-		}
-		if !taken {
+		if !slices.ContainsFunc(group, func(alternative object) bool { return alternative.match(fields) }) {
 			return false
 		}
 	}
@@ -201,27 +167,23 @@ func (o object) matchAny(value any) bool {
 	return o.match(fields)
 }
 
-// match matches an event's array if it has an element that a test matches.
-func (l leaf) match(value any) bool {
-	found := values(value)
-	for _, t := range l {
-		if len(found) == 0 && t(nil, false) {
-			return true
-		}
-		for _, v := range found {
-			if t(v, true) {
-				return true
-			}
-		}
+// match matches an event's array if it has an element that a test matches. there: the event has the field, whose value
+// may be null.
+func (l leaf) match(value any, there bool) bool {
+	var found []any
+	if there {
+		found = values(value)
 	}
-	return false
+	return slices.ContainsFunc(l, func(t test) bool {
+		return len(found) == 0 && t(nil, false) || slices.ContainsFunc(found, func(v any) bool { return t(v, true) })
+	})
 }
 
 // values returns the values of a field that tests can see. An object is none of them: the service
 // compares leaves only.
 func values(value any) []any {
 	switch value := value.(type) {
-	case nil, map[string]any:
+	case map[string]any:
 		return nil
 	case []any:
 		var all []any

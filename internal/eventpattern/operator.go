@@ -1,6 +1,7 @@
 package eventpattern
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,14 +10,11 @@ import (
 	"strings"
 )
 
-// parseOperand reads the operand of an operator.
-type parseOperand func(operand any) (test, error)
-
 // operator returns the parser of the operator with this name; nil if there is no such operator. In
 // a pattern's array an operator stands in the place of a value, as an object with one field.
 //
 // https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html
-func operator(name string) parseOperand {
+func operator(name string) func(operand any) (test, error) {
 	switch name {
 	case "prefix":
 		return func(operand any) (test, error) { return affix(operand, strings.HasPrefix) }
@@ -168,7 +166,7 @@ func anythingBut(operand any) (test, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(v any, present bool) bool { return present && !refused.match(v) }, nil
+	return func(v any, present bool) bool { return present && !refused.match(v, true) }, nil
 }
 
 // literals returns the tests for strings and numbers.
@@ -231,17 +229,12 @@ func numeric(operand any) (test, error) {
 		if err != nil || bound < -numericLimit || bound > numericLimit {
 			return nil, fmt.Errorf("needs a number of at most %g after %q", numericLimit, sign)
 		}
-		holds, ok := map[string]func(float64) bool{
-			"=":  func(f float64) bool { return f == bound },
-			"<":  func(f float64) bool { return f < bound },
-			"<=": func(f float64) bool { return f <= bound },
-			">":  func(f float64) bool { return f > bound },
-			">=": func(f float64) bool { return f >= bound },
-		}[sign]
-		if !ok {
+		if !slices.Contains([]string{"=", "<", "<=", ">", ">="}, sign) {
 			return nil, fmt.Errorf("cannot compare by %q", sign)
 		}
-		all = append(all, holds)
+		all = append(all, func(f float64) bool {
+			return strings.Contains(sign, [...]string{"<", "=", ">"}[cmp.Compare(f, bound)+1])
+		})
 		signs += sign[:1]
 	}
 	if len(signs) == 2 && signs != "><" && signs != "<>" {

@@ -83,14 +83,9 @@ func (p Policy) Evaluate(r Request) Verdict {
 // Names reports whether a statement allows anything to the service by its name: a hint that the
 // policy is about that service, whatever the conditions.
 func (p Policy) Names(service string) bool {
-	for _, s := range p.statements {
-		for _, principal := range s.Principal.Service {
-			if s.Effect == "Allow" && strings.EqualFold(principal, service) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.statements, func(s statement) bool {
+		return s.Effect == "Allow" && s.Principal.isService(service)
+	})
 }
 
 // Principals returns the identities that statements allow an action on a resource to, in the order
@@ -116,8 +111,7 @@ func (p Policy) Principals(action, resource string) []string {
 func (p Policy) Sources(service string) []string {
 	var all []string
 	for _, s := range p.statements {
-		named := func(name string) bool { return strings.EqualFold(name, service) }
-		if s.Effect == "Allow" && (s.Principal.Any || slices.ContainsFunc(s.Principal.Service, named)) {
+		if s.Effect == "Allow" && (s.Principal.Any || s.Principal.isService(service)) {
 			all = append(all, s.demands("aws:sourcearn")...)
 		}
 	}
@@ -134,11 +128,10 @@ func (s statement) demands(key string) []string {
 			continue
 		}
 		for name, values := range keys {
-			if !strings.EqualFold(name, key) {
-				continue
-			}
 			for _, v := range values {
-				all = append(all, fmt.Sprint(v))
+				if strings.EqualFold(name, key) {
+					all = append(all, fmt.Sprint(v))
+				}
 			}
 		}
 	}
@@ -175,10 +168,8 @@ func is(b bool) answer {
 
 // applies says whether the statement is about the request.
 func (s statement) applies(r Request) answer {
-	who := is(s.Principal.Any || r.Service == "" && r.Principal == "") // an identity's policy names no principal
-	for _, name := range s.Principal.Service {
-		who = max(who, is(strings.EqualFold(name, r.Service)))
-	}
+	ofIdentity := r.Service == "" && r.Principal == "" // its policy names no principal
+	who := is(s.Principal.Any || ofIdentity || s.Principal.isService(r.Service))
 	if r.Principal != "" {
 		for _, name := range s.Principal.AWS {
 			who = max(who, isOf(r.Principal, name))
@@ -198,8 +189,9 @@ func (s statement) applies(r Request) answer {
 
 // covers says whether the statement is about an action on a resource.
 func (s statement) covers(action, resource string) answer {
+	asIs := func(pattern string) string { return pattern }
 	return min(about(s.Action, s.NotAction, strings.ToLower(action), strings.ToLower),
-		about(s.Resource, s.NotResource, resource, nil))
+		about(s.Resource, s.NotResource, resource, asIs))
 }
 
 // isOf says whether an identity is the principal that a statement names. If that is the identity's
@@ -233,21 +225,11 @@ func AccountOf(principal string) string {
 // about says whether a value matches one of the patterns in, or none of notIn. If both are empty
 // the answer is yes, because the policy of a key need not name its resource.
 func about(in, notIn []string, value string, fold func(string) string) answer {
-	matches := func(patterns []string) bool {
-		for _, p := range patterns {
-			if fold != nil {
-				p = fold(p)
-			}
-			if like(p, value) {
-				return true
-			}
-		}
-		return false
-	}
+	matches := func(pattern string) bool { return like(fold(pattern), value) }
 	if len(notIn) > 0 {
-		return is(!matches(notIn))
+		return is(!slices.ContainsFunc(notIn, matches))
 	}
-	return is(len(in) == 0 || matches(in))
+	return is(len(in) == 0 || slices.ContainsFunc(in, matches))
 }
 
 // meets says whether the request meets a condition.
@@ -312,12 +294,7 @@ func likeARN(pattern, value string) bool {
 	if len(patterns) != len(values) {
 		return pattern == "*"
 	}
-	for k := range patterns {
-		if !like(patterns[k], values[k]) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(patterns, values, like)
 }
 
 // like matches with * and ?, as policies do. Its time is quadratic at worst.
@@ -363,10 +340,13 @@ func (p *principal) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	p.Service, p.AWS = object["Service"], object["AWS"]
-	for _, who := range p.AWS {
-		p.Any = p.Any || who == "*"
-	}
+	p.Any = p.Any || slices.Contains(p.AWS, "*")
 	return nil
+}
+
+// isService reports whether the principal is the service, by its name.
+func (p principal) isService(name string) bool {
+	return slices.ContainsFunc(p.Service, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
 // oneOrMore is a list that may be written as its only element.
@@ -379,10 +359,6 @@ func (l *oneOrMore[T]) UnmarshalJSON(text []byte) error {
 		*l = list
 		return nil
 	}
-	var one T
-	if err := json.Unmarshal(text, &one); err != nil {
-		return err
-	}
-	*l = oneOrMore[T]{one}
-	return nil
+	*l = make(oneOrMore[T], 1)
+	return json.Unmarshal(text, &(*l)[0])
 }

@@ -134,16 +134,16 @@ func (c *Client) get(ctx context.Context, path string) (body string, found bool,
 		}
 		err = fmt.Errorf("read %s: %w", path, a.problem())
 		if a.status != http.StatusUnauthorized && a.status != http.StatusServiceUnavailable {
-			err = refusedError{err}
+			err = itemError{err}
 		}
 		return "", false, err
 	}
 }
 
-// A refusedError says that one item is refused. Others may not be.
-type refusedError struct{ error }
+// An itemError says that one item is refused, or is not as AWS documents it. Others may be read.
+type itemError struct{ error }
 
-func (e refusedError) Unwrap() error { return e.error }
+func (e itemError) Unwrap() error { return e.error }
 
 // currentToken returns a valid token, or none for a service that does not know tokens. One that
 // is about to end is renewed; it counts as long as that fails.

@@ -68,10 +68,10 @@ type Poller struct {
 	Log     logr.Logger
 	Metrics Metrics
 
-	failed   int                      // polls in a row
-	turn     int                      // polls so far
-	troubles map[notice.Kind]*trouble // looks that fail
-	moving   map[sort]moving          // notices that the metadata has
+	failed   int                    // polls in a row
+	turn     int                    // polls so far
+	troubles map[notice.Kind]string // looks that fail, with what the log has told of; empty: nothing
+	moving   map[sort]moving        // notices that the metadata has
 
 	mu       sync.Mutex
 	lastPoll time.Time
@@ -87,7 +87,7 @@ func (p *Poller) LastAnswer() time.Time {
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too, and Run may be called again.
 func (p *Poller) Run(ctx context.Context) {
-	p.handled, p.troubles = map[string]notice.Kind{}, map[notice.Kind]*trouble{}
+	p.handled, p.troubles = map[string]notice.Kind{}, map[notice.Kind]string{}
 	if p.moving == nil {
 		p.moving = map[sort]moving{}
 	}
@@ -124,29 +124,19 @@ func (p *Poller) note(answered bool, err error) {
 	p.lastPoll = time.Now()
 }
 
-// A trouble is that of a look which fails.
-type trouble struct {
-	reported string // what the log has told of; empty: nothing
-}
-
 // noteLook takes in how a look has ended. A problem is logged once, and its end too.
 func (p *Poller) noteLook(kind notice.Kind, err error) {
-	t := p.troubles[kind]
+	reported, failing := p.troubles[kind]
 	switch {
-	case err == nil && t == nil:
-		return
 	case err == nil:
-		if delete(p.troubles, kind); t.reported != "" {
+		if delete(p.troubles, kind); reported != "" {
 			p.Log.Info("the instance metadata can be read again", "kind", kind)
 		}
-		return
-	case t == nil: // one failure says little
-		p.troubles[kind] = &trouble{}
+	case !failing: // one failure says little
+		p.troubles[kind] = ""
 		p.Log.V(1).Info("the instance metadata cannot be read: trying again", "error", err, "kind", kind)
-		return
-	}
-	if text := err.Error(); text != t.reported {
-		t.reported = text
+	case err.Error() != reported:
+		p.troubles[kind] = err.Error()
 		logging.Warn(p.Log, "the instance metadata cannot be read: notices are missed until it can; trying again",
 			"error", err, "kind", kind)
 	}
@@ -203,8 +193,7 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, 
 			continue
 		}
 		errs = append(errs, err)
-		_, unreadable := errors.AsType[itemError](err)
-		if _, refused := errors.AsType[refusedError](err); !unreadable && !refused {
+		if _, ofItem := errors.AsType[itemError](err); !ofItem {
 			break // the other would wait for an answer as long
 		}
 	}
@@ -245,16 +234,6 @@ func (p *Poller) settle(kind notice.Kind, notices []notice.Notice) {
 	}
 }
 
-// An itemError says that an item is not as AWS documents it. Others may be.
-type itemError struct {
-	path string
-	err  error
-}
-
-func (e itemError) Error() string { return fmt.Sprintf("read %s: %v", e.path, e.err) }
-
-func (e itemError) Unwrap() error { return e.err }
-
 // read reads an item, if there is one, and parses it.
 func (p *Poller) read(
 	ctx context.Context, path string, parse func(body string) ([]notice.Notice, error),
@@ -265,7 +244,7 @@ func (p *Poller) read(
 	}
 	notices, err := parse(body)
 	if err != nil {
-		err = itemError{path, err}
+		err = itemError{fmt.Errorf("read %s: %w", path, err)}
 	}
 	return notices, err
 }

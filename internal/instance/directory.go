@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/flight"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -110,10 +110,6 @@ type batch struct {
 	sent  bool                             // EC2 is asked: no further id can come
 }
 
-// idPattern keeps wildcards out of the filter: EC2 would answer i-* with every instance
-// of the region.
-var idPattern = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-
 // Get returns what EC2 says about the instance, and whether there is one with that id in
 // this account and region. EC2 shows an instance for about an hour after it has
 // terminated, and may not show one that was launched seconds ago.
@@ -152,7 +148,7 @@ func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time
 
 // get does what Get does. Without an answer it returns an empty one.
 func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, lane int) (*answer, error) {
-	if !idPattern.MatchString(id) {
+	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
 		return &answer{}, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
 	if known, ok := d.answers.Get(id); ok {
@@ -170,7 +166,8 @@ func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, la
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps
 // ErrDenied if the role lacks the permission.
 func (d *Directory) Allowed(ctx context.Context) error {
-	_, err := d.call(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
+	dry := ec2.NewDescribeInstancesPaginator(d.client, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
+	_, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, dry.NextPage)
 	if awserr.Code(err) == "DryRunOperation" {
 		return nil // the look-up would have succeeded
 	}
@@ -257,7 +254,12 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, erro
 	// The age of an answer counts from the question: the answer may lack what happened
 	// after that.
 	asked := time.Now()
-	found, err := d.describe(ctx, ids, priorities[b.lane])
+	found := make(map[string]Instance, len(ids))
+	in := &ec2.DescribeInstancesInput{ // EC2 refuses a whole call by InstanceIds if it does not know one of them
+		Filters:    []types.Filter{{Name: aws.String("instance-id"), Values: ids}},
+		MaxResults: aws.Int32(pageSize),
+	}
+	err := d.pages(ctx, in, priorities[b.lane], func(inst Instance, _ time.Time) { found[inst.ID] = inst })
 	if err != nil {
 		return nil, err
 	}
@@ -270,29 +272,15 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, erro
 	return answers, nil
 }
 
-// describe returns the instances among ids that EC2 knows. It uses a filter, because EC2
-// refuses a whole call by InstanceIds if it does not know one of them.
-func (d *Directory) describe(ctx context.Context, ids []string, p pace.Priority) (map[string]Instance, error) {
-	in := &ec2.DescribeInstancesInput{
-		Filters:    []types.Filter{{Name: aws.String("instance-id"), Values: ids}},
-		MaxResults: aws.Int32(pageSize),
-	}
-	found := make(map[string]Instance, len(ids))
-	err := d.pages(ctx, in, p, func(inst Instance, _ time.Time) { found[inst.ID] = inst })
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
-}
-
 // pages calls visit for each instance of all pages of the answer, with the time when its page
-// was asked for. The caller has waited for the first page's turn. It changes in.
+// was asked for. The caller has waited for the first page's turn.
 func (d *Directory) pages(
 	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
 ) error {
+	pages := ec2.NewDescribeInstancesPaginator(d.client, in)
 	for {
 		asked := time.Now()
-		page, err := d.call(ctx, in)
+		page, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, pages.NextPage)
 		if err != nil {
 			return err
 		}
@@ -301,10 +289,9 @@ func (d *Directory) pages(
 				visit(fromEC2(i), asked)
 			}
 		}
-		if aws.ToString(page.NextToken) == "" {
+		if !pages.HasMorePages() {
 			return nil
 		}
-		in.NextToken = page.NextToken
 		if err := d.limiter.Wait(ctx, p); err != nil {
 			return err
 		}
@@ -313,18 +300,21 @@ func (d *Directory) pages(
 
 var errCallTimeout = fmt.Errorf("no answer within %v", callTimeout)
 
-func (d *Directory) call(ctx context.Context, in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {
+// bounded makes one call, and gives up after callTimeout. The error begins with what was called. It wraps denied if
+// the role lacks the permission.
+func bounded[Out any](
+	ctx context.Context, what string, denied error, ask func(context.Context, ...func(*ec2.Options)) (Out, error),
+) (Out, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
 	defer cancel()
-	out, err := d.client.DescribeInstances(ctx, in)
-	if err == nil {
+	out, err := ask(ctx)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
 		return out, nil
-	}
-	if awserr.Denied(err) {
-		return nil, fmt.Errorf("ec2 DescribeInstances: %w: %w", ErrDenied, err)
-	}
-	if cause := context.Cause(ctx); cause != nil {
+	case awserr.Denied(err):
+		err = fmt.Errorf("%w: %w", denied, err)
+	case cause != nil:
 		err = cause
 	}
-	return nil, fmt.Errorf("ec2 DescribeInstances: %w", err)
+	return out, fmt.Errorf("%s: %w", what, err)
 }

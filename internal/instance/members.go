@@ -3,7 +3,6 @@ package instance
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -11,13 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
-)
-
-// These keep wildcards out of the filter, as idPattern does.
-var (
-	reservationPattern = regexp.MustCompile(`^cr-[0-9a-f]{8,17}$`)
-	hostPattern        = regexp.MustCompile(`^h-[0-9a-f]{8,17}$`)
 )
 
 // membersKept is more than an account has Capacity Reservations that end at one time.
@@ -34,7 +28,7 @@ type members struct {
 // the instances is remembered, so that a Get right after it makes no call. An error wraps
 // ErrDenied if the role lacks the permission. Nobody may change what is returned.
 func (d *Directory) InReservation(ctx context.Context, id string, maxAge time.Duration) ([]Instance, error) {
-	if !reservationPattern.MatchString(id) {
+	if !notice.IsID(id, "cr-") {
 		return nil, fmt.Errorf("list the instances of %q: not the id of a Capacity Reservation", id)
 	}
 	return d.membersOf(ctx, "capacity-reservation-id", []string{id}, maxAge)
@@ -43,7 +37,7 @@ func (d *Directory) InReservation(ctx context.Context, id string, maxAge time.Du
 // OnHosts returns the instances on Dedicated Hosts, 200 at most, in the manner of InReservation.
 func (d *Directory) OnHosts(ctx context.Context, ids []string, maxAge time.Duration) ([]Instance, error) {
 	for _, id := range ids {
-		if !hostPattern.MatchString(id) {
+		if !notice.IsID(id, "h-") {
 			return nil, fmt.Errorf("list the instances of %q: not the id of a Dedicated Host", id)
 		}
 	}
@@ -66,7 +60,18 @@ func (d *Directory) membersOf(
 		}
 	}
 	asked := time.Now()
-	all, err := d.list(ctx, filter, ids)
+	in := &ec2.DescribeInstancesInput{
+		Filters: []types.Filter{
+			{Name: aws.String(filter), Values: ids},
+			{Name: aws.String("instance-state-name"), Values: []string{"pending", "running", "stopping", "stopped"}},
+		},
+		MaxResults: aws.Int32(pageSize),
+	}
+	var all []Instance
+	err := d.list(ctx, in, pace.Priority{}, func(inst Instance, asked time.Time) {
+		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
+		all = append(all, inst)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the instances of %s: %w", key, err)
 	}
@@ -74,25 +79,30 @@ func (d *Directory) membersOf(
 	return all, nil
 }
 
-// list asks EC2 for the instances that pass the filter, page by page.
-func (d *Directory) list(ctx context.Context, filter string, values []string) ([]Instance, error) {
+// list waits for its turn, and calls visit as pages does.
+func (d *Directory) list(
+	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
+) error {
+	if err := d.limiter.Wait(ctx, p); err != nil {
+		return err
+	}
+	return d.pages(ctx, in, p, visit)
+}
+
+// Tagged returns the ids of the running instances that have the tag, whatever its value.
+// It asks EC2 at each call, in pages of 200 instances, so that a large account takes
+// time, not memory. No notice waits for this: it goes after all look-ups.
+func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters: []types.Filter{
-			{Name: aws.String(filter), Values: values},
-			{Name: aws.String("instance-state-name"), Values: []string{"pending", "running", "stopping", "stopped"}},
+			{Name: aws.String("tag-key"), Values: []string{tag}},
+			{Name: aws.String("instance-state-name"), Values: []string{"running"}},
 		},
-		MaxResults: aws.Int32(pageSize),
+		MaxResults: aws.Int32(batchSize),
 	}
-	if err := d.limiter.Wait(ctx, pace.Priority{}); err != nil {
-		return nil, err
+	last := pace.Priority{Class: pace.Aside}
+	if err := d.list(ctx, in, last, func(inst Instance, _ time.Time) { ids = append(ids, inst.ID) }); err != nil {
+		return nil, fmt.Errorf("list the instances with tag %s: %w", tag, err)
 	}
-	var all []Instance
-	err := d.pages(ctx, in, pace.Priority{}, func(inst Instance, asked time.Time) {
-		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
-		all = append(all, inst)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
+	return ids, nil
 }

@@ -3,7 +3,6 @@ package instance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -86,34 +84,30 @@ func (s Statuses) Events(ctx context.Context) ([]ScheduledEvent, error) {
 func (s Statuses) Impaired(ctx context.Context) ([]Impairment, error) {
 	var impaired []Impairment
 	at := map[string]int{} // by instance
-	add := func(status types.InstanceStatus, check string, summary *types.InstanceStatusSummary) {
-		id := aws.ToString(status.InstanceId)
-		k, known := at[id]
-		if !known {
-			k, at[id] = len(impaired), len(impaired)
-			impaired = append(impaired, Impairment{Instance: id})
+	for _, check := range []string{"instance", "system"} {
+		failed := []string{string(types.SummaryStatusImpaired)}
+		err := s.pages(ctx, check+"-status.status", failed, false, func(status types.InstanceStatus) {
+			id, summary := aws.ToString(status.InstanceId), status.InstanceStatus
+			if check == "system" {
+				summary = status.SystemStatus
+			}
+			k, known := at[id]
+			if !known {
+				k, at[id] = len(impaired), len(impaired)
+				impaired = append(impaired, Impairment{Instance: id})
+			}
+			i := &impaired[k]
+			i.Checks = append(i.Checks, check)
+			if summary == nil {
+				return
+			}
+			for _, detail := range summary.Details {
+				i.Since = intent.Earlier(i.Since, aws.ToTime(detail.ImpairedSince))
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
-		i := &impaired[k]
-		i.Checks = append(i.Checks, check)
-		if summary == nil {
-			return
-		}
-		for _, detail := range summary.Details {
-			i.Since = intent.Earlier(i.Since, aws.ToTime(detail.ImpairedSince))
-		}
-	}
-	failed := []string{string(types.SummaryStatusImpaired)}
-	err := s.pages(ctx, "instance-status.status", failed, false, func(status types.InstanceStatus) {
-		add(status, "instance", status.InstanceStatus)
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.pages(ctx, "system-status.status", failed, false, func(status types.InstanceStatus) {
-		add(status, "system", status.SystemStatus)
-	})
-	if err != nil {
-		return nil, err
 	}
 	return impaired, nil
 }
@@ -126,35 +120,15 @@ func (s Statuses) pages(
 		Filters:             []types.Filter{{Name: aws.String(filter), Values: values}},
 		IncludeAllInstances: aws.Bool(all), MaxResults: aws.Int32(pageSize),
 	}
-	for {
-		out, err := s.call(ctx, in)
+	pages := ec2.NewDescribeInstanceStatusPaginator(s.Client, in)
+	for pages.HasMorePages() {
+		page, err := bounded(ctx, "ec2 DescribeInstanceStatus, filter "+filter, ErrStatusDenied, pages.NextPage)
 		if err != nil {
-			return fmt.Errorf("ec2 DescribeInstanceStatus, filter %s: %w", filter, err)
+			return err
 		}
-		for _, status := range out.InstanceStatuses {
+		for _, status := range page.InstanceStatuses {
 			visit(status)
 		}
-		if aws.ToString(out.NextToken) == "" {
-			return nil
-		}
-		in.NextToken = out.NextToken
 	}
-}
-
-func (s Statuses) call(
-	ctx context.Context, in *ec2.DescribeInstanceStatusInput,
-) (*ec2.DescribeInstanceStatusOutput, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
-	defer cancel()
-	out, err := s.Client.DescribeInstanceStatus(ctx, in)
-	if err == nil {
-		return out, nil
-	}
-	if awserr.Denied(err) {
-		return nil, fmt.Errorf("%w: %w", ErrStatusDenied, err)
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	return nil, err
+	return nil
 }

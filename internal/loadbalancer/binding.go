@@ -109,10 +109,9 @@ func Trim(b *Binding) *Binding {
 	if _, ok := groupOf(b.Spec.TargetGroupARN); ok {
 		small.Spec.TargetGroupARN = b.Spec.TargetGroupARN
 	}
+	small.Spec.TargetType = TypeIP
 	if b.OfInstances() {
 		small.Spec.TargetType = TypeInstance
-	} else {
-		small.Spec.TargetType = TypeIP
 	}
 	if len(b.Spec.ServiceRef.Name) <= longestName {
 		small.Spec.ServiceRef = b.Spec.ServiceRef
@@ -162,15 +161,12 @@ func groupOf(arn string) (TargetGroup, bool) {
 // concurrently.
 type Watch struct {
 	Objects kube.Objects[*Bindings]
-	// Supports is given to [kube.ListWatch]; see there. Nil: a list comes before each watch.
-	Supports any
-	Log      logr.Logger
+	Log     logr.Logger
 
 	once       sync.Once
 	bindings   cache.Store
-	mu         sync.Mutex
 	known      chan struct{} // closed when the cluster has answered, or is not expected to
-	isKnown    bool
+	answer     sync.Once     // closes known
 	warned     bool
 	warnedFull bool
 }
@@ -185,11 +181,8 @@ func (w *Watch) begin() {
 // may the rights to read it: there are no Bindings then.
 func (w *Watch) Run(ctx context.Context) {
 	w.begin()
-	supports := w.Supports
-	if supports == nil {
-		supports = kube.Custom[*Binding, *Bindings]{}
-	}
-	reflector := cache.NewReflectorWithOptions(kube.ListWatch(supports, w.Objects), &Binding{}, seen{w.bindings, w},
+	lists := kube.ListWatch(kube.Custom[*Binding, *Bindings]{}, w.Objects) // a list comes before each watch
+	reflector := cache.NewReflectorWithOptions(lists, &Binding{}, seen{w.bindings, w},
 		cache.ReflectorOptions{Name: "TargetGroupBindings"})
 	for failed := 0; ctx.Err() == nil; {
 		err := reflector.ListAndWatchWithContext(ctx)
@@ -258,25 +251,15 @@ func (w *Watch) forget() {
 
 // warn logs that a right is missing, once. That there is no such resource is nothing to tell.
 func (w *Watch) warn(err error) {
-	if !apierrors.IsForbidden(err) {
-		w.warned = false
-		return
-	}
-	if !w.warned {
+	forbidden := apierrors.IsForbidden(err)
+	if forbidden && !w.warned {
 		logging.Warn(w.Log, "TargetGroupBindings cannot be read: drains do not wait for load balancers", "error", err,
 			"hint", "allow list and watch of targetgroupbindings.elbv2.k8s.aws in the ClusterRole")
 	}
-	w.warned = true
+	w.warned = forbidden
 }
 
-func (w *Watch) answered() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.isKnown {
-		w.isKnown = true
-		close(w.known)
-	}
-}
+func (w *Watch) answered() { w.answer.Do(func() { close(w.known) }) }
 
 // errTooManyGroups says that a node has more target groups than are waited for.
 var errTooManyGroups = errors.New("the node has too many target groups")

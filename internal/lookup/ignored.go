@@ -1,7 +1,6 @@
 package lookup
 
 import (
-	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,10 +21,6 @@ type memory struct {
 	mu       sync.Mutex
 	accounts map[string]bool // and regions, whose notices are not acted on
 	ignored  *lru.Cache      // instances, with the cause
-}
-
-func newMemory() memory {
-	return memory{accounts: map[string]bool{}, ignored: lru.New(mostIgnored)}
 }
 
 // WarnOfOtherAccount warns, once for each account and region, that their notices are not acted on.
@@ -67,17 +62,4 @@ func (r *Resolver) reportIgnored(n notice.Notice, id string, nodes []*corev1.Nod
 			Detail: n.Kind.String() + " of instance " + id + ", " + why + " (" + hint + ")",
 		})
 	}
-}
-
-// reportUntagged calls reportIgnored for an instance without the managed tag.
-func (r *Resolver) reportUntagged(n notice.Notice, id string, nodes []*corev1.Node) {
-	r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
-		fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
-}
-
-// reportElsewhere calls reportIgnored for an instance of another account or region.
-func (r *Resolver) reportElsewhere(n notice.Notice, id string, nodes []*corev1.Node) {
-	r.WarnOfOtherAccount(n)
-	r.reportIgnored(n, id, nodes,
-		"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
 }

@@ -4,6 +4,8 @@ package lookup
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // How old an answer of EC2 may be.
@@ -131,4 +134,52 @@ func (l *Lookup) Ask(
 func (l *Lookup) LaunchOf(ctx context.Context, log logr.Logger, id string) (time.Time, error) {
 	inst, _, err := l.Ask(ctx, log, "look up the launch of the instance", id, Fresh)
 	return inst.LastLaunch(), err
+}
+
+// CapacityBlock is the lifecycle of an instance in a Capacity Block, as EC2 names it.
+const CapacityBlock = "capacity-block"
+
+// membersKept is how old an answer may be to which instances a Capacity Block or a host has. Some may
+// be launched until its end, and a message about a foreign one comes back again and again.
+const membersKept = time.Minute
+
+// Members are the instances of the Capacity Block, or those on the Dedicated Hosts, that the notice is about.
+func (l *Lookup) Members(ctx context.Context, n *notice.Notice) ([]instance.Instance, error) {
+	if len(n.Hosts) > 0 {
+		return l.OnHosts(ctx, n.Hosts, membersKept)
+	}
+	found, err := l.InReservation(ctx, n.Reservation, membersKept)
+	return slices.DeleteFunc(slices.Clone(found), func(i instance.Instance) bool {
+		return i.Lifecycle != CapacityBlock // a reservation of another sort takes no instance away
+	}), err
+}
+
+// NoEC2 are the [Instances] of a handler that asks AWS nothing.
+type NoEC2 struct{}
+
+var errNoEC2 = fmt.Errorf("%w: this handler asks AWS nothing", instance.ErrDenied)
+
+// Get is refused, as the methods below are.
+func (NoEC2) Get(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+	return instance.Instance{}, false, errNoEC2
+}
+
+// GetUrgent is Get.
+func (NoEC2) GetUrgent(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+	return instance.Instance{}, false, errNoEC2
+}
+
+// Known knows nothing.
+func (NoEC2) Known(string) (instance.Instance, bool, time.Time) {
+	return instance.Instance{}, false, time.Time{}
+}
+
+// InReservation is refused.
+func (NoEC2) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
+	return nil, errNoEC2
+}
+
+// OnHosts is refused.
+func (NoEC2) OnHosts(context.Context, []string, time.Duration) ([]instance.Instance, error) {
+	return nil, errNoEC2
 }

@@ -3,11 +3,13 @@ package lookup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -37,7 +39,10 @@ type Resolver struct {
 
 // NewResolver returns one that asks by l, with the log of l.
 func NewResolver(l *Lookup, nodes *cluster.Cluster, policy decision.Policy) *Resolver {
-	return &Resolver{Lookup: l, Cluster: nodes, Policy: policy, memory: newMemory()}
+	return &Resolver{
+		Lookup: l, Cluster: nodes, Policy: policy,
+		memory: memory{accounts: map[string]bool{}, ignored: lru.New(mostIgnored)},
+	}
 }
 
 // Found says whose an instance is, and which Nodes it has.
@@ -125,7 +130,9 @@ func (r *Resolver) questionOf(n notice.Notice, id string, maxAge time.Duration) 
 	nodes := r.Cluster.ByInstance(id)
 	switch {
 	case r.Policy.Elsewhere(n):
-		r.reportElsewhere(n, id, nodes)
+		r.WarnOfOtherAccount(n)
+		r.reportIgnored(n, id, nodes,
+			"it is of account "+n.Account+" and region "+n.Region, "event-accounts names the accounts to act for")
 		return &question{answered: &Found{Ownership: decision.Elsewhere}}
 	case n.Runs && !slices.ContainsFunc(nodes, CarriesNotice): // each launch tells so
 		return &question{answered: &Found{}}
@@ -166,7 +173,8 @@ func (r *Resolver) resolved(
 	_, tagged := inst.Tags[r.Policy.ManagedTag]
 	switch {
 	case known && r.Policy.LacksTag(inst.Tags):
-		r.reportUntagged(n, id, nodes)
+		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
+			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
 		return &Found{Ownership: decision.Unmanaged}, 0
 	case doubtful:
 		return r.ofNodes(id, nodes).asked(inst, known), 0

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -23,18 +22,15 @@ func isUltraServer(instanceType string) bool {
 	return strings.HasPrefix(instanceType, "p6e-") || strings.HasPrefix(instanceType, "trn2u.")
 }
 
-// reservationID is the form of the id of a Capacity Reservation.
-var reservationID = regexp.MustCompile(`^cr-[0-9a-f]{8,17}$`)
-
 // parseReservationInterruption leaves Deadline zero where the body does not say when the
 // instance is terminated.
-func parseReservationInterruption(n Notice, detail json.RawMessage) (Notice, error) {
+func parseReservationInterruption(n Notice, e envelope) (Notice, error) {
 	var d struct {
 		InstanceID  string `json:"instance-id"`
 		Action      string `json:"instance-action"`
 		Termination string `json:"instance-termination-time"`
 	}
-	if err := decode(detail, &d); err != nil {
+	if err := decode(e.Detail, &d); err != nil {
 		return n, err
 	}
 	n.Kind, n.Detail = CapacityReservationInterruption, identifier(d.Action)
@@ -43,16 +39,16 @@ func parseReservationInterruption(n Notice, detail json.RawMessage) (Notice, err
 }
 
 // parseBlockExpiration takes the block for one of instances; see [Notice.OnType].
-func parseBlockExpiration(n Notice, detail, resources json.RawMessage) (Notice, error) {
+func parseBlockExpiration(n Notice, e envelope) (Notice, error) {
 	var d struct {
 		Reservation string `json:"capacity-reservation-id"`
 		End         string `json:"end-date"`
 	}
-	if err := decode(detail, &d); err != nil {
+	if err := decode(e.Detail, &d); err != nil {
 		return n, err
 	}
-	id := cmp.Or(d.Reservation, reservationOf(resources))
-	if !reservationID.MatchString(id) {
+	id := cmp.Or(d.Reservation, reservationOf(e.Resources))
+	if !IsID(id, "cr-") {
 		return n, fmt.Errorf("detail.capacity-reservation-id is %q, not the id of a Capacity Reservation", clip(id))
 	}
 	n.Kind, n.Reservation = CapacityBlockExpiration, strings.Clone(id)

@@ -46,7 +46,7 @@ var effects = map[string]Effect{
 }
 
 // eventEffects are the codes of scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is
-// one of the network or of the power, and its code does not say which.
+// one of the network or of the power, and its code does not say which. None is a code of AWS Health.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
 var eventEffects = map[string]Effect{
 	"instance-retirement": EndsMachine,
@@ -60,31 +60,12 @@ var eventEffects = map[string]Effect{
 func EffectOfEvent(code string) Effect { return eventEffects[code] }
 
 // EffectOf is the effect of a scheduled change by its code, whether AWS Health, EC2 or the instance
-// metadata has told it. The codes of one are not those of another with another effect.
-func EffectOf(code string) Effect {
-	for _, known := range []map[string]Effect{effects, eventEffects} {
-		if effect, ok := known[code]; ok {
-			return effect
-		}
-	}
-	return Unclear
-}
-
-// effectOf is the effect of a scheduled change with this code.
-func effectOf(code string) Effect { return effects[code] }
+// metadata has told it.
+func EffectOf(code string) Effect { return max(effects[code], eventEffects[code]) }
 
 // String is the effect's name where notices are written down.
 func (e Effect) String() string {
-	switch e {
-	case EndsMachine:
-		return "EndsMachine"
-	case RebootsMachine:
-		return "RebootsMachine"
-	case CutsNetwork:
-		return "CutsNetwork"
-	case Unclear:
-	}
-	return "Unclear"
+	return [...]string{"Unclear", "EndsMachine", "RebootsMachine", "CutsNetwork"}[e]
 }
 
 // MarshalText makes an Effect readable in JSON.

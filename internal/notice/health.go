@@ -40,9 +40,9 @@ func (e healthEntity) over() bool {
 	return status == "RESOLVED" || status == "UNIMPAIRED"
 }
 
-func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
+func parseHealth(n Notice, e envelope) (Notice, error) {
 	var d healthEvent
-	if err := decode(detail, &d); err != nil {
+	if err := decode(e.Detail, &d); err != nil {
 		return n, err
 	}
 	if d.Service != "EC2" || d.EventTypeCategory != "scheduledChange" {
@@ -52,7 +52,7 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 	if IsPolled(n.Change) { // only EC2 names changes so
 		return n, fmt.Errorf("eventArn is %q, not the ARN of an event of AWS Health", clip(d.EventArn))
 	}
-	n.Effect = effectOf(d.EventTypeCode)
+	n.Effect = effects[d.EventTypeCode]
 	n.ID = d.id(n.ID)
 	// By its name that of an UltraServer is over, though AWS documents no status for it.
 	n.Ended = d.StatusCode == "closed" || strings.HasSuffix(d.EventTypeCode, "_MAINTENANCE_COMPLETED")
@@ -68,7 +68,7 @@ func parseHealth(n Notice, detail, resources json.RawMessage) (Notice, error) {
 		return n, err
 	}
 	if len(n.Instances)+len(n.Hosts) == 0 {
-		if err := n.addEntities(entitiesOf(resources)); err != nil {
+		if err := n.addEntities(entitiesOf(e.Resources)); err != nil {
 			return n, err
 		}
 	}
@@ -165,10 +165,7 @@ func instanceOf(value string) (id string, ok bool) {
 	if strings.HasPrefix(value, "arn:") {
 		_, value, _ = strings.Cut(value, ":instance/")
 	}
-	if !IsInstanceID(value) {
-		return "", false
-	}
-	return strings.Clone(value), true
+	return strings.Clone(value), IsInstanceID(value)
 }
 
 // hostOf is the Dedicated Host that an entity or a resource names, by its id or by its ARN.
@@ -176,7 +173,7 @@ func hostOf(value string) (id string, ok bool) {
 	if strings.HasPrefix(value, "arn:") {
 		_, value, _ = strings.Cut(value, ":dedicated-host/")
 	}
-	return strings.Clone(value), isID(value, "h-")
+	return strings.Clone(value), IsID(value, "h-")
 }
 
 // scalar is a string, a number or a boolean: AWS writes them as strings, but has

@@ -19,6 +19,12 @@ type lifecycle struct {
 	Action               string
 }
 
+func parseTerminate(n Notice, e envelope) (Notice, error) {
+	return parseLifecycle(n, ASGTerminate, e.Detail)
+}
+
+func parseLaunch(n Notice, e envelope) (Notice, error) { return parseLifecycle(n, ASGLaunch, e.Detail) }
+
 func parseLifecycle(n Notice, kind Kind, detail json.RawMessage) (Notice, error) {
 	var d struct {
 		Event string

@@ -4,6 +4,7 @@ package notice
 
 import (
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -52,38 +53,19 @@ var Kinds = []Kind{
 
 // String is the kind's name in logs, metrics and the intent annotation.
 func (k Kind) String() string {
-	switch k {
-	case SpotInterruption:
-		return "SpotInterruption"
-	case RebalanceRecommendation:
-		return "RebalanceRecommendation"
-	case StateChange:
-		return "StateChange"
-	case ScheduledChange:
-		return "ScheduledChange"
-	case ASGTerminate:
-		return "ASGTerminate"
-	case ASGLaunch:
-		return "ASGLaunch"
-	case CapacityReservationInterruption:
-		return "CapacityReservationInterruption"
-	case CapacityBlockExpiration:
-		return "CapacityBlockExpiration"
-	case InstanceImpaired:
-		return "InstanceImpaired"
-	case Ignored:
-	}
-	return "Ignored"
+	return [...]string{
+		"Ignored", "SpotInterruption", "RebalanceRecommendation", "StateChange", "ScheduledChange", "ASGTerminate",
+		"ASGLaunch", "CapacityReservationInterruption", "CapacityBlockExpiration", "InstanceImpaired",
+	}[k]
 }
 
 // KindOf is the inverse of String; names it does not know are Ignored.
 func KindOf(name string) Kind {
-	for _, k := range Kinds {
-		if k.String() == name {
-			return k
-		}
+	at := slices.IndexFunc(Kinds, func(k Kind) bool { return k.String() == name })
+	if at < 0 {
+		return Ignored
 	}
-	return Ignored
+	return Kinds[at]
 }
 
 // NoAccount stands for the account of a message that names none. It is no account's, so it is never among those that

@@ -116,6 +116,43 @@ func (e envelope) isEvent() bool {
 	return e.Source != "" || e.LifecycleTransition != "" || e.Event != ""
 }
 
+// live is the aws:DeliveryType of an event that is delivered for the first time.
+const live = "LIVE"
+
+// isFromBus reports whether e is what a subscriber of a custom event bus delivers with
+// metadata, around an event.
+// https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-addressing.html
+func (e envelope) isFromBus() bool {
+	return len(e.Data) > 0 && len(e.SystemMetadata) > 0 && !e.isEvent()
+}
+
+// openBus returns the event within, or why it is ignored. Everybody who may publish to the
+// bus can write any source into an event. aws:Source is written by EventBridge, so it is
+// the source that counts. A replay tells of the past.
+func openBus(e envelope) (event envelope, why Reason, err error) {
+	var system struct {
+		Source       string `json:"aws:Source"`
+		DeliveryType string `json:"aws:DeliveryType"`
+	}
+	if err := json.Unmarshal(e.SystemMetadata, &system); err != nil {
+		return e, "", fmt.Errorf("the SystemMetadata of the event bus: %w", err)
+	}
+	switch {
+	case system.DeliveryType != live && system.DeliveryType != "":
+		return e, Replayed, nil
+	case system.Source == "":
+		return e, OtherPublisher, nil
+	}
+	if event, err = open(string(e.Data)); err != nil {
+		return e, "", fmt.Errorf("the Data of the event bus: %w", err)
+	}
+	if event.Source != system.Source && strings.HasPrefix(event.Source, "aws.") {
+		return e, OtherPublisher, nil
+	}
+	event.Source = system.Source
+	return event, "", nil
+}
+
 func open(body string) (envelope, error) {
 	var e envelope
 	if strings.TrimSpace(body) == "" {
@@ -151,65 +188,54 @@ func parseDirect(e envelope) (Notice, error) {
 // gets them only where a rule lets this source through.
 const SimulatedSource = "node-termination-handler.simulate"
 
-// sources are the services that send the events of a type; each has its own types.
-var sources = map[string]string{
-	"EC2 Spot Instance Interruption Warning":  "aws.ec2",
-	"EC2 Instance Rebalance Recommendation":   "aws.ec2",
-	"EC2 Instance State-change Notification":  "aws.ec2",
-	"AWS Health Event":                        "aws.health",
-	"EC2 Instance-terminate Lifecycle Action": "aws.autoscaling",
-	"EC2 Instance-launch Lifecycle Action":    "aws.autoscaling",
+// events are the types of events that are acted on; each is sent by one service.
+var events = map[string]struct {
+	source string
+	parse  func(Notice, envelope) (Notice, error)
+}{
+	"EC2 Spot Instance Interruption Warning":                 {"aws.ec2", parseSpot},
+	"EC2 Instance Rebalance Recommendation":                  {"aws.ec2", parseRebalance},
+	"EC2 Instance State-change Notification":                 {"aws.ec2", parseState},
+	"EC2 Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseReservationInterruption},
+	// Its name until 2026.
+	"EC2 Interruptible Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseReservationInterruption},
 
-	"EC2 Capacity Reservation Instance Interruption Warning":               "aws.ec2",
-	"EC2 Interruptible Capacity Reservation Instance Interruption Warning": "aws.ec2",
-	"Capacity Block Expiration Warning":                                    "aws.ec2",
-	"Capacity Block Reservation Expiration Warning":                        "aws.ec2",
+	"Capacity Block Expiration Warning":             {"aws.ec2", parseBlockExpiration},
+	"Capacity Block Reservation Expiration Warning": {"aws.ec2", parseBlockExpiration}, // its older name
+
+	"AWS Health Event":                        {"aws.health", parseHealth},
+	"EC2 Instance-terminate Lifecycle Action": {"aws.autoscaling", parseTerminate},
+	"EC2 Instance-launch Lifecycle Action":    {"aws.autoscaling", parseLaunch},
 }
 
 func parseEvent(e envelope) (Notice, error) {
-	if e.Source == SimulatedSource {
-		e.Source = sources[e.DetailType]
+	of, known := events[e.DetailType]
+	if !known || e.Source != of.source && e.Source != SimulatedSource {
+		return Notice{Ignored: OtherService}, nil
 	}
-	n := Notice{
+	return of.parse(Notice{
 		ID: eventID(e.ID), Account: accountOf(e.Account), Region: identifier(e.Region),
 		Time: parseTime(e.Time, time.RFC3339),
-	}
-	switch e.Source + "/" + e.DetailType {
-	case "aws.ec2/EC2 Spot Instance Interruption Warning":
-		return parseSpot(n, e.Detail)
-	case "aws.ec2/EC2 Instance Rebalance Recommendation":
-		var d struct {
-			InstanceID string `json:"instance-id"`
-		}
-		if err := decode(e.Detail, &d); err != nil {
-			return n, err
-		}
-		n.Kind = RebalanceRecommendation
-		return withInstance(n, "detail.instance-id", d.InstanceID)
-	case "aws.ec2/EC2 Instance State-change Notification":
-		return parseState(n, e.Detail)
-	case "aws.ec2/EC2 Capacity Reservation Instance Interruption Warning",
-		"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": // its name until 2026
-		return parseReservationInterruption(n, e.Detail)
-	case "aws.ec2/Capacity Block Expiration Warning",
-		"aws.ec2/Capacity Block Reservation Expiration Warning": // its older name
-		return parseBlockExpiration(n, e.Detail, e.Resources)
-	case "aws.health/AWS Health Event":
-		return parseHealth(n, e.Detail, e.Resources)
-	case "aws.autoscaling/EC2 Instance-terminate Lifecycle Action":
-		return parseLifecycle(n, ASGTerminate, e.Detail)
-	case "aws.autoscaling/EC2 Instance-launch Lifecycle Action":
-		return parseLifecycle(n, ASGLaunch, e.Detail)
-	}
-	return Notice{Ignored: OtherService}, nil
+	}, e)
 }
 
-func parseSpot(n Notice, detail json.RawMessage) (Notice, error) {
+func parseRebalance(n Notice, e envelope) (Notice, error) {
+	var d struct {
+		InstanceID string `json:"instance-id"`
+	}
+	if err := decode(e.Detail, &d); err != nil {
+		return n, err
+	}
+	n.Kind = RebalanceRecommendation
+	return withInstance(n, "detail.instance-id", d.InstanceID)
+}
+
+func parseSpot(n Notice, e envelope) (Notice, error) {
 	var d struct {
 		InstanceID string `json:"instance-id"`
 		Action     string `json:"instance-action"`
 	}
-	if err := decode(detail, &d); err != nil {
+	if err := decode(e.Detail, &d); err != nil {
 		return n, err
 	}
 	n.Kind, n.Detail = SpotInterruption, identifier(d.Action)
@@ -222,12 +248,12 @@ func parseSpot(n Notice, detail json.RawMessage) (Notice, error) {
 	return withInstance(n, "detail.instance-id", d.InstanceID)
 }
 
-func parseState(n Notice, detail json.RawMessage) (Notice, error) {
+func parseState(n Notice, e envelope) (Notice, error) {
 	var d struct {
 		InstanceID string `json:"instance-id"`
 		State      string `json:"state"`
 	}
-	if err := decode(detail, &d); err != nil {
+	if err := decode(e.Detail, &d); err != nil {
 		return n, err
 	}
 	state := strings.ToLower(identifier(d.State))

@@ -36,11 +36,10 @@ func withInstance(n Notice, field, id string) (Notice, error) {
 }
 
 // IsInstanceID reports whether id is i- and 8 to 17 lower-case hex digits.
-func IsInstanceID(id string) bool {
-	return isID(id, "i-")
-}
+func IsInstanceID(id string) bool { return IsID(id, "i-") }
 
-func isID(id, prefix string) bool {
+// IsID reports whether id is the prefix and 8 to 17 lower-case hex digits, as ids of EC2 are.
+func IsID(id, prefix string) bool {
 	digits, ok := strings.CutPrefix(id, prefix)
 	return ok && len(digits) >= 8 && len(digits) <= 17 && strings.Trim(digits, "0123456789abcdef") == ""
 }

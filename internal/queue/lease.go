@@ -47,7 +47,7 @@ func (l *leases) extend(ctx context.Context) {
 		return nil
 	})
 	if err != nil { // else due has cleared extending
-		l.messages.extendingEnded()
+		l.messages.change(func() { l.messages.extending = false })
 	}
 }
 

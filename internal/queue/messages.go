@@ -87,10 +87,13 @@ func (t *messages) count() (n int, oldest time.Time) {
 }
 
 // countDown counts one less of what Serve waits for.
-func (t *messages) countDown(count *int) {
+func (t *messages) countDown(count *int) { t.change(func() { *count-- }) }
+
+// change signals a change, which it makes under the lock.
+func (t *messages) change(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	*count--
+	f()
 	t.changed.Broadcast()
 }
 
@@ -105,11 +108,7 @@ func (t *messages) awaitIdle(ctx context.Context, limit time.Duration) bool {
 // await waits until ready returns true, or returns false if ctx ends first. ready is
 // called with mu held, each time t.changed is signalled.
 func (t *messages) await(ctx context.Context, ready func() bool) bool {
-	stop := context.AfterFunc(ctx, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.changed.Broadcast()
-	})
+	stop := context.AfterFunc(ctx, func() { t.change(func() {}) })
 	defer stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -277,17 +276,8 @@ func (t *messages) awaitExtension(f *inFlight) {
 
 // forget drops a message that needs no call to SQS any more.
 func (t *messages) forget(f *inFlight) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.inFlight, f.id)
-	t.batcher.countOut()
-	t.changed.Broadcast()
-}
-
-// extendingEnded notes that the loop that extends leases has ended.
-func (t *messages) extendingEnded() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.extending = false
-	t.changed.Broadcast()
+	t.change(func() {
+		delete(t.inFlight, f.id)
+		t.batcher.countOut()
+	})
 }

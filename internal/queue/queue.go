@@ -127,19 +127,7 @@ const (
 
 // String returns the outcome as a metric label.
 func (o Outcome) String() string {
-	switch o {
-	case Unsettled:
-		return "unsettled"
-	case Deleted:
-		return "deleted"
-	case GivenBack:
-		return "given-back"
-	case Left:
-		return "left"
-	case Rejected:
-		return "rejected"
-	}
-	return "unknown"
+	return [...]string{"unsettled", "deleted", "given-back", "left", "rejected"}[o]
 }
 
 // API is the part of SQS that the server uses; *[sqs.Client] implements it. It is called

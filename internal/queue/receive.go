@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -67,7 +68,7 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 			continue
 		}
 		failing.Ended(s.Log)
-		if plenty(n, asked) && s.messages.tryAddReceiver(s.maxReceivers()) {
+		if plenty(n, asked) && s.messages.tryAddReceiver(cmp.Or(s.Receivers, defaultReceivers)) {
 			go s.receiveMore(ctx, settling)
 		}
 	}

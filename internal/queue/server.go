@@ -1,9 +1,11 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -112,7 +114,7 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // begin prepares the server to serve. It returns false at the second call.
 func (s *Server) begin() bool {
-	if !s.messages.begin(s.maxInFlight()) {
+	if !s.messages.begin(cmp.Or(s.MaxInFlight, defaultMaxInFlight)) {
 		return false
 	}
 	s.large = make(chan struct{}, 1)
@@ -165,21 +167,74 @@ func (s *Server) visibility() time.Duration {
 	return time.Duration(seconds(s.Visibility)) * time.Second
 }
 
-func (s *Server) maxInFlight() int {
-	if s.MaxInFlight <= 0 {
-		return defaultMaxInFlight
-	}
-	return s.MaxInFlight
-}
-
-func (s *Server) maxReceivers() int {
-	if s.Receivers <= 0 {
-		return defaultReceivers
-	}
-	return s.Receivers
-}
-
 // seconds rounds up to whole seconds, as SQS counts.
 func seconds(d time.Duration) int32 {
 	return int32((d + time.Second - 1) / time.Second) //nolint:gosec // SQS knows no time beyond twelve hours
+}
+
+// redrive is what the server knows of the queue's redrive policy.
+type redrive int32
+
+const (
+	redriveUnknown redrive = iota
+	redriveAbsent
+	redrivePresent
+)
+
+func (r redrive) String() string { return [...]string{"unknown", "absent", "present"}[r] }
+
+// Check is [Client.Check] of the queue that is served. The server remembers whether the
+// queue has a redrive policy.
+func (s *Server) Check(ctx context.Context) error {
+	found, err := s.client().check(ctx, &s.clock)
+	if err != nil || found == redriveUnknown {
+		return err
+	}
+	s.redrive.Store(int32(found))
+	return nil
+}
+
+// A health is what a server knows of its receives. It may be used concurrently.
+type health struct {
+	mu       sync.Mutex
+	received time.Time // when SQS last answered one
+
+	failures int // in a row
+	since    time.Time
+	why      string // the last one has failed
+}
+
+// noteReceive notes that SQS has answered a receive.
+func (h *health) noteReceive() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.received, h.failures = time.Now(), 0
+}
+
+// noteFailure notes that a receive has failed.
+func (h *health) noteFailure(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failures == 0 {
+		h.since = time.Now()
+	}
+	h.failures++
+	h.why = err.Error()
+}
+
+// lastReceive returns when SQS last answered a receive; zero if it never did.
+func (h *health) lastReceive() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.received
+}
+
+// failing is [Server.Failing].
+func (h *health) failing() (since time.Time, why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failures < 2 { // the next long poll may succeed, and tells only at its end
+		return time.Time{}, ""
+	}
+	return h.since, h.why
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,19 +33,14 @@ const (
 	denialPause = time.Minute
 )
 
-// denial is a permission that SQS has said is missing.
-type denial struct {
-	err   error // nil: none
-	until time.Time
-}
-
 // calls are the batch calls of a server. It may be used concurrently.
 type calls struct {
 	client Client
 	slots  chan struct{} // a semaphore for those that run at once
 
 	mu     sync.Mutex
-	denial denial
+	denied error     // what SQS has said of a permission that is missing; nil: none is
+	again  time.Time // when it is asked again
 }
 
 // deleteMessages returns an error, or nil, for each receipt.
@@ -65,7 +61,8 @@ func (c *calls) deleteMessages(ctx context.Context, receipts []string) []error {
 		return err
 	})
 	if err != nil {
-		all(errs, c.client.explain("DeleteMessageBatch", DeleteMessage, err))
+		err = c.client.explain("DeleteMessageBatch", DeleteMessage, err)
+		return slices.Repeat([]error{err}, len(receipts))
 	}
 	return errs
 }
@@ -74,13 +71,11 @@ func (c *calls) deleteMessages(ctx context.Context, receipts []string) []error {
 // error, or nil, for each. Without the permission it logs that once, and then fails
 // without a call, except for one try a minute.
 func (c *calls) changeVisibility(ctx context.Context, receipts []string, visibility []time.Duration) []error {
-	errs := make([]error, len(receipts))
 	c.mu.Lock()
-	known := c.denial
+	denied, again := c.denied, c.again
 	c.mu.Unlock()
-	if known.err != nil && time.Now().Before(known.until) {
-		all(errs, known.err)
-		return errs
+	if denied != nil && time.Now().Before(again) {
+		return slices.Repeat([]error{denied}, len(receipts))
 	}
 
 	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(c.client.URL)}
@@ -91,6 +86,7 @@ func (c *calls) changeVisibility(ctx context.Context, receipts []string, visibil
 			VisibilityTimeout: seconds(visibility[i]),
 		})
 	}
+	errs := make([]error, len(receipts))
 	err := c.limited(ctx, func(ctx context.Context) error {
 		out, err := c.client.API.ChangeMessageVisibilityBatch(ctx, in)
 		if err == nil {
@@ -100,7 +96,7 @@ func (c *calls) changeVisibility(ctx context.Context, receipts []string, visibil
 	})
 	if err != nil {
 		err = c.client.explain("ChangeMessageVisibilityBatch", ChangeMessageVisibility, err)
-		all(errs, err)
+		errs = slices.Repeat([]error{err}, len(receipts))
 	}
 	if err == nil || awserr.Denied(err) {
 		c.noteDenial(err)
@@ -112,8 +108,8 @@ func (c *calls) changeVisibility(ctx context.Context, receipts []string, visibil
 // logs when that changes.
 func (c *calls) noteDenial(err error) {
 	c.mu.Lock()
-	before := c.denial.err
-	c.denial = denial{err: err, until: time.Now().Add(denialPause)}
+	before := c.denied
+	c.denied, c.again = err, time.Now().Add(denialPause)
 	c.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
@@ -161,12 +157,6 @@ func fill(errs []error, failed []types.BatchResultErrorEntry) {
 		errs[i] = entryError{&smithy.GenericAPIError{
 			Code: aws.ToString(f.Code), Message: aws.ToString(f.Message), Fault: fault,
 		}}
-	}
-}
-
-func all(errs []error, err error) {
-	for i := range errs {
-		errs[i] = err
 	}
 }
 

@@ -71,7 +71,7 @@ const (
 type Groups struct {
 	Client API
 	// Share makes one call within the rate limit that all calls to Auto Scaling share, and gives up after
-	// the timeout. Nil: there is no limit.
+	// the timeout.
 	Share func(ctx context.Context, timeout time.Duration, call func(context.Context) error) error
 	// Hooks returns the names of the group's termination hooks.
 	Hooks func(ctx context.Context, group string) ([]string, error)
@@ -86,19 +86,10 @@ type lookedAt struct {
 	at    time.Time
 }
 
-func (g *Groups) call(ctx context.Context, call func(context.Context) error) error {
-	if g.Share != nil {
-		return g.Share(ctx, callTimeout, call)
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return call(ctx)
-}
-
 // Member returns what Auto Scaling says of an instance now. ok: it is in a group.
 func (g *Groups) Member(ctx context.Context, id string) (m Member, ok bool, err error) {
 	var out *autoscaling.DescribeAutoScalingInstancesOutput
-	err = g.call(ctx, func(ctx context.Context) (err error) {
+	err = g.Share(ctx, callTimeout, func(ctx context.Context) (err error) {
 		out, err = g.Client.DescribeAutoScalingInstances(ctx,
 			&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{id}})
 		return err
@@ -140,33 +131,25 @@ func (g *Groups) Group(ctx context.Context, name string) (Group, error) {
 }
 
 func (g *Groups) look(ctx context.Context, name string) (Group, error) {
-	described, err := g.describe(ctx, name)
-	if err != nil {
-		return Group{}, err
-	}
-	hooks, err := g.Hooks(ctx, name)
-	if err != nil {
-		return Group{}, explain("autoscaling:DescribeLifecycleHooks", err)
-	}
-	group := FromAWS(described)
-	group.TerminationHooks = hooks
-	return group, nil
-}
-
-func (g *Groups) describe(ctx context.Context, name string) (types.AutoScalingGroup, error) {
 	var out *autoscaling.DescribeAutoScalingGroupsOutput
-	err := g.call(ctx, func(ctx context.Context) (err error) {
+	err := g.Share(ctx, callTimeout, func(ctx context.Context) (err error) {
 		out, err = g.Client.DescribeAutoScalingGroups(ctx,
 			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 		return err
 	})
 	switch {
 	case err != nil:
-		return types.AutoScalingGroup{}, explain("autoscaling:DescribeAutoScalingGroups", err)
+		return Group{}, explain("autoscaling:DescribeAutoScalingGroups", err)
 	case len(out.AutoScalingGroups) == 0:
-		return types.AutoScalingGroup{}, &Refusal{Refused, "Auto Scaling knows no group " + name}
+		return Group{}, &Refusal{Refused, "Auto Scaling knows no group " + name}
 	}
-	return out.AutoScalingGroups[0], nil
+	hooks, err := g.Hooks(ctx, name)
+	if err != nil {
+		return Group{}, explain("autoscaling:DescribeLifecycleHooks", err)
+	}
+	group := FromAWS(out.AutoScalingGroups[0])
+	group.TerminationHooks = hooks
+	return group, nil
 }
 
 // FromAWS is what matters of a group as Auto Scaling describes it, but for its hooks.
@@ -184,7 +167,7 @@ func FromAWS(g types.AutoScalingGroup) Group {
 // MarkUnhealthy has the group of an instance replace it. It may be called again.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceHealth.html
 func (g *Groups) MarkUnhealthy(ctx context.Context, id string) error {
-	return explain("autoscaling:SetInstanceHealth", g.call(ctx, func(ctx context.Context) error {
+	return explain("autoscaling:SetInstanceHealth", g.Share(ctx, callTimeout, func(ctx context.Context) error {
 		_, err := g.Client.SetInstanceHealth(ctx, &autoscaling.SetInstanceHealthInput{
 			InstanceId: aws.String(id), HealthStatus: aws.String("Unhealthy"), ShouldRespectGracePeriod: aws.Bool(false),
 		})

@@ -53,28 +53,17 @@ func Choose(kinds []notice.Kind, g Group, hooked bool) (way Way, why string) {
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-maintenance-policy-overview-and-considerations.html
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html
 func (g Group) notByGroup(hooked bool) string {
-	switch idle := g.suspends("Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"); {
+	needed := []string{"Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"}
+	idle := slices.DeleteFunc(needed, func(process string) bool { return !slices.Contains(g.Suspended, process) })
+	switch {
 	case !g.LaunchesFirst:
 		return "it does not launch before it terminates"
 	case !hooked:
 		return "no termination hook lets the node be drained"
-	case idle != "":
-		return idle
+	case len(idle) > 0:
+		return "suspended: " + strings.Join(idle, ", ")
 	}
 	return ""
-}
-
-func (g Group) suspends(processes ...string) string {
-	var idle []string
-	for _, p := range processes {
-		if slices.Contains(g.Suspended, p) {
-			idle = append(idle, p)
-		}
-	}
-	if len(idle) == 0 {
-		return ""
-	}
-	return "suspended: " + strings.Join(idle, ", ")
 }
 
 // A Member is what Auto Scaling says of an instance of a group.

@@ -241,13 +241,7 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 		if !p.Handler.HasNode(i.Instance) {
 			continue
 		}
-		since := i.Since
-		if since.IsZero() {
-			since = now
-			if before, known := p.impaired[i.Instance]; known {
-				since = before
-			}
-		}
+		since := cmp.Or(i.Since, p.impaired[i.Instance], now)
 		impaired[i.Instance] = since
 		if now.Sub(since) < impairedFor {
 			continue

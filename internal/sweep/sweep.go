@@ -102,8 +102,9 @@ type Sweep struct {
 	unseen atomic.Pointer[string] // see Unseen
 
 	mu sync.Mutex
-	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do.
-	handled map[action]time.Time
+	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do. Nobody has told of
+	// them, so they have only a group, a name and an instance.
+	handled map[intent.Hook]time.Time
 }
 
 // A wait is that of an instance for a termination hook.
@@ -120,17 +121,10 @@ type groupHooks struct {
 	asked time.Time
 }
 
-// An action is a lifecycle action that nobody has told of.
-type action struct{ instance, group, hook string }
-
-func (a action) intentHook() intent.Hook {
-	return intent.Hook{Group: a.group, Name: a.hook, Instance: a.instance}
-}
-
 // Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
 func (s *Sweep) Run(ctx context.Context) {
 	s.hooks = map[string]groupHooks{}
-	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[action]time.Time{}
+	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[intent.Hook]time.Time{}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -243,7 +237,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 				continue
 			}
 			for _, id := range instances {
-				if a := (action{id, group, hook.Name}); !s.Handler.Told(a.intentHook()) {
+				if a := (intent.Hook{Group: group, Name: hook.Name, Instance: id}); !s.Handler.Told(a) {
 					s.handle(ctx, all, a, waiting[id])
 				}
 			}
@@ -271,9 +265,9 @@ func (s *Sweep) hooksOf(ctx context.Context, group string) ([]asg.TerminationHoo
 func (s *Sweep) forget(waiting map[string]wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.handled, func(a action, _ time.Time) bool {
-		w, waits := waiting[a.instance]
-		return !waits || w != s.waiting[a.instance]
+	maps.DeleteFunc(s.handled, func(a intent.Hook, _ time.Time) bool {
+		w, waits := waiting[a.Instance]
+		return !waits || w != s.waiting[a.Instance]
 	})
 }
 
@@ -285,7 +279,7 @@ func (s *Sweep) owns(hook asg.TerminationHook) bool {
 }
 
 // handle begins what the notice of the action would have asked for, unless it has.
-func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wait) {
+func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a intent.Hook, w wait) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if idle, begun := s.handled[a]; begun && (idle.IsZero() || time.Since(idle) < idlePause) {
@@ -301,7 +295,7 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 			s.mu.Unlock()
 		case err != nil && ctx.Err() == nil:
 			logging.Warn(s.Log, "what a lost notice asked for was not done: trying again",
-				"error", err, "instance", a.instance, "group", a.group, "hook", a.hook)
+				"error", err, "instance", a.Instance, "group", a.Group, "hook", a.Name)
 			s.mu.Lock()
 			delete(s.handled, a) // the next sweep tries again
 			s.mu.Unlock()
@@ -312,11 +306,11 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a action, w wai
 // carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
 // action. Asking that begins its timeout anew, so that the deadline is known; an action that is not ours is therefore
 // not asked about. acted is false if there was nothing to do.
-func (s *Sweep) carryOut(ctx context.Context, a action, w wait) (acted bool, err error) {
+func (s *Sweep) carryOut(ctx context.Context, a intent.Hook, w wait) (acted bool, err error) {
 	n := notice.Notice{
-		Kind: notice.ASGTerminate, Time: time.Now().UTC(), Instances: []string{a.instance},
-		ID:   "sweep-" + a.hook + "-" + w.since.Format(time.RFC3339), // the same as long as the instance waits
-		Hook: notice.Hook{Group: a.group, Name: a.hook},
+		Kind: notice.ASGTerminate, Time: time.Now().UTC(), Instances: []string{a.Instance},
+		ID:   "sweep-" + a.Name + "-" + w.since.Format(time.RFC3339), // the same as long as the instance waits
+		Hook: notice.Hook{Group: a.Group, Name: a.Name},
 	}
 	if w.replacesRoot {
 		n.Hook.Action = notice.ReplaceRootVolume
@@ -325,14 +319,14 @@ func (s *Sweep) carryOut(ctx context.Context, a action, w wait) (acted bool, err
 		return false, err
 	}
 	n.Time = time.Now().UTC()
-	if waits, err := s.Groups.Waits(ctx, a.intentHook()); err != nil || !waits {
+	if waits, err := s.Groups.Waits(ctx, a); err != nil || !waits {
 		return false, err
 	}
 	err = s.Handler.HandleNotice(ctx, n, func() {
 		acted = true
 		s.Metrics.Unannounced()
 		logging.Warn(s.Log, "a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
-			"instance", a.instance, "group", a.group, "hook", a.hook, "event", n.ID,
+			"instance", a.Instance, "group", a.Group, "hook", a.Name, "event", n.ID,
 			"hint", "run doctor: a rule of EventBridge may be missing")
 	})
 	return acted, err

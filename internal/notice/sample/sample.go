@@ -3,6 +3,7 @@
 package sample
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"strings"
@@ -33,14 +34,8 @@ var Kinds = []Kind{Spot, Rebalance, StateChange, Health, ASGTerminate, ASGLaunch
 
 // Source is the service that sends the kind.
 func (k Kind) Source() string {
-	switch k {
-	case Health:
-		return "aws.health"
-	case ASGTerminate, ASGLaunch:
-		return "aws.autoscaling"
-	case Spot, Rebalance, StateChange, CapacityReservation, CapacityBlock:
-	}
-	return "aws.ec2"
+	others := map[Kind]string{Health: "aws.health", ASGTerminate: "aws.autoscaling", ASGLaunch: "aws.autoscaling"}
+	return cmp.Or(others[k], "aws.ec2")
 }
 
 // A Notice is what differs from body to body. Fields that a kind does not have
@@ -75,11 +70,8 @@ func (n Notice) Body() string {
 	if err != nil {
 		return ""
 	}
-	if n.Source == "" {
-		n.Source = n.Kind.Source()
-	}
 	return strings.NewReplacer(
-		"<SOURCE>", escape(n.Source),
+		"<SOURCE>", escape(cmp.Or(n.Source, n.Kind.Source())),
 		"<PARTITION>", escape(n.Partition),
 		"<ACCOUNT>", escape(n.Account),
 		"<REGION>", escape(n.Region),
