@@ -1,9 +1,7 @@
 package main
 
 import (
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -18,16 +16,6 @@ const (
 	completionFile = "kubectl_complete-nth"
 )
 
-// isPlugin reports whether the program was called as a plugin of kubectl.
-func isPlugin(path string) bool {
-	return strings.TrimSuffix(filepath.Base(path), ".exe") == pluginFile
-}
-
-// completesPlugin reports whether the program was called to complete the command line of the plugin.
-func completesPlugin(path string) bool {
-	return strings.TrimSuffix(filepath.Base(path), ".exe") == completionFile
-}
-
 // pluginCommand returns the command that is the plugin of kubectl. It has the commands of the handler and is no
 // handler: without a command it prints its help.
 func (p *program) pluginCommand() *cobra.Command {
@@ -39,8 +27,8 @@ func (p *program) pluginCommand() *cobra.Command {
 how earlier drains have gone. It also checks the installation, and predicts drains.`,
 	})
 	root.RunE = func(cmd *cobra.Command, args []string) error {
-		if problems := slices.Concat(p.wrong, unexpectedArgs(cmd, args)); len(problems) > 0 {
-			return problems
+		if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
+			return err
 		}
 		printHelp(cmd, nil)
 		return nil

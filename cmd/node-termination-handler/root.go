@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,23 +35,17 @@ type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// run is the program. It does what args and environ, a list as from os.Environ, ask for,
-// until that is done or ctx ends, and returns the exit status. Results go to out, logs and
-// errors to errOut.
-func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
-	return runAs(ctx, append([]string{programName}, args...), environ, out, errOut)
-}
-
-// runAs is the program under the name by which it was called, the first of argv.
+// runAs is the program under the name by which it was called, the first of argv. It does what the others and environ,
+// a list as from os.Environ, ask for, until that is done or ctx ends, and returns the exit status. Results go to out,
+// logs and errors to errOut.
 func runAs(ctx context.Context, argv, environ []string, out, errOut io.Writer) int {
-	name, args := argv[0], argv[1:]
+	called, args := strings.TrimSuffix(filepath.Base(argv[0]), ".exe"), argv[1:]
 	p := program{environ: environ, errOut: errOut, served: &options.Options{}, name: programName}
 	root := p.rootCommand()
-	if isPlugin(name) || completesPlugin(name) {
-		p.name = pluginName
-		root = p.pluginCommand()
+	if called == pluginFile || called == completionFile {
+		p.name, root = pluginName, p.pluginCommand()
 	}
-	if completesPlugin(name) {
+	if called == completionFile {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root.SetOut(out)
@@ -139,6 +135,11 @@ func (p *program) family(root *cobra.Command) *cobra.Command {
 	root.Flags().Bool("version", false, "Print the version and exit.")
 	root.AddCommand(p.statusCommand(), p.reportCommand(), p.pauseCommand(), p.resumeCommand(), p.doctorCommand(),
 		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), optionsCommand(), p.versionCommand())
+	for _, cmd := range root.Commands() {
+		if cmd.Flags().Lookup("node") != nil {
+			mustComplete(cmd, "node", p.completeNode)
+		}
+	}
 	return root
 }
 

@@ -164,7 +164,7 @@ func (t *target) writeResult(out io.Writer, id string, r follow.Result, err erro
 	if err != nil {
 		result.Error = err.Error()
 	}
-	return writeJSON(out, result)
+	return WriteJSON(out, result)
 }
 
 // deadlineText says when a node has to be empty.

@@ -200,10 +200,11 @@ func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		report.Lost += len(f.lost())
 		report.Nodes = append(report.Nodes, f.report())
 	}
-	return writeJSON(out, report)
+	return WriteJSON(out, report)
 }
 
-func writeJSON(out io.Writer, report any) error {
+// WriteJSON writes a report for programs.
+func WriteJSON(out io.Writer, report any) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(report)
