@@ -36,12 +36,8 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 		}
 		o.Nodes = append(o.Nodes, *node)
 	}
-	switch held {
-	case 0:
-	case 1:
-		o.HeldBack = "1 node"
-	default:
-		o.HeldBack = fmt.Sprintf("%d nodes", held)
+	if held > 0 {
+		o.HeldBack = overview.Count(held, "node")
 	}
 	slices.SortFunc(o.Nodes, overview.ByDeadline)
 	slices.SortFunc(o.Cordoned, overview.LongestFirst)

@@ -66,7 +66,8 @@ func (l Loader) Load(
 		opts, err := l.merge(origin, commandLine, process)
 		return opts, origin, err
 	}
-	opts, err := options.Parser{QueueOptional: l.QueueOptional, Env: env, Sources: only(process)}.Parse()
+	only := func(*options.Option) []options.Source { return []options.Source{process} }
+	opts, err := options.Parser{QueueOptional: l.QueueOptional, Env: env, Sources: only}.Parse()
 	if wrong, ok := errors.AsType[options.Problems](err); ok && release != NoRelease {
 		// The release is where the missing options would have come from.
 		err = append(wrong, options.Problem{Name: "release", Text: origin.why})
@@ -79,11 +80,6 @@ func isReleaseName(text string) bool {
 	return ok && namespace != "" && name != "" && !strings.Contains(name, "/")
 }
 
-// only looks every option up in one source.
-func only(source options.Source) func(*options.Option) []options.Source {
-	return func(*options.Option) []options.Source { return []options.Source{source} }
-}
-
 // findOrigin finds out whose options count. own are the tool's own options, which say
 // where the cluster is.
 func (l Loader) findOrigin(
@@ -93,13 +89,14 @@ func (l Loader) findOrigin(
 		return &Origin{why: "as --release none says"}, nil
 	}
 	if release == "" && inOwnPod(own, env) {
-		cmdline, err := os.ReadFile("/proc/1/cmdline")
-		if err != nil {
-			cmdline = nil // the handler has its options from variables, usually
-		}
+		cmdline, _ := os.ReadFile("/proc/1/cmdline") // without it: the handler has its options from variables, usually
 		return &Origin{release: ownPod(env, string(cmdline))}, nil
 	}
-	found, err := find(ctx, own, release)
+	var found *Release
+	client, err := connect(own, requestTimeout)
+	if err == nil {
+		found, err = findRelease(ctx, client, release)
+	}
 	switch {
 	case err == nil:
 		return &Origin{release: found}, nil
@@ -111,15 +108,6 @@ func (l Loader) findOrigin(
 			"--release NAMESPACE/NAME, or set the options yourself with --release none", err)
 	}
 	return &Origin{why: err.Error()}, nil
-}
-
-// find finds the release in the cluster to which the tool's own options lead.
-func find(ctx context.Context, own *options.Options, release string) (*Release, error) {
-	client, err := connect(own, requestTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return findRelease(ctx, client, release)
 }
 
 // inOwnPod reports whether the tool runs in the pod of the handler, whose variables

@@ -5,8 +5,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/spf13/pflag"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
 
@@ -14,21 +12,18 @@ import (
 // Options by which a process reaches AWS and the cluster come from process.
 func (l Loader) merge(origin *Origin, commandLine, process options.Source) (*options.Options, error) {
 	release := origin.release
-	sources := func(flags *pflag.FlagSet) func(*options.Option) []options.Source {
-		over := options.Source{Flags: flags}
-		return func(o *options.Option) []options.Source {
-			switch o.Owner {
-			case options.OfProcess:
-				return []options.Source{process}
-			case options.OfReleaseFirst:
-				queue, _ := queueOption().LookUp([]options.Source{over, release.options})
-				if needsRegion(queue.Text) {
-					return []options.Source{over, release.options, process}
-				}
-			case options.OfRelease:
+	sources := func(o *options.Option) []options.Source {
+		switch o.Owner {
+		case options.OfProcess:
+			return []options.Source{process}
+		case options.OfReleaseFirst:
+			queue, _ := queueOption().LookUp([]options.Source{commandLine, release.options})
+			if u, err := options.ParseQueueURL(queue.Text); err != nil || u.Region == "" {
+				return []options.Source{commandLine, release.options, process}
 			}
-			return []options.Source{over, release.options}
+		case options.OfRelease:
 		}
+		return []options.Source{commandLine, release.options}
 	}
 	if problems := l.noteUnread(origin, commandLine); len(problems) > 0 {
 		return nil, problems
@@ -36,15 +31,12 @@ func (l Loader) merge(origin *Origin, commandLine, process options.Source) (*opt
 	if !release.ready {
 		origin.note(fmt.Sprintf("no replica of %s is ready: no notice is received now", release))
 	}
-	parser := options.Parser{Sources: sources(commandLine.Flags), Env: process.Env, QueueOptional: l.QueueOptional}
+	parser := options.Parser{Sources: sources, Env: process.Env, QueueOptional: l.QueueOptional}
 	opts, err := parser.Parse()
 	if err != nil {
 		return nil, err
 	}
-	reparse := func(flags *pflag.FlagSet) (*options.Options, error) {
-		return options.Parser{Sources: sources(flags), Env: process.Env, QueueOptional: true}.Parse()
-	}
-	contradictions := release.contradictions(opts, commandLine.Flags, reparse)
+	contradictions := release.contradictions(opts, parser, commandLine)
 	if l.Strict && len(contradictions) > 0 {
 		return nil, append(contradictions, options.Problem{
 			Name: "release",
@@ -58,21 +50,25 @@ func (l Loader) merge(origin *Origin, commandLine, process options.Source) (*opt
 	return opts, nil
 }
 
-// contradictions returns the flags that make opts differ from the options of the release.
-// They are found by parsing without each flag, one after the other.
+// contradictions returns the options of the command line that make opts, which parser has parsed, differ from the options
+// of the release. They are found by parsing without each of them, one after the other.
 func (r *Release) contradictions(
-	opts *options.Options, flags *pflag.FlagSet, parse func(*pflag.FlagSet) (*options.Options, error),
+	opts *options.Options, parser options.Parser, commandLine options.Source,
 ) (all options.Problems) {
+	sources := parser.Sources
+	parser.QueueOptional = true
 	for _, o := range options.Table() {
-		given, _ := o.LookUp([]options.Source{{Flags: flags}})
+		given, _ := o.LookUp([]options.Source{commandLine})
 		if o.Owner == options.OfProcess || given.From == options.FromDefault || r.holds(&o) != "" {
 			continue
 		}
-		names := []string{o.Flag}
-		for _, n := range o.Older {
-			names = append(names, n.Flag)
+		parser.Sources = func(other *options.Option) []options.Source {
+			if other.Flag == o.Flag {
+				return sources(other)[1:]
+			}
+			return sources(other)
 		}
-		theirs, err := parse(without(flags, names))
+		theirs, err := parser.Parse()
 		if err == nil && sameOptions(opts, theirs) {
 			continue
 		}
@@ -120,26 +116,9 @@ func queueOption() *options.Option {
 	return &all[slices.IndexFunc(all, func(o options.Option) bool { return o.Flag == "queue-url" })]
 }
 
-// needsRegion reports whether the URL of a queue does not name its region.
-func needsRegion(queue string) bool {
-	u, err := options.ParseQueueURL(queue)
-	return err != nil || u.Region == ""
-}
-
 // sameOptions compares what two sets of options mean, not how they were given.
 func sameOptions(a, b *options.Options) bool {
 	x, y := *a, *b
 	x.Changed, x.Warnings, y.Changed, y.Warnings = nil, nil, nil, nil
 	return reflect.DeepEqual(x, y)
-}
-
-// without returns flags but for some.
-func without(flags *pflag.FlagSet, names []string) *pflag.FlagSet {
-	rest := pflag.NewFlagSet("", pflag.ContinueOnError)
-	flags.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(names, f.Name) {
-			rest.AddFlag(f)
-		}
-	})
-	return rest
 }

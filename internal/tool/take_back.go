@@ -15,19 +15,6 @@ import (
 // errTakenBack ends a simulation whose notice nobody has seen.
 var errTakenBack = errors.New("it was removed from the queue, so nothing will happen")
 
-// A queueReader reads and deletes messages; a client of SQS is one.
-type queueReader interface {
-	ReceiveMessage(
-		context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options),
-	) (*sqs.ReceiveMessageOutput, error)
-	DeleteMessage(
-		context.Context, *sqs.DeleteMessageInput, ...func(*sqs.Options),
-	) (*sqs.DeleteMessageOutput, error)
-	ChangeMessageVisibility(
-		context.Context, *sqs.ChangeMessageVisibilityInput, ...func(*sqs.Options),
-	) (*sqs.ChangeMessageVisibilityOutput, error)
-}
-
 // takeBack offers to delete the notice that no handler has received: a handler that comes
 // later would act on it. The error says what became of it.
 func (t *target) takeBack(ctx context.Context, sim Simulation, event string, term Terminal, why error) error {
@@ -54,7 +41,7 @@ func (t *target) takeBack(ctx context.Context, sim Simulation, event string, ter
 }
 
 // deleteEvent deletes the message about an event, and returns the others to the queue.
-func deleteEvent(ctx context.Context, queue queueReader, url, event string) (found bool, err error) {
+func deleteEvent(ctx context.Context, queue *sqs.Client, url, event string) (found bool, err error) {
 	const (
 		most    = 20 // receives of ten messages; a longer queue has other problems
 		visible = 10 // seconds, in case the others cannot be returned
