@@ -40,7 +40,6 @@ is acted on, because the handler is paused, nobody leads, or receives fail, what
 	p.withViewer(cmd, func(ctx context.Context, v *tool.Viewer) error {
 		out := cmd.OutOrStdout()
 		s.Format, s.Terminal = *format, tool.IsTerminal(out)
-		s.Screen = func() (columns, lines int) { return tool.ScreenOf(out) }
 		s.Colour = timeline.ColourWanted(s.Terminal, os.Getenv)
 		var health tool.Health
 		var err error

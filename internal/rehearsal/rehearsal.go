@@ -222,10 +222,8 @@ func (r *Report) budgetsOf(
 // allowsUnready reports whether the budget does not protect the pod because it is not ready.
 // https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy
 func allowsUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return false
-		}
+	if evacuation.Ready(pod) {
+		return false
 	}
 	if b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow {
 		return true

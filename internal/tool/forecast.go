@@ -60,36 +60,33 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (lost bool, 
 }
 
 // targets returns the nodes that are asked about, and what is known of their pods.
-func (w WhatIf) targets(ctx context.Context, s *Session) ([]*target, *rehearsal.Snapshot, error) {
-	if !w.All {
-		t, err := s.targetNamed(ctx, w.Kind, w.Node)
-		if err != nil {
-			return nil, nil, err
+func (w WhatIf) targets(ctx context.Context, s *Session) (all []*target, view *rehearsal.Snapshot, err error) {
+	if w.All {
+		nodes, failed := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if failed != nil {
+			return nil, nil, fmt.Errorf("list the nodes: %w", failed)
 		}
-		view, err := rehearsal.Read(ctx, s.client, w.Node)
-		if err == nil {
-			view.ReadTargets(ctx, s.client, loadbalancer.OfCluster(s.client.CoreV1().RESTClient()))
+		for k := range nodes.Items {
+			if n := &nodes.Items[k]; onEC2(n) {
+				all = append(all, s.target(w.Kind, n))
+			}
 		}
-		return []*target{t}, view, err
-	}
-	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the nodes: %w", err)
-	}
-	var targets []*target
-	for k := range nodes.Items {
-		if n := &nodes.Items[k]; onEC2(n) {
-			targets = append(targets, s.target(w.Kind, n))
+		if len(all) == 0 {
+			return nil, nil, errors.New("no node of the cluster is an EC2 instance")
 		}
+		view, err = rehearsal.ReadAll(ctx, s.client)
+	} else {
+		t, failed := s.targetNamed(ctx, w.Kind, w.Node)
+		if failed != nil {
+			return nil, nil, failed
+		}
+		all = []*target{t}
+		view, err = rehearsal.Read(ctx, s.client, w.Node)
 	}
-	if len(targets) == 0 {
-		return nil, nil, errors.New("no node of the cluster is an EC2 instance")
-	}
-	view, err := rehearsal.ReadAll(ctx, s.client)
 	if err == nil {
 		view.ReadTargets(ctx, s.client, loadbalancer.OfCluster(s.client.CoreV1().RESTClient()))
 	}
-	return targets, view, err
+	return all, view, err
 }
 
 // onEC2 reports whether an instance can be behind the node.

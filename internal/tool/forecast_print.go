@@ -30,43 +30,38 @@ func (f forecast) write(out io.Writer) error {
 
 // writeFate writes what would become of the node and its pods.
 func (f forecast) writeFate(out io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s: ", f.node.Name, f.kind.Dashed())
 	if idle := f.whyNotDrained(); idle != "" {
-		text := fmt.Sprintf("%s, %s: %s\n", f.node.Name, f.kind.Dashed(), idle)
+		b.WriteString(idle + "\n")
 		if _, remedy := f.whyIgnored(f.outcome); remedy != "" {
-			text += "    " + remedy + "\n"
+			b.WriteString("    " + remedy + "\n")
 		}
 		if lost := f.lost(); len(lost) > 0 {
-			text += "would be lost with the instance: " + strings.Join(lost, ", ") + "\n"
+			b.WriteString("would be lost with the instance: " + strings.Join(lost, ", ") + "\n")
 		}
-		_, err := io.WriteString(out, text)
+		_, err := io.WriteString(out, b.String())
 		return err
 	}
-	budgets := ""
+	b.WriteString(deadlineText(f.Terms.Deadline, f.at))
 	if f.Terms.IgnoreBudgets {
-		budgets = "; PodDisruptionBudgets do not count: the instance is stopping already"
+		b.WriteString("; PodDisruptionBudgets do not count: the instance is stopping already")
 	}
-	_, err := fmt.Fprintf(out, "%s, %s: %s%s\n",
-		f.node.Name, f.kind.Dashed(), deadlineText(f.Terms.Deadline, f.at), budgets)
-	if err != nil {
-		return err
-	}
+	b.WriteString("\n")
 	if begin := f.begin(); !begin.IsZero() {
-		_, err := fmt.Fprintf(out, "the drain would begin at %s, by rule %s; the times below count from then\n",
+		fmt.Fprintf(&b, "the drain would begin at %s, by rule %s; the times below count from then\n",
 			begin.UTC().Format(time.RFC3339), f.Rule)
-		if err != nil {
-			return err
-		}
 	}
 	if f.By == intent.ByKarpenter {
 		until := "and takes the time that it needs"
 		if by := decision.KarpenterDeadline(f.Intent); !by.IsZero() {
 			until = fmt.Sprintf("and is told to be done %s after the notice", overview.Length(by.Sub(f.at)))
 		}
-		_, err := fmt.Fprintf(out, "Karpenter would be asked to replace and drain the node, %s; below is what the handler "+
+		fmt.Fprintf(&b, "Karpenter would be asked to replace and drain the node, %s; below is what the handler "+
 			"does if Karpenter does not\n", until)
-		if err != nil {
-			return err
-		}
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return err
 	}
 	return f.Print(out)
 }
@@ -111,8 +106,8 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 			down[d] = true
 		}
 	}
-	fmt.Fprintf(&b, "\n%s of %s would lose pods, %d in all; %s would be down during the drain",
-		fmt.Sprint(nodes), overview.Count(len(all), "node"), pods, overview.Count(len(down), "workload"))
+	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be down during the drain",
+		nodes, overview.Count(len(all), "node"), pods, overview.Count(len(down), "workload"))
 	if len(down) > 0 {
 		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
 	}

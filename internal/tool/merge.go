@@ -50,8 +50,8 @@ func (l Loader) merge(origin *Origin, commandLine, process options.Source) (*opt
 	return opts, nil
 }
 
-// contradictions returns the options of the command line that make opts, which parser has parsed, differ from the options
-// of the release. They are found by parsing without each of them, one after the other.
+// contradictions returns the options of the command line that make opts, which parser has parsed, differ from the
+// options of the release. They are found by parsing without each of them, one after the other.
 func (r *Release) contradictions(
 	opts *options.Options, parser options.Parser, commandLine options.Source,
 ) (all options.Problems) {

@@ -49,17 +49,12 @@ func (t *target) send(ctx context.Context, via string, n sample.Notice) (string,
 	}
 	_, err := app.SQSClient(t.aws, t.Options).SendMessage(ctx, in)
 	switch {
-	case mayNot(err):
+	case strings.HasPrefix(awserr.Code(err), "AccessDenied"): // because of a policy
 		return "", fmt.Errorf("send the notice to %s: %w\n%s", t.Queue.Text, err, senderHint)
 	case err != nil:
 		return "", fmt.Errorf("send the notice to %s: %w", t.Queue.Text, err)
 	}
 	return n.ID, nil
-}
-
-// mayNot reports whether SQS refuses because of a policy.
-func mayNot(err error) bool {
-	return strings.HasPrefix(awserr.Code(err), "AccessDenied")
 }
 
 // senderHint is for who may not send: IAM, or the Deny in the queue's policy of our templates.

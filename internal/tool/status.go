@@ -88,9 +88,7 @@ type Status struct {
 	Watch  bool   // show it again and again
 	// Terminal: the output is a terminal: what was shown before is overwritten.
 	Terminal bool
-	// Screen says how large the terminal is; nil, or zero: it is not known.
-	Screen func() (columns, lines int)
-	Colour bool
+	Colour   bool
 }
 
 // The formats.
@@ -122,7 +120,7 @@ func (s Status) Run(ctx context.Context, v *Viewer, out io.Writer) (Health, erro
 		return Uncertain, failed
 	}
 	for {
-		text, err := s.text(o, failed)
+		text, err := s.text(o, failed, out)
 		if err != nil {
 			return Uncertain, err
 		}
@@ -165,8 +163,8 @@ func (s Status) framed(text string) string {
 	return home + strings.ReplaceAll(text, "\n", eraseLine) + eraseBelow
 }
 
-// text is the overview in the format, or the error of a watch.
-func (s Status) text(o *overview.Overview, err error) (string, error) {
+// text is the overview in the format, or the error of a watch, as it fits on the screen of out.
+func (s Status) text(o *overview.Overview, err error, out io.Writer) (string, error) {
 	switch {
 	case err != nil && s.Format == FormatJSON:
 		text, err := json.Marshal(map[string]string{"error": err.Error()})
@@ -181,8 +179,8 @@ func (s Status) text(o *overview.Overview, err error) (string, error) {
 		return string(text) + "\n", err
 	}
 	style := overview.Style{Wide: s.Format == FormatWide, Colour: s.Colour}
-	if s.Watch && s.Terminal && s.Screen != nil {
-		style.Columns, style.Lines = s.Screen()
+	if s.Watch && s.Terminal {
+		style.Columns, style.Lines = screenOf(out)
 	}
 	return o.Table(style), nil
 }

@@ -63,17 +63,9 @@ func (s *Session) target(kind notice.Kind, node *corev1.Node) *target {
 	region := cmp.Or(doctor.RegionOf(node), s.Region)
 	return &target{Session: s, node: node, kind: kind, notice: sample.Notice{
 		Kind: sendable[kind], ID: string(uuid.NewUUID()), Instance: cluster.InstanceID(node),
-		Partition: partitionOf(region), Account: s.account(), Region: region,
+		Partition: partitionOf(region), Account: cmp.Or(s.EventAccounts...), Region: region,
 		Zone: cmp.Or(node.Labels[corev1.LabelTopologyZone], region+"a"), Token: string(uuid.NewUUID()),
 	}}
-}
-
-// account returns the account of the instances, or one of them; empty if it is not known.
-func (s *Session) account() string {
-	if len(s.EventAccounts) == 0 {
-		return ""
-	}
-	return s.EventAccounts[0]
 }
 
 // targetNamed returns the target for the node with the name.
@@ -110,13 +102,11 @@ func (t *target) lookUp(ctx context.Context) error {
 		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
 	}
 	t.setInstance(instance)
-	switch t.kind {
-	case notice.ASGTerminate:
+	if t.kind == notice.ASGTerminate {
 		return t.lookUpHook(ctx, hookCache{})
-	case notice.CapacityBlockExpiration:
+	}
+	if t.kind == notice.CapacityBlockExpiration {
 		return t.lookUpBlock(ctx)
-	case notice.SpotInterruption, notice.RebalanceRecommendation, notice.StateChange, notice.ScheduledChange,
-		notice.ASGLaunch, notice.CapacityReservationInterruption, notice.InstanceImpaired, notice.Ignored:
 	}
 	return nil
 }

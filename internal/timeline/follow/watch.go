@@ -84,14 +84,6 @@ func informer(objects cache.ListerWatcher, kind runtime.Object, handler cache.Re
 	return informer
 }
 
-// PodName is a pod's name in a story, with its namespace unless that is the default one.
-func PodName(pod *corev1.Pod) string {
-	if pod.Namespace == metav1.NamespaceDefault {
-		return pod.Name
-	}
-	return pod.Namespace + "/" + pod.Name
-}
-
 func (w Watch) nodeEvents(before, now *corev1.Node, at time.Time) []timeline.Event {
 	var events []timeline.Event
 	carried, took := w.carried(now)
@@ -135,22 +127,20 @@ func podGone(pod *corev1.Pod, at time.Time) []timeline.Event {
 	if evacuation.Ended(pod) {
 		return nil
 	}
-	return []timeline.Event{{Time: at, Kind: timeline.PodGone, Node: pod.Spec.NodeName, Pod: PodName(pod)}}
+	return []timeline.Event{{Time: at, Kind: timeline.PodGone, Node: pod.Spec.NodeName, Pod: evacuation.NameOf(pod)}}
 }
 
 func (w Watch) podEvents(before, now *corev1.Pod, at time.Time) []timeline.Event {
-	e := timeline.Event{Time: at, Node: now.Spec.NodeName, Pod: PodName(now)}
+	e := timeline.Event{Time: at, Node: now.Spec.NodeName, Pod: evacuation.NameOf(now)}
 	switch {
 	case !evacuation.Ended(before) && evacuation.Ended(now):
 		e.Kind = timeline.PodGone
 	case before.DeletionTimestamp == nil && now.DeletionTimestamp != nil:
 		e.Kind = timeline.PodDeleted
-		// The eviction API leaves this behind:
-		// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-		if c := condition(now, corev1.DisruptionTarget); c != nil && c.Reason == "EvictionByEvictionAPI" {
+		if slices.ContainsFunc(now.Status.Conditions, isEviction) {
 			e.Kind = timeline.PodEvicted
 		}
-	case !isReady(before) && isReady(now) && (w.Replaces == nil || w.Replaces(now)):
+	case !evacuation.Ready(before) && evacuation.Ready(now) && (w.Replaces == nil || w.Replaces(now)):
 		e.Kind = timeline.PodReady
 	default:
 		return nil
@@ -158,18 +148,10 @@ func (w Watch) podEvents(before, now *corev1.Pod, at time.Time) []timeline.Event
 	return []timeline.Event{e}
 }
 
-func isReady(pod *corev1.Pod) bool {
-	c := condition(pod, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for k := range pod.Status.Conditions {
-		if pod.Status.Conditions[k].Type == kind {
-			return &pod.Status.Conditions[k]
-		}
-	}
-	return nil
+// isEviction reports whether the condition is what the eviction API leaves behind.
+// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+func isEviction(c corev1.PodCondition) bool {
+	return c.Type == corev1.DisruptionTarget && c.Reason == "EvictionByEvictionAPI"
 }
 
 // Controllers returns the UIDs of the controllers of pods: these make replacements.
@@ -181,16 +163,4 @@ func Controllers(pods []*corev1.Pod) map[types.UID]bool {
 		}
 	}
 	return all
-}
-
-// Moves returns how many of the pods a controller will recreate.
-func Moves(pods []*corev1.Pod) int {
-	n := 0
-	for _, pod := range pods {
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if metav1.GetControllerOf(pod) != nil && !ended {
-			n++
-		}
-	}
-	return n
 }
