@@ -111,47 +111,77 @@ func (t *Timeline) Begin(n Notice) Row {
 // belongs to no notice. Events come in the order in which they were seen. As a watch may be late,
 // their times may be in another order.
 func (t *Timeline) Observe(e Event) []Row {
+	s := t.about(e)
+	if s == nil {
+		t.unexplained(e)
+		return nil
+	}
 	switch e.Kind {
 	case NodeCordoned:
-		return t.cordoned(e)
+		if s.cordoned.IsZero() {
+			s.cordoned = e.Time
+			return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.noteEmpty(e.Time)...)
+		}
 	case PodEvicted, PodDeleted:
-		return t.stopping(e)
-	case PodGone:
-		return t.podGone(e)
+		return t.stopping(s, e)
+	case PodGone: // there is a row only for the last pod
+		if when, known := s.gone[e.Pod]; known && when.IsZero() {
+			s.gone[e.Pod] = e.Time
+			return s.noteEmpty(e.Time)
+		}
 	case PodReady:
-		return t.podReady(e)
+		s.replaced = append(s.replaced, e.Pod)
+		return []Row{s.row(e.Kind, e.Time, e.Pod, "on "+e.Node)}
 	case HookCompleted, HookTimedOut:
-		return t.hookEnded(e)
+		return t.hookEnded(s, e)
 	case MessageDeleted:
-		return t.messageDeleted(e)
+		if s.deleted.IsZero() {
+			s.deleted = e.Time
+			return []Row{s.row(e.Kind, e.Time, e.Message, "")}
+		}
 	case WorkFinished:
-		return t.workFinished(e)
+		return s.workFinished(e)
 	case NodeHeldBack:
-		return t.heldBack(e)
+		if !s.waits {
+			s.waits = true
+			return []Row{s.row(e.Kind, e.Time, e.Node, "")}
+		}
 	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting, LeaderKilled, LeaderElected:
 	}
 	return nil
 }
 
-func (t *Timeline) cordoned(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		t.oddity("%s was cordoned, and no notice is about it", e.Node)
-		return nil
+// about returns the story of an event; nil if there is none. A pod that gets ready counts for the oldest notice that
+// still waits for pods to come up elsewhere. Nobody knows which pod replaces which: a ReplicaSet does not say.
+func (t *Timeline) about(e Event) *story {
+	for _, s := range t.stories {
+		is := s.Node == e.Node
+		switch e.Kind { //nolint:exhaustive // the others are about a node
+		case PodReady:
+			is = !is && len(s.replaced) < len(s.gone) && !slices.Contains(s.replaced, e.Pod)
+		case HookCompleted, HookTimedOut:
+			is = s.Hook != "" && s.Hook == e.Hook
+		case MessageDeleted:
+			is = s.Message == e.Message
+		}
+		if is {
+			return s
+		}
 	}
-	if !s.cordoned.IsZero() {
-		return nil
-	}
-	s.cordoned = e.Time
-	return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.noteEmpty(e.Time)...)
+	return nil
 }
 
-func (t *Timeline) stopping(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
-		return nil
+// unexplained notes an event that no notice explains.
+func (t *Timeline) unexplained(e Event) {
+	if e.Kind == NodeCordoned {
+		t.oddity("%s was cordoned, and no notice is about it", e.Node)
 	}
+	if e.Kind == PodEvicted || e.Kind == PodDeleted {
+		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
+	}
+}
+
+func (t *Timeline) stopping(s *story, e Event) []Row {
 	if _, known := s.gone[e.Pod]; !known { // it was bound late
 		s.gone[e.Pod] = time.Time{}
 	}
@@ -164,37 +194,7 @@ func (t *Timeline) stopping(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }
 
-// podGone returns a row only for the last pod.
-func (t *Timeline) podGone(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		return nil
-	}
-	if when, known := s.gone[e.Pod]; !known || !when.IsZero() {
-		return nil
-	}
-	s.gone[e.Pod] = e.Time
-	return s.noteEmpty(e.Time)
-}
-
-// podReady counts a pod for the oldest notice that still waits for pods to come up elsewhere.
-// Nobody knows which pod replaces which: a ReplicaSet does not say.
-func (t *Timeline) podReady(e Event) []Row {
-	for _, s := range t.stories {
-		if s.Node != e.Node && len(s.replaced) < len(s.gone) && !slices.Contains(s.replaced, e.Pod) {
-			s.replaced = append(s.replaced, e.Pod)
-			return []Row{s.row(e.Kind, e.Time, e.Pod, "on "+e.Node)}
-		}
-	}
-	return nil
-}
-
-func (t *Timeline) hookEnded(e Event) []Row {
-	at := slices.IndexFunc(t.stories, func(s *story) bool { return s.Hook != "" && s.Hook == e.Hook })
-	if at < 0 {
-		return nil
-	}
-	s := t.stories[at]
+func (t *Timeline) hookEnded(s *story, e Event) []Row {
 	switch {
 	case e.Kind == HookTimedOut:
 		t.trouble("hook %s timed out", e.Hook)
@@ -210,28 +210,8 @@ func (t *Timeline) hookEnded(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Hook, e.Result)}
 }
 
-func (t *Timeline) messageDeleted(e Event) []Row {
-	at := slices.IndexFunc(t.stories, func(s *story) bool { return s.Message == e.Message })
-	if at < 0 || !t.stories[at].deleted.IsZero() {
-		return nil
-	}
-	s := t.stories[at]
-	s.deleted = e.Time
-	return []Row{s.row(e.Kind, e.Time, e.Message, "")}
-}
-
-func (t *Timeline) heldBack(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil || s.waits {
-		return nil
-	}
-	s.waits = true
-	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
-}
-
-func (t *Timeline) workFinished(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil || s.Message != "" || !s.finished.IsZero() {
+func (s *story) workFinished(e Event) []Row {
+	if s.Message != "" || !s.finished.IsZero() {
 		return nil
 	}
 	s.finished = e.Time
@@ -252,16 +232,6 @@ func (s *story) late() bool {
 		}
 	}
 	return false
-}
-
-// about returns the story of a node; nil if there is none.
-func (t *Timeline) about(node string) *story {
-	for _, s := range t.stories {
-		if s.Node == node {
-			return s
-		}
-	}
-	return nil
 }
 
 func (t *Timeline) trouble(format string, args ...any) {
