@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -176,4 +177,30 @@ func checkNode(name string) options.Problems {
 		return nil
 	}
 	return options.Problems{{Name: "node", Text: "is required: the name of a node"}}
+}
+
+// completionTimeout is how long somebody waits who presses Tab.
+const completionTimeout = 2 * time.Second
+
+// mustComplete registers a completion. cmd has the flag, and no completion for it.
+func mustComplete(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) //nolint:forbidigo // a mistake in this program, which each test of it finds
+	}
+}
+
+// completeNode completes the names of the cluster's nodes; a shell picks those that begin as it wants. A cluster that
+// does not answer has none.
+func (p *program) completeNode(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var where tool.Cluster
+	where.Kubeconfig, _ = cmd.Flags().GetString("kubeconfig")
+	where.Context, _ = cmd.Flags().GetString("context") // not every command has it
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	viewer, err := tool.NewViewer(where, p.environ)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names, _ := viewer.Nodes(ctx)
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
