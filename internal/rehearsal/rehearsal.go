@@ -5,6 +5,7 @@
 package rehearsal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,56 +53,43 @@ type Snapshot struct {
 
 // Read lists the pods of one node, and the budgets and pods of their namespaces.
 func Read(ctx context.Context, client kube.Client, node string) (*Snapshot, error) {
-	v := newSnapshot()
 	own, err := listPods(ctx, client, metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", node).String())
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
-	v.pods[node] = own
 	namespaces := map[string]bool{}
 	for _, pod := range own {
 		namespaces[pod.Namespace] = true
 	}
-	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+	return read(ctx, client, slices.Sorted(maps.Keys(namespaces))...)
+}
+
+// ReadAll lists all pods and budgets of the cluster, for rehearsals of any of its nodes.
+func ReadAll(ctx context.Context, client kube.Client) (*Snapshot, error) {
+	return read(ctx, client, metav1.NamespaceAll)
+}
+
+// read lists the pods and budgets of namespaces.
+func read(ctx context.Context, client kube.Client, namespaces ...string) (*Snapshot, error) {
+	v := &Snapshot{
+		pods: map[string][]*corev1.Pod{}, size: map[workload]int{}, budgets: map[string][]policyv1.PodDisruptionBudget{},
+	}
+	for _, namespace := range namespaces {
 		all, err := listPods(ctx, client, namespace, "")
 		if err != nil {
-			return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("list the pods of %s: %w", cmp.Or(namespace, "all namespaces"), err)
 		}
-		v.countPods(all)
+		for _, pod := range all {
+			v.pods[pod.Spec.NodeName] = append(v.pods[pod.Spec.NodeName], pod)
+			if w, ok := workloadOf(pod); ok && pod.DeletionTimestamp == nil {
+				v.size[w]++
+			}
+		}
 		if err := v.readBudgets(ctx, client, namespace); err != nil {
 			return nil, err
 		}
 	}
 	return v, nil
-}
-
-// ReadAll lists all pods and budgets of the cluster, for rehearsals of any of its nodes.
-func ReadAll(ctx context.Context, client kube.Client) (*Snapshot, error) {
-	v := newSnapshot()
-	all, err := listPods(ctx, client, metav1.NamespaceAll, "")
-	if err != nil {
-		return nil, fmt.Errorf("list all pods: %w", err)
-	}
-	for _, pod := range all {
-		v.pods[pod.Spec.NodeName] = append(v.pods[pod.Spec.NodeName], pod)
-	}
-	v.countPods(all)
-	return v, v.readBudgets(ctx, client, metav1.NamespaceAll)
-}
-
-func newSnapshot() *Snapshot {
-	return &Snapshot{
-		pods: map[string][]*corev1.Pod{}, size: map[workload]int{}, budgets: map[string][]policyv1.PodDisruptionBudget{},
-	}
-}
-
-// countPods counts the pods of each workload.
-func (v *Snapshot) countPods(all []*corev1.Pod) {
-	for _, pod := range all {
-		if w, ok := workloadOf(pod); ok && pod.DeletionTimestamp == nil {
-			v.size[w]++
-		}
-	}
 }
 
 func (v *Snapshot) readBudgets(ctx context.Context, client kube.Client, namespace string) error {
