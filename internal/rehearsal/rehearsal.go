@@ -183,7 +183,7 @@ func (v *Snapshot) down(fates []drain.PodOutcome) (all []Down) {
 func (r *Report) budgetsOf(
 	budgets map[string][]policyv1.PodDisruptionBudget, pods []*corev1.Pod,
 ) func(*corev1.Pod) []string {
-	of := map[types.NamespacedName][]string{}
+	of := map[*corev1.Pod][]string{}
 	for _, pod := range pods {
 		var covering []*policyv1.PodDisruptionBudget
 		for k := range budgets[pod.Namespace] {
@@ -196,16 +196,13 @@ func (r *Report) budgetsOf(
 		if len(covering) == 1 && allowsUnready(covering[0], pod) { // two are refused before anybody looks at the pod
 			continue
 		}
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		for _, b := range covering {
 			name := b.Namespace + "/" + b.Name
-			of[key] = append(of[key], name)
+			of[pod] = append(of[pod], name)
 			r.Allowed[name] = int(b.Status.DisruptionsAllowed)
 		}
 	}
-	return func(pod *corev1.Pod) []string {
-		return of[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	}
+	return func(pod *corev1.Pod) []string { return of[pod] }
 }
 
 // allowsUnready reports whether the budget does not protect the pod because it is not ready.

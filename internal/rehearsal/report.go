@@ -28,7 +28,7 @@ type Report struct {
 	// name, sorted.
 	Down []Down
 
-	isCut func(drain.PodOutcome) bool // see Snapshot.isCut; nil: none is
+	isCut func(drain.PodOutcome) bool // see Snapshot.isCut
 }
 
 // A Down is a workload that is down during a drain.
@@ -239,7 +239,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 			parts = append(parts, "sooner, if its Deployment can roll out a replacement first")
 		}
 	}
-	if r.isCut != nil && r.isCut(f) {
+	if r.isCut(f) {
 		parts = append(parts, cutTargets)
 	}
 	if f.Turn.Mistake != "" {

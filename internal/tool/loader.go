@@ -262,27 +262,24 @@ func (o *Origin) describe() string {
 // An identity is who asks AWS, empty if nobody does, and Kubernetes.
 type identity struct{ aws, kubernetes string }
 
-// line names whose options, identity and rights a tool goes by.
+// line names whose options and, as far as s says, whose identity and rights a tool goes by.
 func (o *Origin) line(s identity) string {
 	text := "With the " + o.describe()
 	if s.aws != "" {
 		text += "; in AWS as " + s.aws
 	}
-	return text + "; in Kubernetes with the rights of " + s.kubernetes
-}
-
-// writeWith writes the line and the notes.
-func (o *Origin) writeWith(w io.Writer, s identity) error {
-	return o.writeLine(w, o.line(s))
+	if s.kubernetes != "" {
+		text += "; in Kubernetes with the rights of " + s.kubernetes
+	}
+	return text
 }
 
 // Write writes whose options count, and the notes, for a tool that itself says who asks.
-func (o *Origin) Write(w io.Writer) error {
-	return o.writeLine(w, "With the "+o.describe())
-}
+func (o *Origin) Write(w io.Writer) error { return o.writeWith(w, identity{}) }
 
-func (o *Origin) writeLine(w io.Writer, line string) error {
-	text := line + ".\n"
+// writeWith writes the line and the notes.
+func (o *Origin) writeWith(w io.Writer, s identity) error {
+	text := o.line(s) + ".\n"
 	for _, note := range o.notes {
 		text += "Note: " + note + ".\n"
 	}

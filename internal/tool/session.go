@@ -98,10 +98,10 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 	return review.Status.UserInfo.Username
 }
 
-// awsIdentity returns who calls AWS with the configuration; errNoCredentials if nobody does.
+// awsIdentity returns who calls AWS with the configuration.
 func awsIdentity(ctx context.Context, cfg aws.Config) (string, error) {
 	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
-		return "", errNoCredentials
+		return "", errors.New("no AWS credentials were found; run doctor for details")
 	}
 	out, err := sts.NewFromConfig(cfg).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	if err != nil {
@@ -109,8 +109,6 @@ func awsIdentity(ctx context.Context, cfg aws.Config) (string, error) {
 	}
 	return aws.ToString(out.Arn), nil
 }
-
-var errNoCredentials = errors.New("no AWS credentials were found; run doctor for details")
 
 // NewGatherer returns what asks AWS and the cluster for the facts that doctor judges,
 // with the options c and the credentials of cfg. version is that of this program.

@@ -111,12 +111,10 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	case err != nil:
 		return fmt.Errorf("nothing was sent: %w", err)
 	case !yes:
-		return errNotConfirmed
+		return errors.New("nothing was sent: answer y, or set --yes")
 	}
 	return nil
 }
-
-var errNotConfirmed = errors.New("nothing was sent: answer y, or set --yes")
 
 // lookForPause finds out whether the handler is paused. Who may not read its Lease is told so.
 func (s *Session) lookForPause(ctx context.Context) {
