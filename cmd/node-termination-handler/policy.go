@@ -32,23 +32,10 @@ func (p *program) policyCommand() *cobra.Command {
 			return problems
 		},
 	}
-	cmd.AddCommand(p.policyTestCommand(), p.policySchemaCommand())
+	schema := func() string { return string(policyfile.Schema()) }
+	cmd.AddCommand(p.policyTestCommand(),
+		p.printing("schema", "Print the JSON Schema of policy files, for editors.", schema))
 	return cmd
-}
-
-func (p *program) policySchemaCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of policy files, for editors.",
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
-				return err
-			}
-			_, err := cmd.OutOrStdout().Write(policyfile.Schema())
-			return err
-		},
-	}
 }
 
 func (p *program) policyTestCommand() *cobra.Command {

@@ -134,13 +134,29 @@ func (p *program) family(root *cobra.Command) *cobra.Command {
 	})
 	root.Flags().Bool("version", false, "Print the version and exit.")
 	root.AddCommand(p.statusCommand(), p.reportCommand(), p.pauseCommand(), p.resumeCommand(), p.doctorCommand(),
-		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), optionsCommand(), p.versionCommand())
+		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(),
+		p.printing("options", "List the options of the handler.", allOptions),
+		p.printing("version", "Print the version, and what it was built from and with.", describeVersion))
 	for _, cmd := range root.Commands() {
 		if cmd.Flags().Lookup("node") != nil {
 			mustComplete(cmd, "node", p.completeNode)
 		}
 	}
 	return root
+}
+
+// printing returns a command that takes nothing, and prints a text.
+func (p *program) printing(use, short string, text func() string) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
+				return err
+			}
+			_, err := io.WriteString(cmd.OutOrStdout(), text())
+			return err
+		},
+	}
 }
 
 // normalise rewrites args for the flags of the command that they name, and keeps what is

@@ -317,8 +317,8 @@ type nodeReport struct {
 	Remedy  string `json:"remedy,omitempty"`
 	Why     string `json:"why"`
 	// Rule is the one that decides; absent if none is asked. Begin is when the drain begins; absent: at once.
-	Rule  string     `json:"rule,omitempty"`
-	Begin *time.Time `json:"begin,omitempty"`
+	Rule  string    `json:"rule,omitempty"`
+	Begin time.Time `json:"begin,omitzero"`
 	// By is karpenter if Karpenter would be asked to drain the node, and else absent.
 	By string `json:"by,omitempty"`
 	// Deadline is in seconds after the notice; absent if nothing is forced.
@@ -335,7 +335,8 @@ func (f forecast) report() nodeReport {
 	_, remedy := f.whyIgnored(f.outcome)
 	r := nodeReport{
 		Node: f.node.Name, Instance: f.notice.Instance,
-		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Pods: []rehearsal.PodReport{},
+		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Begin: f.begin(),
+		Pods: []rehearsal.PodReport{},
 		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
@@ -343,9 +344,6 @@ func (f forecast) report() nodeReport {
 	}
 	if !f.Terms.Deadline.IsZero() {
 		r.Deadline = new(f.Terms.Deadline.Sub(f.at).Seconds())
-	}
-	if begin := f.begin(); !begin.IsZero() {
-		r.Begin = &begin
 	}
 	if f.By == intent.ByKarpenter && r.Ignored == "" {
 		r.By = string(f.By)
