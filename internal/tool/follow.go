@@ -66,13 +66,13 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 }
 
 // expect returns what the timeline has to know of the notice, and the pods that will leave.
-func (t *target) expect(planned plan, sent time.Time) (timeline.Notice, []*corev1.Pod) {
+func (t *target) expect(planned outcome, sent time.Time) (timeline.Notice, []*corev1.Pod) {
 	expected := timeline.Notice{
 		Name: t.kind.Dashed(), Instance: t.notice.Instance, Node: t.node.Name, Sent: sent, Deadline: planned.Terms.Deadline,
 	}
 	var leaving []*corev1.Pod
 	for _, f := range planned.Fates {
-		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned.outcome) {
+		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned) {
 			continue
 		}
 		leaving = append(leaving, f.Pod)

@@ -158,7 +158,7 @@ func (s *Session) instancesOf(ctx context.Context, targets []*target) (map[strin
 // A forecast is what would become of a node.
 type forecast struct {
 	*target
-	plan
+	outcome
 	at time.Time // of the notice
 }
 

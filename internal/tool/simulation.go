@@ -93,7 +93,7 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err != nil {
 		return err
 	}
-	if err := t.whyRefused(now.outcome); err != nil {
+	if err := t.whyRefused(now); err != nil {
 		return err
 	}
 	if t.paused != "" {
@@ -103,7 +103,7 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 		return nil
 	}
 	question := fmt.Sprintf("this will drain %s: %s; continue?", sim.Node, now.Summary())
-	if t.cordonsOnly(now.outcome) {
+	if t.cordonsOnly(now) {
 		question = fmt.Sprintf("this will cordon %s, and its pods stay there (%s); continue?", sim.Node, now.Rule)
 	}
 	yes, err := term.ask(ctx, question)
