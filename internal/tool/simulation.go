@@ -126,14 +126,13 @@ func (s *Session) lookForPause(ctx context.Context) {
 	if err == nil {
 		l, err = s.client.CoordinationV1().Leases(namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
-	if err != nil && (s.origin.release == nil || !apierrors.IsNotFound(err)) {
+	switch {
+	case err == nil:
+		if why, paused := lease.Paused(l); paused {
+			s.paused = overview.PausedText(why)
+		}
+	case s.origin.release == nil || !apierrors.IsNotFound(err):
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
-	}
-	if err != nil {
-		return
-	}
-	if why, paused := lease.Paused(l); paused {
-		s.paused = overview.PausedText(why)
 	}
 }
 
