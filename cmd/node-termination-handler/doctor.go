@@ -19,7 +19,7 @@ import (
 
 // A report is how doctor prints its findings.
 type report struct {
-	output   string
+	json     bool
 	verbose  bool
 	accepted []string // ids of checks whose warnings do not count
 }
@@ -40,17 +40,15 @@ known failure, but an important check could not be made.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	var r report
-	cmd.Flags().StringVar(&r.output, "output", outputText, "Output format: text or json.")
+	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
 	cmd.Flags().BoolVar(&r.verbose, "verbose", false,
 		"Print a line for each check, even if another finding makes the check impossible.")
 	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+
 		"they are shown, but do not change the exit status. Failures always do.")
-	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
 	check := func(args []string) (problems options.Problems) {
-		problems = slices.Concat(options.UnexpectedArgs(args), checkOutput(r.output))
-		var more options.Problems
-		r.accepted, more = parseAccepted(*accept)
-		return append(problems, more...)
+		r.json = *output == outputJSON
+		r.accepted, problems = parseAccepted(*accept)
+		return slices.Concat(options.UnexpectedArgs(args), checkOutput(), problems)
 	}
 	p.withTool(cmd, tool.Loader{WithoutCluster: true}, check,
 		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
@@ -104,7 +102,7 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 		return context.Cause(ctx)
 	}
 	findings := doctor.Examine(facts, r.accepted...)
-	if r.output == outputJSON {
+	if r.json {
 		err = doctor.PrintJSON(out, findings)
 	} else {
 		colour := timeline.ColourWanted(tool.IsTerminal(out), os.Getenv)

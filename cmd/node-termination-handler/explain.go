@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,29 +28,22 @@ Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 		ValidArgsFunction: completeKind,
 	}
 	e := tool.Explain{Kind: notice.SpotInterruption}
-	var output string
 	flags := cmd.Flags()
 	flags.StringVar(&e.Node, "node", "", "Name of the node. Required.")
 	flags.StringVar(&e.Code, "code", "", "Code of the scheduled change, such as "+
 		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED.")
 	e.Start = 7 * 24 * time.Hour
 	flags.Var((*span)(&e.Start), "start", "When the scheduled change begins, from now on, such as 36h. By default 7d.")
-	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
-	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
+	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			e.Kind, problems = parseKind(args)
 		}
-		e.JSON = output == outputJSON
-		return append(append(problems, checkNode(e.Node)...), checkOutput(output)...)
+		e.JSON = *output == outputJSON
+		return slices.Concat(problems, checkNode(e.Node), checkOutput())
 	}
-	p.withTool(cmd, tool.Loader{QueueOptional: true}, check,
-		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
-			session, err := tool.NewSession(ctx, opts, origin)
-			if err != nil {
-				return err
-			}
-			return e.Run(ctx, session, cmd.OutOrStdout())
-		})
+	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {
+		return e.Run(ctx, s, cmd.OutOrStdout())
+	})
 	return cmd
 }

@@ -44,20 +44,13 @@ func printHelp(cmd *cobra.Command, _ []string) {
 // takesAllOptions reports whether the command takes what the handler takes.
 func takesAllOptions(cmd *cobra.Command) bool { return cmd.Flags().Lookup("queue-url") != nil }
 
-// optionsCommand lists the options of the handler, as kubectl options does for its own.
-func optionsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "options",
-		Short:             "List the options of the handler.",
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			table := pflag.NewFlagSet("", pflag.ContinueOnError)
-			options.Register(table)
-			options.WriteHelp(cmd.OutOrStdout(), table)
-			return nil
-		},
-	}
+// allOptions lists the options of the handler, as kubectl options does for its own.
+func allOptions() string {
+	var b strings.Builder
+	table := pflag.NewFlagSet("", pflag.ContinueOnError)
+	options.Register(table)
+	options.WriteHelp(&b, table)
+	return b.String()
 }
 
 // printOwnFlags prints the flags of a command that are no options of the table.

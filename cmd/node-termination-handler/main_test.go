@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -22,3 +24,8 @@ func TestScripts(t *testing.T) {
 }
 
 const testQueue = "https://sqs.us-east-1.amazonaws.com/123456789012/workers"
+
+// run is the program by its own name.
+func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
+	return runAs(ctx, append([]string{programName}, args...), environ, out, errOut)
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
 func (p *program) policyCommand() *cobra.Command {
@@ -32,23 +32,10 @@ func (p *program) policyCommand() *cobra.Command {
 			return problems
 		},
 	}
-	cmd.AddCommand(p.policyTestCommand(), p.policySchemaCommand())
+	schema := func() string { return string(policyfile.Schema()) }
+	cmd.AddCommand(p.policyTestCommand(),
+		p.printing("schema", "Print the JSON Schema of policy files, for editors.", schema))
 	return cmd
-}
-
-func (p *program) policySchemaCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of policy files, for editors.",
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
-				return err
-			}
-			_, err := cmd.OutOrStdout().Write(policyfile.Schema())
-			return err
-		},
-	}
 }
 
 func (p *program) policyTestCommand() *cobra.Command {
@@ -63,8 +50,7 @@ The options below are those that decide where no rule of the file does.
 Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file is wrong.`,
 		Args: cobra.ArbitraryArgs,
 	}
-	var output string
-	cmd.Flags().StringVar(&output, "output", outputText, "Output format: text or json.")
+	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
 	table := pflag.NewFlagSet("", pflag.ContinueOnError)
 	options.Register(table)
 	for _, name := range []string{
@@ -73,7 +59,7 @@ Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file
 		cmd.Flags().AddFlag(table.Lookup(name))
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		problems := slices.Concat(p.wrong, checkOutput(output), options.UnexpectedArgs(args[min(1, len(args)):]))
+		problems := slices.Concat(p.wrong, checkOutput(), options.UnexpectedArgs(args[min(1, len(args)):]))
 		if len(args) == 0 {
 			problems = append(problems, options.Problem{Name: "FILE", Text: "is missing: the path of a policy file"})
 		}
@@ -89,10 +75,8 @@ Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file
 			return options.Problems{{Name: "FILE", Text: err.Error()}}
 		}
 		tested := testPolicy(data, app.Policy(o))
-		if output == outputJSON {
-			encoder := json.NewEncoder(cmd.OutOrStdout())
-			encoder.SetIndent("", "  ")
-			err = encoder.Encode(tested)
+		if *output == outputJSON {
+			err = tool.WriteJSON(cmd.OutOrStdout(), tested)
 		} else {
 			tested.writeText(cmd.OutOrStdout(), args[0])
 		}

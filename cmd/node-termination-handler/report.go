@@ -1,9 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
-	"slices"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -13,8 +13,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
-
-const outputMarkdown = "markdown"
 
 func (p *program) reportCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -31,54 +29,47 @@ Exit status: 0 no pod was lost; 1 report failed; 2 mistakes in the options; 3 po
 were still on the node, or perhaps, when its machine went away; 4 it is not known, because the
 leader was not asked, or does not know all drains of that time: it began to lead later, or keeps no
 older ones; or a node does not tell how its drain has ended.`,
-		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	where := whereFlags(cmd)
 	flags := cmd.Flags()
 	node := flags.String("node", "", "Name of the node. By default the report is on all nodes.")
 	var since span
 	flags.Var(&since, "since", "How far back the report goes, such as 24h or 7d. By default 24h, and with --node as "+
 		"far as is known.")
-	output := flags.StringP("output", "o", outputMarkdown, "Output format: markdown or json.")
-	p.completes(cmd, map[string][]string{"output": {outputMarkdown, outputJSON}})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		problems := slices.Concat(p.wrong, options.UnexpectedArgs(args))
-		if *output != outputMarkdown && *output != outputJSON {
-			problems = append(problems, options.Problem{Name: "output", Text: "takes markdown or json"})
-		}
+	output, checkOutput := outputFlag(cmd, "o", outputMarkdown, outputJSON)
+	checkSince := func() options.Problems {
 		if since < 0 {
-			problems = append(problems, options.Problem{Name: "since", Text: "must not be negative"})
+			return options.Problems{{Name: "since", Text: "must not be negative"}}
 		}
-		if len(problems) > 0 {
-			return problems
+		return nil
+	}
+	p.withViewer(cmd, func(ctx context.Context, v *tool.Viewer) error {
+		if since == 0 && *node == "" {
+			since = span(24 * time.Hour)
 		}
-		viewer, err := tool.NewViewer(*where, p.environ)
+		var from time.Time // zero: as far as is known
+		if since > 0 {
+			from = time.Now().Add(-time.Duration(since))
+		}
+		report, err := v.Report(ctx, *node, from)
 		if err != nil {
 			return err
 		}
-		report, err := viewer.Report(cmd.Context(), *node, sinceTime(time.Duration(since), *node != ""))
-		if err != nil {
-			return err
-		}
-		text := []byte(report.Markdown())
+		out := cmd.OutOrStdout()
 		if *output == outputJSON {
-			if text, err = json.MarshalIndent(report, "", "  "); err != nil {
-				return err
-			}
-			text = append(text, '\n')
-		}
-		if _, err := cmd.OutOrStdout().Write(text); err != nil {
-			return err
+			err = tool.WriteJSON(out, report)
+		} else {
+			_, err = io.WriteString(out, report.Markdown())
 		}
 		switch {
+		case err != nil:
+			return err
 		case report.LostAny():
 			return statusError(exitWarned)
 		case report.Incomplete():
 			return statusError(exitUnknown)
 		}
 		return nil
-	}
+	}, checkOutput, checkSince)
 	return cmd
 }
 
@@ -107,15 +98,3 @@ func (s *span) String() string { return time.Duration(*s).String() }
 
 // Type implements [pflag.Value].
 func (s *span) Type() string { return "duration" }
-
-// sinceTime is the earliest time that a report is about; zero: as far as is known.
-func sinceTime(back time.Duration, ofNode bool) time.Time {
-	const usual = 24 * time.Hour
-	switch {
-	case back > 0:
-		return time.Now().Add(-back)
-	case ofNode:
-		return time.Time{}
-	}
-	return time.Now().Add(-usual)
-}

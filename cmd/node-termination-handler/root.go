@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,23 +35,17 @@ type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// run is the program. It does what args and environ, a list as from os.Environ, ask for,
-// until that is done or ctx ends, and returns the exit status. Results go to out, logs and
-// errors to errOut.
-func run(ctx context.Context, args, environ []string, out, errOut io.Writer) int {
-	return runAs(ctx, append([]string{programName}, args...), environ, out, errOut)
-}
-
-// runAs is the program under the name by which it was called, the first of argv.
+// runAs is the program under the name by which it was called, the first of argv. It does what the others and environ,
+// a list as from os.Environ, ask for, until that is done or ctx ends, and returns the exit status. Results go to out,
+// logs and errors to errOut.
 func runAs(ctx context.Context, argv, environ []string, out, errOut io.Writer) int {
-	name, args := argv[0], argv[1:]
+	called, args := strings.TrimSuffix(filepath.Base(argv[0]), ".exe"), argv[1:]
 	p := program{environ: environ, errOut: errOut, served: &options.Options{}, name: programName}
 	root := p.rootCommand()
-	if isPlugin(name) || completesPlugin(name) {
-		p.name = pluginName
-		root = p.pluginCommand()
+	if called == pluginFile || called == completionFile {
+		p.name, root = pluginName, p.pluginCommand()
 	}
-	if completesPlugin(name) {
+	if called == completionFile {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root.SetOut(out)
@@ -138,8 +134,29 @@ func (p *program) family(root *cobra.Command) *cobra.Command {
 	})
 	root.Flags().Bool("version", false, "Print the version and exit.")
 	root.AddCommand(p.statusCommand(), p.reportCommand(), p.pauseCommand(), p.resumeCommand(), p.doctorCommand(),
-		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(), optionsCommand(), p.versionCommand())
+		p.simulateCommand(), p.whatIfCommand(), p.explainCommand(), p.policyCommand(),
+		p.printing("options", "List the options of the handler.", allOptions),
+		p.printing("version", "Print the version, and what it was built from and with.", describeVersion))
+	for _, cmd := range root.Commands() {
+		if cmd.Flags().Lookup("node") != nil {
+			mustComplete(cmd, "node", p.completeNode)
+		}
+	}
 	return root
+}
+
+// printing returns a command that takes nothing, and prints a text.
+func (p *program) printing(use, short string, text func() string) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
+				return err
+			}
+			_, err := io.WriteString(cmd.OutOrStdout(), text())
+			return err
+		},
+	}
 }
 
 // normalise rewrites args for the flags of the command that they name, and keeps what is
@@ -188,4 +205,34 @@ func unexpectedArgs(cmd *cobra.Command, args []string) options.Problems {
 // isLikeCommand reports whether an argument is a command below cmd that was misspelled.
 func isLikeCommand(cmd *cobra.Command, arg string) bool {
 	return arg != "" && len(cmd.SuggestionsFor(arg)) > 0
+}
+
+// kubectl runs a program by this name as `kubectl nth`.
+// https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
+const (
+	pluginFile = "kubectl-nth"
+	pluginName = "kubectl nth"
+	// kubectl runs a program by this name when the shell completes `kubectl nth`.
+	// https://pkg.go.dev/k8s.io/kubectl/pkg/cmd/plugin#SetupPluginCompletion
+	completionFile = "kubectl_complete-nth"
+)
+
+// pluginCommand returns the command that is the plugin of kubectl. It has the commands of the handler and is no
+// handler: without a command it prints its help.
+func (p *program) pluginCommand() *cobra.Command {
+	root := p.family(&cobra.Command{
+		Use:         pluginFile + " COMMAND",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: pluginName},
+		Short:       "See what node-termination-handler does, and why.",
+		Long: `Shows what the installed node-termination-handler does: which nodes are drained, what each waits for, and
+how earlier drains have gone. It also checks the installation, and predicts drains.`,
+	})
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
+			return err
+		}
+		printHelp(cmd, nil)
+		return nil
+	}
+	return root
 }

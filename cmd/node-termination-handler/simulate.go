@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,6 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 		ValidArgsFunction: completeKind,
 	}
 	var sim tool.Simulation
-	var output string
 	flags := cmd.Flags()
 	flags.StringVar(&sim.Node, "node", "", "Name of the node. Required.")
 	flags.StringVar(&sim.Via, "via", tool.ViaQueue, "How to send the notice. queue: directly to the queue. "+
@@ -36,34 +36,27 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 		", which needs a rule that matches this source.")
 	flags.BoolVar(&sim.Yes, "yes", false, "Do not ask for confirmation.")
 	flags.BoolVar(&sim.PrintOnly, "dry-run", false, "Print the notice, and send nothing.")
-	flags.StringVar(&output, "output", outputText, "Output format: text or json. json needs --yes.")
-	p.completes(cmd, map[string][]string{
-		"output": {outputText, outputJSON}, "via": {tool.ViaQueue, tool.ViaEventBridge},
-	})
+	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	flags.Lookup("output").Usage += " json needs --yes."
+	ways := []string{tool.ViaQueue, tool.ViaEventBridge}
+	mustComplete(cmd, "via", cobra.FixedCompletions(ways, cobra.ShellCompDirectiveNoFileComp))
 	check := func(args []string) (problems options.Problems) {
 		sim.Kind, problems = parseKind(args)
 		problems = append(problems, checkNode(sim.Node)...)
-		if sim.Via != tool.ViaQueue && sim.Via != tool.ViaEventBridge {
+		if !slices.Contains(ways, sim.Via) {
 			problems = append(problems, options.Problem{Name: "via", Text: "takes queue or eventbridge"})
 		}
-		problems = append(problems, checkOutput(output)...)
-		sim.JSON = output == outputJSON
+		problems = append(problems, checkOutput()...)
+		sim.JSON = *output == outputJSON
 		if sim.JSON && !sim.Yes && !sim.PrintOnly {
-			problems = append(problems, options.Problem{
-				Name: "output", Text: "json cannot ask for confirmation: add --yes",
-			})
+			problems = append(problems, options.Problem{Name: "output", Text: "json cannot ask for confirmation: add --yes"})
 		}
 		return problems
 	}
-	p.withTool(cmd, tool.Loader{Strict: true}, check,
-		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
-			session, err := tool.NewSession(ctx, opts, origin)
-			if err != nil {
-				return err
-			}
-			return sim.Run(ctx, session, tool.Terminal{
-				In: bufio.NewReader(cmd.InOrStdin()), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr(),
-			})
+	p.withSession(cmd, tool.Loader{Strict: true}, check, func(ctx context.Context, s *tool.Session) error {
+		return sim.Run(ctx, s, tool.Terminal{
+			In: bufio.NewReader(cmd.InOrStdin()), Out: cmd.OutOrStdout(), ErrOut: cmd.ErrOrStderr(),
 		})
+	})
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,9 +17,72 @@ import (
 
 // The values of --output.
 const (
-	outputText = "text"
-	outputJSON = "json"
+	outputText     = tool.FormatText
+	outputWide     = tool.FormatWide
+	outputJSON     = tool.FormatJSON
+	outputMarkdown = "markdown"
 )
+
+// outputFlag gives cmd the flag --output, with a letter or none: one of formats, by default the first. check returns
+// what is wrong with it.
+func outputFlag(
+	cmd *cobra.Command, letter string, formats ...string,
+) (format *string, check func() options.Problems) {
+	last := len(formats) - 1
+	list := strings.Join(formats[:last], ", ") + " or " + formats[last]
+	format = cmd.Flags().StringP("output", letter, formats[0], "Output format: "+list+".")
+	mustComplete(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return format, func() options.Problems {
+		if slices.Contains(formats, *format) {
+			return nil
+		}
+		return options.Problems{{Name: "output", Text: "takes " + list}}
+	}
+}
+
+// withViewer gives cmd the flags that say where the handler is. When cmd is run, checks return what is wrong with its
+// own flags. If nothing is, do is called.
+func (p *program) withViewer(
+	cmd *cobra.Command, do func(context.Context, *tool.Viewer) error, checks ...func() options.Problems,
+) {
+	var where tool.Cluster
+	flags := cmd.Flags()
+	flags.StringVar(&where.Kubeconfig, "kubeconfig", "", "Path of the kubeconfig file. By default as of kubectl.")
+	flags.StringVar(&where.Context, "context", "", "Context of the kubeconfig. By default the current one.")
+	flags.StringVarP(&where.Namespace, "namespace", "n", "", "Namespace of the handler. By default "+programName+
+		", or where its Lease is found.")
+	flags.StringVar(&where.Lease, "lease", "", "Name of the Lease by which the handler elects its leader. By default "+
+		programName+", or the one that is found.")
+	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		problems := slices.Concat(p.wrong, options.UnexpectedArgs(args))
+		for _, check := range checks {
+			problems = append(problems, check()...)
+		}
+		if len(problems) > 0 {
+			return problems
+		}
+		viewer, err := tool.NewViewer(where, p.environ)
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), viewer)
+	}
+}
+
+// withSession is withTool for a command that cannot do without the cluster.
+func (p *program) withSession(
+	cmd *cobra.Command, loader tool.Loader, check func(args []string) options.Problems,
+	do func(context.Context, *tool.Session) error,
+) {
+	p.withTool(cmd, loader, check, func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
+		session, err := tool.NewSession(ctx, opts, origin)
+		if err != nil {
+			return err
+		}
+		return do(ctx, session)
+	})
+}
 
 // withTool gives cmd the options of the table and --release. When cmd is run, check returns
 // what is wrong with its arguments and its own flags. If nothing is, do is called with the
@@ -77,11 +141,10 @@ func kindHelp() string {
 // completeKind completes the names of kinds for a shell.
 func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var all []string
-	for _, k := range kinds() {
-		all = append(all, k.Dashed())
-	}
-	if len(args) > 0 {
-		all = nil
+	if len(args) == 0 {
+		for _, k := range kinds() {
+			all = append(all, k.Dashed())
+		}
 	}
 	return all, cobra.ShellCompDirectiveNoFileComp
 }
@@ -108,18 +171,36 @@ func parseKind(args []string) (notice.Kind, options.Problems) {
 	}}, unexpected...)
 }
 
-// checkOutput returns the problem of a value of --output.
-func checkOutput(output string) options.Problems {
-	if output == outputText || output == outputJSON {
-		return nil
-	}
-	return options.Problems{{Name: "output", Text: "takes text or json"}}
-}
-
 // checkNode returns the problem of a command that needs a node and names none.
 func checkNode(name string) options.Problems {
 	if name != "" {
 		return nil
 	}
 	return options.Problems{{Name: "node", Text: "is required: the name of a node"}}
+}
+
+// completionTimeout is how long somebody waits who presses Tab.
+const completionTimeout = 2 * time.Second
+
+// mustComplete registers a completion. cmd has the flag, and no completion for it.
+func mustComplete(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) //nolint:forbidigo // a mistake in this program, which each test of it finds
+	}
+}
+
+// completeNode completes the names of the cluster's nodes; a shell picks those that begin as it wants. A cluster that
+// does not answer has none.
+func (p *program) completeNode(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var where tool.Cluster
+	where.Kubeconfig, _ = cmd.Flags().GetString("kubeconfig")
+	where.Context, _ = cmd.Flags().GetString("context") // not every command has it
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	viewer, err := tool.NewViewer(where, p.environ)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names, _ := viewer.Nodes(ctx)
+	return names, cobra.ShellCompDirectiveNoFileComp
 }

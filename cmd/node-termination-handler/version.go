@@ -4,31 +4,12 @@ import (
 	"cmp"
 	"crypto/fips140"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
-	"slices"
-
-	"github.com/spf13/cobra"
 )
 
 // Set by the linker for releases: -ldflags "-X main.version=… -X main.commit=…".
 var version, commit string
-
-func (p *program) versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version, and what it was built from and with.",
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := slices.Concat(p.wrong, unexpectedArgs(cmd, args)).Err(); err != nil {
-				return err
-			}
-			_, err := io.WriteString(cmd.OutOrStdout(), describeVersion())
-			return err
-		},
-	}
-}
 
 // describeVersion returns the version, the commit, the Go version and platform that
 // the program was built with and for, and which cryptography it uses, each in a line.

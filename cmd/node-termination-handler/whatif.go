@@ -30,39 +30,30 @@ there when the instance goes away, or the handler ignores the notice.`,
 		ValidArgsFunction: completeKind,
 	}
 	w := tool.WhatIf{Kind: notice.SpotInterruption}
-	var output string
 	flags := cmd.Flags()
 	flags.StringVar(&w.Node, "node", "", "Name of the node. Required without --all.")
 	flags.BoolVar(&w.All, "all", false, "Predict for every node, as if it were drained alone: "+
 		"one line per node, the worst first.")
-	flags.StringVar(&output, "output", outputText, "Output format: text or json.")
-	p.completes(cmd, map[string][]string{"output": {outputText, outputJSON}})
+	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			w.Kind, problems = parseKind(args)
 		}
 		switch {
 		case w.All && w.Node != "":
-			problems = append(problems, options.Problem{
-				Name: "all", Text: "cannot be used with --node",
-			})
+			problems = append(problems, options.Problem{Name: "all", Text: "cannot be used with --node"})
 		case !w.All:
 			problems = append(problems, checkNode(w.Node)...)
 		}
-		w.JSON = output == outputJSON
-		return append(problems, checkOutput(output)...)
+		w.JSON = *output == outputJSON
+		return append(problems, checkOutput()...)
 	}
-	p.withTool(cmd, tool.Loader{QueueOptional: true}, check,
-		func(ctx context.Context, opts *options.Options, origin *tool.Origin) error {
-			session, err := tool.NewSession(ctx, opts, origin)
-			if err != nil {
-				return err
-			}
-			lost, err := w.Run(ctx, session, cmd.OutOrStdout())
-			if err == nil && lost {
-				return statusError(exitWarned)
-			}
-			return err
-		})
+	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {
+		lost, err := w.Run(ctx, s, cmd.OutOrStdout())
+		if err == nil && lost {
+			return statusError(exitWarned)
+		}
+		return err
+	})
 	return cmd
 }

@@ -47,3 +47,18 @@ func finished(pod *corev1.Pod) bool {
 func Unprotected(pod *corev1.Pod) bool {
 	return finished(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
+
+// Ready reports whether the pod is ready.
+func Ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// NameOf is the pod's name for people, with its namespace unless that is the default one.
+func NameOf(pod *corev1.Pod) string {
+	if pod.Namespace == corev1.NamespaceDefault {
+		return pod.Name
+	}
+	return pod.Namespace + "/" + pod.Name
+}

@@ -5,6 +5,7 @@
 package rehearsal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 )
 
 // A Request is the drain to rehearse: a node, what its notice demands, and the options of the drain.
@@ -51,56 +53,43 @@ type Snapshot struct {
 
 // Read lists the pods of one node, and the budgets and pods of their namespaces.
 func Read(ctx context.Context, client kube.Client, node string) (*Snapshot, error) {
-	v := newSnapshot()
 	own, err := listPods(ctx, client, metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", node).String())
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
-	v.pods[node] = own
 	namespaces := map[string]bool{}
 	for _, pod := range own {
 		namespaces[pod.Namespace] = true
 	}
-	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+	return read(ctx, client, slices.Sorted(maps.Keys(namespaces))...)
+}
+
+// ReadAll lists all pods and budgets of the cluster, for rehearsals of any of its nodes.
+func ReadAll(ctx context.Context, client kube.Client) (*Snapshot, error) {
+	return read(ctx, client, metav1.NamespaceAll)
+}
+
+// read lists the pods and budgets of namespaces.
+func read(ctx context.Context, client kube.Client, namespaces ...string) (*Snapshot, error) {
+	v := &Snapshot{
+		pods: map[string][]*corev1.Pod{}, size: map[workload]int{}, budgets: map[string][]policyv1.PodDisruptionBudget{},
+	}
+	for _, namespace := range namespaces {
 		all, err := listPods(ctx, client, namespace, "")
 		if err != nil {
-			return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("list the pods of %s: %w", cmp.Or(namespace, "all namespaces"), err)
 		}
-		v.countPods(all)
+		for _, pod := range all {
+			v.pods[pod.Spec.NodeName] = append(v.pods[pod.Spec.NodeName], pod)
+			if w, ok := workloadOf(pod); ok && pod.DeletionTimestamp == nil {
+				v.size[w]++
+			}
+		}
 		if err := v.readBudgets(ctx, client, namespace); err != nil {
 			return nil, err
 		}
 	}
 	return v, nil
-}
-
-// ReadAll lists all pods and budgets of the cluster, for rehearsals of any of its nodes.
-func ReadAll(ctx context.Context, client kube.Client) (*Snapshot, error) {
-	v := newSnapshot()
-	all, err := listPods(ctx, client, metav1.NamespaceAll, "")
-	if err != nil {
-		return nil, fmt.Errorf("list all pods: %w", err)
-	}
-	for _, pod := range all {
-		v.pods[pod.Spec.NodeName] = append(v.pods[pod.Spec.NodeName], pod)
-	}
-	v.countPods(all)
-	return v, v.readBudgets(ctx, client, metav1.NamespaceAll)
-}
-
-func newSnapshot() *Snapshot {
-	return &Snapshot{
-		pods: map[string][]*corev1.Pod{}, size: map[workload]int{}, budgets: map[string][]policyv1.PodDisruptionBudget{},
-	}
-}
-
-// countPods counts the pods of each workload.
-func (v *Snapshot) countPods(all []*corev1.Pod) {
-	for _, pod := range all {
-		if w, ok := workloadOf(pod); ok && pod.DeletionTimestamp == nil {
-			v.size[w]++
-		}
-	}
 }
 
 func (v *Snapshot) readBudgets(ctx context.Context, client kube.Client, namespace string) error {
@@ -194,7 +183,7 @@ func (v *Snapshot) down(fates []drain.PodOutcome) (all []Down) {
 func (r *Report) budgetsOf(
 	budgets map[string][]policyv1.PodDisruptionBudget, pods []*corev1.Pod,
 ) func(*corev1.Pod) []string {
-	of := map[types.NamespacedName][]string{}
+	of := map[*corev1.Pod][]string{}
 	for _, pod := range pods {
 		var covering []*policyv1.PodDisruptionBudget
 		for k := range budgets[pod.Namespace] {
@@ -207,28 +196,65 @@ func (r *Report) budgetsOf(
 		if len(covering) == 1 && allowsUnready(covering[0], pod) { // two are refused before anybody looks at the pod
 			continue
 		}
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		for _, b := range covering {
 			name := b.Namespace + "/" + b.Name
-			of[key] = append(of[key], name)
+			of[pod] = append(of[pod], name)
 			r.Allowed[name] = int(b.Status.DisruptionsAllowed)
 		}
 	}
-	return func(pod *corev1.Pod) []string {
-		return of[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	}
+	return func(pod *corev1.Pod) []string { return of[pod] }
 }
 
 // allowsUnready reports whether the budget does not protect the pod because it is not ready.
 // https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy
 func allowsUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return false
-		}
+	if evacuation.Ready(pod) {
+		return false
 	}
 	if b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow {
 		return true
 	}
 	return b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
+}
+
+// graceOfTarget is what a pod needs that load balancers know by its address: some seconds until they have noticed
+// that it stops, and the time of a slow request.
+// https://docs.aws.amazon.com/eks/latest/best-practices/load-balancing.html
+const graceOfTarget = 35 * time.Second
+
+// cutTargets is the remark about a pod that stops before its load balancers have noticed.
+const cutTargets = "a target of type ip without preStop: its connections may be cut (docs/load-balancers.md)"
+
+// A service selects pods of a namespace.
+type service struct {
+	namespace string
+	selector  labels.Selector
+}
+
+// ReadTargets reads which pods are targets of load balancers themselves. Without the AWS Load Balancer Controller, or
+// the rights to read its objects and Services, no pod is.
+func (v *Snapshot) ReadTargets(ctx context.Context, client kube.Client, bindings kube.Objects[*loadbalancer.Bindings]) {
+	list, err := bindings.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	for k := range list.Items {
+		b := &list.Items[k]
+		if b.Spec.TargetType != loadbalancer.TypeIP {
+			continue
+		}
+		behind, err := client.CoreV1().Services(b.Namespace).Get(ctx, b.Spec.ServiceRef.Name, metav1.GetOptions{})
+		if err == nil && len(behind.Spec.Selector) > 0 {
+			v.targets = append(v.targets, service{b.Namespace, labels.SelectorFromSet(behind.Spec.Selector)})
+		}
+	}
+}
+
+// isCut reports whether a pod that leaves may stop before its load balancers have noticed.
+func (v *Snapshot) isCut(f drain.PodOutcome) bool {
+	hasPreStop := func(c corev1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
+	return !f.Stays && !f.Ended && f.Own < graceOfTarget && !slices.ContainsFunc(f.Pod.Spec.Containers, hasPreStop) &&
+		slices.ContainsFunc(v.targets, func(s service) bool {
+			return s.namespace == f.Pod.Namespace && s.selector.Matches(labels.Set(f.Pod.Labels))
+		})
 }

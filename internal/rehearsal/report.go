@@ -28,7 +28,7 @@ type Report struct {
 	// name, sorted.
 	Down []Down
 
-	isCut func(drain.PodOutcome) bool // see Snapshot.isCut; nil: none is
+	isCut func(drain.PodOutcome) bool // see Snapshot.isCut
 }
 
 // A Down is a workload that is down during a drain.
@@ -58,7 +58,7 @@ func (r *Report) Summary() Summary {
 	var s Summary
 	for _, f := range r.Fates {
 		if f.Stays && f.Why != "" && !ofDaemonSet(f.Pod) && !r.Terms.Deadline.IsZero() {
-			s.Lost = append(s.Lost, nameOf(f.Pod)) // an option, a rule or its owner keeps it there to the end
+			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod)) // an option, a rule or its owner keeps it there to the end
 		}
 		if f.Stays || f.Self {
 			continue
@@ -68,7 +68,7 @@ func (r *Report) Summary() Summary {
 			continue
 		}
 		s.Pods++
-		s.Names = append(s.Names, nameOf(f.Pod))
+		s.Names = append(s.Names, evacuation.NameOf(f.Pod))
 		bare := metav1.GetControllerOf(f.Pod) == nil
 		if bare {
 			s.Uncontrolled++
@@ -84,10 +84,10 @@ func (r *Report) Summary() Summary {
 			s.Cut++
 		}
 		if f.Gone.IsZero() {
-			s.Left = append(s.Left, nameOf(f.Pod))
+			s.Left = append(s.Left, evacuation.NameOf(f.Pod))
 		}
 		if bare || f.Cut() || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
-			s.Lost = append(s.Lost, nameOf(f.Pod))
+			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod))
 		}
 	}
 	return s
@@ -105,7 +105,7 @@ func (s Summary) String() string {
 		line += fmt.Sprintf(", %d without a controller", s.Uncontrolled)
 	}
 	if s.Pods > 0 {
-		line += ", longest grace " + seconds(s.Longest)
+		line += ", longest grace " + Seconds(s.Longest)
 	}
 	return line
 }
@@ -163,12 +163,13 @@ func (r *Report) line(f drain.PodOutcome) string {
 	what, at := r.event(f)
 	after := ""
 	if !at.IsZero() {
-		after = seconds(at.Sub(r.Start))
+		after = Seconds(at.Sub(r.Start))
 	}
 	if what == unknown {
 		after = unknown
 	}
-	return strings.TrimRight(fmt.Sprintf("  %8s  %-15s  %-40s  %s", after, what, nameOf(f.Pod), r.remarks(f)), " ")
+	row := fmt.Sprintf("  %8s  %-15s  %-40s  %s", after, what, evacuation.NameOf(f.Pod), r.remarks(f))
+	return strings.TrimRight(row, " ")
 }
 
 // conclusion says in sentences how many pods would have to leave, and what would become of them.
@@ -203,15 +204,15 @@ func (r *Report) conclusion() string {
 	}
 	switch {
 	case len(s.Left) > 0:
-		fmt.Fprintf(&b, "left after %s: %s\n", seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
+		fmt.Fprintf(&b, "left after %s: %s\n", Seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
 	case r.Terms.Deadline.IsZero():
-		fmt.Fprintf(&b, "nothing is left after %s", seconds(r.End.Sub(r.Start)))
+		fmt.Fprintf(&b, "nothing is left after %s", Seconds(r.End.Sub(r.Start)))
 		if slices.ContainsFunc(r.Fates, r.maybeBlocked) {
 			b.WriteString(", unless a PodDisruptionBudget blocks it")
 		}
 		b.WriteString("\n")
 	default:
-		fmt.Fprintf(&b, "nothing is left at the deadline, after %s\n", seconds(r.Terms.Deadline.Sub(r.Start)))
+		fmt.Fprintf(&b, "nothing is left at the deadline, after %s\n", Seconds(r.Terms.Deadline.Sub(r.Start)))
 	}
 	return b.String()
 }
@@ -238,7 +239,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 			parts = append(parts, "sooner, if its Deployment can roll out a replacement first")
 		}
 	}
-	if r.isCut != nil && r.isCut(f) {
+	if r.isCut(f) {
 		parts = append(parts, cutTargets)
 	}
 	if f.Turn.Mistake != "" {
@@ -262,9 +263,9 @@ func endOf(f drain.PodOutcome) string {
 	case f.Ended:
 		return "it has ended"
 	case f.Cut():
-		return fmt.Sprintf("gets %s of its %s", seconds(f.Grace), seconds(f.Own))
+		return fmt.Sprintf("gets %s of its %s", Seconds(f.Grace), Seconds(f.Own))
 	case !f.Asked.IsZero():
-		return "grace " + seconds(f.Grace)
+		return "grace " + Seconds(f.Grace)
 	}
 	return ""
 }
@@ -301,16 +302,8 @@ func (r *Report) PodReports() []PodReport {
 	return reports
 }
 
-// nameOf is the pod's name, with its namespace unless that is the default one.
-func nameOf(p *corev1.Pod) string {
-	if p.Namespace == metav1.NamespaceDefault {
-		return p.Name
-	}
-	return p.Namespace + "/" + p.Name
-}
-
-// seconds is a time span of a notice in seconds, and a longer one as people say it.
-func seconds(d time.Duration) string {
+// Seconds is a time span of a notice in seconds, and a longer one as people say it.
+func Seconds(d time.Duration) string {
 	const longer = 10 * time.Minute
 	if d > longer {
 		return overview.Length(d)

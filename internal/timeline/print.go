@@ -41,24 +41,18 @@ const (
 	cyan   = "36"
 )
 
-// Minimum widths of the columns; a message id has 36 characters.
-const (
-	timeWidth  = 8
-	eventWidth = 15
-	whatWidth  = 36
-	gap        = "  "
-)
+// eventWidth is the minimum width of the column of events.
+const eventWidth = 15
 
 // Legend explains the columns.
 func (p Printer) Legend() {
-	fmt.Fprintln(p.Out, gap+"since    seconds since the notice was sent")
-	fmt.Fprintln(p.Out, gap+"left     seconds to its deadline, when the instance goes away, ready or not")
+	fmt.Fprintln(p.Out, "  since    seconds since the notice was sent\n"+
+		"  left     seconds to its deadline, when the instance goes away, ready or not")
 }
 
 // Heading introduces the rows of a notice.
 func (p Printer) Heading(text string) {
-	fmt.Fprintln(p.Out)
-	fmt.Fprintln(p.Out, p.paint(bold, text))
+	fmt.Fprintf(p.Out, "\n%s\n", p.paint(bold, text))
 	p.columns("", cells{since: "since", left: "left", event: "event"})
 }
 
@@ -70,18 +64,16 @@ func (p Printer) Row(r Row) {
 
 // End writes the last line of a story that ended well.
 func (p Printer) End(text string) {
-	fmt.Fprintln(p.Out)
-	fmt.Fprintln(p.Out, p.paint(green, text))
+	fmt.Fprintf(p.Out, "\n%s\n", p.paint(green, text))
 }
 
 // cells are those of a row.
 type cells struct{ since, left, event, what, where string }
 
 func (p Printer) columns(colour string, c cells) {
-	// Padding comes before paint: escape sequences have a length and no width.
-	line := fmt.Sprintf("%*s%s%*s%s", timeWidth, c.since, gap, timeWidth, c.left, gap) +
-		p.paint(colour, fmt.Sprintf("%-*s", eventWidth, c.event)) +
-		fmt.Sprintf("%s%-*s%s%s", gap, whatWidth, c.what, gap, c.where)
+	// Padding comes before paint: escape sequences have a length and no width. A message id has 36 characters.
+	event := p.paint(colour, fmt.Sprintf("%-*s", eventWidth, c.event))
+	line := fmt.Sprintf("%8s  %8s  %s  %-36s  %s", c.since, c.left, event, c.what, c.where)
 	fmt.Fprintln(p.Out, strings.TrimRight(line, " "))
 }
 

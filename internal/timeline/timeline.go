@@ -111,47 +111,77 @@ func (t *Timeline) Begin(n Notice) Row {
 // belongs to no notice. Events come in the order in which they were seen. As a watch may be late,
 // their times may be in another order.
 func (t *Timeline) Observe(e Event) []Row {
+	s := t.about(e)
+	if s == nil {
+		t.unexplained(e)
+		return nil
+	}
 	switch e.Kind {
 	case NodeCordoned:
-		return t.cordoned(e)
+		if s.cordoned.IsZero() {
+			s.cordoned = e.Time
+			return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.noteEmpty(e.Time)...)
+		}
 	case PodEvicted, PodDeleted:
-		return t.stopping(e)
-	case PodGone:
-		return t.podGone(e)
+		return t.stopping(s, e)
+	case PodGone: // there is a row only for the last pod
+		if when, known := s.gone[e.Pod]; known && when.IsZero() {
+			s.gone[e.Pod] = e.Time
+			return s.noteEmpty(e.Time)
+		}
 	case PodReady:
-		return t.podReady(e)
+		s.replaced = append(s.replaced, e.Pod)
+		return []Row{s.row(e.Kind, e.Time, e.Pod, "on "+e.Node)}
 	case HookCompleted, HookTimedOut:
-		return t.hookEnded(e)
+		return t.hookEnded(s, e)
 	case MessageDeleted:
-		return t.messageDeleted(e)
+		if s.deleted.IsZero() {
+			s.deleted = e.Time
+			return []Row{s.row(e.Kind, e.Time, e.Message, "")}
+		}
 	case WorkFinished:
-		return t.workFinished(e)
+		return s.workFinished(e)
 	case NodeHeldBack:
-		return t.heldBack(e)
+		if !s.waits {
+			s.waits = true
+			return []Row{s.row(e.Kind, e.Time, e.Node, "")}
+		}
 	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting, LeaderKilled, LeaderElected:
 	}
 	return nil
 }
 
-func (t *Timeline) cordoned(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		t.oddity("%s was cordoned, and no notice is about it", e.Node)
-		return nil
+// about returns the story of an event; nil if there is none. A pod that gets ready counts for the oldest notice that
+// still waits for pods to come up elsewhere. Nobody knows which pod replaces which: a ReplicaSet does not say.
+func (t *Timeline) about(e Event) *story {
+	for _, s := range t.stories {
+		is := s.Node == e.Node
+		switch e.Kind { //nolint:exhaustive // the others are about a node
+		case PodReady:
+			is = !is && len(s.replaced) < len(s.gone) && !slices.Contains(s.replaced, e.Pod)
+		case HookCompleted, HookTimedOut:
+			is = s.Hook != "" && s.Hook == e.Hook
+		case MessageDeleted:
+			is = s.Message == e.Message
+		}
+		if is {
+			return s
+		}
 	}
-	if !s.cordoned.IsZero() {
-		return nil
-	}
-	s.cordoned = e.Time
-	return append([]Row{s.row(e.Kind, e.Time, e.Node, "")}, s.noteEmpty(e.Time)...)
+	return nil
 }
 
-func (t *Timeline) stopping(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
-		return nil
+// unexplained notes an event that no notice explains.
+func (t *Timeline) unexplained(e Event) {
+	if e.Kind == NodeCordoned {
+		t.oddity("%s was cordoned, and no notice is about it", e.Node)
 	}
+	if e.Kind == PodEvicted || e.Kind == PodDeleted {
+		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
+	}
+}
+
+func (t *Timeline) stopping(s *story, e Event) []Row {
 	if _, known := s.gone[e.Pod]; !known { // it was bound late
 		s.gone[e.Pod] = time.Time{}
 	}
@@ -164,37 +194,7 @@ func (t *Timeline) stopping(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }
 
-// podGone returns a row only for the last pod.
-func (t *Timeline) podGone(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil {
-		return nil
-	}
-	if when, known := s.gone[e.Pod]; !known || !when.IsZero() {
-		return nil
-	}
-	s.gone[e.Pod] = e.Time
-	return s.noteEmpty(e.Time)
-}
-
-// podReady counts a pod for the oldest notice that still waits for pods to come up elsewhere.
-// Nobody knows which pod replaces which: a ReplicaSet does not say.
-func (t *Timeline) podReady(e Event) []Row {
-	for _, s := range t.stories {
-		if s.Node != e.Node && len(s.replaced) < len(s.gone) && !slices.Contains(s.replaced, e.Pod) {
-			s.replaced = append(s.replaced, e.Pod)
-			return []Row{s.row(e.Kind, e.Time, e.Pod, "on "+e.Node)}
-		}
-	}
-	return nil
-}
-
-func (t *Timeline) hookEnded(e Event) []Row {
-	at := slices.IndexFunc(t.stories, func(s *story) bool { return s.Hook != "" && s.Hook == e.Hook })
-	if at < 0 {
-		return nil
-	}
-	s := t.stories[at]
+func (t *Timeline) hookEnded(s *story, e Event) []Row {
 	switch {
 	case e.Kind == HookTimedOut:
 		t.trouble("hook %s timed out", e.Hook)
@@ -210,28 +210,8 @@ func (t *Timeline) hookEnded(e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Hook, e.Result)}
 }
 
-func (t *Timeline) messageDeleted(e Event) []Row {
-	at := slices.IndexFunc(t.stories, func(s *story) bool { return s.Message == e.Message })
-	if at < 0 || !t.stories[at].deleted.IsZero() {
-		return nil
-	}
-	s := t.stories[at]
-	s.deleted = e.Time
-	return []Row{s.row(e.Kind, e.Time, e.Message, "")}
-}
-
-func (t *Timeline) heldBack(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil || s.waits {
-		return nil
-	}
-	s.waits = true
-	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
-}
-
-func (t *Timeline) workFinished(e Event) []Row {
-	s := t.about(e.Node)
-	if s == nil || s.Message != "" || !s.finished.IsZero() {
+func (s *story) workFinished(e Event) []Row {
+	if s.Message != "" || !s.finished.IsZero() {
 		return nil
 	}
 	s.finished = e.Time
@@ -252,16 +232,6 @@ func (s *story) late() bool {
 		}
 	}
 	return false
-}
-
-// about returns the story of a node; nil if there is none.
-func (t *Timeline) about(node string) *story {
-	for _, s := range t.stories {
-		if s.Node == node {
-			return s
-		}
-	}
-	return nil
 }
 
 func (t *Timeline) trouble(format string, args ...any) {
@@ -302,4 +272,143 @@ func (s *story) left() []string {
 		}
 	}
 	return left
+}
+
+// Unmoved returns how many pods have not come up elsewhere, though they are expected to.
+func (t *Timeline) Unmoved() int {
+	n := 0
+	for _, s := range t.stories {
+		n += max(0, s.Moves-len(s.replaced))
+	}
+	return n
+}
+
+// Tally counts what became of all notices.
+type Tally struct {
+	Notices int `json:"notices"`
+	Drained int `json:"drained"` // nodes
+	Moved   int `json:"moved"`   // pods that came up elsewhere
+	Moves   int `json:"moves"`   // pods of which that was expected; 0: not known
+	Missed  int `json:"missed"`  // pods that were still there at the deadline, or still are
+}
+
+// Missing says what has not happened yet; nil if all notices have come to their end.
+func (t *Timeline) Missing() []string {
+	var missing []string
+	for _, s := range t.stories {
+		missing = append(missing, s.missing(t.Alone)...)
+	}
+	return missing
+}
+
+// Waits returns a row for each notice that has not come to its end: what it waits for.
+func (t *Timeline) Waits(at time.Time) (rows []Row) {
+	for _, s := range t.stories {
+		missing := s.missing(t.Alone)
+		if len(missing) == 0 {
+			continue
+		}
+		more := ""
+		if len(missing) > 1 {
+			more = fmt.Sprintf("and %d more", len(missing)-1)
+		}
+		rows = append(rows, s.row(Waiting, at, missing[0], more))
+	}
+	return rows
+}
+
+// missing says what has not happened yet. alone: see [Timeline.Alone].
+func (s *story) missing(alone bool) (missing []string) {
+	note := func(is bool, format string, args ...any) {
+		if is {
+			missing = append(missing, fmt.Sprintf(format, args...))
+		}
+	}
+	note(s.cordoned.IsZero(), "%s is not cordoned", s.Node)
+	for _, pod := range s.left() {
+		note(true, "pod %s is still on %s", pod, s.Node)
+	}
+	lack := len(s.gone) - len(s.replaced)
+	note(alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
+	note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
+	note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
+	note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
+	return missing
+}
+
+// blur is how late a watch may be, compared with a record made on the spot. Of two events that are
+// closer to each other, either may have been first.
+const blur = 250 * time.Millisecond
+
+// Troubles says what should not have happened, or not in this order.
+func (t *Timeline) Troubles() []string {
+	troubles := slices.Clone(t.troubles)
+	note := func(is bool, format string, args ...any) {
+		if is {
+			troubles = append(troubles, fmt.Sprintf(format, args...))
+		}
+	}
+	tooEarly := func(end, need time.Time, slack time.Duration) bool { return !end.IsZero() && need.Sub(end) > slack }
+	for _, s := range t.stories {
+		note(tooEarly(s.completed, s.empty, blur), "hook %s was completed before %s was empty", s.Hook, s.Node)
+		note(tooEarly(s.deleted, s.empty, blur), "message %s was deleted before %s was empty", s.Message, s.Node)
+		note(tooEarly(s.deleted, s.completed, 0), "message %s was deleted before hook %s was completed", s.Message, s.Hook)
+		if s.Deadline.IsZero() {
+			continue
+		}
+		note(tooEarly(s.Deadline, s.deleted, 0), "message %s was deleted after the deadline", s.Message)
+		note(s.Message == "" && tooEarly(s.Deadline, s.empty, blur), "%s was empty after the deadline", s.Node)
+	}
+	return troubles
+}
+
+// Tally counts.
+func (t *Timeline) Tally() Tally {
+	all := Tally{Notices: len(t.stories)}
+	for _, s := range t.stories {
+		if !s.empty.IsZero() {
+			all.Drained++
+		}
+		all.Moved += len(s.replaced)
+		all.Moves += s.Moves
+		for _, when := range s.gone {
+			if when.IsZero() || !s.Deadline.IsZero() && when.After(s.Deadline) {
+				all.Missed++
+			}
+		}
+	}
+	return all
+}
+
+// Summary is the whole story in a line. A pod is missed if it was still there at the deadline of
+// its notice, or is there now.
+func (t *Timeline) Summary() string {
+	left := ""
+	for _, s := range t.stories {
+		end := s.deleted
+		if s.Message == "" {
+			end = s.finished
+		}
+		if !end.IsZero() && !s.Deadline.IsZero() {
+			left += fmt.Sprintf(", %.0f of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
+		}
+	}
+	all := t.Tally()
+	moved := count(all.Moved, "pod")
+	if all.Moves > 0 {
+		moved = fmt.Sprintf("%d of %s", all.Moved, count(all.Moves, "pod"))
+	}
+	line := fmt.Sprintf("%s, %s drained, %s moved, %d missed",
+		count(all.Notices, "notice"), count(all.Drained, "node"), moved, all.Missed)
+	if left != "" {
+		line += "; left: " + left[len(", "):]
+	}
+	return line
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

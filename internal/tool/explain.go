@@ -101,7 +101,7 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 		}
 	}
 	if e.JSON {
-		return writeJSON(out, x.report(n))
+		return WriteJSON(out, x.report(n))
 	}
 	return x.write(out, n)
 }

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
@@ -46,41 +47,40 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 		return err
 	}
 	event.Store(&id)
-	result, err := t.follow(ctx, id, expected, events, sim.printer(term))
+	out := timeline.Printer{Out: term.Out, Colour: timeline.ColourWanted(IsTerminal(term.Out), os.Getenv)}
+	if sim.JSON {
+		out.Out = io.Discard
+	}
+	result, err := t.follow(ctx, id, expected, events, out)
 	if errors.Is(err, follow.ErrNotTaken) {
 		err = t.takeBack(ctx, sim, id, term, err)
 	}
-	if sim.JSON {
-		if failed := t.writeResult(term.Out, id, result, err); failed != nil {
-			return failed
-		}
-		return err
+	var failed error
+	switch {
+	case sim.JSON:
+		failed = t.writeResult(term.Out, id, result, err)
+	case !errors.Is(err, errTakenBack): // also where it did not end well
+		_, failed = fmt.Fprintf(term.Out, "undo: kubectl uncordon %s\n", t.node.Name)
 	}
-	return t.printUndo(term.Out, err)
-}
-
-// printer prints the timeline as text, or nothing where the result is for programs.
-func (sim Simulation) printer(term Terminal) timeline.Printer {
-	if sim.JSON {
-		return timeline.Printer{Out: io.Discard}
-	}
-	return timeline.Printer{Out: term.Out, Colour: timeline.ColourWanted(IsTerminal(term.Out), os.Getenv)}
+	return cmp.Or(failed, err)
 }
 
 // expect returns what the timeline has to know of the notice, and the pods that will leave.
-func (t *target) expect(planned plan, sent time.Time) (timeline.Notice, []*corev1.Pod) {
+func (t *target) expect(planned outcome, sent time.Time) (timeline.Notice, []*corev1.Pod) {
 	expected := timeline.Notice{
 		Name: t.kind.Dashed(), Instance: t.notice.Instance, Node: t.node.Name, Sent: sent, Deadline: planned.Terms.Deadline,
 	}
 	var leaving []*corev1.Pod
 	for _, f := range planned.Fates {
-		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned.outcome) {
+		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned) {
 			continue
 		}
 		leaving = append(leaving, f.Pod)
-		expected.Pods = append(expected.Pods, follow.PodName(f.Pod))
+		expected.Pods = append(expected.Pods, evacuation.NameOf(f.Pod))
+		if metav1.GetControllerOf(f.Pod) != nil {
+			expected.Moves++
+		}
 	}
-	expected.Moves = follow.Moves(leaving)
 	return expected, leaving
 }
 
@@ -134,17 +134,6 @@ func (t *target) follow(
 	return follow.Story{Notice: expected, Taken: taken, Settle: settle, End: end, Out: out}.Follow(ctx, events)
 }
 
-// printUndo prints how to undo what the simulation did, also where it did not end well.
-func (t *target) printUndo(out io.Writer, err error) error {
-	if errors.Is(err, errTakenBack) {
-		return err
-	}
-	if _, failed := fmt.Fprintf(out, "undo: kubectl uncordon %s\n", t.node.Name); failed != nil {
-		return failed
-	}
-	return err
-}
-
 // A simulationResult is the end of a simulation for programs.
 type simulationResult struct {
 	originReport
@@ -164,7 +153,7 @@ func (t *target) writeResult(out io.Writer, id string, r follow.Result, err erro
 	if err != nil {
 		result.Error = err.Error()
 	}
-	return writeJSON(out, result)
+	return WriteJSON(out, result)
 }
 
 // deadlineText says when a node has to be empty.
@@ -172,9 +161,5 @@ func deadlineText(deadline, now time.Time) string {
 	if deadline.IsZero() {
 		return "nothing is forced"
 	}
-	left := deadline.Sub(now)
-	if left > 10*time.Minute {
-		return "the node must be empty in " + overview.Length(left)
-	}
-	return fmt.Sprintf("the node must be empty in %.0f s", left.Seconds())
+	return "the node must be empty in " + rehearsal.Seconds(deadline.Sub(now))
 }

@@ -9,8 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
@@ -39,7 +38,7 @@ const (
 	// answerLimit bounds an answer of the leader: a thousand nodes are some 500 kB.
 	answerLimit = 32 << 20
 	// metricsPort is the port of a leader whose Lease does not name it: that of an older release.
-	metricsPort = 9092
+	metricsPort = "9092"
 )
 
 // A Viewer asks the leader what it knows, through the API server, and with the rights of a person: to get the
@@ -62,7 +61,7 @@ func NewViewer(c Cluster, environ []string) (*Viewer, error) {
 	klog.SetLogger(logr.Discard())
 	env := options.Environment(environ)
 	v := &Viewer{namespace: c.Namespace, lease: c.Lease}
-	config, err := userConfig(c, env["KUBECONFIG"])
+	config, err := userConfig(c, env["KUBECONFIG"] != "")
 	if err != nil {
 		return nil, err
 	}
@@ -88,20 +87,16 @@ func (v *Viewer) Nodes(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// userConfig returns how to reach the API server as a person does.
-func userConfig(c Cluster, variable string) (*rest.Config, error) {
-	if c.Kubeconfig == "" && c.Context == "" && variable == "" {
+// userConfig returns how to reach the API server as a person does. files: a variable names kubeconfig files.
+func userConfig(c Cluster, files bool) (*rest.Config, error) {
+	if c.Kubeconfig == "" && c.Context == "" && !files {
 		config, err := rest.InClusterConfig()
 		if !errors.Is(err, rest.ErrNotInCluster) {
 			return config, err
 		}
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	if c.Kubeconfig != "" {
-		rules.ExplicitPath = c.Kubeconfig
-	} else if variable != "" {
-		rules.Precedence = strings.Split(variable, string(os.PathListSeparator))
-	}
+	rules.ExplicitPath = c.Kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
@@ -145,32 +140,23 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		const known = "the handler is paused, so only what the nodes carry is known"
 		return nil, unreachable{why: known, paused: &why, leaderless: deserted(l) != ""}
 	}
-	holder := ""
-	if l.Spec.HolderIdentity != nil {
-		holder = *l.Spec.HolderIdentity
-	}
+	holder := ptr.Deref(l.Spec.HolderIdentity, "")
 	if holder == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
 		long := l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless
 		return nil, unreachable{why: why, leaderless: long}
 	}
-	port := cmp.Or(l.Labels[app.PortLabel], strconv.Itoa(metricsPort))
-	found := &leader{namespace: l.Namespace, pod: podOf(holder), port: port, holder: holder}
-	found.dryRun = l.Labels[lease.DryRunLabel] == "true"
+	pod, _, _ := strings.Cut(holder, "_") // and a random part
+	found := &leader{
+		namespace: l.Namespace, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
+		dryRun: l.Labels[lease.DryRunLabel] == "true",
+	}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 		found.silent = time.Since(l.Spec.RenewTime.Time)
 		found.expired = found.silent > found.lasts
 	}
 	return found, nil
-}
-
-// podOf is the pod of who holds the Lease: the identity has a random part behind its name.
-func podOf(holder string) string {
-	if at := strings.LastIndexByte(holder, '_'); at >= 0 {
-		return holder[:at]
-	}
-	return holder
 }
 
 // findLease gets the Lease. Where its name was not given and it is not where the chart's would be, it is found by
@@ -208,22 +194,25 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 
 // ask gets what the leader serves on a path. The error is unreachable if there is no answer.
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
-	if l.port == app.NoPort {
-		if l.expired {
-			return unreachable{why: v.whyUnreachable(l, nil), leaderless: l.silent > leaderless}
-		}
+	unanswered := func(err error) error {
+		return unreachable{why: l.whyUnreachable(err), leaderless: l.expired && l.silent > leaderless}
+	}
+	switch {
+	case l.port == app.NoPort && l.expired:
+		return unanswered(nil)
+	case l.port == app.NoPort:
 		return unasked("pod %s leads and serves nothing: set enable-prometheus-server", l.pod)
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	body, err := v.stream(ctx, l, path)
 	if err != nil {
-		return unreachable{why: v.whyUnreachable(l, err), leaderless: l.expired && l.silent > leaderless}
+		return unanswered(err)
 	}
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
 	if err != nil {
-		return unreachable{why: v.whyUnreachable(l, err), leaderless: l.expired && l.silent > leaderless}
+		return unanswered(err)
 	}
 	if err := json.Unmarshal(text, into); err != nil || !ofLeader(into) {
 		return unasked("the answer of pod %s on port %s is not one of this release: compare the versions",
@@ -282,16 +271,12 @@ func (l *leader) likely() string {
 }
 
 // whyUnreachable says what to do about an error of the leader, or on the way to it.
-func (v *Viewer) whyUnreachable(l *leader, err error) string {
+func (l *leader) whyUnreachable(err error) string {
 	pod := fmt.Sprintf("pod %s/%s", l.namespace, l.pod)
 	about := "" // what the API server speaks of: the pod, or the pod with the port where the pod has answered
-	restarted := false
 	status, isStatus := errors.AsType[*apierrors.StatusError](err)
-	if isStatus {
-		restarted = status.ErrStatus.Code == http.StatusMisdirectedRequest // the Lease is not of this process
-		if status.ErrStatus.Details != nil {
-			about = status.ErrStatus.Details.Name
-		}
+	if isStatus && status.ErrStatus.Details != nil {
+		about = status.ErrStatus.Details.Name
 	}
 	why, isUnreachable := errors.AsType[unreachable](err)
 	switch {
@@ -312,10 +297,10 @@ func (v *Viewer) whyUnreachable(l *leader, err error) string {
 	case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "trying to reach service"):
 		return fmt.Sprintf("the API server cannot reach %s on port %s: %s. "+
 			"If that lasts, a NetworkPolicy or a firewall must let it", pod, l.port, l.likely())
-	case apierrors.IsServiceUnavailable(err) || restarted:
+	case apierrors.IsServiceUnavailable(err),
+		isStatus && status.ErrStatus.Code == http.StatusMisdirectedRequest: // the Lease is not of this process
 		return fmt.Sprintf("%s does not lead any more: try again", pod)
-	}
-	if isStatus {
+	case isStatus:
 		return fmt.Sprintf("%s cannot be asked on port %s: the answer is: %s", pod, l.port, status.ErrStatus.Message)
 	}
 	return fmt.Sprintf("%s cannot be asked on port %s: %v", pod, l.port, redact.Error(err))

@@ -31,12 +31,11 @@ func (s *Session) policy() decision.Policy {
 }
 
 // readPolicy reads the policy file of the handler; see ReadPolicy.
-func (s *Session) readPolicy(ctx context.Context) error {
-	file, from, err := readPolicy(ctx, s.Options, s.origin, s.client)
+func (s *Session) readPolicy(ctx context.Context) (err error) {
+	s.file, err = readPolicy(ctx, s.Options, s.origin, s.client)
 	if errors.Is(err, doctor.ErrAbsent) {
 		return nil
 	}
-	s.file = policySource{file, from}
 	if wrong, ok := errors.AsType[*doctor.PolicyError](err); ok {
 		return fmt.Errorf("the policy file of %s is wrong:\n%w", wrong.From, wrong.Err)
 	}
@@ -51,8 +50,8 @@ func ReadPolicy(o *options.Options, origin *Origin) func(context.Context) (docto
 		if err != nil {
 			return doctor.Policy{}, err
 		}
-		file, from, err := readPolicy(ctx, o, origin, client)
-		p := doctor.Policy{From: from, Rules: file.Rules}
+		file, err := readPolicy(ctx, o, origin, client)
+		p := doctor.Policy{From: file.from, Rules: file.Rules}
 		for _, warning := range file.Warnings {
 			p.Warnings = append(p.Warnings, warning.String())
 		}
@@ -62,18 +61,18 @@ func ReadPolicy(o *options.Options, origin *Origin) func(context.Context) (docto
 
 func readPolicy(
 	ctx context.Context, o *options.Options, origin *Origin, client kube.Client,
-) (file policyfile.File, from string, err error) {
+) (file policySource, err error) {
 	if o.PolicyFile == "" {
-		return file, "", doctor.ErrAbsent
+		return file, doctor.ErrAbsent
 	}
-	data, from, err := policyData(ctx, o.PolicyFile, origin, client)
-	if err != nil {
-		return file, from, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
+	var data []byte
+	if data, file.from, err = policyData(ctx, o.PolicyFile, origin, client); err != nil {
+		return file, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
 	}
-	if file, err = policyfile.Parse(data); err != nil {
-		return file, from, &doctor.PolicyError{From: from, Err: err}
+	if file.File, err = policyfile.Parse(data); err != nil {
+		return file, &doctor.PolicyError{From: file.from, Err: err}
 	}
-	return file, from, nil
+	return file, nil
 }
 
 func policyData(

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -128,8 +129,7 @@ func readRelease(ctx context.Context, client kube.Client, d *appsv1.Deployment) 
 	c := containerOf(d)
 	if c == nil {
 		return nil, fmt.Errorf("%s has no container of the handler: name the container %s, "+
-			"or choose another release by --release",
-			r, options.ProgramName)
+			"or choose another release by --release", r, options.ProgramName)
 	}
 	r.mounts, r.volumes = c.VolumeMounts, d.Spec.Template.Spec.Volumes
 	env, err := r.environment(ctx, client.CoreV1(), c)
@@ -151,10 +151,10 @@ func readRelease(ctx context.Context, client kube.Client, d *appsv1.Deployment) 
 	if err != nil {
 		return nil, fmt.Errorf("read the options of %s: %w", r, err)
 	}
-	maps.DeleteFunc(env, func(_, text string) bool { return strings.TrimSpace(text) == "" })
 	for name, text := range env {
 		env[name] = strings.TrimSpace(text)
 	}
+	maps.DeleteFunc(env, func(_, text string) bool { return text == "" })
 	// The handler knows its namespace from its ServiceAccount, if no variable names it.
 	if env["NAMESPACE"] == "" {
 		env["NAMESPACE"] = r.namespace
@@ -196,19 +196,14 @@ func (r *Release) environment(
 	ctx context.Context, client typedcorev1.ConfigMapsGetter, c *corev1.Container,
 ) (map[string]string, error) {
 	env := map[string]string{}
-	read := map[string]map[string]string{}
 	configMap := func(name string, optional *bool) (map[string]string, error) {
-		if data, ok := read[name]; ok {
-			return data, nil
-		}
 		m, err := client.ConfigMaps(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err) && optional != nil && *optional:
+		case apierrors.IsNotFound(err) && ptr.Deref(optional, false):
 			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("read the options of %s: get ConfigMap %s: %w", r, name, err)
 		}
-		read[name] = m.Data
 		return m.Data, nil
 	}
 	for _, from := range c.EnvFrom {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -100,18 +99,9 @@ func (v *Viewer) events(ctx context.Context, node string) (all []overview.Event,
 	}
 	for k := range list.Items {
 		e := &list.Items[k]
-		all = append(all, overview.Event{At: timeOf(e), Reason: e.Reason, Text: e.Message})
+		last := cmp.Or(e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
+		all = append(all, overview.Event{At: last, Reason: e.Reason, Text: e.Message})
 	}
 	slices.SortStableFunc(all, func(a, b overview.Event) int { return a.At.Compare(b.At) })
 	return all, nil
-}
-
-// timeOf is when an Event came about last.
-func timeOf(e *corev1.Event) time.Time {
-	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return e.CreationTimestamp.Time
 }

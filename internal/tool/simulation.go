@@ -93,7 +93,7 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err != nil {
 		return err
 	}
-	if err := t.whyRefused(now.outcome); err != nil {
+	if err := t.whyRefused(now); err != nil {
 		return err
 	}
 	if t.paused != "" {
@@ -103,7 +103,7 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 		return nil
 	}
 	question := fmt.Sprintf("this will drain %s: %s; continue?", sim.Node, now.Summary())
-	if t.cordonsOnly(now.outcome) {
+	if t.cordonsOnly(now) {
 		question = fmt.Sprintf("this will cordon %s, and its pods stay there (%s); continue?", sim.Node, now.Rule)
 	}
 	yes, err := term.ask(ctx, question)
@@ -111,12 +111,10 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	case err != nil:
 		return fmt.Errorf("nothing was sent: %w", err)
 	case !yes:
-		return errNotConfirmed
+		return errors.New("nothing was sent: answer y, or set --yes")
 	}
 	return nil
 }
-
-var errNotConfirmed = errors.New("nothing was sent: answer y, or set --yes")
 
 // lookForPause finds out whether the handler is paused. Who may not read its Lease is told so.
 func (s *Session) lookForPause(ctx context.Context) {
@@ -128,14 +126,13 @@ func (s *Session) lookForPause(ctx context.Context) {
 	if err == nil {
 		l, err = s.client.CoordinationV1().Leases(namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
-	if err != nil && (s.origin.release == nil || !apierrors.IsNotFound(err)) {
+	switch {
+	case err == nil:
+		if why, paused := lease.Paused(l); paused {
+			s.paused = overview.PausedText(why)
+		}
+	case s.origin.release == nil || !apierrors.IsNotFound(err):
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
-	}
-	if err != nil {
-		return
-	}
-	if why, paused := lease.Paused(l); paused {
-		s.paused = overview.PausedText(why)
 	}
 }
 

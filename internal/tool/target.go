@@ -63,17 +63,9 @@ func (s *Session) target(kind notice.Kind, node *corev1.Node) *target {
 	region := cmp.Or(doctor.RegionOf(node), s.Region)
 	return &target{Session: s, node: node, kind: kind, notice: sample.Notice{
 		Kind: sendable[kind], ID: string(uuid.NewUUID()), Instance: cluster.InstanceID(node),
-		Partition: partitionOf(region), Account: s.account(), Region: region,
+		Partition: partitionOf(region), Account: cmp.Or(s.EventAccounts...), Region: region,
 		Zone: cmp.Or(node.Labels[corev1.LabelTopologyZone], region+"a"), Token: string(uuid.NewUUID()),
 	}}
-}
-
-// account returns the account of the instances, or one of them; empty if it is not known.
-func (s *Session) account() string {
-	if len(s.EventAccounts) == 0 {
-		return ""
-	}
-	return s.EventAccounts[0]
 }
 
 // targetNamed returns the target for the node with the name.
@@ -110,13 +102,11 @@ func (t *target) lookUp(ctx context.Context) error {
 		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
 	}
 	t.setInstance(instance)
-	switch t.kind {
-	case notice.ASGTerminate:
+	if t.kind == notice.ASGTerminate {
 		return t.lookUpHook(ctx, hookCache{})
-	case notice.CapacityBlockExpiration:
+	}
+	if t.kind == notice.CapacityBlockExpiration {
 		return t.lookUpBlock(ctx)
-	case notice.SpotInterruption, notice.RebalanceRecommendation, notice.StateChange, notice.ScheduledChange,
-		notice.ASGLaunch, notice.CapacityReservationInterruption, notice.InstanceImpaired, notice.Ignored:
 	}
 	return nil
 }
@@ -234,7 +224,7 @@ func (t *target) preview(when time.Time) (outcome, error) {
 	}
 	p := t.policy().Preview(parsed, subject, when)
 	by, _ := t.policy().Drains(p.Intent, t.node.Labels)
-	return outcome{p, nodedrain.TermsOf(p.Intent), by}, nil
+	return outcome{Preview: p, Terms: nodedrain.TermsOf(p.Intent), By: by}, nil
 }
 
 // An outcome is what a notice would mean for a node, and for its drain.
@@ -242,6 +232,8 @@ type outcome struct {
 	decision.Preview
 	Terms evacuation.Terms
 	By    intent.By // who would get the pods off the node
+
+	*rehearsal.Report // of its pods; nil before rehearse
 }
 
 // begin is when the drain would begin; zero: at once.
@@ -250,17 +242,11 @@ func (o outcome) begin() time.Time { return o.Intent.Terms().NotBefore }
 // cordonsOnly reports whether the node would be cordoned, and that is all.
 func (t *target) cordonsOnly(o outcome) bool { return decision.CordonsOnly(o.Intent, t.policy()) }
 
-// A plan is what a notice would do.
-type plan struct {
-	outcome
-	*rehearsal.Report // nil if the notice is ignored
-}
-
 // rehearse plays the drain that the notice would start if it were sent at a time.
-func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error) {
+func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, error) {
 	o, err := t.preview(when)
 	if err != nil {
-		return plan{}, err
+		return o, err
 	}
 	start := when
 	if begin := o.begin(); begin.After(when) { // the drain counts its notice from then on
@@ -271,11 +257,12 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (plan, error
 	if end.IsZero() {
 		end = start.Add(t.NodeGracePeriod)
 	}
-	return plan{o, view.Run(rehearsal.Request{
+	o.Report = view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
 		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
-	})}, nil
+	})
+	return o, nil
 }
 
 // whyIgnored says why the handler would ignore the notice, and what would change that;

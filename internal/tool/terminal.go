@@ -46,26 +46,16 @@ func (t Terminal) ask(ctx context.Context, question string) (bool, error) {
 	}
 }
 
-// ScreenOf returns how large the terminal is that out writes to; zero: it is none, or does not say.
-func ScreenOf(out io.Writer) (columns, lines int) {
-	f, ok := out.(*os.File)
-	if !ok {
-		return 0, 0
-	}
-	columns, lines, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0, 0
+// screenOf returns how large the terminal is that out writes to; zero: it is none, or does not say.
+func screenOf(out io.Writer) (columns, lines int) {
+	if f, ok := out.(*os.File); ok {
+		columns, lines, _ = term.GetSize(int(f.Fd())) // zero with an error
 	}
 	return columns, lines
 }
 
-// IsTerminal reports whether out is a terminal. Other character devices count as terminals
-// too: colours do no harm there.
+// IsTerminal reports whether out is a terminal.
 func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }
