@@ -45,8 +45,8 @@ var noticeReasons = map[notice.Kind]string{
 	notice.InstanceImpaired:                "InstanceImpaired",
 }
 
-// steps are the texts of the Events about the controller's steps on a node. undone is for steps that can fail: the reason
-// has the suffix Error then.
+// steps are the texts of the Events about the controller's steps on a node. undone is for steps that can fail: the
+// reason has the suffix Error then.
 var steps = map[report.StepKind]struct{ kind, reason, done, undone string }{
 	report.Cordon:   {normal, "Cordon", "The node is cordoned", "The node could not be cordoned"},
 	report.Uncordon: {normal, "Uncordon", "The node is uncordoned", "The node could not be uncordoned"},
@@ -56,12 +56,13 @@ var steps = map[report.StepKind]struct{ kind, reason, done, undone string }{
 	report.CordonAgain: {kind: warning, reason: "CordonAgain",
 		done: "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned again, once"},
 	report.LeftUncordoned: {kind: warning, reason: "LeftUncordoned",
-		done: "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and new pods on it " +
-			"will be lost"},
+		done: "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and new pods on " +
+			"it will be lost"},
 	report.Ignore: {kind: warning, reason: "NoticeIgnored",
 		done: "A notice about this node's instance is ignored: the node is not drained before the instance goes away"},
 	report.Retain: {kind: warning, reason: "InstanceRetained",
-		done: "The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it"},
+		done: "The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to " +
+			"end it"},
 	report.Impair: {kind: warning, reason: "InstanceImpaired", done: "The status checks of the node's instance fail"},
 	report.Unscheduled: {kind: warning, reason: "PodsUnscheduled",
 		done: "The scheduler finds no node for pods that have left this one"},
@@ -122,7 +123,8 @@ type Events struct {
 
 // NewEvents returns an Events that writes until ctx ends.
 func NewEvents(ctx context.Context, o EventOptions) *Events {
-	sink := &eventSink{EventSink: &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}, metrics: o.Metrics, log: o.Log}
+	writer := &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}
+	sink := &eventSink{EventSink: writer, metrics: o.Metrics, log: o.Log}
 	// The recorder logs every failed Event in full at every try; the sink logs the first
 	// failure only.
 	quiet := klog.NewContext(ctx, logr.Discard())

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -41,11 +42,15 @@ const (
 	apiSQS         = "sqs"
 	apiEC2         = "ec2"
 	apiAutoScaling = "autoscaling"
-	apiELB         = "elasticloadbalancing"
-	apiSTS         = "sts"
 	apiOther       = "other"
 	apiKubernetes  = "kubernetes"
 )
+
+// services are the services of AWS, as a label, by their names in the SDK.
+var services = map[string]string{
+	"SQS": apiSQS, "EC2": apiEC2, "Auto Scaling": apiAutoScaling, "Elastic Load Balancing v2": "elasticloadbalancing",
+	"STS": "sts",
+}
 
 // calls are the calls to AWS that this program makes, except those that get credentials, and those about
 // load balancers: few clusters make them.
@@ -102,30 +107,14 @@ func (m *Metrics) AWS(stack *middleware.Stack) error {
 			if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 				return out, meta, err // we cancelled it: the error is not AWS's
 			}
-			service, action := serviceOf(ctx), awsmiddleware.GetOperationName(ctx)
+			service := cmp.Or(services[awsmiddleware.GetServiceID(ctx)], apiOther)
+			action := awsmiddleware.GetOperationName(ctx)
 			m.requests.aws.WithLabelValues(service, action, awsCode(err)).Inc()
 			if action != longPoll {
 				m.requests.seconds.WithLabelValues(service).Observe(time.Since(start).Seconds())
 			}
 			return out, meta, err
 		}), middleware.Before)
-}
-
-// serviceOf is the called service, as a value of a label.
-func serviceOf(ctx context.Context) string {
-	switch awsmiddleware.GetServiceID(ctx) {
-	case "SQS":
-		return apiSQS
-	case "EC2":
-		return apiEC2
-	case "Auto Scaling":
-		return apiAutoScaling
-	case "Elastic Load Balancing v2":
-		return apiELB
-	case "STS":
-		return apiSTS
-	}
-	return apiOther
 }
 
 func awsCode(err error) string {
@@ -207,24 +196,18 @@ func kubernetesAction(r *http.Request) (verb, resource string) {
 	if !slices.Contains(resources, resource) {
 		resource = apiOther
 	}
-	switch r.Method {
-	case http.MethodPost:
-		return "create", resource
-	case http.MethodPut:
-		return "update", resource
-	case http.MethodPatch:
-		return "patch", resource
-	case http.MethodDelete:
-		return "delete", resource
-	case http.MethodGet:
-	default:
-		return apiOther, resource
-	}
 	switch watch := r.URL.Query().Get("watch"); {
+	case r.Method != http.MethodGet:
+		return cmp.Or(verbs[r.Method], apiOther), resource
 	case watch == "true" || watch == "1":
 		return "watch", resource
 	case len(path) > 1:
 		return "get", resource
 	}
 	return "list", resource
+}
+
+// verbs are those of requests that write.
+var verbs = map[string]string{
+	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
