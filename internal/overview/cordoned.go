@@ -26,13 +26,9 @@ func (o *Overview) StillCordoned() string {
 	if len(o.Cordoned) == 0 {
 		return ""
 	}
-	var names []string
-	for _, c := range o.Cordoned[:min(len(o.Cordoned), mostCordoned)] {
-		names = append(names, fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since))))
-	}
-	if more := len(o.Cordoned) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(names, ", ") +
+	nodes := first(o.Cordoned, mostCordoned, func(c Cordoned) string {
+		return fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since)))
+	})
+	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(nodes, ", ") +
 		"; kubectl uncordon NAME has it take pods again"
 }

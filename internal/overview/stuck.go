@@ -56,12 +56,13 @@ func (n *Node) Stuck(now time.Time) bool {
 }
 
 // Stuck returns how many nodes somebody should look at; see [Node.Stuck].
-func (o *Overview) Stuck() int {
-	stuck := 0
-	for k := range o.Nodes {
-		if o.Nodes[k].Stuck(o.At) {
-			stuck++
+func (o *Overview) Stuck() int { return stuck(o.Nodes, o.At) }
+
+func stuck(nodes []Node, now time.Time) (n int) {
+	for k := range nodes {
+		if nodes[k].Stuck(now) {
+			n++
 		}
 	}
-	return stuck
+	return n
 }
