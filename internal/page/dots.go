@@ -41,18 +41,12 @@ type tally struct {
 
 // recent are the episodes of the last day, the newest first.
 func recent(h overview.History) []overview.Episode {
-	var all []overview.Episode
-	for i := range h.Episodes {
-		e := &h.Episodes[i]
-		if age := h.At.Sub(e.Ended); age <= past && len(all) < mostDots {
-			all = append(all, *e)
-		}
-	}
-	return all
+	all := slices.DeleteFunc(slices.Clone(h.Episodes), func(e overview.Episode) bool { return h.At.Sub(e.Ended) > past })
+	return all[:min(len(all), mostDots)]
 }
 
 // tallies are in the order of kinds.
-func tallies(episodes []overview.Episode) []tally {
+func tallies(episodes []overview.Episode) (all []tally) {
 	slacks := map[*kind][]float64{}
 	found := map[*kind]*tally{}
 	for i := range episodes {
@@ -76,7 +70,6 @@ func tallies(episodes []overview.Episode) []tally {
 			slacks[k] = append(slacks[k], *e.Slack)
 		}
 	}
-	var all []tally
 	for i := range kinds {
 		t := found[&kinds[i]]
 		if t == nil {
@@ -89,6 +82,14 @@ func tallies(episodes []overview.Episode) []tally {
 		all = append(all, *t)
 	}
 	return all
+}
+
+// total is the tally of all kinds.
+func total(all []tally) (sum tally) {
+	for _, t := range all {
+		sum.Episodes, sum.Bad, sum.Unknown = sum.Episodes+t.Episodes, sum.Bad+t.Bad, sum.Unknown+t.Unknown
+	}
+	return sum
 }
 
 func slackText(seconds float64) string {
