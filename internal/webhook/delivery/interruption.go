@@ -97,15 +97,8 @@ func harmless(d report.Decision, m describe.Machine) (report.Decision, describe.
 // standIns replaces characters that end a text, a tag or a line by similar ones.
 func standIns(text string) string {
 	return strings.Map(func(r rune) rune {
-		switch r {
-		case '"', '`':
-			return '\''
-		case '\\':
-			return '/'
-		case '<':
-			return '('
-		case '>':
-			return ')'
+		if at := strings.IndexRune("\"`\\<>", r); at >= 0 {
+			return rune("''/()"[at])
 		}
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '_'
