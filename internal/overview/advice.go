@@ -51,8 +51,9 @@ func (e *Episode) advice() (all []string) {
 // lateCordon says what to do about a node that was cordoned long after its notice; empty: it was not.
 func (e *Episode) lateCordon() string {
 	took := e.CordonedAt.Sub(e.Began)
+	hurries := !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour // each second counts
 	switch {
-	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !e.hurries():
+	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !hurries:
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
@@ -60,11 +61,6 @@ func (e *Episode) lateCordon() string {
 	}
 	return fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
 		"and whether a leader was there.", name(e.Node), Length(took))
-}
-
-// hurries reports whether its notice leaves minutes, so that each second counts.
-func (e *Episode) hurries() bool {
-	return !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour
 }
 
 const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +

@@ -83,7 +83,11 @@ func rank(n *Node, now time.Time) int {
 
 // rows are the names of the columns, and a line for each node.
 func (o *Overview) rows(nodes []Node, style Style) []string {
-	rows := [][]string{columns(style)}
+	columns := []string{"NODE", "KIND", "RULE", "SINCE", "DEADLINE", "LEFT", "PODS"}
+	if style.Wide {
+		columns = append(columns, "STAGE", "INSTANCE", "HOOKS")
+	}
+	rows := [][]string{append(columns, "WAITS-FOR")}
 	for k := range nodes {
 		rows = append(rows, nodes[k].row(o.At, style))
 	}
@@ -197,14 +201,6 @@ func (q *Queue) describe(now time.Time) string {
 		return text + "; the first receive is under way, which takes up to 20s where there is no message"
 	}
 	return text + "; last receive " + Length(now.Sub(q.LastReceive)) + " ago"
-}
-
-func columns(style Style) []string {
-	names := []string{"NODE", "KIND", "RULE", "SINCE", "DEADLINE", "LEFT", "PODS"}
-	if style.Wide {
-		names = append(names, "STAGE", "INSTANCE", "HOOKS")
-	}
-	return append(names, "WAITS-FOR")
 }
 
 func (n *Node) row(now time.Time, style Style) []string {

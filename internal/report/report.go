@@ -119,19 +119,13 @@ func (d Drain) Slack() (slack time.Duration, known bool) {
 
 // Remaining are the pods that are the reason for the drain's outcome.
 func (d Drain) Remaining() []string {
-	switch d.Outcome {
-	case intent.Missed:
-		if len(d.Result.Missed) == 0 { // it is late
-			return d.Result.Unconfirmed
-		}
-		return d.Result.Missed
-	case intent.Gone:
-		return d.Result.Lost
-	case intent.Unconfirmed:
-		return d.Result.Unconfirmed
-	case intent.Drained, intent.Cordoned, intent.CalledOff:
+	r := d.Result
+	if d.Outcome == intent.Missed && len(r.Missed) == 0 { // it is late
+		return r.Unconfirmed
 	}
-	return nil
+	return map[intent.Outcome][]string{
+		intent.Missed: r.Missed, intent.Gone: r.Lost, intent.Unconfirmed: r.Unconfirmed,
+	}[d.Outcome]
 }
 
 // A Delivery is the outcome of a message of the webhook. It is a metric label, so the set is closed.

@@ -80,27 +80,22 @@ func (m *Metrics) Polled(impaired int, err error, denied bool) {
 	m.impaired.Set(float64(impaired))
 	result := resultOf(err)
 	if denied {
-		result = resultDenied
+		result = "denied"
 	}
 	m.polls.WithLabelValues(result).Inc()
 }
 
-// The results of a call, as the values of a label.
-const (
-	resultOK     = "ok"
-	resultError  = "error"
-	resultDenied = "denied"
-	resultGone   = "gone"
-)
+// results are the values of resultOf.
+var results = []string{"ok", "error", "denied"}
 
 // resultOf is the result of a call to Auto Scaling as the value of a label.
 func resultOf(err error) string {
 	if _, denied := errors.AsType[*asg.PermissionError](err); denied && !awserr.Unsupported(err) {
-		return resultDenied
+		return "denied"
 	} else if err != nil {
-		return resultError
+		return "error"
 	}
-	return resultOK
+	return "ok"
 }
 
 func (m *Metrics) lifecycle(call string, err error) {
@@ -109,7 +104,7 @@ func (m *Metrics) lifecycle(call string, err error) {
 	}
 	result := resultOf(err)
 	if errors.Is(err, asg.ErrGone) {
-		result = resultGone
+		result = "gone"
 	}
 	m.lifecycleCalls.WithLabelValues(call, result).Inc()
 }

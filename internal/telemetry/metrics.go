@@ -34,14 +34,6 @@ var endings = map[intent.Outcome]string{
 	intent.CalledOff:   "called-off",
 }
 
-// Reasons for the outcome of a message, as values of a label, if no decision gives one.
-const (
-	whyDone        = "done"
-	whyUndecodable = "undecodable"
-	whyStopping    = "stopping"
-	whyError       = "error"
-)
-
 // sqsMonitor is the place of errors in the metrics of AWS Node Termination Handler.
 const sqsMonitor = "SQS_MONITOR"
 
@@ -183,14 +175,14 @@ func New() *Metrics {
 		label{name: "why", words: "`done`, `instance-not-in-cluster`, `other-account-or-region`, " +
 			"`instance-not-managed`, `instance-unknown`, `no-instance-id`, `dry-run`, `undecodable`, `stopping`, `error`"})
 	for outcome, whys := range map[queue.Outcome][]string{
-		queue.Deleted:   {whyDone},
-		queue.GivenBack: {whyError, whyStopping},
+		queue.Deleted:   {"done"},
+		queue.GivenBack: {"error", "stopping"},
 		queue.Left: {
 			"dry-run", "instance-not-in-cluster", "other-account-or-region", "instance-not-managed", "instance-unknown",
 			"no-instance-id",
 		},
-		queue.Rejected:  {whyUndecodable},
-		queue.Unsettled: {whyError},
+		queue.Rejected:  {"undecodable"},
+		queue.Unsettled: {"error"},
 	} {
 		for _, why := range whys {
 			m.settled.WithLabelValues(outcome.String(), why)
@@ -222,7 +214,7 @@ func New() *Metrics {
 	m.lifecycleCalls = c.counters(namespace+"lifecycle_calls_total",
 		"Calls to Auto Scaling about lifecycle hooks. `gone`: the action had ended, or its hook or group no longer exists.",
 		label{name: "call", values: []string{"complete", "describe", "heartbeat"}},
-		label{name: "result", values: []string{resultOK, resultGone, resultError, resultDenied}})
+		label{name: "result", values: []string{"ok", "gone", "error", "denied"}})
 	m.hookSlack = c.histograms(namespace+"lifecycle_hook_slack_seconds",
 		"Time between the completion of the hook and 5 s before its timeout, as far as that is known.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
@@ -238,7 +230,7 @@ func New() *Metrics {
 		"Lifecycle hooks that waited without a notice, and that the sweep has found. More than a few mean that a "+
 			"rule of EventBridge is missing or wrong.")
 	m.sweeps = c.counters(namespace+"sweeps_total", "Sweeps for lifecycle hooks that wait without a notice.",
-		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+		label{name: "result", values: results})
 	m.retained = c.gauges(namespace+"instances_retained",
 		"Instances of nodes that their Auto Scaling group keeps, because the termination was abandoned. A person "+
 			"has to end them.").WithLabelValues()
@@ -246,7 +238,7 @@ func New() *Metrics {
 	c.answers("What does EC2 say of the machines?")
 	m.polls = c.counters(namespace+"status_polls_total",
 		"Polls for scheduled events of instances, and for instances whose status checks fail.",
-		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+		label{name: "result", values: results})
 	m.impaired = c.gauges(namespace+"instances_impaired",
 		"Instances of nodes whose instance status or system status is impaired for two minutes or longer.").WithLabelValues()
 
@@ -328,15 +320,15 @@ func reason(o queue.Outcome, why error) string {
 	var decided interface{ Reason() string }
 	switch {
 	case o == queue.Deleted:
-		return whyDone
+		return "done"
 	case o == queue.Rejected:
-		return whyUndecodable
+		return "undecodable"
 	case errors.As(why, &decided):
 		return decided.Reason()
 	case errors.Is(why, queue.ErrStopping):
-		return whyStopping
+		return "stopping"
 	}
-	return whyError
+	return "error"
 }
 
 // PolicyValid is told whether the policy file is right.
