@@ -40,12 +40,7 @@ func (n *Node) Emptied() bool {
 // Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked,
 // and no pod has left for 15 minutes or its deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
-	since := n.Since
-	for _, further := range []time.Time{n.CordonedAt, n.LastLeft, n.PodsGone} {
-		if further.After(since) {
-			since = further
-		}
-	}
+	since := slices.MaxFunc([]time.Time{n.Since, n.CordonedAt, n.LastLeft, n.PodsGone}, time.Time.Compare)
 	switch {
 	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
 		return true

@@ -43,7 +43,7 @@ const sqsMonitor = "SQS_MONITOR"
 type Metrics struct {
 	catalogue catalogue
 	term      atomic.Pointer[Term]
-	bound     func() int // of requests in flight; nil: there is none
+	bound     func() int // of requests in flight
 	requests  requests
 
 	// cutShort are pods among those of pods.
@@ -72,7 +72,7 @@ type Metrics struct {
 
 // New returns a Metrics with a registry of its own.
 func New() *Metrics {
-	m := &Metrics{catalogue: catalogue{registry: prometheus.NewRegistry()}}
+	m := &Metrics{catalogue: catalogue{registry: prometheus.NewRegistry()}, bound: func() int { return 0 }}
 	c := &m.catalogue
 	// A launch notice drains nothing.
 	drained := label{name: "kind", values: kinds(notice.ASGLaunch)}
@@ -246,7 +246,7 @@ func New() *Metrics {
 	m.requests = newRequests(c)
 	c.countOf(namespace+"kubernetes_requests_limit",
 		"How many requests about nodes and pods may be in flight: more while the API server answers fast, fewer when "+
-			"it has too much to do.", m.limit)
+			"it has too much to do.", func() int { return m.bound() })
 	m.denied = c.counters(namespace+"permission_denied_total", "Calls that failed because the role lacks the IAM action.",
 		label{
 			name: "action", words: "as IAM names it",

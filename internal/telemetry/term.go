@@ -35,13 +35,6 @@ func (m *Metrics) Lead(t Term) (end func()) {
 // served.
 func (m *Metrics) Bound(requests func() int) { m.bound = requests }
 
-func (m *Metrics) limit() int {
-	if m.bound == nil {
-		return 0
-	}
-	return m.bound()
-}
-
 func (m *Metrics) load() report.Load {
 	if t := m.term.Load(); t != nil {
 		return t.Load()
