@@ -4,8 +4,6 @@ import (
 	"html/template"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -128,24 +126,8 @@ func stories(episodes []overview.Episode, now time.Time) []story {
 
 // became names what is not zero.
 func became(p *overview.Counts) string {
-	var parts []string
-	for _, part := range []struct {
-		n    int
-		what string
-	}{
-		{p.Evicted, "evicted"},
-		{p.Forced, "forced"},
-		{p.Ended, "ended"},
-		{p.Missed, "missed"},
-		{p.Lost, "lost"},
-		{p.Unconfirmed, "unconfirmed"},
-		{p.Cut, "cut short"},
-	} {
-		if part.n > 0 {
-			parts = append(parts, strconv.Itoa(part.n)+" "+part.what)
-		}
-	}
-	return strings.Join(parts, ", ")
+	return joined(some(p.Evicted, "evicted"), some(p.Forced, "forced"), some(p.Ended, "ended"), some(p.Missed, "missed"),
+		some(p.Lost, "lost"), some(p.Unconfirmed, "unconfirmed"), some(p.Cut, "cut short"))
 }
 
 // A scale places slack: seconds are far apart near zero, where they count, and hours are near each other.

@@ -200,11 +200,7 @@ func pods(p *overview.Pods) string {
 	if p == nil {
 		return ""
 	}
-	text := strconv.Itoa(p.Left) + " left, " + strconv.Itoa(p.Gone) + " gone"
-	if p.Forced > 0 {
-		text += ", " + strconv.Itoa(p.Forced) + " forced"
-	}
-	return text
+	return joined(strconv.Itoa(p.Left)+" left", strconv.Itoa(p.Gone)+" gone", some(p.Forced, "forced"))
 }
 
 // left says how much time there is, and how good that is.

@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,19 @@ func shown(text string) string {
 		}
 		return unicode.ReplacementChar
 	}, text)
+}
+
+// some is a number of something; empty: there is none.
+func some(n int, what string) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n) + " " + what
+}
+
+// joined are those texts that are not empty, with commas between them.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
 }
 
 // took is a time span in two units at most: 0.4 s, 42 s, 1:42, 2 h 05 min, 3 d 4 h. It has no sign.

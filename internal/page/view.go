@@ -149,23 +149,14 @@ func summary(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return o.NoNode()
 	}
-	text := overview.Count(len(o.Nodes), "drain") + " in progress"
-	if c.heldBack > 0 {
-		text += ", " + strconv.Itoa(c.heldBack) + " held back"
-	}
-	if c.late > 0 {
-		text += ", " + strconv.Itoa(c.late) + " past the deadline"
-	}
-	return text + "."
+	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(c.heldBack, "held back"),
+		some(c.late, "past the deadline")) + "."
 }
 
 // tiles are the numbers of the page. day is about all drains that have ended; known: all of them are known.
 func tiles(o overview.Overview, day tally, known bool) []fact {
 	c := countOf(o)
-	inProgress := fact{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes))}
-	if c.heldBack > 0 {
-		inProgress.Note = strconv.Itoa(c.heldBack) + " held back"
-	}
+	inProgress := fact{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes)), Note: some(c.heldBack, "held back")}
 	next := fact{Name: "until the next deadline", Value: "–"}
 	if !c.next.IsZero() {
 		next.Value = took(c.next.Sub(o.At))
@@ -176,12 +167,9 @@ func tiles(o overview.Overview, day tally, known bool) []fact {
 	if c.late > 0 {
 		next.Note, next.Class = strconv.Itoa(c.late)+" past the deadline", "late"
 	}
-	pods := fact{Name: "pods that still have to leave", Value: "–"}
+	pods := fact{Name: "pods that still have to leave", Value: "–", Note: some(c.forced, "forced")}
 	if c.podsKnown || len(o.Nodes) == 0 {
 		pods.Value = strconv.Itoa(c.left)
-	}
-	if c.forced > 0 {
-		pods.Note = strconv.Itoa(c.forced) + " forced"
 	}
 	ended := fact{Name: "drains ended in 24 h", Value: strconv.Itoa(day.Episodes)}
 	switch {
