@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -52,12 +53,7 @@ type Step struct {
 }
 
 // Reason is the reason for the step, for people.
-func (s Step) Reason() string {
-	if s.Detail != "" {
-		return s.Detail
-	}
-	return string(s.Why)
-}
+func (s Step) Reason() string { return cmp.Or(s.Detail, string(s.Why)) }
 
 // A StepKind names a step: a metric label, so a closed set. Cordon and Uncordon have the
 // values that the label node_action has in the metrics of AWS Node Termination Handler.
