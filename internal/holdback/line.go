@@ -221,12 +221,10 @@ func (l *Line) justEnded(now time.Time) (refs []cluster.Ref) {
 
 // explain is a permit in the words of those who wait. The caller holds mu.
 func (l *Line) explain(p decision.Permit, w *waiter, i intent.Intent, now time.Time) Permit {
-	t := Permit{Begins: p.Begins, Why: p.Why}
-	if p.Begins {
-		return t
-	}
-	t.Again = now.Add(lookAgain)
+	t := Permit{Begins: p.Begins, Why: p.Why, Again: now.Add(lookAgain)}
 	switch {
+	case p.Begins:
+		t.Again = time.Time{}
 	case p.Why == decision.WhyRuleTime:
 		opens := w.Opens
 		if d := i.Deadline(); !d.IsZero() {
