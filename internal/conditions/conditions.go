@@ -111,16 +111,9 @@ func (w *Writer) changed(node *corev1.Node) []corev1.NodeCondition {
 
 // write lets a node say it.
 func (w *Writer) write(ctx context.Context, node *corev1.Node, all []corev1.NodeCondition) error {
-	var patch struct {
-		Metadata struct {
-			UID types.UID `json:"uid"`
-		} `json:"metadata"`
-		Status struct {
-			Conditions []corev1.NodeCondition `json:"conditions"`
-		} `json:"status"`
-	}
-	patch.Metadata.UID, patch.Status.Conditions = node.UID, all
-	body, err := json.Marshal(patch)
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": all},
+	})
 	if err != nil {
 		return err
 	}

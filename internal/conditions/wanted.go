@@ -66,27 +66,20 @@ func drainConditions(i intent.Intent, cordonOnly bool) (progress, drained corev1
 		drained.Message = "The drain has not ended"
 	default:
 		progress.Message = "The drain has ended"
-		drained.Message = ended(i.Outcome)
-		if o := cmp.Or(i.Outcome, intent.Drained); o == intent.Drained { // older versions wrote none
+		drained.Message = cmp.Or(endings[i.Outcome], "The pods have left the node")
+		if i.Outcome == intent.Drained || i.Outcome == "" { // older versions wrote none
 			drained.Status, drained.Message = corev1.ConditionTrue, drained.Message+leaves
 		}
 	}
 	return progress, drained
 }
 
-func ended(o intent.Outcome) string {
-	switch o {
-	case intent.Missed:
-		return "Pods were still there at the deadline"
-	case intent.Gone:
-		return "The instance went away with pods on it"
-	case intent.Unconfirmed:
-		return "Pods should have ended, but no kubelet confirms it"
-	case intent.CalledOff:
-		return "The drain was called off"
-	case intent.Drained, intent.Cordoned:
-	}
-	return "The pods have left the node"
+// endings are how a drain ends but with an empty node.
+var endings = map[intent.Outcome]string{
+	intent.Missed:      "Pods were still there at the deadline",
+	intent.Gone:        "The instance went away with pods on it",
+	intent.Unconfirmed: "Pods should have ended, but no kubelet confirms it",
+	intent.CalledOff:   "The drain was called off",
 }
 
 // maintenance is the condition about scheduled changes: the first of those that are ahead.

@@ -1,6 +1,8 @@
 package episode
 
 import (
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -9,74 +11,54 @@ import (
 // values are the keys and values of the log line about an episode. Its keys are stable: users search for them.
 // What is not known, or did not come about, is left out.
 func values(e overview.Episode) []any {
-	v := []any{"node", e.Node}
-	text := func(key, value string) {
-		if value != "" {
-			v = append(v, key, value)
-		}
-	}
-	when := func(key string, t time.Time) {
-		if !t.IsZero() {
-			v = append(v, key, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	names := func(key string, names []string) {
-		if len(names) > 0 {
-			v = append(v, key, names)
-		}
-	}
-	count := func(key string, n int) {
-		if n > 0 {
-			v = append(v, key, n)
-		}
-	}
-	text("instance", e.Instance)
-	text("kind", e.Kind)
-	text("rule", e.Rule)
-	text("outcome", e.Outcome)
-	text("why", e.Why)
-	text("known", string(e.Known))
-	names("notices", notices(e))
-	text("heldBack", e.HeldBack)
-	when("began", e.Began)
-	when("cordonedAt", e.CordonedAt)
-	when("firstAsked", e.FirstAsked)
-	when("lastAsked", e.LastAsked)
-	when("podsGone", e.PodsGone)
-	when("deadline", e.Deadline)
-	if e.Slack != nil {
-		v = append(v, "slackSeconds", *e.Slack)
+	all := []any{
+		"node", e.Node, "instance", e.Instance, "kind", e.Kind, "rule", e.Rule, "outcome", e.Outcome, "why", e.Why,
+		"known", string(e.Known), "notices", notices(e), "heldBack", e.HeldBack, "began", e.Began,
+		"cordonedAt", e.CordonedAt, "firstAsked", e.FirstAsked, "lastAsked", e.LastAsked, "podsGone", e.PodsGone,
+		"deadline", e.Deadline, "slackSeconds", e.Slack,
 	}
 	if p := e.Pods; p != nil {
-		v = append(v, "evicted", p.Evicted, "forced", p.Forced)
-		count("ended", p.Ended)
-		count("missed", p.Missed)
-		count("lost", p.Lost)
-		count("unconfirmed", p.Unconfirmed)
-		names("forcedPods", p.ForcedPods)
-		count("cut", p.Cut)
-		names("cutShort", p.CutShort)
-		names("remaining", p.Remaining)
+		all = append(all, "evicted", &p.Evicted, "forced", &p.Forced, "ended", p.Ended, "missed", p.Missed, "lost", p.Lost,
+			"unconfirmed", p.Unconfirmed, "forcedPods", p.ForcedPods, "cut", p.Cut, "cutShort", p.CutShort,
+			"remaining", p.Remaining)
 	}
-	var kept []string
+	var kept, hooks []string
 	for _, r := range e.Refused {
 		kept = append(kept, r.Why)
 	}
-	names("keptBy", kept)
-	if e.AwaitedBalancers > 0 {
-		v = append(v, "awaitedLoadBalancersSeconds", e.AwaitedBalancers)
-	}
-	names("targets", e.Targets)
-	if e.AwaitedVolumes > 0 {
-		v = append(v, "awaitedVolumesSeconds", e.AwaitedVolumes)
-	}
-	count("volumes", e.Volumes)
-	var hooks []string
 	for _, h := range e.Hooks {
 		hooks = append(hooks, h.Group+"/"+h.Name)
 	}
-	names("hooks", hooks)
-	return v
+	all = append(all, "keptBy", kept, "awaitedLoadBalancersSeconds", e.AwaitedBalancers, "targets", e.Targets,
+		"awaitedVolumesSeconds", e.AwaitedVolumes, "volumes", e.Volumes, "hooks", hooks)
+	var known []any
+	for pair := range slices.Chunk(all, 2) {
+		if value := shown(pair[1]); value != nil {
+			known = append(known, pair[0], value)
+		}
+	}
+	return known
+}
+
+// shown is a value as the log has it; nil: it is not shown. What a pointer points to is shown where it is zero, too.
+func shown(value any) any {
+	switch v := value.(type) {
+	case time.Time:
+		if !v.IsZero() {
+			return v.UTC().Format(time.RFC3339Nano)
+		}
+		return nil
+	case []string:
+		if len(v) == 0 {
+			return nil
+		}
+	}
+	if v := reflect.ValueOf(value); v.IsZero() {
+		return nil
+	} else if v.Kind() == reflect.Pointer {
+		return v.Elem().Interface()
+	}
+	return value
 }
 
 // notices are the kinds of an episode's notices, with their times.

@@ -221,20 +221,20 @@ func (l *Line) justEnded(now time.Time) (refs []cluster.Ref) {
 
 // explain is a permit in the words of those who wait. The caller holds mu.
 func (l *Line) explain(p decision.Permit, w *waiter, i intent.Intent, now time.Time) Permit {
-	t := Permit{Begins: p.Begins, Why: p.Why}
+	t := Permit{Begins: p.Begins, Why: p.Why, Again: now.Add(lookAgain)}
 	switch {
 	case p.Begins:
+		t.Again = time.Time{}
 	case p.Why == decision.WhyRuleTime:
-		t.Again = w.Opens
+		opens := w.Opens
 		if d := i.Deadline(); !d.IsZero() {
-			t.Again = intent.Earlier(t.Again, d.Add(-l.CurrentPolicy().NodeGracePeriod))
+			opens = intent.Earlier(opens, d.Add(-l.CurrentPolicy().NodeGracePeriod))
 		}
-		if soon := now.Add(lookAgain); t.Again.Before(soon) { // a deadline that is a guess may have passed
-			t.Again = soon
+		if opens.After(t.Again) { // else a deadline that is a guess may have passed
+			t.Again = opens
 		}
 		t.Detail = fmt.Sprintf("rule %s lets the drain begin at %s", i.Terms().Rule, w.Opens.UTC().Format(time.RFC3339))
 	case p.Why == decision.WhyRuleLimit:
-		t.Again = now.Add(lookAgain)
 		of := ""
 		if p.Group.Per != "" {
 			of = " with " + p.Group.Per + "=" + p.Group.Value
@@ -242,7 +242,6 @@ func (l *Line) explain(p decision.Permit, w *waiter, i intent.Intent, now time.T
 		t.Detail = fmt.Sprintf("rule %s limits the nodes%s that are out of use to %s, and they are %s",
 			p.Group.Rule, of, p.Group.Nodes, l.usersOf(p.Group, w.Node))
 	default:
-		t.Again = now.Add(lookAgain)
 		_, t.Detail = l.answer.byOption(l.MaxUnready)
 		t.Detail += ": " + l.usersOf(decision.Group{}, w.Node)
 	}

@@ -98,9 +98,7 @@ func (l *Line) lookAtRoom(g decision.Group, seen *decision.Room, begun []cluster
 
 // groupOf is the group of a rule's limit that nodes with these labels are of.
 func groupOf(rule *decision.NodeRule, labels map[string]string) decision.Group {
-	return decision.Group{
-		Rule: rule.Name, Nodes: rule.Limit.Nodes, Per: rule.Limit.Per, Value: labels[rule.Limit.Per],
-	}
+	return decision.Group{Rule: rule.Name, Nodes: rule.Limit.Nodes, Per: rule.Limit.Per, Value: labels[rule.Limit.Per]}
 }
 
 // groupsOf are the groups of an answer that a node with these labels is of.
@@ -115,16 +113,13 @@ func (l *Line) groupsOf(a *answer, labels map[string]string) (groups []decision.
 
 // selectorOf reports for the labels of a node whether it is of a group.
 func (l *Line) selectorOf(g decision.Group) func(labels map[string]string) bool {
-	if g == (decision.Group{}) {
-		return func(map[string]string) bool { return true }
-	}
 	return isOf(l.CurrentPolicy().Rules.Named(g.Rule), g)
 }
 
-// isOf reports for the labels of a node whether it is of a group of a rule.
+// isOf reports for the labels of a node whether it is of a group of a rule. Each node is of the group of the options.
 func isOf(rule *decision.NodeRule, g decision.Group) func(labels map[string]string) bool {
 	return func(labels map[string]string) bool {
-		return rule != nil && rule.Selects(labels) && labels[g.Per] == g.Value
+		return g == (decision.Group{}) || rule != nil && rule.Selects(labels) && labels[g.Per] == g.Value
 	}
 }
 
@@ -148,7 +143,7 @@ func Uses(rule *decision.NodeRule, bound intstr.IntOrString, node *corev1.Node, 
 		uses = append(uses, u)
 	}
 	if bound != (intstr.IntOrString{}) {
-		uses = append(uses, useOf(func(map[string]string) bool { return true }, bound, node, nodes))
+		uses = append(uses, useOf(isOf(nil, decision.Group{}), bound, node, nodes))
 	}
 	return uses
 }

@@ -51,8 +51,9 @@ func (e *Episode) advice() (all []string) {
 // lateCordon says what to do about a node that was cordoned long after its notice; empty: it was not.
 func (e *Episode) lateCordon() string {
 	took := e.CordonedAt.Sub(e.Began)
+	hurries := !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour // each second counts
 	switch {
-	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !e.hurries():
+	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !hurries:
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
@@ -62,50 +63,36 @@ func (e *Episode) lateCordon() string {
 		"and whether a leader was there.", name(e.Node), Length(took))
 }
 
-// hurries reports whether its notice leaves minutes, so that each second counts.
-func (e *Episode) hurries() bool {
-	return !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour
-}
-
 const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +
 	"`kubectl nth what-if spot --node NODE`."
 
 // advice says what to change about what kept pods; empty: nothing is known that helps.
 func (r *Refusal) advice() string {
 	namespace, budget, _ := strings.Cut(r.Name, "/")
-	switch r.Cause { //nolint:exhaustive // the others are no refusals, or end by themselves
-	case Budget:
-		if budget == "" {
-			return "A PodDisruptionBudget allowed too few disruptions: let each allow one (`maxUnavailable: 1`), and keep a " +
-				"spare replica."
-		}
-		return fmt.Sprintf("PodDisruptionBudget %s allowed too few disruptions. Let it allow one (`maxUnavailable: 1`), "+
-			"give its workload a spare replica, and check that its pods become ready fast: %s.",
-			name(r.Name), name("kubectl -n "+namespace+" describe pdb "+budget))
-	case TwoBudgets:
-		return "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
-			"`kubectl get pdb -A` shows their selectors with `-o yaml`."
-	case Namespace:
-		return fmt.Sprintf("Namespace %s was being deleted, and no pod of it is evicted then: %s says what keeps it.",
-			name(r.Name), name("kubectl get namespace "+r.Name+" -o yaml"))
-	case Webhook:
-		return fmt.Sprintf("Admission webhook %s refused evictions: let it pass `pods/eviction` for the handler, or set its "+
-			"failurePolicy to Ignore if it was down.", name(r.Name))
-	case AdmissionPolicy:
-		return fmt.Sprintf("Admission policy %s refused evictions: let it pass `pods/eviction` for the handler.",
-			name(r.Name))
-	case Refused:
-		return "Evictions failed: " + prose(r.Why) + "."
-	case Grace:
-		return "Pods were still stopping at the deadline. " + graceAdvice
-	case Kubelet:
-		return "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
-			"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move."
-	case Surge:
-		return "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster."
-	case Turn:
-		return "Pods that leave last, or after others, ran out of time: mark fewer pods " +
-			"`node-termination-handler/leave: last`."
+	if r.Cause == Budget && budget == "" {
+		return "A PodDisruptionBudget allowed too few disruptions: let each allow one (`maxUnavailable: 1`), and keep a " +
+			"spare replica."
 	}
-	return ""
+	return strings.NewReplacer("{name}", name(r.Name), "{why}", prose(r.Why),
+		"{describe}", name("kubectl -n "+namespace+" describe pdb "+budget),
+		"{get}", name("kubectl get namespace "+r.Name+" -o yaml")).Replace(remedies[r.Cause])
+}
+
+// remedies are what to change about what kept pods. The other causes are no refusals, or end by themselves.
+var remedies = map[Cause]string{
+	Budget: "PodDisruptionBudget {name} allowed too few disruptions. Let it allow one (`maxUnavailable: 1`), give its " +
+		"workload a spare replica, and check that its pods become ready fast: {describe}.",
+	TwoBudgets: "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
+		"`kubectl get pdb -A` shows their selectors with `-o yaml`.",
+	Namespace: "Namespace {name} was being deleted, and no pod of it is evicted then: {get} says what keeps it.",
+	Webhook: "Admission webhook {name} refused evictions: let it pass `pods/eviction` for the handler, or set its " +
+		"failurePolicy to Ignore if it was down.",
+	AdmissionPolicy: "Admission policy {name} refused evictions: let it pass `pods/eviction` for the handler.",
+	Refused:         "Evictions failed: {why}.",
+	Grace:           "Pods were still stopping at the deadline. " + graceAdvice,
+	Kubelet: "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
+		"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move.",
+	Surge: "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster.",
+	Turn: "Pods that leave last, or after others, ran out of time: mark fewer pods `node-termination-handler/leave: " +
+		"last`.",
 }

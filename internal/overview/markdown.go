@@ -1,7 +1,9 @@
 package overview
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -73,10 +75,8 @@ func (r *Report) Incomplete() bool {
 func (r *Report) isPartial() bool { return !r.Since.IsZero() && r.KnownSince.After(r.Since) }
 
 // Failed reports whether pods were lost, or are not known to have left in time. Report and page go by that.
-func (e *Episode) Failed() bool { return e.late() || e.lost() > 0 }
-
-func (e *Episode) late() bool {
-	return e.Outcome == "missed" || e.Outcome == "gone" || e.Outcome == "unconfirmed"
+func (e *Episode) Failed() bool {
+	return slices.Contains([]string{"missed", "gone", "unconfirmed"}, e.Outcome) || e.lost() > 0
 }
 
 func (e *Episode) lost() int {
@@ -89,8 +89,7 @@ func (e *Episode) lost() int {
 // wentWrong reports whether a reader wants to know more of the episode.
 func (e *Episode) wentWrong() bool {
 	hurried := e.Pods != nil && (e.Pods.Forced > 0 || len(e.Pods.CutShort) > 0)
-	return e.Failed() || hurried || e.Slack != nil && *e.Slack <= 0 ||
-		len(e.Targets) > 0 || e.Volumes > 0
+	return e.Failed() || hurried || e.Slack != nil && *e.Slack <= 0 || len(e.Targets) > 0 || e.Volumes > 0
 }
 
 // Markdown returns the report. Names and texts of others are no markdown in it: they make neither links nor mentions.
@@ -151,9 +150,9 @@ func (r *Report) summary() string {
 		}
 	}
 	var parts []string
-	for _, outcome := range []string{"drained", "missed", "gone", "unconfirmed", "cordoned", "called-off"} {
-		if n := outcomes[outcome]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, outcome))
+	for _, end := range ends {
+		if n := outcomes[end.outcome]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, end.outcome))
 		}
 	}
 	if n := outcomes[""]; n > 0 {
@@ -161,11 +160,10 @@ func (r *Report) summary() string {
 	}
 	text := fmt.Sprintf("%s: %s.", Count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
 	if known > 0 {
-		of := ""
+		of, short := "", ""
 		if known < len(r.Episodes) {
-			of = fmt.Sprintf(" of %s", Count(known, "drain"))
+			of = " of " + Count(known, "drain")
 		}
-		short := ""
 		if cut > 0 {
 			short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
 		}
@@ -211,7 +209,7 @@ func (e *Episode) slack() string {
 	if e.Slack == nil {
 		return "-"
 	}
-	return Length(time.Duration(*e.Slack * float64(time.Second)))
+	return seconds(*e.Slack)
 }
 
 // toTell are the episodes that are told in full: all of a few, of many those that went wrong.
@@ -247,24 +245,23 @@ func (e *Episode) write(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
+// ends are the outcomes of drains, in the order in which they are counted.
+var ends = []struct{ outcome, verdict string }{
+	{"drained", "All pods that had to leave have left."},
+	{"missed", "Pods were still there at the deadline."},
+	{"gone", "The machine was gone before all pods had left."},
+	{"unconfirmed", "Pods should have ended, and no kubelet says that they have."},
+	{"cordoned", "The node was only cordoned."},
+	{"called-off", "The drain was called off, and undone."},
+}
+
 // verdict says how it ended.
 func (e *Episode) verdict() string {
-	var text string
-	switch e.Outcome {
-	case "drained":
-		text = "All pods that had to leave have left."
-	case "missed":
-		text = "Pods were still there at the deadline."
-	case "gone":
-		text = "The machine was gone before all pods had left."
-	case "unconfirmed":
-		text = "Pods should have ended, and no kubelet says that they have."
-	case "cordoned":
-		text = "The node was only cordoned."
-	case "called-off":
-		text = "The drain was called off, and undone."
-	default:
-		text = "How it ended is not known."
+	text := "How it ended is not known."
+	for _, end := range ends {
+		if end.outcome == e.Outcome {
+			text = end.verdict
+		}
 	}
 	if e.Why != "" {
 		text += " Reason: " + prose(e.Why) + "."
@@ -304,14 +301,7 @@ func (n *Notice) describe() string {
 }
 
 // begin is the time that those of its steps are told from.
-func (e *Episode) begin() time.Time {
-	for _, t := range []time.Time{e.Began, e.CordonedAt, e.FirstAsked} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return e.Ended
-}
+func (e *Episode) begin() time.Time { return cmp.Or(e.Began, e.CordonedAt, e.FirstAsked, e.Ended) }
 
 // A step is something that was done.
 type step struct {
@@ -342,9 +332,9 @@ func (e *Episode) steps() (steps []step) {
 	if len(e.Hooks) > 0 {
 		var hooks []string
 		for _, h := range e.Hooks {
-			hooks = append(hooks, name(h.Group+"/"+h.Name))
+			hooks = append(hooks, h.Group+"/"+h.Name)
 		}
-		ended += ", lifecycle hook completed: " + strings.Join(hooks, ", ")
+		ended += ", lifecycle hook completed: " + names(hooks)
 	}
 	add(e.Ended, ended)
 	slices.SortStableFunc(steps, func(a, b step) int { return a.at.Compare(b.at) })
@@ -382,15 +372,19 @@ func (e *Episode) writePods(b *strings.Builder) {
 func seconds(s float64) string { return Length(time.Duration(s * float64(time.Second))) }
 
 // listed lists names after a number.
-func listed(names []string) string {
-	if len(names) == 0 {
+func listed(texts []string) string {
+	if len(texts) == 0 {
 		return ""
 	}
+	return " (" + names(texts) + ")"
+}
+
+func names(texts []string) string {
 	var all []string
-	for _, n := range names {
+	for _, n := range texts {
 		all = append(all, name(n))
 	}
-	return " (" + strings.Join(all, ", ") + ")"
+	return strings.Join(all, ", ")
 }
 
 func (r *Report) writeEvents(b *strings.Builder) {
@@ -427,36 +421,17 @@ func name(text string) string {
 	if text == "" {
 		return "-"
 	}
-	return "`" + strings.NewReplacer("`", "'", "|", "¦", "<", "‹", ">", "›", "@", "＠").Replace(Clean(text)) + "`"
+	return "`" + inCode.Replace(Clean(text)) + "`"
 }
 
-// specials are the characters that mean something in markdown within a line.
-const specials = "\\`*_[]|#~!"
-
-// prose is a text of others that is no markdown.
+// prose is a text of others that is no markdown, and no address that would be a link.
 func prose(text string) string {
-	var b strings.Builder
-	text = Clean(text)
-	for at, r := range text {
-		switch {
-		case r == ':' && strings.HasPrefix(text[at:], "://"): // an address would be a link
-			b.WriteRune('：')
-		case r == '.' && strings.EqualFold(text[max(0, at-3):at], "www"):
-			b.WriteRune('．')
-		case r == '<':
-			b.WriteRune('‹')
-		case r == '>':
-			b.WriteRune('›')
-		case r == '&':
-			b.WriteString("＆")
-		case r == '@':
-			b.WriteRune('＠')
-		case strings.ContainsRune(specials, r):
-			b.WriteRune('\\')
-			b.WriteRune(r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
+	return asProse.Replace(www.ReplaceAllString(Clean(text), "${1}．"))
 }
+
+var (
+	inCode  = strings.NewReplacer("`", "'", "|", "¦", "<", "‹", ">", "›", "@", "＠")
+	asProse = strings.NewReplacer("://", "：//", "<", "‹", ">", "›", "&", "＆", "@", "＠",
+		`\`, `\\`, "`", "\\`", "*", `\*`, "_", `\_`, "[", `\[`, "]", `\]`, "|", `\|`, "#", `\#`, "~", `\~`, "!", `\!`)
+	www = regexp.MustCompile(`(?i)(www)\.`)
+)

@@ -1,7 +1,10 @@
 package overview
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,12 +43,7 @@ func (n *Node) Emptied() bool {
 // Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked,
 // and no pod has left for 15 minutes or its deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
-	since := n.Since
-	for _, further := range []time.Time{n.CordonedAt, n.LastLeft, n.PodsGone} {
-		if further.After(since) {
-			since = further
-		}
-	}
+	since := slices.MaxFunc([]time.Time{n.Since, n.CordonedAt, n.LastLeft, n.PodsGone}, time.Time.Compare)
 	switch {
 	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
 		return true
@@ -56,12 +54,39 @@ func (n *Node) Stuck(now time.Time) bool {
 }
 
 // Stuck returns how many nodes somebody should look at; see [Node.Stuck].
-func (o *Overview) Stuck() int {
-	stuck := 0
-	for k := range o.Nodes {
-		if o.Nodes[k].Stuck(o.At) {
-			stuck++
+func (o *Overview) Stuck() int { return stuck(o.Nodes, o.At) }
+
+func stuck(nodes []Node, now time.Time) (n int) {
+	for k := range nodes {
+		if nodes[k].Stuck(now) {
+			n++
 		}
 	}
-	return stuck
+	return n
+}
+
+// A Cordoned is a node that is still cordoned by the handler long after its drain: its machine was to go, and is there.
+type Cordoned struct {
+	Node  string    `json:"node"`
+	Since time.Time `json:"since"` // when its machine was to go, or its drain had ended
+}
+
+// LongestFirst compares by how long they have been.
+func LongestFirst(a, b Cordoned) int {
+	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
+}
+
+// mostCordoned is how many of them are named.
+const mostCordoned = 3
+
+// StillCordoned says in a line which nodes are still cordoned since drains that have ended; empty: none is.
+func (o *Overview) StillCordoned() string {
+	if len(o.Cordoned) == 0 {
+		return ""
+	}
+	nodes := first(o.Cordoned, mostCordoned, func(c Cordoned) string {
+		return fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since)))
+	})
+	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(nodes, ", ") +
+		"; kubectl uncordon NAME has it take pods again"
 }

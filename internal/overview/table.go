@@ -55,15 +55,11 @@ func (o *Overview) Table(style Style) string {
 		if !fits {
 			line = style.cut(line)
 		}
-		switch {
-		case k == 0:
-			line = style.paint(bold, line)
-		case nodes[k-1].Stuck(o.At):
-			line = style.paint(red, line)
-		case nodes[k-1].Stage == HeldBack:
-			line = style.paint(yellow, line)
+		colour := bold // of the names of the columns
+		if k > 0 {
+			colour = []string{red, "", yellow}[rank(&nodes[k-1], o.At)]
 		}
-		b.WriteString(line + "\n")
+		b.WriteString(style.paint(colour, line) + "\n")
 	}
 	if len(others) > 0 {
 		b.WriteString(style.cut(o.sum(others)) + "\n")
@@ -87,7 +83,11 @@ func rank(n *Node, now time.Time) int {
 
 // rows are the names of the columns, and a line for each node.
 func (o *Overview) rows(nodes []Node, style Style) []string {
-	rows := [][]string{columns(style)}
+	columns := []string{"NODE", "KIND", "RULE", "SINCE", "DEADLINE", "LEFT", "PODS"}
+	if style.Wide {
+		columns = append(columns, "STAGE", "INSTANCE", "HOOKS")
+	}
+	rows := [][]string{append(columns, "WAITS-FOR")}
 	for k := range nodes {
 		rows = append(rows, nodes[k].row(o.At, style))
 	}
@@ -110,28 +110,23 @@ var escape = regexp.MustCompile("\x1b\\[[0-9;]*m")
 // sum says of nodes what they wait for, the most frequent first.
 func (o *Overview) sum(nodes []Node) string {
 	waits := map[string]int{}
-	stuck := 0
 	for k := range nodes {
-		n := &nodes[k]
-		if n.Stuck(o.At) {
-			stuck++
-		}
-		if len(n.WaitsFor) > 0 {
+		if n := &nodes[k]; len(n.WaitsFor) > 0 {
 			w := n.WaitsFor[0]
 			waits[strings.TrimSpace(string(w.Cause)+" "+Clean(w.Name))]++
 		}
 	}
 	text := "and " + Count(len(nodes), "more node")
-	if stuck > 0 {
+	if stuck := stuck(nodes, o.At); stuck > 0 {
 		text += fmt.Sprintf(", %d stuck", stuck)
 	}
 	causes := slices.SortedFunc(maps.Keys(waits), func(a, b string) int {
 		return cmp.Or(cmp.Compare(waits[b], waits[a]), cmp.Compare(a, b))
 	})
 	for k, cause := range causes {
-		text += map[bool]string{true: ": ", false: ", "}[k == 0] + fmt.Sprintf("%d wait for %s", waits[cause], cause)
+		causes[k] = fmt.Sprintf("%d wait for %s", waits[cause], cause)
 	}
-	return text
+	return strings.TrimSuffix(text+": "+strings.Join(causes, ", "), ": ")
 }
 
 // cut is a line without escape sequences, shorter than the screen is wide: what erases the rest of a line erases its
@@ -141,19 +136,14 @@ func (s Style) cut(line string) string {
 		return line
 	}
 	const more = "…"
-	var b strings.Builder
-	left := s.Columns - 1 - width(more)
-	for _, r := range line {
-		if left -= width(string(r)); left < 0 {
-			break
-		}
-		b.WriteRune(r)
-	}
-	return b.String() + more
+	return string([]rune(line)[:max(0, s.Columns-1-width(more))]) + more
 }
 
 // heading returns what is true of all nodes.
-func (o *Overview) heading(style Style) []string {
+func (o *Overview) heading(style Style) (lines []string) {
+	add := func(colour, name, text string) {
+		lines = append(lines, style.paint(colour, fmt.Sprintf("%-13s%s", name+":", text)))
+	}
 	leader := "nobody leads"
 	switch {
 	case o.Leader != "":
@@ -161,47 +151,40 @@ func (o *Overview) heading(style Style) []string {
 	case o.Missing != "" && !o.Leaderless:
 		leader = "not known"
 	}
-	var lines []string
 	if deaf := o.Deaf(); deaf != "" {
-		lines = append(lines, style.paint(red, "Notices:     "+deaf))
+		add(red, "Notices", deaf)
 	}
-	lines = append(lines, "Leader:      "+leader+", at "+clock(o.At, o.At))
+	add("", "Leader", leader+", at "+clock(o.At, o.At))
 	if o.Missing != "" {
-		lines = append(lines, style.paint(yellow, "Incomplete:  "+Clean(o.Missing)))
+		add(yellow, "Incomplete", Clean(o.Missing))
 	}
 	if q := o.Queue; q != nil {
-		lines = append(lines, "Queue:       "+q.describe(o.At))
+		add("", "Queue", q.describe(o.At))
 	}
-	if p := o.Policy; p != nil {
-		text := "Policy:      " + Count(p.Rules, "rule")
-		if p.Problem != "" {
-			text = style.paint(red, text+"; the file of now does not count: "+Clean(p.Problem))
-		}
-		lines = append(lines, text)
+	if p := o.Policy; p != nil && p.Problem != "" {
+		add(red, "Policy", Count(p.Rules, "rule")+"; the file of now does not count: "+Clean(p.Problem))
+	} else if p != nil {
+		add("", "Policy", Count(p.Rules, "rule"))
 	}
 	if o.HeldBack != "" {
-		lines = append(lines, style.paint(yellow, "Held back:   "+Clean(o.HeldBack)))
+		add(yellow, "Held back", Clean(o.HeldBack))
 	}
 	for _, what := range o.Unseen {
-		lines = append(lines, style.paint(yellow, "Not seen:    "+Clean(what)))
+		add(yellow, "Not seen", Clean(what))
 	}
-	for k, u := range o.Unscheduled {
-		if k == mostUnscheduled {
-			lines = append(lines, fmt.Sprintf("Unscheduled: of %d more nodes", len(o.Unscheduled)-k))
-			break
-		}
-		lines = append(lines, style.paint(yellow, fmt.Sprintf("Unscheduled: %s of node %s: %s",
-			Count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why))))
+	for _, u := range o.Unscheduled[:min(len(o.Unscheduled), mostUnscheduled)] {
+		add(yellow, "Unscheduled", fmt.Sprintf("%s of node %s: %s", Count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why)))
+	}
+	if more := len(o.Unscheduled) - mostUnscheduled; more > 0 {
+		add("", "Unscheduled", fmt.Sprintf("of %d more nodes", more))
 	}
 	if still := o.StillCordoned(); still != "" {
-		lines = append(lines, style.paint(yellow, "Cordoned:    "+still))
+		add(yellow, "Cordoned", still)
 	}
-	if len(o.Nodes) > 0 {
-		text := "Nodes:       " + Count(len(o.Nodes), "node")
-		if stuck := o.Stuck(); stuck > 0 {
-			text = style.paint(red, fmt.Sprintf("%s, %d stuck", text, stuck))
-		}
-		lines = append(lines, text)
+	if stuck := o.Stuck(); stuck > 0 {
+		add(red, "Nodes", fmt.Sprintf("%s, %d stuck", Count(len(o.Nodes), "node"), stuck))
+	} else if len(o.Nodes) > 0 {
+		add("", "Nodes", Count(len(o.Nodes), "node"))
 	}
 	return lines
 }
@@ -220,14 +203,6 @@ func (q *Queue) describe(now time.Time) string {
 	return text + "; last receive " + Length(now.Sub(q.LastReceive)) + " ago"
 }
 
-func columns(style Style) []string {
-	names := []string{"NODE", "KIND", "RULE", "SINCE", "DEADLINE", "LEFT", "PODS"}
-	if style.Wide {
-		names = append(names, "STAGE", "INSTANCE", "HOOKS")
-	}
-	return append(names, "WAITS-FOR")
-}
-
 func (n *Node) row(now time.Time, style Style) []string {
 	since, deadline, left := "-", "-", "-"
 	if !n.Since.IsZero() {
@@ -238,13 +213,7 @@ func (n *Node) row(now time.Time, style Style) []string {
 	}
 	cells := []string{orNone(n.Name), orNone(n.Kind), orNone(n.Rule), since, deadline, left, n.Pods.describe()}
 	if style.Wide {
-		var hooks []string
-		for _, h := range n.Hooks[:min(len(n.Hooks), mostHooks)] {
-			hooks = append(hooks, Clean(h.Group)+"/"+Clean(h.Name))
-		}
-		if more := len(n.Hooks) - mostHooks; more > 0 {
-			hooks = append(hooks, fmt.Sprintf("and %d more", more))
-		}
+		hooks := first(n.Hooks, mostHooks, func(h Hook) string { return Clean(h.Group) + "/" + Clean(h.Name) })
 		cells = append(cells, orNone(string(n.Stage)), orNone(n.Instance), cmp.Or(strings.Join(hooks, ","), "-"))
 	}
 	return append(cells, n.waits(now, style))
@@ -262,21 +231,18 @@ func (p *Pods) describe() string {
 
 // waits returns what the node waits for: what keeps most pods, or all of it.
 func (n *Node) waits(now time.Time, style Style) string {
-	shown := n.WaitsFor
-	if !style.Wide && len(shown) > 1 {
-		shown = shown[:1]
+	most := len(n.WaitsFor)
+	if !style.Wide {
+		most = min(1, most)
 	}
 	var all []string
-	for k := range shown {
-		all = append(all, shown[k].describe(now))
+	for k := range n.WaitsFor[:most] {
+		all = append(all, n.WaitsFor[k].describe(now))
 	}
-	if more := len(n.WaitsFor) - len(shown) + n.MoreWaits; more > 0 && len(all) > 0 {
+	if more := len(n.WaitsFor) - most + n.MoreWaits; more > 0 && len(all) > 0 {
 		all = append(all, fmt.Sprintf("and %d more", more))
 	}
-	if len(all) == 0 {
-		return "-"
-	}
-	return strings.Join(all, "; ")
+	return cmp.Or(strings.Join(all, "; "), "-")
 }
 
 // describe is what the wait is for, and until when.
@@ -287,35 +253,26 @@ func (w *Wait) describe(now time.Time) string {
 		about = append(about, Clean(w.Name))
 	}
 	switch {
+	case w.Pods > 1 && w.Pod != "":
+		about = append(about, Count(w.Pods, "pod")+" such as "+Clean(w.Pod))
 	case w.Pods > 0 && w.Pod != "":
-		about = append(about, Count(w.Pods, "pod")+such(w.Pods)+Clean(w.Pod))
+		about = append(about, "1 pod "+Clean(w.Pod))
 	case w.Pods > 0:
 		about = append(about, Count(w.Pods, "pod"))
 	case w.Pod != "":
 		about = append(about, Clean(w.Pod))
 	}
 	if end := clock(w.Until, now); !w.Until.IsZero() && !strings.Contains(text, end) {
-		about = append(about, w.ends()+" "+end)
+		ends := "until "
+		if w.Cause.Refuses() {
+			ends = "forced at "
+		}
+		about = append(about, ends+end)
 	}
 	if text = Clean(text); len(about) > 0 {
 		text += " (" + strings.Join(about, ", ") + ")"
 	}
 	return text
-}
-
-// ends says what happens at the end of the wait.
-func (w *Wait) ends() string {
-	if w.Cause.Refuses() {
-		return "forced at"
-	}
-	return "until"
-}
-
-func such(pods int) string {
-	if pods == 1 {
-		return " "
-	}
-	return " such as "
 }
 
 // aligned returns the rows as lines with aligned columns. The last column is as wide as it likes.
@@ -329,14 +286,12 @@ func aligned(rows [][]string) []string {
 	}
 	var lines []string
 	for _, row := range rows {
-		var b strings.Builder
-		for k, cell := range row {
-			b.WriteString(cell)
-			if k < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[k]-width(cell)+gap))
-			}
+		last := len(row) - 1
+		line := ""
+		for k, cell := range row[:last] {
+			line += cell + strings.Repeat(" ", widths[k]-width(cell)+gap)
 		}
-		lines = append(lines, b.String())
+		lines = append(lines, line+row[last])
 	}
 	return lines
 }
@@ -347,8 +302,9 @@ const (
 	yellow = "33"
 )
 
+// paint returns text in a colour; empty: it has none.
 func (s Style) paint(colour, text string) string {
-	if !s.Colour {
+	if !s.Colour || colour == "" {
 		return text
 	}
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"

@@ -31,29 +31,23 @@ func Clean(text string) string {
 
 // Length returns how many seconds, minutes, hours or days a time is long: the two largest units.
 func Length(d time.Duration) string {
-	const day = 24 * time.Hour
 	sign := ""
 	if d < 0 {
-		sign, d = "-", d.Abs()
+		sign = "-"
 	}
-	pair := func(large time.Duration, largeName string, small time.Duration, smallName string) string {
-		text := fmt.Sprintf("%s%d%s", sign, d/large, largeName)
-		if rest := d % large / small; rest > 0 {
-			text += fmt.Sprintf("%d%s", rest, smallName)
+	units := []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second}
+	rest := d.Abs()
+	for k, unit := range units {
+		if rest < unit {
+			continue
+		}
+		text := fmt.Sprintf("%s%d%c", sign, rest/unit, "dhms"[k])
+		if k++; k < len(units) && rest%unit >= units[k] {
+			text += fmt.Sprintf("%d%c", rest%unit/units[k], "dhms"[k])
 		}
 		return text
 	}
-	switch d = d.Truncate(time.Second); {
-	case d == 0:
-		return "0s"
-	case d < time.Minute:
-		return fmt.Sprintf("%s%ds", sign, d/time.Second)
-	case d < time.Hour:
-		return pair(time.Minute, "m", time.Second, "s")
-	case d < day:
-		return pair(time.Hour, "h", time.Minute, "m")
-	}
-	return pair(day, "d", time.Hour, "h")
+	return "0s"
 }
 
 // clock returns a moment in UTC: without its date where that is also the date of now.
@@ -70,6 +64,17 @@ func Count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// first describes the first of some things, at most so many, and says how many more there are.
+func first[T any](all []T, most int, describe func(T) string) (texts []string) {
+	for _, one := range all[:min(len(all), most)] {
+		texts = append(texts, describe(one))
+	}
+	if more := len(all) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return texts
 }
 
 // orNone returns cleaned text, or a dash for none, so that each line of a table has as many words.

@@ -4,8 +4,6 @@ import (
 	"html/template"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -41,18 +39,12 @@ type tally struct {
 
 // recent are the episodes of the last day, the newest first.
 func recent(h overview.History) []overview.Episode {
-	var all []overview.Episode
-	for i := range h.Episodes {
-		e := &h.Episodes[i]
-		if age := h.At.Sub(e.Ended); age <= past && len(all) < mostDots {
-			all = append(all, *e)
-		}
-	}
-	return all
+	all := slices.DeleteFunc(slices.Clone(h.Episodes), func(e overview.Episode) bool { return h.At.Sub(e.Ended) > past })
+	return all[:min(len(all), mostDots)]
 }
 
 // tallies are in the order of kinds.
-func tallies(episodes []overview.Episode) []tally {
+func tallies(episodes []overview.Episode) (all []tally) {
 	slacks := map[*kind][]float64{}
 	found := map[*kind]*tally{}
 	for i := range episodes {
@@ -76,7 +68,6 @@ func tallies(episodes []overview.Episode) []tally {
 			slacks[k] = append(slacks[k], *e.Slack)
 		}
 	}
-	var all []tally
 	for i := range kinds {
 		t := found[&kinds[i]]
 		if t == nil {
@@ -89,6 +80,14 @@ func tallies(episodes []overview.Episode) []tally {
 		all = append(all, *t)
 	}
 	return all
+}
+
+// total is the tally of all kinds.
+func total(all []tally) (sum tally) {
+	for _, t := range all {
+		sum.Episodes, sum.Bad, sum.Unknown = sum.Episodes+t.Episodes, sum.Bad+t.Bad, sum.Unknown+t.Unknown
+	}
+	return sum
 }
 
 func slackText(seconds float64) string {
@@ -127,24 +126,8 @@ func stories(episodes []overview.Episode, now time.Time) []story {
 
 // became names what is not zero.
 func became(p *overview.Counts) string {
-	var parts []string
-	for _, part := range []struct {
-		n    int
-		what string
-	}{
-		{p.Evicted, "evicted"},
-		{p.Forced, "forced"},
-		{p.Ended, "ended"},
-		{p.Missed, "missed"},
-		{p.Lost, "lost"},
-		{p.Unconfirmed, "unconfirmed"},
-		{p.Cut, "cut short"},
-	} {
-		if part.n > 0 {
-			parts = append(parts, strconv.Itoa(part.n)+" "+part.what)
-		}
-	}
-	return strings.Join(parts, ", ")
+	return joined(some(p.Evicted, "evicted"), some(p.Forced, "forced"), some(p.Ended, "ended"), some(p.Missed, "missed"),
+		some(p.Lost, "lost"), some(p.Unconfirmed, "unconfirmed"), some(p.Cut, "cut short"))
 }
 
 // A scale places slack: seconds are far apart near zero, where they count, and hours are near each other.

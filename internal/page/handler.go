@@ -28,10 +28,10 @@ type Standby struct {
 
 // Error says who leads.
 func (s Standby) Error() string {
-	if s.Reports {
+	switch {
+	case s.Reports:
 		return "this pod reports what the metadata of its node tells: the leader knows what is in progress"
-	}
-	if s.Leader == "" {
+	case s.Leader == "":
 		return "this replica stands by: the leader knows what is in progress"
 	}
 	return "this replica stands by: the leader, " + s.Leader + ", knows what is in progress"
@@ -63,51 +63,39 @@ type HandlerOptions struct {
 // path that it is registered for, and writes nothing: register it for "GET /{$}". It makes a page for each request, in
 // five seconds at most.
 func Handler(source Source, opts HandlerOptions) http.Handler {
-	return &handler{source: source, opts: opts}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, b := http.StatusOK, bytes.Buffer{}
+		o, past, err := look(r.Context(), source)
+		if err == nil {
+			err = Render(&b, o, past, Options{Refresh: refreshes, Version: opts.Version})
+		} else {
+			status = http.StatusServiceUnavailable
+			err = templates.ExecuteTemplate(&b, "standby", newStandby(err, opts))
+		}
+		if err != nil { // a template that fails is a mistake of ours, which the tests would find
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		header := w.Header()
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		header.Set("Content-Security-Policy", Policy)
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		_, _ = b.WriteTo(w) // the reader may have left
+	})
 }
 
-type handler struct {
-	source Source
-	opts   HandlerOptions
-}
-
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	status, text, err := h.page(r.Context())
-	if err != nil { // a template that fails is a mistake of ours, which the tests would find
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	header := w.Header()
-	header.Set("Content-Type", "text/html; charset=utf-8")
-	header.Set("Content-Security-Policy", Policy)
-	header.Set("Referrer-Policy", "no-referrer")
-	header.Set("Cross-Origin-Opener-Policy", "same-origin")
-	header.Set("Cross-Origin-Resource-Policy", "same-origin")
-	header.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // the reader may have left
-}
-
-func (h *handler) page(ctx context.Context) (status int, text []byte, err error) {
+// look returns what the source knows.
+func look(ctx context.Context, source Source) (o overview.Overview, past overview.History, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var b bytes.Buffer
-	status = http.StatusOK
-	o, unknown := h.source.Overview(ctx)
-	var past overview.History
-	if unknown == nil {
-		past, unknown = h.source.History(ctx)
+	if o, err = source.Overview(ctx); err == nil {
+		past, err = source.History(ctx)
 	}
-	if unknown == nil {
-		err = Render(&b, o, past, Options{Refresh: refreshes, Version: h.opts.Version})
-	} else {
-		status = http.StatusServiceUnavailable
-		err = templates.ExecuteTemplate(&b, "standby", h.standby(unknown))
-	}
-	if err != nil {
-		return 0, nil, err
-	}
-	return status, b.Bytes(), nil
+	return o, past, err
 }
 
 // A standby is the page of a replica that has nothing to show.
@@ -117,10 +105,10 @@ type standby struct {
 	Heading, Text, Leader, Namespace, Port string
 }
 
-func (h *handler) standby(why error) standby {
+func newStandby(why error, opts HandlerOptions) standby {
 	s := standby{Heading: "This replica stands by", Text: "Another replica leads, and has the page."}
-	var other Standby
-	switch is := errors.As(why, &other); {
+	other, is := errors.AsType[Standby](why)
+	switch {
 	case errors.As(why, new(Paused)):
 		s.Heading, s.Text = "The handler is paused", shown(why.Error())
 	case !is:
@@ -130,12 +118,12 @@ func (h *handler) standby(why error) standby {
 	case other.Leader == "":
 		s.Text = "Nobody is known to lead. The replicas elect a leader within seconds."
 	default:
-		s.Leader, s.Namespace = shown(other.Leader), shown(h.opts.Namespace)
+		s.Leader, s.Namespace = shown(other.Leader), shown(opts.Namespace)
 	}
-	if h.opts.Port != 0 {
-		s.Port = strconv.Itoa(h.opts.Port)
+	if opts.Port != 0 {
+		s.Port = strconv.Itoa(opts.Port)
 	}
 	s.frame = newFrame(s.Heading+" · node-termination-handler", s.Heading+".",
-		Options{Refresh: refreshes, Version: h.opts.Version})
+		Options{Refresh: refreshes, Version: opts.Version})
 	return s
 }

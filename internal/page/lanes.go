@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"hash/fnv"
 	"html/template"
 	"math"
@@ -79,8 +80,8 @@ func lanesOf(o overview.Overview) (used []band, more int) {
 			b++
 		}
 		of[b] = append(of[b], n)
-		if began := n.Since; !began.IsZero() {
-			all[b].span = max(all[b].span, all[b].end(n, o.At).Sub(began))
+		if !n.Since.IsZero() {
+			all[b].span = max(all[b].span, cmp.Or(n.Deadline, o.At).Sub(n.Since))
 		}
 	}
 	for i := range all {
@@ -96,14 +97,6 @@ func lanesOf(o overview.Overview) (used []band, more int) {
 		used = append(used, *b)
 	}
 	return used, more
-}
-
-// end is the time that is at the line of the node's lane.
-func (b *band) end(n *overview.Node, now time.Time) time.Time {
-	if n.Deadline.IsZero() {
-		return now
-	}
-	return n.Deadline
 }
 
 // steps are what axes are divided by.
@@ -161,21 +154,18 @@ func round(d time.Duration) string {
 func (b *band) lane(n *overview.Node, now time.Time) lane {
 	l := lane{
 		ID: anchor(n.Name), Name: shown(n.Name), Instance: shown(n.Instance), Rule: shown(n.Rule),
-		Kind: kindNamed(n.Kind), Stage: stage(n), Pods: pods(n.Pods), More: n.MoreWaits,
+		Kind: kindNamed(n.Kind), Pods: pods(n.Pods), More: n.MoreWaits, Told: told(n, now),
+		Stage: cmp.Or(stages[n.Stage], shown(string(n.Stage))),
 	}
 	l.Left, l.Class = left(n, now)
 	if !n.Deadline.IsZero() {
 		l.Until = clock(n.Deadline, now)
 	}
-	l.Told = told(n, now)
 	l.Drawing = b.draw(n, now, l.Kind.Class)
-	for i, w := range n.WaitsFor {
-		if i == mostWaits {
-			l.More += len(n.WaitsFor) - mostWaits
-			break
-		}
+	for _, w := range n.WaitsFor[:min(len(n.WaitsFor), mostWaits)] {
 		l.Waits = append(l.Waits, waitOf(w, now))
 	}
+	l.More += len(n.WaitsFor) - len(l.Waits)
 	return l
 }
 
@@ -187,48 +177,30 @@ func anchor(node string) string {
 }
 
 func waitOf(w overview.Wait, now time.Time) wait {
-	shownWait := wait{Cause: shown(string(w.Cause)), Why: shown(w.Why)}
+	told := wait{Cause: shown(string(w.Cause)), Why: shown(w.Why), Keeps: shown(w.Pod)}
 	if !strings.Contains(w.Why, w.Name) {
-		shownWait.Name = shown(w.Name)
+		told.Name = shown(w.Name)
 	}
 	if w.Pods > 0 {
-		shownWait.Keeps = overview.Count(w.Pods, "pod")
-	}
-	if w.Pod != "" {
-		if shownWait.Keeps != "" {
-			shownWait.Keeps += ", "
-		}
-		shownWait.Keeps += shown(w.Pod)
+		told.Keeps = strings.TrimSuffix(overview.Count(w.Pods, "pod")+", "+told.Keeps, ", ")
 	}
 	if until := clock(w.Until, now); !w.Until.IsZero() && !strings.Contains(w.Why, until) {
-		shownWait.Until = until
+		told.Until = until
 	}
-	return shownWait
+	return told
 }
 
-func stage(n *overview.Node) string {
-	switch n.Stage {
-	case overview.HeldBack:
-		return "held back"
-	case overview.Draining:
-		return "draining"
-	case overview.Detaching:
-		return "pods have left"
-	case overview.Completing:
-		return "completing hooks"
-	}
-	return shown(string(n.Stage))
+// stages are those of a drain in words.
+var stages = map[overview.Stage]string{
+	overview.HeldBack: "held back", overview.Draining: "draining", overview.Detaching: "pods have left",
+	overview.Completing: "completing hooks",
 }
 
 func pods(p *overview.Pods) string {
 	if p == nil {
 		return ""
 	}
-	text := strconv.Itoa(p.Left) + " left, " + strconv.Itoa(p.Gone) + " gone"
-	if p.Forced > 0 {
-		text += ", " + strconv.Itoa(p.Forced) + " forced"
-	}
-	return text
+	return joined(strconv.Itoa(p.Left)+" left", strconv.Itoa(p.Gone)+" gone", some(p.Forced, "forced"))
 }
 
 // left says how much time there is, and how good that is.
@@ -269,7 +241,7 @@ func told(n *overview.Node, now time.Time) string {
 
 // draw draws a lane. Its height is 28.
 func (b *band) draw(n *overview.Node, now time.Time, class string) template.HTML {
-	end := b.end(n, now)
+	end := cmp.Or(n.Deadline, now) // what is at the line
 	x := func(t time.Time) float64 {
 		return min(max(line*(1-float64(end.Sub(t))/float64(b.span)), 0), 100)
 	}
@@ -287,14 +259,8 @@ func (b *band) draw(n *overview.Node, now time.Time, class string) template.HTML
 		}
 	}
 	// Who knows no beginning sees all that the axis has.
-	began := n.Since
-	if began.IsZero() {
-		began = end.Add(-b.span)
-	}
-	over := now // what pods do ends here
-	if !n.PodsGone.IsZero() {
-		over = n.PodsGone
-	}
+	began := cmp.Or(n.Since, end.Add(-b.span))
+	over := cmp.Or(n.PodsGone, now) // what pods do ends here
 	if n.CordonedAt.IsZero() {
 		bar("held", began, now, "12", "4")
 	} else {
@@ -304,11 +270,7 @@ func (b *band) draw(n *overview.Node, now time.Time, class string) template.HTML
 	}
 	if !n.Deadline.IsZero() {
 		_, how := left(n, now)
-		from := now
-		if !n.PodsGone.IsZero() {
-			from = n.PodsGone
-		}
-		bar("slack "+how, from, n.Deadline, "8", "12")
+		bar("slack "+how, over, n.Deadline, "8", "12")
 		if n.PodsGone.IsZero() {
 			bar("over", n.Deadline, now, "5", "18")
 		}

@@ -2,10 +2,12 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // longest is how many characters of a name or a sentence are shown: those of Kubernetes have up to 253, and one
@@ -15,29 +17,30 @@ const longest = 120
 // shown makes a name or a sentence of somebody else fit to be shown. What does not print, such as a control
 // character or one that turns the direction of what follows, becomes U+FFFD. HTML is escaped by the template.
 func shown(text string) string {
-	plain := true
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] > '~' {
-			plain = false
-			break
-		}
-	}
-	if plain && len(text) <= longest {
-		return text
-	}
-	if len(text) > 4*1024 { // more is not even looked at
-		text = text[:4*1024]
-	}
-	runes := []rune(text)
-	if len(runes) > longest {
-		runes = append(append(runes[:longest/2:longest/2], '…'), runes[len(runes)-longest/2:]...)
+	text = text[:min(len(text), 4*1024)] // more is not even looked at
+	if utf8.RuneCountInString(text) > longest {
+		runes := []rune(text)
+		text = string(runes[:longest/2]) + "…" + string(runes[len(runes)-longest/2:])
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return unicode.ReplacementChar
-	}, string(runes))
+	}, text)
+}
+
+// some is a number of something; empty: there is none.
+func some(n int, what string) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n) + " " + what
+}
+
+// joined are those texts that are not empty, with commas between them.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
 }
 
 // took is a time span in two units at most: 0.4 s, 42 s, 1:42, 2 h 05 min, 3 d 4 h. It has no sign.

@@ -30,13 +30,13 @@ type view struct {
 	HeldBack string
 	Deaf     string // why no notice arrives
 	Unseen   []string
-	Tiles    []tile
+	Tiles    []fact
 	Kinds    []kind // all of them, for the symbols
 	Seen     []kind // those on this page, for the legends
 
 	Bands  []band
 	More   string // how many nodes have no lane; empty: none
-	Blocks []block
+	Blocks []*block
 
 	Unscheduled     []overview.Unscheduled
 	MoreUnscheduled string // nodes that are not in Unscheduled; empty: none
@@ -50,11 +50,8 @@ type view struct {
 	Facts    []fact
 }
 
-// A tile is a number that is read from afar.
-type tile struct{ Name, Value, Note, Class string }
-
-// A fact is about the handler itself.
-type fact struct{ Name, Value, Class string }
+// A fact is about the handler itself, or a number that is read from afar.
+type fact struct{ Name, Value, Note, Class string }
 
 // A block is something that nodes wait for.
 type block struct {
@@ -65,6 +62,7 @@ type block struct {
 	Until            string
 
 	until time.Time
+	of    *overview.Node // the last one that it was met at
 }
 
 // A link is a node's name, and where its lane is; an empty ID: it has none.
@@ -77,9 +75,9 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	}
 	v := &view{
 		At: now.UTC().Format("15:04:05"), AtExact: now.UTC().Format(time.RFC3339),
-		Leader: shown(o.Leader), HeldBack: shown(o.HeldBack), Kinds: kinds[:], Facts: facts(o),
+		Leader: shown(o.Leader), HeldBack: shown(o.HeldBack), Kinds: kinds[:], Facts: facts(o), Deaf: shown(o.Deaf()),
+		Blocks: blocks(o), NoNode: o.NoNode(), frame: newFrame(title(o), summary(o), opts),
 	}
-	v.Deaf = shown(o.Deaf())
 	if o.Source == overview.Nodes {
 		v.Missing = cmp.Or(shown(o.Missing), "it was not asked")
 	}
@@ -87,7 +85,6 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	if v.Bands, more = lanesOf(o); more > 0 {
 		v.More = overview.Count(more, "node")
 	}
-	v.Blocks = blocks(o)
 	for _, what := range o.Unseen {
 		v.Unseen = append(v.Unseen, shown(what))
 	}
@@ -101,13 +98,11 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	episodes := recent(h)
 	v.Plot, v.Tallies, v.Stories = plot(episodes, h.At), tallies(episodes), stories(episodes, h.At)
 	known := !h.Since.IsZero() && h.At.Sub(h.Since) >= past
-	v.PlotTold, v.NoNode = plotTold(v.Tallies, known), o.NoNode()
 	if !h.Since.IsZero() && !known {
 		v.Since = clock(h.Since, h.At)
 	}
-	v.Seen = seen(o, episodes)
-	v.Tiles = tiles(o, episodes, known)
-	v.frame = newFrame(title(o), summary(o), opts)
+	all := total(v.Tallies)
+	v.Seen, v.PlotTold, v.Tiles = seen(o, episodes), plotTold(all, known), tiles(o, all, known)
 	return v
 }
 
@@ -125,8 +120,7 @@ type count struct {
 	next                         time.Time // the first deadline that is to come, of nodes with pods
 }
 
-func countOf(o overview.Overview) count {
-	var c count
+func countOf(o overview.Overview) (c count) {
 	for i := range o.Nodes {
 		n := &o.Nodes[i]
 		if n.Stage == overview.HeldBack {
@@ -155,24 +149,15 @@ func summary(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return o.NoNode()
 	}
-	text := overview.Count(len(o.Nodes), "drain") + " in progress"
-	if c.heldBack > 0 {
-		text += ", " + strconv.Itoa(c.heldBack) + " held back"
-	}
-	if c.late > 0 {
-		text += ", " + strconv.Itoa(c.late) + " past the deadline"
-	}
-	return text + "."
+	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(c.heldBack, "held back"),
+		some(c.late, "past the deadline")) + "."
 }
 
-// tiles are the numbers of the page; known: all drains of the day are known.
-func tiles(o overview.Overview, episodes []overview.Episode, known bool) []tile {
+// tiles are the numbers of the page. day is about all drains that have ended; known: all of them are known.
+func tiles(o overview.Overview, day tally, known bool) []fact {
 	c := countOf(o)
-	inProgress := tile{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes))}
-	if c.heldBack > 0 {
-		inProgress.Note = strconv.Itoa(c.heldBack) + " held back"
-	}
-	next := tile{Name: "until the next deadline", Value: "–"}
+	inProgress := fact{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes)), Note: some(c.heldBack, "held back")}
+	next := fact{Name: "until the next deadline", Value: "–"}
 	if !c.next.IsZero() {
 		next.Value = took(c.next.Sub(o.At))
 		if c.next.Sub(o.At) < near {
@@ -182,38 +167,25 @@ func tiles(o overview.Overview, episodes []overview.Episode, known bool) []tile 
 	if c.late > 0 {
 		next.Note, next.Class = strconv.Itoa(c.late)+" past the deadline", "late"
 	}
-	pods := tile{Name: "pods that still have to leave", Value: "–"}
+	pods := fact{Name: "pods that still have to leave", Value: "–", Note: some(c.forced, "forced")}
 	if c.podsKnown || len(o.Nodes) == 0 {
 		pods.Value = strconv.Itoa(c.left)
 	}
-	if c.forced > 0 {
-		pods.Note = strconv.Itoa(c.forced) + " forced"
-	}
-	bad, unknown := 0, 0
-	for i := range episodes {
-		switch {
-		case episodes[i].Failed():
-			bad++
-		case episodes[i].Outcome == "":
-			unknown++
-		}
-	}
-	day := tile{Name: "drains ended in 24 h", Value: strconv.Itoa(len(episodes)), Note: "none missed or lost"}
-	if !known {
-		day.Note = "none known to be missed or lost"
-	}
+	ended := fact{Name: "drains ended in 24 h", Value: strconv.Itoa(day.Episodes)}
 	switch {
-	case bad > 0:
-		day.Note, day.Class = strconv.Itoa(bad)+" missed or lost", "late"
-	case unknown > 0:
-		day.Note = "of " + strconv.Itoa(unknown) + " it is not known"
-	case len(episodes) == 0:
-		day.Note = ""
+	case day.Bad > 0:
+		ended.Note, ended.Class = strconv.Itoa(day.Bad)+" missed or lost", "late"
+	case day.Unknown > 0:
+		ended.Note = "of " + strconv.Itoa(day.Unknown) + " it is not known"
+	case day.Episodes > 0 && known:
+		ended.Note = "none missed or lost"
+	case day.Episodes > 0:
+		ended.Note = "none known to be missed or lost"
 	}
-	return []tile{inProgress, next, pods, day}
+	return []fact{inProgress, next, pods, ended}
 }
 
-func seen(o overview.Overview, episodes []overview.Episode) []kind {
+func seen(o overview.Overview, episodes []overview.Episode) (all []kind) {
 	found := map[*kind]bool{}
 	for i := range o.Nodes {
 		found[kindNamed(o.Nodes[i].Kind)] = true
@@ -221,7 +193,6 @@ func seen(o overview.Overview, episodes []overview.Episode) []kind {
 	for i := range episodes {
 		found[kindNamed(episodes[i].Kind)] = true
 	}
-	var all []kind
 	for i := range kinds {
 		if found[&kinds[i]] {
 			all = append(all, kinds[i])
@@ -231,32 +202,30 @@ func seen(o overview.Overview, episodes []overview.Episode) []kind {
 }
 
 // blocks gathers the waits of all nodes by cause and name. What keeps most nodes comes first.
-func blocks(o overview.Overview) []block {
+func blocks(o overview.Overview) (all []*block) {
 	type key struct {
 		cause overview.Cause
 		name  string
 	}
 	found := map[key]*block{}
-	var order []*block
 	for i := range o.Nodes {
 		n := &o.Nodes[i]
-		met := map[key]bool{}
 		for _, w := range n.WaitsFor {
 			k := key{w.Cause, w.Name}
 			b := found[k]
 			if b == nil {
 				b = &block{Cause: shown(string(w.Cause)), Name: shown(w.Name), Why: shown(w.Why)}
 				found[k] = b
-				order = append(order, b)
+				all = append(all, b)
 			}
 			b.Pods += w.Pods
 			if w.Until.After(b.until) {
 				b.until, b.Until = w.Until, clock(w.Until, o.At)
 			}
-			if met[k] {
+			if b.of == n {
 				continue
 			}
-			met[k] = true
+			b.of = n
 			b.Nodes++
 			if len(b.First) == firstNodes {
 				b.More++
@@ -269,41 +238,31 @@ func blocks(o overview.Overview) []block {
 			b.First = append(b.First, l)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b *block) int {
+	slices.SortStableFunc(all, func(a, b *block) int {
 		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(b.Pods, a.Pods))
 	})
-	all := make([]block, 0, min(len(order), mostBlocks))
-	for _, b := range order[:min(len(order), mostBlocks)] {
-		all = append(all, *b)
-	}
-	return all
+	return all[:min(len(all), mostBlocks)]
 }
 
-// plotTold says how the drains of the day ended; known: all of them are known.
-func plotTold(all []tally, known bool) string {
-	episodes, bad, unknown := 0, 0, 0
-	for _, t := range all {
-		episodes += t.Episodes
-		bad += t.Bad
-		unknown += t.Unknown
-	}
+// plotTold says how all drains of the day ended; known: all of them are known.
+func plotTold(day tally, known bool) string {
 	switch {
-	case episodes == 0 && known:
+	case day.Episodes == 0 && known:
 		return "No drain has ended in the last 24 hours."
-	case episodes == 0:
+	case day.Episodes == 0:
 		return "No drain is known that has ended in the last 24 hours."
 	}
-	text := overview.Count(episodes, "drain") + " ended in the last 24 hours"
+	text := overview.Count(day.Episodes, "drain") + " ended in the last 24 hours"
 	switch {
-	case bad > 0:
-		text += ", " + strconv.Itoa(bad) + " missed the deadline or lost pods"
-	case unknown == 0 && known:
+	case day.Bad > 0:
+		text += ", " + strconv.Itoa(day.Bad) + " missed the deadline or lost pods"
+	case day.Unknown == 0 && known:
 		text += ", none missed its deadline"
-	case unknown == 0:
+	case day.Unknown == 0:
 		text += ", none of those that are known missed its deadline"
 	}
-	if unknown > 0 {
-		text += "; how " + strconv.Itoa(unknown) + " of them ended is not known"
+	if day.Unknown > 0 {
+		text += "; how " + strconv.Itoa(day.Unknown) + " of them ended is not known"
 	}
 	return text + "."
 }
@@ -317,26 +276,22 @@ func facts(o overview.Overview) []fact {
 	case o.Leader == "":
 		leader.Value, leader.Class = "nobody leads", "late"
 	}
-	all := []fact{leader}
+	all := []fact{leader, {Name: "Queue", Value: "none, or not known here"}}
 	if q := o.Queue; q != nil {
-		all = append(all, fact{Name: "Messages in flight", Value: strconv.Itoa(q.InFlight)})
 		oldest := fact{Name: "Oldest message", Value: "none"}
 		if !q.Oldest.IsZero() {
 			oldest.Value = "received " + took(o.At.Sub(q.Oldest)) + " ago"
 		}
 		last := fact{Name: "Last answer of SQS", Value: "none since this leader began"}
-		if !q.FailingSince.IsZero() {
+		silent := time.Duration(0)
+		if !q.LastReceive.IsZero() {
+			silent = o.At.Sub(q.LastReceive)
+			last.Value = took(silent) + " ago"
+		}
+		if !q.FailingSince.IsZero() || silent > 90*time.Second { // then /healthz fails
 			last.Class = "late"
 		}
-		if !q.LastReceive.IsZero() {
-			last.Value = took(o.At.Sub(q.LastReceive)) + " ago"
-			if o.At.Sub(q.LastReceive) > 90*time.Second { // then /healthz fails
-				last.Class = "late"
-			}
-		}
-		all = append(all, oldest, last)
-	} else {
-		all = append(all, fact{Name: "Queue", Value: "none, or not known here"})
+		all = []fact{leader, {Name: "Messages in flight", Value: strconv.Itoa(q.InFlight)}, oldest, last}
 	}
 	if still := o.StillCordoned(); still != "" {
 		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})

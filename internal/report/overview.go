@@ -55,10 +55,7 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 	}
 	for _, entry := range i.Entries {
 		n := overview.Notice{
-			At: entry.Time, Code: entry.Code, Rule: entry.Rule, Deadline: entry.Deadline,
-		}
-		if slices.Contains(notice.Kinds, entry.Kind) { // a kubelet can write another one
-			n.Kind = entry.Kind.Dashed()
+			Kind: kindNamed(entry.Kind), At: entry.Time, Code: entry.Code, Rule: entry.Rule, Deadline: entry.Deadline,
 		}
 		if len(entry.IDs) > 0 {
 			n.ID = entry.IDs[0]

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -52,12 +53,7 @@ type Step struct {
 }
 
 // Reason is the reason for the step, for people.
-func (s Step) Reason() string {
-	if s.Detail != "" {
-		return s.Detail
-	}
-	return string(s.Why)
-}
+func (s Step) Reason() string { return cmp.Or(s.Detail, string(s.Why)) }
 
 // A StepKind names a step: a metric label, so a closed set. Cordon and Uncordon have the
 // values that the label node_action has in the metrics of AWS Node Termination Handler.
@@ -119,20 +115,24 @@ func (d Drain) Slack() (slack time.Duration, known bool) {
 
 // Remaining are the pods that are the reason for the drain's outcome.
 func (d Drain) Remaining() []string {
-	switch d.Outcome {
-	case intent.Missed:
-		if len(d.Result.Missed) == 0 { // it is late
-			return d.Result.Unconfirmed
-		}
-		return d.Result.Missed
-	case intent.Gone:
-		return d.Result.Lost
-	case intent.Unconfirmed:
-		return d.Result.Unconfirmed
-	case intent.Drained, intent.Cordoned, intent.CalledOff:
+	r := d.Result
+	if d.Outcome == intent.Missed && len(r.Missed) == 0 { // it is late
+		return r.Unconfirmed
 	}
-	return nil
+	return map[intent.Outcome][]string{
+		intent.Missed: r.Missed, intent.Gone: r.Lost, intent.Unconfirmed: r.Unconfirmed,
+	}[d.Outcome]
 }
+
+// A Delivery is the outcome of a message of the webhook. It is a metric label, so the set is closed.
+type Delivery string
+
+// The outcomes of a message.
+const (
+	Sent    Delivery = "sent"
+	Failed  Delivery = "failed"
+	Dropped Delivery = "dropped" // too many messages waited
+)
 
 // Load is what a controller has in progress.
 type Load struct {

@@ -38,15 +38,16 @@ func (c *catalogue) answers(question string) {
 	c.sections = append(c.sections, section{question: question})
 }
 
-func (c *catalogue) describe(m described) {
+// add registers a metric in the last section.
+func (c *catalogue) add(metric prometheus.Collector, d described) {
+	c.registry.MustRegister(metric)
 	last := &c.sections[len(c.sections)-1]
-	last.metrics = append(last.metrics, m)
+	last.metrics = append(last.metrics, d)
 }
 
 func (c *catalogue) counters(name, help string, labels ...label) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
-	c.registry.MustRegister(v)
-	c.describe(described{name, "counter", help, labels})
+	c.add(v, described{name, "counter", help, labels})
 	touch(labels, v.MetricVec)
 	return v
 }
@@ -57,8 +58,7 @@ func (c *catalogue) counter(name, help string) prometheus.Counter {
 
 func (c *catalogue) histograms(name, help string, buckets []float64, labels ...label) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, names(labels))
-	c.registry.MustRegister(v)
-	c.describe(described{name, "histogram", help, labels})
+	c.add(v, described{name, "histogram", help, labels})
 	touch(labels, v.MetricVec)
 	return v
 }
@@ -66,19 +66,22 @@ func (c *catalogue) histograms(name, help string, buckets []float64, labels ...l
 // gauges returns one gauge, which does not exist before it is set.
 func (c *catalogue) gauges(name, help string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, nil)
-	c.registry.MustRegister(v)
-	c.describe(described{name, "gauge", help, nil})
+	c.add(v, described{name, "gauge", help, nil})
 	return v
 }
 
 // gaugeOf adds a gauge that calls value when it is read.
 func (c *catalogue) gaugeOf(name, help string, value func() float64) {
-	c.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
-	c.describe(described{name, "gauge", help, nil})
+	v := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	c.add(v, described{name, "gauge", help, nil})
 }
 
-func names(labels []label) []string {
-	var all []string
+// countOf is gaugeOf for a number of things.
+func (c *catalogue) countOf(name, help string, value func() int) {
+	c.gaugeOf(name, help, func() float64 { return float64(value()) })
+}
+
+func names(labels []label) (all []string) {
 	for _, l := range labels {
 		all = append(all, l.name)
 	}

@@ -80,27 +80,22 @@ func (m *Metrics) Polled(impaired int, err error, denied bool) {
 	m.impaired.Set(float64(impaired))
 	result := resultOf(err)
 	if denied {
-		result = resultDenied
+		result = "denied"
 	}
 	m.polls.WithLabelValues(result).Inc()
 }
 
-// The results of a call, as the values of a label.
-const (
-	resultOK     = "ok"
-	resultError  = "error"
-	resultDenied = "denied"
-	resultGone   = "gone"
-)
+// results are the values of resultOf.
+var results = []string{"ok", "error", "denied"}
 
 // resultOf is the result of a call to Auto Scaling as the value of a label.
 func resultOf(err error) string {
 	if _, denied := errors.AsType[*asg.PermissionError](err); denied && !awserr.Unsupported(err) {
-		return resultDenied
+		return "denied"
 	} else if err != nil {
-		return resultError
+		return "error"
 	}
-	return resultOK
+	return "ok"
 }
 
 func (m *Metrics) lifecycle(call string, err error) {
@@ -109,7 +104,7 @@ func (m *Metrics) lifecycle(call string, err error) {
 	}
 	result := resultOf(err)
 	if errors.Is(err, asg.ErrGone) {
-		result = resultGone
+		result = "gone"
 	}
 	m.lifecycleCalls.WithLabelValues(call, result).Inc()
 }
@@ -130,12 +125,9 @@ func (m *Metrics) Decided(d report.Decision) {
 
 // Stepped implements report.Observer.
 func (m *Metrics) Stepped(s report.Step) {
-	switch s.Kind { //nolint:exhaustive // the others are actions
-	case report.Delegate:
-		m.byKarpenter.WithLabelValues(string(intent.ByKarpenter), string(s.Why)).Inc()
-		return
-	case report.TakeOver:
-		m.byKarpenter.WithLabelValues(string(intent.ByHandler), string(s.Why)).Inc()
+	by := map[report.StepKind]intent.By{report.Delegate: intent.ByKarpenter, report.TakeOver: intent.ByHandler}
+	if who, is := by[s.Kind]; is {
+		m.byKarpenter.WithLabelValues(string(who), string(s.Why)).Inc()
 		return
 	}
 	m.actions.WithLabelValues(string(s.Kind), status(s.Err)).Inc()
@@ -157,8 +149,8 @@ func (m *Metrics) Drained(d report.Drain) {
 	cause, r := d.Intent.Cause(), d.Result
 	kind := cause.Kind.String()
 	for how, n := range map[string]int{
-		leftEvicted: r.Evicted, leftForced: r.Forced, leftEnded: r.Ended, leftMissed: len(r.Missed), leftLost: len(r.Lost),
-		leftUnconfirmed: len(r.Unconfirmed),
+		"evicted": r.Evicted, "forced": r.Forced, "ended": r.Ended, "missed": len(r.Missed), "lost": len(r.Lost),
+		"unconfirmed": len(r.Unconfirmed),
 	} {
 		m.pods.WithLabelValues(kind, how).Add(float64(n))
 	}
@@ -169,11 +161,11 @@ func (m *Metrics) Drained(d report.Drain) {
 	if d.Outcome == intent.CalledOff {
 		return
 	}
-	var err error
-	if d.Outcome != intent.Drained {
-		err = errMissed
+	result := "error"
+	if d.Outcome == intent.Drained {
+		result = "success"
 	}
-	m.actions.WithLabelValues("cordon-and-drain", status(err)).Inc()
+	m.actions.WithLabelValues("cordon-and-drain", result).Inc()
 	if gone := r.Record.PodsGone; !gone.IsZero() {
 		m.emptied.WithLabelValues(kind).Observe(gone.Sub(cause.Time).Seconds())
 	}

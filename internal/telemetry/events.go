@@ -45,64 +45,35 @@ var noticeReasons = map[notice.Kind]string{
 	notice.InstanceImpaired:                "InstanceImpaired",
 }
 
-// steps are the texts of the Events about the controller's steps on a node. The reason
-// of a failed step has the suffix Error.
-var steps = map[report.StepKind]struct{ reason, done, undone, kind string }{
-	report.Cordon:   {"Cordon", "The node is cordoned", "The node could not be cordoned", corev1.EventTypeNormal},
-	report.Uncordon: {"Uncordon", "The node is uncordoned", "The node could not be uncordoned", corev1.EventTypeNormal},
-	report.HoldBack: {
-		"DrainHeldBack", "The drain is held back",
-		"The drain could not be held back",
-		corev1.EventTypeNormal,
-	},
-	report.CordonAgain: {
-		"CordonAgain", "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned " +
-			"again, once",
-		"The node could not be cordoned again", corev1.EventTypeWarning,
-	},
-	report.LeftUncordoned: {
-		"LeftUncordoned", "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and " +
-			"new pods on it will be lost",
-		"The node could not be left uncordoned", corev1.EventTypeWarning,
-	},
-	report.Ignore: {
-		"NoticeIgnored",
-		"A notice about this node's instance is ignored: the node is not drained before the instance goes away",
-		"The notice could not be ignored", corev1.EventTypeWarning,
-	},
-	report.Retain: {
-		"InstanceRetained",
-		"The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to end it",
-		"The instance could not be retained", corev1.EventTypeWarning,
-	},
-	report.Impair: {
-		"InstanceImpaired", "The status checks of the node's instance fail",
-		"The status checks could not fail", corev1.EventTypeWarning,
-	},
-	report.Unscheduled: {
-		"PodsUnscheduled", "The scheduler finds no node for pods that have left this one",
-		"The pods could not be left unscheduled", corev1.EventTypeWarning,
-	},
-	report.Replace: {
-		"ReplacementFirst", "The node's replacement",
-		"The node is drained without a replacement", corev1.EventTypeNormal,
-	},
-	report.Delegate: {
-		"DrainByKarpenter", "Karpenter is asked to replace the node, and gets its pods off it",
-		"Karpenter could not be asked to replace the node", corev1.EventTypeNormal,
-	},
-	report.TakeOver: {
-		"DrainByHandler", "The handler gets the pods off the node instead of Karpenter",
-		"The handler could not take over from Karpenter", corev1.EventTypeWarning,
-	},
-	report.KeepDelegated: {
-		"DrainGoesOn", "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned",
-		"The drain could not go on", corev1.EventTypeWarning,
-	},
-	report.CallOff: {
-		"DrainCalledOff", "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",
-		"The drain could not be called off", corev1.EventTypeWarning,
-	},
+// steps are the texts of the Events about the controller's steps on a node. undone is for steps that can fail: the
+// reason has the suffix Error then.
+var steps = map[report.StepKind]struct{ kind, reason, done, undone string }{
+	report.Cordon:   {normal, "Cordon", "The node is cordoned", "The node could not be cordoned"},
+	report.Uncordon: {normal, "Uncordon", "The node is uncordoned", "The node could not be uncordoned"},
+	report.Replace:  {normal, "ReplacementFirst", "The node's replacement", "The node is drained without a replacement"},
+
+	report.HoldBack: {kind: normal, reason: "DrainHeldBack", done: "The drain is held back"},
+	report.CordonAgain: {kind: warning, reason: "CordonAgain",
+		done: "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned again, once"},
+	report.LeftUncordoned: {kind: warning, reason: "LeftUncordoned",
+		done: "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and new pods on " +
+			"it will be lost"},
+	report.Ignore: {kind: warning, reason: "NoticeIgnored",
+		done: "A notice about this node's instance is ignored: the node is not drained before the instance goes away"},
+	report.Retain: {kind: warning, reason: "InstanceRetained",
+		done: "The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to " +
+			"end it"},
+	report.Impair: {kind: warning, reason: "InstanceImpaired", done: "The status checks of the node's instance fail"},
+	report.Unscheduled: {kind: warning, reason: "PodsUnscheduled",
+		done: "The scheduler finds no node for pods that have left this one"},
+	report.Delegate: {kind: normal, reason: "DrainByKarpenter",
+		done: "Karpenter is asked to replace the node, and gets its pods off it"},
+	report.TakeOver: {kind: warning, reason: "DrainByHandler",
+		done: "The handler gets the pods off the node instead of Karpenter"},
+	report.KeepDelegated: {kind: warning, reason: "DrainGoesOn",
+		done: "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned"},
+	report.CallOff: {kind: warning, reason: "DrainCalledOff",
+		done: "Somebody uncordoned the node during its drain, and the drain can wait: it is called off"},
 }
 
 // drainReasons are the reasons of Events about the end of a drain. AWS Node Termination
@@ -115,7 +86,8 @@ var drainReasons = map[intent.Outcome]string{
 }
 
 const (
-	reasonEvicted = "PodEviction"
+	normal, warning = corev1.EventTypeNormal, corev1.EventTypeWarning
+
 	reasonBlocked = "EvictionBlocked"
 	reasonError   = "Error" // a suffix
 )
@@ -151,10 +123,8 @@ type Events struct {
 
 // NewEvents returns an Events that writes until ctx ends.
 func NewEvents(ctx context.Context, o EventOptions) *Events {
-	sink := &eventSink{
-		EventSink: &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}, metrics: o.Metrics,
-		log: o.Log,
-	}
+	writer := &typedcorev1.EventSinkImpl{Interface: o.Client.Events("")}
+	sink := &eventSink{EventSink: writer, metrics: o.Metrics, log: o.Log}
 	// The recorder logs every failed Event in full at every try; the sink logs the first
 	// failure only.
 	quiet := klog.NewContext(ctx, logr.Discard())
@@ -195,7 +165,7 @@ func (e *Events) Decided(d report.Decision) {
 		fallthrough
 	case decision.Cordon, decision.Drain, decision.Undo:
 		m := describe.MachineOf(e.options.Node(d.Node.Name)).About(d)
-		e.onNode(d.Node, m, corev1.EventTypeNormal, noticeReasons[d.Notice.Kind], describe.Decision(d))
+		e.onNode(d.Node, m, said{normal, noticeReasons[d.Notice.Kind], describe.Decision(d)})
 	case decision.Leave, decision.Hold, decision.Finish, decision.Launch, decision.Reject:
 	}
 }
@@ -207,12 +177,11 @@ func (e *Events) Stepped(s report.Step) {
 	if !ok || errors.Is(s.Err, cluster.ErrNodeGone) || errors.Is(s.Err, context.Canceled) {
 		return
 	}
-	m := describe.MachineOf(e.options.Node(s.Node.Name))
+	about := said{words.kind, words.reason, words.done + ": " + s.Reason()}
 	if s.Err != nil {
-		e.onNode(s.Node, m, corev1.EventTypeWarning, words.reason+reasonError, words.undone+": "+s.Err.Error())
-		return
+		about = said{warning, words.reason + reasonError, words.undone + ": " + s.Err.Error()}
 	}
-	e.onNode(s.Node, m, words.kind, words.reason, words.done+": "+s.Reason())
+	e.onNode(s.Node, describe.MachineOf(e.options.Node(s.Node.Name)), about)
 }
 
 // Recorded implements report.Observer. It does nothing: Decided has written the Event.
@@ -223,11 +192,11 @@ func (e *Events) Drained(d report.Drain) {
 	if d.Outcome == intent.CalledOff { // Stepped has written the Event
 		return
 	}
-	kind := corev1.EventTypeWarning
+	about := said{warning, drainReasons[d.Outcome], describe.Drain(d)}
 	if d.Outcome == intent.Drained {
-		kind = corev1.EventTypeNormal
+		about.kind = normal
 	}
-	e.onNode(d.Node, describe.MachineOf(e.options.Node(d.Node.Name)), kind, drainReasons[d.Outcome], describe.Drain(d))
+	e.onNode(d.Node, describe.MachineOf(e.options.Node(d.Node.Name)), about)
 }
 
 // Pod writes an Event about an accepted request for a pod. It is a drain.Drainer.Observe.
@@ -237,16 +206,11 @@ func (e *Events) Pod(s evacuation.Answer) {
 		return
 	}
 	node := e.options.Node(s.Pod.Spec.NodeName)
-	kind, what := corev1.EventTypeNormal, "Evicted from node "+s.Pod.Spec.NodeName
+	kind, what := normal, "Evicted from node "+s.Pod.Spec.NodeName
 	if s.Forced {
-		kind, what = corev1.EventTypeWarning,
-			fmt.Sprintf("Deleted from node %s with a grace period of %s", s.Pod.Spec.NodeName, s.Grace)
+		kind, what = warning, fmt.Sprintf("Deleted from node %s with a grace period of %s", s.Pod.Spec.NodeName, s.Grace)
 	}
-	pod := &corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name,
-		UID: s.Pod.UID,
-	}
-	e.record(e.pods, pod, describe.MachineOf(node), said{kind, reasonEvicted, what + intended(node)})
+	e.onPod(s.Pod, describe.MachineOf(node), said{kind, "PodEviction", what + intended(node)})
 }
 
 // Blocked writes Events about what keeps a pod or volumes on a node. It is a
@@ -258,20 +222,13 @@ func (e *Events) Blocked(b evacuation.Blocked) {
 	what := ": " + b.Why
 	if b.Pod != nil {
 		if e.blocked.TryAccept() {
-			pod := &corev1.ObjectReference{
-				APIVersion: "v1", Kind: "Pod", Namespace: b.Pod.Namespace, Name: b.Pod.Name,
-				UID: b.Pod.UID,
-			}
-			e.record(e.pods, pod, m, said{
-				corev1.EventTypeWarning, reasonBlocked,
-				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why,
-			})
+			e.onPod(b.Pod, m, said{warning, reasonBlocked,
+				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why})
 		}
 		what = " for pod " + b.Pod.Namespace + "/" + b.Pod.Name + ": " + b.Why
 	}
 	if node != nil && b.First {
-		e.onNode(cluster.Ref{Name: node.Name, UID: node.UID}, m, corev1.EventTypeWarning, reasonBlocked,
-			"The drain waits"+what)
+		e.onNode(cluster.Ref{Name: node.Name, UID: node.UID}, m, said{warning, reasonBlocked, "The drain waits" + what})
 	}
 }
 
@@ -293,12 +250,15 @@ func intended(node *corev1.Node) string {
 	return ": " + strings.Join(kinds, ", ") + describe.At("; the instance goes away at ", i.Deadline())
 }
 
-func (e *Events) onNode(ref cluster.Ref, m describe.Machine, kind, reason, message string) {
-	if m.Instance == "" {
-		m.Instance = ref.Instance
-	}
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: ref.Name, UID: ref.UID}
-	e.record(e.nodes, node, m, said{kind, reason, message})
+func (e *Events) onNode(ref cluster.Ref, m describe.Machine, s said) {
+	m.Instance = cmp.Or(m.Instance, ref.Instance)
+	e.record(e.nodes, &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: ref.Name, UID: ref.UID}, m, s)
+}
+
+func (e *Events) onPod(pod *corev1.Pod, m describe.Machine, s said) {
+	e.record(e.pods, &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+	}, m, s)
 }
 
 // said is what an Event says, and of which type it is.

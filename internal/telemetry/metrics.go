@@ -5,9 +5,11 @@ package telemetry
 import (
 	"errors"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -34,24 +36,6 @@ var endings = map[intent.Outcome]string{
 	intent.CalledOff:   "called-off",
 }
 
-// How pods left their node, as values of a label.
-const (
-	leftEvicted     = "evicted"
-	leftForced      = "forced"
-	leftEnded       = "ended"
-	leftMissed      = "missed"
-	leftLost        = "lost"
-	leftUnconfirmed = "unconfirmed"
-)
-
-// Reasons for the outcome of a message, as values of a label, if no decision gives one.
-const (
-	whyDone        = "done"
-	whyUndecodable = "undecodable"
-	whyStopping    = "stopping"
-	whyError       = "error"
-)
-
 // sqsMonitor is the place of errors in the metrics of AWS Node Termination Handler.
 const sqsMonitor = "SQS_MONITOR"
 
@@ -61,60 +45,36 @@ const sqsMonitor = "SQS_MONITOR"
 type Metrics struct {
 	catalogue catalogue
 	term      atomic.Pointer[Term]
-	bound     func() int // of requests in flight; nil: there is none
+	bound     func() int // of requests in flight
 	requests  requests
 
-	// Did every interruption end in time?
-	drains *prometheus.CounterVec
-	slack  *prometheus.HistogramVec
-	pods   *prometheus.CounterVec
 	// cutShort are pods among those of pods.
-	cutShort *prometheus.CounterVec
-	// How long did it take?
-	delay    *prometheus.HistogramVec
-	cordoned *prometheus.HistogramVec
-	emptied  *prometheus.HistogramVec
-	refused  *prometheus.CounterVec
-	volumes  prometheus.Counter
-	targets  prometheus.Counter
+	drains, pods, cutShort, replacements *prometheus.CounterVec
+	slack, delay, cordoned, emptied      *prometheus.HistogramVec
+	refused                              *prometheus.CounterVec
+	volumes, targets                     prometheus.Counter
+	unscheduled                          prometheus.Gauge
 
-	unscheduled prometheus.Gauge
-	// What was decided, and why?
-	decisions   *prometheus.CounterVec
-	byRule      *prometheus.CounterVec
-	byKarpenter *prometheus.CounterVec
-	policyValid *prometheus.GaugeVec
-	// What becomes of the messages?
-	received       prometheus.Counter
-	receiveErrors  prometheus.Counter
-	metadataPolls  *prometheus.CounterVec
-	settled        *prometheus.CounterVec
-	extended       prometheus.Counter
-	extendRefused  prometheus.Counter
-	denied         *prometheus.CounterVec
-	lifecycleCalls *prometheus.CounterVec
-	hookSlack      prometheus.Observer
-	ranOut         prometheus.Counter
-	unannounced    prometheus.Counter
-	retained       prometheus.Gauge
-	polls          *prometheus.CounterVec
-	impaired       prometheus.Gauge
-	sweeps         *prometheus.CounterVec
-	replacements   *prometheus.CounterVec
-	// Is anybody told?
-	eventWrites *prometheus.CounterVec
-	webhooks    *prometheus.CounterVec
-	// The names of AWS Node Termination Handler.
-	actions         *prometheus.CounterVec
-	eventErrors     *prometheus.CounterVec
-	unmanagedNodes  *prometheus.GaugeVec
-	taggedNodes     *prometheus.GaugeVec
-	taggedInstances *prometheus.GaugeVec
+	decisions, byRule, byKarpenter *prometheus.CounterVec
+	policyValid                    *prometheus.GaugeVec
+
+	received, receiveErrors, extended, extendRefused prometheus.Counter
+	settled, metadataPolls, denied                   *prometheus.CounterVec
+
+	lifecycleCalls, sweeps, polls *prometheus.CounterVec
+	hookSlack                     prometheus.Observer
+	ranOut, unannounced           prometheus.Counter
+	retained, impaired            prometheus.Gauge
+
+	eventWrites, webhooks *prometheus.CounterVec
+	// The names of AWS Node Termination Handler, and one beside them.
+	actions, eventErrors                         *prometheus.CounterVec
+	unmanagedNodes, taggedNodes, taggedInstances *prometheus.GaugeVec
 }
 
 // New returns a Metrics with a registry of its own.
 func New() *Metrics {
-	m := &Metrics{catalogue: catalogue{registry: prometheus.NewRegistry()}}
+	m := &Metrics{catalogue: catalogue{registry: prometheus.NewRegistry()}, bound: func() int { return 0 }}
 	c := &m.catalogue
 	// A launch notice drains nothing.
 	drained := label{name: "kind", values: kinds(notice.ASGLaunch)}
@@ -137,14 +97,11 @@ func New() *Metrics {
 			" stopping already, or somebody else deleted them. `missed`: still there at the deadline. `lost`: "+
 			"still there when the instance was gone. `unconfirmed`: they should have ended, but no kubelet "+
 			"confirms it.",
-		drained, label{name: "how", values: []string{
-			leftEvicted, leftForced, leftEnded, leftMissed, leftLost,
-			leftUnconfirmed,
-		}})
+		drained, label{name: "how", values: []string{"evicted", "forced", "ended", "missed", "lost", "unconfirmed"}})
 	m.cutShort = c.counters(namespace+"pods_cut_short_total",
 		"Pods that were killed before their grace period was over, because the machine went away. They are among those "+
 			"of `pods_total`.", drained)
-	m.replacements = c.counters("node_termination_handler_replacements_total",
+	m.replacements = c.counters(namespace+"replacements_total",
 		"Nodes that were drained without a replacement, though a rule has `first: replacement`, by the reason.",
 		label{name: "result", values: replacementResults})
 	m.volumes = c.counter(namespace+"volumes_missed_total",
@@ -155,14 +112,13 @@ func New() *Metrics {
 	m.unscheduled = c.gauges(namespace+"pods_unscheduled",
 		"Pods that wait for a node, and whose predecessors have left drained nodes: the "+
 			"scheduler finds no room. Only on the leader.").WithLabelValues()
-	c.gaugeOf(namespace+"drains_in_progress", "Drains in progress.", func() float64 { return float64(m.load().Drains) })
-	c.gaugeOf(namespace+"drains_held_back",
+	c.countOf(namespace+"drains_in_progress", "Drains in progress.", func() int { return m.load().Drains })
+	c.countOf(namespace+"drains_held_back",
 		"Drains that wait: for the time that a rule gives, for a replacement, or for a limit.",
-		func() float64 { return float64(m.load().HeldBack) })
-	c.gaugeOf(namespace+"drains_held_back_by_limit",
+		func() int { return m.load().HeldBack })
+	c.countOf(namespace+"drains_held_back_by_limit",
 		"Drains that wait because too many nodes are cordoned or not ready: more than `max-unready-nodes` or the limit of a "+
-			"rule allows.",
-		func() float64 { return float64(m.load().HeldByLimit) })
+			"rule allows.", func() int { return m.load().HeldByLimit })
 	c.gaugeOf(namespace+"oldest_drain_age_seconds",
 		"Age of the oldest drain in progress, since the cordon of its node. 0 if there is none.",
 		func() float64 { return age(m.load().Oldest) })
@@ -183,7 +139,7 @@ func New() *Metrics {
 		"Evictions that the API server refused. They are retried. `budget`: a PodDisruptionBudget allows no "+
 			"disruption now. `two-budgets`: two PodDisruptionBudgets cover the pod, so that it is always refused."+
 			" `namespace`: its namespace is being deleted. `busy`: the API server is overloaded.",
-		label{name: "why", values: refusals()})
+		label{name: "why", values: texts(evacuation.Refusals)})
 
 	c.answers("What is decided, and why?")
 	m.decisions = c.counters(namespace+"decisions_total",
@@ -220,24 +176,23 @@ func New() *Metrics {
 		label{name: "outcome", words: "`deleted`, `given-back`, `left`, `rejected`, `unsettled`"},
 		label{name: "why", words: "`done`, `instance-not-in-cluster`, `other-account-or-region`, " +
 			"`instance-not-managed`, `instance-unknown`, `no-instance-id`, `dry-run`, `undecodable`, `stopping`, `error`"})
-	for _, end := range [][2]string{
-		{queue.Deleted.String(), whyDone},
-		{queue.GivenBack.String(), whyError},
-		{queue.GivenBack.String(), whyStopping},
-		{queue.Left.String(), "dry-run"},
-		{queue.Left.String(), "instance-not-in-cluster"},
-		{queue.Left.String(), "other-account-or-region"},
-		{queue.Left.String(), "instance-not-managed"},
-		{queue.Left.String(), "instance-unknown"},
-		{queue.Left.String(), "no-instance-id"},
-		{queue.Rejected.String(), whyUndecodable},
-		{queue.Unsettled.String(), whyError},
+	for outcome, whys := range map[queue.Outcome][]string{
+		queue.Deleted:   {"done"},
+		queue.GivenBack: {"error", "stopping"},
+		queue.Left: {
+			"dry-run", "instance-not-in-cluster", "other-account-or-region", "instance-not-managed", "instance-unknown",
+			"no-instance-id",
+		},
+		queue.Rejected:  {"undecodable"},
+		queue.Unsettled: {"error"},
 	} {
-		m.settled.WithLabelValues(end[0], end[1])
+		for _, why := range whys {
+			m.settled.WithLabelValues(outcome.String(), why)
+		}
 	}
-	c.gaugeOf(namespace+"messages_held", "Messages in flight.", func() float64 {
+	c.countOf(namespace+"messages_held", "Messages in flight.", func() int {
 		n, _ := m.held()
-		return float64(n)
+		return n
 	})
 	c.gaugeOf(namespace+"oldest_message_age_seconds",
 		"Time since the oldest message in flight was received; 0 if there is none.",
@@ -251,7 +206,7 @@ func New() *Metrics {
 	m.receiveErrors = c.counter(namespace+"receive_errors_total", "Receives from the queue that failed.")
 	m.metadataPolls = c.counters(namespace+"metadata_polls_total",
 		"Polls of the instance metadata, every two seconds, in IMDS mode.",
-		label{name: "result", values: []string{status(nil), status(errMissed)}})
+		label{name: "result", values: statuses})
 	m.extended = c.counter(namespace+"messages_extended_total", "Visibility extensions of messages in flight.")
 	m.extendRefused = c.counter(namespace+"messages_extension_refused_total",
 		"Messages in flight whose visibility SQS refused to extend: their retention or twelve hours are over,"+
@@ -261,14 +216,14 @@ func New() *Metrics {
 	m.lifecycleCalls = c.counters(namespace+"lifecycle_calls_total",
 		"Calls to Auto Scaling about lifecycle hooks. `gone`: the action had ended, or its hook or group no longer exists.",
 		label{name: "call", values: []string{"complete", "describe", "heartbeat"}},
-		label{name: "result", values: []string{resultOK, resultGone, resultError, resultDenied}})
+		label{name: "result", values: []string{"ok", "gone", "error", "denied"}})
 	m.hookSlack = c.histograms(namespace+"lifecycle_hook_slack_seconds",
 		"Time between the completion of the hook and 5 s before its timeout, as far as that is known.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
 	m.ranOut = c.counter(namespace+"lifecycle_hooks_ran_out_total",
 		"Lifecycle hooks that had timed out when they were to be completed.")
-	c.gaugeOf(namespace+"lifecycle_hooks_open", "Lifecycle hooks that wait for this controller now.",
-		func() float64 { return float64(m.load().Hooks) })
+	c.countOf(namespace+"lifecycle_hooks_open", "Lifecycle hooks that wait for this controller now.",
+		func() int { return m.load().Hooks })
 	c.gaugeOf(namespace+"lifecycle_hook_left_seconds",
 		"Time until the nearest timeout of an open hook; +Inf if none is open.",
 		func() float64 { return left(m.load().HookDeadline) })
@@ -277,7 +232,7 @@ func New() *Metrics {
 		"Lifecycle hooks that waited without a notice, and that the sweep has found. More than a few mean that a "+
 			"rule of EventBridge is missing or wrong.")
 	m.sweeps = c.counters(namespace+"sweeps_total", "Sweeps for lifecycle hooks that wait without a notice.",
-		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+		label{name: "result", values: results})
 	m.retained = c.gauges(namespace+"instances_retained",
 		"Instances of nodes that their Auto Scaling group keeps, because the termination was abandoned. A person "+
 			"has to end them.").WithLabelValues()
@@ -285,31 +240,31 @@ func New() *Metrics {
 	c.answers("What does EC2 say of the machines?")
 	m.polls = c.counters(namespace+"status_polls_total",
 		"Polls for scheduled events of instances, and for instances whose status checks fail.",
-		label{name: "result", values: []string{resultOK, resultError, resultDenied}})
+		label{name: "result", values: results})
 	m.impaired = c.gauges(namespace+"instances_impaired",
 		"Instances of nodes whose instance status or system status is impaired for two minutes or longer.").WithLabelValues()
 
 	c.answers("How do AWS and the API server answer?")
 	m.requests = newRequests(c)
-	c.gaugeOf(namespace+"kubernetes_requests_limit",
+	c.countOf(namespace+"kubernetes_requests_limit",
 		"How many requests about nodes and pods may be in flight: more while the API server answers fast, fewer when "+
-			"it has too much to do.",
-		func() float64 { return float64(m.limit()) })
+			"it has too much to do.", func() int { return m.bound() })
 	m.denied = c.counters(namespace+"permission_denied_total", "Calls that failed because the role lacks the IAM action.",
-		label{name: "action", values: iamActions(), words: "as IAM names it"})
+		label{
+			name: "action", words: "as IAM names it",
+			values: slices.Concat(asg.Permissions, []string{loadbalancer.Permission}, texts(queue.Actions)),
+		})
 
 	c.answers("Does a replica lead, and are Events and webhook messages sent?")
 	c.gaugeOf(namespace+"leading", "1 on the leader, 0 on other replicas.", func() float64 {
-		if t := m.term.Load(); t == nil || t.Reports {
-			return 0
-		}
-		return 1
+		t := m.term.Load()
+		return oneIf(t != nil && !t.Reports)
 	})
 	m.eventWrites = c.counters(namespace+"kubernetes_event_writes_total", "Requests that write Kubernetes Events.",
-		label{name: "status", values: []string{status(nil), status(errMissed)}})
+		label{name: "status", values: statuses})
 	m.webhooks = c.counters(namespace+"webhook_messages_total",
 		"Messages of the webhook: sent, failed for good, or dropped because too many were waiting.",
-		label{name: "result", values: []string{string(report.Sent), string(report.Failed), string(report.Dropped)}})
+		label{name: "result", values: texts([]report.Delivery{report.Sent, report.Failed, report.Dropped})})
 
 	c.answers("Names of AWS Node Termination Handler")
 	m.actions = c.counters("actions_total",
@@ -319,7 +274,7 @@ func New() *Metrics {
 			"call-off", "cordon", "cordon-again", "cordon-and-drain", "hold-back",
 			"ignore", "impair", "keep-delegated", "left-uncordoned", "post-drain", "pre-drain",
 			"replace", "retain", "uncordon", "unscheduled",
-		}}, label{name: "node_status", values: []string{status(nil), status(errMissed)}})
+		}}, label{name: "node_status", values: statuses})
 	m.eventErrors = c.counters("events_error_total", "Receives that failed, and messages that cannot be read.",
 		label{name: "event_error_where", values: []string{sqsMonitor}})
 	m.taggedNodes = c.gauges("nth_tagged_nodes",
@@ -333,8 +288,7 @@ func New() *Metrics {
 }
 
 // kinds returns the names of all kinds of notice except those in but.
-func kinds(but ...notice.Kind) []string {
-	var all []string
+func kinds(but ...notice.Kind) (all []string) {
 	for _, k := range notice.Kinds {
 		if !slices.Contains(but, k) {
 			all = append(all, k.String())
@@ -343,18 +297,10 @@ func kinds(but ...notice.Kind) []string {
 	return all
 }
 
-func refusals() []string {
-	var all []string
-	for _, r := range evacuation.Refusals {
-		all = append(all, string(r))
-	}
-	return all
-}
-
-func iamActions() []string {
-	all := append(slices.Clone(asg.Permissions), loadbalancer.Permission)
-	for _, a := range queue.Actions {
-		all = append(all, string(a))
+// texts returns the members of an enum as values of a label.
+func texts[T ~string](members []T) (all []string) {
+	for _, m := range members {
+		all = append(all, string(m))
 	}
 	return all
 }
@@ -376,24 +322,25 @@ func reason(o queue.Outcome, why error) string {
 	var decided interface{ Reason() string }
 	switch {
 	case o == queue.Deleted:
-		return whyDone
+		return "done"
 	case o == queue.Rejected:
-		return whyUndecodable
+		return "undecodable"
 	case errors.As(why, &decided):
 		return decided.Reason()
 	case errors.Is(why, queue.ErrStopping):
-		return whyStopping
+		return "stopping"
 	}
-	return whyError
+	return "error"
 }
 
 // PolicyValid is told whether the policy file is right.
-func (m *Metrics) PolicyValid(valid bool) {
-	value := 0.0
-	if valid {
-		value = 1
+func (m *Metrics) PolicyValid(valid bool) { m.policyValid.WithLabelValues().Set(oneIf(valid)) }
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
 	}
-	m.policyValid.WithLabelValues().Set(value)
+	return 0
 }
 
 // PolledMetadata implements imds.Metrics.
@@ -406,4 +353,75 @@ func status(err error) string {
 	return "success"
 }
 
-var errMissed = errors.New("pods have not left")
+// statuses are the values of status.
+var statuses = []string{"success", "error"}
+
+// A Term is the time in which a replica leads. Its functions return the current state.
+type Term struct {
+	Load        func() report.Load
+	Held        func() (messages int, oldest time.Time)
+	LastReceive func() time.Time // zero: never; nil: nothing is received
+	Reports     bool             // another pod leads, and this one tells it what it receives
+
+	since time.Time
+}
+
+// Lead marks this replica as the leader until end is called.
+func (m *Metrics) Lead(t Term) (end func()) {
+	t.since = time.Now()
+	m.term.Store(&t)
+	return func() {
+		m.term.Store(nil)
+		m.retained.Set(0)
+		m.impaired.Set(0)
+		m.unmanagedNodes.Reset()
+		m.taggedNodes.Reset()
+		m.taggedInstances.Reset()
+	}
+}
+
+// Bound has the metrics tell how many requests to the API server may be in flight. It is to be called before they are
+// served.
+func (m *Metrics) Bound(requests func() int) { m.bound = requests }
+
+func (m *Metrics) load() report.Load {
+	if t := m.term.Load(); t != nil {
+		return t.Load()
+	}
+	return report.Load{}
+}
+
+func (m *Metrics) held() (int, time.Time) {
+	if t := m.term.Load(); t != nil {
+		return t.Held()
+	}
+	return 0, time.Time{}
+}
+
+func (m *Metrics) lastReceive() float64 {
+	t := m.term.Load()
+	if t == nil || t.LastReceive == nil {
+		return 0
+	}
+	at := t.LastReceive()
+	if at.Before(t.since) {
+		at = t.since
+	}
+	return float64(at.UnixMilli()) / 1000
+}
+
+// age is the number of seconds since a time; 0 for no time.
+func age(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return time.Since(at).Seconds()
+}
+
+// left is the number of seconds until a time; +Inf for no time.
+func left(until time.Time) float64 {
+	if until.IsZero() {
+		return math.Inf(1)
+	}
+	return time.Until(until).Seconds()
+}

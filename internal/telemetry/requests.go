@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -25,41 +26,30 @@ type requests struct {
 	seconds    *prometheus.HistogramVec
 }
 
-// The codes of answers from AWS. AWS has hundreds of error codes, and most of them have
-// the status 400.
-const (
-	codeOK        = "ok"
-	codeThrottled = "throttled"
-	codeDenied    = "denied"
-	codeRefused   = "refused"
-	codeFault     = "fault"
-	codeNoAnswer  = "no-answer"
-)
-
-// The APIs that answer, as a label.
-const (
-	apiSQS         = "sqs"
-	apiEC2         = "ec2"
-	apiAutoScaling = "autoscaling"
-	apiELB         = "elasticloadbalancing"
-	apiSTS         = "sts"
-	apiOther       = "other"
-	apiKubernetes  = "kubernetes"
-)
+// services are the services of AWS, as a label, by their names in the SDK.
+var services = map[string]string{
+	"SQS": "sqs", "EC2": "ec2", "Auto Scaling": "autoscaling", "Elastic Load Balancing v2": "elasticloadbalancing",
+	"STS": "sts",
+}
 
 // calls are the calls to AWS that this program makes, except those that get credentials, and those about
 // load balancers: few clusters make them.
 var calls = map[string][]string{
-	apiSQS: {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
-	apiEC2: {"DescribeInstanceStatus", "DescribeInstances"},
-	apiAutoScaling: {
+	"sqs": {"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "GetQueueAttributes", longPoll},
+	"ec2": {"DescribeInstanceStatus", "DescribeInstances"},
+	"autoscaling": {
 		"CompleteLifecycleAction", "DescribeAutoScalingGroups", "DescribeAutoScalingInstances", "DescribeLifecycleHooks",
 		"RecordLifecycleActionHeartbeat", "SetInstanceHealth",
 	},
 }
 
-// longPoll waits for messages, so its duration is not measured.
-const longPoll = "ReceiveMessage"
+const (
+	// longPoll waits for messages, so its duration is not measured.
+	longPoll = "ReceiveMessage"
+
+	// Of no answer that can be read, and of what has no label of its own.
+	noAnswer, other = "no-answer", "other"
+)
 
 func newRequests(c *catalogue) requests {
 	r := requests{
@@ -78,11 +68,11 @@ func newRequests(c *catalogue) requests {
 		seconds: c.histograms(namespace+"api_request_duration_seconds",
 			"Time to the first byte of the answer, without long polls and watches.",
 			[]float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10},
-			label{name: "api", values: []string{apiAutoScaling, apiEC2, apiKubernetes, apiSQS}}),
+			label{name: "api", values: []string{"autoscaling", "ec2", "kubernetes", "sqs"}}),
 	}
 	for service, actions := range calls {
 		for _, action := range actions {
-			for _, code := range []string{codeOK, codeThrottled, codeDenied} {
+			for _, code := range []string{"ok", "throttled", "denied"} {
 				r.aws.WithLabelValues(service, action, code)
 			}
 		}
@@ -102,7 +92,8 @@ func (m *Metrics) AWS(stack *middleware.Stack) error {
 			if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 				return out, meta, err // we cancelled it: the error is not AWS's
 			}
-			service, action := serviceOf(ctx), awsmiddleware.GetOperationName(ctx)
+			service := cmp.Or(services[awsmiddleware.GetServiceID(ctx)], other)
+			action := awsmiddleware.GetOperationName(ctx)
 			m.requests.aws.WithLabelValues(service, action, awsCode(err)).Inc()
 			if action != longPoll {
 				m.requests.seconds.WithLabelValues(service).Observe(time.Since(start).Seconds())
@@ -111,43 +102,27 @@ func (m *Metrics) AWS(stack *middleware.Stack) error {
 		}), middleware.Before)
 }
 
-// serviceOf is the called service, as a value of a label.
-func serviceOf(ctx context.Context) string {
-	switch awsmiddleware.GetServiceID(ctx) {
-	case "SQS":
-		return apiSQS
-	case "EC2":
-		return apiEC2
-	case "Auto Scaling":
-		return apiAutoScaling
-	case "Elastic Load Balancing v2":
-		return apiELB
-	case "STS":
-		return apiSTS
-	}
-	return apiOther
-}
-
+// awsCode is the code of an answer from AWS. It has hundreds of error codes, and most of them have the status 400.
 func awsCode(err error) string {
 	if err == nil {
-		return codeOK
+		return "ok"
 	}
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
-		return codeNoAnswer
+		return noAnswer
 	}
 	code := api.ErrorCode()
 	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
-		return codeThrottled
+		return "throttled"
 	}
 	if awserr.Denied(err) && !awserr.Unsupported(err) {
-		return codeDenied
+		return "denied"
 	}
 	var response interface{ HTTPStatusCode() int }
 	if errors.As(err, &response) && response.HTTPStatusCode() < http.StatusInternalServerError {
-		return codeRefused
+		return "refused"
 	}
-	return codeFault
+	return "fault"
 }
 
 // Kubernetes returns a transport that counts the requests to next. It is for
@@ -169,13 +144,13 @@ func (t countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return response, err
 	}
 	verb, resource := kubernetesAction(r)
-	code := codeNoAnswer
+	code := noAnswer
 	if err == nil {
 		code = strconv.Itoa(response.StatusCode)
 	}
 	t.requests.kubernetes.WithLabelValues(verb, resource, code).Inc()
 	if verb != "watch" {
-		t.requests.seconds.WithLabelValues(apiKubernetes).Observe(time.Since(start).Seconds())
+		t.requests.seconds.WithLabelValues("kubernetes").Observe(time.Since(start).Seconds())
 	}
 	return response, err
 }
@@ -205,26 +180,20 @@ func kubernetesAction(r *http.Request) (verb, resource string) {
 		resource += "/" + path[2]
 	}
 	if !slices.Contains(resources, resource) {
-		resource = apiOther
-	}
-	switch r.Method {
-	case http.MethodPost:
-		return "create", resource
-	case http.MethodPut:
-		return "update", resource
-	case http.MethodPatch:
-		return "patch", resource
-	case http.MethodDelete:
-		return "delete", resource
-	case http.MethodGet:
-	default:
-		return apiOther, resource
+		resource = other
 	}
 	switch watch := r.URL.Query().Get("watch"); {
+	case r.Method != http.MethodGet:
+		return cmp.Or(verbs[r.Method], other), resource
 	case watch == "true" || watch == "1":
 		return "watch", resource
 	case len(path) > 1:
 		return "get", resource
 	}
 	return "list", resource
+}
+
+// verbs are those of requests that write.
+var verbs = map[string]string{
+	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }

@@ -123,7 +123,11 @@ func (p *Pods) Run(ctx context.Context) {
 			p.Log.V(1).Info("the pods that wait for a node cannot be listed", "error", err)
 			continue
 		}
-		if found := match(pods, departures); all || count(found) >= p.waiting() { // else they may only not have been seen
+		before := 0
+		for _, u := range p.Waiting() {
+			before += u.Pods
+		}
+		if found := match(pods, departures); all || count(found) >= before { // else they may only not have been seen
 			p.tell(found, time.Now())
 		}
 	}
@@ -134,14 +138,6 @@ func (p *Pods) Waiting() []overview.Unscheduled {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now
-}
-
-// waiting is how many pods wait, as the last look has found it.
-func (p *Pods) waiting() (pods int) {
-	for _, u := range p.Waiting() {
-		pods += u.Pods
-	}
-	return pods
 }
 
 func count(found map[cluster.Ref]backlog) (pods int) {
@@ -256,7 +252,12 @@ func match(pods []pending, departures map[types.UID][]departure) map[cluster.Ref
 func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
 	pods := count(found)
 	var waiting []overview.Unscheduled
+	var nodes []string
+	var most backlog
 	for node, b := range found {
+		if nodes = append(nodes, node.Name); len(b.pods) > len(most.pods) {
+			most = b
+		}
 		waiting = append(waiting, overview.Unscheduled{Node: node.Name, Pods: len(b.pods), Why: b.String()})
 		if p.told[node].IsZero() {
 			p.Observer.Stepped(report.Step{Node: node, Kind: report.Unscheduled, Detail: b.String()})
@@ -278,20 +279,9 @@ func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
 	switch {
 	case pods > 0 && now.Sub(p.saidAt) >= sayAgain:
 		p.saidAt = now
-		nodes := make([]string, 0, len(found))
-		for node := range found {
-			nodes = append(nodes, node.Name)
-		}
 		slices.Sort(nodes)
-		first := slices.SortedFunc(func(yield func(backlog) bool) {
-			for _, b := range found {
-				if !yield(b) {
-					return
-				}
-			}
-		}, func(a, b backlog) int { return cmp.Compare(len(b.pods), len(a.pods)) })[0]
 		logging.Warn(p.Log, "pods have left drained nodes, and the scheduler finds no other node", "pods", pods,
-			"nodes", evacuation.Names(nodes, named), "why", first.why)
+			"nodes", evacuation.Names(nodes, named), "why", most.why)
 	case pods == 0 && !p.saidAt.IsZero():
 		p.saidAt = time.Time{}
 		p.Log.Info("all pods that have left drained nodes have another node")

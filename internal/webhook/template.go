@@ -122,6 +122,14 @@ func ParseTemplate(text string) (Template, error) {
 	return Template{parsed}, nil
 }
 
+func (t Template) execute(i Interruption) ([]byte, error) {
+	var body bytes.Buffer
+	if err := t.parsed.Execute(&body, i); err != nil {
+		return nil, err
+	}
+	return body.Bytes(), nil
+}
+
 // Render executes the template. It calls list for the names of the pods on the node if the
 // template asks for them; nil: there are none.
 func (t Template) Render(
@@ -130,24 +138,20 @@ func (t Template) Render(
 	if list != nil {
 		i.pods = func() []string { return list(ctx, i.NodeName) }
 	}
-	var body bytes.Buffer
-	if err := t.parsed.Execute(&body, i); err != nil {
-		return nil, err
-	}
-	return body.Bytes(), nil
+	return t.execute(i)
 }
 
 // CheckJSON returns nil if the template makes JSON of the example of each phase. The error names the
 // phase, and the line and the column of the body, both from 1, with the text of that line.
 func (t Template) CheckJSON() error {
 	for _, i := range Samples() {
-		var body bytes.Buffer
-		if err := t.parsed.Execute(&body, i); err != nil {
+		body, err := t.execute(i)
+		if err != nil {
 			return err
 		}
 		var ignored any
-		if err := json.Unmarshal(body.Bytes(), &ignored); err != nil {
-			return fmt.Errorf("phase %s: %w", i.Phase, jsonError(body.String(), err))
+		if err := json.Unmarshal(body, &ignored); err != nil {
+			return fmt.Errorf("phase %s: %w", i.Phase, jsonError(string(body), err))
 		}
 	}
 	return nil

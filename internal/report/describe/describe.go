@@ -35,8 +35,8 @@ func announced(d report.Decision) string {
 	n := d.Notice
 	switch n.Kind {
 	case notice.SpotInterruption:
-		return fmt.Sprintf("Spot interruption notice: instance %s will be %s%s", d.Instance, spotEnd(n.Detail),
-			At(" at ", d.Deadline))
+		return fmt.Sprintf("Spot interruption notice: instance %s will be %s%s", d.Instance,
+			cmp.Or(spotEnds[n.Detail], "taken back"), At(" at ", d.Deadline))
 	case notice.CapacityReservationInterruption:
 		return fmt.Sprintf("Capacity reservation interruption notice: instance %s will be terminated%s", d.Instance,
 			At(" at ", d.Deadline))
@@ -95,12 +95,11 @@ func Drain(d report.Drain) string {
 	switch d.Outcome {
 	case intent.Missed:
 		if len(r.Missed) == 0 {
-			late := Rounded(r.Record.LastLeft.Sub(d.Deadline()))
-			text := fmt.Sprintf("Pods left up to %s after the deadline%s", late, At(", ", d.Deadline()))
 			if names != "" {
-				text += "; no kubelet confirms the end of " + names
+				names = "; no kubelet confirms the end of " + names
 			}
-			return text + " (" + count + ")"
+			return fmt.Sprintf("Pods left up to %s after the deadline%s%s (%s)",
+				Rounded(r.Record.LastLeft.Sub(d.Deadline())), At(", ", d.Deadline()), names, count)
 		}
 		return fmt.Sprintf("Pods were still there at the deadline%s: %s (%s)", At(", ", d.Deadline()), names, count)
 	case intent.Gone:
@@ -110,7 +109,7 @@ func Drain(d report.Drain) string {
 	case intent.Drained, intent.Cordoned, intent.CalledOff:
 	}
 	text := "The node is drained: " + count + At("; the instance goes away at ", d.Deadline())
-	if gone := d.Result.Record.PodsGone; !gone.IsZero() && !d.Deadline().IsZero() {
+	if gone := r.Record.PodsGone; !gone.IsZero() && !d.Deadline().IsZero() {
 		text += ", " + d.Deadline().Sub(gone).Round(time.Second).String() + " later"
 	}
 	return text
@@ -119,19 +118,9 @@ func Drain(d report.Drain) string {
 // Rounded is a duration rounded for people.
 func Rounded(took time.Duration) time.Duration { return took.Round(100 * time.Millisecond) }
 
-// spotEnd is the past participle of an instance-action.
+// spotEnds are the past participles of instance-actions.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-func spotEnd(action string) string {
-	switch action {
-	case "terminate":
-		return "terminated"
-	case "stop":
-		return "stopped"
-	case "hibernate":
-		return "hibernated"
-	}
-	return "taken back"
-}
+var spotEnds = map[string]string{"terminate": "terminated", "stop": "stopped", "hibernate": "hibernated"}
 
 // At is a time with a preposition before it; empty for no time.
 func At(preposition string, t time.Time) string {
@@ -178,7 +167,7 @@ func MachineOf(node *corev1.Node) Machine {
 	}
 	if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
 		for _, e := range i.Entries {
-			m.Lifecycle = cmp.Or(lifecycleOf(e.Kind), m.Lifecycle)
+			m.Lifecycle = cmp.Or(lifecycles[e.Kind], m.Lifecycle)
 		}
 	}
 	return m
@@ -186,25 +175,15 @@ func MachineOf(node *corev1.Node) Machine {
 
 // About adds what a notice says about its instance.
 func (m Machine) About(d report.Decision) Machine {
-	if d.Instance != "" {
-		m.Instance = d.Instance // a node without a provider id has none
-	}
+	m.Instance = cmp.Or(d.Instance, m.Instance) // a node without a provider id has none
 	m.Account, m.Region = cmp.Or(d.Notice.Account, m.Account), cmp.Or(d.Notice.Region, m.Region)
-	m.Lifecycle = cmp.Or(lifecycleOf(d.Notice.Kind), m.Lifecycle)
+	m.Lifecycle = cmp.Or(lifecycles[d.Notice.Kind], m.Lifecycle)
 	return m
 }
 
-// lifecycleOf is what EC2 calls the lifecycle of the instances that get notices of a kind;
-// empty if the kind does not tell.
+// lifecycles are what EC2 calls the lifecycle of the instances that get notices of a kind. The other kinds do not tell.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
-func lifecycleOf(k notice.Kind) string {
-	switch k {
-	case notice.SpotInterruption, notice.RebalanceRecommendation:
-		return "spot"
-	case notice.CapacityBlockExpiration:
-		return "capacity-block"
-	case notice.StateChange, notice.ScheduledChange, notice.ASGTerminate, notice.ASGLaunch,
-		notice.CapacityReservationInterruption, notice.InstanceImpaired, notice.Ignored:
-	}
-	return ""
+var lifecycles = map[notice.Kind]string{
+	notice.SpotInterruption: "spot", notice.RebalanceRecommendation: "spot",
+	notice.CapacityBlockExpiration: "capacity-block",
 }

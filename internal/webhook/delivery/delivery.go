@@ -190,7 +190,7 @@ func (s *Sender) latestAbout(ref cluster.Ref, node *corev1.Node) report.Decision
 
 // send puts a message into the queue if its phase is wanted. It drops the message if the queue is full.
 func (s *Sender) send(i webhook.Interruption) {
-	if !s.wants(i.Phase) {
+	if !slices.Contains(s.options.Phases, i.Phase) {
 		return
 	}
 	account, region := s.options.Where()
@@ -206,8 +206,6 @@ func (s *Sender) send(i webhook.Interruption) {
 		}
 	}
 }
-
-func (s *Sender) wants(p webhook.Phase) bool { return slices.Contains(s.options.Phases, p) }
 
 // markSent records that a message is sent for the notice and the node. It reports whether it is the first.
 func (s *Sender) markSent(d report.Decision) bool {

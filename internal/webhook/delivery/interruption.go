@@ -36,31 +36,14 @@ func interruptionOf(d report.Decision, m describe.Machine) webhook.Interruption 
 	d, m = harmless(d, m)
 	m = m.About(d)
 	i := webhook.Interruption{
-		EventID:              d.Notice.ID,
-		Kind:                 kinds[d.Notice.Kind],
-		Monitor:              webhook.SQSMonitor,
-		Description:          describe.Decision(d),
-		AutoScalingGroupName: d.Notice.Hook.Group,
-		NodeName:             d.Node.Name,
-		NodeLabels:           m.Labels,
-		InstanceID:           m.Instance,
-		InstanceType:         m.Type,
-		ProviderID:           m.ProviderID,
-		IsManaged:            true,
-		StartTime:            d.Notice.Time,
-		EndTime:              d.Deadline,
-		Deadline:             d.Deadline,
-		Rule:                 d.Rule,
-		Phase:                webhook.PhaseReceived,
-		InProgress:           true,
-		AccountId:            m.Account,
-		InstanceLifeCycle:    m.Lifecycle,
-		PublicHostname:       m.Addresses[corev1.NodeExternalDNS],
-		PublicIP:             m.Addresses[corev1.NodeExternalIP],
-		LocalHostname:        m.Addresses[corev1.NodeInternalDNS],
-		LocalIP:              m.Addresses[corev1.NodeInternalIP],
-		AvailabilityZone:     m.Zone,
-		Region:               m.Region,
+		EventID: d.Notice.ID, Kind: kinds[d.Notice.Kind], Monitor: webhook.SQSMonitor, Description: describe.Decision(d),
+		AutoScalingGroupName: d.Notice.Hook.Group, NodeName: d.Node.Name, NodeLabels: m.Labels, IsManaged: true,
+		InstanceID: m.Instance, InstanceType: m.Type, ProviderID: m.ProviderID, InstanceLifeCycle: m.Lifecycle,
+		StartTime: d.Notice.Time, EndTime: d.Deadline, Deadline: d.Deadline, Rule: d.Rule,
+		Phase: webhook.PhaseReceived, InProgress: true,
+		AccountId: m.Account, Region: m.Region, AvailabilityZone: m.Zone,
+		PublicHostname: m.Addresses[corev1.NodeExternalDNS], PublicIP: m.Addresses[corev1.NodeExternalIP],
+		LocalHostname: m.Addresses[corev1.NodeInternalDNS], LocalIP: m.Addresses[corev1.NodeInternalIP],
 	}
 	if d.Why == decision.WhyNotifiedByRule {
 		i.NodeProcessed, i.InProgress = true, false
@@ -97,15 +80,8 @@ func harmless(d report.Decision, m describe.Machine) (report.Decision, describe.
 // standIns replaces characters that end a text, a tag or a line by similar ones.
 func standIns(text string) string {
 	return strings.Map(func(r rune) rune {
-		switch r {
-		case '"', '`':
-			return '\''
-		case '\\':
-			return '/'
-		case '<':
-			return '('
-		case '>':
-			return ')'
+		if at := strings.IndexRune("\"`\\<>", r); at >= 0 {
+			return rune("''/()"[at])
 		}
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '_'
