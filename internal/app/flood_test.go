@@ -20,9 +20,9 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
