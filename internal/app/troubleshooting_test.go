@@ -26,7 +26,7 @@ var startSources = map[string][]string{
 	"../imds/client.go":                          {"ErrTurnedOff", "ErrTooFar", "Identity", "get", "renew", "problem"},
 	"../instance/directory.go":                   {"ErrDenied"},
 	"../kube/access.go":                          {"Error", "CheckAccess"},
-	"../kube/clients.go":                         {"New"},
+	"../kube/clients.go":                         {"connect"},
 	"../lease/lease.go":                          {"term"},
 	"../options/arguments.go":                    nil,
 	"../options/option.go":                       {"refuse"},

@@ -117,31 +117,27 @@ func (t *Trimmer) hold(ctx context.Context, size int64) (release func(), err err
 }
 
 // Wrap is for [k8s.io/client-go/rest.Config.Wrap].
-func (t *Trimmer) Wrap(next http.RoundTripper) http.RoundTripper { return trimming{next, t} }
-
-type trimming struct {
-	next    http.RoundTripper
-	trimmer *Trimmer
+func (t *Trimmer) Wrap(next http.RoundTripper) http.RoundTripper {
+	return transport{next, func(request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		if err != nil || response.StatusCode >= http.StatusMultipleChoices {
+			return response, err
+		}
+		return t.trim(request, response)
+	}}
 }
 
-// WrappedRoundTripper lets client-go find the transport beneath.
-func (t trimming) WrappedRoundTripper() http.RoundTripper { return t.next }
-
-// RoundTrip implements http.RoundTripper.
-func (t trimming) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(request)
-	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		return response, err
-	}
-	at := slices.IndexFunc(t.trimmer.kinds, func(k Trimmed) bool { return k.path.MatchString(request.URL.Path) })
+// trim makes the answer to a request smaller.
+func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Response, error) {
+	at := slices.IndexFunc(t.kinds, func(k Trimmed) bool { return k.path.MatchString(request.URL.Path) })
 	if at < 0 {
 		return response, nil
 	}
 	contentType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")) // an unknown one is passed on
-	kind := t.trimmer.kinds[at]
+	kind := t.kinds[at]
 	a := answer{
 		kind: kind, body: bufio.NewReader(response.Body), from: response.Body,
-		hold: func(size int64) (release func(), err error) { return t.trimmer.hold(request.Context(), size) },
+		hold: func(size int64) (release func(), err error) { return t.hold(request.Context(), size) },
 	}
 	if watches, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watches {
 		switch {
@@ -155,6 +151,7 @@ func (t trimming) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	list := request.Method == http.MethodGet && kind.path.FindStringSubmatch(request.URL.Path)[1] == ""
 	var small []byte
+	var err error
 	switch {
 	case contentType == runtime.ContentTypeProtobuf && kind.protobuf != nil:
 		small, err = a.protobufAnswer(list)
