@@ -192,10 +192,10 @@ func (a *App) serveQueue(ctx context.Context) error {
 	a.instances = instance.NewDirectory(aws.instances)
 	a.statuses = instance.Statuses{Client: aws.statuses}
 	a.hooks = &asg.Hooks{
-		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
+		Client: aws.scaling, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
-	a.groups = &replacement.Groups{Client: aws.groups, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
+	a.groups = &replacement.Groups{Client: aws.scaling, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
 	a.bindings = &loadbalancer.Watch{
 		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
 	}

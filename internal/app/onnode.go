@@ -147,19 +147,11 @@ func (a *App) termOnNode(
 
 // Reports reports whether the options have pods look for notices of a kind in the metadata of their instances.
 func Reports(o *options.Options, kind notice.Kind) bool {
-	switch k := kinds(o); kind {
-	case notice.SpotInterruption:
-		return k.Spot
-	case notice.ScheduledChange:
-		return k.Scheduled
-	case notice.ASGTerminate:
-		return k.Lifecycle
-	case notice.RebalanceRecommendation:
-		return k.Rebalance
-	case notice.StateChange, notice.ASGLaunch, notice.CapacityReservationInterruption, notice.CapacityBlockExpiration,
-		notice.InstanceImpaired, notice.Ignored:
-	}
-	return false
+	k := kinds(o)
+	return map[notice.Kind]bool{
+		notice.SpotInterruption: k.Spot, notice.ScheduledChange: k.Scheduled, notice.ASGTerminate: k.Lifecycle,
+		notice.RebalanceRecommendation: k.Rebalance,
+	}[kind]
 }
 
 // kinds are the kinds of notice that the options ask for.
