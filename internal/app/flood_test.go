@@ -113,7 +113,7 @@ func TestProbesAnswerThoughAnybodyOpens20000Connections(t *testing.T) {
 			metrics.Expect(Policy(o).Possible())
 			probes := newHealth()
 			probes.set("start", "")
-			ports, stop, err := listen(t.Context(), logr.Discard(), nil, httpSide{metrics, probes, l, "", ""}.handlers(o))
+			ports, stop, err := listen(t.Context(), logr.Discard(), nil, (&App{options: o, metrics: metrics, health: probes, lookout: l}).handlers())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,18 +2,14 @@ package app
 
 import (
 	"context"
+	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/go-logr/logr"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
-	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
@@ -29,47 +25,39 @@ type observers struct {
 	webhook *delivery.Sender         // nil: none
 }
 
-// telling is what observers work with.
-type telling struct {
-	metrics  *telemetry.Metrics
-	template webhook.Template // of the webhook
-	client   kube.Client      // of low priority
-	node     func(name string) *corev1.Node
-	where    func() (account, region string) // of instances whose notice does not say; empty: unknown
-}
-
 // newConditions makes the writer of conditions of nodes; nil if the options ask for none.
-func newConditions(
-	o *options.Options, log logr.Logger, client kube.Client, nodes *cluster.Cluster,
-) *conditions.Writer {
-	if !o.NodeConditions || o.DryRun {
+func (a *App) newConditions(client kube.Client) *conditions.Writer {
+	if !a.options.NodeConditions || a.options.DryRun {
 		return nil
 	}
 	return &conditions.Writer{
-		Client: client.CoreV1(), Nodes: nodes, Policy: Policy(o), Log: log.WithName("conditions"),
+		Client: client.CoreV1(), Nodes: a.nodes, Policy: Policy(a.options), Log: a.log.WithName("conditions"),
 	}
 }
 
-// newObservers makes the observers that the options ask for. Events are written until ctx ends.
-func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t telling) observers {
-	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
+// newObservers makes the observers that the options ask for. Events are written until ctx ends. where says the account
+// and the region of instances whose notice does not say; empty: unknown.
+func (a *App) newObservers(
+	ctx context.Context, template webhook.Template, client kube.Client, where func() (account, region string),
+) observers {
+	o, told, all := a.options, report.Observers{a.metrics}, observers{pod: a.metrics.Pod}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
-			Client: t.client.CoreV1(), Node: t.node, Host: o.NodeName, Where: t.where, Annotations: o.EventAnnotations,
-			Metrics: t.metrics, Log: log.WithName("events"),
+			Client: client.CoreV1(), Node: a.nodes.ByName, Host: o.NodeName, Where: where, Annotations: o.EventAnnotations,
+			Metrics: a.metrics, Log: a.log.WithName("events"),
 		})
 		told = append(told, events)
 		all.blocked = events.Blocked
 		all.pod = func(s evacuation.Answer) {
-			t.metrics.Pod(s)
+			a.metrics.Pod(s)
 			events.Pod(s)
 		}
 	}
 	if o.WebhookURL != "" {
 		all.webhook = delivery.New(delivery.Options{
-			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: t.template, Phases: o.WebhookPhases,
-			Node: t.node, Where: t.where, Pods: podNames(t.client),
-			Delivered: t.metrics.Delivered, Log: log.WithName("webhook"),
+			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: template, Phases: o.WebhookPhases,
+			Node: a.nodes.ByName, Where: where, Pods: podNames(client),
+			Delivered: a.metrics.Delivered, Log: a.log.WithName("webhook"),
 		})
 		told = append(told, all.webhook)
 	}
@@ -84,14 +72,11 @@ func (o observers) start(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		o.webhook.Run(ctx)
-	}()
+	var sending sync.WaitGroup
+	sending.Go(func() { o.webhook.Run(ctx) })
 	return func() {
 		cancel()
-		<-done
+		sending.Wait()
 	}
 }
 

@@ -124,7 +124,7 @@ func (a *App) termOnNode(
 	} else {
 		defer a.lookout.report()()
 	}
-	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
+	defer a.health.lead(poller.LastAnswer, func() (int, string) { return 0, "" })()
 	defer a.metrics.Lead(telemetry.Term{
 		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
 		Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: !drains,
@@ -134,15 +134,10 @@ func (a *App) termOnNode(
 		poller.Run(ctx)
 		return context.Cause(ctx)
 	}
-	return lead(ctx, a.log, ctrl, func(ctx context.Context) error {
-		var all sync.WaitGroup
-		defer all.Wait()
-		if a.conditions != nil {
-			all.Go(func() { a.conditions.Run(ctx) })
-		}
+	return lead(ctx, a.log, ctrl, serving(func(ctx context.Context) error {
 		poller.Run(ctx)
 		return nil
-	})
+	}, a.beside()...))
 }
 
 // Reports reports whether the options have pods look for notices of a kind in the metadata of their instances.

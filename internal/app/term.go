@@ -94,7 +94,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		return a.termOfReports(ctx, ctrl)
 	}
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
-	defer a.health.lead(server.LastReceive, whyHeldBack(drains))()
+	defer a.health.lead(server.LastReceive, drains.HeldBack)()
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
@@ -122,7 +122,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 // termOfReports is a term without a queue: the controller has its notices from the pods on the nodes.
 func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
 	drains := ctrl.Registry
-	defer a.health.lead(time.Now, whyHeldBack(drains))() // the Lease tells of an API server that is silent
+	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
 	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed()})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: func() (int, time.Time) { return 0, time.Time{} }})()
@@ -133,17 +133,9 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 	return lead(ctx, a.log, ctrl, serving(receive, a.beside()...))
 }
 
-// whyHeldBack says why drains are held back; empty: none is.
-func whyHeldBack(drains *nodedrain.Registry) func() string {
-	return func() string {
-		_, why := drains.HeldBack()
-		return why
-	}
-}
-
 // beside is what goes on beside the drains of a term.
 func (a *App) beside() (all []func(context.Context)) {
-	if !a.options.DryRun {
+	if a.unscheduled != nil && !a.options.DryRun {
 		all = append(all, a.unscheduled.Run)
 	}
 	if a.conditions != nil {
