@@ -12,6 +12,8 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // memoryShare is how much of the container's memory Go may use. The rest is for what counts
@@ -55,13 +57,7 @@ const (
 // drain: 30 of the 40 MiB that they take. The next access to a page maps it again, from the page
 // cache, within microseconds. It returns when ctx ends.
 func unmapIdlePages(ctx context.Context, log logr.Logger) {
-	for pause := time.NewTimer(startTime); ; pause.Reset(unmapAgain) {
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
+	for pause := startTime; retry.Sleep(ctx, pause) == nil; pause = unmapAgain {
 		if err := unmapBinary(); err != nil {
 			log.V(1).Info("the pages of the binary stay in memory", "error", err)
 			return

@@ -196,19 +196,19 @@ func (a *answer) protobufAnswer(list bool) ([]byte, error) {
 	}
 	small, another := slices.Clone(protobufMagic), false // another: it is an object of another kind, such as a Status
 	err := a.eachField(-1, func(field protowire.Number, size int64) (err error) {
+		var value []byte
 		switch {
 		case field == unknownRaw && list:
-			small, err = a.field(small, field, func() ([]byte, error) { return a.protobufList(size) })
+			value, err = a.protobufList(size)
 		case field == unknownRaw && !another:
-			small, err = a.field(small, field, func() ([]byte, error) { return a.object(size, a.kind.protobuf) })
+			value, err = a.object(size, a.kind.protobuf)
 		default:
-			var value []byte
 			if value, err = a.read(size, largestHeader); err == nil && field == unknownTypeMeta {
 				var meta runtime.TypeMeta
 				another = meta.Unmarshal(value) == nil && meta.Kind == "Status"
 			}
-			small = appendField(small, field, value)
 		}
+		small = appendField(small, field, value)
 		return err
 	})
 	return small, err
@@ -216,24 +216,19 @@ func (a *answer) protobufAnswer(list bool) ([]byte, error) {
 
 func (a *answer) protobufList(size int64) (small []byte, err error) {
 	err = a.eachField(size, func(field protowire.Number, size int64) (err error) {
-		small, err = a.field(small, field, func() ([]byte, error) {
-			if len(small) > largestAnswer {
-				return nil, errTooLarge
-			}
-			if field == listItems {
-				return a.object(size, a.kind.protobuf)
-			}
-			return a.read(size, largestHeader)
-		})
+		if len(small) > largestAnswer {
+			return errTooLarge
+		}
+		var value []byte
+		if field == listItems {
+			value, err = a.object(size, a.kind.protobuf)
+		} else {
+			value, err = a.read(size, largestHeader)
+		}
+		small = appendField(small, field, value)
 		return err
 	})
 	return small, err
-}
-
-// field appends a field with what value returns.
-func (*answer) field(to []byte, field protowire.Number, value func() ([]byte, error)) ([]byte, error) {
-	v, err := value()
-	return appendField(to, field, v), err
 }
 
 func appendField(to []byte, field protowire.Number, value []byte) []byte {

@@ -51,7 +51,7 @@ func New(out io.Writer, o Options) (log logr.Logger, end func()) {
 	if err != nil {
 		level = zapcore.InfoLevel
 	}
-	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder(o.JSON), lines, level))), lines.close
+	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder(o.JSON), zapcore.AddSync(lines), level))), lines.close
 }
 
 func encoder(inJSON bool) zapcore.Encoder {
@@ -118,7 +118,7 @@ type closableWriter struct {
 	closed bool
 }
 
-// Write implements zapcore.WriteSyncer, as does Sync.
+// Write implements io.Writer.
 func (w *closableWriter) Write(entry []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,9 +127,6 @@ func (w *closableWriter) Write(entry []byte) (int, error) {
 	}
 	return w.to.Write(entry)
 }
-
-// Sync does nothing: no entry is kept back.
-func (*closableWriter) Sync() error { return nil }
 
 func (w *closableWriter) close() {
 	w.mu.Lock()
