@@ -14,24 +14,16 @@ import (
 
 // Policy is what the options say about decisions.
 func Policy(o *options.Options) decision.Policy {
+	p := decision.Policy{
+		CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod,
+		Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
+	}
 	if o.IMDS || o.Queue.None() { // what the metadata says is about the own instance, whatever its tags
-		return decision.Policy{
-			CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod, CordonRebalance: !o.RebalanceDraining,
-			Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
-		}
+		p.CordonRebalance = !o.RebalanceDraining
+		return p
 	}
 	// Rebalance recommendations drain: the rules of EventBridge say whether there are any.
-	p := decision.Policy{
-		CordonOnly:      o.CordonOnly,
-		DeleteForeign:   o.DeleteIfNodeNotFound,
-		NodeGracePeriod: o.NodeGracePeriod,
-		Exclusion:       o.ExcludeFromLoadBalancers,
-		HookNames:       o.HookNames,
-		Accounts:        o.EventAccounts,
-
-		DrainByKarpenter: o.DrainByKarpenter,
-		Region:           o.Region,
-	}
+	p.DeleteForeign, p.HookNames, p.Accounts, p.Region = o.DeleteIfNodeNotFound, o.HookNames, o.EventAccounts, o.Region
 	if o.HeartbeatInterval > 0 {
 		p.HeartbeatUntil = o.HeartbeatUntil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/sets"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 
 	"github.com/go-logr/logr"
@@ -325,7 +325,8 @@ func (a *App) countTagged(ctx context.Context) {
 		ids, err := a.instances.Tagged(ctx, a.options.ManagedTag)
 		switch {
 		case err == nil:
-			a.metrics.Tagged(a.joined(ids), len(ids), a.unmanaged(ids))
+			unmanaged := sets.New(a.nodes.ReadyInstances()...).Delete(ids...)
+			a.metrics.Tagged(a.joined(ids), len(ids), unmanaged.Len())
 		case ctx.Err() == nil:
 			a.log.V(1).Info("the tagged instances could not be counted", "error", err)
 		}
@@ -339,17 +340,6 @@ func (a *App) countTagged(ctx context.Context) {
 func (a *App) joined(ids []string) (n int) {
 	for _, id := range ids {
 		if len(a.nodes.ByInstance(id)) > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// unmanaged returns how many instances with a ready Node are not among the tagged ones.
-func (a *App) unmanaged(tagged []string) (n int) {
-	tagged = slices.Sorted(slices.Values(tagged))
-	for _, id := range a.nodes.ReadyInstances() {
-		if _, found := slices.BinarySearch(tagged, id); !found {
 			n++
 		}
 	}

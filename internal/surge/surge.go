@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -158,15 +159,11 @@ func controllerOf(object metav1.Object, kind string) *metav1.OwnerReference {
 // it would.
 func obstacle(d *appsv1.Deployment) string {
 	name := "Deployment " + d.Name
-	replicas := 1 // the default
-	if d.Spec.Replicas != nil {
-		replicas = int(*d.Spec.Replicas)
-	}
-	consent := d.Spec.Template.Annotations[decision.LeaveAnnotation] == decision.LeaveSurged.String()
+	replicas := ptr.Deref(d.Spec.Replicas, 1)
 	switch {
 	case d.DeletionTimestamp != nil:
 		return name + " is being deleted"
-	case !consent:
+	case d.Spec.Template.Annotations[decision.LeaveAnnotation] != decision.LeaveSurged.String():
 		return fmt.Sprintf("the pod template of %s has no annotation %s: %s",
 			name, decision.LeaveAnnotation, decision.LeaveSurged)
 	case replicas != 1:
