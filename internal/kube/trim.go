@@ -314,64 +314,62 @@ func (a *answer) jsonAnswer(list bool) ([]byte, error) {
 		return a.jsonObject(object)
 	}
 	var small bytes.Buffer
-	if err := expect(decoder, '{'); err != nil {
-		return nil, err
-	}
-	for comma := byte('{'); decoder.More(); comma = ',' {
+	err := copyElements(decoder, &small, "{}", func() error {
 		key, err := decoder.Token()
 		if err != nil {
-			return nil, noEOF(err)
+			return err
 		}
-		small.WriteByte(comma)
 		fmt.Fprintf(&small, "%q:", key)
 		if key == "items" {
-			err = a.jsonItems(decoder, &small)
-		} else {
-			err = copyValue(decoder, &small)
+			return copyElements(decoder, &small, "[]", func() error { return a.jsonItem(decoder, &small) })
 		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	if err := expect(decoder, '}'); err != nil {
-		return nil, err
-	}
-	small.WriteByte('}')
-	return small.Bytes(), nil
+		var value json.RawMessage
+		err = decoder.Decode(&value)
+		small.Write(value)
+		return err
+	})
+	return small.Bytes(), err
 }
 
-func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
+// copyElements copies a JSON object or array with these delimiters; next copies its next element.
+func copyElements(decoder *json.Decoder, to *bytes.Buffer, delimiters string, next func() error) error {
 	start, err := decoder.Token()
 	if err != nil {
 		return noEOF(err)
 	}
 	if start == nil {
-		small.WriteString("null")
+		to.WriteString("null")
 		return nil
 	}
-	if start != json.Delim('[') {
-		return fmt.Errorf("items of a list are %v", start)
+	if start != json.Delim(delimiters[0]) {
+		return fmt.Errorf("%v where %c belongs", start, delimiters[0])
 	}
-	small.WriteByte('[')
+	to.WriteByte(delimiters[0])
 	for first := true; decoder.More(); first = false {
-		var object json.RawMessage
-		if err := decoder.Decode(&object); err != nil {
+		if !first {
+			to.WriteByte(',')
+		}
+		if err := next(); err != nil {
 			return noEOF(err)
 		}
-		trimmed, err := a.jsonObject(object)
-		if err != nil {
-			return err
-		}
-		if small.Len() > largestAnswer {
-			return errTooLarge
-		}
-		if !first {
-			small.WriteByte(',')
-		}
-		small.Write(trimmed)
 	}
-	small.WriteByte(']')
-	return expect(decoder, ']')
+	to.WriteByte(delimiters[1])
+	_, err = decoder.Token() // the other delimiter, or an error
+	return noEOF(err)
+}
+
+// jsonItem copies an object of a list, smaller.
+func (a *answer) jsonItem(decoder *json.Decoder, small *bytes.Buffer) error {
+	var object json.RawMessage
+	if err := decoder.Decode(&object); err != nil {
+		return err
+	}
+	trimmed, err := a.jsonObject(object)
+	if err == nil && small.Len() > largestAnswer {
+		err = errTooLarge
+	}
+	small.Write(trimmed)
+	return err
 }
 
 // jsonObject returns an object smaller. Large ones, which are in memory already, wait until others are decoded.
@@ -385,21 +383,6 @@ func (a *answer) jsonObject(object []byte) ([]byte, error) {
 	}
 	defer release()
 	return a.kind.json(object)
-}
-
-func expect(decoder *json.Decoder, delimiter json.Delim) error {
-	token, err := decoder.Token()
-	if err == nil && token != delimiter {
-		err = fmt.Errorf("%v where %v belongs", token, delimiter)
-	}
-	return noEOF(err)
-}
-
-func copyValue(decoder *json.Decoder, to *bytes.Buffer) error {
-	var value json.RawMessage
-	err := decoder.Decode(&value)
-	to.Write(value)
-	return noEOF(err)
 }
 
 // A trimmedWatch is the body of a watch whose events have smaller objects. One goroutine may read it.
