@@ -78,8 +78,7 @@ type App struct {
 	// unscheduled are the pods that wait for another node after a drain.
 	unscheduled *unscheduled.Pods
 
-	// In IMDS mode:
-	own *ownInstance
+	own *ownInstance // nil: not in IMDS mode
 
 	kube      kube.Client
 	namespace string // of the Lease
@@ -112,16 +111,12 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if err != nil {
 		return nil, err
 	}
-	own, where := newOwnInstance(o), func() (account, region string) { return o.InstanceAccount(), o.Region }
-	if own != nil {
-		where = own.where
-	}
 	a := &App{
 		options: o, log: log, version: version, metrics: metrics, policy: rules,
 		health: newHealth(), lookout: newLookout(o.PodName, rules, log),
 		kube: client, namespace: namespace, nodes: nodes,
 	}
-	a.observers, a.conditions = a.newObservers(ctx, template, secondary, where), a.newConditions(secondary)
+	a.observers, a.conditions = a.newObservers(ctx, template, secondary), a.newConditions(secondary)
 	a.drainer = &drain.Drainer{
 		Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
 		Gate: gate, Observe: a.observers.pod, Blocked: a.observers.blocked,
@@ -134,7 +129,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	}
 	a.lookout.dryRun = o.DryRun
 	if o.IMDS {
-		a.serveNode(own)
+		a.serveNode(newOwnInstance(o))
 		return a, nil
 	}
 	if o.LeaderElect {

@@ -44,15 +44,12 @@ func (a *App) newConditions(client kube.Client) *conditions.Writer {
 	}
 }
 
-// newObservers makes the observers that the options ask for. Events are written until ctx ends. where says the account
-// and the region of instances whose notice does not say; empty: unknown.
-func (a *App) newObservers(
-	ctx context.Context, template webhook.Template, client kube.Client, where func() (account, region string),
-) observers {
+// newObservers makes the observers that the options ask for. Events are written until ctx ends.
+func (a *App) newObservers(ctx context.Context, template webhook.Template, client kube.Client) observers {
 	o, told, all := a.options, report.Observers{a.metrics}, observers{pod: a.metrics.Pod}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
-			Client: client.CoreV1(), Node: a.nodes.ByName, Host: o.NodeName, Where: where, Annotations: o.EventAnnotations,
+			Client: client.CoreV1(), Node: a.nodes.ByName, Host: o.NodeName, Where: a.where, Annotations: o.EventAnnotations,
 			Metrics: a.metrics, Log: a.log.WithName("events"),
 		})
 		told = append(told, events)
@@ -65,7 +62,7 @@ func (a *App) newObservers(
 	if o.WebhookURL != "" {
 		all.webhook = delivery.New(delivery.Options{
 			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: template, Phases: o.WebhookPhases,
-			Node: a.nodes.ByName, Where: where, Pods: podNames(client),
+			Node: a.nodes.ByName, Where: a.where, Pods: podNames(client),
 			Delivered: a.metrics.Delivered, Log: a.log.WithName("webhook"),
 		})
 		told = append(told, all.webhook)

@@ -20,12 +20,18 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
-// newOwnInstance is the instance that this process serves; nil: it serves a cluster.
+// newOwnInstance is the instance that this process serves.
 func newOwnInstance(o *options.Options) *ownInstance {
-	if !o.IMDS {
-		return nil
-	}
 	return &ownInstance{metadata: imds.New(o.MetadataURL, nil), node: o.NodeName}
+}
+
+// where is the account and the region of instances whose notice does not say; empty: unknown.
+func (a *App) where() (account, region string) {
+	if a.own == nil {
+		return a.options.InstanceAccount(), a.options.Region
+	}
+	i := a.own.known()
+	return i.Account, i.Region
 }
 
 // serveNode adds what an App needs that serves the node that it runs on.
@@ -185,12 +191,6 @@ func (o *ownInstance) known() imds.Identity {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.identity
-}
-
-// where is its account and its region, as known says.
-func (o *ownInstance) where() (account, region string) {
-	i := o.known()
-	return i.Account, i.Region
 }
 
 // instance is what EC2 would say of it. It runs, because this process does.

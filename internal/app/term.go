@@ -104,12 +104,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	defer a.metrics.Lead(telemetry.Term{
 		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
 	})()
-	if a.options.CheckTag && a.options.PrometheusServer {
-		counting, stop := context.WithCancel(ctx)
-		defer stop()
-		go a.countTagged(counting)
-	}
 	beside := a.beside()
+	if a.options.CheckTag && a.options.PrometheusServer {
+		beside = append(beside, a.countTagged)
+	}
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
 		beside = append(beside, sweeps.Run)
 	}
