@@ -16,7 +16,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/onnode"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -132,7 +131,7 @@ func (a *App) termOnNode(
 	}
 	defer a.health.lead(poller.LastAnswer, func() (int, string) { return 0, "" })()
 	defer a.metrics.Lead(telemetry.Term{
-		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
+		Load: ctrl.Load, LastReceive: poller.LastAnswer,
 		Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: !drains,
 	})()
 	poller.Handler = with(ctrl.Unannounced())
