@@ -51,7 +51,7 @@ unit: ## run the tests that need no control plane
 	$(GOTEST) $(UNIT)
 
 # The race detector makes tests several times slower, and tells nothing of memory: what plays many rounds plays
-# a tenth with it (internal/race).
+# a tenth with it (e2e/race).
 race: ## the same with the race detector; PACKAGES=./internal/queue: of these
 	$(GOTEST) $(RACE) $(or $(PACKAGES),$(UNIT))
 

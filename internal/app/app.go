@@ -78,8 +78,7 @@ type App struct {
 	// unscheduled are the pods that wait for another node after a drain.
 	unscheduled *unscheduled.Pods
 
-	// In IMDS mode:
-	own *ownInstance
+	own *ownInstance // nil: not in IMDS mode
 
 	kube      kube.Client
 	namespace string // of the Lease
@@ -104,8 +103,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	metrics.Expect(Policy(o).Possible())
 	gate := pace.NewGate(firstRequests, mostRequests)
 	metrics.Bound(gate.Bound)
-	trimmer := newTrimmer(rules)
-	client, namespace, err := newKubeClients(o, metrics, gate, trimmer)
+	client, secondary, namespace, err := newKubeClients(o, metrics, gate, newTrimmer(rules))
 	if err != nil {
 		return nil, err
 	}
@@ -113,24 +111,15 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	if err != nil {
 		return nil, err
 	}
-	secondary, err := newLowPriorityClients(o, metrics, gate, trimmer)
-	if err != nil {
-		return nil, err
-	}
-	own, where := newOwnInstance(o), func() (account, region string) { return o.InstanceAccount(), o.Region }
-	if own != nil {
-		where = own.where
-	}
-	observers := newObservers(ctx, o, log, telling{metrics, template, secondary, nodes.ByName, where})
 	a := &App{
-		options: o, log: log, version: version,
-		metrics: metrics, policy: rules, observers: observers, conditions: newConditions(o, log, secondary, nodes),
+		options: o, log: log, version: version, metrics: metrics, policy: rules,
 		health: newHealth(), lookout: newLookout(o.PodName, rules, log),
 		kube: client, namespace: namespace, nodes: nodes,
-		drainer: &drain.Drainer{
-			Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
-			Gate: gate, Observe: observers.pod, Blocked: observers.blocked,
-		},
+	}
+	a.observers, a.conditions = a.newObservers(ctx, template, secondary), a.newConditions(secondary)
+	a.drainer = &drain.Drainer{
+		Client: client, Filter: Filter(o), Grace: o.PodGracePeriod,
+		Gate: gate, Observe: a.observers.pod, Blocked: a.observers.blocked,
 	}
 	if o.SurgeSingletons {
 		a.drainer.Surge = surge.Deployments{Client: client, Gate: gate}.Surge
@@ -140,14 +129,14 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	}
 	a.lookout.dryRun = o.DryRun
 	if o.IMDS {
-		a.serveNode(own)
+		a.serveNode(newOwnInstance(o))
 		return a, nil
 	}
 	if o.LeaderElect {
 		a.identity = newIdentity(o)
 	}
 	a.unscheduled = &unscheduled.Pods{
-		Client: secondary, Node: nodes.ByName, Observer: observers, Metrics: metrics, Log: log.WithName("unscheduled"),
+		Client: secondary, Node: nodes.ByName, Observer: a.observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
 	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
 	if err := a.serveCluster(); err != nil || o.Queue.None() {
@@ -192,10 +181,10 @@ func (a *App) serveQueue(ctx context.Context) error {
 	a.instances = instance.NewDirectory(aws.instances)
 	a.statuses = instance.Statuses{Client: aws.statuses}
 	a.hooks = &asg.Hooks{
-		Client: aws.hooks, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
+		Client: aws.scaling, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
-	a.groups = &replacement.Groups{Client: aws.groups, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
+	a.groups = &replacement.Groups{Client: aws.scaling, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
 	a.bindings = &loadbalancer.Watch{
 		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
 	}
@@ -211,8 +200,7 @@ func (a *App) serveQueue(ctx context.Context) error {
 // to exit: what may heal by itself is not returned. Run is called once.
 func (a *App) Run(ctx context.Context) error {
 	defer a.observers.start(ctx)()
-	tells := httpSide{a.metrics, a.health, a.lookout, a.version, a.identity}
-	ports, stopHTTP, err := listen(ctx, a.log, a.options.BindAddresses, tells.handlers(a.options))
+	ports, stopHTTP, err := listen(ctx, a.log, a.options.BindAddresses, a.handlers())
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,8 @@ type awsClients struct {
 	sqs       *sqs.Client
 	instances describeInstances
 	statuses  describeInstanceStatus
-	hooks     lifecycleHooks
 	targets   describeTargetHealth
-	groups    scalingGroups
+	scaling   autoScaling
 }
 
 // newAWSClients returns the clients that the options ask for. Each of their tries is counted.
@@ -53,12 +52,9 @@ func newAWSClients(
 		instances: machines.DescribeInstances,
 		statuses:  machines.DescribeInstanceStatus,
 		targets:   elb.NewFromConfig(cfg).DescribeTargetHealth,
-		hooks: lifecycleHooks{
-			groups.DescribeAutoScalingGroups, groups.DescribeLifecycleHooks,
-			groups.RecordLifecycleActionHeartbeat, groups.CompleteLifecycleAction,
-		},
-		groups: scalingGroups{
+		scaling: autoScaling{
 			groups.DescribeAutoScalingGroups, groups.DescribeAutoScalingInstances, groups.SetInstanceHealth,
+			groups.DescribeLifecycleHooks, groups.RecordLifecycleActionHeartbeat, groups.CompleteLifecycleAction,
 		},
 	}, nil
 }
@@ -94,82 +90,60 @@ func (d describeTargetHealth) DescribeTargetHealth(
 	return d(ctx, in, opts...)
 }
 
-// lifecycleHooks implement asg.API.
-type lifecycleHooks struct {
-	groups call[
-		autoscaling.DescribeAutoScalingGroupsInput,
-		autoscaling.DescribeAutoScalingGroupsOutput, autoscaling.Options]
-	describe call[
-		autoscaling.DescribeLifecycleHooksInput,
-		autoscaling.DescribeLifecycleHooksOutput, autoscaling.Options]
-	heartbeat call[
-		autoscaling.RecordLifecycleActionHeartbeatInput,
-		autoscaling.RecordLifecycleActionHeartbeatOutput, autoscaling.Options]
-	complete call[
-		autoscaling.CompleteLifecycleActionInput,
-		autoscaling.CompleteLifecycleActionOutput, autoscaling.Options]
+// scaling is a call of Auto Scaling.
+type scaling[In, Out any] = call[In, Out, autoscaling.Options]
+
+// autoScaling implements asg.API and replacement.API.
+type autoScaling struct {
+	groups    scaling[autoscaling.DescribeAutoScalingGroupsInput, autoscaling.DescribeAutoScalingGroupsOutput]
+	instances scaling[autoscaling.DescribeAutoScalingInstancesInput, autoscaling.DescribeAutoScalingInstancesOutput]
+	health    scaling[autoscaling.SetInstanceHealthInput, autoscaling.SetInstanceHealthOutput]
+	hooks     scaling[autoscaling.DescribeLifecycleHooksInput, autoscaling.DescribeLifecycleHooksOutput]
+	heartbeat scaling[
+		autoscaling.RecordLifecycleActionHeartbeatInput, autoscaling.RecordLifecycleActionHeartbeatOutput]
+	complete scaling[autoscaling.CompleteLifecycleActionInput, autoscaling.CompleteLifecycleActionOutput]
 }
 
-// DescribeAutoScalingGroups implements asg.API.
-func (l lifecycleHooks) DescribeAutoScalingGroups(
+// DescribeAutoScalingGroups implements asg.API and replacement.API.
+func (s autoScaling) DescribeAutoScalingGroups(
 	ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
-	return l.groups(ctx, in, opts...)
+	return s.groups(ctx, in, opts...)
 }
 
 // DescribeLifecycleHooks implements asg.API.
-func (l lifecycleHooks) DescribeLifecycleHooks(
+func (s autoScaling) DescribeLifecycleHooks(
 	ctx context.Context, in *autoscaling.DescribeLifecycleHooksInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.DescribeLifecycleHooksOutput, error) {
-	return l.describe(ctx, in, opts...)
+	return s.hooks(ctx, in, opts...)
 }
 
 // RecordLifecycleActionHeartbeat implements asg.API.
-func (l lifecycleHooks) RecordLifecycleActionHeartbeat(
+func (s autoScaling) RecordLifecycleActionHeartbeat(
 	ctx context.Context, in *autoscaling.RecordLifecycleActionHeartbeatInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error) {
-	return l.heartbeat(ctx, in, opts...)
+	return s.heartbeat(ctx, in, opts...)
 }
 
 // CompleteLifecycleAction implements asg.API.
-func (l lifecycleHooks) CompleteLifecycleAction(
+func (s autoScaling) CompleteLifecycleAction(
 	ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.CompleteLifecycleActionOutput, error) {
-	return l.complete(ctx, in, opts...)
-}
-
-// scalingGroups implement replacement.API.
-type scalingGroups struct {
-	describe call[
-		autoscaling.DescribeAutoScalingGroupsInput,
-		autoscaling.DescribeAutoScalingGroupsOutput, autoscaling.Options]
-	instances call[
-		autoscaling.DescribeAutoScalingInstancesInput,
-		autoscaling.DescribeAutoScalingInstancesOutput, autoscaling.Options]
-	health call[
-		autoscaling.SetInstanceHealthInput,
-		autoscaling.SetInstanceHealthOutput, autoscaling.Options]
-}
-
-// DescribeAutoScalingGroups implements replacement.API.
-func (g scalingGroups) DescribeAutoScalingGroups(
-	ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
-	return g.describe(ctx, in, opts...)
+	return s.complete(ctx, in, opts...)
 }
 
 // DescribeAutoScalingInstances implements replacement.API.
-func (g scalingGroups) DescribeAutoScalingInstances(
+func (s autoScaling) DescribeAutoScalingInstances(
 	ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.DescribeAutoScalingInstancesOutput, error) {
-	return g.instances(ctx, in, opts...)
+	return s.instances(ctx, in, opts...)
 }
 
 // SetInstanceHealth implements replacement.API.
-func (g scalingGroups) SetInstanceHealth(
+func (s autoScaling) SetInstanceHealth(
 	ctx context.Context, in *autoscaling.SetInstanceHealthInput, opts ...func(*autoscaling.Options),
 ) (*autoscaling.SetInstanceHealthOutput, error) {
-	return g.health(ctx, in, opts...)
+	return s.health(ctx, in, opts...)
 }
 
 // AWSConfig loads the SDK's default configuration: environment, profile, web identity

@@ -84,32 +84,23 @@ func permissionsCheck(client kube.Client, needed []kube.Access, namespace string
 
 // nodesCheck waits for the nodes.
 func nodesCheck(client kube.Client, waitForSync func(context.Context) error) check {
-	return syncCheck("nodes", waitForSync, func(ctx context.Context, one metav1.ListOptions) error {
-		if _, err := client.CoreV1().Nodes().List(ctx, one); err != nil {
-			return fmt.Errorf("list the nodes: %w", err)
-		}
-		return nil
-	})
+	return syncCheck("nodes", "list the nodes", client.CoreV1().Nodes().List, waitForSync)
 }
 
 // volumesCheck waits for the volumes that are attached to nodes.
 func volumesCheck(client kube.Client, waitForSync func(context.Context) error) check {
-	return syncCheck("volumes", waitForSync, func(ctx context.Context, one metav1.ListOptions) error {
-		if _, err := client.StorageV1().VolumeAttachments().List(ctx, one); err != nil {
-			return fmt.Errorf("list the volume attachments: %w", err)
-		}
-		return nil
-	})
+	list := client.StorageV1().VolumeAttachments().List
+	return syncCheck("volumes", "list the volume attachments", list, waitForSync)
 }
 
 // syncCheck waits for the first list of a watch. The watch does not say why there is none: list
 // lists one object, and does.
-func syncCheck(
-	part string, waitForSync func(context.Context) error, list func(context.Context, metav1.ListOptions) error,
+func syncCheck[L any](
+	part, what string, list func(context.Context, metav1.ListOptions) (L, error), waitForSync func(context.Context) error,
 ) check {
 	return check{part: part, heals: kubeHeals, run: func(ctx context.Context) error {
-		if err := list(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-			return err
+		if _, err := list(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		return waitForSync(ctx)
 	}}

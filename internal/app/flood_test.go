@@ -20,9 +20,9 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -113,7 +113,7 @@ func TestProbesAnswerThoughAnybodyOpens20000Connections(t *testing.T) {
 			metrics.Expect(Policy(o).Possible())
 			probes := newHealth()
 			probes.set("start", "")
-			ports, stop, err := listen(t.Context(), logr.Discard(), nil, httpSide{metrics, probes, l, "", ""}.handlers(o))
+			ports, stop, err := listen(t.Context(), logr.Discard(), nil, (&App{options: o, metrics: metrics, health: probes, lookout: l}).handlers())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,8 +29,8 @@ type health struct {
 // A leader is what the probes know of the present term.
 type leader struct {
 	since       time.Time
-	lastReceive func() time.Time // when the source last answered
-	heldBack    func() string    // what is held back, and why; empty: nothing
+	lastReceive func() time.Time                // when the source last answered
+	heldBack    func() (drains int, why string) // empty: nothing is held back
 }
 
 func newHealth() *health {
@@ -60,7 +60,7 @@ func (h *health) set(part, why string) {
 
 // lead begins a term, which the probes know of until end is called. lastReceive says when
 // the source last answered; heldBack says what is held back and why, or nothing.
-func (h *health) lead(lastReceive func() time.Time, heldBack func() string) (end func()) {
+func (h *health) lead(lastReceive func() time.Time, heldBack func() (drains int, why string)) (end func()) {
 	h.setLeader(&leader{time.Now(), lastReceive, heldBack})
 	return func() { h.setLeader(nil) }
 }
@@ -105,7 +105,7 @@ func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ok: leading")
-	if why := l.heldBack(); why != "" {
+	if _, why := l.heldBack(); why != "" {
 		fmt.Fprintln(w, why)
 		fmt.Fprintln(w, "node by node: node-termination-handler status")
 	}

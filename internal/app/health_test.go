@@ -21,7 +21,7 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 		var received time.Time
 		h := newHealth()
 		lead := func() (end func()) {
-			return h.lead(func() time.Time { return received }, func() string { return "" })
+			return h.lead(func() time.Time { return received }, func() (int, string) { return 0, "" })
 		}
 		wants := func(status int, text string) {
 			t.Helper()
@@ -66,7 +66,7 @@ func TestALeaderThatHearsNothingOfTheQueueIsUnwellAfterNinetySeconds(t *testing.
 		var received time.Time
 		h := newHealth()
 		lead := func() (end func()) {
-			return h.lead(func() time.Time { return received }, func() string { return "" })
+			return h.lead(func() time.Time { return received }, func() (int, string) { return 0, "" })
 		}
 		wants := func(status int, text string) {
 			t.Helper()

@@ -8,24 +8,14 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
-	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
-	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
-
-// An httpSide is what a replica tells over HTTP.
-type httpSide struct {
-	metrics  *telemetry.Metrics
-	health   *health
-	lookout  *lookout
-	version  string
-	identity string // in the Lease; empty: there is none
-}
 
 // handlers serve probes and metrics as the options say, by port: one serves both if they
 // want the same port. Beside the metrics stands what is in progress, and what has happened.
-func (s httpSide) handlers(o *options.Options) map[int]http.Handler {
+func (a *App) handlers() map[int]http.Handler {
+	o := a.options
 	muxes := map[int]*http.ServeMux{}
 	all := map[int]http.Handler{}
 	mux := func(port int) *http.ServeMux {
@@ -37,21 +27,21 @@ func (s httpSide) handlers(o *options.Options) map[int]http.Handler {
 	}
 	if o.ProbesServer {
 		m := mux(o.ProbesPort)
-		m.HandleFunc("GET "+o.ProbesPath, s.health.alive)
+		m.HandleFunc("GET "+o.ProbesPath, a.health.alive)
 		if o.ProbesPath != "/readyz" {
-			m.HandleFunc("GET /readyz", s.health.ready)
+			m.HandleFunc("GET /readyz", a.health.ready)
 		}
 	}
 	if o.PrometheusServer {
 		m := mux(o.PrometheusPort)
-		guard := httpserver.Guard{Namespace: o.PodNamespace, Hosts: o.AllowedHosts, Identity: s.identity}
+		guard := httpserver.Guard{Namespace: o.PodNamespace, Hosts: o.AllowedHosts, Identity: a.identity}
 		serve := func(path string, h http.Handler) { m.Handle("GET "+path, guard.Protect(httpserver.Share(h))) }
-		serve("/metrics", s.metrics.Handler())
-		serve(overview.StatusPath, serveJSON(s.lookout.Overview))
-		serve(overview.HistoryPath, serveJSON(s.lookout.History))
+		serve("/metrics", a.metrics.Handler())
+		serve(overview.StatusPath, serveJSON(a.lookout.Overview))
+		serve(overview.HistoryPath, serveJSON(a.lookout.History))
 		if o.StatusPage {
-			serve("/{$}", page.Handler(s.lookout, page.HandlerOptions{
-				Version: s.version, Namespace: o.PodNamespace, Port: o.PrometheusPort,
+			serve("/{$}", page.Handler(a.lookout, page.HandlerOptions{
+				Version: a.version, Namespace: o.PodNamespace, Port: o.PrometheusPort,
 			}))
 		}
 	}

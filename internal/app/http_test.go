@@ -29,7 +29,7 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 	probes := newHealth()
 	probes.set("start", "")
 	all := func() map[int]http.Handler {
-		return httpSide{telemetry.New(), probes, &lookout{}, "", ""}.handlers(c)
+		return (&App{options: c, metrics: telemetry.New(), health: probes, lookout: &lookout{}}).handlers()
 	}
 	muxes := all()
 	if len(muxes) != 2 {
@@ -64,7 +64,9 @@ func TestNothingIsServedButProbesAndMetrics(t *testing.T) {
 func TestAReplicaThatStandsByNamesTheLeader(t *testing.T) {
 	var l lookout
 	l.ledBy("handler-1_x7f3k2m9")
-	mux := httpSide{telemetry.New(), newHealth(), &l, "", ""}.handlers(&options.Options{PrometheusServer: true, StatusPage: true})[0]
+	mux := (&App{
+		options: &options.Options{PrometheusServer: true, StatusPage: true}, metrics: telemetry.New(), health: newHealth(), lookout: &l,
+	}).handlers()[0]
 	for path, want := range map[string]string{
 		"/": "<bdi>handler-1</bdi>", overview.StatusPath: "this replica stands by: the leader, handler-1, knows what is in progress\n",
 	} {
@@ -109,7 +111,7 @@ func TestStrangersReadNothingButProbes(t *testing.T) {
 	}
 	probes := newHealth()
 	probes.set("start", "")
-	all := httpSide{telemetry.New(), probes, &lookout{}, "", "handler-1_x"}.handlers(o)
+	all := (&App{options: o, metrics: telemetry.New(), health: probes, lookout: &lookout{}, identity: "handler-1_x"}).handlers()
 	const plain = "default-src 'none'; frame-ancestors 'none'"
 	for _, test := range []struct {
 		port         int
@@ -150,7 +152,7 @@ func TestStrangersReadNothingButProbes(t *testing.T) {
 
 func TestTheLeaseTellsThePortThatIsServed(t *testing.T) {
 	o := &options.Options{PrometheusServer: true, ProbesServer: true, ProbesPath: "/healthz", LeaderElect: true}
-	ports, stop, err := listen(t.Context(), logr.Discard(), nil, httpSide{telemetry.New(), newHealth(), &lookout{}, "", ""}.handlers(o))
+	ports, stop, err := listen(t.Context(), logr.Discard(), nil, (&App{options: o, metrics: telemetry.New(), health: newHealth(), lookout: &lookout{}}).handlers())
 	if err != nil {
 		t.Fatal(err)
 	}

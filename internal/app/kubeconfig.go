@@ -7,11 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // RESTConfig returns how to reach the API server, with the rates of c, and the
@@ -76,4 +85,41 @@ func fromFiles(c *options.Options) (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	return client, namespace, nil
+}
+
+// largeBytes is how many bytes the large objects have that are decoded at once; that takes up to four times as much.
+const largeBytes = 8 << 20
+
+// newTrimmer makes answers with what tenants write smaller. It returns one for all clients of the process.
+func newTrimmer(policy *policyfile.Follower) *kube.Trimmer {
+	pods := new(drain.PodTrimmer)
+	return kube.NewTrimmer(largeBytes,
+		kube.TrimmedPods(func(pod *corev1.Pod) *corev1.Pod { return pods.Trim(pod, policy.Rules()) }),
+		loadbalancer.OfCluster(nil).Trimmed(loadbalancer.Trim),
+	)
+}
+
+// newKubeClients returns the clients for all that is about nodes, those of low priority for Events, webhooks and
+// conditions of nodes, and the namespace that this program is at home in. Those of low priority get a tenth of the
+// drains' rate limit and a timeout of 10 s. The time that they wait at the gate is not part of the metrics of requests.
+func newKubeClients(
+	o *options.Options, m *telemetry.Metrics, gate *pace.Gate, trimmer *kube.Trimmer,
+) (first, secondary *kube.Clients, namespace string, err error) {
+	const qps, burst, timeout = 50, 100, 10 * time.Second
+	config, namespace, err := RESTConfig(o)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	low := rest.CopyConfig(config)
+	low.QPS, low.Burst, low.Timeout = qps, burst, timeout
+	connect := func(config *rest.Config, atGate transport.WrapperFunc) (*kube.Clients, error) {
+		config.Wrap(trimmer.Wrap)
+		config.Wrap(m.Kubernetes)
+		config.Wrap(atGate)
+		return kube.New(config)
+	}
+	if first, err = connect(config, kube.Backpressure(gate)); err == nil {
+		secondary, err = connect(low, kube.LowPriority(gate))
+	}
+	return first, secondary, namespace, err
 }

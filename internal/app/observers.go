@@ -2,17 +2,22 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/go-logr/logr"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/conditions"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
@@ -29,47 +34,36 @@ type observers struct {
 	webhook *delivery.Sender         // nil: none
 }
 
-// telling is what observers work with.
-type telling struct {
-	metrics  *telemetry.Metrics
-	template webhook.Template // of the webhook
-	client   kube.Client      // of low priority
-	node     func(name string) *corev1.Node
-	where    func() (account, region string) // of instances whose notice does not say; empty: unknown
-}
-
 // newConditions makes the writer of conditions of nodes; nil if the options ask for none.
-func newConditions(
-	o *options.Options, log logr.Logger, client kube.Client, nodes *cluster.Cluster,
-) *conditions.Writer {
-	if !o.NodeConditions || o.DryRun {
+func (a *App) newConditions(client kube.Client) *conditions.Writer {
+	if !a.options.NodeConditions || a.options.DryRun {
 		return nil
 	}
 	return &conditions.Writer{
-		Client: client.CoreV1(), Nodes: nodes, Policy: Policy(o), Log: log.WithName("conditions"),
+		Client: client.CoreV1(), Nodes: a.nodes, Policy: Policy(a.options), Log: a.log.WithName("conditions"),
 	}
 }
 
 // newObservers makes the observers that the options ask for. Events are written until ctx ends.
-func newObservers(ctx context.Context, o *options.Options, log logr.Logger, t telling) observers {
-	told, all := report.Observers{t.metrics}, observers{pod: t.metrics.Pod}
+func (a *App) newObservers(ctx context.Context, template webhook.Template, client kube.Client) observers {
+	o, told, all := a.options, report.Observers{a.metrics}, observers{pod: a.metrics.Pod}
 	if o.EmitEvents {
 		events := telemetry.NewEvents(ctx, telemetry.EventOptions{
-			Client: t.client.CoreV1(), Node: t.node, Host: o.NodeName, Where: t.where, Annotations: o.EventAnnotations,
-			Metrics: t.metrics, Log: log.WithName("events"),
+			Client: client.CoreV1(), Node: a.nodes.ByName, Host: o.NodeName, Where: a.where, Annotations: o.EventAnnotations,
+			Metrics: a.metrics, Log: a.log.WithName("events"),
 		})
 		told = append(told, events)
 		all.blocked = events.Blocked
 		all.pod = func(s evacuation.Answer) {
-			t.metrics.Pod(s)
+			a.metrics.Pod(s)
 			events.Pod(s)
 		}
 	}
 	if o.WebhookURL != "" {
 		all.webhook = delivery.New(delivery.Options{
-			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: t.template, Phases: o.WebhookPhases,
-			Node: t.node, Where: t.where, Pods: podNames(t.client),
-			Delivered: t.metrics.Delivered, Log: log.WithName("webhook"),
+			URL: o.WebhookURL, Proxy: o.WebhookProxy, Headers: o.WebhookHeaders, Template: template, Phases: o.WebhookPhases,
+			Node: a.nodes.ByName, Where: a.where, Pods: podNames(client),
+			Delivered: a.metrics.Delivered, Log: a.log.WithName("webhook"),
 		})
 		told = append(told, all.webhook)
 	}
@@ -84,14 +78,11 @@ func (o observers) start(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		o.webhook.Run(ctx)
-	}()
+	var sending sync.WaitGroup
+	sending.Go(func() { o.webhook.Run(ctx) })
 	return func() {
 		cancel()
-		<-done
+		sending.Wait()
 	}
 }
 
@@ -112,4 +103,67 @@ func podNames(client kube.Client) func(ctx context.Context, node string) []strin
 		}
 		return names
 	}
+}
+
+// webhookTemplate is that of the file, else that of the option. The error is of type
+// [options.Problems]: who parses options reads no files.
+func webhookTemplate(o *options.Options) (webhook.Template, error) {
+	if o.WebhookTemplateFile == "" {
+		return webhook.ParseTemplate(o.WebhookTemplate)
+	}
+	text, err := readTemplate(o.WebhookTemplateFile)
+	if err != nil {
+		return webhook.Template{}, options.Problems{{Name: "webhook-template-file", Text: err.Error()}}
+	}
+	t, err := webhook.ParseTemplate(text)
+	if err != nil {
+		text := fmt.Sprintf("%s does not work: %v", o.WebhookTemplateFile, err)
+		return t, options.Problems{{Name: "webhook-template-file", Text: text}}
+	}
+	return t, nil
+}
+
+// warnOfBody warns if the webhook announces JSON and the template makes something else: most servers
+// refuse that, and nobody would know before the first interruption.
+func warnOfBody(log logr.Logger, o *options.Options, t webhook.Template) {
+	if o.WebhookURL == "" || !announcesJSON(o.WebhookHeaders) {
+		return
+	}
+	if err := t.CheckJSON(); err != nil {
+		logging.Warn(log, "the template of the webhook makes no JSON, but its Content-Type says JSON", "error", err)
+	}
+}
+
+// warnOfPlainHTTP warns if whoever is on the way reads the messages and the headers, which often have a secret.
+func warnOfPlainHTTP(log logr.Logger, o *options.Options) {
+	if to, err := url.Parse(o.WebhookURL); err == nil && strings.EqualFold(to.Scheme, "http") {
+		logging.Warn(log, "the webhook's URL is http, so its messages and headers are sent without encryption")
+	}
+}
+
+func announcesJSON(headers map[string]string) bool {
+	for name, value := range headers {
+		if strings.EqualFold(name, "Content-Type") {
+			form, _, err := mime.ParseMediaType(value)
+			return err == nil && (form == "application/json" || strings.HasSuffix(form, "+json"))
+		}
+	}
+	return false
+}
+
+func readTemplate(path string) (string, error) {
+	const most = 64 << 10 // more than any chat takes; the path may be a wrong one
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, most+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) > most:
+		return "", fmt.Errorf("%s is larger than %d KiB", path, most>>10)
+	}
+	return string(text), nil
 }

@@ -16,16 +16,21 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/onnode"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
-// newOwnInstance is the instance that this process serves; nil: it serves a cluster.
+// newOwnInstance is the instance that this process serves.
 func newOwnInstance(o *options.Options) *ownInstance {
-	if !o.IMDS {
-		return nil
-	}
 	return &ownInstance{metadata: imds.New(o.MetadataURL, nil), node: o.NodeName}
+}
+
+// where is the account and the region of instances whose notice does not say; empty: unknown.
+func (a *App) where() (account, region string) {
+	if a.own == nil {
+		return a.options.InstanceAccount(), a.options.Region
+	}
+	i := a.own.known()
+	return i.Account, i.Region
 }
 
 // serveNode adds what an App needs that serves the node that it runs on.
@@ -124,9 +129,9 @@ func (a *App) termOnNode(
 	} else {
 		defer a.lookout.report()()
 	}
-	defer a.health.lead(poller.LastAnswer, func() string { return "" })()
+	defer a.health.lead(poller.LastAnswer, func() (int, string) { return 0, "" })()
 	defer a.metrics.Lead(telemetry.Term{
-		Load: func() report.Load { return ctrl.Load() }, LastReceive: poller.LastAnswer,
+		Load: ctrl.Load, LastReceive: poller.LastAnswer,
 		Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: !drains,
 	})()
 	poller.Handler = with(ctrl.Unannounced())
@@ -134,32 +139,19 @@ func (a *App) termOnNode(
 		poller.Run(ctx)
 		return context.Cause(ctx)
 	}
-	return lead(ctx, a.log, ctrl, func(ctx context.Context) error {
-		var all sync.WaitGroup
-		defer all.Wait()
-		if a.conditions != nil {
-			all.Go(func() { a.conditions.Run(ctx) })
-		}
+	return lead(ctx, a.log, ctrl, serving(func(ctx context.Context) error {
 		poller.Run(ctx)
 		return nil
-	})
+	}, a.beside()...))
 }
 
 // Reports reports whether the options have pods look for notices of a kind in the metadata of their instances.
 func Reports(o *options.Options, kind notice.Kind) bool {
-	switch k := kinds(o); kind {
-	case notice.SpotInterruption:
-		return k.Spot
-	case notice.ScheduledChange:
-		return k.Scheduled
-	case notice.ASGTerminate:
-		return k.Lifecycle
-	case notice.RebalanceRecommendation:
-		return k.Rebalance
-	case notice.StateChange, notice.ASGLaunch, notice.CapacityReservationInterruption, notice.CapacityBlockExpiration,
-		notice.InstanceImpaired, notice.Ignored:
-	}
-	return false
+	k := kinds(o)
+	return map[notice.Kind]bool{
+		notice.SpotInterruption: k.Spot, notice.ScheduledChange: k.Scheduled, notice.ASGTerminate: k.Lifecycle,
+		notice.RebalanceRecommendation: k.Rebalance,
+	}[kind]
 }
 
 // kinds are the kinds of notice that the options ask for.
@@ -198,12 +190,6 @@ func (o *ownInstance) known() imds.Identity {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.identity
-}
-
-// where is its account and its region, as known says.
-func (o *ownInstance) where() (account, region string) {
-	i := o.known()
-	return i.Account, i.Region
 }
 
 // instance is what EC2 would say of it. It runs, because this process does.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -34,9 +33,8 @@ type lookout struct {
 	nodes    *cluster.Cluster              // nil: there is none
 	episodes *episode.Recorder
 
-	leads atomic.Value // the name of the pod that was seen to lead, a string; nil: none was seen
-
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
+	leads   string     // the name of the pod that was seen to lead; empty: none was seen
 	present *lookedAt  // nil: this replica stands by, or is paused
 	paused  *string    // why; nil: this replica does not hold a Lease that pauses it
 	reports bool       // this pod only reports what the metadata of its node tells
@@ -48,8 +46,9 @@ func newLookout(leader string, policy *policyfile.Follower, log logr.Logger) *lo
 
 // ledBy notes who holds the lease, by the identity of a replica: the name of its pod, and a random part.
 func (l *lookout) ledBy(identity string) {
-	pod, _, _ := strings.Cut(identity, "_")
-	l.leads.Store(pod)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leads, _, _ = strings.Cut(identity, "_")
 }
 
 // pause notes whether this replica is paused by the Lease that it holds, and why.
@@ -68,8 +67,7 @@ func (l *lookout) standby() error {
 	if l.paused != nil {
 		return page.Paused{Why: *l.paused}
 	}
-	pod, _ := l.leads.Load().(string)
-	return page.Standby{Leader: pod, Reports: l.reports}
+	return page.Standby{Leader: l.leads, Reports: l.reports}
 }
 
 // lookedAt is a term of leadership.
@@ -85,38 +83,30 @@ type lookedAt struct {
 
 // isResuming reports whether some drains that nodes carry are not known yet.
 func (t *lookedAt) isResuming() bool {
-	if t.resumed == nil {
-		return false
-	}
 	select {
 	case <-t.resumed:
 		return false
 	default:
-		return true
+		return t.resumed != nil
 	}
 }
 
 // lead begins a term, which the lookout tells of until end is called.
 func (l *lookout) lead(t lookedAt) (end func()) {
-	l.set(&t)
-	return func() { l.set(nil) }
+	l.set(&t, false)
+	return func() { l.set(nil, false) }
 }
 
 // report has the lookout say that this pod only reports, until end is called.
 func (l *lookout) report() (end func()) {
-	set := func(reports bool) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.reports = reports
-	}
-	set(true)
-	return func() { set(false) }
+	l.set(nil, true)
+	return func() { l.set(nil, false) }
 }
 
-func (l *lookout) set(t *lookedAt) {
+func (l *lookout) set(t *lookedAt, reports bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.present = t
+	l.present, l.reports = t, reports
 }
 
 func (l *lookout) term() *lookedAt {

@@ -1,32 +1,29 @@
 package app
 
 import (
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // Policy is what the options say about decisions.
 func Policy(o *options.Options) decision.Policy {
+	p := decision.Policy{
+		CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod,
+		Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
+	}
 	if o.IMDS || o.Queue.None() { // what the metadata says is about the own instance, whatever its tags
-		return decision.Policy{
-			CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod, CordonRebalance: !o.RebalanceDraining,
-			Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
-		}
+		p.CordonRebalance = !o.RebalanceDraining
+		return p
 	}
 	// Rebalance recommendations drain: the rules of EventBridge say whether there are any.
-	p := decision.Policy{
-		CordonOnly:      o.CordonOnly,
-		DeleteForeign:   o.DeleteIfNodeNotFound,
-		NodeGracePeriod: o.NodeGracePeriod,
-		Exclusion:       o.ExcludeFromLoadBalancers,
-		HookNames:       o.HookNames,
-		Accounts:        o.EventAccounts,
-
-		DrainByKarpenter: o.DrainByKarpenter,
-		Region:           o.Region,
-	}
+	p.DeleteForeign, p.HookNames, p.Accounts, p.Region = o.DeleteIfNodeNotFound, o.HookNames, o.EventAccounts, o.Region
 	if o.HeartbeatInterval > 0 {
 		p.HeartbeatUntil = o.HeartbeatUntil
 	}
@@ -47,4 +44,33 @@ func cordonOptions(o *options.Options) cluster.CordonOptions {
 		m.TaintEffect = o.TaintEffect
 	}
 	return m
+}
+
+// followPolicy reads the policy file, if the options name one; else it returns nil. The error is of type
+// [options.Problems].
+func followPolicy(o *options.Options, log logr.Logger, m *telemetry.Metrics) (*policyfile.Follower, error) {
+	if o.PolicyFile == "" {
+		return nil, nil //nolint:nilnil // nil is a Follower without a file
+	}
+	f, err := policyfile.Follow(o.PolicyFile, log.WithName("policy"), m.PolicyValid)
+	var wrong options.Problems
+	if err == nil {
+		for _, rule := range f.Rules().Nodes {
+			if rule.By == intent.ByKarpenter && !o.DrainByKarpenter {
+				wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", rule " + rule.Name +
+					" says by: karpenter, which needs the option drain-by-karpenter"})
+			}
+		}
+		if len(wrong) > 0 {
+			return nil, wrong
+		}
+		return f, nil
+	}
+	for _, p := range policyfile.ProblemsOf(err) {
+		wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", " + p.String()})
+	}
+	if len(wrong) == 0 { // it cannot be read
+		wrong = options.Problems{{Name: "policy-file", Text: err.Error()}}
+	}
+	return nil, wrong
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/sets"
 	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 
 	"github.com/go-logr/logr"
@@ -93,7 +94,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		return a.termOfReports(ctx, ctrl)
 	}
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
-	defer a.health.lead(server.LastReceive, whyHeldBack(drains))()
+	defer a.health.lead(server.LastReceive, drains.HeldBack)()
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
@@ -103,12 +104,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	defer a.metrics.Lead(telemetry.Term{
 		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
 	})()
-	if a.options.CheckTag && a.options.PrometheusServer {
-		counting, stop := context.WithCancel(ctx)
-		defer stop()
-		go a.countTagged(counting)
-	}
 	beside := a.beside()
+	if a.options.CheckTag && a.options.PrometheusServer {
+		beside = append(beside, a.countTagged)
+	}
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
 		beside = append(beside, sweeps.Run)
 	}
@@ -121,7 +120,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 // termOfReports is a term without a queue: the controller has its notices from the pods on the nodes.
 func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
 	drains := ctrl.Registry
-	defer a.health.lead(time.Now, whyHeldBack(drains))() // the Lease tells of an API server that is silent
+	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
 	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed()})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: func() (int, time.Time) { return 0, time.Time{} }})()
@@ -132,17 +131,9 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 	return lead(ctx, a.log, ctrl, serving(receive, a.beside()...))
 }
 
-// whyHeldBack says why drains are held back; empty: none is.
-func whyHeldBack(drains *nodedrain.Registry) func() string {
-	return func() string {
-		_, why := drains.HeldBack()
-		return why
-	}
-}
-
 // beside is what goes on beside the drains of a term.
 func (a *App) beside() (all []func(context.Context)) {
-	if !a.options.DryRun {
+	if a.unscheduled != nil && !a.options.DryRun {
 		all = append(all, a.unscheduled.Run)
 	}
 	if a.conditions != nil {
@@ -320,4 +311,35 @@ func evictSelf(ctx context.Context, log logr.Logger, client typedpolicyv1.Evicti
 			return
 		}
 	}
+}
+
+// countTagged keeps the metrics of instances with the managed tag up to date until ctx ends.
+// AWS Node Termination Handler has the same metrics: a difference between its two numbers is
+// a machine that never joined. Nodes without the tag are counted too, because nobody acts on
+// a notice about them. Each round costs a call for every 200 instances.
+func (a *App) countTagged(ctx context.Context) {
+	const pause = 5 * time.Minute
+	for {
+		ids, err := a.instances.Tagged(ctx, a.options.ManagedTag)
+		switch {
+		case err == nil:
+			unmanaged := sets.New(a.nodes.ReadyInstances()...).Delete(ids...)
+			a.metrics.Tagged(a.joined(ids), len(ids), unmanaged.Len())
+		case ctx.Err() == nil:
+			a.log.V(1).Info("the tagged instances could not be counted", "error", err)
+		}
+		if retry.Sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// joined returns how many of the instances have a Node.
+func (a *App) joined(ids []string) (n int) {
+	for _, id := range ids {
+		if len(a.nodes.ByInstance(id)) > 0 {
+			n++
+		}
+	}
+	return n
 }

@@ -39,19 +39,26 @@ func (c *Nodes) Count() int {
 // has carried it before: then somebody has called it off, or it was over.
 func (c *Nodes) HasHeardOf(n notice.Notice) bool {
 	now := time.Now()
-	return slices.ContainsFunc(c.Cluster.ByInstance(n.Instances[0]), func(node *corev1.Node) bool {
-		i, ok, err := cluster.ReadIntent(node)
-		return ok && err == nil && (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, now)
+	return slices.ContainsFunc(intents(c.Cluster.ByInstance(n.Instances[0])), func(i intent.Intent) bool {
+		return (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, now)
 	})
+}
+
+// intents are what nodes carry, without what cannot be read.
+func intents(nodes []*corev1.Node) (all []intent.Intent) {
+	for _, node := range nodes {
+		if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // ToldAs is the change that AWS Health has told of, and that begins at that time; empty: no Node of the instance
 // carries one.
 func (c *Nodes) ToldAs(id string, at time.Time) (change string) {
-	for _, node := range c.Cluster.ByInstance(id) {
-		if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
-			change = cmp.Or(change, i.ToldAs(at))
-		}
+	for _, i := range intents(c.Cluster.ByInstance(id)) {
+		change = cmp.Or(change, i.ToldAs(at))
 	}
 	return change
 }
@@ -67,14 +74,18 @@ func (c *Nodes) Polled(visit func(instance string, e intent.Entry, ready bool)) 
 
 // Impaired tells people of an instance whose status checks fail, with their names.
 func (c *Nodes) Impaired(id, checks string) {
+	c.tell(id, report.Step{
+		Kind: report.Impair, Detail: "EC2 says that instance " + id + " is impaired, by the status checks: " + checks,
+	}, "the status checks of an instance fail", "checks", checks)
+}
+
+// tell tells people of each Node of an instance, by the log and by a step.
+func (c *Nodes) tell(id string, step report.Step, message string, keysAndValues ...any) {
 	for _, node := range c.Cluster.ByInstance(id) {
-		ref := cluster.RefOf(node)
-		logging.Warn(c.Log, "the status checks of an instance fail", "node", ref.Name, "instance", id, "checks", checks)
+		step.Node = cluster.RefOf(node)
+		logging.Warn(c.Log.WithValues("node", step.Node.Name, "instance", id), message, keysAndValues...)
 		if !c.DryRun {
-			c.Observer.Stepped(report.Step{
-				Node: ref, Kind: report.Impair,
-				Detail: "EC2 says that instance " + id + " is impaired, by the status checks: " + checks,
-			})
+			c.Observer.Stepped(step)
 		}
 	}
 }
@@ -86,11 +97,7 @@ func (c *Nodes) Changes(id string) []string {
 		nodes = c.Resolver.NodesNamedLike(inst)
 	}
 	var changes []string
-	for _, node := range nodes {
-		i, _, err := cluster.ReadIntent(node)
-		if err != nil {
-			continue
-		}
+	for _, i := range intents(nodes) {
 		for _, e := range i.Entries {
 			if e.Kind == notice.ScheduledChange {
 				changes = append(changes, e.Change)
@@ -106,9 +113,8 @@ func (c *Nodes) HasNode(id string) bool { return len(c.Cluster.ByInstance(id)) >
 // Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it,
 // by an event that is no older than since. What the metadata tells does not count: it knows of no hooks.
 func (c *Nodes) Terminates(id string, since time.Time) bool {
-	return slices.ContainsFunc(c.Cluster.ByInstance(id), func(node *corev1.Node) bool {
-		i, _, err := cluster.ReadIntent(node)
-		return err == nil && slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+	return slices.ContainsFunc(intents(c.Cluster.ByInstance(id)), func(i intent.Intent) bool {
+		return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
 			ofEvent := len(e.IDs) == 0 || slices.ContainsFunc(e.IDs, func(id string) bool { return !notice.OfMetadata(id) })
 			return e.Kind == notice.ASGTerminate && ofEvent && !e.Before(since)
 		})
@@ -118,9 +124,8 @@ func (c *Nodes) Terminates(id string, since time.Time) bool {
 // Told reports whether a notice has told of the hook: a Node of its instance carries it. A drain
 // that has completed the hook does not carry it any more.
 func (c *Nodes) Told(h intent.Hook) bool {
-	return slices.ContainsFunc(c.Cluster.ByInstance(h.Instance), func(node *corev1.Node) bool {
-		i, _, err := cluster.ReadIntent(node)
-		return err == nil && slices.ContainsFunc(i.Hooks, func(have intent.Hook) bool {
+	return slices.ContainsFunc(intents(c.Cluster.ByInstance(h.Instance)), func(i intent.Intent) bool {
+		return slices.ContainsFunc(i.Hooks, func(have intent.Hook) bool {
 			return have.Group == h.Group && have.Name == h.Name
 		})
 	})
@@ -128,18 +133,11 @@ func (c *Nodes) Told(h intent.Hook) bool {
 
 // Retained tells people of an instance that its group keeps after an abandoned termination.
 func (c *Nodes) Retained(id, group string) {
-	for _, node := range c.Cluster.ByInstance(id) {
-		ref := cluster.RefOf(node)
-		logging.Warn(c.Log, "an instance is retained by its group: its termination was abandoned, and a person has to end it",
-			"node", ref.Name, "instance", id, "group", group,
-			"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
-				"--no-should-decrement-desired-capacity --instance-id "+id)
-		if !c.DryRun {
-			c.Observer.Stepped(report.Step{
-				Node: ref, Kind: report.Retain,
-				Detail: "Auto Scaling group " + group + " keeps instance " + id + ", because its termination was abandoned: " +
-					"end it with aws autoscaling terminate-instance-in-auto-scaling-group",
-			})
-		}
-	}
+	c.tell(id, report.Step{
+		Kind: report.Retain,
+		Detail: "Auto Scaling group " + group + " keeps instance " + id + ", because its termination was abandoned: " +
+			"end it with aws autoscaling terminate-instance-in-auto-scaling-group",
+	}, "an instance is retained by its group: its termination was abandoned, and a person has to end it", "group", group,
+		"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
+			"--no-should-decrement-desired-capacity --instance-id "+id)
 }

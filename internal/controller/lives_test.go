@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 )
 
 var (

@@ -28,8 +28,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
 )
 
 // A podServer is an API server that has pods, lists those of a node and can be watched.

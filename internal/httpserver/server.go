@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,7 +23,7 @@ import (
 type Server struct {
 	http    *http.Server
 	port    int
-	serving []chan struct{} // each is closed when its listener is
+	serving sync.WaitGroup // its listeners
 }
 
 // Listen serves the handler on a port of these addresses; none: of all. The port 0 is any that is free, the same for
@@ -53,14 +54,11 @@ func Listen(
 			s.port = tcp.Port
 		}
 		log.V(1).Info("serving HTTP", "address", strings.Replace(listener.Addr().String(), "[::]", "localhost", 1))
-		done := make(chan struct{})
-		s.serving = append(s.serving, done)
-		go func() {
-			defer close(done)
+		s.serving.Go(func() {
 			if err := s.http.Serve(connections.listen(listener)); !errors.Is(err, http.ErrServerClosed) {
 				log.Error(err, "serve HTTP", "address", listener.Addr().String())
 			}
-		}()
+		})
 	}
 	return s, nil
 }
@@ -71,9 +69,7 @@ func (s *Server) Port() int { return s.port }
 // Close ends the server, and breaks off what is being answered: the process ends.
 func (s *Server) Close() {
 	_ = s.http.Close() // it tells of listeners, which have no more to do
-	for _, done := range s.serving {
-		<-done
-	}
+	s.serving.Wait()
 }
 
 // newHTTPServer bounds what a client that is slow, or sends too much, can use.

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,82 +35,59 @@ func (a Access) String() string {
 	return text
 }
 
-// volumeAttachments are the rights to find out which volumes are attached.
-var volumeAttachments = []Access{
-	{Resource: "persistentvolumeclaims", Verb: "get"},
-	{Group: "storage.k8s.io", Resource: "volumeattachments", Verb: "list"},
-	{Group: "storage.k8s.io", Resource: "volumeattachments", Verb: "watch"},
+// allow returns the rights to a resource, such as pods or pods/eviction.
+func allow(group, resource string, verbs ...string) (all []Access) {
+	resource, subresource, _ := strings.Cut(resource, "/")
+	for _, verb := range verbs {
+		all = append(all, Access{Group: group, Resource: resource, Subresource: subresource, Verb: verb})
+	}
+	return all
 }
 
 // OnNode are the rights that a handler needs which serves the node that it runs on. RBAC cannot
 // limit them to that node.
 func OnNode() []Access {
-	return []Access{
-		{Resource: "nodes", Verb: "get"},
-		{Resource: "nodes", Verb: "list"},
-		{Resource: "nodes", Verb: "watch"},
-		{Resource: "nodes", Verb: "patch"},
-		{Resource: "pods", Verb: "list"},
-		{Resource: "pods", Verb: "watch"},
-		{Resource: "pods", Verb: "delete"},
-		{Resource: "pods", Subresource: "eviction", Verb: "create"},
-	}
+	return slices.Concat(
+		allow("", "nodes", "get", "list", "watch", "patch"),
+		allow("", "pods", "list", "watch", "delete"), allow("", "pods/eviction", "create"))
 }
 
 // Accesses are the rights that the handler needs in the cluster: those that deploy/ grants.
 // lease is the name of its Lease; empty: it stands for no election. events: it writes Events.
 func Accesses(lease string, events bool) []Access {
-	const coordination = "coordination.k8s.io"
-	all := append(OnNode(), volumeAttachments...)
+	all := slices.Concat(OnNode(), // and which volumes are attached:
+		allow("", "persistentvolumeclaims", "get"), allow("storage.k8s.io", "volumeattachments", "list", "watch"))
 	if events {
-		all = append(all, Access{Resource: "events", Verb: "create"}, Access{Resource: "events", Verb: "patch"})
+		all = append(all, allow("", "events", "create", "patch")...)
 	}
 	if lease != "" {
-		all = append(all,
-			Access{Group: coordination, Resource: "leases", Verb: "create", Namespaced: true},
-			Access{Group: coordination, Resource: "leases", Verb: "get", Namespaced: true, Name: lease},
-			Access{Group: coordination, Resource: "leases", Verb: "update", Namespaced: true, Name: lease})
+		for _, a := range allow("coordination.k8s.io", "leases", "create", "get", "update") {
+			if a.Namespaced = true; a.Verb != "create" { // which knows no names
+				a.Name = lease
+			}
+			all = append(all, a)
+		}
 	}
 	return all
 }
 
 // Disrupting is the right to say of a Job's pod, before it is deleted, that it is disrupted. A handler works
 // without it.
-func Disrupting() []Access { return []Access{{Resource: "pods", Subresource: "status", Verb: "patch"}} }
+func Disrupting() []Access { return allow("", "pods/status", "patch") }
 
 // Conditions is the right to say on a node how far its drain is. A handler works without it.
-func Conditions() []Access {
-	return []Access{{Resource: "nodes", Subresource: "status", Verb: "patch"}}
-}
+func Conditions() []Access { return allow("", "nodes/status", "patch") }
 
 // Surging are the further rights that a handler needs which begins rollouts of Deployments.
 func Surging() []Access {
-	const apps = "apps"
-	return []Access{
-		{Group: apps, Resource: "replicasets", Verb: "get"},
-		{Group: apps, Resource: "deployments", Verb: "get"},
-		{Group: apps, Resource: "deployments", Verb: "patch"},
-	}
+	return append(allow("apps", "replicasets", "get"), allow("apps", "deployments", "get", "patch")...)
 }
 
 // LoadBalancers are the further rights of a handler that waits for load balancers. Without them it does not wait.
-func LoadBalancers() []Access {
-	const elb, bindings = "elbv2.k8s.aws", "targetgroupbindings"
-	return []Access{
-		{Group: elb, Resource: bindings, Verb: "list"},
-		{Group: elb, Resource: bindings, Verb: "watch"},
-	}
-}
+func LoadBalancers() []Access { return allow("elbv2.k8s.aws", "targetgroupbindings", "list", "watch") }
 
 // Delegating are the further rights that a handler needs which has Karpenter drain its nodes.
-func Delegating() []Access {
-	const karpenter = "karpenter.sh"
-	return []Access{
-		{Group: karpenter, Resource: "nodeclaims", Verb: "get"},
-		{Group: karpenter, Resource: "nodeclaims", Verb: "patch"},
-		{Group: karpenter, Resource: "nodeclaims", Verb: "delete"},
-	}
-}
+func Delegating() []Access { return allow("karpenter.sh", "nodeclaims", "get", "patch", "delete") }
 
 // Granted asks the API server whether its caller has the right. The namespace matters to
 // namespaced rights only.
@@ -119,10 +97,7 @@ func (a Access) Granted(
 	review, err := reviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a.attributes(namespace)},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		return false, err
-	}
-	return review.Status.Allowed, nil
+	return err == nil && review.Status.Allowed, err
 }
 
 // GrantedTo asks the same for a ServiceAccount, by its name as a user. Its groups are those
@@ -140,10 +115,7 @@ func (a Access) GrantedTo(
 			User: user, Groups: groups, ResourceAttributes: a.attributes(namespace),
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		return false, err
-	}
-	return review.Status.Allowed, nil
+	return err == nil && review.Status.Allowed, err
 }
 
 // attributes are those of a review.

@@ -22,14 +22,6 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-const (
-	userAgent = "node-termination-handler"
-
-	// As client-go dials.
-	dialTimeout = 30 * time.Second
-	keepAlive   = 30 * time.Second
-)
-
 // Client has the API groups that this program uses. [Clients] implement it, and so does
 // a clientset of client-go, also its fake. It may be used concurrently.
 type Client interface {
@@ -59,24 +51,19 @@ type Clients struct {
 // that is negative. Only that of Leases has a connection of its own, and no limit: a lease must
 // be renewed in time, whatever else is in flight. New changes config.
 func New(config *rest.Config) (*Clients, error) {
-	config.UserAgent = userAgent
+	config.UserAgent = "node-termination-handler"
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.ContentType = runtime.ContentTypeProtobuf
 	if config.QPS > 0 {
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
 	}
-	connection, err := rest.HTTPClientFor(config)
+	set, err := connect(config, kubernetes.NewForConfigAndClient)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
-	}
-	tuneHTTP2(connection.Transport)
-	set, err := kubernetes.NewForConfigAndClient(config, staying(connection))
-	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, err
 	}
 	leases, err := newLeases(config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, err
 	}
 	return &Clients{
 		core:           set.CoreV1(),
@@ -123,22 +110,26 @@ func newLeases(config *rest.Config) (typedcoordinationv1.CoordinationV1Interface
 	config = rest.CopyConfig(config)
 	config.QPS, config.RateLimiter = -1, nil
 	if config.Dial == nil { // client-go shares connections between configurations that dial the same way
-		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+		const asClientGo = 30 * time.Second
+		config.Dial = (&net.Dialer{Timeout: asClientGo, KeepAlive: asClientGo}).DialContext
 	}
-	connection, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	tuneHTTP2(connection.Transport)
-	return typedcoordinationv1.NewForConfigAndClient(config, staying(connection))
+	return connect(config, typedcoordinationv1.NewForConfigAndClient)
 }
 
-// staying returns a client that follows no redirect. The API server passes on that of a pod behind its proxy, and
-// client-go would send the credentials along, to any host.
-func staying(connection *http.Client) *http.Client {
-	c := *connection // it may be that of all programs
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &c
+// connect returns the client that create makes of a connection. It follows no redirect: the API server passes on that
+// of a pod behind its proxy, and client-go would send the credentials along, to any host.
+func connect[C any](config *rest.Config, create func(*rest.Config, *http.Client) (C, error)) (client C, err error) {
+	connection, err := rest.HTTPClientFor(config)
+	if err == nil {
+		tuneHTTP2(connection.Transport)
+		staying := *connection // it may be that of all programs
+		staying.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		client, err = create(config, &staying)
+	}
+	if err != nil {
+		return client, fmt.Errorf("connect to Kubernetes: %w", err)
+	}
+	return client, nil
 }
 
 // CoreV1 implements Client, as the methods below do.

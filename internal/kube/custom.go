@@ -49,47 +49,37 @@ func (c Custom[O, L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", c.Path, err)
 	}
-	ch := make(chan watch.Event)
-	w := watch.NewProxyWatcher(ch)
-	go func() { // ends the read below
-		<-w.StopChan()
-		_ = body.Close()
-	}()
-	go func() {
-		defer close(ch)
-		defer w.Stop()
-		c.decode(body, func(e watch.Event) bool {
-			select {
-			case ch <- e:
-				return true
-			case <-w.StopChan():
-				return false
-			}
-		})
-	}()
-	return w, nil
+	return watch.NewStreamWatcher(eventDecoder[O]{json.NewDecoder(body), body, c.Object}, nil), nil
 }
 
-// decode calls send for each event of the body, until it returns false or the body ends.
-func (c Custom[O, L]) decode(body io.Reader, send func(watch.Event) bool) {
-	events := json.NewDecoder(body)
-	for {
-		var e struct {
-			Type   watch.EventType
-			Object json.RawMessage
-		}
-		if events.Decode(&e) != nil {
-			return // the watch begins anew
-		}
-		var object runtime.Object = c.Object()
-		if e.Type == watch.Error {
-			object = &metav1.Status{}
-		}
-		if json.Unmarshal(e.Object, object) != nil || !send(watch.Event{Type: e.Type, Object: object}) {
-			return
-		}
-	}
+// eventDecoder reads the events of a watch. It implements [watch.Decoder].
+type eventDecoder[O runtime.Object] struct {
+	events *json.Decoder
+	body   io.Closer
+	object func() O
 }
+
+// Decode implements watch.Decoder. Whatever cannot be read ends the watch, which then begins anew.
+func (d eventDecoder[O]) Decode() (watch.EventType, runtime.Object, error) {
+	var e struct {
+		Type   watch.EventType
+		Object json.RawMessage
+	}
+	if d.events.Decode(&e) != nil {
+		return "", nil, io.EOF
+	}
+	var object runtime.Object = d.object()
+	if e.Type == watch.Error {
+		object = &metav1.Status{}
+	}
+	if json.Unmarshal(e.Object, object) != nil {
+		return "", nil, io.EOF
+	}
+	return e.Type, object, nil
+}
+
+// Close implements watch.Decoder.
+func (d eventDecoder[O]) Close() { _ = d.body.Close() }
 
 // IsWatchListSemanticsUnSupported makes a reflector list before it watches.
 func (Custom[O, L]) IsWatchListSemanticsUnSupported() bool { return true }

@@ -19,23 +19,31 @@ import (
 // what is said of Events: the admission plugin EventRateLimit answers 429, and means them alone.
 // https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#eventratelimit
 func Backpressure(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper { return backpressure{next, gate} }
+	return func(next http.RoundTripper) http.RoundTripper {
+		return transport{next, func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			path := request.URL.Path
+			if err == nil && tooManyRequests(response) && !strings.HasSuffix(path, "/eviction") && !events.MatchString(path) {
+				gate.Busy(restOf(response))
+			}
+			return response, err
+		}}
+	}
 }
 
-type backpressure struct {
-	next http.RoundTripper
-	gate *pace.Gate
+// transport is one with another beneath, which client-go can find.
+type transport struct {
+	next      http.RoundTripper
+	roundTrip func(*http.Request) (*http.Response, error)
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b backpressure) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := b.next.RoundTrip(request)
-	path := request.URL.Path
-	if err == nil && tooManyRequests(response) && !strings.HasSuffix(path, "/eviction") && !events.MatchString(path) {
-		b.gate.Busy(restOf(response))
-	}
-	return response, err
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	return t.roundTrip(request)
 }
+
+// WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.
+func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // events are the paths of Events.
 var events = regexp.MustCompile(`/(api/v1|apis/events\.k8s\.io/v1)/namespaces/[^/]+/events(/[^/]+)?$`)
@@ -46,42 +54,29 @@ func restOf(response *http.Response) time.Duration {
 	return max(time.Second, time.Duration(seconds)*time.Second)
 }
 
-// WrappedRoundTripper lets client-go find the transport beneath.
-func (b backpressure) WrappedRoundTripper() http.RoundTripper { return b.next }
-
 // LowPriority returns a wrapper of transports whose requests wait until no other waits at
 // the gate: those are about nodes, and nothing waits for these. A 429 narrows the gate as with Backpressure. One to an
 // Event holds up only what has low priority.
 func LowPriority(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper { return lowPriority{next, gate} }
-}
-
-type lowPriority struct {
-	next http.RoundTripper
-	gate *pace.Gate
-}
-
-// RoundTrip implements http.RoundTripper.
-func (l lowPriority) RoundTrip(request *http.Request) (*http.Response, error) {
-	leave, err := l.gate.Enter(request.Context(), pace.Priority{Class: pace.Aside})
-	if err != nil {
-		return nil, err
+	return func(next http.RoundTripper) http.RoundTripper {
+		return transport{next, func(request *http.Request) (*http.Response, error) {
+			leave, err := gate.Enter(request.Context(), pace.Priority{Class: pace.Aside})
+			if err != nil {
+				return nil, err
+			}
+			response, err := next.RoundTrip(request)
+			var rest time.Duration
+			if err == nil && tooManyRequests(response) {
+				if rest = restOf(response); !events.MatchString(request.URL.Path) {
+					gate.Busy(rest) // before anybody takes the place
+					rest = 0
+				}
+			}
+			leave(rest)
+			return response, err
+		}}
 	}
-	response, err := l.next.RoundTrip(request)
-	switch {
-	case err != nil || !tooManyRequests(response):
-		leave(0)
-	case events.MatchString(request.URL.Path):
-		leave(restOf(response))
-	default:
-		l.gate.Busy(restOf(response)) // before anybody takes the place
-		leave(0)
-	}
-	return response, err
 }
-
-// WrappedRoundTripper lets client-go find the transport beneath.
-func (l lowPriority) WrappedRoundTripper() http.RoundTripper { return l.next }
 
 // tooManyRequests reports whether the API server itself answers that it has too much to
 // do: a 429 that is no refusal of an admission webhook. It reads the beginning of the body,

@@ -117,31 +117,27 @@ func (t *Trimmer) hold(ctx context.Context, size int64) (release func(), err err
 }
 
 // Wrap is for [k8s.io/client-go/rest.Config.Wrap].
-func (t *Trimmer) Wrap(next http.RoundTripper) http.RoundTripper { return trimming{next, t} }
-
-type trimming struct {
-	next    http.RoundTripper
-	trimmer *Trimmer
+func (t *Trimmer) Wrap(next http.RoundTripper) http.RoundTripper {
+	return transport{next, func(request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		if err != nil || response.StatusCode >= http.StatusMultipleChoices {
+			return response, err
+		}
+		return t.trim(request, response)
+	}}
 }
 
-// WrappedRoundTripper lets client-go find the transport beneath.
-func (t trimming) WrappedRoundTripper() http.RoundTripper { return t.next }
-
-// RoundTrip implements http.RoundTripper.
-func (t trimming) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(request)
-	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		return response, err
-	}
-	at := slices.IndexFunc(t.trimmer.kinds, func(k Trimmed) bool { return k.path.MatchString(request.URL.Path) })
+// trim makes the answer to a request smaller.
+func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Response, error) {
+	at := slices.IndexFunc(t.kinds, func(k Trimmed) bool { return k.path.MatchString(request.URL.Path) })
 	if at < 0 {
 		return response, nil
 	}
 	contentType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")) // an unknown one is passed on
-	kind := t.trimmer.kinds[at]
+	kind := t.kinds[at]
 	a := answer{
 		kind: kind, body: bufio.NewReader(response.Body), from: response.Body,
-		hold: func(size int64) (release func(), err error) { return t.trimmer.hold(request.Context(), size) },
+		hold: func(size int64) (release func(), err error) { return t.hold(request.Context(), size) },
 	}
 	if watches, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watches {
 		switch {
@@ -155,6 +151,7 @@ func (t trimming) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	list := request.Method == http.MethodGet && kind.path.FindStringSubmatch(request.URL.Path)[1] == ""
 	var small []byte
+	var err error
 	switch {
 	case contentType == runtime.ContentTypeProtobuf && kind.protobuf != nil:
 		small, err = a.protobufAnswer(list)
@@ -199,19 +196,19 @@ func (a *answer) protobufAnswer(list bool) ([]byte, error) {
 	}
 	small, another := slices.Clone(protobufMagic), false // another: it is an object of another kind, such as a Status
 	err := a.eachField(-1, func(field protowire.Number, size int64) (err error) {
+		var value []byte
 		switch {
 		case field == unknownRaw && list:
-			small, err = a.field(small, field, func() ([]byte, error) { return a.protobufList(size) })
+			value, err = a.protobufList(size)
 		case field == unknownRaw && !another:
-			small, err = a.field(small, field, func() ([]byte, error) { return a.object(size, a.kind.protobuf) })
+			value, err = a.object(size, a.kind.protobuf)
 		default:
-			var value []byte
 			if value, err = a.read(size, largestHeader); err == nil && field == unknownTypeMeta {
 				var meta runtime.TypeMeta
 				another = meta.Unmarshal(value) == nil && meta.Kind == "Status"
 			}
-			small = appendField(small, field, value)
 		}
+		small = appendField(small, field, value)
 		return err
 	})
 	return small, err
@@ -219,24 +216,19 @@ func (a *answer) protobufAnswer(list bool) ([]byte, error) {
 
 func (a *answer) protobufList(size int64) (small []byte, err error) {
 	err = a.eachField(size, func(field protowire.Number, size int64) (err error) {
-		small, err = a.field(small, field, func() ([]byte, error) {
-			if len(small) > largestAnswer {
-				return nil, errTooLarge
-			}
-			if field == listItems {
-				return a.object(size, a.kind.protobuf)
-			}
-			return a.read(size, largestHeader)
-		})
+		if len(small) > largestAnswer {
+			return errTooLarge
+		}
+		var value []byte
+		if field == listItems {
+			value, err = a.object(size, a.kind.protobuf)
+		} else {
+			value, err = a.read(size, largestHeader)
+		}
+		small = appendField(small, field, value)
 		return err
 	})
 	return small, err
-}
-
-// field appends a field with what value returns.
-func (*answer) field(to []byte, field protowire.Number, value func() ([]byte, error)) ([]byte, error) {
-	v, err := value()
-	return appendField(to, field, v), err
 }
 
 func appendField(to []byte, field protowire.Number, value []byte) []byte {
@@ -322,64 +314,62 @@ func (a *answer) jsonAnswer(list bool) ([]byte, error) {
 		return a.jsonObject(object)
 	}
 	var small bytes.Buffer
-	if err := expect(decoder, '{'); err != nil {
-		return nil, err
-	}
-	for comma := byte('{'); decoder.More(); comma = ',' {
+	err := copyElements(decoder, &small, "{}", func() error {
 		key, err := decoder.Token()
 		if err != nil {
-			return nil, noEOF(err)
+			return err
 		}
-		small.WriteByte(comma)
 		fmt.Fprintf(&small, "%q:", key)
 		if key == "items" {
-			err = a.jsonItems(decoder, &small)
-		} else {
-			err = copyValue(decoder, &small)
+			return copyElements(decoder, &small, "[]", func() error { return a.jsonItem(decoder, &small) })
 		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	if err := expect(decoder, '}'); err != nil {
-		return nil, err
-	}
-	small.WriteByte('}')
-	return small.Bytes(), nil
+		var value json.RawMessage
+		err = decoder.Decode(&value)
+		small.Write(value)
+		return err
+	})
+	return small.Bytes(), err
 }
 
-func (a *answer) jsonItems(decoder *json.Decoder, small *bytes.Buffer) error {
+// copyElements copies a JSON object or array with these delimiters; next copies its next element.
+func copyElements(decoder *json.Decoder, to *bytes.Buffer, delimiters string, next func() error) error {
 	start, err := decoder.Token()
 	if err != nil {
 		return noEOF(err)
 	}
 	if start == nil {
-		small.WriteString("null")
+		to.WriteString("null")
 		return nil
 	}
-	if start != json.Delim('[') {
-		return fmt.Errorf("items of a list are %v", start)
+	if start != json.Delim(delimiters[0]) {
+		return fmt.Errorf("%v where %c belongs", start, delimiters[0])
 	}
-	small.WriteByte('[')
+	to.WriteByte(delimiters[0])
 	for first := true; decoder.More(); first = false {
-		var object json.RawMessage
-		if err := decoder.Decode(&object); err != nil {
+		if !first {
+			to.WriteByte(',')
+		}
+		if err := next(); err != nil {
 			return noEOF(err)
 		}
-		trimmed, err := a.jsonObject(object)
-		if err != nil {
-			return err
-		}
-		if small.Len() > largestAnswer {
-			return errTooLarge
-		}
-		if !first {
-			small.WriteByte(',')
-		}
-		small.Write(trimmed)
 	}
-	small.WriteByte(']')
-	return expect(decoder, ']')
+	to.WriteByte(delimiters[1])
+	_, err = decoder.Token() // the other delimiter, or an error
+	return noEOF(err)
+}
+
+// jsonItem copies an object of a list, smaller.
+func (a *answer) jsonItem(decoder *json.Decoder, small *bytes.Buffer) error {
+	var object json.RawMessage
+	if err := decoder.Decode(&object); err != nil {
+		return err
+	}
+	trimmed, err := a.jsonObject(object)
+	if err == nil && small.Len() > largestAnswer {
+		err = errTooLarge
+	}
+	small.Write(trimmed)
+	return err
 }
 
 // jsonObject returns an object smaller. Large ones, which are in memory already, wait until others are decoded.
@@ -393,21 +383,6 @@ func (a *answer) jsonObject(object []byte) ([]byte, error) {
 	}
 	defer release()
 	return a.kind.json(object)
-}
-
-func expect(decoder *json.Decoder, delimiter json.Delim) error {
-	token, err := decoder.Token()
-	if err == nil && token != delimiter {
-		err = fmt.Errorf("%v where %v belongs", token, delimiter)
-	}
-	return noEOF(err)
-}
-
-func copyValue(decoder *json.Decoder, to *bytes.Buffer) error {
-	var value json.RawMessage
-	err := decoder.Decode(&value)
-	to.Write(value)
-	return noEOF(err)
 }
 
 // A trimmedWatch is the body of a watch whose events have smaller objects. One goroutine may read it.

@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 )
 
 // keepName keeps of a pod what identifies it.

@@ -278,7 +278,7 @@ func (e Elector) term(ctx context.Context, lead func(context.Context) error) err
 func (e Elector) lock(p *pause, lost func()) *timedLock {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
-		Client:     watched{e.Client, p},
+		Client:     watched{e.Client.Leases(e.Namespace), p},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
 		Labels:     e.Labels,
 	}
@@ -302,13 +302,10 @@ func (e Elector) release(ctx context.Context, lock *timedLock) {
 	const timeout = 7 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	released, err := lock.release(ctx, e.Identity)
-	if err != nil {
+	if released, err := lock.release(ctx, e.Identity); err != nil {
 		logging.Warn(e.Log, "the lease could not be released: it expires by itself",
 			"error", err, "in", lock.lasts().String())
-		return
-	}
-	if released {
+	} else if released {
 		e.Log.Info("released the lease", "lease", e.Namespace+"/"+e.Name)
 	}
 }

@@ -61,18 +61,17 @@ func (e Elector) unlessPaused(ctx context.Context, p *pause, lead func(context.C
 			return err
 		}
 		term, stop := context.WithCancelCause(ctx)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
+		var watching sync.WaitGroup
+		watching.Go(func() {
 			select {
 			case <-changed:
 				stop(errPaused)
 			case <-term.Done():
 			}
-		}()
+		})
 		err = lead(term)
 		stop(nil)
-		<-ended
+		watching.Wait()
 		if !errors.Is(context.Cause(term), errPaused) {
 			return err
 		}
@@ -106,32 +105,25 @@ func (e Elector) tell(why string, paused bool) {
 	}
 }
 
-// watched is a client that shows each Lease which it gets to the pause.
+// watched are the Leases of a namespace. It shows each one that it gets to the pause.
 type watched struct {
-	typedcoordinationv1.LeasesGetter
-	pause *pause
-}
-
-// Leases implements typedcoordinationv1.LeasesGetter.
-func (w watched) Leases(namespace string) typedcoordinationv1.LeaseInterface {
-	return watchedLeases{w.LeasesGetter.Leases(namespace), w.pause}
-}
-
-type watchedLeases struct {
 	typedcoordinationv1.LeaseInterface
 	pause *pause
 }
 
+// Leases implements typedcoordinationv1.LeasesGetter, for the namespace that it is of.
+func (w watched) Leases(string) typedcoordinationv1.LeaseInterface { return w }
+
 // Get implements typedcoordinationv1.LeaseInterface, as the method below does. client-go's lock uses no other that
 // tells what a Lease has which is there already.
-func (w watchedLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+func (w watched) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
 	l, err := w.LeaseInterface.Get(ctx, name, o)
 	w.pause.sees(l, err)
 	return l, err
 }
 
 // Update is the other.
-func (w watchedLeases) Update(
+func (w watched) Update(
 	ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
 	l, err := w.LeaseInterface.Update(ctx, lease, o)

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 )
 
 // A store has one Lease, as the API server has it: who updates another version than the last gets a conflict.

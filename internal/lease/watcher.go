@@ -53,10 +53,7 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 	if w.isStopped(l, err) {
 		return Stopped
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return Absent
-	}
-	if err == nil && l.Labels[DryRunLabel] == "true" {
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || err == nil && l.Labels[DryRunLabel] == "true" {
 		return Absent
 	}
 	if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" ||

@@ -18,9 +18,14 @@ import (
 	"fmt"
 	"io"
 	stdlog "log"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/aws/smithy-go/logging"
 	"github.com/go-logr/logr"
@@ -46,7 +51,7 @@ func New(out io.Writer, o Options) (log logr.Logger, end func()) {
 	if err != nil {
 		level = zapcore.InfoLevel
 	}
-	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder(o.JSON), lines, level))), lines.close
+	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder(o.JSON), zapcore.AddSync(lines), level))), lines.close
 }
 
 func encoder(inJSON bool) zapcore.Encoder {
@@ -113,7 +118,7 @@ type closableWriter struct {
 	closed bool
 }
 
-// Write implements zapcore.WriteSyncer, as does Sync.
+// Write implements io.Writer.
 func (w *closableWriter) Write(entry []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,11 +128,87 @@ func (w *closableWriter) Write(entry []byte) (int, error) {
 	return w.to.Write(entry)
 }
 
-// Sync does nothing: no entry is kept back.
-func (*closableWriter) Sync() error { return nil }
-
 func (w *closableWriter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
+}
+
+// outageLogged is how often an outage is logged while it lasts.
+const outageLogged = time.Minute
+
+// An Outage logs calls that fail again and again: the first failure as a warning, then one error a minute, then the
+// end. It is not safe for concurrent use.
+type Outage struct {
+	Fails, Works string // the messages
+	What         string // the call that fails
+
+	Failures int // in a row
+	since    time.Time
+	logged   time.Time
+}
+
+// Failed is called with the error of each call that fails.
+func (o *Outage) Failed(log logr.Logger, err error) {
+	now := time.Now()
+	o.Failures++
+	switch {
+	case o.Failures == 1:
+		Warn(log, o.Fails, "error", err, "what", o.What)
+		o.since, o.logged = now, now
+	case now.Sub(o.logged) >= outageLogged:
+		log.Error(err, o.Fails, "what", o.What, "failures", o.Failures)
+		o.logged = now
+	}
+}
+
+// Ended is called after each call that succeeds.
+func (o *Outage) Ended(log logr.Logger) {
+	if o.Failures == 0 {
+		return
+	}
+	log.Info(o.Works, "what", o.What, "failures", o.Failures, "after", time.Since(o.since).Round(time.Second).String())
+	o.Failures = 0
+}
+
+// Recover turns a panic of do into an error, and logs it with its stack. Otherwise what somebody else has written
+// could end the process again and again.
+func Recover(log logr.Logger, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+			log.Error(err, "recovered", "stack", string(debug.Stack()))
+		}
+	}()
+	return do()
+}
+
+// escapingWriter writes each entry of a log as one line without control characters: any
+// character that is not graphic is written as in JSON, \u001b, except the line's end. In the
+// strings of JSON that changes nothing.
+type escapingWriter struct{ to io.Writer }
+
+// Write implements io.Writer. Each call is one entry, with its line's end.
+func (w escapingWriter) Write(entry []byte) (int, error) {
+	line := make([]byte, 0, len(entry))
+	for rest := entry; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		lineEnd := r == '\n' && len(rest) == 1
+		switch {
+		case r == utf8.RuneError && size == 1:
+			line = append(line, `\ufffd`...)
+		case unicode.IsGraphic(r) || r == '\t' || lineEnd:
+			line = append(line, rest[:size]...)
+		case r > 0xffff:
+			first, second := utf16.EncodeRune(r)
+			line = fmt.Appendf(line, `\u%04x\u%04x`, first, second)
+		default:
+			line = fmt.Appendf(line, `\u%04x`, r)
+		}
+		rest = rest[size:]
+	}
+	if _, err := w.to.Write(line); err != nil {
+		return 0, err
+	}
+	return len(entry), nil
 }

@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/golden"
-	"github.com/node-termination-handler/node-termination-handler/internal/race"
+	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 )
 
 func TestEveryBodyGivesItsNotice(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
 )
 
 func TestOptionsDocIsWhatTheTableSays(t *testing.T) {

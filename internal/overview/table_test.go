@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/golden"
+	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 

@@ -4,7 +4,6 @@ package pace
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"math"
 	"slices"
@@ -132,8 +131,8 @@ func (l *Limiter) Wait(ctx context.Context, p Priority) error {
 // line is where callers wait, in the order of their priorities. It has no goroutine: each change of what they wait for
 // must call serve. A caller in one lane does not keep out the callers in another one.
 type line struct {
-	mu      sync.Mutex // also guards the type that embeds line
-	lanes   [lanes]queue
+	mu      sync.Mutex       // also guards the type that embeds line
+	lanes   [lanes][]*waiter // the most urgent one first
 	arrived uint64
 	alarm   *time.Timer // calls serve when the first is to look again; nil: nobody has waited for a time so far
 }
@@ -158,8 +157,7 @@ type waiter struct {
 	over func() bool
 	lane int
 
-	arrival uint64
-	place   int // in the heap, which keeps it up to date; -1: not in it any more
+	arrival uint64 // no two have the same
 }
 
 // compare is negative where w goes before another waiter.
@@ -171,18 +169,21 @@ func (w *waiter) compare(other *waiter) int {
 func (l *line) join(w *waiter) {
 	w.arrival = l.arrived
 	l.arrived++
-	heap.Push(&l.lanes[w.lane], w)
+	lane := &l.lanes[w.lane]
+	at, _ := slices.BinarySearchFunc(*lane, w, (*waiter).compare)
+	*lane = slices.Insert(*lane, at, w)
 	l.serve()
 }
 
 // withdraw takes a waiter out of the line. It returns false if the waiter has what it waited for. The caller holds mu.
 func (l *line) withdraw(w *waiter) bool {
-	if w.place < 0 {
-		return false
+	lane := &l.lanes[w.lane]
+	at, waits := slices.BinarySearchFunc(*lane, w, (*waiter).compare)
+	if waits {
+		*lane = slices.Delete(*lane, at, at+1)
+		l.serve()
 	}
-	heap.Remove(&l.lanes[w.lane], w.place)
-	l.serve()
-	return true
+	return waits
 }
 
 // length is how many wait.
@@ -233,16 +234,22 @@ func (l *line) serveOne() time.Duration {
 	wait := forever
 	for _, w := range l.firsts() {
 		if w.over != nil && w.over() {
-			heap.Pop(&l.lanes[w.lane])
+			l.pop(w.lane)
 			return 0
 		}
 		if wait = min(wait, w.tryAcquire(time.Now())); wait <= 0 {
-			heap.Pop(&l.lanes[w.lane])
+			l.pop(w.lane)
 			w.acquired()
 			return 0
 		}
 	}
 	return wait
+}
+
+// pop takes the first out of a lane.
+func (l *line) pop(lane int) {
+	l.lanes[lane][0] = nil
+	l.lanes[lane] = l.lanes[lane][1:]
 }
 
 // wait returns nil when w, of which acquired and over are not set, has what it waits for, or the cause of ctx.
@@ -252,7 +259,7 @@ func (l *line) wait(ctx context.Context, w *waiter) error {
 	w.over = func() bool { return ctx.Err() != nil }
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.join(w); w.place >= 0 {
+	if l.join(w); !has {
 		l.mu.Unlock()
 		select {
 		case <-turn:
@@ -265,33 +272,4 @@ func (l *line) wait(ctx context.Context, w *waiter) error {
 		return context.Cause(ctx)
 	}
 	return nil
-}
-
-// queue is a heap of waiters, the most urgent one first.
-type queue []*waiter
-
-func (q queue) Len() int { return len(q) }
-
-func (q queue) Less(i, j int) bool { return q[i].compare(q[j]) < 0 }
-
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
-}
-
-// Push implements [heap.Interface].
-func (q *queue) Push(x any) {
-	w := x.(*waiter)
-	w.place = len(*q)
-	*q = append(*q, w)
-}
-
-// Pop implements [heap.Interface].
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	w := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	w.place = -1
-	return w
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -100,13 +101,12 @@ func (d Deployments) try(ctx context.Context, pod *corev1.Pod) error {
 		return Refusal(why)
 	}
 	body, err := json.Marshal(patchFor(deployment, pod.UID))
-	if err != nil {
-		return fmt.Errorf("begin a rollout of Deployment %s: %w", deployment.Name, err)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		_, err = d.Client.AppsV1().Deployments(pod.Namespace).
+			Patch(ctx, deployment.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err = d.Client.AppsV1().Deployments(pod.Namespace).
-		Patch(ctx, deployment.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("begin a rollout of Deployment %s: %w", deployment.Name, err)
 	}
@@ -121,24 +121,29 @@ func (d Deployments) deploymentOf(ctx context.Context, pod *corev1.Pod) (*appsv1
 	if owner == nil {
 		return nil, Refusal("it belongs to no Deployment")
 	}
-	set, err := d.Client.AppsV1().ReplicaSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err), err == nil && set.UID != owner.UID:
-		return nil, Refusal("ReplicaSet " + owner.Name + ", which it belongs to, does not exist any more")
-	case err != nil:
-		return nil, fmt.Errorf("get ReplicaSet %s: %w", owner.Name, err)
+	apps := d.Client.AppsV1()
+	set, err := read(ctx, owner, apps.ReplicaSets(pod.Namespace).Get)
+	if err != nil {
+		return nil, err
 	}
 	if owner = controllerOf(set, "Deployment"); owner == nil {
 		return nil, Refusal("it belongs to ReplicaSet " + set.Name + ", which belongs to no Deployment")
 	}
-	deployment, err := d.Client.AppsV1().Deployments(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	return read(ctx, owner, apps.Deployments(pod.Namespace).Get)
+}
+
+// read reads an owner. One of the same name with another UID is another object.
+func read[O metav1.Object](
+	ctx context.Context, owner *metav1.OwnerReference, get func(context.Context, string, metav1.GetOptions) (O, error),
+) (object O, err error) {
+	object, err = get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && deployment.UID != owner.UID:
-		return nil, Refusal("Deployment " + owner.Name + ", which it belongs to, does not exist any more")
+	case apierrors.IsNotFound(err), err == nil && object.GetUID() != owner.UID:
+		return object, Refusal(owner.Kind + " " + owner.Name + ", which it belongs to, does not exist any more")
 	case err != nil:
-		return nil, fmt.Errorf("get Deployment %s: %w", owner.Name, err)
+		return object, fmt.Errorf("get %s %s: %w", owner.Kind, owner.Name, err)
 	}
-	return deployment, nil
+	return object, nil
 }
 
 // controllerOf returns the controller of an object, if that is of this kind in the group apps.
@@ -154,15 +159,11 @@ func controllerOf(object metav1.Object, kind string) *metav1.OwnerReference {
 // it would.
 func obstacle(d *appsv1.Deployment) string {
 	name := "Deployment " + d.Name
-	replicas := 1 // the default
-	if d.Spec.Replicas != nil {
-		replicas = int(*d.Spec.Replicas)
-	}
-	consent := d.Spec.Template.Annotations[decision.LeaveAnnotation] == decision.LeaveSurged.String()
+	replicas := ptr.Deref(d.Spec.Replicas, 1)
 	switch {
 	case d.DeletionTimestamp != nil:
 		return name + " is being deleted"
-	case !consent:
+	case d.Spec.Template.Annotations[decision.LeaveAnnotation] != decision.LeaveSurged.String():
 		return fmt.Sprintf("the pod template of %s has no annotation %s: %s",
 			name, decision.LeaveAnnotation, decision.LeaveSurged)
 	case replicas != 1:
@@ -213,24 +214,12 @@ func ofOne(n *intstr.IntOrString, up bool) (pods int, given bool) {
 	return pods, err == nil
 }
 
-// A patch is a JSON merge patch of a Deployment. It is accepted only for the version that was read.
-type patch struct {
-	Metadata struct {
-		UID             types.UID `json:"uid"`
-		ResourceVersion string    `json:"resourceVersion"`
-	} `json:"metadata"`
-	Spec struct {
-		Template struct {
-			Metadata struct {
-				Annotations map[string]string `json:"annotations"`
-			} `json:"metadata"`
-		} `json:"template"`
-	} `json:"spec"`
-}
-
-func patchFor(d *appsv1.Deployment, pod types.UID) *patch {
-	p := &patch{}
-	p.Metadata.UID, p.Metadata.ResourceVersion = d.UID, d.ResourceVersion
-	p.Spec.Template.Metadata.Annotations = map[string]string{Annotation: string(pod)}
-	return p
+// patchFor is a JSON merge patch of a Deployment. It is accepted only for the version that was read.
+func patchFor(d *appsv1.Deployment, pod types.UID) map[string]any {
+	return map[string]any{
+		"metadata": metav1.ObjectMeta{UID: d.UID, ResourceVersion: d.ResourceVersion},
+		"spec": map[string]any{"template": map[string]any{
+			"metadata": metav1.ObjectMeta{Annotations: map[string]string{Annotation: string(pod)}},
+		}},
+	}
 }

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/golden"
-	"github.com/node-termination-handler/node-termination-handler/internal/picture"
+	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
+	"github.com/node-termination-handler/node-termination-handler/e2e/picture"
 )
 
 // The picture has the rows, the panels and what each is about, as the dashboard has them.

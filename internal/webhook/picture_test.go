@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/golden"
-	"github.com/node-termination-handler/node-termination-handler/internal/picture"
+	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
+	"github.com/node-termination-handler/node-termination-handler/e2e/picture"
 )
 
 // Slack shows these for the names between colons.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/picture"
+	"github.com/node-termination-handler/node-termination-handler/e2e/picture"
 )
 
 // A chart shows values against the number of nodes that were interrupted at once.
