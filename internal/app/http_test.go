@@ -93,7 +93,7 @@ func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
 	if got := read(); got != "ok: standing by\n" {
 		t.Errorf("standing by: %q", got)
 	}
-	defer probes.lead(time.Now, func() string { return why })()
+	defer probes.lead(time.Now, func() (int, string) { return 3, why })()
 	if got := read(); got != "ok: leading\ndrains held back: 3\nnode by node: node-termination-handler status\n" {
 		t.Errorf("holding back: %q", got)
 	}
