@@ -305,6 +305,53 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 	})
 }
 
+// The drain for a recommendation has ended, and a reboot that joined it is ahead. An older notice about that begins
+// another drain: rules that the file does not have any more neither let it begin nor give it its terms.
+func TestOtherRulesCountForWhatADrainHasLeft(t *testing.T) {
+	t.Parallel()
+	patient := aReboot
+	patient.Patient = true
+	left := func(s *story, p *policyOf, before, now []decision.NodeRule) {
+		p.set(before...)
+		s.drain.takes = time.Minute
+		s.lead()
+		began := time.Now()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(30 * time.Second)
+		s.send(s.reboot(10 * time.Hour))
+		s.after(5 * time.Minute)
+		if i := s.intent(); !i.Finished() || len(i.Entries) != 2 {
+			t.Fatalf("intent %+v", i)
+		}
+		p.set(now...)
+		s.after(time.Minute)
+		s.send(s.body("health-reboot-scheduled", theID, "Fri, 27 Nov 2026 06:00:00 GMT", gmt(began.Add(5*time.Hour)),
+			"2026-11-20T10:15:30Z", began.UTC().Format(time.RFC3339)))
+		s.after(10 * time.Second)
+	}
+	t.Run("none any more", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			left(s, p, []decision.NodeRule{patient}, nil)
+			drains, i := s.drain.all(), s.intent()
+			if len(drains) != 2 || drains[1].terms.Patient || i.HeldBack || i.Entries[0].Rule != "" || !i.Entries[0].NotBefore.IsZero() {
+				t.Errorf("drains %+v, intent %+v; want another one at once, by the options", drains, i)
+			}
+		})
+	})
+	t.Run("one that lets it begin later", func(t *testing.T) {
+		tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+			left(s, p, nil, []decision.NodeRule{aReboot})
+			if i := s.intent(); len(s.drain.all()) != 1 || !i.HeldBack || i.Entries[0].Rule != aReboot.Name {
+				t.Fatalf("drains %+v, intent %+v; want it to wait", s.drain.all(), i)
+			}
+			s.after(9*time.Hour + 25*time.Minute)
+			if i := s.intent(); len(s.drain.all()) != 2 || i.HeldBack {
+				t.Errorf("drains %+v, intent %+v; want it to begin 30 minutes before the reboot", s.drain.all(), i)
+			}
+		})
+	})
+}
+
 func TestARuleThatIgnoresOrTells(t *testing.T) {
 	t.Parallel()
 	for _, do := range []decision.Effort{decision.Ignoring, decision.Notifying} {

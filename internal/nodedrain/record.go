@@ -153,17 +153,28 @@ func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.
 // mustHoldBack reports whether a node that is in no drain has to wait with its next intent. The next Node of a machine
 // has not.
 func (p *recording) mustHoldBack(d *Drain, next intent.Intent, now time.Time) bool {
-	rule := p.Entry.Rule
-	if p.MaxUnready == (intstr.IntOrString{}) && rule == "" {
+	rules := p.RulesChanged() // before they are read
+	outdated := p.isOutdated(next)
+	if p.MaxUnready == (intstr.IntOrString{}) && p.Entry.Rule == "" && !outdated {
 		return false
 	}
-	rules := p.RulesChanged()
-	if decision.CanWait(next, now, p.Policy) && !p.isDraining(d.ref) &&
-		(rule != "" && p.CurrentPolicy().Rules.Named(rule) == nil || p.replacesFirst(next)) {
-		return true // the rules have changed since it was decided about: the first stage decides again
+	if decision.CanWait(next, now, p.Policy) && !p.isDraining(d.ref) && (outdated || p.replacesFirst(next)) {
+		return true // the first stage decides again
 	}
 	begins := d.place.AskToRecord(next, now).Begins
 	return !begins || p.RulesChanged() != rules
+}
+
+// isOutdated reports whether the rules, or the labels of the node, have changed since it was decided about the notice,
+// or about what the node will carry: what is still ahead of a drain that has ended keeps the terms of then, also if the
+// notice is an older one about the same scheduled change.
+func (p *recording) isOutdated(next intent.Intent) bool {
+	policy := p.CurrentPolicy()
+	if rule := p.Entry.Rule; rule != "" && policy.Rules.Named(rule) == nil {
+		return true
+	}
+	node, there := p.Cluster.Look(p.ref)
+	return there && policy.IsRuledOtherwise(next, node.Labels)
 }
 
 // start hands the drain to Run. The caller holds the lock.
