@@ -90,6 +90,7 @@ var spared = map[string]bool{
 	"not checked yet":        true, // of /readyz
 	"this replica stands by": true, // of /status
 	"exit status":            true, // of commands that have said all there is to say
+	"kubectl nth":            true, // the name of the plugin
 	"the visibility of messages can be extended again": true, // good news
 }
 

@@ -39,7 +39,7 @@ func (r *Registry) Revert(
 	if errors.Is(err, cluster.ErrNodeGone) {
 		return nil
 	}
-	if undone {
+	if undone && err == nil { // else the last try has been cut off
 		log.Info("uncordoned", "node", ref.Name, "why", why)
 	}
 	return err
