@@ -53,27 +53,45 @@ var steps = map[report.StepKind]struct{ kind, reason, done, undone string }{
 	report.Replace:  {normal, "ReplacementFirst", "The node's replacement", "The node is drained without a replacement"},
 
 	report.HoldBack: {kind: normal, reason: "DrainHeldBack", done: "The drain is held back"},
-	report.CordonAgain: {kind: warning, reason: "CordonAgain",
-		done: "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned again, once"},
-	report.LeftUncordoned: {kind: warning, reason: "LeftUncordoned",
+	report.CordonAgain: {
+		kind: warning, reason: "CordonAgain",
+		done: "Somebody uncordoned the node during its drain, but its machine goes away: the node is cordoned again, once",
+	},
+	report.LeftUncordoned: {
+		kind: warning, reason: "LeftUncordoned",
 		done: "Somebody uncordoned the node again, but its machine goes away: the node stays uncordoned, and new pods on " +
-			"it will be lost"},
-	report.Ignore: {kind: warning, reason: "NoticeIgnored",
-		done: "A notice about this node's instance is ignored: the node is not drained before the instance goes away"},
-	report.Retain: {kind: warning, reason: "InstanceRetained",
+			"it will be lost",
+	},
+	report.Ignore: {
+		kind: warning, reason: "NoticeIgnored",
+		done: "A notice about this node's instance is ignored: the node is not drained before the instance goes away",
+	},
+	report.Retain: {
+		kind: warning, reason: "InstanceRetained",
 		done: "The node's Auto Scaling group keeps its instance, because the termination was abandoned: a person has to " +
-			"end it"},
+			"end it",
+	},
 	report.Impair: {kind: warning, reason: "InstanceImpaired", done: "The status checks of the node's instance fail"},
-	report.Unscheduled: {kind: warning, reason: "PodsUnscheduled",
-		done: "The scheduler finds no node for pods that have left this one"},
-	report.Delegate: {kind: normal, reason: "DrainByKarpenter",
-		done: "Karpenter is asked to replace the node, and gets its pods off it"},
-	report.TakeOver: {kind: warning, reason: "DrainByHandler",
-		done: "The handler gets the pods off the node instead of Karpenter"},
-	report.KeepDelegated: {kind: warning, reason: "DrainGoesOn",
-		done: "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned"},
-	report.CallOff: {kind: warning, reason: "DrainCalledOff",
-		done: "Somebody uncordoned the node during its drain, and the drain can wait: it is called off"},
+	report.Unscheduled: {
+		kind: warning, reason: "PodsUnscheduled",
+		done: "The scheduler finds no node for pods that have left this one",
+	},
+	report.Delegate: {
+		kind: normal, reason: "DrainByKarpenter",
+		done: "Karpenter is asked to replace the node, and gets its pods off it",
+	},
+	report.TakeOver: {
+		kind: warning, reason: "DrainByHandler",
+		done: "The handler gets the pods off the node instead of Karpenter",
+	},
+	report.KeepDelegated: {
+		kind: warning, reason: "DrainGoesOn",
+		done: "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned",
+	},
+	report.CallOff: {
+		kind: warning, reason: "DrainCalledOff",
+		done: "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",
+	},
 }
 
 // drainReasons are the reasons of Events about the end of a drain. AWS Node Termination
@@ -222,8 +240,10 @@ func (e *Events) Blocked(b evacuation.Blocked) {
 	what := ": " + b.Why
 	if b.Pod != nil {
 		if e.blocked.TryAccept() {
-			e.onPod(b.Pod, m, said{warning, reasonBlocked,
-				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why})
+			e.onPod(b.Pod, m, said{
+				warning, reasonBlocked,
+				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why,
+			})
 		}
 		what = " for pod " + b.Pod.Namespace + "/" + b.Pod.Name + ": " + b.Why
 	}

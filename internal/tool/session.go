@@ -170,8 +170,13 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 // https://docs.aws.amazon.com/general/latest/gr/rande.html
 func partitionOf(region string) string {
 	for _, p := range []struct{ prefix, partition string }{
-		{"cn-", "aws-cn"}, {"us-gov-", "aws-us-gov"}, {"us-iso-", "aws-iso"}, {"us-isob-", "aws-iso-b"},
-		{"eu-isoe-", "aws-iso-e"}, {"us-isof-", "aws-iso-f"}, {"eusc-", "aws-eusc"},
+		{"cn-", "aws-cn"},
+		{"us-gov-", "aws-us-gov"},
+		{"us-iso-", "aws-iso"},
+		{"us-isob-", "aws-iso-b"},
+		{"eu-isoe-", "aws-iso-e"},
+		{"us-isof-", "aws-iso-f"},
+		{"eusc-", "aws-eusc"},
 	} {
 		if strings.HasPrefix(region, p.prefix) {
 			return p.partition
