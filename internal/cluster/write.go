@@ -155,10 +155,8 @@ type builder func(node *corev1.Node, carried, old intent.Intent, found bool) (*n
 // nothing to write, update reads the node and tries again.
 // After three conflicts update returns the error: try again later.
 func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
+	ref = c.Identify(ref)
 	node := c.ByName(ref.Name)
-	if node != nil && node.UID == ref.UID && InstanceID(node) == "" && ref.Instance != "" {
-		c.identified.Add(ref.UID, ref.Instance)
-	}
 	for try, fresh := 1, false; ; try++ {
 		if fresh = fresh || node == nil || node.UID != ref.UID; fresh {
 			var err error

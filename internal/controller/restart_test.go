@@ -343,3 +343,82 @@ func TestAMachineThatHasComeBackIsDrainedForTheNextHook(t *testing.T) {
 		s.aws.RemoveFault("ec2")
 	})
 }
+
+// The next leader does not know which instance a Node without a provider id is, until a message tells.
+func TestTheNextLeaderForgetsAnEarlierLifeOfANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	carried := func(t *testing.T, run func(s *story, restart func())) {
+		tell(t, func(s *story) {
+			start := func() {
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+			}
+			s.drain.takes = -1
+			s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+			start()
+			stop := s.lead()
+			s.send(s.reboot(time.Hour))
+			s.after(10 * time.Second)
+			if len(s.drain.all()) != 1 || !s.isCordoned(theNode) {
+				t.Fatalf("drains %+v", s.drain.all())
+			}
+			stop()
+			run(s, start)
+		})
+	}
+	t.Run("by a message of before", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			restart()
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+			if s.drain.going() != 0 || s.left() != 0 {
+				t.Errorf("%d drains go on, %d messages left", s.drain.going(), s.left())
+			}
+		})
+	})
+	t.Run("when it starts again", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			s.lead()
+			s.after(time.Minute) // the message joins the drain
+			if s.drain.going() != 1 {
+				t.Fatalf("drains %+v", s.drain.all())
+			}
+			s.change(theNode, notReady)
+			s.after(time.Minute)
+			restart()
+			s.change(theNode, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+			s.after(time.Minute)
+			s.wantUntouched()
+			if s.drain.going() != 0 || s.left() != 0 {
+				t.Errorf("%d drains go on, %d messages left", s.drain.going(), s.left())
+			}
+		})
+	})
+}
+
+func TestAHookThatComesToTheNextLeaderIsCompletedForANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Minute
+		s.interval = time.Minute
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		stop := s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		stop()
+		s.lead()
+		s.after(10 * time.Second)
+		s.terminate(time.Hour)
+		s.after(10 * time.Second)
+		s.send(s.body("spot-interruption", theID)) // the machine goes: it is cordoned again, which writes the node
+		s.after(10 * time.Second)
+		s.change(theNode, uncordon)
+		s.after(10 * time.Second)
+		if !s.isCordoned(theNode) {
+			t.Error("the node is open")
+		}
+		s.after(10 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
