@@ -6,6 +6,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -344,7 +345,7 @@ func TestAMachineThatHasComeBackIsDrainedForTheNextHook(t *testing.T) {
 	})
 }
 
-// The next leader does not know which instance a Node without a provider id is, until a message tells.
+// The next leader does not know which instance a Node without a provider id is, until EC2 or a message tells.
 func TestTheNextLeaderForgetsAnEarlierLifeOfANodeWithoutAProviderID(t *testing.T) {
 	t.Parallel()
 	carried := func(t *testing.T, run func(s *story, restart func())) {
@@ -365,6 +366,20 @@ func TestTheNextLeaderForgetsAnEarlierLifeOfANodeWithoutAProviderID(t *testing.T
 			run(s, start)
 		})
 	}
+	t.Run("before it drains, without a message", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			_, err := sqs.NewFromConfig(s.aws.Config()).PurgeQueue(s.Context(), &sqs.PurgeQueueInput{QueueUrl: aws.String(s.aws.QueueURL(queueName))})
+			s.must(err)
+			s.after(2 * time.Minute)
+			restart()
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+			if len(s.drain.all()) != 1 {
+				t.Errorf("drains %+v, want that of the leader before alone", s.drain.all())
+			}
+		})
+	})
 	t.Run("by a message of before", func(t *testing.T) {
 		carried(t, func(s *story, restart func()) {
 			restart()
