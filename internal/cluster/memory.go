@@ -27,7 +27,7 @@ type memory struct {
 	owner owner
 
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
-	// identified are the instances of nodes without a provider id that were written to, by UID.
+	// identified are the instances of nodes without a provider id, by UID; see Identify.
 	identified *lru.Cache
 
 	mu        sync.Mutex
@@ -63,8 +63,22 @@ func (m *memory) noteDeleted(node *corev1.Node) {
 	delete(m.restarted, uid)
 }
 
+// Identify returns the ref with the instance of its Node. Where the Node has no provider id it remembers the instance
+// that EC2 has told with a notice: a drain that the Node carried from an earlier leader began without it.
+func (m *memory) Identify(ref Ref) Ref {
+	node, there := m.nodes.Look(ref)
+	switch {
+	case !there:
+	case ref.Instance == "":
+		ref.Instance = m.instanceOf(node)
+	case InstanceID(node) == "":
+		m.identified.Add(ref.UID, ref.Instance)
+	}
+	return ref
+}
+
 // instanceOf is the instance of a node, from its provider id, or from EC2 where the node had
-// none when we wrote to it. It must not come from the node itself: a kubelet could claim any.
+// none. It must not come from the node itself: a kubelet could claim any.
 func (m *memory) instanceOf(node *corev1.Node) string {
 	if id := InstanceID(node); id != "" {
 		return id

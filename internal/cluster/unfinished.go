@@ -16,9 +16,11 @@ import (
 type Unfinished struct {
 	Ref    Ref
 	Intent intent.Intent
-	// Claimed are the instances of hooks that were dropped from the intent, because the
-	// node has no provider id to prove that they are its own.
+	// Claimed are the instances that the intent names where the node has no provider id to prove it: that of its notices,
+	// and those of hooks, which were dropped from the intent.
 	Claimed []string
+	// ClaimsHooks: there were such hooks.
+	ClaimsHooks bool
 }
 
 // Unfinished returns the nodes whose intent has work left. It asks the API server for those that are labelled so,
@@ -52,6 +54,10 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 		case ok && !raw.Finished() && c.Serves(raw):
 			u := Unfinished{Ref: RefOf(node), Intent: forInstance(raw, InstanceID(node)).Current(time.Now())}
 			if u.Ref.Instance == "" {
+				if raw.Instance != "" {
+					u.Claimed = append(u.Claimed, raw.Instance)
+				}
+				u.ClaimsHooks = len(raw.Hooks) > 0
 				for _, h := range raw.Hooks {
 					u.Claimed = append(u.Claimed, h.Instance)
 				}

@@ -28,9 +28,13 @@ type Change = func(intent.Intent) intent.Intent
 // Record returns ErrNodeGone if the node was deleted before the patch.
 func (c *Cluster) Record(ctx context.Context, ref Ref, change Change) (*intent.Intent, error) {
 	var written intent.Intent
+	ref = c.Identify(ref)
 	err := c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
 		next := c.owned(change(old.CountUncordon(node.Spec.Unschedulable)))
 		next.Version = intent.Version // also if somebody has removed the annotation
+		if next.Instance = cmp.Or(ref.Instance, next.Instance); InstanceID(node) != "" {
+			next.Instance = ""
+		}
 		if carried.Finished() && !next.Finished() && len(carried.Entries) > 0 {
 			next.Last = carried.Memory(time.Now().UTC())
 		}
@@ -68,6 +72,9 @@ func (c *Cluster) Undo(ctx context.Context, ref Ref, change Change) (undone bool
 		undone = false
 		next := c.owned(change(old))
 		next.Version = intent.Version
+		if len(next.Entries) == 0 {
+			next.Instance = ""
+		}
 		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
 		if done && (len(next.Entries) == 0 || next.HeldBack && !carried.HeldBack) {
 			undone = true
@@ -155,10 +162,8 @@ type builder func(node *corev1.Node, carried, old intent.Intent, found bool) (*n
 // nothing to write, update reads the node and tries again.
 // After three conflicts update returns the error: try again later.
 func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
+	ref = c.Identify(ref)
 	node := c.ByName(ref.Name)
-	if node != nil && node.UID == ref.UID && InstanceID(node) == "" && ref.Instance != "" {
-		c.identified.Add(ref.UID, ref.Instance)
-	}
 	for try, fresh := 1, false; ; try++ {
 		if fresh = fresh || node == nil || node.UID != ref.UID; fresh {
 			var err error

@@ -444,3 +444,46 @@ func TestRulesThatChangeDuringAForgettingLeaveNoDrain(t *testing.T) {
 		}
 	})
 }
+
+// The machine's next Node is cordoned a moment after it has come, without waiting for room: others do not take its place.
+func TestTheNextNodeOfAMachineThatIsDrainedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},
+	}
+	for name, delete := range map[string]bool{"in the place of a deleted one": true, "beside another": false} {
+		t.Run(name, func(t *testing.T) {
+			tellWithRules(t, func(s *story, p *policyOf, _ *steps) {
+				if !delete {
+					r := limited
+					r.Limit.Nodes = "2"
+					p.set(r)
+				}
+				const otherID = "i-00000000000000001"
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: otherID, Tags: map[string]string{"managed": ""}}))
+				_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode("other", otherID), metav1.CreateOptions{})
+				s.must(err)
+				s.drain.takes = time.Hour
+				s.lead()
+				s.send(s.body("rebalance-recommendation", theID))
+				s.after(10 * time.Second)
+				// Until EC2 answers the next Node does not get the notice.
+				s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}))
+				next := "node-b"
+				if delete {
+					next = theNode
+					s.remove(theNode)
+				}
+				s.register(next, "next")
+				s.after(2 * time.Second)
+				s.send(s.body("rebalance-recommendation", otherID))
+				s.after(20 * time.Second)
+				s.aws.RemoveFault("ec2")
+				s.after(2 * time.Minute)
+				if !s.isCordoned(next) || s.isCordoned("other") {
+					t.Errorf("cordoned are the next Node: %t, the other machine's: %t; want the first alone", s.isCordoned(next), s.isCordoned("other"))
+				}
+			}, limited)
+		})
+	}
+}

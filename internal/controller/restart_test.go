@@ -6,6 +6,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -341,5 +342,98 @@ func TestAMachineThatHasComeBackIsDrainedForTheNextHook(t *testing.T) {
 			t.Errorf("%d drains, want one for the hook", len(s.drain.all()))
 		}
 		s.aws.RemoveFault("ec2")
+	})
+}
+
+// The next leader does not know which instance a Node without a provider id is, until EC2 or a message tells.
+func TestTheNextLeaderForgetsAnEarlierLifeOfANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	carried := func(t *testing.T, run func(s *story, restart func())) {
+		tell(t, func(s *story) {
+			start := func() {
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+			}
+			s.drain.takes = -1
+			s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+			start()
+			stop := s.lead()
+			s.send(s.reboot(time.Hour))
+			s.after(10 * time.Second)
+			if len(s.drain.all()) != 1 || !s.isCordoned(theNode) {
+				t.Fatalf("drains %+v", s.drain.all())
+			}
+			stop()
+			run(s, start)
+		})
+	}
+	t.Run("before it drains, without a message", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			_, err := sqs.NewFromConfig(s.aws.Config()).PurgeQueue(s.Context(), &sqs.PurgeQueueInput{QueueUrl: aws.String(s.aws.QueueURL(queueName))})
+			s.must(err)
+			s.after(2 * time.Minute)
+			restart()
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+			if len(s.drain.all()) != 1 {
+				t.Errorf("drains %+v, want that of the leader before alone", s.drain.all())
+			}
+		})
+	})
+	t.Run("by a message of before", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			restart()
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+			if s.drain.going() != 0 || s.left() != 0 {
+				t.Errorf("%d drains go on, %d messages left", s.drain.going(), s.left())
+			}
+		})
+	})
+	t.Run("when it starts again", func(t *testing.T) {
+		carried(t, func(s *story, restart func()) {
+			s.lead()
+			s.after(time.Minute) // the message joins the drain
+			if s.drain.going() != 1 {
+				t.Fatalf("drains %+v", s.drain.all())
+			}
+			s.change(theNode, notReady)
+			s.after(time.Minute)
+			restart()
+			s.change(theNode, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+			s.after(time.Minute)
+			s.wantUntouched()
+			if s.drain.going() != 0 || s.left() != 0 {
+				t.Errorf("%d drains go on, %d messages left", s.drain.going(), s.left())
+			}
+		})
+	})
+}
+
+func TestAHookThatComesToTheNextLeaderIsCompletedForANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 5 * time.Minute
+		s.interval = time.Minute
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		stop := s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		stop()
+		s.lead()
+		s.after(10 * time.Second)
+		s.terminate(time.Hour)
+		s.after(10 * time.Second)
+		s.send(s.body("spot-interruption", theID)) // the machine goes: it is cordoned again, which writes the node
+		s.after(10 * time.Second)
+		s.change(theNode, uncordon)
+		s.after(10 * time.Second)
+		if !s.isCordoned(theNode) {
+			t.Error("the node is open")
+		}
+		s.after(10 * time.Minute)
+		s.wantHook(awssim.Completed)
 	})
 }

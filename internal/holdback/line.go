@@ -190,6 +190,7 @@ func (l *Line) lineUp(now time.Time, more *waiter) *answer {
 		carried := p.carried()
 		if p.admitted || p.recording || hasBegun(carried) {
 			begun = append(begun, p.ref)
+			begun = append(begun, l.joining(p.ref)...)
 		}
 		asks := more != nil && more.Node == string(p.ref.UID)
 		if carried.HeldBack && !asks && l.Cluster.Exists(p.ref) {
@@ -205,6 +206,17 @@ func (l *Line) lineUp(now time.Time, more *waiter) *answer {
 	a.permits = decision.Begin(all, a.rooms, now)
 	l.answer = a
 	return a
+}
+
+// joining are the other Nodes of the same instance that have not got the notices of a drain which has begun: they do not
+// wait for room when they get them, a moment later.
+func (l *Line) joining(ref cluster.Ref) (refs []cluster.Ref) {
+	for _, node := range l.Cluster.ByInstance(ref.Instance) {
+		if node.UID != ref.UID && node.Annotations[cluster.IntentAnnotation] == "" {
+			refs = append(refs, cluster.RefOf(node))
+		}
+	}
+	return refs
 }
 
 // justEnded are the nodes whose drains have ended, and which the watch may not show as they are. The caller holds mu.

@@ -26,6 +26,9 @@ type Intent struct {
 	Queue string `json:"queue"`
 	// AlsoQueues are those of others whose notices have joined.
 	AlsoQueues []string `json:"alsoQueues,omitempty"`
+	// Instance is the one that the notices are about, where the Node has no provider id that says so. A kubelet can
+	// write it: only EC2 knows whether it is true. Empty: not known, or the Node says it.
+	Instance string `json:"instance,omitempty"`
 	// Entries are the notices of the episode.
 	Entries []Entry `json:"notices"`
 	// Past are those of earlier episodes: a repeated message is known by them.

@@ -223,14 +223,15 @@ func (r *Registry) sinceRestart(ref cluster.Ref, launched time.Time, ended ...in
 // forgetEarlierLife forgets notices about an earlier life of the instance. An error means
 // that the drain ends.
 func (d *Drain) forgetEarlierLife(ctx context.Context) error {
-	if d.ref.Instance == "" {
+	ref := d.r.Cluster.Identify(d.ref)
+	if ref.Instance == "" {
 		return nil
 	}
-	launched, err := d.r.Lookup.LaunchOf(ctx, d.log, d.ref.Instance)
+	launched, err := d.r.Lookup.LaunchOf(ctx, d.log, ref.Instance)
 	if err != nil {
 		return err
 	}
-	return d.forgetBefore(ctx, launched)
+	return d.forgetBefore(ctx, ref, launched)
 }
 
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
@@ -238,16 +239,17 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	carried := d.carried()
 	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
-	if d.ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
+	ref := d.r.Cluster.Identify(d.ref)
+	if ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
 	defer cancel()
-	launched, err := d.r.Lookup.LaunchOf(asking, d.log, d.ref.Instance)
+	launched, err := d.r.Lookup.LaunchOf(asking, d.log, ref.Instance)
 	if err != nil {
 		return context.Cause(ctx)
 	}
-	return d.forgetBefore(ctx, launched)
+	return d.forgetBefore(ctx, ref, launched)
 }
 
 // ForgetEarlierLife has the drain of a node, if there is one, forget notices about an earlier life of the instance. A
@@ -257,6 +259,7 @@ func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error
 	if nd == nil {
 		return nil
 	}
+	r.Cluster.Identify(ref) // a message knows it, and the drain may not
 	if err := nd.forgetEarlierLife(ctx); err != nil && !errors.Is(err, errRestarted) {
 		return err
 	}
@@ -264,11 +267,11 @@ func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error
 }
 
 // forgetBefore forgets notices that are older than a launch, and those that the last restart has
-// ended. An error means that the drain ends.
-func (d *Drain) forgetBefore(ctx context.Context, launched time.Time) error {
+// ended. ref is the Node with its instance. An error means that the drain ends.
+func (d *Drain) forgetBefore(ctx context.Context, ref cluster.Ref, launched time.Time) error {
 	for {
 		carried := d.carried()
-		since := d.r.sinceRestart(d.ref, launched, d.r.endedHooks(ctx, d.ref, carried)...)
+		since := d.r.sinceRestart(ref, launched, d.r.endedHooks(ctx, ref, carried)...)
 		switch now := since(carried); {
 		case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:
 			return nil

@@ -133,7 +133,7 @@ func (r upkeep) resume(ctx context.Context) {
 		}
 	}
 	for _, u := range unfinished {
-		if len(u.Claimed) > 0 { // only EC2 can say whose the hooks are: no other drain waits for that
+		if len(u.Claimed) > 0 { // only EC2 can say whose notices and hooks they are: no other drain waits for that
 			asking.Go(func() {
 				if r.identify(ctx, &u) == nil {
 					_ = r.resumeDrain(ctx, u) // it ends with ctx alone
@@ -171,18 +171,23 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 	return r.start(ctx, nd)
 }
 
-// identify finds out which instance a node without a provider id is, if its intent claims
-// hooks. A kubelet can write such claims; only EC2 knows the name of an instance. The error is
-// the cause of ctx, or cluster.ErrNodeGone.
+// identify finds out which instance a node without a provider id is, if its intent claims one. A kubelet can write such
+// claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes on
+// without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
 func (r upkeep) identify(ctx context.Context, u *cluster.Unfinished) error {
-	log := r.Log.WithValues("node", u.Ref.Name)
+	log, asking := r.Log.WithValues("node", u.Ref.Name), ctx
+	if !u.ClaimsHooks {
+		quickly, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
+		defer cancel()
+		asking = quickly
+	}
 	for _, id := range slices.Compact(u.Claimed) {
-		inst, _, err := r.Lookup.Ask(ctx, log, "look up the instance of a hook", id, lookup.Kept)
+		inst, _, err := r.Lookup.Ask(asking, log, "look up the instance that a node claims", id, lookup.Kept)
 		if err != nil {
-			return err
+			return context.Cause(ctx)
 		}
 		if inst.PrivateDNSName != u.Ref.Name {
-			logging.Warn(log, "the node claims a hook of another instance: the hook is ignored", "instance", id)
+			logging.Warn(log, "the node claims another instance, or a hook of one: that is ignored", "instance", id)
 			continue
 		}
 		u.Ref.Instance = id
