@@ -79,20 +79,24 @@ func (r reports) run(ctx context.Context) {
 		before := seen
 		seen = map[types.UID]string{}
 		r.Cluster.Reported(func(node *corev1.Node) {
-			text := node.Spec.ProviderID + node.Annotations[cluster.ReportAnnotation] // by the id it is read
+			of, err := cluster.ReadReport(node)
+			open := slices.DeleteFunc(of.Notices, func(n notice.Notice) bool {
+				return of.To != r.Lease || slices.Contains(of.Answered, n.ID) || r.isRecorded(node, n)
+			})
+			// By its provider id a report is read. What is recorded may be dropped, as where a rule begins to ignore it.
+			text := node.Spec.ProviderID + node.Annotations[cluster.ReportAnnotation]
+			for _, n := range open {
+				text += " " + n.ID
+			}
 			if seen[node.UID] = text; before[node.UID] == text {
 				return
 			}
-			of, err := cluster.ReadReport(node)
 			if err != nil {
 				logging.Warn(r.Log, "what the pod on a node reports cannot be read: the pod drains the node by itself if it has to",
 					"error", err, "node", node.Name)
 				return
 			}
-			for _, n := range of.Notices {
-				if of.To != r.Lease || slices.Contains(of.Answered, n.ID) || r.isRecorded(node, n) {
-					continue
-				}
+			for _, n := range open {
 				mu.Lock()
 				full := underWay[node.UID] >= notice.MostReported
 				if !full {
