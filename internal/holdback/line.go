@@ -208,8 +208,8 @@ func (l *Line) lineUp(now time.Time, more *waiter) *answer {
 	return a
 }
 
-// joining are the other Nodes of the same instance that have not got the notices of a drain which has begun: they do not
-// wait for room when they get them, a moment later.
+// joining are the other Nodes of the same instance that have not got the notices of a drain which has begun. They do
+// not wait for room when they get them, a moment later.
 func (l *Line) joining(ref cluster.Ref) (refs []cluster.Ref) {
 	for _, node := range l.Cluster.ByInstance(ref.Instance) {
 		if node.UID != ref.UID && node.Annotations[cluster.IntentAnnotation] == "" {

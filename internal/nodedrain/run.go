@@ -172,8 +172,8 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 }
 
 // identify finds out which instance a node without a provider id is, if its intent claims one. A kubelet can write such
-// claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes on
-// without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
+// claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes
+// on without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
 func (r upkeep) identify(ctx context.Context, u *cluster.Unfinished) error {
 	log, asking := r.Log.WithValues("node", u.Ref.Name), ctx
 	if !u.ClaimsHooks {
