@@ -57,9 +57,15 @@ func New(config *rest.Config) (*Clients, error) {
 	if config.QPS > 0 {
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
 	}
-	set, err := connect(config, kubernetes.NewForConfigAndClient)
+	connection, err := connect(config)
 	if err != nil {
 		return nil, err
+	}
+	// The concrete type matters: the linker keeps all of client-go's methods of what becomes an interface, also by a
+	// type parameter: 5 MB.
+	set, err := kubernetes.NewForConfigAndClient(config, connection)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
 	leases, err := newLeases(config)
 	if err != nil {
@@ -113,23 +119,24 @@ func newLeases(config *rest.Config) (typedcoordinationv1.CoordinationV1Interface
 		const asClientGo = 30 * time.Second
 		config.Dial = (&net.Dialer{Timeout: asClientGo, KeepAlive: asClientGo}).DialContext
 	}
-	return connect(config, typedcoordinationv1.NewForConfigAndClient)
+	connection, err := connect(config)
+	if err != nil {
+		return nil, err
+	}
+	return typedcoordinationv1.NewForConfigAndClient(config, connection)
 }
 
-// connect returns the client that create makes of a connection. It follows no redirect: the API server passes on that
-// of a pod behind its proxy, and client-go would send the credentials along, to any host.
-func connect[C any](config *rest.Config, create func(*rest.Config, *http.Client) (C, error)) (client C, err error) {
+// connect returns a connection that follows no redirect: the API server passes on that of a pod behind its proxy, and
+// client-go would send the credentials along, to any host.
+func connect(config *rest.Config) (*http.Client, error) {
 	connection, err := rest.HTTPClientFor(config)
-	if err == nil {
-		tuneHTTP2(connection.Transport)
-		staying := *connection // it may be that of all programs
-		staying.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		client, err = create(config, &staying)
-	}
 	if err != nil {
-		return client, fmt.Errorf("connect to Kubernetes: %w", err)
+		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	return client, nil
+	tuneHTTP2(connection.Transport)
+	staying := *connection // it may be that of all programs
+	staying.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &staying, nil
 }
 
 // CoreV1 implements Client, as the methods below do.
