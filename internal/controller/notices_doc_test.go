@@ -189,21 +189,21 @@ var ordinary = []situation{
 
 // strangers are the situations in which the kind does not matter.
 var strangers = []situation{
-	{words: "the instance has no Node here, and according to EC2 it does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
-	{words: "the event is of an account that is not in `event-accounts`, or of another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
-	{words: "the instance lacks the managed tag, with `check-tag-before-draining`, which is the default", facts: decision.Facts{Ownership: decision.Unmanaged}},
-	{words: "the instance has no Node here, and the role lacks the permission to ask EC2 about it (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
+	{words: "no Node here, and according to EC2 the instance does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
+	{words: "an account that is not in `event-accounts`, or another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
+	{words: "the instance lacks the managed tag (`check-tag-before-draining`, on by default)", facts: decision.Facts{Ownership: decision.Unmanaged}},
+	{words: "no Node here, and the role lacks the permission to ask EC2 (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
 }
 
 var ignoredWords = map[notice.Reason]string{
-	notice.OtherService:     "an event after which no instance goes away, such as a successful launch or termination",
-	notice.OtherState:       "the instance is `pending` or in another state that is not named above",
-	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
+	notice.OtherService:     "an event after which no instance goes away, such as a successful launch",
+	notice.OtherState:       "an instance state that is not named above",
+	notice.NotScheduled:     "AWS Health reports something else than a change of EC2",
 	notice.NoInstance:       "a scheduled change that names no instance and no Dedicated Host",
-	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
+	notice.TestNotification: "Auto Scaling tests whether it may send to the queue",
 	notice.Replayed:         "a custom event bus replays an event (`aws:DeliveryType` is not `LIVE`)",
 	notice.OtherPublisher:   "a custom event bus does not confirm, by `aws:Source`, that AWS has sent the event",
-	notice.Confirmation:     "SNS asks to confirm a subscription, which the handler never does",
+	notice.Confirmation:     "SNS asks to confirm a subscription",
 }
 
 func TestNoticesDocIsWhatDecideSays(t *testing.T) {
@@ -272,8 +272,8 @@ func noticesDoc(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "| %s | `%s` |\n", words, reason)
 	}
-	fmt.Fprintf(&b, "| an event about an id that is no instance id: left, unless `delete-sqs-msg-if-node-not-found` is set | `%s` |\n", decision.WhyNoInstanceID)
-	fmt.Fprintf(&b, "| not an event, or one without the fields of its type: left for SQS to move to the dead-letter queue; without a redrive policy logged and deleted | `%s` |\n", decision.WhyUndecodable)
+	fmt.Fprintf(&b, "| an event about an id that is no instance id: left, or deleted with `delete-sqs-msg-if-node-not-found` | `%s` |\n", decision.WhyNoInstanceID)
+	fmt.Fprintf(&b, "| not an event, or one without its fields: left for SQS to move to the dead-letter queue; without a redrive policy logged and deleted | `%s` |\n", decision.WhyUndecodable)
 	return b.String()
 }
 
@@ -369,21 +369,19 @@ const introDoc = `# What happens on each kind of notice
 
 <!-- Generated from internal/controller by make generate -->
 
-A *notice* is what one message in the queue says. In [IMDS mode](imds.md) the metadata of the instance says it, and options select
-the kinds. The [EventBridge rules](../deploy/eventbridge/patterns.json), which the templates create, decide which kinds arrive. The column
-` + "`why`" + ` is the reason of the decision, also in the log line ` + "`decided`" + ` and in ` + "`node_termination_handler_decisions_total`" + `.
+A *notice* is what one message in the queue says, or in [IMDS mode](imds.md) the metadata of the instance. The
+[EventBridge rules](../deploy/eventbridge/patterns.json) of the templates decide which kinds arrive. ` + "`why`" + ` is the reason of the decision,
+also in the log line ` + "`decided`" + ` and in ` + "`node_termination_handler_decisions_total`" + `.
 
-- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label that options ask for. It also notes on the
-  Node what is needed to finish the drain without the message.
+- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label that options ask for.
 - *Drain*: the pods are evicted, each with its own grace period.
 - *Forced*: a pod that a PodDisruptionBudget still protects at deadline − grace − 5 s is deleted instead. Where its grace period does
   not fit into the notice, the budget gets [half of the time](policy.md#rules-for-nodes), and the pod the rest.
 - All notices about a node share one drain, with the earliest of their deadlines.
-- With ` + "`dry-run`" + ` the decisions are the same, and nothing is written.
 
 ## At a glance
 
-With the default options, for an instance that has a Node. This is the usual, from which the tables below differ:
+With the default options, for an instance that has a Node. Below is what differs from this:
 
 | Notice | What happens | Deadline | Limited by ` + "`max-unready-nodes`" + ` and ` + "`workers`" + ` | ` + "`why`" + ` |
 |---|---|---|---|---|
@@ -421,18 +419,16 @@ An instance without a Node belongs to this cluster in these cases:
 - With ` + "`cluster-name`" + `, it has the tag of this cluster.
 - With neither of the two, it was launched less than 15 minutes ago.
 
-If it is neither pending nor running, it counts as gone.
-
-A Node whose provider id names no instance, as in k3s, is found by the private DNS name of the instance. Two clusters of one account
-can have Nodes of the same name. Then set ` + "`cluster-name`" + ` in both.
+A Node whose provider id names no instance, as in k3s, is found by the private DNS name of the instance. If two clusters of one account
+can have Nodes of the same name, set ` + "`cluster-name`" + ` in both.
 `
 
 const personsDoc = `
 ## Lifecycle hooks without a notice
 
-EventBridge delivers with best effort. So the leader asks Auto Scaling every 30 seconds (` + "`sweep-interval`" + `) which instances wait: for a
-termination hook, or for another root volume in an instance refresh. If a node's instance waits at two sweeps in a row, it is handled as
-if the [notice](#termination-lifecycle-hook) had come. A heartbeat asks whether the hook is open, and so its timeout starts again. The role
+EventBridge delivers with best effort. So the leader asks Auto Scaling every 30 seconds (` + "`sweep-interval`" + `) which instances wait for a
+termination hook or for another root volume. If a node's instance waits at two sweeps in a row, it is handled as if the
+[notice](#termination-lifecycle-hook) had come. A heartbeat asks whether the hook is open, and so its timeout starts again. The role
 needs ` + "`autoscaling:DescribeAutoScalingGroups`" + ` and ` + "`autoscaling:RecordLifecycleActionHeartbeat`" + `.
 
 Left to their owners, unless ` + "`lifecycle-hook-names`" + ` names them, are hooks of EKS managed node groups, hooks with a notification
@@ -443,8 +439,7 @@ An instance that its group retains after an abandoned termination needs a person
 ## Machines that come back
 
 A machine can come back with its Node: after a reboot or a stop, with another root volume, from a warm pool, from hibernation. Then
-the cordon, the taints and the labels of this handler are removed, and nothing that somebody else has added. The handler looks when a node
-is ready again, when its boot id is another one, and at a launch hook before that is completed:
+the cordon, the taints and the labels of this handler are removed, and nothing that somebody else has added:
 
 | What the node was drained for | It is over when |
 |---|---|
@@ -471,9 +466,9 @@ and its instance still runs, the handler [waits](#the-message-and-the-hook) for 
 
 | The node is drained for | What happens | ` + "`why`" + ` |
 |---|---|---|
-| a machine that goes away: a spot interruption, an interrupted Capacity Reservation, a Capacity Block that expires, a stopping instance, a termination hook, or a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
+| a machine that goes away, also by a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
 | the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods on the node stay | ` + "`uncordoned-by-somebody-again`" + ` |
-| a notice that can wait: a rebalance recommendation, a scheduled change, a notice that forces nothing; or an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
+| a notice that can wait: a rebalance recommendation, another scheduled change, a notice that forces nothing; an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
 
 After the drain, the handler takes any later cordon for somebody else's, and never reverts it.
 `

@@ -14,19 +14,17 @@ const polledDoc = `
 
 The leader asks EC2 once a minute (` + "`status-interval`" + `, on by default) for two things. It needs ` + "`ec2:DescribeInstanceStatus`" + `.
 
-**Scheduled events.** AWS Health tells of them with best effort, and only if a rule sends its notices to the queue. An event of a node's
-instance is handled as a [scheduled change](#scheduled-change), once, and again if it is moved. The deadline is its start. It is over when
-EC2 calls the event completed or cancelled, or has not listed it at two polls in a row.
+**Scheduled events**, of which AWS Health tells with best effort. They are handled as [scheduled changes](#scheduled-change), once, and
+again if they are moved. One is over when EC2 calls it completed or cancelled, or has not listed it at two polls in a row.
 
-**Impaired instances.** An instance status or a system status has been impaired for two minutes. By default the node only gets a
+**Impaired instances**: the instance status or the system status has been impaired for two minutes. By default the node only gets a
 Warning Event, ` + "`InstanceImpaired`" + `. With ` + "`drain-impaired-instances`" + ` it is a notice:
 
 | Situation | What happens | ` + "`why`" + ` |
 |---|---|---|
 %s
-The impairment is over if the node is ready, and EC2 has not listed the instance at two polls in a row. If several nodes are impaired,
-and they are more than half of all, or more than five and more than a fifth of all, none is drained for that: a zone or the network may
-have failed.
+It is over if the node is ready, and EC2 has not listed the instance at two polls in a row. If several nodes are impaired, and they
+are more than half of all, or more than five and more than a fifth, none is drained: a zone or the network may have failed.
 
 If somebody uncordons a node that is drained for one of these, it is not drained for that again.
 `
