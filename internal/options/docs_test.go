@@ -31,10 +31,17 @@ if neither the Deployment nor the URL of its queue names the region.
 `, strings.Join(own, ", "))
 	for _, g := range groups {
 		fmt.Fprintf(w, "\n## %s\n\n", g)
-		fmt.Fprintln(w, "| Flag | Helm value | Default | Takes | Meaning |")
-		fmt.Fprintln(w, "|---|---|---|---|---|")
+		if g == groupNoEffect {
+			fmt.Fprint(w, "| Flag | Helm value | Why |\n|---|---|---|\n")
+		} else {
+			fmt.Fprint(w, "| Flag | Helm value | Default | Takes | Meaning |\n|---|---|---|---|---|\n")
+		}
 		for _, o := range Table() {
-			if o.Group == g {
+			switch {
+			case o.Group != g:
+			case g == groupNoEffect:
+				fmt.Fprintf(w, "| %s | %s | %s |\n", code(o.Flag), code(o.Helm), cell(o.NoEffect))
+			default:
 				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n",
 					code(o.Flag), code(o.Helm), o.docDefault(), cell(o.docTakes()), cell(o.docMeaning()))
 			}
