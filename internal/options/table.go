@@ -62,8 +62,7 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"}, Mode: QueueMode, Owner: OfProcess,
 			DefaultText: "the endpoints of the region", value: address(&c.AWSEndpoint),
-			Help: "Endpoint for all AWS services, for tests and proxies. The variables of the AWS SDK, such as " +
-				"AWS_ENDPOINT_URL, work too.",
+			Help: "Endpoint for all AWS services, for tests and proxies. AWS_ENDPOINT_URL of the AWS SDK works too.",
 		},
 		{
 			Names:   Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
@@ -74,20 +73,19 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},
 			Mode:  QueueMode, Default: "20", value: seconds(&c.VisibilityTimeout, 1, 119),
-			Help: "Visibility timeout of received messages, in seconds. It is extended while a message is being " +
-				"processed.",
+			Help: "Visibility timeout of messages, in seconds. It is extended while they are processed.",
 		},
 		{
 			Names: Names{"delete-sqs-msg-if-node-not-found", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", "deleteSqsMsgIfNodeNotFound"},
 			Mode:  QueueMode, Default: "false", value: boolean(&c.DeleteIfNodeNotFound),
 			Help: "Delete messages about instances that are not in this cluster, instead of returning them to other " +
-				"readers. A message is kept while the look-up of its instance fails.",
+				"readers.",
 		},
 		{
 			Names: Names{"workers", "WORKERS", "workers"}, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
-			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. Spot " +
-				"interruptions and stopping instances never wait.",
+			Help: "Maximum number of nodes that are drained at the same time. Spot interruptions and stopping instances " +
+				"never wait.",
 		},
 
 		{
@@ -113,15 +111,14 @@ func (c *Options) drainOptions() []Option {
 			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"}, Mode: QueueMode,
 			value: text(&c.ClusterName, "at most 100 letters, digits, -, _ and .",
 				matching(`^[0-9A-Za-z][0-9A-Za-z._-]{0,99}$`, "is not the name of a cluster")),
-			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME. The tag identifies instances of " +
-				"this cluster that have no Node yet.",
+			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME, by which instances without a Node are " +
+				"known.",
 		},
 		{
 			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"}, Mode: QueueMode, Default: "60",
 			value: secondsOr(&c.StatusInterval, 0, 10, 3600),
-			Help: "Seconds between two polls of EC2, for scheduled events and failing status checks. A scheduled " +
-				"event drains the node, as a notice of AWS Health does. Needs ec2:DescribeInstanceStatus. Negative: no " +
-				"polls.",
+			Help: "Seconds between two polls of EC2, for scheduled events, which drain nodes, and for failing status " +
+				"checks. Needs ec2:DescribeInstanceStatus. Negative: no polls.",
 		},
 		{
 			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"}, Mode: QueueMode,
@@ -175,9 +172,9 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"}, Mode: LeaderMode,
 			DefaultText: "no limit", value: parsed(&c.MaxUnready, "1 to 100000, or 1% to 100%", parseMaxUnready),
-			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or " +
-				"cordoned. While it is reached, drains that can wait do not begin. Spot interruptions, stopping " +
-				"instances and deadlines within node-termination-grace-period never wait.",
+			Help: "Maximum number or percentage of nodes that are not ready or cordoned. While it is reached, drains " +
+				"that can wait do not begin. Spot interruptions, stopping instances and deadlines within " +
+				"node-termination-grace-period never wait.",
 		},
 		{
 			Names: Names{"policy-file", "POLICY_FILE", "policy"}, value: text(&c.PolicyFile, "a path", nil),
@@ -204,17 +201,14 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"surge-singletons", "SURGE_SINGLETONS", "surgeSingletons"}, Default: "false",
 			value: boolean(&c.SurgeSingletons),
-			Help: "Replace the only pod of a Deployment before it leaves, by a rollout, if its pod template has the " +
-				"annotation node-termination-handler/leave: surged (docs/policy.md). Needs the rights to get " +
-				"ReplicaSets and to get and patch Deployments, which the chart grants with this option.",
+			Help: "Replace the only pod of a Deployment that asks for it, by a rollout, before it leaves (docs/policy.md). " +
+				"Needs the rights to get ReplicaSets and to get and patch Deployments, which the chart grants.",
 		},
 		{
 			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"}, Mode: LeaderMode, Default: "false",
 			value: boolean(&c.DrainByKarpenter),
-			Help: "Have Karpenter drain its own nodes, by its own rules for pods: the handler gives the NodeClaim " +
-				"the deadline and deletes it (docs/karpenter.md). If Karpenter does not begin within seconds, the " +
-				"handler drains the node. Needs the rights to get, patch and delete NodeClaims, which the chart grants " +
-				"with this option.",
+			Help: "Have Karpenter drain its own nodes, by its own rules for pods (docs/karpenter.md). Needs the rights " +
+				"to get, patch and delete NodeClaims, which the chart grants.",
 		},
 
 		{
