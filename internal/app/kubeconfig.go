@@ -20,6 +20,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
+	"github.com/node-termination-handler/node-termination-handler/internal/surge"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
@@ -94,7 +95,10 @@ const largeBytes = 8 << 20
 func newTrimmer(policy *policyfile.Follower) *kube.Trimmer {
 	pods := new(drain.PodTrimmer)
 	return kube.NewTrimmer(largeBytes,
-		kube.TrimmedPods(func(pod *corev1.Pod) *corev1.Pod { return pods.Trim(pod, policy.Rules()) }),
+		kube.TrimmedResource("api/v1", "pods", func(pod *corev1.Pod) *corev1.Pod { return pods.Trim(pod, policy.Rules()) }),
+		kube.TrimmedResource("api/v1", "persistentvolumeclaims", drain.TrimClaim),
+		kube.TrimmedResource("apis/apps/v1", "replicasets", surge.TrimReplicaSet),
+		kube.TrimmedResource("apis/apps/v1", "deployments", surge.TrimDeployment),
 		loadbalancer.OfCluster(nil).Trimmed(loadbalancer.Trim),
 	)
 }

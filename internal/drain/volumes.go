@@ -278,6 +278,14 @@ func (v *Volumes) volumeOf(ctx context.Context, c claim) (string, error) {
 	return pvc.Spec.VolumeName, nil
 }
 
+// TrimClaim returns what this program reads of a claim, which has up to 1.5 MB.
+func TrimClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: cut(c.Spec.VolumeName)},
+	}
+}
+
 // attachedTo returns which of the volumes are attached to a node, sorted, with their claims.
 func (v *Volumes) attachedTo(node string, volumes map[string]claim) []string {
 	var names []string

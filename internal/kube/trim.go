@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/encoding/protowire"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -50,25 +49,34 @@ type Trimmed struct {
 	json     func([]byte) ([]byte, error)
 }
 
-// TrimmedPods makes the answers to all requests for pods smaller: keep returns what is read of a pod. It may be called
-// concurrently.
-func TrimmedPods(keep func(*corev1.Pod) *corev1.Pod) Trimmed {
+// A builtin is an object that the API server has in protobuf too.
+type builtin[T any] interface {
+	*T
+	runtime.Object
+	Unmarshal([]byte) error
+	Marshal() ([]byte, error)
+}
+
+// TrimmedResource makes the answers to all requests for a namespaced resource smaller, such as pods of api/v1, and those
+// for its status: keep returns what is read of an object. It may be called concurrently.
+func TrimmedResource[T any, O builtin[T]](version, resource string, keep func(O) O) Trimmed {
 	return Trimmed{
-		path: regexp.MustCompile(`/api/v1/(?:namespaces/[^/]+/)?pods(?:/([^/]+))?$`),
+		path: regexp.MustCompile(`/` + version + `/(?:namespaces/[^/]+/)?` + resource + `(?:/([^/]+)(?:/status)?)?$`),
 		protobuf: func(object []byte) ([]byte, error) {
-			var pod corev1.Pod
-			if err := pod.Unmarshal(object); err != nil {
+			o := O(new(T))
+			if err := o.Unmarshal(object); err != nil {
 				return nil, err
 			}
-			return keep(&pod).Marshal()
+			return keep(o).Marshal()
 		},
 		json: func(object []byte) ([]byte, error) {
-			var pod corev1.Pod
-			if err := json.Unmarshal(object, &pod); err != nil {
+			o := O(new(T))
+			if err := json.Unmarshal(object, o); err != nil {
 				return nil, err
 			}
-			small := keep(&pod)
-			small.TypeMeta = pod.TypeMeta // an event of a watch is told by it
+			small := keep(o)
+			// an event of a watch is told by it
+			small.GetObjectKind().SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 			return json.Marshal(small)
 		},
 	}

@@ -84,7 +84,7 @@ var bothTypes = []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON}
 func TestPodsAreTrimmedInEveryAnswer(t *testing.T) {
 	for _, contentType := range bothTypes {
 		t.Run(contentType, func(t *testing.T) {
-			trimmer := NewTrimmer(1<<20, TrimmedPods(keepName))
+			trimmer := NewTrimmer(1<<20, TrimmedResource("api/v1", "pods", keepName))
 			clients := trimmedClient(t, trimmer, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", contentType)
 				one := largePod("one", 2<<20)
@@ -94,7 +94,7 @@ func TestPodsAreTrimmedInEveryAnswer(t *testing.T) {
 				case strings.HasSuffix(r.URL.Path, "/pods/missing"):
 					w.WriteHeader(http.StatusNotFound)
 					_, _ = w.Write(encode(t, contentType, &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: 404}))
-				case strings.HasSuffix(r.URL.Path, "/pods/one"):
+				case strings.HasSuffix(r.URL.Path, "/pods/one"), strings.HasSuffix(r.URL.Path, "/pods/one/status"):
 					_, _ = w.Write(encode(t, contentType, &one))
 				case strings.HasSuffix(r.URL.Path, "/nodes"):
 					_, _ = w.Write(encode(t, contentType, &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{
@@ -129,6 +129,9 @@ func TestPodsAreTrimmedInEveryAnswer(t *testing.T) {
 				"patch": func() (*corev1.Pod, error) {
 					return clients.CoreV1().Pods("ns").Patch(t.Context(), "one", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
 				},
+				"patch of the status": func() (*corev1.Pod, error) {
+					return clients.CoreV1().Pods("ns").Patch(t.Context(), "one", types.MergePatchType, []byte("{}"), metav1.PatchOptions{}, "status")
+				},
 			} {
 				pod, err := get()
 				if err != nil {
@@ -156,7 +159,7 @@ func TestPodsAreTrimmedInEveryAnswer(t *testing.T) {
 func TestPodsOfAWatchAreTrimmed(t *testing.T) {
 	for _, contentType := range bothTypes {
 		t.Run(contentType, func(t *testing.T) {
-			clients := trimmedClient(t, NewTrimmer(1<<20, TrimmedPods(keepName)), func(w http.ResponseWriter, r *http.Request) {
+			clients := trimmedClient(t, NewTrimmer(1<<20, TrimmedResource("api/v1", "pods", keepName)), func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", contentType+";stream=watch")
 				if contentType == runtime.ContentTypeJSON {
 					w.Header().Set("Content-Type", contentType)
@@ -218,7 +221,7 @@ func TestAnAnswerThatIsCutIsAnErrorAndNoShorterList(t *testing.T) {
 		body := encode(t, contentType, list)
 		for length := range bytes.TrimSpace(body) {
 			a := answer{
-				kind: TrimmedPods(keepName), hold: func(int64) (func(), error) { return func() {}, nil },
+				kind: TrimmedResource("api/v1", "pods", keepName), hold: func(int64) (func(), error) { return func() {}, nil },
 				body: bufio.NewReader(io.MultiReader(bytes.NewReader(body[:length]), iotest.ErrReader(io.ErrUnexpectedEOF))),
 			}
 			read := a.protobufAnswer
@@ -255,7 +258,7 @@ func TestObjectsInJSONShareTheBudgetToo(t *testing.T) {
 			most = max(most, held)
 			return func() { held -= size }, nil
 		}
-		if _, err := read(&answer{kind: TrimmedPods(keepName), hold: hold}); err != nil || most < 100_000 || held != 0 {
+		if _, err := read(&answer{kind: TrimmedResource("api/v1", "pods", keepName), hold: hold}); err != nil || most < 100_000 || held != 0 {
 			t.Errorf("%s: %v; %d bytes were held at most, and %d are still", name, err, most, held)
 		}
 	}
@@ -273,7 +276,7 @@ func TestTheMemoryOfAListDoesNotDependOnTheSizeOfItsPods(t *testing.T) {
 		list.Items = append(list.Items, largePod(fmt.Sprint(k), size))
 	}
 	body := encode(t, runtime.ContentTypeProtobuf, list)
-	clients := trimmedClient(t, NewTrimmer(8<<20, TrimmedPods(keepName)), func(w http.ResponseWriter, _ *http.Request) {
+	clients := trimmedClient(t, NewTrimmer(8<<20, TrimmedResource("api/v1", "pods", keepName)), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 		_, _ = w.Write(body)
 	})

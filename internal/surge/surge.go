@@ -146,6 +146,40 @@ func read[O metav1.Object](
 	return object, nil
 }
 
+// TrimReplicaSet returns what this program reads of a ReplicaSet, which has up to 1.5 MB.
+func TrimReplicaSet(r *appsv1.ReplicaSet) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{ObjectMeta: trimMeta(&r.ObjectMeta)}
+}
+
+// TrimDeployment returns what this program reads of a Deployment, which has up to 1.5 MB.
+func TrimDeployment(d *appsv1.Deployment) *appsv1.Deployment {
+	small := &appsv1.Deployment{
+		ObjectMeta: trimMeta(&d.ObjectMeta),
+		Spec:       appsv1.DeploymentSpec{Replicas: d.Spec.Replicas, Paused: d.Spec.Paused, Strategy: d.Spec.Strategy},
+		Status:     d.Status,
+	}
+	small.Status.Conditions = nil
+	small.Spec.Template.Annotations = map[string]string{}
+	for _, key := range []string{decision.LeaveAnnotation, Annotation} {
+		if value, there := d.Spec.Template.Annotations[key]; there {
+			small.Spec.Template.Annotations[key] = value
+		}
+	}
+	return small
+}
+
+// trimMeta keeps what identifies an object, and its controller.
+func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	small := metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		DeletionTimestamp: m.DeletionTimestamp,
+	}
+	if owner := metav1.GetControllerOfNoCopy(m); owner != nil {
+		small.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return small
+}
+
 // controllerOf returns the controller of an object, if that is of this kind in the group apps.
 func controllerOf(object metav1.Object, kind string) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(object)

@@ -159,6 +159,14 @@ func TestWhyAPodGetsNoReplacementFirst(t *testing.T) {
 			if tt.pod != nil {
 				tt.pod(p)
 			}
+			for k, object := range tt.objects { // the client of the program makes them smaller
+				switch o := object.(type) {
+				case *appsv1.Deployment:
+					tt.objects[k] = TrimDeployment(o)
+				case *appsv1.ReplicaSet:
+					tt.objects[k] = TrimReplicaSet(o)
+				}
+			}
 			client := fake.NewClientset(tt.objects...)
 			err := Deployments{Client: client}.Surge(t.Context(), p)
 			if tt.want == "" {
