@@ -51,7 +51,10 @@ func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Re
 		if err := nodes.WaitForSync(ctx); err != nil {
 			t.Fatal(err)
 		}
-		do(t, New(Config{Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{}}))
+		do(t, New(Config{
+			Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{},
+			Cancelled: func(string, intent.Entry) bool { return false },
+		}))
 	})
 }
 

@@ -79,8 +79,8 @@ type Config struct {
 	// Ended is told of each episode that ends; nil: nobody wants to know. It must not block, and is called
 	// concurrently.
 	Ended func(overview.Episode)
-	// Cancelled reports whether the scheduled change that a notice for an instance has announced was cancelled since; nil:
-	// that is not known. It must not block, and is called concurrently.
+	// Cancelled reports whether the scheduled change that a notice for an instance has announced was cancelled since. It
+	// must not block, and is called concurrently; the controller sets it.
 	Cancelled func(instance string, e intent.Entry) bool
 	Log       logr.Logger
 
