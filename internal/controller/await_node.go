@@ -124,7 +124,7 @@ func (t *task) backInService(ctx context.Context) error {
 	}) {
 		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
 		err := cluster.Retry(ctx, t.log, "ask for the launch hook", func(ctx context.Context) (err error) {
-			waits, err = t.c.Hooks.Waits(ctx, hookOf(t.n, t.id))
+			waits, _, err = t.c.Hooks.Waits(ctx, hookOf(t.n, t.id))
 			return err
 		})
 		if err != nil {

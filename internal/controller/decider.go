@@ -43,23 +43,16 @@ func (d *decider) decide(ctx context.Context, t *task, maxAge time.Duration) err
 	if n.Ended {
 		d.cancelled.add(*n, id)
 	}
-	if n.Kind == notice.ASGTerminate && d.Owns(n.Hook) && f.EarlierLife(*n) {
-		// Somebody may have stopped and started an instance that its group still waits for.
+	// Somebody may have stopped and started an instance that its group still waits for.
+	restarted := f.EarlierLife(*n)
+	returns := n.Hook.Returns() && found.Ownership == decision.Ours && decision.Late(*n, time.Now())
+	if n.Kind == notice.ASGTerminate && d.Owns(n.Hook) && (restarted || returns) {
 		err := cluster.Retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) error {
-			waits, err := d.Hooks.Waits(ctx, hookOf(n, id))
-			if waits {
+			waits, ended, err := d.Hooks.Waits(ctx, hookOf(n, id))
+			if waits && restarted {
 				f.Launched = time.Time{}
 			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if n.Kind == notice.ASGTerminate && n.Hook.Returns() && d.Owns(n.Hook) &&
-		found.Ownership == decision.Ours && decision.Late(*n, time.Now()) {
-		err := cluster.Retry(ctx, log, "ask for the lifecycle hook", func(ctx context.Context) (err error) {
-			f.HookEnded, err = d.Hooks.Ended(ctx, hookOf(n, id))
+			f.HookEnded = ended && returns
 			return err
 		})
 		if err != nil {

@@ -220,11 +220,10 @@ func (NoHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
 // Hold does nothing.
 func (NoHooks) Hold(ctx context.Context, _ intent.Hook) { <-ctx.Done() }
 
-// Waits is false.
-func (NoHooks) Waits(context.Context, intent.Hook) (bool, error) { return false, nil }
-
-// Ended is false.
-func (NoHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
+// Waits knows of none.
+func (NoHooks) Waits(context.Context, intent.Hook) (waits, ended bool, err error) {
+	return false, false, nil
+}
 
 // errNotOurs is why a hook is not completed that a handler with a queue has recorded.
 var errNotOurs = errors.New("a handler without a queue completes no hooks")

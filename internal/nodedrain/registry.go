@@ -33,8 +33,7 @@ import (
 type Hooks interface {
 	Limits(ctx context.Context, h intent.Hook) (notice.HookLimits, error)
 	Hold(ctx context.Context, h intent.Hook)
-	Waits(ctx context.Context, h intent.Hook) (bool, error)
-	Ended(ctx context.Context, h intent.Hook) (bool, error)
+	Waits(ctx context.Context, h intent.Hook) (waits, ended bool, err error)
 	Complete(ctx context.Context, h intent.Hook) error
 }
 

@@ -315,7 +315,7 @@ func (c *Config) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Inten
 		return nil
 	}
 	for _, h := range i.Hooks {
-		if has, err := c.Hooks.Ended(ctx, h); err == nil && has {
+		if _, over, err := c.Hooks.Waits(ctx, h); err == nil && over {
 			ended = append(ended, h.Action())
 		}
 	}
