@@ -117,7 +117,10 @@ type slowInstances struct {
 	meanwhile func()
 }
 
-func (i slowInstances) GetUrgent(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+func (i slowInstances) Get(_ context.Context, _ string, _ time.Duration, hurry bool) (instance.Instance, bool, error) {
+	if !hurry {
+		return instance.Instance{}, false, errors.New("of a stranger")
+	}
 	i.meanwhile()
 	return instance.Instance{ID: theID, State: "running", Launched: time.Now()}, true, nil
 }
