@@ -5,9 +5,9 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/pprof"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,6 +23,38 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
+// Config is what a controller is made of.
+type Config struct {
+	nodedrain.Config
+
+	Instances lookup.Instances
+	// StartupTaints are the keys of taints that a node loses at the end of its startup: with one of
+	// them it is not ready for a launch hook to be completed. Taints whose keys begin with
+	// readiness.k8s.io/ are of this sort too.
+	StartupTaints []string
+	// ClusterName is this cluster's name in the tags of its instances; can be empty.
+	ClusterName string
+	// Lease is this handler's, as namespace/name: it takes the reports of pods on nodes that name it. Empty: none.
+	Lease string
+	// OutOfServiceTaint puts the out-of-service taint on nodes whose instance has stopped.
+	OutOfServiceTaint bool
+}
+
+const (
+	// askStateAgain is when EC2 is asked again after it has contradicted a new notice.
+	askStateAgain = 5 * time.Second
+	// lookUpsAtOnce bounds the look-ups for messages that name several instances: a
+	// body can name thousands, and EC2 takes 200 in one request.
+	lookUpsAtOnce = 200
+	// crowdsAtOnce bounds the messages that are looked up at once and name several
+	// instances. Each holds 150 KB of ids at most.
+	crowdsAtOnce = 64
+	// mostTold bounds the notices that told remembers: there are more of them than nodes in the largest cluster.
+	mostTold = 8192
+	// mostStrange bounds the messages that strange remembers.
+	mostStrange = 1024
+)
+
 // A Controller handles the messages of the queue during one term of leadership: [Controller.Run]
 // carries out what [Controller.Handle] begins. Its methods may be called concurrently.
 type Controller struct {
@@ -30,12 +62,57 @@ type Controller struct {
 
 	Registry *nodedrain.Registry
 
-	decider decider
-	lookUps chan struct{} // a semaphore, see lookUpsAtOnce
-	crowds  chan struct{} // a semaphore, see crowdsAtOnce
-	awaited openHooks
-	told    once // the notices that change no node, as a rule says
-	strange once // the messages about ids that are no instance's
+	resolver  *lookup.Resolver
+	cancelled cancelledChanges
+	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
+	crowds    chan struct{} // a semaphore, see crowdsAtOnce
+	awaited   openHooks
+	told      once // the notices that change no node, as a rule says
+	strange   once // the messages about ids that are no instance's
+}
+
+// New returns a controller that begins with Run.
+func New(cfg Config) *Controller {
+	cfg.Lookup = lookup.New(cfg.Instances, cfg.ManagedTag != "", cfg.Log)
+	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
+	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
+	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun
+	cancelled := newCancelledChanges()
+	cfg.Cancelled = cancelled.hasEntry
+	return &Controller{
+		Config:    cfg,
+		Registry:  nodedrain.New(cfg.Config),
+		resolver:  resolver,
+		cancelled: cancelled,
+		told:      newOnce(mostTold),
+		strange:   newOnce(mostStrange),
+		lookUps:   make(chan struct{}, lookUpsAtOnce),
+		crowds:    make(chan struct{}, crowdsAtOnce),
+		awaited:   openHooks{deadlines: map[*time.Time]bool{}},
+	}
+}
+
+// Run carries out what Handle begins, after the drains that the nodes carry from an earlier leader. It returns the
+// cause of ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	if c.OutOfServiceTaint {
+		beside.Go(func() { c.takeTaintsBack(ctx) })
+	}
+	if !c.DryRun && !c.OnNode && c.Lease != "" {
+		beside.Go(func() { c.handleReports(ctx) })
+	}
+	return c.Registry.Run(ctx)
+}
+
+// Load returns what is in progress. It may be called at any time.
+func (c *Controller) Load() report.Load {
+	l := c.Registry.Load()
+	c.awaited.addTo(&l)
+	return l
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the
@@ -119,7 +196,7 @@ func (c *Controller) decide(
 	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (*task, error) {
 	t := &task{c: c, log: log, n: n, id: n.Instances[0]}
-	err := c.decider.decide(ctx, t, lookup.Kept)
+	err := t.decide(ctx, lookup.Kept)
 	if err != nil {
 		decided(decision.Leave)
 		return nil, err
@@ -136,44 +213,6 @@ func (c *Controller) decide(
 		t.report(true)
 	}
 	return t, nil
-}
-
-// act does what was decided, and waits for its end. cluster.ErrNodeGone: the Node was deleted first.
-func (t *task) act(ctx context.Context) error {
-	if t.Why == decision.WhyConsequence {
-		if err := t.noteConsequence(ctx); err != nil {
-			return err
-		}
-	}
-	switch t.Action {
-	case decision.Leave:
-		return leaveError{t.Why}
-	case decision.Drop:
-		switch {
-		case t.n.Runs:
-			return t.runsAgain(ctx)
-		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
-			for _, ref := range t.found.Refs {
-				if err := t.c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case decision.Cordon, decision.Drain:
-		return t.join(ctx)
-	case decision.Undo:
-		return t.undo(ctx)
-	case decision.Finish:
-		return t.finish(ctx)
-	case decision.Complete:
-		return t.completeUncarried(ctx)
-	case decision.Launch:
-		return t.awaitReady(ctx)
-	case decision.Hold, decision.Reject:
-		// What waits for a Node was decided again before this; what cannot be read has no instance.
-	}
-	return fmt.Errorf("no way to %s", t.Action)
 }
 
 // A task is what is to be done about a notice for one instance. Thousands wait with theirs.
@@ -203,7 +242,7 @@ func hookOf(n *notice.Notice, id string) intent.Hook {
 // again is the task as it is decided now.
 func (t *task) again(ctx context.Context) (*task, error) {
 	next := &task{c: t.c, log: t.log, n: t.n, id: t.id}
-	return next, t.c.decider.decide(ctx, next, lookup.KeptShort)
+	return next, next.decide(ctx, lookup.KeptShort)
 }
 
 // report logs the decision and tells the observer. Messages that are not ours are

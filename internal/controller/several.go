@@ -60,7 +60,7 @@ func (c *Controller) withMembers(
 	ctx context.Context, log logr.Logger, n notice.Notice,
 ) (with notice.Notice, ownership decision.Ownership, err error) {
 	if c.Elsewhere(n) {
-		c.decider.resolver.WarnOfOtherAccount(n)
+		c.resolver.WarnOfOtherAccount(n)
 		return n, decision.Elsewhere, nil
 	}
 	var found []instance.Instance
