@@ -67,8 +67,8 @@ type Controller struct {
 	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
 	crowds    chan struct{} // a semaphore, see crowdsAtOnce
 	awaited   openHooks
-	told      once // the notices that change no node, as a rule says
-	strange   once // the messages about ids that are no instance's
+	told      *report.Told // the notices that change no node, as a rule says
+	strange   *report.Told // the messages about ids that are no instance's
 }
 
 // New returns a controller that begins with Run.
@@ -84,8 +84,8 @@ func New(cfg Config) *Controller {
 		Registry:  nodedrain.New(cfg.Config),
 		resolver:  resolver,
 		cancelled: cancelled,
-		told:      newOnce(mostTold),
-		strange:   newOnce(mostStrange),
+		told:      report.NewTold(mostTold),
+		strange:   report.NewTold(mostStrange),
 		lookUps:   make(chan struct{}, lookUpsAtOnce),
 		crowds:    make(chan struct{}, crowdsAtOnce),
 		awaited:   openHooks{deadlines: map[*time.Time]bool{}},
@@ -252,7 +252,7 @@ func (t *task) report(waited bool) {
 	n, d, log := *t.n, t.Decision, t.log
 	repeated := t.found.Intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
-		repeated = t.c.told.said(t.id + " " + t.n.ID + t.n.Change)
+		repeated = t.c.told.Before(t.id + " " + t.n.ID + t.n.Change)
 	}
 	t.c.Observer.Decided(report.Decision{
 		Notice: n, Instance: t.id, Node: t.found.Ref(), Action: d.Action, Why: d.Why, Rule: d.Rule,
@@ -283,7 +283,7 @@ func (t *task) report(waited bool) {
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
 	action := c.CurrentPolicy().Foreign()
 	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
-	if !c.strange.said(m.ID) {
+	if !c.strange.Before(m.ID) {
 		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
 			"why", err.Error(), "body", quoted(m.Body))
 	}

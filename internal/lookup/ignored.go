@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
@@ -18,9 +17,10 @@ const mostIgnored = 8192
 
 // memory is what people have been told of.
 type memory struct {
+	ignored *report.Told // instances, with the cause
+
 	mu       sync.Mutex
 	accounts map[string]bool // and regions, whose notices are not acted on
-	ignored  *lru.Cache      // instances, with the cause
 }
 
 // WarnOfOtherAccount warns, once for each account and region, that their notices are not acted on.
@@ -46,11 +46,7 @@ func (r *Resolver) reportIgnored(n notice.Notice, id string, nodes []*corev1.Nod
 	if len(nodes) == 0 || n.Ended || n.Gone || n.Kind == notice.ASGLaunch {
 		return
 	}
-	r.memory.mu.Lock()
-	_, told := r.memory.ignored.Get(id + why)
-	r.memory.ignored.Add(id+why, nil)
-	r.memory.mu.Unlock()
-	if told {
+	if r.memory.ignored.Before(id + why) {
 		return
 	}
 	ref := cluster.RefOf(nodes[0])

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -41,7 +40,7 @@ type Resolver struct {
 func NewResolver(l *Lookup, nodes *cluster.Cluster, policy decision.Policy) *Resolver {
 	return &Resolver{
 		Lookup: l, Cluster: nodes, Policy: policy,
-		memory: memory{accounts: map[string]bool{}, ignored: lru.New(mostIgnored)},
+		memory: memory{accounts: map[string]bool{}, ignored: report.NewTold(mostIgnored)},
 	}
 }
 
