@@ -214,12 +214,9 @@ func (p Policy) ReplacementUntil(i intent.Intent, now time.Time) time.Time {
 	return until.UTC()
 }
 
-// replaces reports whether a rule is about a kind that can be replaced.
-func (r *NodeRule) replaces() bool {
-	return r.ReplaceFirst && (len(r.Kinds) == 0 || slices.ContainsFunc(r.Kinds, Replaceable))
-}
-
-// ReplaceFirst reports whether a rule for nodes asks for a replacement first.
+// ReplaceFirst reports whether a rule for nodes asks for a replacement first, for a kind that can have one.
 func (r Rules) ReplaceFirst() bool {
-	return slices.ContainsFunc(r.Nodes, func(n NodeRule) bool { return n.replaces() })
+	return slices.ContainsFunc(r.Nodes, func(n NodeRule) bool {
+		return n.ReplaceFirst && (len(n.Kinds) == 0 || slices.ContainsFunc(n.Kinds, Replaceable))
+	})
 }

@@ -170,7 +170,7 @@ func IsOption(rule string) bool { return slices.Contains(OptionRules, rule) }
 // file that matches, or one of those that stand for the options.
 func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
 	for k := range p.Rules.Nodes {
-		if r := &p.Rules.Nodes[k]; r.matches(n.Kind, n.Detail, labels) {
+		if r := &p.Rules.Nodes[k]; r.Mismatch(n.Kind, n.Detail, labels) == MatchesRule {
 			return *r
 		}
 	}
@@ -228,10 +228,6 @@ func (p Policy) IsRuledOtherwise(i intent.Intent, labels map[string]string) bool
 		}
 		return e.Rule != rule.Name
 	})
-}
-
-func (r *NodeRule) matches(kind notice.Kind, code string, labels map[string]string) bool {
-	return r.Mismatch(kind, code, labels) == MatchesRule
 }
 
 // Mismatch says why a rule does not match.
