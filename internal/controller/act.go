@@ -79,7 +79,7 @@ func (t *task) join(ctx context.Context) error {
 func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) error {
 	release := t.holdOpen(ctx)
 	defer release()
-	defer t.count(t.Deadline)()
+	defer t.count()()
 	t.HoldUntil = time.Time{}
 	if err := t.awaitAll(ctx, drains); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (t *task) andNew(refs []cluster.Ref) []cluster.Ref {
 // finish ends the drains of the nodes of an instance on which nothing runs any more.
 func (t *task) finish(ctx context.Context) error {
 	f := &t.found
-	awaitEnds := t.c.Registry.InstanceGone(f.Refs...)
+	drains := t.c.Registry.InstanceGone(f.Refs...)
 	for _, ref := range f.Refs {
 		if !t.c.OutOfServiceTaint || f.State != decision.Stopping && f.State != decision.Gone { // only the message says so
 			break
@@ -210,8 +210,10 @@ func (t *task) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := awaitEnds(ctx); err != nil {
-		return err
+	for _, nd := range drains {
+		if err := nd.Await(ctx); err != nil {
+			return err
+		}
 	}
 	for _, ref := range f.Refs {
 		node, there := t.c.Cluster.Look(ref)

@@ -33,7 +33,7 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 // awaitNode waits until an instance of ours has its Node, or is gone, or t.HoldUntil has
 // passed, and returns what to do then. The hook of the notice is held open meanwhile.
 func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
-	defer t.count(t.Deadline)()
+	defer t.count()()
 	defer t.holdOpen(ctx)()
 	for {
 		changed := t.c.Cluster.Changed()
@@ -56,7 +56,7 @@ func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
 func (t *task) awaitReady(ctx context.Context) error {
-	defer t.count(t.Deadline)()
+	defer t.count()()
 	for {
 		changed := t.c.Cluster.Changed()
 		next, err := t.again(ctx)
@@ -164,11 +164,11 @@ func (t *task) holdOpen(ctx context.Context) (release func()) {
 }
 
 // count makes the hook of the notice part of the load, until done is called.
-func (t *task) count(deadline time.Time) (done func()) {
+func (t *task) count() (done func()) {
 	if !t.c.Owns(t.n.Hook) {
 		return func() {}
 	}
-	return t.c.awaited.add(deadline)
+	return t.c.awaited.add(t.Deadline)
 }
 
 // completeUncarried completes a hook, unless a drain carries it. That drain completes it then, and is waited for: the

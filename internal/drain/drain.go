@@ -142,10 +142,7 @@ func newRun(d *Drainer, request *evacuation.Request, stopped <-chan struct{}) *r
 		ended:   make(chan struct{}),
 	}
 	r.slots = slots{pending: map[bool]int{}}
-	r.requests = requests{
-		client: d.Client, gate: d.Gate, store: r.store, log: request.Log, stopped: stopped,
-		conditionDenied: &d.conditionDenied,
-	}
+	r.requests = requests{drainer: d, store: r.store, log: request.Log, stopped: stopped}
 	r.pods = nodePods{
 		drainer: d, request: &r.request, store: r.store, result: &r.result,
 		leaving: map[types.UID]*podState{}, departed: map[types.UID]*podState{}, staying: map[types.UID]bool{},

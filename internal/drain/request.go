@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,9 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
-	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -103,12 +100,10 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 
 // requests makes the requests of a drain for its pods. It may be used concurrently.
 type requests struct {
-	client          kube.Client
-	gate            *pace.Gate
-	store           *podStore // gets what is read
-	log             logr.Logger
-	stopped         <-chan struct{} // closed when no request may begin any more
-	conditionDenied *sync.Once      // see Drainer
+	drainer *Drainer
+	store   *podStore // gets what is read
+	log     logr.Logger
+	stopped <-chan struct{} // closed when no request may begin any more
 }
 
 // make makes a request, and sets its answer in c. It releases the slot at the gate, and calls slow
@@ -135,7 +130,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 	if busy := busyFor(c.err); late.Stop() {
 		release(busy)
 	} else {
-		r.gate.Busy(busy)
+		r.drainer.Gate.Busy(busy)
 	}
 	c.noAnswer = c.err != nil && ctx.Err() != nil
 }
@@ -152,7 +147,7 @@ func (r *run) uncount(c *call) {
 // watch brings the news.
 func (r *requests) readPod(ctx context.Context, pod *corev1.Pod) current {
 	// A list, as a get would need one more right.
-	list, err := r.client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+	list, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(),
 	})
 	if err != nil {
@@ -344,7 +339,7 @@ func isDisruption(c corev1.PodCondition) bool {
 func (r *requests) setDisruption(ctx context.Context, pod *corev1.Pod, version string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, disruptionTimeout)
 	defer cancel()
-	patched, err := r.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
+	patched, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
 		disruptionPatch(pod, version, time.Now()), metav1.PatchOptions{}, "status")
 	switch {
 	case err == nil && version != "":
@@ -354,7 +349,7 @@ func (r *requests) setDisruption(ctx context.Context, pod *corev1.Pod, version s
 	case apierrors.IsConflict(err):
 		return "", err
 	case apierrors.IsForbidden(err):
-		r.conditionDenied.Do(func() {
+		r.drainer.conditionDenied.Do(func() {
 			logging.Warn(r.log,
 				"pods of Jobs cannot get the condition DisruptionTarget before they are deleted (logged once)",
 				"error", err, "hint", "allow patch of pods/status in the ClusterRole, or such a pod counts against the "+

@@ -247,10 +247,8 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 	return d
 }
 
-// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more. wait waits for their
-// ends, and returns the error of a drain, or the cause of its context.
-func (r *Registry) InstanceGone(refs ...cluster.Ref) (wait func(context.Context) error) {
-	var told []*Drain
+// InstanceGone tells the drains of the nodes of an instance that nothing runs on it any more, and returns them.
+func (r *Registry) InstanceGone(refs ...cluster.Ref) (told []*Drain) {
 	for _, ref := range refs {
 		if nd := r.Get(ref); nd != nil {
 			nd.instanceGone.close()
@@ -258,14 +256,7 @@ func (r *Registry) InstanceGone(refs ...cluster.Ref) (wait func(context.Context)
 			told = append(told, nd)
 		}
 	}
-	return func(ctx context.Context) error {
-		for _, nd := range told {
-			if err := nd.Await(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	return told
 }
 
 // A carrier is the node of a drain with the intent that it carries: who may write it, and who is told of its changes.
