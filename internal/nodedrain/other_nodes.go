@@ -214,7 +214,7 @@ func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 }
 
 // informNode records the notices of an instance on a Node that the instance has got after or beside another one.
-func (r upkeep) informNode(ctx context.Context, ref cluster.Ref) {
+func (r *Registry) informNode(ctx context.Context, ref cluster.Ref) {
 	if node, there := r.Cluster.Look(ref); there {
 		intents := func() []intent.Intent { return r.Intents(ref) }
 		_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx or the Node

@@ -275,12 +275,11 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	u := upkeep{r}
-	all.Go(func() { u.resume(ctx) })
+	all.Go(func() { r.resume(ctx) })
 	if !r.DryRun {
-		all.Go(func() { u.forEach(ctx, r.Cluster.Uncordoned, u.revertUncordoned) })
-		all.Go(func() { u.forEach(ctx, r.Cluster.Restarted, u.revertIfRestarted) })
-		all.Go(func() { u.forEach(ctx, r.Cluster.NodesToInform, u.informNode) })
+		all.Go(func() { r.forEach(ctx, r.Cluster.Uncordoned, r.revertUncordoned) })
+		all.Go(func() { r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted) })
+		all.Go(func() { r.forEach(ctx, r.Cluster.NodesToInform, r.informNode) })
 	}
 	for {
 		select {
@@ -292,20 +291,16 @@ func (r *Registry) Run(ctx context.Context) error {
 				case errors.Is(err, ErrGiveWay):
 					stop(ErrGiveWay)
 				case err != nil && ctx.Err() == nil:
-					u.beginAgain(ctx, nd, err)
+					r.beginAgain(ctx, nd, err)
 				}
 			})
 		}
 	}
 }
 
-// An upkeep does what no message asks for: it resumes the drains of an earlier leader, and looks after nodes whose
-// drains have ended, or whose machines have got another Node.
-type upkeep struct{ *Registry }
-
 // forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
 // be written holds up no other.
-func (r upkeep) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
+func (r *Registry) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
 	nodes := cluster.PerNode{Log: r.Log}
 	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() {
@@ -329,7 +324,7 @@ const failedPause = 30 * time.Second
 
 // beginAgain begins the drain of a node again that has failed by a mistake of this program: its message may have been
 // deleted, as the node carries the intent.
-func (r upkeep) beginAgain(ctx context.Context, nd *Drain, failure error) {
+func (r *Registry) beginAgain(ctx context.Context, nd *Drain, failure error) {
 	r.Log.Error(failure, "the drain of a node failed: it begins again", "node", nd.ref.Name, "in", failedPause.String())
 	if retry.Sleep(ctx, failedPause) != nil {
 		return
@@ -354,7 +349,7 @@ func (r *Registry) end(nd *Drain, err error) {
 }
 
 // resume begins the drains that the nodes carry from an earlier leader.
-func (r upkeep) resume(ctx context.Context) {
+func (r *Registry) resume(ctx context.Context) {
 	if r.DryRun {
 		close(r.resumed)
 		return
@@ -394,7 +389,7 @@ func (r upkeep) resume(ctx context.Context) {
 
 // resumeDrain begins the drain that a node carries, unless a message has begun it. It
 // returns the cause of ctx if that ends first.
-func (r upkeep) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
+func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
 	if u.Intent.Finished() { // while EC2 was asked for its instance
 		return nil
 	}
@@ -420,7 +415,7 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 // identify finds out which instance a node without a provider id is, if its intent claims one. A kubelet can write such
 // claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes
 // on without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
-func (r upkeep) identify(ctx context.Context, u *cluster.Unfinished) error {
+func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 	log, asking := r.Log.WithValues("node", u.Ref.Name), ctx
 	if !u.ClaimsHooks {
 		quickly, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)

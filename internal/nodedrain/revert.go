@@ -164,7 +164,7 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 
 // revertUncordoned reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
 // later is theirs.
-func (r upkeep) revertUncordoned(ctx context.Context, ref cluster.Ref) {
+func (r *Registry) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
 		_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
@@ -175,7 +175,7 @@ func (r upkeep) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 // revertIfRestarted reverts what was done to a node whose machine has come back since: it was rebooted for a scheduled
 // change, stopped and started, or has got another root volume. It waits for the end of its drain, which watches the
 // node too; see watchNode.
-func (r upkeep) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
+func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 	drained := false
 	for nd := r.Get(ref); nd != nil; nd = r.Get(ref) {
 		drained = true
