@@ -124,7 +124,7 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.WithValues("message", m.ID)
 	n, err := c.read(log, m)
 	if n == nil || err != nil {
-		return err
+		return verdictOf(err)
 	}
 	m.Release() // what follows may take hours
 	defer pprof.SetGoroutineLabels(ctx)
@@ -140,7 +140,7 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	return verdictOf(c.handle(ctx, log, n, func(decision.Action) {}))
 }
 
-// read reads the notice of a message; nil, with the verdict: it asks for nothing, or cannot be read.
+// read reads the notice of a message; nil: it asks for nothing, or cannot be read, and the error says so.
 func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, error) {
 	n, err := notice.Parse(m.Body)
 	if errors.Is(err, notice.ErrInstanceID) {
@@ -150,7 +150,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
 		if c.DryRun {
 			logging.Warn(log, "a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
-			return nil, verdictOf(errDryRun)
+			return nil, errDryRun
 		}
 		return nil, queue.Reject(err) // the queue logs it, and not at each delivery
 	}
@@ -158,7 +158,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		c.Observer.Decided(report.Decision{Notice: n, Action: decision.Drop, Why: decision.Why(n.Ignored), DryRun: c.DryRun})
 		log.V(1).Info("a message asks for nothing", "why", n.Ignored)
 		if c.DryRun {
-			return nil, verdictOf(errDryRun)
+			return nil, errDryRun
 		}
 		return nil, nil
 	}
@@ -291,11 +291,11 @@ func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) e
 	}
 	switch {
 	case c.DryRun:
-		return verdictOf(errDryRun)
+		return errDryRun
 	case action == decision.Drop:
 		return nil
 	}
-	return verdictOf(leaveError{decision.WhyNoInstanceID})
+	return leaveError{decision.WhyNoInstanceID}
 }
 
 // quoted is the beginning of a body, safe to log.
