@@ -174,7 +174,7 @@ generate: ## write anew what comes from the code: help, options, notices, metric
 	go test ./internal/webhook -run PictureOfTheDoc -update
 	go test ./internal/controller -run NoticesDoc -update
 	go test ./e2e/storm/figures -update
-	go test ./e2e/helm -update
+	go test ./e2e/helm -short -update
 
 # The page and the dashboard show storms in the sandbox, and the page a day that nobody has waited for.
 pictures: ## take the pictures in docs/pictures: of the page, with Chromium, and of the dashboard, with Prometheus

@@ -58,8 +58,8 @@ func TestThePoliciesOfTheDocAreRightAndShort(t *testing.T) {
 			t.Errorf("%s: %d lines, want at most 5", heading, lines)
 		}
 	}
-	if examples := len(order) - 1; examples != 15 || len(examplesOfPolicies) != examples {
-		t.Errorf("%d examples, %d of them with cases; want 15", examples, len(examplesOfPolicies))
+	if examples := len(order) - 1; examples != 8 || len(examplesOfPolicies) != examples {
+		t.Errorf("%d examples, %d of them with cases; want 8", examples, len(examplesOfPolicies))
 	}
 }
 
@@ -92,14 +92,6 @@ var examplesOfPolicies = map[string][]policyCase{
 		{kind: notice.RebalanceRecommendation, do: decision.Cordon},
 		{kind: notice.StateChange, do: decision.Drop},
 		{kind: notice.ScheduledChange, code: reboot, start: 48 * time.Hour, do: decision.Drain},
-	},
-	"Nothing for a rebalance recommendation": {
-		{kind: notice.RebalanceRecommendation, do: decision.Drop},
-		{kind: notice.SpotInterruption, do: decision.Drain},
-	},
-	"Drain for a rebalance recommendation": {
-		{kind: notice.RebalanceRecommendation, do: decision.Drain},
-		{kind: notice.SpotInterruption, do: decision.Drain},
 	},
 	"Degraded hardware at once, other changes late": {
 		{kind: notice.ScheduledChange, code: retirement, start: 48 * time.Hour, do: decision.Drain},
@@ -141,13 +133,6 @@ var examplesOfPolicies = map[string][]policyCase{
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("stateless"), do: decision.Drain},
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("databases"), do: decision.Drop},
 	},
-	"Local data stays through a maintenance": {
-		{
-			kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"storage": "local"}, do: decision.Drop,
-			check: func(d decision.Decision, _ decision.Policy) bool { return d.Why == decision.WhyNotifiedByRule },
-		},
-		{kind: notice.ScheduledChange, start: 48 * time.Hour, do: decision.Drain},
-	},
 	"Leave this node alone": {
 		{kind: notice.SpotInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
 		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
@@ -155,29 +140,6 @@ var examplesOfPolicies = map[string][]policyCase{
 		{kind: notice.CapacityBlockExpiration, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
 		{kind: notice.ASGTerminate, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drain},
 		{kind: notice.SpotInterruption, do: decision.Drain},
-	},
-	"Karpenter's nodes end by themselves": {
-		{kind: notice.StateChange, labels: forNodePool("any"), do: decision.Drop},
-		{kind: notice.StateChange, do: decision.Drain},
-		{kind: notice.SpotInterruption, labels: forNodePool("any"), do: decision.Drain},
-	},
-	"Long grace periods are cut": {
-		{kind: notice.RebalanceRecommendation, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool {
-			return d.Terms.MostGrace() == 5*time.Minute && d.Terms.Grace() == 0
-		}},
-		{kind: notice.SpotInterruption, do: decision.Drain, check: func(d decision.Decision, _ decision.Policy) bool { return d.Terms.MostGrace() == 0 }},
-	},
-	"Some pods never leave": {
-		{kind: notice.SpotInterruption, do: decision.Drain, check: func(_ decision.Decision, p decision.Policy) bool {
-			scratch := p.Rules.TurnOf(decision.Pod{Namespace: "scratch"}, true, noon)
-			return scratch.Leave == decision.LeaveNever && scratch.Stays && !p.Rules.TurnOf(decision.Pod{Namespace: "web"}, true, noon).Stays
-		}},
-	},
-	"Jobs use the whole notice": {
-		{kind: notice.SpotInterruption, do: decision.Drain, check: func(_ decision.Decision, p decision.Policy) bool {
-			job := decision.Pod{Labels: map[string]string{"batch.kubernetes.io/job-name": "nightly"}}
-			return p.Rules.TurnOf(job, true, noon).Leave == decision.LeaveLast && p.Rules.TurnOf(decision.Pod{}, true, noon).Leave == decision.LeaveNow
-		}},
 	},
 }
 

@@ -507,6 +507,30 @@ func TestNodesOfAnInstanceDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// The hook of a Node that is deleted is not held until a worker is free.
+func TestADeletedNodeWaitsForNoWorker(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		const other, otherID = "node-b", "i-0000000000000000b"
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: otherID, Tags: map[string]string{"managed": ""}}))
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode(other, otherID), metav1.CreateOptions{})
+		s.must(err)
+		s.edit = func(c *Config) { c.Workers = 1 }
+		s.drain.byNode = map[string]time.Duration{other: time.Hour}
+		s.lead()
+		s.send(s.body("rebalance-recommendation", otherID))
+		s.after(time.Second)
+		s.terminate(time.Hour)
+		s.after(10 * time.Second)
+		if n := len(s.drain.all()); n != 1 {
+			t.Fatalf("%d drains with one worker", n)
+		}
+		s.remove(theNode)
+		s.after(2*time.Minute + 10*time.Second) // the grace period of a node is how long the next one is waited for
+		s.wantHook(awssim.Completed)
+	})
+}
+
 // A hook is noted on one of several Nodes. That one goes, and then the process that
 // remembers it; the others had the notice without the hook, and have finished.
 func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {

@@ -76,6 +76,7 @@ var following = situation{
 type docKind struct {
 	kind     sample.Kind
 	heading  string
+	short    string // in a list of kinds
 	nth      string // the option of NTH that is no more
 	intro    string
 	specials []situation // beside those that every kind has
@@ -83,10 +84,10 @@ type docKind struct {
 
 var docKinds = []docKind{
 	{
-		sample.Spot, "Spot interruption", "enable-spot-interruption-draining",
-		"EC2 reclaims a spot instance. It terminates or stops it two minutes after the event. A hibernation begins at once.",
+		sample.Spot, "Spot interruption", "spot", "enable-spot-interruption-draining",
+		"EC2 reclaims a spot instance: it terminates or stops it two minutes after the event. A hibernation begins at once.",
 		[]situation{
-			{words: "`instance-action` is `hibernate`: that begins at once", replace: []string{`"terminate"`, `"hibernate"`}, facts: known},
+			{words: "`instance-action` is `hibernate`", replace: []string{`"terminate"`, `"hibernate"`}, facts: known},
 			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
 			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, facts: known},
 			overtaken,
@@ -95,8 +96,8 @@ var docKinds = []docKind{
 		},
 	},
 	{
-		sample.CapacityReservation, "Capacity reservation interruption", "",
-		"EC2 takes back an instance that runs in an interruptible Capacity Reservation, or in a Capacity Block. The event says when\nit is terminated. AWS sends it two minutes before for interruptible reservations.",
+		sample.CapacityReservation, "Capacity reservation interruption", "reservation", "",
+		"EC2 takes back an instance in an interruptible Capacity Reservation, two minutes after the event, or in a Capacity Block.",
 		[]situation{
 			{words: "the event does not say when", replace: []string{`"instance-termination-time"`, `"other"`}, facts: known},
 			{words: "the notice is late: its deadline passed less than 15 minutes ago", age: 5 * time.Minute, facts: known},
@@ -106,10 +107,10 @@ var docKinds = []docKind{
 		},
 	},
 	{
-		sample.CapacityBlock, "Capacity Block expiration", "",
-		"A Capacity Block ends in 40 minutes, and EC2 begins to terminate its instances 30 minutes before its end. The event names the\nCapacity Reservation of the block; EC2 is asked for its instances. Each of them is a case of its own; the message is deleted\nwhen all are done. If EC2 shows no instance of the reservation, or the role lacks the permission, see\n[below](#instances-that-are-not-of-this-cluster).",
+		sample.CapacityBlock, "Capacity Block expiration", "block", "",
+		"A Capacity Block ends in 40 minutes, and EC2 begins to terminate its instances 30 minutes before its end. The event names the\nreservation of the block; EC2 is asked for its instances, each of which is a case of its own. A message that names a block without an\ninstance here is [left](#instances-that-are-not-of-this-cluster).",
 		[]situation{
-			{words: "the instances are of an UltraServer: they are terminated earlier", replace: []string{blockEnd, laterBlockEnd}, instanceType: "p6e-gb200.36xlarge", facts: known},
+			{words: "the instances are of an UltraServer", replace: []string{blockEnd, laterBlockEnd}, instanceType: "p6e-gb200.36xlarge", facts: known},
 			{words: "the instances are of an UltraServer, and the warning comes too late for that", instanceType: "p6e-gb200.36xlarge", facts: known},
 			{words: "the event does not say when the block ends", replace: []string{`"end-date"`, `"other"`}, facts: known},
 			{words: "the instance was started after the event: it ends with its block", facts: decision.Facts{Ownership: decision.Ours, Launched: now}},
@@ -119,13 +120,13 @@ var docKinds = []docKind{
 		},
 	},
 	{
-		sample.Rebalance, "Rebalance recommendation", "enable-rebalance-draining",
-		"A spot instance is at elevated risk of being interrupted. It may never be.",
+		sample.Rebalance, "Rebalance recommendation", "rebalance", "enable-rebalance-draining",
+		"A spot instance is at elevated risk of being interrupted. It may never be. To cordon only, or to ignore it:\n[policy](policy.md#rules-for-nodes).",
 		[]situation{notSpot, restarted},
 	},
 	{
-		sample.StateChange, "Instance state change", "",
-		"Somebody stops or terminates an instance: a person, an autoscaler, EC2 itself.",
+		sample.StateChange, "Instance state change", "state change", "",
+		"Somebody stops or terminates an instance: a person, an autoscaler, EC2 itself. The state is `stopping` or `shutting-down`, if the\ntable does not name another.",
 		[]situation{
 			{words: "state `shutting-down`", replace: []string{`"stopping"`, `"shutting-down"`}, facts: known},
 			following,
@@ -133,35 +134,34 @@ var docKinds = []docKind{
 			{words: "the notice is more than a minute late, and EC2 says that the instance runs", age: 5 * time.Minute, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
 			overtaken,
 			restarted,
-			{words: "state `stopped` or `terminated`, and EC2 says for a minute that the instance runs", replace: []string{`"stopping"`, `"stopped"`}, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
-			{words: "state `stopped`", replace: []string{`"stopping"`, `"stopped"`}, facts: known},
-			{words: "state `terminated`", replace: []string{`"stopping"`, `"terminated"`}, facts: known},
+			{words: "state `stopped` or `terminated`, but EC2 says for a minute that the instance runs", replace: []string{`"stopping"`, `"stopped"`}, facts: decision.Facts{Ownership: decision.Ours, State: decision.Running}},
+			{words: "state `stopped` or `terminated`", replace: []string{`"stopping"`, `"stopped"`}, facts: known},
+			{words: "state `stopped` or `terminated`", replace: []string{`"stopping"`, `"terminated"`}, facts: known},
 			{words: "state `running`", replace: []string{`"stopping"`, `"running"`}, facts: known},
 			{words: "state `stopped` or `terminated`; no Node yet", replace: []string{`"stopping"`, `"terminated"`}, facts: decision.Facts{Ownership: decision.Pending}},
 		},
 	},
 	{
-		sample.Health, "Scheduled change", "enable-scheduled-event-draining",
-		"AWS announces maintenance: a retirement, a reboot, a stop. One event can name several instances, or\nDedicated Hosts: then EC2 is asked for the instances on them. The handler decides about each instance, and deletes the\nmessage when it is done with all.",
+		sample.Health, "Scheduled change", "scheduled change", "enable-scheduled-event-draining",
+		"AWS announces maintenance: a retirement, a reboot, a stop. One event can name several instances, or Dedicated Hosts, whose instances\nEC2 is asked for. Each instance is a case of its own. The reason `scheduled-stop` is that of a retirement or a stop.",
 		[]situation{
 			{words: "by its code it reboots the machine", replace: []string{retirement, "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"}, facts: known},
 			{words: "by its code it cuts the network for a moment", replace: []string{retirement, "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED"}, facts: known},
 			{words: "its code does not say what it does, or is new", replace: []string{retirement, "AWS_EC2_MAINTENANCE_SCHEDULED"}, facts: known},
 			{words: "the start of the change has passed, or cannot be read", started: true, facts: known},
 			restarted,
-			{words: "`statusCode` is `closed` (the change is over or cancelled), or the `status` of the instance's entity is `RESOLVED` or `UNIMPAIRED`", replace: []string{`"upcoming"`, `"closed"`}, facts: known},
-			{words: "`statusCode` is `closed`, and the instance has no Node", replace: []string{`"upcoming"`, `"closed"`}, facts: decision.Facts{Ownership: decision.Pending}},
-			{words: "the message that cancels the change arrived before the one that announces it", facts: decision.Facts{Ownership: decision.Ours, CalledOff: true}},
+			{words: "the change is over or cancelled: `statusCode` is `closed`, or the `status` of the instance's entity is `RESOLVED` or `UNIMPAIRED`", replace: []string{`"upcoming"`, `"closed"`}, facts: known},
+			{words: "the message that cancels the change came first", facts: decision.Facts{Ownership: decision.Ours, CalledOff: true}},
 		},
 	},
 	{
-		sample.ASGTerminate, "Termination lifecycle hook", "enable-asg-lifecycle-draining",
-		"Auto Scaling is about to terminate an instance, and waits for the hook. The cause can be a scale-in, an instance refresh, a\nrebalance of zones or an unhealthy instance. The handler reads the timeout and the global limit of the hook from Auto Scaling.",
+		sample.ASGTerminate, "Termination lifecycle hook", "termination hook", "enable-asg-lifecycle-draining",
+		"Auto Scaling is about to terminate an instance, and waits for the hook: after a scale-in, in an instance refresh, at a rebalance of\nzones, for an unhealthy instance. Also before an instance goes to a warm pool or gets another root volume: [it comes back](#machines-that-come-back).",
 		[]situation{
 			{words: "with `heartbeat-interval`", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: docHeartbeat}},
 			{words: "with `heartbeat-interval`, and `heartbeat-until` beyond the hook's global limit", facts: known, limits: true, policy: decision.Policy{HeartbeatUntil: 48 * time.Hour}},
 			{words: "the limits of the hook cannot be read", facts: known},
-			{words: "the instance goes to a warm pool, or gets another root volume (`Destination`, `Action`): see [below](#machines-that-come-back)", replace: []string{`"Destination": "EC2"`, `"Destination": "WarmPool"`}, limits: true, facts: known},
+			{words: "the instance goes to a warm pool", replace: []string{`"Destination": "EC2"`, `"Destination": "WarmPool"`}, limits: true, facts: known},
 			{words: "the notice is late: its deadline passed more than 15 minutes ago, and the Node is still there", age: time.Hour, limits: true, facts: known},
 			following,
 			restarted,
@@ -170,8 +170,8 @@ var docKinds = []docKind{
 		},
 	},
 	{
-		sample.ASGLaunch, "Launch lifecycle hook", "",
-		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready. At the deadline\nthe hook's default result applies.",
+		sample.ASGLaunch, "Launch lifecycle hook", "launch hook", "",
+		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready: with none of\n`startup-taints`, and no taint whose key begins with `readiness.k8s.io/`. At the deadline the hook's default result applies.",
 		[]situation{
 			{words: "the limits of the hook cannot be read", facts: known},
 			{words: "`lifecycle-hook-names` does not name the hook", limits: true, policy: decision.Policy{HookNames: []string{"another"}}, facts: known},
@@ -182,32 +182,28 @@ var docKinds = []docKind{
 // ordinary are the situations that every kind can be in; the first is the usual one.
 var ordinary = []situation{
 	{words: "the instance has a Node", facts: decision.Facts{Ownership: decision.Ours}, limits: true},
-	{words: "the instance has a Node; with `cordon-only`", facts: decision.Facts{Ownership: decision.Ours}, limits: true, policy: decision.Policy{CordonOnly: true}},
+	{words: "with `cordon-only`", facts: decision.Facts{Ownership: decision.Ours}, limits: true, policy: decision.Policy{CordonOnly: true}},
 	{words: "the instance belongs to this cluster and is pending or running, but has no Node yet", facts: decision.Facts{Ownership: decision.Pending}, limits: true},
 	{words: "the Node or the instance is gone", facts: decision.Facts{Ownership: decision.Departed}},
 }
 
 // strangers are the situations in which the kind does not matter.
 var strangers = []situation{
-	{words: "the instance has no Node here, and according to EC2 it does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Foreign}, policy: decision.Policy{DeleteForeign: true}},
-	{words: "the event is of an account that is not in `event-accounts`, or of another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Elsewhere}, policy: decision.Policy{DeleteForeign: true}},
-	{words: "the instance lacks the managed tag, with `check-tag-before-draining`, which is the default", facts: decision.Facts{Ownership: decision.Unmanaged}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Unmanaged}, policy: decision.Policy{DeleteForeign: true}},
-	{words: "the instance has no Node here, and the role lacks the permission to ask EC2 about it (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
-	{words: "the same, with `delete-sqs-msg-if-node-not-found`", facts: decision.Facts{Ownership: decision.Unknown}, policy: decision.Policy{DeleteForeign: true}},
+	{words: "no Node here, and according to EC2 the instance does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
+	{words: "an account that is not in `event-accounts`, or another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
+	{words: "the instance lacks the managed tag (`check-tag-before-draining`, on by default)", facts: decision.Facts{Ownership: decision.Unmanaged}},
+	{words: "no Node here, and the role lacks the permission to ask EC2 (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
 }
 
 var ignoredWords = map[notice.Reason]string{
-	notice.OtherService:     "an event of another service, or one after which no instance goes away, such as a successful launch or termination",
-	notice.OtherState:       "the instance is `pending` or in another state that is not named above",
-	notice.NotScheduled:     "AWS Health reports an issue, an account notification or another service than EC2",
+	notice.OtherService:     "an event after which no instance goes away, such as a successful launch",
+	notice.OtherState:       "an instance state that is not named above",
+	notice.NotScheduled:     "AWS Health reports something else than a change of EC2",
 	notice.NoInstance:       "a scheduled change that names no instance and no Dedicated Host",
-	notice.TestNotification: "Auto Scaling tests whether it may send to the queue (`autoscaling:TEST_NOTIFICATION`)",
+	notice.TestNotification: "Auto Scaling tests whether it may send to the queue",
 	notice.Replayed:         "a custom event bus replays an event (`aws:DeliveryType` is not `LIVE`)",
 	notice.OtherPublisher:   "a custom event bus does not confirm, by `aws:Source`, that AWS has sent the event",
-	notice.Confirmation:     "SNS asks to confirm a subscription, which the handler never does",
+	notice.Confirmation:     "SNS asks to confirm a subscription",
 }
 
 func TestNoticesDocIsWhatDecideSays(t *testing.T) {
@@ -229,107 +225,98 @@ func TestNoticesDocHasEveryReason(t *testing.T) {
 func noticesDoc(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString(`# What happens on each kind of notice
-
-<!-- Generated from internal/controller by make generate -->
-
-A *notice* is what one message in the queue says. The [EventBridge rules](../deploy/eventbridge/patterns.json), which the templates
-create, decide which kinds of notice arrive. The options that select kinds of notice count in [IMDS mode](imds.md) only. The tables hold
-in that mode too: there the metadata of the instance tells what a message tells here. Events may also come
-[by a topic of SNS or a custom event bus](fan-out.md), and Auto Scaling's own messages from a hook's notification target.
-
-The tables are generated from the code. The column ` + "`why`" + ` is the reason of the decision, also in the log line ` + "`decided`" + ` and in
-` + "`node_termination_handler_decisions_total`" + `.
-
-- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label if the options ask for them. It also writes an
-  annotation, the *intent*, which is enough to finish the drain without the message.
-- *Drain*: the pods are evicted, each with its own grace period. If there is a deadline, and a PodDisruptionBudget still protects a
-  pod, that pod is deleted at deadline − grace − 5 s. Where a grace period does not fit into the notice, the budget gets
-  half of the time, and the pod is deleted with the rest ([the key budgets of a policy](policy.md#rules-for-nodes)).
-- *Forced*: the pod is deleted instead of evicted, past PodDisruptionBudgets.
-- All notices about a node share one drain, with the earliest of their deadlines. Each message waits for its end.
-- With ` + "`dry-run`" + ` the decisions are the same, and nothing is written.
-`)
-	fmt.Fprintf(&b, "\n## At a glance\n\nWith the default options, for an instance that has a Node:\n\n"+
-		"| Notice | What happens | Deadline | Limited by `max-unready-nodes` and `workers` |\n|---|---|---|---|\n")
+	b.WriteString(introDoc)
 	for _, k := range docKinds {
 		n, d := k.ask(t, ordinary[0])
-		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", k.heading, strings.ReplaceAll(strings.ToLower(k.heading), " ", "-"),
-			actionWords(n, d), deadlineWords(t, n, d), restraintWords(n, d))
+		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s | `%s` |\n", k.heading, strings.ReplaceAll(strings.ToLower(k.heading), " ", "-"),
+			actionWords(n, d), deadlineWords(t, n, d), restraintWords(n, d), d.Why)
 	}
+	b.WriteString(messageDoc)
 	rows, shared := rowsOf(t)
-	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## What several kinds have in common\n\n| Situation | Kinds | What happens | `why` |\n|---|---|---|---|\n")
 	for _, r := range shared {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.words, kindsWords(r.kinds), r.what, r.why, r.deadline, r.message)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.words, kindsWords(r.kinds), r.what, r.why)
 	}
 	for _, k := range docKinds {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s\n\n", k.heading, k.intro, k.origin(t))
-		b.WriteString("| Situation | What happens | `why` | Deadline | The message is deleted |\n|---|---|---|---|---|\n")
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s\n", k.heading, k.intro, k.origin(t))
+		if len(rows[k.kind]) > 0 {
+			b.WriteString("\n| Situation | What happens | `why` |\n|---|---|---|\n")
+		}
 		for _, r := range rows[k.kind] {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.words, r.what, r.why, r.deadline, r.message)
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", r.words, r.what, r.why)
 		}
 	}
-	b.WriteString("\n## Instances that are not of this cluster\n\nFor every kind:\n\n| Situation | What happens | `why` | The message is deleted |\n|---|---|---|---|\n")
+	b.WriteString(strangersDoc)
 	for _, s := range strangers {
-		first, d := docKinds[0].ask(t, s)
+		byOption := s
+		byOption.policy.DeleteForeign = true
+		_, d := docKinds[0].ask(t, s)
+		_, deleted := docKinds[0].ask(t, byOption)
 		for _, k := range docKinds {
-			if n, other := k.ask(t, s); other != d {
-				t.Errorf("%s: %v is decided otherwise than %v: it needs a row of its own", s.words, n.Kind, first.Kind)
+			n, other := k.ask(t, s)
+			if _, otherDeleted := k.ask(t, byOption); other != d || otherDeleted != deleted {
+				t.Errorf("%s: %v is decided otherwise than other kinds: it needs a row of its own", s.words, n.Kind)
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | `%s` | %s |\n", s.words, actionWords(first, d), d.Why, messageWords(t, first, d))
+		if d.Action != decision.Leave {
+			t.Errorf("%s: the doc says that the message is left, not %s", s.words, d.Action)
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", s.words, d.Why, map[decision.Action]string{decision.Leave: "left", decision.Drop: "deleted"}[deleted.Action])
 	}
-	b.WriteString("\nA message that is left comes back until its retention ends. If EC2 cannot be reached, the handler keeps the message and asks again.\n" +
-		"\nAn instance without a Node belongs to this cluster in these cases:\n\n" +
-		"- With the tag check, it has the managed tag. With `cluster-name` too, it must not have only tags of other clusters.\n" +
-		"- With `cluster-name`, it has the tag of this cluster.\n" +
-		"- With neither of the two, it was launched less than 15 minutes ago.\n" +
-		"\nA Node whose provider id names no instance, as in k3s, is found by its name: the private DNS name of the instance. Two clusters of\n" +
-		"one account whose VPCs have the same addresses can have Nodes of the same name. Set `cluster-name` in both: then the instances' tags\n" +
-		"tell them apart.\n" +
-		"\nAn instance that is neither pending nor running counts as gone.\n" +
-		polled(t) + personsDoc +
-		"\n## Messages that ask for nothing\n\n| Message | `why` | It is |\n|---|---|---|\n")
+	b.WriteString(ownersDoc + polled(t) + personsDoc +
+		"\n## Messages that ask for nothing\n\nThey are deleted, but for the last two.\n\n| Message | `why` |\n|---|---|\n")
 	for _, reason := range notice.Reasons {
 		words := ignoredWords[reason]
 		if words == "" {
 			t.Errorf("the doc has no words for %s", reason)
 		}
-		fmt.Fprintf(&b, "| %s | `%s` | deleted |\n", words, reason)
+		fmt.Fprintf(&b, "| %s | `%s` |\n", words, reason)
 	}
-	fmt.Fprintf(&b, "| an event about an id that is no instance id | `%s` | left; logged once. With `delete-sqs-msg-if-node-not-found` deleted |\n", decision.WhyNoInstanceID)
-	fmt.Fprintf(&b, "| not an event, or an event without the fields of its type | `%s` | left for SQS to move to the dead-letter queue, if there is a redrive policy; else logged and deleted |\n", decision.WhyUndecodable)
+	fmt.Fprintf(&b, "| an event about an id that is no instance id: left, or deleted with `delete-sqs-msg-if-node-not-found` | `%s` |\n", decision.WhyNoInstanceID)
+	fmt.Fprintf(&b, "| not an event, or one without its fields: left for SQS to move to the dead-letter queue; without a redrive policy logged and deleted | `%s` |\n", decision.WhyUndecodable)
 	return b.String()
 }
 
 // A docRow is what happens in a situation, of the kinds for which that is the same.
 type docRow struct {
-	words, what, why, deadline, message string
-	kinds                               []string // their headings
+	words, what, why string
+	kinds            []string // their short names
 }
 
-// rowsOf are the rows of each kind, and those that several kinds share.
+// rowsOf are the rows of each kind, and those that several kinds share. A situation in which the
+// usual happens has no row.
 func rowsOf(t *testing.T) (own map[sample.Kind][]docRow, shared []docRow) {
 	t.Helper()
 	var all []docRow
 	for _, k := range docKinds {
-		for i, s := range slices.Concat(ordinary[:2], k.specials, ordinary[2:]) {
+		n, d := k.ask(t, ordinary[0])
+		checkHeld(t, n, d)
+		usual, usualDeadline := docRow{what: actionWords(n, d), why: "`" + string(d.Why) + "`"}, deadlineWords(t, n, d)
+		for _, s := range slices.Concat(ordinary[1:2], k.specials, ordinary[2:]) {
 			n, d := k.ask(t, s)
-			r := docRow{s.words, actionWords(n, d), "`" + string(d.Why) + "`", deadlineWords(t, n, d), messageWords(t, n, d), []string{k.heading}}
-			if n.Hook.Name != "" {
-				r.message += "; the hook: " + hookWords(n, d, s.of())
+			checkHeld(t, n, d)
+			r := docRow{s.words, actionWords(n, d), "`" + string(d.Why) + "`", []string{k.short}}
+			deadline := deadlineWords(t, n, d)
+			switch same := r.what == usual.what; {
+			case same && deadline == usualDeadline && r.why == usual.why:
+				continue
+			case same && deadline == usualDeadline:
+				r.what = "the usual"
+			case same:
+				r.what = "the usual; deadline: " + deadline
+			case deadline != usualDeadline && deadline != "none":
+				r.what += "; deadline: " + deadline
 			}
-			same := slices.IndexFunc(all, func(o docRow) bool { return o.words == r.words && o.what == r.what && o.message == r.message })
-			if i == 0 || same < 0 { // the usual situation is each kind's own
+			at := slices.IndexFunc(all, func(o docRow) bool { return o.words == r.words && o.what == r.what })
+			if at < 0 {
 				all = append(all, r)
 				continue
 			}
-			all[same].kinds = append(all[same].kinds, k.heading)
-			if all[same].why != r.why {
-				all[same].why = "that of the kind"
+			if !slices.Contains(all[at].kinds, k.short) {
+				all[at].kinds = append(all[at].kinds, k.short)
 			}
-			if all[same].deadline != r.deadline {
-				all[same].deadline = "that of the kind"
+			if all[at].why != r.why {
+				all[at].why = "that of the kind"
 			}
 		}
 	}
@@ -339,47 +326,120 @@ func rowsOf(t *testing.T) (own map[sample.Kind][]docRow, shared []docRow) {
 			shared = append(shared, r)
 			continue
 		}
-		k := slices.IndexFunc(docKinds, func(k docKind) bool { return k.heading == r.kinds[0] })
+		k := slices.IndexFunc(docKinds, func(k docKind) bool { return k.short == r.kinds[0] })
 		own[docKinds[k].kind] = append(own[docKinds[k].kind], r)
 	}
 	return own, shared
+}
+
+// checkHeld expects the message to be held for as long as messageDoc says.
+func checkHeld(t *testing.T, n notice.Notice, d decision.Decision) {
+	t.Helper()
+	var want time.Time
+	switch {
+	case d.Action == decision.Hold && n.Kind == notice.ASGTerminate:
+		want = intent.Earlier(n.Time.Add(docGrace), d.Deadline)
+	case d.Action == decision.Hold:
+		want = intent.Earlier(n.Time.Add(decision.Young), d.Deadline)
+	case d.Action == decision.Drain && d.Deadline.IsZero():
+		want = now.Add(docGrace)
+	case d.Action != decision.Drain:
+		return
+	}
+	if !d.HoldUntil.Equal(want) {
+		t.Errorf("%v: the message is held until %s from now for %s, which the doc does not say", n.Kind, d.HoldUntil.Sub(now), d.Action)
+	}
 }
 
 // kindsWords names kinds, or those that are missing.
 func kindsWords(kinds []string) string {
 	var others []string
 	for _, k := range docKinds {
-		if !slices.Contains(kinds, k.heading) {
-			others = append(others, strings.ToLower(k.heading))
+		if !slices.Contains(kinds, k.short) {
+			others = append(others, k.short)
 		}
 	}
 	if len(others) <= 2 {
-		return strings.TrimSuffix("all but "+strings.Join(others, ", "), " but ")
+		return "all but " + strings.Join(others, ", ")
 	}
-	return strings.ToLower(strings.Join(kinds, ", "))
+	return strings.Join(kinds, ", ")
 }
+
+const introDoc = `# What happens on each kind of notice
+
+<!-- Generated from internal/controller by make generate -->
+
+A *notice* is what one message in the queue says, or in [IMDS mode](imds.md) the metadata of the instance. The
+[EventBridge rules](../deploy/eventbridge/patterns.json) of the templates decide which kinds arrive. ` + "`why`" + ` is the reason of the decision,
+also in the log line ` + "`decided`" + ` and in ` + "`node_termination_handler_decisions_total`" + `.
+
+- *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label that options ask for.
+- *Drain*: the pods are evicted, each with its own grace period.
+- *Forced*: a pod that a PodDisruptionBudget still protects at deadline − grace − 5 s is deleted instead. Where its grace period does
+  not fit into the notice, the budget gets [half of the time](policy.md#rules-for-nodes), and the pod the rest.
+- All notices about a node share one drain, with the earliest of their deadlines.
+
+## At a glance
+
+With the default options, for an instance that has a Node. Below is what differs from this:
+
+| Notice | What happens | Deadline | Limited by ` + "`max-unready-nodes`" + ` and ` + "`workers`" + ` | ` + "`why`" + ` |
+|---|---|---|---|---|
+`
+
+const messageDoc = `
+## The message and the hook
+
+A message is deleted when what it asks for is done, and at once where that is nothing. A drain in which nothing is forced goes on without
+its message after ` + "`node-termination-grace-period`" + `.
+
+A termination hook is completed after the drain of all Nodes of its instance. It is completed at once where nothing is left to drain.
+If the instance was started after the event, the hook stays open. A hook that ` + "`lifecycle-hook-names`" + ` does not name is left to its
+owner, and the node is drained all the same.
+
+A notice for an instance whose Node is still to come waits for it: until the deadline, but 15 minutes from the event at most. For
+a termination hook it is ` + "`node-termination-grace-period`" + `; then the hook is completed.
+`
+
+const strangersDoc = `
+## Instances that are not of this cluster
+
+Nothing is done, whatever the kind. The message is left for other readers, and comes back until its retention ends:
+
+| Situation | ` + "`why`" + ` | With ` + "`delete-sqs-msg-if-node-not-found`" + ` |
+|---|---|---|
+`
+
+const ownersDoc = `
+If EC2 cannot be reached, the handler keeps the message and asks again.
+
+An instance without a Node belongs to this cluster in these cases:
+
+- With the tag check, it has the managed tag. With ` + "`cluster-name`" + ` too, it must not have only tags of other clusters.
+- With ` + "`cluster-name`" + `, it has the tag of this cluster.
+- With neither of the two, it was launched less than 15 minutes ago.
+
+A Node whose provider id names no instance, as in k3s, is found by the private DNS name of the instance. If two clusters of one account
+can have Nodes of the same name, set ` + "`cluster-name`" + ` in both.
+`
 
 const personsDoc = `
 ## Lifecycle hooks without a notice
 
-EventBridge delivers events with best effort, and a rule can be missing. So the leader asks Auto Scaling every 30 seconds
-(sweep-interval) which instances wait: for a termination hook, or for the replacement of their root volume in an instance refresh.
-If a node's instance waits at two sweeps in a row, and the node carries no such hook, it is handled as if the notice had come: the
-rows of [termination lifecycle hook](#termination-lifecycle-hook) apply. A heartbeat asks whether the hook is open, and so its
-timeout starts again. Both ` + "`autoscaling:DescribeAutoScalingGroups`" + ` and ` + "`autoscaling:RecordLifecycleActionHeartbeat`" + ` are needed.
+EventBridge delivers with best effort. So the leader asks Auto Scaling every 30 seconds (` + "`sweep-interval`" + `) which instances wait for a
+termination hook or for another root volume. If a node's instance waits at two sweeps in a row, it is handled as if the
+[notice](#termination-lifecycle-hook) had come. A heartbeat asks whether the hook is open, and so its timeout starts again. The role
+needs ` + "`autoscaling:DescribeAutoScalingGroups`" + ` and ` + "`autoscaling:RecordLifecycleActionHeartbeat`" + `.
 
-Some hooks are left to their owners, unless ` + "`lifecycle-hook-names`" + ` names them: those of EKS managed node groups, those with a
-notification target, and the other hooks of an instance of which a notice has told.
+Left to their owners, unless ` + "`lifecycle-hook-names`" + ` names them, are hooks of EKS managed node groups, hooks with a notification
+target, and the other hooks of an instance of which a notice has told.
 
 An instance that its group retains after an abandoned termination needs a person: its node gets the Event InstanceRetained.
 
 ## Machines that come back
 
-Some machines go and come back, with their Node: after a reboot or a stop for a scheduled change, after another root volume in an
-instance refresh (` + "`ReplaceRootVolume`" + `), from a warm pool, from hibernation. Then the cordon, the taints and the labels of
-this handler are removed, and nothing that somebody else has added.
-
-When a node is ready again, or its kubelet tells another boot id than at the cordon, the handler compares:
+A machine can come back with its Node: after a reboot or a stop, with another root volume, from a warm pool, from hibernation. Then
+the cordon, the taints and the labels of this handler are removed, and nothing that somebody else has added:
 
 | What the node was drained for | It is over when |
 |---|---|
@@ -388,38 +448,29 @@ When a node is ready again, or its kubelet tells another boot id than at the cor
 | a termination hook after which the machine returns (` + "`Action`" + ` or ` + "`Destination`" + `) | the node has another boot id, and the hook is not open any more |
 | any notice with a deadline, if the role lacks the permission to ask EC2 | the node has another boot id, and the deadline has passed |
 
-A launch hook does the same for what came before it, and is completed after that. Its node is ready only if it has none of
-` + "`startup-taints`" + `, and no taint whose key begins with ` + "`readiness.k8s.io/`" + `.
-
 ## Outdated messages
 
-Some messages may be outdated: those that are more than a minute old, and those that say that the instance has stopped or terminated, or
-that a scheduled change is over. The handler asks EC2 before it acts on one of these. It sets the out-of-service taint, and ends a
-drain, only if EC2 confirms the message. Without the permission to ask EC2 it believes the message, but does not set the taint.
+The handler asks EC2 before it acts on a message that is more than a minute old, or that says that the instance has stopped or
+terminated, or that a scheduled change is over. Without the permission to ask, it believes the message, but does not set the
+out-of-service taint.
 
-## A notice after a finished drain
-
-A notice for a node whose drain is finished starts a new drain, with its own deadline. A repeated message does not. Nor does the notice
-that the instance stops, if all pods left in the first drain, and the Nodes are still cordoned and empty.
+A notice for a node whose drain is finished starts a new drain. A repeated message does not.
 
 ## Several Nodes, or the next one
 
-All Nodes of an instance are cordoned and drained. The hook is completed when the last of them is empty.
-
-A Node that registers after or beside another Node of its instance gets the notices of that Node: if the drain is unfinished or the
-deadline is in the future, and the instance was not started since. If a Node is deleted and EC2 says that its instance still runs, the
-handler waits for the next Node until the deadline, but 15 minutes at most, or ` + "`node-termination-grace-period`" + ` if a lifecycle hook is
-open.
+All Nodes of an instance are cordoned and drained. A Node that registers after or beside another Node of its instance gets the notices
+of that Node: if the drain is unfinished or the deadline is in the future, and the instance was not started since. If a Node is deleted
+and its instance still runs, the handler [waits](#the-message-and-the-hook) for the next one.
 
 ## When somebody uncordons a node during its drain
 
 | The node is drained for | What happens | ` + "`why`" + ` |
 |---|---|---|
-| a machine that goes away: a spot interruption, an interrupted Capacity Reservation, a Capacity Block that expires, a stopping instance, a termination hook, or a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
+| a machine that goes away, also by a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
 | the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods on the node stay | ` + "`uncordoned-by-somebody-again`" + ` |
-| a notice that can wait: a rebalance recommendation, a scheduled change, a notice that forces nothing; or an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
+| a notice that can wait: a rebalance recommendation, another scheduled change, a notice that forces nothing; an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
 
-If somebody uncordons a node after its drain, the handler takes any later cordon for somebody else's, and never reverts it.
+After the drain, the handler takes any later cordon for somebody else's, and never reverts it.
 `
 
 // origin says where the kind's events come from.
@@ -521,7 +572,7 @@ func actionWords(n notice.Notice, d decision.Decision) string {
 	case decision.Cordon:
 		return "cordon; the pods stay"
 	case decision.Undo:
-		return "what this handler did for the change is reverted, unless the node has another notice"
+		return "what this handler did is reverted, unless the node has another notice"
 	case decision.Finish:
 		return "the node's drain ends, its hooks are completed; the out-of-service taint if the option is set"
 	case decision.Complete:
@@ -578,60 +629,6 @@ func deadlineWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	}
 	t.Errorf("%v: the doc has no words for the deadline %s after the event, %s from now", n.Kind, d.Deadline.Sub(n.Time), d.Deadline.Sub(now))
 	return ""
-}
-
-// messageWords says when the message is deleted.
-func messageWords(t *testing.T, n notice.Notice, d decision.Decision) string {
-	t.Helper()
-	switch d.Action {
-	case decision.Leave:
-		return "not: left for other readers"
-	case decision.Drop:
-		return "at once"
-	case decision.Cordon, decision.Undo, decision.Complete:
-		return "when that is done"
-	case decision.Finish:
-		return "after the drain"
-	case decision.Launch:
-		return "when the hook is completed, or at the deadline"
-	case decision.Hold:
-		switch d.HoldUntil {
-		case d.Deadline:
-			return "when that is done, or at the deadline if no Node has come"
-		case n.Time.Add(docGrace):
-			return "when that is done, or `node-termination-grace-period` after the event if no Node has come"
-		case n.Time.Add(decision.Young):
-			return "when that is done, or 15 minutes after the event if no Node has come"
-		}
-	case decision.Drain:
-		switch d.HoldUntil {
-		case time.Time{}:
-			return "after the drain"
-		case now.Add(docGrace):
-			return "after the drain, or after `node-termination-grace-period`"
-		}
-	}
-	t.Errorf("%v: the doc has no words for %s with a patience to %s from now", n.Kind, d.Action, d.HoldUntil.Sub(now))
-	return ""
-}
-
-// hookWords says what becomes of the notice's hook.
-func hookWords(n notice.Notice, d decision.Decision, p decision.Policy) string {
-	switch {
-	case !p.Owns(n.Hook):
-		return "left to its owner"
-	case d.Action == decision.Drain:
-		return "completed after the drain"
-	case d.Action == decision.Cordon:
-		return "completed when that is done"
-	case d.Action == decision.Hold && p.WithoutNode(n) == decision.Complete:
-		return "completed when that is done, or if no Node has come"
-	case d.Action == decision.Launch:
-		return "completed when the Node is ready"
-	case d.Action == decision.Complete:
-		return "completed at once"
-	}
-	return "stays open"
 }
 
 // restraintWords says whether the work waits for others, as restrain and takeSlot do.

@@ -195,6 +195,27 @@ func TestThePodOnTheNodeDrainsItWhereNobodyLeads(t *testing.T) {
 	}
 }
 
+// A pod on the node knows no limits of hooks: the next leader still has to read them.
+func TestThePodOnTheNodeMakesNoGuessedDeadlineARealOne(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.must(s.aws.SetFault(awssim.Fault{ID: "asg", Service: "autoscaling", Action: "DescribeLifecycleHooks", Status: 400, Code: "Throttling"}))
+		s.drain.takes = -1
+		stop := s.lead()
+		s.terminate(time.Hour)
+		s.after(15 * time.Second)
+		stop()
+		p := s.onNode(10 * time.Second)
+		p.says(lease.Vacant)
+		p.restart()
+		p.interrupts()
+		s.after(20 * time.Second)
+		if hooks := s.intent().Hooks; len(p.drain.all()) != 1 || len(hooks) != 1 || !hooks[0].Assumed {
+			t.Errorf("%d drains by the pod on the node, hooks %+v", len(p.drain.all()), hooks)
+		}
+	})
+}
+
 func TestThePodOnTheNodeStopsWhereTheHandlerIsPaused(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]lease.State{"nobody led": lease.Vacant, "the leader did not take it": lease.Held} {

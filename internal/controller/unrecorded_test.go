@@ -16,6 +16,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // failPatches has a webhook refuse every patch of the Nodes with these names, or of all if there are none, until heal is
@@ -30,6 +32,53 @@ func (s *story) failPatches(names ...string) (heal func()) {
 		return true, nil, apierrors.NewInternalError(errors.New(`failed calling webhook "nodes.example.com": no endpoints available`))
 	})))
 	return func() { healed.Store(true) }
+}
+
+// recordings counts the notices that were recorded.
+type recordings struct {
+	report.Observers
+	n atomic.Int32
+}
+
+func (r *recordings) Recorded(e intent.Entry) {
+	r.n.Add(1)
+	r.Observers.Recorded(e)
+}
+
+// The next try finds what the first one has written: the drain is its own all the same.
+func TestADrainIsNotOfAnEarlierLeaderWhereTheAnswerToItsFirstWriteIsLost(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		var lost atomic.Bool
+		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if lost.Swap(true) {
+				return false, nil, nil
+			}
+			if _, _, err := s.applyPatch(a); err != nil {
+				return true, nil, err
+			}
+			return true, nil, apierrors.NewInternalError(errors.New("connection reset by peer"))
+		})))
+		recorded := &recordings{}
+		s.edit = func(c *Config) {
+			recorded.Observers = report.Observers{c.Observer}
+			c.Observer = recorded
+		}
+		episodes := s.ended()
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(2 * time.Minute)
+		s.end(theID)
+		s.send(s.body("state-change-terminated", theID))
+		s.after(time.Minute)
+		if n := recorded.n.Load(); n != 1 {
+			t.Errorf("the notice was recorded %d times", n)
+		}
+		all := episodes()
+		if len(all) == 0 || all[0].Known != overview.Everything {
+			t.Errorf("the episodes are %+v", all)
+		}
+	})
 }
 
 func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {

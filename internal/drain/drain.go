@@ -112,7 +112,7 @@ func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evac
 type run struct {
 	drainer *Drainer
 	request evacuation.Request
-	started time.Time
+	told    time.Time // when the deadline of the terms was told
 	store   *podStore
 	result  evacuation.Result
 
@@ -136,7 +136,7 @@ func newRun(d *Drainer, request *evacuation.Request, stopped <-chan struct{}) *r
 	r := &run{
 		drainer: d,
 		request: *request,
-		started: time.Now(),
+		told:    time.Now(),
 		store:   newPodStore(),
 		posted:  make(chan func()),
 		ended:   make(chan struct{}),
@@ -320,11 +320,11 @@ func (r *run) interrupt(cause error) {
 	}
 }
 
-// end is when the drain ends at the latest: at the deadline. If that had passed at the start, as
+// end is when the drain ends at the latest: at the deadline. If that had passed when it was told, as
 // for a hibernation, it is when each pod has had its second of grace. Zero: no deadline.
 func (r *run) end() time.Time {
 	end := r.request.Terms.Deadline
-	if least := r.started.Add(margin); !end.IsZero() && end.Before(least) {
+	if least := r.told.Add(margin); !end.IsZero() && end.Before(least) {
 		return least
 	}
 	return end
@@ -352,6 +352,9 @@ func (r *run) sleep(ctx context.Context, wake time.Time, also <-chan struct{}) e
 	case <-also:
 	case <-r.store.changed:
 	case terms := <-r.request.Changed:
+		if !terms.Deadline.Equal(r.request.Terms.Deadline) {
+			r.told = time.Now()
+		}
 		r.request.Terms = terms
 	case f := <-r.posted:
 		f()

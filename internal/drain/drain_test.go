@@ -609,6 +609,23 @@ func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
 			s.want(1, "0s deleted a with 1s")
 		})
 	})
+	t.Run("or told in the middle of a drain without one", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.pod("a")
+			s.stops["a"] = time.Minute
+			s.refuse = budget
+			changed := make(chan evacuation.Terms)
+			go func() {
+				time.Sleep(20 * time.Second)
+				changed <- evacuation.Terms{Deadline: s.begin.Add(19 * time.Second)}
+			}()
+			result, err := s.drain(evacuation.Terms{}, changed)
+			s.wantEnd(result, err, evacuation.Result{Forced: 1}, 21*time.Second)
+			if last := s.events[len(s.events)-1]; last != "20s deleted a with 1s" {
+				t.Errorf("the last event is %q", last)
+			}
+		})
+	})
 }
 
 func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {

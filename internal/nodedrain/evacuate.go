@@ -54,6 +54,8 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 	if d.r.workers == nil {
 		return func() {}, nil
 	}
+	gone := make(chan struct{})
+	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	for {
 		carried, changed := d.current()
 		if carried.Urgent() {
@@ -77,7 +79,7 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 		case <-changed:
 		case <-hurry:
 			return func() {}, nil
-		case <-d.instanceGone.done:
+		case <-gone:
 			return func() {}, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

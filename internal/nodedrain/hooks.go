@@ -212,9 +212,9 @@ func (k hookKeeper) read(ctx context.Context) {
 // It implements [Hooks].
 type NoHooks struct{}
 
-// Limits are not known.
+// Limits are not known, and will not be.
 func (NoHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
-	return notice.HookLimits{}, nil
+	return notice.HookLimits{}, asg.ErrNoHook
 }
 
 // Hold does nothing.

@@ -31,7 +31,8 @@ type recording struct {
 	ref    cluster.Ref
 	log    logr.Logger // of the notice
 	since  time.Time   // when the first try began
-	begins bool        // the node was in no drain before
+	begins bool        // the node was in no drain before the first try
+	isNew  bool        // nor did it have the notice
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
@@ -78,7 +79,7 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 		p.drop(d)
 		return nil, err
 	}
-	if !w.repeated && !w.carried.HeldBack {
+	if p.isNew && !w.carried.HeldBack {
 		p.Observer.Recorded(*p.Entry)
 	}
 	d.unrecorded.Store(false)
@@ -86,7 +87,7 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	if d.started {
 		return d, nil
 	}
-	d.resumed = !w.begins // another handler has begun it: what the node carries may be of an earlier life of the machine
+	d.resumed = !p.begins // another handler has begun it: what the node carries may be of an earlier life of the machine
 	return d, p.start(try, d)
 }
 
@@ -113,26 +114,25 @@ func (p *recording) drop(d *Drain) {
 
 // A written is what has come of a write.
 type written struct {
-	carried  *intent.Intent // by the node now
-	begins   bool           // the node was in no drain before
-	repeated bool           // it had the notice
-	isDone   bool           // what the notice asks for
+	carried *intent.Intent // by the node now
+	isDone  bool           // what the notice asks for
 }
 
 // write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded
 // afterwards.
 func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) {
 	now := time.Now().UTC()
+	var begins, isNew bool
 	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
-		w.begins = !inWork(i)
+		begins = !inWork(i)
 		i = d.orUnrecorded(i)
-		w.repeated, w.isDone = i.Covers(*p.Entry), i.Over(*p.Entry)
+		isNew, w.isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
 		if w.isDone {
 			return i
 		}
 		return p.with(d, i, now)
 	})
-	p.begins = p.begins || w.begins // also where the answer to the write was lost
+	p.begins, p.isNew = p.begins || begins, p.isNew || isNew // also where the answer to the write was lost
 	return w, err
 }
 
@@ -247,6 +247,7 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
 		return nil
 	}
 	p.Observer.Recorded(*p.Entry)
+	p.isNew = false
 	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next)
 	if d.started {
 		return nil

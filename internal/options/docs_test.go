@@ -12,11 +12,11 @@ func writeOptionsDoc(w io.Writer) {
 
 <!-- Generated from internal/options/table.go by make generate. -->
 
-Every option is a flag and an environment variable. A flag takes precedence over its variable, and a variable
-that is not empty takes precedence over the default. Most options have the same names as in AWS Node Termination Handler, and
-a single dash works too (`+"`-dry-run`"+`). A boolean takes its value after an equals sign: `+"`--taint-node=false`"+`.
-The program reports all mistakes in the options at once, and exits with status 2.
-The column "Helm value" has the name of the option in the [chart](../deploy/helm/node-termination-handler).
+Every option is a flag and an environment variable, whose name is the flag's in upper case with underscores:
+`+"`--dry-run` is `DRY_RUN`"+`. A flag takes precedence over its variable, and a variable that is not empty over the default.
+A boolean takes its value after an equals sign: `+"`--taint-node=false`"+`. "Helm value" is the name in the
+[chart](../deploy/helm/node-termination-handler). With mistakes in the options the program reports all of them and exits
+with status 2.
 `)
 	var own []string
 	for _, o := range Table() {
@@ -25,19 +25,25 @@ The column "Helm value" has the name of the option in the [chart](../deploy/helm
 		}
 	}
 	fmt.Fprintf(w, `
-`+"`doctor`, `what-if` and `simulate`"+` take most options from the Deployment of the installed handler, see
-[whose options they use](doctor.md#whose-options-they-use). From their own command line and environment they take
-only these: %s. Their own `+"`aws-region`"+` counts only
+`+"`doctor`, `what-if` and `simulate`"+` take [most options from the installed handler](doctor.md#whose-options-they-use).
+Only these are their own: %s. Their own `+"`aws-region`"+` counts only
 if neither the Deployment nor the URL of its queue names the region.
 `, strings.Join(own, ", "))
 	for _, g := range groups {
 		fmt.Fprintf(w, "\n## %s\n\n", g)
-		fmt.Fprintln(w, "| Flag | Environment | Helm value | Default | Takes | Meaning |")
-		fmt.Fprintln(w, "|---|---|---|---|---|---|")
+		if g == groupNoEffect {
+			fmt.Fprint(w, "| Flag | Helm value | Why |\n|---|---|---|\n")
+		} else {
+			fmt.Fprint(w, "| Flag | Helm value | Default | Takes | Meaning |\n|---|---|---|---|---|\n")
+		}
 		for _, o := range Table() {
-			if o.Group == g {
-				fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n",
-					code(o.Flag), code(o.Env), code(o.Helm), o.docDefault(), cell(o.value.allowed), cell(o.docMeaning()))
+			switch {
+			case o.Group != g:
+			case g == groupNoEffect:
+				fmt.Fprintf(w, "| %s | %s | %s |\n", code(o.Flag), code(o.Helm), cell(o.NoEffect))
+			default:
+				fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n",
+					code(o.Flag), code(o.Helm), o.docDefault(), cell(o.docTakes()), cell(o.docMeaning()))
 			}
 		}
 	}
@@ -56,10 +62,25 @@ func (o *Option) docDefault() string {
 	}
 }
 
+// docTakes is what the option takes, in one word for a boolean.
+func (o *Option) docTakes() string {
+	if o.value.allowed == anyBoolean {
+		return "boolean"
+	}
+	return o.value.allowed
+}
+
+// docMeaning has the names that the columns and the rule for variables do not tell.
 func (o *Option) docMeaning() string {
 	words := o.sentence()
+	if o.Env != variable(o.Flag) {
+		words += " Variable: " + code(o.Env) + "."
+	}
 	for _, n := range o.Older {
-		words += " Older names: " + code(n.Flag) + ", " + code(n.Env)
+		words += " Older names: " + code(n.Flag)
+		if n.Env != variable(n.Flag) {
+			words += ", " + code(n.Env)
+		}
 		if n.Helm != "" {
 			words += ", " + code(n.Helm)
 		}
@@ -67,6 +88,9 @@ func (o *Option) docMeaning() string {
 	}
 	return words
 }
+
+// variable is the name that the variable of a flag has by the rule at the top of the page.
+func variable(flag string) string { return strings.ToUpper(strings.ReplaceAll(flag, "-", "_")) }
 
 // code returns text as code in a cell of a Markdown table. A comma separates
 // several.

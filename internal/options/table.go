@@ -44,8 +44,8 @@ func (c *Options) drainOptions() []Option {
 		{
 			Group: groupQueue, Names: Names{"queue-url", "QUEUE_URL", "queueURL"}, Required: true, Mode: LeaderMode,
 			value: parsed(&c.Queue, queueURLForm, ParseQueueURL),
-			Help: "URL of the SQS queue that EventBridge sends the notices to. none: there is no queue, and AWS is asked " +
-				"nothing. The notices are what pods in IMDS mode read from the metadata of their instances.",
+			Help: "URL of the SQS queue that gets the notices. none: there is no queue, AWS is asked nothing, and " +
+				"the notices are what pods in IMDS mode report.",
 		},
 		{
 			Names: Names{"aws-region", "AWS_REGION", "awsRegion"}, Owner: OfReleaseFirst,
@@ -56,38 +56,36 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"event-accounts", "EVENT_ACCOUNTS", "eventAccounts"}, Mode: QueueMode,
 			DefaultText: "the account in queue-url", value: accounts(&c.EventAccounts),
-			Help: "AWS accounts whose notices are acted on. Set it if the instances are in another account than the queue. " +
-				"Notices from all other accounts are ignored.",
+			Help: "AWS accounts whose notices are acted on; those of others are ignored. Set it if the instances " +
+				"are in another account than the queue.",
 		},
 		{
 			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"}, Mode: QueueMode, Owner: OfProcess,
 			DefaultText: "the endpoints of the region", value: address(&c.AWSEndpoint),
-			Help: "Endpoint for all AWS services, for tests and proxies. The variables of the AWS SDK, such as " +
-				"AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_SQS, work too.",
+			Help: "Endpoint for all AWS services, for tests and proxies. AWS_ENDPOINT_URL of the AWS SDK works too.",
 		},
 		{
 			Names:   Names{"enable-sqs-termination-draining", "ENABLE_SQS_TERMINATION_DRAINING", "enableSqsTerminationDraining"},
 			Default: "true", value: not(&c.IMDS),
-			Help: "Queue mode: read notices from an SQS queue. false is the IMDS mode: read them from the metadata of the " +
-				"instance that the pod runs on, and drain only this node. The chart without a queue is in IMDS mode.",
+			Help: "Read notices from the queue. false is the IMDS mode: read them from the metadata of the pod's " +
+				"instance, and drain only its node. The chart without a queue is in IMDS mode.",
 		},
 		{
 			Names: Names{"sqs-msg-visibility-timeout-sec", "SQS_MSG_VISIBILITY_TIMEOUT_SEC", "sqsMsgVisibilityTimeoutSec"},
 			Mode:  QueueMode, Default: "20", value: seconds(&c.VisibilityTimeout, 1, 119),
-			Help: "Visibility timeout of received messages, in seconds. It is extended for as long as a message is being " +
-				"processed.",
+			Help: "Visibility timeout of messages, in seconds. It is extended while they are processed.",
 		},
 		{
 			Names: Names{"delete-sqs-msg-if-node-not-found", "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", "deleteSqsMsgIfNodeNotFound"},
 			Mode:  QueueMode, Default: "false", value: boolean(&c.DeleteIfNodeNotFound),
-			Help: "Delete messages about instances that are not in this cluster, instead of returning them to the queue for " +
-				"its other readers. A message is kept while the look-up of its instance fails.",
+			Help: "Delete messages about instances that are not in this cluster, instead of returning them to other " +
+				"readers.",
 		},
 		{
 			Names: Names{"workers", "WORKERS", "workers"}, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
-			Help: "Maximum number of nodes that are drained at the same time for notices that are not urgent. Spot " +
-				"interruptions and stopping instances never wait.",
+			Help: "Maximum number of nodes that are drained at the same time. Spot interruptions and stopping instances " +
+				"never wait.",
 		},
 
 		{
@@ -107,35 +105,34 @@ func (c *Options) drainOptions() []Option {
 				}
 				return nil
 			}),
-			Help: "Key of the tag that marks the instances to act on. The value of the tag does not matter.",
+			Help: "Key of the tag that marks the instances to act on, with any value.",
 		},
 		{
 			Names: Names{"cluster-name", "CLUSTER_NAME", "clusterName"}, Mode: QueueMode,
 			value: text(&c.ClusterName, "at most 100 letters, digits, -, _ and .",
 				matching(`^[0-9A-Za-z][0-9A-Za-z._-]{0,99}$`, "is not the name of a cluster")),
-			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME of EKS, kOps and others. The tag " +
-				"identifies instances of this cluster that have no Node yet.",
+			Help: "Name of the cluster, as in the tag kubernetes.io/cluster/NAME, by which instances without a Node are " +
+				"known.",
 		},
 		{
 			Names: Names{"status-interval", "STATUS_INTERVAL", "statusInterval"}, Mode: QueueMode, Default: "60",
 			value: secondsOr(&c.StatusInterval, 0, 10, 3600),
-			Help: "Seconds between two polls of EC2, for scheduled events of instances and for instances whose status " +
-				"checks fail. The node of an instance with a scheduled event is drained, as for a notice of AWS Health. Needs " +
-				"ec2:DescribeInstanceStatus: without it there are no polls. Negative: no polls.",
+			Help: "Seconds between two polls of EC2, for scheduled events, which drain nodes, and for failing status " +
+				"checks. Needs ec2:DescribeInstanceStatus. Negative: no polls.",
 		},
 		{
 			Names: Names{"drain-impaired-instances", "DRAIN_IMPAIRED_INSTANCES", "drainImpairedInstances"}, Mode: QueueMode,
 			Default: "false", value: boolean(&c.DrainImpaired),
-			Help: "Drain the node of an instance whose instance status or system status is impaired for two minutes, " +
-				"without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the checks pass " +
-				"again, the node is uncordoned. If several nodes are impaired, and they are more than half of all, or more " +
-				"than five and more than a fifth of all, none is drained for that. Needs status-interval. false: the node gets " +
-				"an Event.",
+			Help: "Drain the node of an instance whose instance status or system status is impaired for two " +
+				"minutes, without asking PodDisruptionBudgets. Its deadline is node-termination-grace-period. When the " +
+				"checks pass again, the node is uncordoned. If several nodes are impaired, and they are more than half " +
+				"of all, or more than five and more than a fifth of all, none is drained. Needs status-interval. " +
+				"false: the node gets an Event.",
 		},
 
 		{
 			Group: groupNode, Names: Names{"dry-run", "DRY_RUN", "dryRun"}, Default: "false", value: boolean(&c.DryRun),
-			Help: "Decide and log, but change nothing: neither the node, nor its pods, the lifecycle hook or the message.",
+			Help: "Decide and log, but change neither node, pods, lifecycle hook nor message.",
 		},
 		{
 			Names: Names{"cordon-only", "CORDON_ONLY", "cordonOnly"}, Default: "false", value: boolean(&c.CordonOnly),
@@ -149,53 +146,51 @@ func (c *Options) drainOptions() []Option {
 			Names: Names{"taint-effect", "TAINT_EFFECT", "taintEffect"}, Default: string(corev1.TaintEffectNoSchedule),
 			value: oneOf(&c.TaintEffect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
 				corev1.TaintEffectNoExecute),
-			Help: "Effect of the taint that taint-node adds. With NoExecute Kubernetes evicts all pods that do not tolerate " +
-				"it, at once and without asking PodDisruptionBudgets; the chart lets the handler's own pods tolerate it.",
+			Help: "Effect of the taint that taint-node adds. NoExecute evicts all pods that do not tolerate it, at " +
+				"once and without asking PodDisruptionBudgets.",
 		},
 		{
 			Names: Names{"enable-out-of-service-taint", "ENABLE_OUT_OF_SERVICE_TAINT", "enableOutOfServiceTaint"},
 			Mode:  QueueMode, Default: "false", value: boolean(&c.OutOfServiceTaint),
-			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or terminated, " +
-				"so that its volumes are detached at once.",
+			Help: "Add the taint node.kubernetes.io/out-of-service once the instance is known to be stopped or " +
+				"terminated, so that its volumes are detached at once.",
 		},
 		{
 			Names:   Names{"exclude-from-load-balancers", "EXCLUDE_FROM_LOAD_BALANCERS", "excludeFromLoadBalancers"},
 			Default: "auto",
 			value: booleanOr(&c.ExcludeFromLoadBalancers, "auto",
 				decision.ExcludeEnding, decision.ExcludeAll, decision.ExcludeNone),
-			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers to the node, so that load " +
-				"balancers stop sending it traffic: true for each node that is cordoned, auto for those whose machine ends " +
-				"(docs/load-balancers.md).",
+			Help: "Add the label node.kubernetes.io/exclude-from-external-load-balancers. true: to each node that is " +
+				"cordoned; auto: to those whose machine ends (docs/load-balancers.md).",
 		},
 		{
 			Names:   Names{"node-termination-grace-period", "NODE_TERMINATION_GRACE_PERIOD", "nodeTerminationGracePeriod"},
 			Default: "120", value: seconds(&c.NodeGracePeriod, 1, week),
-			Help: "Deadline of a drain, in seconds after the event, where AWS names none. It counts for an instance state " +
-				"change, and for a lifecycle hook whose timeout cannot be read.",
+			Help: "Deadline of a drain, in seconds after the event, where AWS names none: of an instance that " +
+				"stops, and of a lifecycle hook whose timeout cannot be read.",
 		},
 		{
 			Names: Names{"max-unready-nodes", "MAX_UNREADY_NODES", "maxUnreadyNodes"}, Mode: LeaderMode,
 			DefaultText: "no limit", value: parsed(&c.MaxUnready, "1 to 100000, or 1% to 100%", parseMaxUnready),
-			Help: "Maximum number of nodes, or percentage of all nodes, that are allowed to be not ready or cordoned. While " +
-				"it is reached, drains that can wait are held back and their nodes are not touched. Spot interruptions, " +
-				"stopping instances and deadlines within node-termination-grace-period never wait.",
+			Help: "Maximum number or percentage of nodes that are not ready or cordoned. While it is reached, drains " +
+				"that can wait do not begin. Spot interruptions, stopping instances and deadlines within " +
+				"node-termination-grace-period never wait.",
 		},
 		{
 			Names: Names{"policy-file", "POLICY_FILE", "policy"}, value: text(&c.PolicyFile, "a path", nil),
-			Help: "File with rules that say what is done with which node and which pod. The options are the rules after its " +
-				"last. A change of the file takes effect within five seconds; a file that is wrong changes nothing. " +
-				"node-termination-handler policy test FILE checks it and runs its tests.",
+			Help: "File with rules that say what is done with which node and which pod (docs/policy.md). A change " +
+				"takes effect within five seconds; a file that is wrong changes nothing.",
 		},
 
 		{
 			Group: groupPods, Names: Names{"delete-local-data", "DELETE_LOCAL_DATA", "deleteLocalData"}, Default: "true",
 			value: boolean(&c.DeleteLocalData),
-			Help:  "Also evict pods with emptyDir volumes. The data in these volumes is lost.",
+			Help:  "Also evict pods with emptyDir volumes, whose data is lost.",
 		},
 		{
 			Names: Names{"ignore-daemon-sets", "IGNORE_DAEMON_SETS", "ignoreDaemonSets"}, Default: "true",
 			value: boolean(&c.IgnoreDaemonSets),
-			Help:  "DaemonSet pods are never evicted. Set to false to log each one that stays on the node.",
+			Help:  "DaemonSet pods are never evicted. false only logs each one that stays.",
 		},
 		{
 			Names: Names{"pod-termination-grace-period", "POD_TERMINATION_GRACE_PERIOD", "podTerminationGracePeriod"},
@@ -206,26 +201,21 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"surge-singletons", "SURGE_SINGLETONS", "surgeSingletons"}, Default: "false",
 			value: boolean(&c.SurgeSingletons),
-			Help: "Replace the only pod of a Deployment before it leaves, if its pod template has the annotation " +
-				"node-termination-handler/leave: surged. The handler begins a rollout of the Deployment. Without a replacement " +
-				"in time the pod leaves at its last moment. Needs the rights to get ReplicaSets and to get and patch " +
-				"Deployments, which the chart grants with this option.",
+			Help: "Replace the only pod of a Deployment that asks for it, by a rollout, before it leaves (docs/policy.md). " +
+				"Needs the rights to get ReplicaSets and to get and patch Deployments, which the chart grants.",
 		},
 		{
 			Names: Names{"drain-by-karpenter", "DRAIN_BY_KARPENTER", "drainByKarpenter"}, Mode: LeaderMode, Default: "false",
 			value: boolean(&c.DrainByKarpenter),
-			Help: "Have Karpenter drain its own nodes: the handler gives the NodeClaim the deadline and deletes it, and " +
-				"Karpenter makes a replacement while the pods still run. If Karpenter does not begin within seconds, the " +
-				"handler drains the node. Pods leave by Karpenter's rules, not by the handler's. A rule of the policy file can " +
-				"say by: handler. Needs the rights to get, patch and delete NodeClaims, which the chart grants with this " +
-				"option.",
+			Help: "Have Karpenter drain its own nodes, by its own rules for pods (docs/karpenter.md). Needs the rights " +
+				"to get, patch and delete NodeClaims, which the chart grants.",
 		},
 
 		{
 			Group: groupHooks, Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"}, Mode: QueueMode,
 			Default: "-1", DefaultText: "off", value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
-			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out. It must be less than the " +
-				"timeout of the hook. Negative: no heartbeats.",
+			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out: less than its " +
+				"timeout. Negative: no heartbeats.",
 		},
 		{
 			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"}, Mode: QueueMode, Default: "-1",
@@ -238,31 +228,31 @@ func (c *Options) drainOptions() []Option {
 				"completeLifecycleActionDelaySeconds",
 			},
 			Mode: QueueMode, Default: "-1", DefaultText: "none", value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
-			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for example until " +
-				"logs are shipped.",
+			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for example " +
+				"to ship logs.",
 		},
 		{
 			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"}, Mode: QueueMode, Default: "30",
 			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
-			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: nodes that wait for a " +
-				"termination hook without a notice are drained too. Needs autoscaling:DescribeAutoScalingGroups and " +
-				"autoscaling:RecordLifecycleActionHeartbeat. Without lifecycle-hook-names, hooks of EKS managed node groups " +
-				"and hooks with a notification target are left to their owners. Negative: no sweeps.",
+			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: their nodes are drained " +
+				"too. Needs autoscaling:DescribeAutoScalingGroups and autoscaling:RecordLifecycleActionHeartbeat. " +
+				"Without lifecycle-hook-names, hooks of EKS managed node groups and hooks with a notification target " +
+				"are left to their owners. Negative: no sweeps.",
 		},
 		{
 			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"}, Mode: QueueMode,
 			DefaultText: "all",
 			value: list(&c.HookNames, "names of hooks, separated by commas", "not the name of a lifecycle hook",
 				"not names of lifecycle hooks", checked(hookName)),
-			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their owners: the " +
-				"node is drained, but nothing is forced, and the hook is not completed.",
+			Help: "Names of the lifecycle hooks to keep open and to complete. Other hooks are left to their owners: " +
+				"the node is drained, but nothing is forced.",
 		},
 		{
 			Names: Names{"startup-taints", "STARTUP_TAINTS", "startupTaints"}, Mode: QueueMode, DefaultText: "none",
 			value: list(&c.StartupTaints, "keys of taints, separated by commas", "not the key of a taint",
 				"not keys of taints", checked(valid(validation.IsQualifiedName))),
-			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the node is " +
-				"ready and has none of them, nor one that begins with readiness.k8s.io/.",
+			Help: "Keys of taints that a node loses when its startup is over. A launch hook is completed when the " +
+				"node is ready without them, and without any that begins with readiness.k8s.io/.",
 		},
 	}
 }

@@ -9,8 +9,7 @@ func (c *Options) metadataOptions() []Option {
 		{
 			Group: groupMetadata, Names: Names{"metadata-url", "INSTANCE_METADATA_URL", "instanceMetadataURL"}, Mode: IMDSMode,
 			Default: "http://169.254.169.254", value: notEmpty(address(&c.MetadataURL)),
-			Help: "URL of the instance metadata service. Its IPv6 address is http://[fd00:ec2::254], for instances that " +
-				"have it turned on.",
+			Help: "URL of the instance metadata service. By IPv6: http://[fd00:ec2::254].",
 		},
 		kind(&c.SpotDraining, "enable-spot-interruption-draining", "ENABLE_SPOT_INTERRUPTION_DRAINING",
 			"enableSpotInterruptionDraining", "true", "Cordon and drain the node before a spot interruption."),
@@ -19,8 +18,8 @@ func (c *Options) metadataOptions() []Option {
 			"Cordon and drain the node before a scheduled change of the instance, and uncordon it after the change."),
 		kind(&c.LifecycleDraining, "enable-asg-lifecycle-draining", "ENABLE_ASG_LIFECYCLE_DRAINING",
 			"enableASGLifecycleDraining", "true",
-			"Cordon and drain the node when its Auto Scaling group is about to terminate the instance. The lifecycle hook "+
-				"that gives time for this is not completed: it has to time out, or somebody else completes it."),
+			"Cordon and drain the node when its Auto Scaling group is about to terminate the instance. The "+
+				"lifecycle hook is not completed: it has to time out."),
 		kind(&c.RebalanceMonitoring, "enable-rebalance-monitoring", "ENABLE_REBALANCE_MONITORING",
 			"enableRebalanceMonitoring", "false", "Cordon the node when EC2 recommends to rebalance. A leader with a "+
 				"queue drains it: there, use a rule with do: cordon."),

@@ -25,15 +25,14 @@ func (c *Options) processOptions() []Option {
 		{
 			Names: Names{"leader-elect-resource-name", "LEADER_ELECT_RESOURCE_NAME", ""}, Default: ProgramName,
 			value: notEmpty(text(&c.LeaseName, "the name of a Lease", valid(validation.IsDNS1123Subdomain))),
-			Help: "Name of the Lease for leader election. Each release needs a name of its own where several are in one " +
-				"namespace. In IMDS mode: the Lease of the handler with a queue that serves the same nodes; while it leads, it " +
-				"drains the nodes that it has heard of.",
+			Help: "Name of the Lease for leader election, one for each release in a namespace. In IMDS mode: the " +
+				"Lease of the handler that leads for the same nodes.",
 		},
 		{
 			Names: Names{"kube-api-qps", "KUBE_API_QPS", "kubeApiQps"}, Owner: OfProcess, Default: defaultQPS,
 			value: rate(&c.KubeQPS),
-			Help: "Maximum rate of requests to the API server, per second. Negative: no limit but that of requests in " +
-				"flight, which follows the answers of the API server.",
+			Help: "Maximum rate of requests to the API server, per second. Negative: no limit but that of requests " +
+				"in flight.",
 		},
 		{
 			Names: Names{"kube-api-burst", "KUBE_API_BURST", "kubeApiBurst"}, Owner: OfProcess, Default: defaultBurst,
@@ -43,8 +42,8 @@ func (c *Options) processOptions() []Option {
 		{
 			Names: Names{"node-name", "NODE_NAME", ""},
 			value: text(&c.NodeName, "the name of a node", valid(validation.IsDNS1123Subdomain)),
-			Help: "Name of the node that this pod runs on, from the downward API. On this node the handler evicts its own " +
-				"pod last. IMDS mode requires it, and drains only this node.",
+			Help: "Name of the node that this pod runs on, from the downward API. There its own pod goes last. IMDS " +
+				"mode requires it, and drains only this node.",
 		},
 		{
 			Names: Names{"pod-name", "POD_NAME", ""},
@@ -54,13 +53,13 @@ func (c *Options) processOptions() []Option {
 		{
 			Names: Names{"pod-namespace", "NAMESPACE", ""},
 			value: text(&c.PodNamespace, "the name of a namespace", valid(validation.IsDNS1123Label)),
-			Help:  "Namespace of this pod, from the downward API. It is also the namespace of the Lease.",
+			Help:  "Namespace of this pod and of the Lease, from the downward API.",
 		},
 		{
 			Names: Names{"kubernetes-service-host", "KUBERNETES_SERVICE_HOST", ""}, Owner: OfProcess,
 			DefaultText: "set by Kubernetes",
 			value:       text(&c.KubernetesServiceHost, "a host", matching(`^[0-9A-Za-z._:-]+$`, "is not a host")),
-			Help:        "Host of the API server, for use within the cluster.",
+			Help:        "Host of the API server, within the cluster.",
 		},
 		{
 			Names: Names{"kubernetes-service-port", "KUBERNETES_SERVICE_PORT", ""}, Owner: OfProcess,
@@ -69,7 +68,7 @@ func (c *Options) processOptions() []Option {
 				_, err := parseInteger(text, 1, 65535)
 				return err
 			}),
-			Help: "Port of the API server, for use within the cluster.",
+			Help: "Port of the API server, within the cluster.",
 		},
 
 		{
@@ -96,22 +95,22 @@ func (c *Options) processOptions() []Option {
 			Names: Names{"bind-address", "BIND_ADDRESS", "bindAddress"}, Owner: OfProcess, DefaultText: "all addresses",
 			value: list(&c.BindAddresses, "IP addresses, separated by commas", "not an IP address", "not IP addresses",
 				netip.ParseAddr),
-			Help: "Addresses of the pod on which metrics and probes are served. A kubelet sends its probes to the address " +
-				"of the pod.",
+			Help: "Addresses of the pod for metrics and probes. A kubelet sends its probes to the address of the " +
+				"pod.",
 		},
 		{
 			Names: Names{"allowed-hosts", "ALLOWED_HOSTS", "allowedHosts"}, Owner: OfProcess,
 			value: list(&c.AllowedHosts, "names of hosts without ports, separated by commas, or *",
 				"not the name of a host", "not names of hosts", parseHost),
-			Help: "Further names by which metrics and page are asked for, such as that of an ingress. Addresses, localhost " +
-				"and the names of Services need no entry. *: any name, which lets web pages of strangers read them by DNS " +
-				"rebinding.",
+			Help: "Further host names by which metrics and page are asked for, such as that of an ingress. " +
+				"Addresses, localhost and the names of Services need no entry. *: any name, which lets web pages of " +
+				"strangers read them by DNS rebinding.",
 		},
 		{
 			Names: Names{"status-page", "STATUS_PAGE", "statusPage"}, Owner: OfProcess, Default: "true",
 			value: boolean(&c.StatusPage),
-			Help: "Serve a page about drains in progress and of the last day, at / on the port of the metrics. It is " +
-				"read-only.",
+			Help: "Serve a read-only page about drains in progress and of the last day, at / on the port of the " +
+				"metrics.",
 		},
 		{
 			Names: Names{"enable-probes-server", "ENABLE_PROBES_SERVER", ""}, Owner: OfProcess, Default: "true",
@@ -126,13 +125,14 @@ func (c *Options) processOptions() []Option {
 		{
 			Names: Names{"probes-server-endpoint", "PROBES_SERVER_ENDPOINT", "probes.httpGet.path"}, Owner: OfProcess,
 			Default: "/healthz", value: text(&c.ProbesPath, "a path, such as /healthz", checkProbesPath),
-			Help: "Path of the liveness probe. The path of the readiness probe is always /readyz.",
+			Help: "Path of the liveness probe. That of the readiness probe is always /readyz.",
 		},
 
 		{
 			Group: groupEvents, Names: Names{"node-conditions", "NODE_CONDITIONS", "nodeConditions"}, Default: "true",
 			value: boolean(&c.NodeConditions),
-			Help:  "Say on each node how far its drain is, by the conditions DrainInProgress, Drained and MaintenancePlanned.",
+			Help: "Say how far a drain is by conditions of the node: DrainInProgress, Drained and " +
+				"MaintenancePlanned.",
 		},
 		{
 			Names: Names{"emit-kubernetes-events", "EMIT_KUBERNETES_EVENTS", "emitKubernetesEvents"}, Default: "true",
@@ -168,8 +168,7 @@ func (c *Options) processOptions() []Option {
 		{
 			Names: Names{"webhook-template", "WEBHOOK_TEMPLATE", "webhookTemplate"}, Default: webhook.DefaultTemplate,
 			value: text(&c.WebhookTemplate, "a Go template", checkTemplate),
-			Help: "Body of the webhook's request: a Go template with sprig's functions for text. toJson quotes a value for " +
-				"JSON.",
+			Help:  "Body of the request: a Go template with sprig's functions for text (docs/webhooks.md).",
 		},
 		{
 			Names: Names{
@@ -177,15 +176,13 @@ func (c *Options) processOptions() []Option {
 				"webhookTemplateConfigMapName, webhookTemplateConfigMapKey",
 			},
 			value: text(&c.WebhookTemplateFile, "a path", nil),
-			Help:  "File that contains the template. It takes precedence over webhook-template.",
+			Help:  "File with the template. It takes precedence over webhook-template.",
 		},
 		{
 			Names: Names{"webhook-phases", "WEBHOOK_PHASES", "webhookPhases"}, Default: string(webhook.PhaseReceived),
 			value: notEmpty(list(&c.WebhookPhases, "some of "+joined(webhook.Phases, ","), "none of them", "none of them",
 				wordOf(webhook.Phases))),
-			Help: "Phases at which the webhook is called, separated by commas. At received a notice has arrived. At the " +
-				"others a drain has ended: drained, missed (pods were left at the deadline), gone (pods were left when the " +
-				"instance was gone), unconfirmed (no kubelet confirmed that pods have ended).",
+			Help: "Phases at which the webhook is called (docs/webhooks.md).",
 		},
 	}
 }

@@ -79,44 +79,44 @@ func (rule *nodeRule) value() value {
 	rule.Before = -1 // now, unless at says otherwise
 	return object(&rule.place, "A rule for nodes.", []field{
 		required("name", name(&rule.Name, "stands for an option", decision.OptionRules...),
-			"The name of the rule, which no other rule for nodes has."),
+			"Its name, which no other rule for nodes has."),
 		optional("kinds", texts(&rule.Kinds, kind), "The kinds of notice that the rule is about. Default: all but launches."),
 		optional("codes", texts(&rule.Codes, pattern),
-			"Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that fail, of which "+
-				"there are instance, system, and both: instance, system. * stands for any characters. Needs kinds that have "+
-				"codes: "+kindsThat(hasCode)+". Default: any."),
+			"Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that fail: instance, "+
+				"system, or both: instance, system. * stands for any characters. Needs kinds that have codes: "+
+				kindsThat(hasCode)+". Default: any."),
 		optional("nodes", texts(&rule.Nodes, labelSelector),
-			"Label selectors for the nodes that the rule is about: one of them has to match. Default: all nodes."),
+			"Label selectors of nodes: one of them has to match. Default: all nodes."),
 		required("do", oneOf(&rule.Do, efforts...),
 			"What is done with the node: ignore does nothing, notify tells of the notice, cordon keeps new pods away, "+
 				"drain also makes its pods leave."),
 		optional("at", begin(&rule.Before),
-			"When the drain begins: now, or so long before the start of what is announced, such as start-30m. Needs kinds "+
-				"with a start: "+kindsThat(hasStart)+". Default: now."),
+			"When the drain begins: now, or so long before the announced start, such as start-30m. Needs kinds with a "+
+				"start: "+kindsThat(hasStart)+". Default: now."),
 		optional("within", anyText(&rule.window, "the name of a window"),
-			"The name of the window in which the drain begins, unless that would be too late. Not for kinds that are about "+
-				"minutes. Default: any time."),
+			"The window in which the drain begins, unless that would be too late. Not for kinds that are about minutes. "+
+				"Default: any time."),
 		optional("force", oneOf(&rule.force, "deadline", never),
-			"Whether pods that have not left are forced before the deadline: deadline or never. Default: deadline."),
+			"Whether pods are forced before the deadline: deadline or never. Default: deadline."),
 		optional("grace", duration(&rule.Grace),
 			"The grace period of the pods, in place of their own: a duration of whole seconds, such as 60s."),
 		optional("grace-at-most", duration(&rule.MostGrace),
-			"The longest grace period of a pod, whoever sets it: a longer one is cut to this, a shorter one stays."),
+			"The longest grace period of a pod: a longer one is cut to this."),
 		optional("budgets", percentage(&rule.BudgetPercent),
 			"How much of the notice PodDisruptionBudgets may keep a pod whose grace period does not fit into it, such as "+
 				"30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%."),
 		optional("by", oneOf(&rule.By, decision.ByHandler, decision.ByKarpenter),
-			"Who gets the pods off a node of Karpenter's: karpenter needs the option drain-by-karpenter, and then "+
-				"Karpenter's rules count for the pods. Default: karpenter with that option, else handler."),
+			"Who drains a node of Karpenter's: karpenter needs the option drain-by-karpenter. Default: karpenter with that "+
+				"option, else handler."),
 		optional("limit", limit(&rule.Limit),
 			"How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are about minutes. "+
 				"Default: no limit but that of the option max-unready-nodes."),
 		optional("first", oneOf(&rule.first, "replacement"),
-			"replacement: another instance of the node's Auto Scaling group stands ready before the drain begins. Needs a "+
-				"kind that leaves the time: "+kindsThat(decision.Replaceable)+". Default: no replacement is waited for."),
+			"replacement: another instance of the node's Auto Scaling group is ready before the drain begins. Needs a "+
+				"kind that leaves the time: "+kindsThat(decision.Replaceable)+". Default: none is waited for."),
 		optional("wait", duration(&rule.Limit.Wait),
-			"How long the limit holds a drain back at most, and how long a replacement is waited for, such as 2h. Needs "+
-				"limit or first. Default: as long as the drain can wait; for a replacement 15m."),
+			"The longest wait for the limit or the replacement, such as 2h. Needs limit or first. Default: as long as the "+
+				"drain can wait; for a replacement 15m."),
 	})
 }
 
@@ -141,14 +141,14 @@ func parseKey(text string) (string, error) {
 func (rule *podRule) value() value {
 	return object(&rule.place, "A rule for pods.", []field{
 		required("name", name(&rule.Name, "stands for no rule", noRule),
-			"The name of the rule, which no other rule for pods has."),
+			"Its name, which no other rule for pods has."),
 		optional("pods", texts(&rule.Pods, labelSelector),
-			"Label selectors for the pods that the rule is about: one of them has to match. Default: all pods."),
+			"Label selectors of pods: one of them has to match. Default: all pods."),
 		optional("annotations", texts(&rule.Annotations, labelSelector), "The same for annotations of the pods."),
 		optional("namespaces", texts(&rule.Namespaces, pattern),
 			"Patterns for the namespaces of the pods, such as data-*. Default: all."),
 		optional("daemonsets", boolean(&rule.DaemonSets),
-			"true: the rule is about pods of DaemonSets, and about no others. Only such a rule makes them leave."),
+			"true: the rule is about pods of DaemonSets only. Only such a rule makes them leave."),
 		required("leave", oneOf(&rule.Leave, departures...),
 			"When the pod leaves. now: with most others. first: before them. after: after them, by its order. end: after "+
 				"all others. last: as late as its grace period allows. surged: once a replacement is ready. never: not at all."),

@@ -44,7 +44,7 @@ line 5, column 10: windows: is a list, and has to be a map of keys and values`},
 line 3, column 8: pods[0]: is a list, and has to be a map of keys and values
 line 4, column 9: tests[0]: is "a", and has to be a map of keys and values
 line 5, column 14: windows.n: is empty, and has to be a map of keys and values`},
-		{"typing errors", "version: 1\nnodes:\n  - {nam: a, do: drian, kind: [sport], force: Never}\n", `line 3, column 5: nodes[0].name: is missing: the name of the rule, which no other rule for nodes has
+		{"typing errors", "version: 1\nnodes:\n  - {nam: a, do: drian, kind: [sport], force: Never}\n", `line 3, column 5: nodes[0].name: is missing: its name, which no other rule for nodes has
 line 3, column 6: nodes[0].nam: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, grace-at-most, budgets, by, limit, first, wait; did you mean name?
 line 3, column 18: nodes[0].do: "drian" is none of them; allowed: ignore, notify, cordon, drain; did you mean drain?
 line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, codes, nodes, do, at, within, force, grace, grace-at-most, budgets, by, limit, first, wait; did you mean kinds?

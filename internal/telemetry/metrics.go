@@ -82,45 +82,41 @@ func New() *Metrics {
 
 	c.answers("Did every interruption end in time?")
 	m.drains = c.counters(namespace+"drains_total",
-		"Drains that ended, by the kind of the notice with the nearest deadline. `in-time`: all pods left "+
-			"before the deadline, or there was none. `missed`: pods were still there at the deadline. `gone`: the"+
-			" instance or its Node was gone before the pods had left. `unconfirmed`: pods should have ended, but "+
-			"no kubelet confirms it. `called-off`: pods were being evicted, and the drain was cancelled.",
+		"Drains that ended, by the kind of the notice with the nearest deadline. `in-time`: all pods left before "+
+			"the deadline, or there was none. `missed`: pods were still there at the deadline. `gone`: the instance or "+
+			"its Node was gone before the pods. `unconfirmed`: no kubelet confirms that pods have ended. `called-off`: "+
+			"the drain was cancelled.",
 		drained, label{name: "outcome", values: slices.Sorted(maps.Values(endings))})
 	m.slack = c.histograms(namespace+"deadline_slack_seconds",
 		"Time between the end of the last pod and the deadline. Zero or negative: pods were still there at the deadline, or "+
 			"when the instance was gone.",
 		[]float64{-60, -10, 0, 5, 10, 20, 30, 60, 90, 110, 300, 1800}, deadlined)
 	m.pods = c.counters(namespace+"pods_total",
-		"Pods that had to leave their node, each counted once, by how they left. `evicted`: by the eviction "+
-			"API. `forced`: deleted because time ran out or the instance was stopping already. `ended`: they were"+
-			" stopping already, or somebody else deleted them. `missed`: still there at the deadline. `lost`: "+
-			"still there when the instance was gone. `unconfirmed`: they should have ended, but no kubelet "+
-			"confirms it.",
+		"Pods that had to leave their node, each counted once. `evicted`: by the eviction API. `forced`: deleted "+
+			"because time ran out or the instance was stopping already. `ended`: stopping already, or deleted by "+
+			"somebody else. `missed`: still there at the deadline. `lost`: still there when the instance was gone. "+
+			"`unconfirmed`: no kubelet confirms that they have ended.",
 		drained, label{name: "how", values: []string{"evicted", "forced", "ended", "missed", "lost", "unconfirmed"}})
 	m.cutShort = c.counters(namespace+"pods_cut_short_total",
-		"Pods that were killed before their grace period was over, because the machine went away. They are among those "+
-			"of `pods_total`.", drained)
+		"Pods among those of `pods_total` that were killed before their grace period was over, because the "+
+			"machine went away.", drained)
 	m.replacements = c.counters(namespace+"replacements_total",
-		"Nodes that were drained without a replacement, though a rule has `first: replacement`, by the reason.",
+		"Nodes that were drained without a replacement, against a rule with `first: replacement`.",
 		label{name: "result", values: replacementResults})
 	m.volumes = c.counter(namespace+"volumes_missed_total",
 		"Volumes of pods that were still attached at the end of their drain.")
 	m.targets = c.counter(namespace+"load_balancer_targets_missed_total",
-		"Target groups that may still have sent connections to a machine when its drain ended, each counted once for each "+
-			"node.")
+		"Target groups that may still have sent connections to a node when its drain ended.")
 	m.unscheduled = c.gauges(namespace+"pods_unscheduled",
-		"Pods that wait for a node, and whose predecessors have left drained nodes: the "+
-			"scheduler finds no room. Only on the leader.").WithLabelValues()
+		"Pods for which the scheduler finds no room, and whose predecessors have left drained nodes.").WithLabelValues()
 	c.countOf(namespace+"drains_in_progress", "Drains in progress.", func() int { return m.load().Drains })
 	c.countOf(namespace+"drains_held_back",
-		"Drains that wait: for the time that a rule gives, for a replacement, or for a limit.",
+		"Drains that wait for the time of a rule, for a replacement, or for a limit.",
 		func() int { return m.load().HeldBack })
 	c.countOf(namespace+"drains_held_back_by_limit",
-		"Drains that wait because too many nodes are cordoned or not ready: more than `max-unready-nodes` or the limit of a "+
-			"rule allows.", func() int { return m.load().HeldByLimit })
+		"Drains that wait for `max-unready-nodes` or the limit of a rule.", func() int { return m.load().HeldByLimit })
 	c.gaugeOf(namespace+"oldest_drain_age_seconds",
-		"Age of the oldest drain in progress, since the cordon of its node. 0 if there is none.",
+		"Age of the oldest drain in progress, since the cordon; 0 if there is none.",
 		func() float64 { return age(m.load().Oldest) })
 	c.gaugeOf(namespace+"drain_deadline_left_seconds",
 		"Time until the nearest deadline of a node that still has pods to leave; +Inf if there is none.",
@@ -128,17 +124,17 @@ func New() *Metrics {
 
 	c.answers("How long does it take?")
 	m.delay = c.histograms(namespace+"notice_delay_seconds",
-		"Time from the event to the first decision about its notice: how late the notice was.",
+		"Time from the event to the first decision about its notice.",
 		[]float64{1, 5, 15, 30, 60, 120, 600}, label{name: "kind", values: kinds()})
 	m.cordoned = c.histograms(namespace+"notice_to_cordon_seconds", "Time from the event to the cordon of its node.",
 		[]float64{1, 2, 5, 10, 20, 30, 60, 120}, drained)
 	m.emptied = c.histograms(namespace+"notice_to_empty_seconds",
-		"Time from the event to the moment when no pod of its node was waited for any more.",
+		"Time from the event until no pod of its node was waited for.",
 		[]float64{5, 10, 20, 30, 60, 90, 120, 300, 900, 3600}, drained)
 	m.refused = c.counters(namespace+"evictions_refused_total",
-		"Evictions that the API server refused. They are retried. `budget`: a PodDisruptionBudget allows no "+
-			"disruption now. `two-budgets`: two PodDisruptionBudgets cover the pod, so that it is always refused."+
-			" `namespace`: its namespace is being deleted. `busy`: the API server is overloaded.",
+		"Refused evictions, which are retried. `budget`: a PodDisruptionBudget allows no disruption now. "+
+			"`two-budgets`: two PodDisruptionBudgets cover the pod, so that it is always refused. `namespace`: its "+
+			"namespace is being deleted. `busy`: the API server is overloaded.",
 		label{name: "why", values: texts(evacuation.Refusals)})
 
 	c.answers("What is decided, and why?")
@@ -149,30 +145,28 @@ func New() *Metrics {
 			"`launch`, `reject`"},
 		label{name: "why", words: "the reason, as in the log line `decided`"})
 	m.byRule = c.counters(namespace+"rule_decisions_total",
-		"Decisions of rules about notices for nodes. Redelivered messages count again. Without a policy file "+
-			"only the rules that stand for options decide.",
+		"Decisions of rules about notices for nodes. Redelivered messages count again.",
 		label{name: "rule", words: "a name of the policy file, `cordon-only`, `cordon-rebalance` or `drain`"},
 		label{name: "action", words: "`drop`, `cordon`, `drain`, `complete`"})
 	m.byKarpenter = c.counters(namespace+"karpenter_drains_total",
-		"Drains of Karpenter's nodes with drain-by-karpenter, by who gets the pods off. A drain that the handler takes over "+
-			"from Karpenter counts under both.",
+		"Drains of Karpenter's nodes with `drain-by-karpenter`. A drain that the handler takes over counts under "+
+			"both.",
 		label{name: "by", values: []string{string(intent.ByKarpenter), string(intent.ByHandler)}},
 		label{name: "why", words: "`drained-by-karpenter`; of the handler `no-nodeclaim`, `nodeclaim-not-deleted`, " +
 			"`karpenter-does-not-act`, `handler-by-rule`"})
 
 	m.policyValid = c.gauges(namespace+"policy_valid",
-		"1 if the policy file is right, 0 if it is wrong or cannot be read, and rules of before are in force. Only with "+
-			"`policy-file`.")
+		"1 if the policy file is right, 0 if it is wrong or cannot be read, so that earlier rules are in force. "+
+			"Only with `policy-file`.")
 
 	c.answers("What happens to the messages?")
 	m.unmanagedNodes = c.gauges(namespace+"unmanaged_nodes",
-		"Ready nodes whose instance lacks the managed tag, so that their notices are ignored. Only on the "+
-			"leader, with the tag check.")
+		"Ready nodes whose instance lacks the managed tag, so that their notices are ignored. Only with the tag "+
+			"check.")
 	m.received = c.counter(namespace+"messages_received_total",
 		"Messages received from the queue, including redeliveries.")
 	m.settled = c.counters(namespace+"messages_settled_total",
-		"Messages by outcome and reason. `left` messages come back when their visibility timeout ends, and "+
-			"count again.",
+		"Messages by outcome and reason. `left` ones come back and count again.",
 		label{name: "outcome", words: "`deleted`, `given-back`, `left`, `rejected`, `unsettled`"},
 		label{name: "why", words: "`done`, `instance-not-in-cluster`, `other-account-or-region`, " +
 			"`instance-not-managed`, `instance-unknown`, `no-instance-id`, `dry-run`, `undecodable`, `stopping`, `error`"})
@@ -201,16 +195,16 @@ func New() *Metrics {
 			return age(oldest)
 		})
 	c.gaugeOf(namespace+"last_receive_timestamp_seconds",
-		"Unix time of the last answer of the queue to the leader, or of the instance metadata in IMDS mode. Before "+
-			"the first answer: when it began to lead. 0 on other replicas.", m.lastReceive)
+		"Unix time of the last answer of the queue, or of the instance metadata in IMDS mode. Before the first: "+
+			"when the replica began to lead.", m.lastReceive)
 	m.receiveErrors = c.counter(namespace+"receive_errors_total", "Receives from the queue that failed.")
 	m.metadataPolls = c.counters(namespace+"metadata_polls_total",
 		"Polls of the instance metadata, every two seconds, in IMDS mode.",
 		label{name: "result", values: statuses})
 	m.extended = c.counter(namespace+"messages_extended_total", "Visibility extensions of messages in flight.")
 	m.extendRefused = c.counter(namespace+"messages_extension_refused_total",
-		"Messages in flight whose visibility SQS refused to extend: their retention or twelve hours are over,"+
-			" or somebody else deleted them. Their drains continue.")
+		"Messages in flight whose visibility SQS refused to extend: retention or twelve hours are over, or "+
+			"somebody deleted them. Their drains continue.")
 
 	c.answers("Do lifecycle hooks end in time?")
 	m.lifecycleCalls = c.counters(namespace+"lifecycle_calls_total",
@@ -229,13 +223,13 @@ func New() *Metrics {
 		func() float64 { return left(m.load().HookDeadline) })
 
 	m.unannounced = c.counter(namespace+"lifecycle_hooks_unannounced_total",
-		"Lifecycle hooks that waited without a notice, and that the sweep has found. More than a few mean that a "+
-			"rule of EventBridge is missing or wrong.")
+		"Lifecycle hooks without a notice that the sweep has found. More than a few: a rule of EventBridge is "+
+			"missing or wrong.")
 	m.sweeps = c.counters(namespace+"sweeps_total", "Sweeps for lifecycle hooks that wait without a notice.",
 		label{name: "result", values: results})
 	m.retained = c.gauges(namespace+"instances_retained",
-		"Instances of nodes that their Auto Scaling group keeps, because the termination was abandoned. A person "+
-			"has to end them.").WithLabelValues()
+		"Instances that their Auto Scaling group keeps, because the termination was abandoned. A person has to "+
+			"end them.").WithLabelValues()
 
 	c.answers("What does EC2 say of the machines?")
 	m.polls = c.counters(namespace+"status_polls_total",
@@ -247,8 +241,8 @@ func New() *Metrics {
 	c.answers("How do AWS and the API server answer?")
 	m.requests = newRequests(c)
 	c.countOf(namespace+"kubernetes_requests_limit",
-		"How many requests about nodes and pods may be in flight: more while the API server answers fast, fewer when "+
-			"it has too much to do.", func() int { return m.bound() })
+		"How many requests about nodes and pods may be in flight. It follows the answers of the API server.",
+		func() int { return m.bound() })
 	m.denied = c.counters(namespace+"permission_denied_total", "Calls that failed because the role lacks the IAM action.",
 		label{
 			name: "action", words: "as IAM names it",
@@ -263,7 +257,7 @@ func New() *Metrics {
 	m.eventWrites = c.counters(namespace+"kubernetes_event_writes_total", "Requests that write Kubernetes Events.",
 		label{name: "status", values: statuses})
 	m.webhooks = c.counters(namespace+"webhook_messages_total",
-		"Messages of the webhook: sent, failed for good, or dropped because too many were waiting.",
+		"Messages of the webhook. `dropped`: too many were waiting.",
 		label{name: "result", values: texts([]report.Delivery{report.Sent, report.Failed, report.Dropped})})
 
 	c.answers("Names of AWS Node Termination Handler")
@@ -278,10 +272,9 @@ func New() *Metrics {
 	m.eventErrors = c.counters("events_error_total", "Receives that failed, and messages that cannot be read.",
 		label{name: "event_error_where", values: []string{sqsMonitor}})
 	m.taggedNodes = c.gauges("nth_tagged_nodes",
-		"Nodes whose running instance has the managed tag. Only on the leader, with the tag check.")
+		"Nodes whose running instance has the managed tag. Only with the tag check.")
 	m.taggedInstances = c.gauges("nth_tagged_instances",
-		"Running instances that have the managed tag, with a node or without. Only on the leader, with the "+
-			"tag check.")
+		"Running instances that have the managed tag, with a node or without. Only with the tag check.")
 
 	c.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -44,29 +45,56 @@ func (c *catalogue) writeDoc(w io.Writer) {
 
 <!-- Generated from internal/telemetry by make generate -->
 
-The metrics are served at `+"`/metrics`"+` on port 9092. Times are in seconds. Labels never have names of nodes, pods or
-instances as values, so the number of series does not grow with the cluster. Series whose label
-values are fixed start at zero: not those of rules, of Karpenter and of requests. The metrics of the Go runtime and of the process (`+"`go_…`, `process_…`"+`) are
-served too.
+The metrics are served at `+"`/metrics`"+` on port 9092, with those of Go and of the process. Times are in seconds. Names that end in
+`+"`_total`"+` are counters; other metrics are gauges, unless they are called histograms. No label has the name of a node, a pod or an
+instance, so the number of series does not grow with the cluster. Series start at zero, except those of rules, of Karpenter and of
+requests. Most gauges tell what the leader sees; on other replicas they are 0, +Inf or missing.
 
-`+"`deploy/prometheus/rules.yaml`"+` has alerts on these metrics, and [alerts.md](alerts.md) says what to do about each
-alert. `+"`deploy/grafana/dashboard.json`"+` is a dashboard.
-`)
+`+"`deploy/prometheus/rules.yaml`"+` has [alerts](alerts.md) on these metrics, `+"`deploy/grafana/dashboard.json`"+` is a dashboard.
+
+The label **kind** has the values `)
+	common := kinds(notice.ASGLaunch)
+	fmt.Fprintf(w, "%s.\n", codes(common))
 	for _, s := range c.sections {
-		fmt.Fprintf(w, "\n## %s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", s.question)
+		fmt.Fprintf(w, "\n## %s\n\n| Metric | Labels | Meaning |\n|---|---|---|\n", s.question)
 		for _, m := range s.metrics {
 			var labels []string
 			for _, l := range m.labels {
-				words := l.words
-				if words == "" {
-					words = "`" + strings.Join(l.values, "`, `") + "`"
+				switch words := l.words; {
+				case words != "":
+					labels = append(labels, fmt.Sprintf("**%s**: %s", l.name, words))
+				case l.name == "kind":
+					labels = append(labels, "**kind**"+unlike(l.values, common))
+				default:
+					labels = append(labels, fmt.Sprintf("**%s**: %s", l.name, codes(l.values)))
 				}
-				labels = append(labels, fmt.Sprintf("**%s**: %s", l.name, words))
 			}
-			fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(labels, "<br>"), m.help)
+			help := m.help
+			if m.kind == "histogram" {
+				help = "Histogram. " + help
+			}
+			fmt.Fprintf(w, "| `%s` | %s | %s |\n", m.name, strings.Join(labels, "<br>"), help)
 		}
 	}
 }
+
+// unlike says what is different from the values that are common.
+func unlike(values, common []string) string {
+	var words string
+	for _, v := range values {
+		if !slices.Contains(common, v) {
+			words += ", also `" + v + "`"
+		}
+	}
+	for _, v := range common {
+		if !slices.Contains(values, v) {
+			words += ", not `" + v + "`"
+		}
+	}
+	return words
+}
+
+func codes(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }
 
 // series are all series but those of Go and the process, with their values. Of a
 // histogram it is the number of its observations, and the sum after a slash.

@@ -81,7 +81,7 @@ func Sizing(runs []Run, chart Resources) string {
 		if c.Interrupted > m.measured.Interrupted {
 			basis = "extrapolated"
 		} else if c.Nodes > m.measured.Nodes {
-			basis = "extrapolated in the nodes of the cluster"
+			basis = "partly extrapolated"
 		}
 		rows = append(rows, []string{
 			thousands(c.Interrupted), thousands(c.Nodes),
@@ -96,7 +96,7 @@ The chart's defaults fit %s nodes interrupted at once in a cluster of %s: reques
 		how = `
 What is in brackets are lines through the largest measured values, by least squares. With its CPU request the handler
 does its work in a storm within %d s, even if no other CPU is free. The largest storm measured interrupted %s nodes, and
-the largest cluster had %s. What is larger is extrapolated.
+the largest cluster had %s.
 `
 	)
 	return rows.String() +
