@@ -201,7 +201,9 @@ func (o *ownInstance) instance(i imds.Identity) instance.Instance {
 }
 
 // Get implements lookup.Instances, as the methods below do.
-func (o *ownInstance) Get(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
+func (o *ownInstance) Get(
+	ctx context.Context, id string, maxAge time.Duration, _ bool,
+) (instance.Instance, bool, error) {
 	o.mu.Lock()
 	i, old := o.identity, time.Since(o.asked) > maxAge
 	o.mu.Unlock()
@@ -215,11 +217,6 @@ func (o *ownInstance) Get(ctx context.Context, id string, maxAge time.Duration) 
 		return instance.Instance{}, false, nil
 	}
 	return o.instance(i), true, nil
-}
-
-// GetUrgent is Get.
-func (o *ownInstance) GetUrgent(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
-	return o.Get(ctx, id, maxAge)
 }
 
 // Known is the last answer.

@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
-	"github.com/node-termination-handler/node-termination-handler/internal/episode"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
@@ -31,7 +30,7 @@ type lookout struct {
 	policy   *policyfile.Follower
 	waiting  func() []overview.Unscheduled // nil: nobody knows
 	nodes    *cluster.Cluster              // nil: there is none
-	episodes *episode.Recorder
+	episodes *report.Recorder
 
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
 	leads   string     // the name of the pod that was seen to lead; empty: none was seen
@@ -41,7 +40,7 @@ type lookout struct {
 }
 
 func newLookout(leader string, policy *policyfile.Follower, log logr.Logger) *lookout {
-	return &lookout{leader: leader, policy: policy, episodes: episode.NewRecorder(log.WithName("episode"))}
+	return &lookout{leader: leader, policy: policy, episodes: report.NewRecorder(log.WithName("episode"))}
 }
 
 // ledBy notes who holds the lease, by the identity of a replica: the name of its pod, and a random part.

@@ -19,8 +19,7 @@ import (
 // its tests.
 var startSources = map[string][]string{
 	"../../cmd/node-termination-handler/root.go": nil,
-	"../cluster/cluster.go":                      {"New"},
-	"../cluster/nodes.go":                        {"WaitForSync"},
+	"../cluster/cluster.go":                      {"New", "WaitForSync"},
 	"../lookup/lookup.go":                        {"Look"},
 	"../drain/volumes.go":                        {"NewVolumes", "WaitForSync"},
 	"../imds/client.go":                          {"ErrTurnedOff", "ErrTooFar", "Identity", "get", "renew", "problem"},

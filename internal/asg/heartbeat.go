@@ -109,29 +109,14 @@ func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.D
 	return err
 }
 
-// Ended reports whether Auto Scaling does not wait for the hook any more. It sends a heartbeat, as
-// Waits does. Without the permission for heartbeats the answer is no. An error may pass: ask again.
-func (h *Hooks) Ended(ctx context.Context, hook intent.Hook) (bool, error) {
-	switch err := h.heartbeat(ctx, hook, callTimeout); {
-	case errors.Is(err, retry.ErrNothingToRenew):
-		return true, nil
-	case err == nil || lacksPermission(err) || isInvalid(err):
-		return false, nil
-	default:
-		return false, fmt.Errorf("ask for lifecycle hook %s of group %s: %w", hook.Name, hook.Group, err)
-	}
-}
-
-// Waits reports whether Auto Scaling waits for the hook at present. It sends a heartbeat,
+// Waits reports whether Auto Scaling waits for the hook at present, or has ended it. It sends a heartbeat,
 // the only call that tells and needs no further permission. Without the permission for
-// heartbeats the answer is no. An error may pass: ask again.
-func (h *Hooks) Waits(ctx context.Context, hook intent.Hook) (bool, error) {
-	err := h.heartbeat(ctx, hook, callTimeout)
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, retry.ErrNothingToRenew) || lacksPermission(err) || isInvalid(err):
-		return false, nil
+// heartbeats neither is known. An error may pass: ask again.
+func (h *Hooks) Waits(ctx context.Context, hook intent.Hook) (waits, ended bool, err error) {
+	err = h.heartbeat(ctx, hook, callTimeout)
+	waits, ended = err == nil, errors.Is(err, retry.ErrNothingToRenew)
+	if waits || ended || lacksPermission(err) || isInvalid(err) {
+		return waits, ended, nil
 	}
-	return false, fmt.Errorf("ask for lifecycle hook %s of group %s: %w", hook.Name, hook.Group, err)
+	return false, false, fmt.Errorf("ask for lifecycle hook %s of group %s: %w", hook.Name, hook.Group, err)
 }

@@ -110,11 +110,14 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 
 // NodesToInform returns the Nodes that, since the last call, followed or joined another
 // Node of their instance. Each is returned once.
-func (m *memory) NodesToInform() []Ref {
+func (m *memory) NodesToInform() []Ref { return m.take(m.toInform) }
+
+// take empties one of the maps, and returns what was in it.
+func (m *memory) take(of map[types.UID]Ref) []Ref {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	refs := slices.Collect(maps.Values(m.toInform))
-	clear(m.toInform)
+	refs := slices.Collect(maps.Values(of))
+	clear(of)
 	return refs
 }
 
@@ -141,13 +144,7 @@ func (m *memory) noteRestart(before, node *corev1.Node) bool {
 
 // Restarted returns the nodes that carry an intent, and turned ready or got another boot id since the
 // last call: their machines may have been restarted. Each is returned once.
-func (m *memory) Restarted() []Ref {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	refs := slices.Collect(maps.Values(m.restarted))
-	clear(m.restarted)
-	return refs
-}
+func (m *memory) Restarted() []Ref { return m.take(m.restarted) }
 
 // Intents returns the intents of the other Nodes of the same instance: those that exist,
 // and the one that was deleted last, within memoryTTL. Only the deleted one's intent keeps its

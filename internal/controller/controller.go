@@ -5,15 +5,17 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/pprof"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
@@ -23,6 +25,38 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
+// Config is what a controller is made of.
+type Config struct {
+	nodedrain.Config
+
+	Instances lookup.Instances
+	// StartupTaints are the keys of taints that a node loses at the end of its startup: with one of
+	// them it is not ready for a launch hook to be completed. Taints whose keys begin with
+	// readiness.k8s.io/ are of this sort too.
+	StartupTaints []string
+	// ClusterName is this cluster's name in the tags of its instances; can be empty.
+	ClusterName string
+	// Lease is this handler's, as namespace/name: it takes the reports of pods on nodes that name it. Empty: none.
+	Lease string
+	// OutOfServiceTaint puts the out-of-service taint on nodes whose instance has stopped.
+	OutOfServiceTaint bool
+}
+
+const (
+	// askStateAgain is when EC2 is asked again after it has contradicted a new notice.
+	askStateAgain = 5 * time.Second
+	// lookUpsAtOnce bounds the look-ups for messages that name several instances: a
+	// body can name thousands, and EC2 takes 200 in one request.
+	lookUpsAtOnce = 200
+	// crowdsAtOnce bounds the messages that are looked up at once and name several
+	// instances. Each holds 150 KB of ids at most.
+	crowdsAtOnce = 64
+	// mostTold bounds the notices that told remembers: there are more of them than nodes in the largest cluster.
+	mostTold = 8192
+	// mostStrange bounds the messages that strange remembers.
+	mostStrange = 1024
+)
+
 // A Controller handles the messages of the queue during one term of leadership: [Controller.Run]
 // carries out what [Controller.Handle] begins. Its methods may be called concurrently.
 type Controller struct {
@@ -30,12 +64,57 @@ type Controller struct {
 
 	Registry *nodedrain.Registry
 
-	decider decider
-	lookUps chan struct{} // a semaphore, see lookUpsAtOnce
-	crowds  chan struct{} // a semaphore, see crowdsAtOnce
-	awaited openHooks
-	told    once // the notices that change no node, as a rule says
-	strange once // the messages about ids that are no instance's
+	resolver  *lookup.Resolver
+	cancelled cancelledChanges
+	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
+	crowds    chan struct{} // a semaphore, see crowdsAtOnce
+	awaited   openHooks
+	told      *report.Told // the notices that change no node, as a rule says
+	strange   *report.Told // the messages about ids that are no instance's
+}
+
+// New returns a controller that begins with Run.
+func New(cfg Config) *Controller {
+	cfg.Lookup = lookup.New(cfg.Instances, cfg.ManagedTag != "", cfg.Log)
+	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
+	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
+	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun
+	cancelled := newCancelledChanges()
+	cfg.Cancelled = cancelled.hasEntry
+	return &Controller{
+		Config:    cfg,
+		Registry:  nodedrain.New(cfg.Config),
+		resolver:  resolver,
+		cancelled: cancelled,
+		told:      report.NewTold(mostTold),
+		strange:   report.NewTold(mostStrange),
+		lookUps:   make(chan struct{}, lookUpsAtOnce),
+		crowds:    make(chan struct{}, crowdsAtOnce),
+		awaited:   openHooks{deadlines: map[*time.Time]bool{}},
+	}
+}
+
+// Run carries out what Handle begins, after the drains that the nodes carry from an earlier leader. It returns the
+// cause of ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	if c.OutOfServiceTaint {
+		beside.Go(func() { c.takeTaintsBack(ctx) })
+	}
+	if !c.DryRun && !c.OnNode && c.Lease != "" {
+		beside.Go(func() { c.handleReports(ctx) })
+	}
+	return c.Registry.Run(ctx)
+}
+
+// Load returns what is in progress. It may be called at any time.
+func (c *Controller) Load() report.Load {
+	l := c.Registry.Load()
+	c.awaited.addTo(&l)
+	return l
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the
@@ -45,7 +124,7 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	log := c.Log.WithValues("message", m.ID)
 	n, err := c.read(log, m)
 	if n == nil || err != nil {
-		return err
+		return verdictOf(err)
 	}
 	m.Release() // what follows may take hours
 	defer pprof.SetGoroutineLabels(ctx)
@@ -61,7 +140,7 @@ func (c *Controller) Handle(ctx context.Context, m queue.Message) error {
 	return verdictOf(c.handle(ctx, log, n, func(decision.Action) {}))
 }
 
-// read reads the notice of a message; nil, with the verdict: it asks for nothing, or cannot be read.
+// read reads the notice of a message; nil: it asks for nothing, or cannot be read, and the error says so.
 func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, error) {
 	n, err := notice.Parse(m.Body)
 	if errors.Is(err, notice.ErrInstanceID) {
@@ -71,7 +150,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
 		if c.DryRun {
 			logging.Warn(log, "a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
-			return nil, verdictOf(errDryRun)
+			return nil, errDryRun
 		}
 		return nil, queue.Reject(err) // the queue logs it, and not at each delivery
 	}
@@ -79,7 +158,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		c.Observer.Decided(report.Decision{Notice: n, Action: decision.Drop, Why: decision.Why(n.Ignored), DryRun: c.DryRun})
 		log.V(1).Info("a message asks for nothing", "why", n.Ignored)
 		if c.DryRun {
-			return nil, verdictOf(errDryRun)
+			return nil, errDryRun
 		}
 		return nil, nil
 	}
@@ -119,7 +198,7 @@ func (c *Controller) decide(
 	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (*task, error) {
 	t := &task{c: c, log: log, n: n, id: n.Instances[0]}
-	err := c.decider.decide(ctx, t, lookup.Kept)
+	err := t.decide(ctx, lookup.Kept)
 	if err != nil {
 		decided(decision.Leave)
 		return nil, err
@@ -136,44 +215,6 @@ func (c *Controller) decide(
 		t.report(true)
 	}
 	return t, nil
-}
-
-// act does what was decided, and waits for its end. cluster.ErrNodeGone: the Node was deleted first.
-func (t *task) act(ctx context.Context) error {
-	if t.Why == decision.WhyConsequence {
-		if err := t.noteConsequence(ctx); err != nil {
-			return err
-		}
-	}
-	switch t.Action {
-	case decision.Leave:
-		return leaveError{t.Why}
-	case decision.Drop:
-		switch {
-		case t.n.Runs:
-			return t.runsAgain(ctx)
-		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
-			for _, ref := range t.found.Refs {
-				if err := t.c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case decision.Cordon, decision.Drain:
-		return t.join(ctx)
-	case decision.Undo:
-		return t.undo(ctx)
-	case decision.Finish:
-		return t.finish(ctx)
-	case decision.Complete:
-		return t.completeUncarried(ctx)
-	case decision.Launch:
-		return t.awaitReady(ctx)
-	case decision.Hold, decision.Reject:
-		// What waits for a Node was decided again before this; what cannot be read has no instance.
-	}
-	return fmt.Errorf("no way to %s", t.Action)
 }
 
 // A task is what is to be done about a notice for one instance. Thousands wait with theirs.
@@ -203,7 +244,7 @@ func hookOf(n *notice.Notice, id string) intent.Hook {
 // again is the task as it is decided now.
 func (t *task) again(ctx context.Context) (*task, error) {
 	next := &task{c: t.c, log: t.log, n: t.n, id: t.id}
-	return next, t.c.decider.decide(ctx, next, lookup.KeptShort)
+	return next, next.decide(ctx, lookup.KeptShort)
 }
 
 // report logs the decision and tells the observer. Messages that are not ours are
@@ -213,7 +254,7 @@ func (t *task) report(waited bool) {
 	n, d, log := *t.n, t.Decision, t.log
 	repeated := t.found.Intent.Covers(d.Entry(n, time.Now()))
 	if d.Why == decision.WhyIgnoredByRule || d.Why == decision.WhyNotifiedByRule {
-		repeated = t.c.told.said(t.id + " " + t.n.ID + t.n.Change)
+		repeated = t.c.told.Before(t.id + " " + t.n.ID + t.n.Change)
 	}
 	t.c.Observer.Decided(report.Decision{
 		Notice: n, Instance: t.id, Node: t.found.Ref(), Action: d.Action, Why: d.Why, Rule: d.Rule,
@@ -244,17 +285,17 @@ func (t *task) report(waited bool) {
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
 	action := c.CurrentPolicy().Foreign()
 	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
-	if !c.strange.said(m.ID) {
+	if !c.strange.Before(m.ID) {
 		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
 			"why", err.Error(), "body", quoted(m.Body))
 	}
 	switch {
 	case c.DryRun:
-		return verdictOf(errDryRun)
+		return errDryRun
 	case action == decision.Drop:
 		return nil
 	}
-	return verdictOf(leaveError{decision.WhyNoInstanceID})
+	return leaveError{decision.WhyNoInstanceID}
 }
 
 // quoted is the beginning of a body, safe to log.
@@ -296,3 +337,128 @@ func verdictOf(errs ...error) error {
 	}
 	return left
 }
+
+// hasMembers reports whether only EC2 can say which instances the notice is about: those of a Capacity Block, or those
+// on Dedicated Hosts.
+func hasMembers(n *notice.Notice) bool {
+	return n.Kind == notice.CapacityBlockExpiration || len(n.Hosts) > 0
+}
+
+// handleMembers does what the end of a Capacity Block, or the change of a host, asks for each of its instances, as if
+// the notice named them. The message is in flight until the drains of all their Nodes have ended.
+// After a crash it is delivered again, and EC2 is asked again: then it finds the drains that
+// the Nodes carry, and what is left to do.
+func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notice.Notice) []error {
+	if n.Reservation != "" {
+		log = log.WithValues("reservation", n.Reservation)
+	}
+	n, ownership, err := c.withMembers(ctx, log, n)
+	if err != nil {
+		return []error{err}
+	}
+	if len(n.Hosts) > 0 {
+		log.V(1).Info("the notice is about Dedicated Hosts", "hosts", n.Hosts, "instances", len(n.Instances))
+	}
+	if len(n.Instances) > 0 {
+		errs := c.handleAll(ctx, log, n)
+		if ownership == decision.Unknown { // those on the hosts remain to be asked for
+			errs = append(errs, leaveError{decision.WhyUnknown})
+		}
+		return errs
+	}
+	d := decision.Decide(n, decision.Facts{Ownership: ownership, Now: time.Now()}, c.Policy)
+	t := &task{c: c, log: log, n: &n, found: lookup.Found{Ownership: ownership}, Decision: d}
+	t.report(false)
+	if c.DryRun {
+		return []error{errDryRun}
+	}
+	return []error{t.act(ctx)}
+}
+
+// withMembers adds the instances of a Capacity Block, or those on the hosts, to the notice. If there are
+// none, ownership says why.
+func (c *Controller) withMembers(
+	ctx context.Context, log logr.Logger, n notice.Notice,
+) (with notice.Notice, ownership decision.Ownership, err error) {
+	if c.Elsewhere(n) {
+		c.resolver.WarnOfOtherAccount(n)
+		return n, decision.Elsewhere, nil
+	}
+	var found []instance.Instance
+	ownership = decision.Foreign
+	err = cluster.Retry(ctx, log, "look up which instances the notice is about", func(ctx context.Context) error {
+		err := c.Lookup.Permitted(func() (err error) {
+			found, err = c.Lookup.Members(ctx, &n)
+			return err
+		})
+		if errors.Is(err, instance.ErrDenied) && c.ManagedTag == "" {
+			ownership = decision.Unknown
+			return nil
+		}
+		return err
+	})
+	n.Instances = slices.Clone(n.Instances)
+	for _, i := range found {
+		if slices.Contains(n.Instances, i.ID) {
+			continue
+		}
+		n = n.OnType(i.Type) // all of a block have the same
+		n.Instances = append(n.Instances, i.ID)
+		if slices.Contains(n.Resolved, i.Host) {
+			n.Resolved = append(n.Resolved, i.ID)
+		}
+	}
+	return n, ownership, err
+}
+
+// handleAll does what a notice asks for each of several instances. It returns one error of
+// each sort. While the drains go on it keeps nothing of the notice in memory.
+func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
+	select {
+	case c.crowds <- struct{}{}:
+	default:
+		return []error{errCrowded}
+	}
+	var mu sync.Mutex
+	add := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return isLeave(e) == isLeave(err) }) {
+			errs = append(errs, err)
+		}
+	}
+	var all sync.WaitGroup
+	for _, id := range n.Instances {
+		select {
+		case c.lookUps <- struct{}{}:
+		case <-ctx.Done():
+			add(context.Cause(ctx))
+			continue
+		}
+		one := ofOne(n, id)
+		all.Go(func() {
+			decided := sync.OnceFunc(func() { <-c.lookUps })
+			defer decided()
+			add(logging.Recover(c.Log, func() error {
+				return c.handle(ctx, log, &one, func(decision.Action) { decided() })
+			}))
+		})
+	}
+	<-c.crowds
+	n.Instances, n.Hosts, n.Resolved = nil, nil, nil
+	all.Wait()
+	return errs
+}
+
+// ofOne is the notice for one of its instances.
+func ofOne(n notice.Notice, id string) notice.Notice {
+	if slices.Contains(n.Resolved, id) {
+		n.Ended, n.Deadline = true, time.Time{}
+	}
+	n.Instances, n.Hosts, n.Resolved = []string{id}, nil, nil
+	return n
+}
+
+// errCrowded returns a message to the queue: it names several instances, and crowdsAtOnce
+// such messages are being looked up.
+var errCrowded = errors.New("too many messages that name several instances at once")

@@ -296,13 +296,9 @@ func (o ownMachine) is(id string) (instance.Instance, bool) {
 	return instance.Instance{ID: m.id, State: "running", Launched: m.began, PrivateDNSName: o.node}, m.id == id
 }
 
-func (o ownMachine) Get(_ context.Context, id string, _ time.Duration) (instance.Instance, bool, error) {
+func (o ownMachine) Get(_ context.Context, id string, _ time.Duration, _ bool) (instance.Instance, bool, error) {
 	i, found := o.is(id)
 	return i, found, nil
-}
-
-func (o ownMachine) GetUrgent(ctx context.Context, id string, maxAge time.Duration) (instance.Instance, bool, error) {
-	return o.Get(ctx, id, maxAge)
 }
 
 func (o ownMachine) Known(id string) (instance.Instance, bool, time.Time) {

@@ -941,7 +941,7 @@ func TestAnAnnouncementThatIsDecidedJustBeforeItsEndComesIsNotRecordedAfterIt(t 
 		c := s.c
 		announced, err := notice.Parse(s.body("health-reboot-scheduled", theID))
 		s.must(err)
-		c.decider.cancelled.add(announced, theID)
+		c.cancelled.add(announced, theID)
 		joining := &task{c: c, log: c.Log, n: &announced, id: theID, found: lookup.Found{Refs: []cluster.Ref{cluster.RefOf(s.node())}}}
 		joining.Decision = decision.Decision{Action: decision.Drain, Why: decision.WhyScheduledChange}
 		s.must(joining.join(s.Context()))

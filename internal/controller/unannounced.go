@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime/pprof"
@@ -11,27 +12,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/carried"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// Unannounced is a controller for those who look for what no message has told of. They ask what the Nodes carry.
-type Unannounced struct {
-	*Controller
-	*carried.Nodes
-}
+// Unannounced is a controller for those who look for what no message has told of: the sweep of lifecycle hooks, the
+// poll of EC2's statuses, the pod on the node. They ask what the Nodes carry.
+type Unannounced struct{ *Controller }
 
-// Unannounced returns the controller with what the Nodes carry.
-func (c *Controller) Unannounced() Unannounced {
-	return Unannounced{c, &carried.Nodes{
-		Cluster: c.Cluster, Resolver: c.decider.resolver, Observer: c.Observer, Log: c.Log, DryRun: c.DryRun,
-	}}
-}
+// Unannounced returns the controller for them.
+func (c *Controller) Unannounced() Unannounced { return Unannounced{c} }
 
 // HandleNotice does what a notice about one instance asks for, of which no message has told.
 // It calls acts when it begins to do something. It returns nil when that is done, or when the
@@ -60,28 +57,138 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 func (c *Controller) Acts(ctx context.Context, n notice.Notice) (bool, error) {
 	log := c.Log.WithValues("kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
 	t := &task{c: c, log: log, n: &n, id: n.Instances[0]}
-	err := c.decider.decide(ctx, t, lookup.Kept)
+	err := t.decide(ctx, lookup.Kept)
 	return err == nil && t.Action != decision.Leave && t.Action != decision.Drop, err
 }
 
-// reports are what the pods on the nodes have read from the metadata of their instances.
-type reports struct{ *Controller }
+// Count is how many Nodes the cluster has.
+func (u Unannounced) Count() int {
+	_, all := u.Cluster.Unavailable(func(map[string]string) bool { return true })
+	return all
+}
 
-// run handles the reports like messages, until ctx ends.
-func (r reports) run(ctx context.Context) {
+// HasHeardOf reports whether a Node of the instance carries what a poll has found, as this handler has recorded it, or
+// has carried it before: then somebody has called it off, or it was over.
+func (u Unannounced) HasHeardOf(n notice.Notice) bool {
+	return slices.ContainsFunc(u.Cluster.ByInstance(n.Instances[0]), func(node *corev1.Node) bool {
+		return u.isRecorded(node, n)
+	})
+}
+
+// intentsOn are what nodes carry, without what cannot be read.
+func intentsOn(nodes []*corev1.Node) (all []intent.Intent) {
+	for _, node := range nodes {
+		if i, ok, err := cluster.ReadIntent(node); ok && err == nil {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// ToldAs is the change that AWS Health has told of, and that begins at that time; empty: no Node of the instance
+// carries one.
+func (u Unannounced) ToldAs(id string, at time.Time) (change string) {
+	for _, i := range intentsOn(u.Cluster.ByInstance(id)) {
+		change = cmp.Or(change, i.ToldAs(at))
+	}
+	return change
+}
+
+// Polled calls visit for each entry that a Node carries and that a poll has found.
+func (u Unannounced) Polled(visit func(instance string, e intent.Entry, ready bool)) {
+	u.Cluster.Carried(func(node *corev1.Node, e intent.Entry) {
+		if id := cluster.InstanceID(node); id != "" && e.Polled() {
+			visit(id, e, cluster.Ready(node))
+		}
+	})
+}
+
+// Impaired tells people of an instance whose status checks fail, with their names.
+func (u Unannounced) Impaired(id, checks string) {
+	u.tell(id, report.Step{
+		Kind: report.Impair, Detail: "EC2 says that instance " + id + " is impaired, by the status checks: " + checks,
+	}, "the status checks of an instance fail", "checks", checks)
+}
+
+// tell tells people of each Node of an instance, by the log and by a step.
+func (u Unannounced) tell(id string, step report.Step, message string, keysAndValues ...any) {
+	for _, node := range u.Cluster.ByInstance(id) {
+		step.Node = cluster.RefOf(node)
+		logging.Warn(u.Log.WithValues("node", step.Node.Name, "instance", id), message, keysAndValues...)
+		if !u.DryRun {
+			u.Observer.Stepped(step)
+		}
+	}
+}
+
+// Changes are the scheduled changes that the Nodes of the instance carry, by [notice.Notice.Change].
+func (u Unannounced) Changes(id string) []string {
+	nodes := u.Cluster.ByInstance(id)
+	if inst, known, _ := u.resolver.Known(id); len(nodes) == 0 && known {
+		nodes = u.resolver.NodesNamedLike(inst)
+	}
+	var changes []string
+	for _, i := range intentsOn(nodes) {
+		for _, e := range i.Entries {
+			if e.Kind == notice.ScheduledChange {
+				changes = append(changes, e.Change)
+			}
+		}
+	}
+	return changes
+}
+
+// HasNode reports whether the cluster has a Node of the instance.
+func (u Unannounced) HasNode(id string) bool { return len(u.Cluster.ByInstance(id)) > 0 }
+
+// Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it,
+// by an event that is no older than since. What the metadata tells does not count: it knows of no hooks.
+func (u Unannounced) Terminates(id string, since time.Time) bool {
+	return slices.ContainsFunc(intentsOn(u.Cluster.ByInstance(id)), func(i intent.Intent) bool {
+		return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+			ofEvent := len(e.IDs) == 0 || slices.ContainsFunc(e.IDs, func(id string) bool { return !notice.OfMetadata(id) })
+			return e.Kind == notice.ASGTerminate && ofEvent && !e.Before(since)
+		})
+	})
+}
+
+// Told reports whether a notice has told of the hook: a Node of its instance carries it. A drain
+// that has completed the hook does not carry it any more.
+func (u Unannounced) Told(h intent.Hook) bool {
+	return slices.ContainsFunc(intentsOn(u.Cluster.ByInstance(h.Instance)), func(i intent.Intent) bool {
+		return slices.ContainsFunc(i.Hooks, func(have intent.Hook) bool {
+			return have.Group == h.Group && have.Name == h.Name
+		})
+	})
+}
+
+// Retained tells people of an instance that its group keeps after an abandoned termination.
+func (u Unannounced) Retained(id, group string) {
+	u.tell(id, report.Step{
+		Kind: report.Retain,
+		Detail: "Auto Scaling group " + group + " keeps instance " + id + ", because its termination was abandoned: " +
+			"end it with aws autoscaling terminate-instance-in-auto-scaling-group",
+	}, "an instance is retained by its group: its termination was abandoned, and a person has to end it", "group", group,
+		"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
+			"--no-should-decrement-desired-capacity --instance-id "+id)
+}
+
+// handleReports handles what the pods on the nodes have read from the metadata of their instances, like messages, until
+// ctx ends.
+func (c *Controller) handleReports(ctx context.Context) {
 	seen := map[types.UID]string{}
 	var mu sync.Mutex
 	underWay := map[types.UID]int{} // a kubelet can write ever new notices
 	room := make(chan struct{}, 1)  // a node that had the most under way has one less
 	var all sync.WaitGroup
 	defer all.Wait()
-	r.Cluster.AtEachChange(ctx, room, func() {
+	c.Cluster.AtEachChange(ctx, room, func() {
 		before := seen
 		seen = map[types.UID]string{}
-		r.Cluster.Reported(func(node *corev1.Node) {
+		c.Cluster.Reported(func(node *corev1.Node) {
 			of, err := cluster.ReadReport(node)
 			open := slices.DeleteFunc(of.Notices, func(n notice.Notice) bool {
-				return of.To != r.Lease || slices.Contains(of.Answered, n.ID) || r.isRecorded(node, n)
+				return of.To != c.Lease || slices.Contains(of.Answered, n.ID) || c.isRecorded(node, n)
 			})
 			// By its provider id a report is read. What is recorded may be dropped, as where a rule begins to ignore it.
 			text := node.Spec.ProviderID + node.Annotations[cluster.ReportAnnotation]
@@ -92,7 +199,7 @@ func (r reports) run(ctx context.Context) {
 				return
 			}
 			if err != nil {
-				logging.Warn(r.Log, "what the pod on a node reports cannot be read: the pod drains the node by itself if it has to",
+				logging.Warn(c.Log, "what the pod on a node reports cannot be read: the pod drains the node by itself if it has to",
 					"error", err, "node", node.Name)
 				return
 			}
@@ -108,7 +215,7 @@ func (r reports) run(ctx context.Context) {
 					return
 				}
 				all.Go(func() {
-					r.handleOne(ctx, cluster.RefOf(node), n)
+					c.handleReport(ctx, cluster.RefOf(node), n)
 					mu.Lock()
 					defer mu.Unlock()
 					if underWay[node.UID] == notice.MostReported {
@@ -128,18 +235,18 @@ func (r reports) run(ctx context.Context) {
 
 // isRecorded reports whether a node carries a reported notice as this handler has recorded it, or nothing is left to
 // do.
-func (r reports) isRecorded(node *corev1.Node, n notice.Notice) bool {
+func (c *Controller) isRecorded(node *corev1.Node, n notice.Notice) bool {
 	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && (i.Finished() || r.Cluster.Serves(i)) && decision.Knows(i, n, time.Now())
+	return ok && err == nil && (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, time.Now())
 }
 
-// handleOne handles a reported notice. Where it asks for nothing, the report says so: otherwise the pod on the node
+// handleReport handles a reported notice. Where it asks for nothing, the report says so: otherwise the pod on the node
 // would drain it in the end.
-func (r reports) handleOne(ctx context.Context, ref cluster.Ref, n notice.Notice) {
-	log := r.Log.WithValues("node", ref.Name, "kind", n.Kind, "event", n.ID)
+func (c *Controller) handleReport(ctx context.Context, ref cluster.Ref, n notice.Notice) {
+	log := c.Log.WithValues("node", ref.Name, "kind", n.Kind, "event", n.ID)
 	acts := false
 	for tries := 1; ; tries++ {
-		err := r.HandleNotice(ctx, n, func() { acts = true })
+		err := c.HandleNotice(ctx, n, func() { acts = true })
 		if err == nil {
 			break
 		}
@@ -151,6 +258,47 @@ func (r reports) handleOne(ctx context.Context, ref cluster.Ref, n notice.Notice
 		return
 	}
 	_ = cluster.Retry(ctx, log, "answer a report", func(ctx context.Context) error { // it ends with ctx, or the Node
-		return r.Cluster.Report(ctx, ref, func(r notice.Report) notice.Report { return r.Answering(n.ID) })
+		return c.Cluster.Report(ctx, ref, func(r notice.Report) notice.Report { return r.Answering(n.ID) })
 	})
+}
+
+// takeTaintsBack takes the out-of-service taint from nodes whose instance runs again, until ctx ends.
+func (c *Controller) takeTaintsBack(ctx context.Context) {
+	nodes := cluster.PerNode{Log: c.Log}
+	defer nodes.Wait()
+	for {
+		changed := c.Cluster.Changed()
+		waiting := c.Cluster.OutOfService()
+		for _, ref := range waiting {
+			nodes.Do(ref.UID, func() { c.takeTaintFrom(ctx, ref) })
+		}
+		var again <-chan time.Time
+		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
+			again = time.After(lookup.KeptShort)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// takeTaintFrom takes the taint from a node if its instance runs again.
+func (c *Controller) takeTaintFrom(ctx context.Context, ref cluster.Ref) {
+	inst, known, err := c.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
+	runs := err == nil && known && inst.Alive()
+	if errors.Is(err, instance.ErrDenied) {
+		runs = c.Cluster.ReadyAgain(ref)
+	}
+	if !runs {
+		return
+	}
+	err = cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+		return c.Cluster.SetOutOfService(ctx, ref, false)
+	})
+	if err == nil {
+		c.Log.Info("the node is back in service", "node", ref.Name)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // A Group are nodes of which only so many may be out of use: not ready, or cordoned by anybody. The zero Group are all
@@ -180,4 +181,42 @@ func (p Policy) opensAt(e intent.Entry, rule *NodeRule, now time.Time) time.Time
 		return e.NotBefore
 	}
 	return p.terms(rule, e.Kind, e.Deadline, now).NotBefore
+}
+
+// DefaultPatience is how long a replacement is awaited if its rule does not say it. It is as long as a new
+// instance is expected to join, twice over: one to three minutes to boot, more with a large image.
+const DefaultPatience = Young
+
+// Replaceable reports whether a node that gets a notice of the kind may get a replacement first. The machine
+// stays for long enough, and nobody else ends it: an Auto Scaling group that terminates an instance has
+// its replacement, or wants none.
+func Replaceable(kind notice.Kind) bool {
+	return kind == notice.RebalanceRecommendation || kind == notice.ScheduledChange
+}
+
+// ReplacementUntil is how long the replacement of a node with this intent is awaited: the shortest time that
+// a rule of its notices gives, and no longer than the drain can wait.
+func (p Policy) ReplacementUntil(i intent.Intent, now time.Time) time.Time {
+	wait := time.Duration(0)
+	for _, e := range i.Entries {
+		patience := DefaultPatience
+		if r := p.Rules.Named(e.Rule); r != nil && r.Limit.Wait > 0 {
+			patience = r.Limit.Wait
+		}
+		if wait == 0 || patience < wait {
+			wait = patience
+		}
+	}
+	until := now.Add(wait)
+	if d := i.Deadline(); !d.IsZero() {
+		until = intent.Earlier(until, d.Add(-p.NodeGracePeriod))
+	}
+	return until.UTC()
+}
+
+// ReplaceFirst reports whether a rule for nodes asks for a replacement first, for a kind that can have one.
+func (r Rules) ReplaceFirst() bool {
+	return slices.ContainsFunc(r.Nodes, func(n NodeRule) bool {
+		return n.ReplaceFirst && (len(n.Kinds) == 0 || slices.ContainsFunc(n.Kinds, Replaceable))
+	})
 }

@@ -1,8 +1,10 @@
 package decision
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -168,7 +170,7 @@ func IsOption(rule string) bool { return slices.Contains(OptionRules, rule) }
 // file that matches, or one of those that stand for the options.
 func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
 	for k := range p.Rules.Nodes {
-		if r := &p.Rules.Nodes[k]; r.matches(n.Kind, n.Detail, labels) {
+		if r := &p.Rules.Nodes[k]; r.Mismatch(n.Kind, n.Detail, labels) == MatchesRule {
 			return *r
 		}
 	}
@@ -226,10 +228,6 @@ func (p Policy) IsRuledOtherwise(i intent.Intent, labels map[string]string) bool
 		}
 		return e.Rule != rule.Name
 	})
-}
-
-func (r *NodeRule) matches(kind notice.Kind, code string, labels map[string]string) bool {
-	return r.Mismatch(kind, code, labels) == MatchesRule
 }
 
 // Mismatch says why a rule does not match.
@@ -306,4 +304,158 @@ func (r *NodeRule) Terms(start, latest, now time.Time) intent.Terms {
 		t.NotBefore = time.Time{}
 	}
 	return t
+}
+
+// A Selector selects objects by their labels or annotations, as a label selector of Kubernetes
+// does. The empty one selects everything.
+// https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
+type Selector []Requirement
+
+// A Requirement is about the value of one key.
+type Requirement struct {
+	Key      string
+	Operator Operator
+	Values   []string // of In and NotIn some, of Greater and Less one integer, else none
+}
+
+// Operator says how a Requirement compares.
+type Operator uint8
+
+// The operators.
+const (
+	In           Operator = iota
+	NotIn                 // also where the key is missing
+	Exists                //
+	DoesNotExist          //
+	Greater               // than an integer
+	Less
+)
+
+// Matches reports whether all requirements hold.
+func (s Selector) Matches(labels map[string]string) bool {
+	return !slices.ContainsFunc(s, func(r Requirement) bool { return !r.holds(labels) })
+}
+
+func (r Requirement) holds(labels map[string]string) bool {
+	value, there := labels[r.Key]
+	switch r.Operator {
+	case In:
+		return there && slices.Contains(r.Values, value)
+	case NotIn:
+		return !there || !slices.Contains(r.Values, value)
+	case Exists:
+		return there
+	case DoesNotExist:
+		return !there
+	case Greater:
+		return there && len(r.Values) == 1 && compareIntegers(value, r.Values[0]) > 0
+	case Less:
+		return there && len(r.Values) == 1 && compareIntegers(value, r.Values[0]) < 0
+	}
+	return false
+}
+
+// compareIntegers returns 0 where one of the two is not an integer.
+func compareIntegers(a, b string) int {
+	x, errX := strconv.ParseInt(a, 10, 64)
+	y, errY := strconv.ParseInt(b, 10, 64)
+	if errX != nil || errY != nil {
+		return 0
+	}
+	return cmp.Compare(x, y)
+}
+
+// matchesAny reports whether one of the selectors matches. Without selectors everything does.
+func matchesAny(selectors []Selector, labels map[string]string) bool {
+	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s Selector) bool { return s.Matches(labels) })
+}
+
+// MatchesPattern reports whether a text is as the pattern says, in which * stands for any characters,
+// also none.
+func MatchesPattern(pattern, text string) bool {
+	head, rest, wild := strings.Cut(pattern, "*")
+	if !wild {
+		return pattern == text
+	}
+	text, ok := strings.CutPrefix(text, head)
+	for ok {
+		part, next, more := strings.Cut(rest, "*")
+		if !more { // the last part ends the text
+			return strings.HasSuffix(text, part)
+		}
+		_, text, ok = strings.Cut(text, part) // the first place leaves the most to the rest
+		rest = next
+	}
+	return false
+}
+
+// matchesAnyPattern reports whether one of the patterns matches. Without patterns everything does.
+func matchesAnyPattern(patterns []string, text string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return MatchesPattern(p, text) })
+}
+
+// A Window is a time of the day, on some days of the week, in the local time of a place.
+type Window struct {
+	Name string
+	// Days are those on which it opens, Sunday first.
+	Days [7]bool
+	// From and To are minutes since midnight, by the clock on the wall. If To is not later than From
+	// the window closes on the next day.
+	From, To int
+	Zone     *time.Location
+}
+
+// opening returns when the window opens and closes on the day of its place that is so many days
+// after the one of at. opens is false if it does not open on that day.
+func (w Window) opening(at time.Time, days int) (from, to time.Time, opens bool) {
+	year, month, day := at.In(w.Zone).Date()
+	// Noon is there on each day, also where the clock skips midnight.
+	noon := time.Date(year, month, day+days, 12, 0, 0, 0, w.Zone)
+	if !w.Days[noon.Weekday()] {
+		return from, to, false
+	}
+	closes := w.To
+	if w.To <= w.From {
+		closes += 24 * 60
+	}
+	year, month, day = noon.Date()
+	onWall := func(minutes int) time.Time { return time.Date(year, month, day, 0, minutes, 0, 0, w.Zone) }
+	from, to = onWall(w.From), onWall(closes)
+	return from, to, from.Before(to) // the clock may skip all of it
+}
+
+// Next returns the first moment from at on at which the window is open; zero: it never opens. The
+// clock of its place may skip the moment at which it opens, or show it twice: see [time.Date].
+func (w Window) Next(at time.Time) time.Time {
+	const week = 7
+	for days := -1; days <= 2*week; days++ { // one that the clock skips opens a week later
+		from, to, opens := w.opening(at, days)
+		switch {
+		case !opens || !at.Before(to):
+		case at.Before(from):
+			return from
+		default:
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// Last returns the last moment from at on, and not after due, at which the window opens, or at
+// if it is open then and does not open again by due. Zero: it is never open in that time.
+func (w Window) Last(at, due time.Time) time.Time {
+	const week = 7
+	for days := 1; days >= -2*week-1; days-- { // one that the clock skips opened a week before
+		from, to, opens := w.opening(due, days)
+		switch {
+		case !opens || from.After(due):
+		case !from.Before(at):
+			return from
+		case at.Before(to):
+			return at
+		default: // those before have closed earlier
+			return time.Time{}
+		}
+	}
+	return time.Time{}
 }

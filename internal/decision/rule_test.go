@@ -263,7 +263,7 @@ func TestNoRuleLoosensADeadline(t *testing.T) {
 		}
 		// The first rule that matches, and no other.
 		for _, rule := range p.Rules.Nodes {
-			if rule.matches(n.Kind, n.Detail, f.Labels) {
+			if rule.Mismatch(n.Kind, n.Detail, f.Labels) == MatchesRule {
 				if with.Rule != rule.Name && n.Kind != notice.ASGLaunch {
 					t.Fatalf("seed %d: rule %s decides, %s comes first", seed, with.Rule, rule.Name)
 				}

@@ -97,7 +97,7 @@ func (r *requests) helper(ctx context.Context, pod *corev1.Pod, s step) *kubectl
 	if s.grace > 0 {
 		seconds = int(s.grace / time.Second)
 	}
-	client := requesting{rest: r.client.CoreV1().RESTClient(), pod: pod, version: s.version}
+	client := requesting{rest: r.drainer.Client.CoreV1().RESTClient(), pod: pod, version: s.version}
 	// What a Filter says is read where kubectl chooses pods, and not where it asks for one.
 	return Filter{}.helper(ctx, client, seconds)
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -35,15 +36,23 @@ func refusalOf(err error) evacuation.Refusal {
 // API server gives that no reason of its own, so it is recognised by its text.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 func twoBudgets(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
-		strings.Contains(status.Status().Message, "more than one PodDisruptionBudget")
+	s, _ := statusOf(err)
+	return s.Code == http.StatusInternalServerError && strings.Contains(s.Message, "more than one PodDisruptionBudget")
 }
 
 // denied reports whether an admission webhook has denied a request.
 func denied(err error) bool {
+	s, _ := statusOf(err)
+	return kube.DeniedByWebhook(s.Message)
+}
+
+// statusOf is the API server's answer to a request that has failed; zero, and not answered: there is none.
+func statusOf(err error) (s metav1.Status, answered bool) {
 	var status apierrors.APIStatus
-	return errors.As(err, &status) && kube.DeniedByWebhook(status.Status().Message)
+	if answered = errors.As(err, &status); answered {
+		s = status.Status()
+	}
+	return s, answered
 }
 
 // busyFor returns how long an overloaded API server asks to be left alone; zero: it is not overloaded.
@@ -94,21 +103,17 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 // refuses reports whether the answer to a request says that it had no effect. What has no answer, or an error of the
 // server, may have had one.
 func refuses(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
+	s, _ := statusOf(err)
+	return s.Code >= 400 && s.Code < 500 && s.Code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
 }
 
 // unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is
 // overloaded, is shutting down, or has not answered. That is no reason to force the pod.
 // https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/server/filters/waitgroup.go
 func unheard(err error) bool {
-	var status apierrors.APIStatus
+	_, answered := statusOf(err)
 	shutsDown := apierrors.IsServiceUnavailable(err) && !denied(err)
-	return refusalOf(err) == evacuation.Busy || shutsDown || !errors.As(err, &status)
+	return refusalOf(err) == evacuation.Busy || shutsDown || !answered
 }
 
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may
@@ -122,11 +127,11 @@ var (
 // budgetOf returns the name of the budget that has refused an eviction, and what is said of it. The name
 // is empty if the API server does not give it.
 func budgetOf(err error) (name, says string) {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
+	s, _ := statusOf(err)
+	if s.Details == nil {
 		return "", ""
 	}
-	for _, cause := range status.Status().Details.Causes {
+	for _, cause := range s.Details.Causes {
 		if cause.Type != policyv1.DisruptionBudgetCause {
 			continue
 		}
@@ -152,11 +157,8 @@ var policyWords = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with b
 
 // nameIn returns the name of what a request has failed for, by the API server's words; empty: for none.
 func nameIn(words *regexp.Regexp, err error) string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return ""
-	}
-	if found := words.FindStringSubmatch(status.Status().Message); found != nil {
+	s, _ := statusOf(err)
+	if found := words.FindStringSubmatch(s.Message); found != nil {
 		return found[1]
 	}
 	return ""

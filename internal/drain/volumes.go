@@ -182,7 +182,6 @@ func (n *nodePods) awaited() map[string]claim {
 
 // A volumeWait is the last part of a drain: it waits for the volumes of the pods that have left.
 type volumeWait struct {
-	volumes  *Volumes
 	run      *run
 	since    time.Time // when the first volumes were waited for; zero: none was
 	reported bool      // Blocked was called
@@ -194,7 +193,7 @@ type volumeWait struct {
 //   - volumes whose claims cannot be read: they may be anybody's, and could hold a hook to its end;
 //   - an attachment without a PersistentVolume, which a pod's own spec describes: no claim tells whose it is.
 func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) {
-	w := &volumeWait{volumes: v, run: r}
+	w := &volumeWait{run: r}
 	for {
 		v.mu.Lock()
 		changed := v.changed

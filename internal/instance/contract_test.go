@@ -65,7 +65,7 @@ func TestContract(t *testing.T) {
 		"a missing permission is named, and no miss": func(t *testing.T, r region, d *Directory) {
 			r.put(t, Instance{ID: known, State: "running"})
 			r.deny(t)
-			_, found, err := d.Get(t.Context(), known, time.Minute)
+			_, found, err := d.Get(t.Context(), known, time.Minute, false)
 			if found || err == nil || !strings.Contains(err.Error(), "permission ec2:DescribeInstances is missing") {
 				t.Errorf("found = %v, err = %v; want an error that names the permission", found, err)
 			}

@@ -118,19 +118,19 @@ type batch struct {
 // joined, whatever maxAge is. A failed look-up is an error, never "not found", and is
 // not remembered. If ctx ends first, the error wraps its cause, and others that wait
 // for the same look-up do not notice.
-func (d *Directory) Get(ctx context.Context, id string, maxAge time.Duration) (inst Instance, found bool, err error) {
-	a, err := d.get(ctx, id, maxAge, ordinary)
-	return a.instance, a.found, err
-}
-
-// GetUrgent is Get for an instance that a Node of the cluster waits for. Its look-ups go
-// before those of Get, in batches of their own: a crowd of unknown instances delays them
-// by one call at most. It must not be used for ids that only a message has named, because
-// messages can name ids without end, and urgent look-ups at the full rate starve Get.
-func (d *Directory) GetUrgent(
-	ctx context.Context, id string, maxAge time.Duration,
+//
+// It hurries for an instance that a Node of the cluster waits for. Such look-ups go before
+// the others, in batches of their own: a crowd of unknown instances delays them by one
+// call at most. It must not hurry for ids that only a message has named, because messages
+// can name ids without end, and urgent look-ups at the full rate starve the others.
+func (d *Directory) Get(
+	ctx context.Context, id string, maxAge time.Duration, hurry bool,
 ) (inst Instance, found bool, err error) {
-	a, err := d.get(ctx, id, maxAge, urgent)
+	lane := ordinary
+	if hurry {
+		lane = urgent
+	}
+	a, err := d.get(ctx, id, maxAge, lane)
 	return a.instance, a.found, err
 }
 

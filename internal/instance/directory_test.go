@@ -172,7 +172,7 @@ func TestAFailedLookUpIsNoMissAndIsForgotten(t *testing.T) {
 		f := newFakeEC2(known)
 		f.failNext(&smithy.GenericAPIError{Code: "RequestLimitExceeded", Message: "Request limit exceeded."})
 		d := NewDirectory(f)
-		_, found, err := d.Get(t.Context(), known, time.Minute)
+		_, found, err := d.Get(t.Context(), known, time.Minute, false)
 		api, ok := errors.AsType[smithy.APIError](err)
 		if !ok || api.ErrorCode() != "RequestLimitExceeded" || found {
 			t.Errorf("found = %v, err = %v; want the error of EC2", found, err)
@@ -190,7 +190,7 @@ func TestAFailureOnALaterPageFailsTheWholeBatch(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, id := range []string{known, another} {
 			wg.Go(func() {
-				if _, found, err := d.Get(t.Context(), id, time.Minute); err == nil || found {
+				if _, found, err := d.Get(t.Context(), id, time.Minute, false); err == nil || found {
 					t.Errorf("%s: found = %v, err = %v; want an error", id, found, err)
 				}
 			})
@@ -220,7 +220,7 @@ func TestACallerWhoLeavesDoesNotHurtTheOthers(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, found, err := d.Get(ctx, known, time.Minute); !errors.Is(err, lost) || found {
+			if _, found, err := d.Get(ctx, known, time.Minute, false); !errors.Is(err, lost) || found {
 				t.Errorf("found = %v, err = %v; want %v", found, err, lost)
 			}
 		})
@@ -251,7 +251,7 @@ func TestALookUpEndsWithItsLastCaller(t *testing.T) {
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), tc.after)
 				defer cancel()
-				if _, _, err := d.Get(ctx, known, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+				if _, _, err := d.Get(ctx, known, time.Minute, false); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("err = %v, want the deadline's", err)
 				}
 				mustFind(t, d, known, time.Minute)
@@ -271,7 +271,7 @@ func TestAHangingCallIsGivenUp(t *testing.T) {
 		f := newFakeEC2(known)
 		f.latency = time.Hour
 		start := time.Now()
-		if _, _, err := NewDirectory(f).Get(t.Context(), known, time.Minute); !errors.Is(err, errCallTimeout) {
+		if _, _, err := NewDirectory(f).Get(t.Context(), known, time.Minute, false); !errors.Is(err, errCallTimeout) {
 			t.Errorf("err = %v, want %v", err, errCallTimeout)
 		}
 		if waited, want := time.Since(start), batchPause+callTimeout; waited != want {
@@ -311,19 +311,19 @@ func TestAnUrgentLookUpGoesBeforeACrowdOfOthers(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				var crowd sync.WaitGroup
 				for _, id := range instanceIDs(20_000) {
-					crowd.Go(func() { _, _, _ = d.Get(ctx, id, time.Minute) })
+					crowd.Go(func() { _, _, _ = d.Get(ctx, id, time.Minute, false) })
 				}
 				time.Sleep(time.Second)
 				if among { // in the last of the batches that wait
-					crowd.Go(func() { _, _, _ = d.Get(ctx, known, time.Minute) })
+					crowd.Go(func() { _, _, _ = d.Get(ctx, known, time.Minute, false) })
 					time.Sleep(time.Second)
 				}
 				start := time.Now()
 				var pair sync.WaitGroup
 				for _, id := range []string{known, another} {
 					pair.Go(func() {
-						if inst, found, err := d.GetUrgent(t.Context(), id, time.Minute); err != nil || !found || inst.ID != id {
-							t.Errorf("GetUrgent(%s) = %+v, %v, %v; want the instance", id, inst, found, err)
+						if inst, found, err := d.Get(t.Context(), id, time.Minute, true); err != nil || !found || inst.ID != id {
+							t.Errorf("Get(%s) = %+v, %v, %v; want the instance", id, inst, found, err)
 						}
 					})
 				}
@@ -345,13 +345,13 @@ func TestAnUrgentLookUpGoesBeforeACrowdOfOthers(t *testing.T) {
 
 func TestAnUrgentLookUpAndAnOrdinaryOneShareACallThatServesBoth(t *testing.T) {
 	for name, tc := range map[string]struct {
-		first, second func(*Directory, context.Context, string, time.Duration) (Instance, bool, error)
-		after         time.Duration
-		calls         int
+		firstHurries, secondHurries bool
+		after                       time.Duration
+		calls                       int
 	}{
-		"the urgent one first":                 {(*Directory).GetUrgent, (*Directory).Get, 0, 1},
-		"the ordinary one is under way":        {(*Directory).Get, (*Directory).GetUrgent, 2 * batchPause, 1},
-		"the ordinary one waits for its batch": {(*Directory).Get, (*Directory).GetUrgent, batchPause / 2, 2},
+		"the urgent one first":                 {true, false, 0, 1},
+		"the ordinary one is under way":        {false, true, 2 * batchPause, 1},
+		"the ordinary one waits for its batch": {false, true, batchPause / 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -359,15 +359,15 @@ func TestAnUrgentLookUpAndAnOrdinaryOneShareACallThatServesBoth(t *testing.T) {
 				f.latency = time.Second
 				d := NewDirectory(f)
 				var wg sync.WaitGroup
-				get := func(get func(*Directory, context.Context, string, time.Duration) (Instance, bool, error)) {
-					if _, found, err := get(d, t.Context(), known, 0); err != nil || !found {
+				get := func(hurry bool) {
+					if _, found, err := d.Get(t.Context(), known, 0, hurry); err != nil || !found {
 						t.Errorf("found %v, %v", found, err)
 					}
 				}
-				wg.Go(func() { get(tc.first) })
+				wg.Go(func() { get(tc.firstHurries) })
 				time.Sleep(tc.after)
 				synctest.Wait()
-				wg.Go(func() { get(tc.second) })
+				wg.Go(func() { get(tc.secondHurries) })
 				wg.Wait()
 				if calls := f.made(); len(calls) != tc.calls {
 					t.Errorf("%d calls, want %d", len(calls), tc.calls)
@@ -381,7 +381,7 @@ func TestAnAnswerOfTheOneLaneIsKnownToTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
 		d := NewDirectory(f)
-		if _, found, err := d.GetUrgent(t.Context(), known, time.Minute); err != nil || !found {
+		if _, found, err := d.Get(t.Context(), known, time.Minute, true); err != nil || !found {
 			t.Errorf("found %v, %v", found, err)
 		}
 		mustFind(t, d, known, time.Minute)
@@ -403,7 +403,7 @@ func TestWhatIsKnownIsToldHoweverOldAndWithoutACall(t *testing.T) {
 		mustMiss(t, d, unknown)
 		time.Sleep(24 * time.Hour)
 		f.failNext(errors.New("EC2 is away"))
-		if _, _, err := d.Get(t.Context(), known, time.Minute); err == nil {
+		if _, _, err := d.Get(t.Context(), known, time.Minute, false); err == nil {
 			t.Error("no error")
 		}
 		if inst, found, asked := d.Known(known); inst.ID != known || !found || !asked.Equal(start) {
@@ -423,7 +423,7 @@ func TestWhatIsNoInstanceIDIsNeverAsked(t *testing.T) {
 		f := newFakeEC2(known)
 		d := NewDirectory(f)
 		for _, id := range []string{"", "i-*", "i-0123456789abcde??", "mi-0123456789abcdef0", known + "\n"} {
-			if _, found, err := d.Get(t.Context(), id, time.Minute); err == nil || found {
+			if _, found, err := d.Get(t.Context(), id, time.Minute, false); err == nil || found {
 				t.Errorf("Get(%q): found = %v, err = %v; want an error", id, found, err)
 			}
 		}
@@ -435,7 +435,7 @@ func TestWhatIsNoInstanceIDIsNeverAsked(t *testing.T) {
 
 func mustFind(t *testing.T, d *Directory, id string, maxAge time.Duration) Instance {
 	t.Helper()
-	inst, found, err := d.Get(t.Context(), id, maxAge)
+	inst, found, err := d.Get(t.Context(), id, maxAge, false)
 	if err != nil || !found || inst.ID != id {
 		t.Errorf("Get(%s) = %+v, %v, %v; want the instance", id, inst, found, err)
 	}
@@ -444,7 +444,7 @@ func mustFind(t *testing.T, d *Directory, id string, maxAge time.Duration) Insta
 
 func mustMiss(t *testing.T, d *Directory, id string) {
 	t.Helper()
-	if inst, found, err := d.Get(t.Context(), id, time.Minute); err != nil || found {
+	if inst, found, err := d.Get(t.Context(), id, time.Minute, false); err != nil || found {
 		t.Errorf("Get(%s) = %+v, %v, %v; want a miss", id, inst, found, err)
 	}
 }

@@ -56,7 +56,7 @@ func TestTheInstancesOfAReservationAreListedPageByPageAndRemembered(t *testing.T
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		for _, id := range got {
-			if i, found, err := d.Get(t.Context(), id, time.Minute); !found || err != nil || i.ID != id {
+			if i, found, err := d.Get(t.Context(), id, time.Minute, false); !found || err != nil || i.ID != id {
 				t.Errorf("Get(%s) = %+v, %v, %v", id, i, found, err)
 			}
 		}

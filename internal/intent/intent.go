@@ -291,3 +291,180 @@ func (i Intent) Asks(e Entry) bool { return i.find(e) >= 0 }
 func (i Intent) find(e Entry) int {
 	return slices.IndexFunc(i.Entries, func(have Entry) bool { return have.Kind == e.Kind && have.Change == e.Change })
 }
+
+// A Hook is one lifecycle action in progress: an instance that waits because of a lifecycle
+// hook of its Auto Scaling group.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+type Hook struct {
+	Group string `json:"group"` // name of the Auto Scaling group
+	Name  string `json:"name"`  // of the lifecycle hook
+	// Token identifies the lifecycle action. If it is empty, Auto Scaling uses the
+	// instance's current action, which may be a newer one.
+	Token    string    `json:"token,omitempty"`
+	Instance string    `json:"instance"`
+	Started  time.Time `json:"started"` // zero: not known
+	// Deadline is when the hook ends by itself; zero: not known. It decides what is
+	// urgent, and does not identify the action; nor do Started and Assumed.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Assumed: the deadline is a guess, because the limits of the hook could not be read so far.
+	Assumed bool `json:"assumed,omitempty"`
+}
+
+// Action is the lifecycle action alone, for comparisons.
+func (h Hook) Action() Hook {
+	return Hook{Group: h.Group, Name: h.Name, Token: h.Token, Instance: h.Instance}
+}
+
+// Same reports whether both are the same lifecycle action.
+func (h Hook) Same(other Hook) bool { return h.Action() == other.Action() }
+
+// MayBe reports whether both are the same lifecycle action as far as is known: of one that a sweep has found the
+// token is not.
+func (h Hook) MayBe(other Hook) bool {
+	if h.Token == "" || other.Token == "" {
+		h.Token, other.Token = "", ""
+	}
+	return h.Same(other)
+}
+
+// withHook adds a hook, or what is known of it by now. Beyond MaxHooks it is left
+// out; see HasHook.
+func (i Intent) withHook(hook Hook) Intent {
+	at := slices.IndexFunc(i.Hooks, hook.Same)
+	switch {
+	case at < 0 && len(i.Hooks) < MaxHooks:
+		i.Hooks = append(i.Hooks, hook)
+	case at < 0:
+		return i
+	case i.Hooks[at].Assumed && !hook.Assumed:
+		i.Hooks[at].Deadline, i.Hooks[at].Assumed = hook.Deadline, false
+	case i.Hooks[at].Assumed == hook.Assumed:
+		i.Hooks[at].Deadline = Earlier(i.Hooks[at].Deadline, hook.Deadline)
+	}
+	// The notices of termination hooks share an entry, which has the nearest of their deadlines.
+	if entry := i.find(Entry{Kind: notice.ASGTerminate}); entry >= 0 {
+		i.Entries[entry].Deadline = i.HookDeadline()
+	}
+	return i
+}
+
+// WithDeadline is the intent with the deadline of a hook that could be read by now.
+func (i Intent) WithDeadline(hook Hook, deadline time.Time) Intent {
+	if !i.HasHook(hook) {
+		return i
+	}
+	i.Entries, i.Hooks = slices.Clone(i.Entries), slices.Clone(i.Hooks)
+	hook.Deadline, hook.Assumed = deadline, false
+	return i.withHook(hook)
+}
+
+// HasHook reports whether the intent has this lifecycle action.
+func (i Intent) HasHook(hook Hook) bool { return slices.ContainsFunc(i.Hooks, hook.Same) }
+
+// HookDeadline is when the first of the node's termination hooks ends by itself;
+// zero: none is open, or it is not known.
+func (i Intent) HookDeadline() time.Time {
+	var d time.Time
+	for _, h := range i.Hooks {
+		d = Earlier(d, h.Deadline)
+	}
+	return d
+}
+
+// A Replacement is what was done so that another instance stands ready before the node is drained. It is written down
+// before the call to AWS, so that the next leader knows what may have happened.
+//
+//	choosing ─▶ marking ─▶ marked: the Auto Scaling group replaces the instance
+//	         ─▶ over: there is none
+type Replacement struct {
+	Step ReplacementStep `json:"step"`
+	// Group is the Auto Scaling group of the instance.
+	Group string `json:"group,omitempty"`
+	// Until is how long the replacement is awaited.
+	Until time.Time `json:"until,omitzero"`
+	// Why is why there is none, or why it is not awaited any more; for people.
+	Why string `json:"why,omitempty"`
+}
+
+// A ReplacementStep says how far a replacement has come.
+type ReplacementStep string
+
+// The steps.
+const (
+	NotReplacing ReplacementStep = ""        // nothing was chosen
+	Marking      ReplacementStep = "marking" // the group may have been asked to replace the instance
+	Marked       ReplacementStep = "marked"  // the group replaces it, and tells of its termination
+	Over         ReplacementStep = "over"    // nothing is awaited
+)
+
+// ReplacesFirst reports whether the node gets a replacement before its drain begins, or is to get one:
+// all its notices ask for that.
+func (i Intent) ReplacesFirst() bool {
+	return len(i.Entries) > 0 && !i.Finished() && i.Terms().ReplaceFirst &&
+		i.Replacement.Step != Over && i.Replacement.Why == ""
+}
+
+// StaleAfter is how long after its deadline a machine that is still there is taken
+// to go any moment. After that it has been started again, or its notice lay in the
+// queue: nothing is known of its end any more, and nothing is forced.
+const StaleAfter = 15 * time.Minute
+
+// Current is the intent without deadlines that passed more than StaleAfter ago.
+func (i Intent) Current(now time.Time) Intent {
+	i.Entries, i.Hooks = slices.Clone(i.Entries), slices.Clone(i.Hooks)
+	for k := range i.Entries {
+		i.Entries[k].Deadline = InForce(i.Entries[k].Deadline, now)
+	}
+	for k := range i.Hooks {
+		i.Hooks[k].Deadline = InForce(i.Hooks[k].Deadline, now)
+	}
+	return i
+}
+
+// InForce is the deadline, or zero where it passed more than StaleAfter ago.
+func InForce(deadline, now time.Time) time.Time {
+	if now.Sub(deadline) > StaleAfter {
+		return time.Time{}
+	}
+	return deadline
+}
+
+// Deadline is the earliest deadline of all notices; zero when none has one.
+func (i Intent) Deadline() time.Time {
+	var d time.Time
+	for _, e := range i.Entries {
+		d = Earlier(d, e.Deadline)
+	}
+	return d
+}
+
+// Cause is the notice that binds the most: the one with the nearest deadline, the
+// first where none has one.
+func (i Intent) Cause() Entry {
+	var cause Entry
+	for k, e := range i.Entries {
+		if k == 0 || !Earlier(cause.Deadline, e.Deadline).Equal(cause.Deadline) {
+			cause = e
+		}
+	}
+	return cause
+}
+
+// Earlier is the earlier of two deadlines, of which a zero one means none.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// latest is the index of the entry whose deadline binds the least.
+func (i Intent) latest() int {
+	at := 0
+	for k, e := range i.Entries {
+		if Earlier(i.Entries[at].Deadline, e.Deadline).Equal(i.Entries[at].Deadline) {
+			at = k
+		}
+	}
+	return at
+}

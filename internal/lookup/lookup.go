@@ -39,9 +39,8 @@ const (
 // Instances tells what EC2 knows of an instance; see package instance. An answer may
 // be as old as maxAge. found is false when EC2 does not know the id; an error says nothing.
 type Instances interface {
-	Get(ctx context.Context, id string, maxAge time.Duration) (i instance.Instance, found bool, err error)
-	// GetUrgent is Get for what must not wait for the ids of strangers.
-	GetUrgent(ctx context.Context, id string, maxAge time.Duration) (i instance.Instance, found bool, err error)
+	// Get hurries for what must not wait for the ids of strangers.
+	Get(ctx context.Context, id string, maxAge time.Duration, hurry bool) (i instance.Instance, found bool, err error)
 	// Known is the last answer, however old, without asking.
 	Known(id string) (i instance.Instance, found bool, asked time.Time)
 	// InReservation are the instances of a Capacity Reservation that do not terminate already; OnHosts are
@@ -74,13 +73,9 @@ func New(instances Instances, needed bool, log logr.Logger) *Lookup {
 func (l *Lookup) Look(
 	ctx context.Context, id string, maxAge time.Duration, node bool,
 ) (inst *instance.Instance, known bool, err error) {
-	get := l.Get
-	if node {
-		get = l.GetUrgent
-	}
 	inst = new(instance.Instance)
 	err = l.Permitted(func() (err error) {
-		*inst, known, err = get(ctx, id, maxAge)
+		*inst, known, err = l.Get(ctx, id, maxAge, node)
 		return err
 	})
 	return inst, known, err
@@ -160,12 +155,7 @@ type NoEC2 struct{}
 var errNoEC2 = fmt.Errorf("%w: this handler asks AWS nothing", instance.ErrDenied)
 
 // Get is refused, as the methods below are.
-func (NoEC2) Get(context.Context, string, time.Duration) (instance.Instance, bool, error) {
-	return instance.Instance{}, false, errNoEC2
-}
-
-// GetUrgent is Get.
-func (NoEC2) GetUrgent(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+func (NoEC2) Get(context.Context, string, time.Duration, bool) (instance.Instance, bool, error) {
 	return instance.Instance{}, false, errNoEC2
 }
 

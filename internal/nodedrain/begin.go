@@ -23,11 +23,6 @@ func (d beginStage) run(ctx context.Context) error {
 	if !d.carried().HeldBack {
 		return nil
 	}
-	return d.awaitPermit(ctx)
-}
-
-// awaitPermit is run for a node that is held back.
-func (d beginStage) awaitPermit(ctx context.Context) error {
 	gone := make(chan struct{})
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	relabelled, stop := d.watchLabels()

@@ -204,10 +204,8 @@ func (r *Registry) isDelegated(ref cluster.Ref) bool {
 	if r.Karpenter == nil {
 		return false
 	}
-	if nd := r.Get(ref); nd != nil {
-		if nd.carried().Delegated() {
-			return true
-		}
+	if nd := r.Get(ref); nd != nil && nd.carried().Delegated() {
+		return true
 	}
 	i, _ := r.intentOn(ref)
 	return i.Delegated()

@@ -51,7 +51,10 @@ func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Re
 		if err := nodes.WaitForSync(ctx); err != nil {
 			t.Fatal(err)
 		}
-		do(t, New(Config{Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{}}))
+		do(t, New(Config{
+			Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{},
+			Cancelled: func(string, intent.Entry) bool { return false },
+		}))
 	})
 }
 
@@ -114,7 +117,10 @@ type slowInstances struct {
 	meanwhile func()
 }
 
-func (i slowInstances) GetUrgent(context.Context, string, time.Duration) (instance.Instance, bool, error) {
+func (i slowInstances) Get(_ context.Context, _ string, _ time.Duration, hurry bool) (instance.Instance, bool, error) {
+	if !hurry {
+		return instance.Instance{}, false, errors.New("of a stranger")
+	}
 	i.meanwhile()
 	return instance.Instance{ID: theID, State: "running", Launched: time.Now()}, true, nil
 }

@@ -145,13 +145,6 @@ func (k hookKeeper) heldUntil(h intent.Hook) time.Time {
 	return h.Started.Add(min(k.r.HeartbeatUntil, leastGlobal) - hookMargin)
 }
 
-func laterOf(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
-
 // holdAll sends heartbeats for all hooks of the node, also for those that come later,
 // until release is called. release returns when no heartbeat is in flight any more.
 func (k hookKeeper) holdAll(ctx context.Context) (release func()) {
@@ -183,44 +176,33 @@ func (k hookKeeper) holdAll(ctx context.Context) (release func()) {
 func (k hookKeeper) read(ctx context.Context) {
 	var unreadable []intent.Hook
 	for {
-		_, changed := k.current()
-		again, err := k.readNext(ctx, &unreadable)
-		if err != nil {
-			return
+		carried, changed := k.current()
+		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
+			return h.Assumed && !slices.Contains(unreadable, h.Action())
+		})
+		var again <-chan time.Time // nil: there is nothing to read
+		if at >= 0 {
+			h := carried.Hooks[at]
+			limits, err := k.r.Hooks.Limits(ctx, h)
+			_, denied := errors.AsType[*asg.PermissionError](err)
+			switch {
+			case err == nil:
+				deadline := h.Started.Add(decision.HookTime(limits, k.r.Policy))
+				if k.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }) != nil {
+					return // the drain ends
+				}
+				continue
+			case denied || errors.Is(err, asg.ErrNoHook):
+				unreadable = append(unreadable, h.Action())
+				continue
+			}
+			again = time.After(againAfter)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
 		case <-again:
-		}
-	}
-}
-
-// readNext reads what read has to read now. again delivers when to try once more; nil: there is nothing to. An
-// error means that the drain ends.
-func (k hookKeeper) readNext(ctx context.Context, unreadable *[]intent.Hook) (again <-chan time.Time, err error) {
-	for {
-		carried := k.carried()
-		at := slices.IndexFunc(carried.Hooks, func(h intent.Hook) bool {
-			return h.Assumed && !slices.Contains(*unreadable, h.Action())
-		})
-		if at < 0 {
-			return nil, nil
-		}
-		h := carried.Hooks[at]
-		limits, err := k.r.Hooks.Limits(ctx, h)
-		_, denied := errors.AsType[*asg.PermissionError](err)
-		switch {
-		case err == nil:
-			deadline := h.Started.Add(decision.HookTime(limits, k.r.Policy))
-			if err := k.learn(ctx, func(i intent.Intent) intent.Intent { return i.WithDeadline(h, deadline) }); err != nil {
-				return nil, err
-			}
-		case denied || errors.Is(err, asg.ErrNoHook):
-			*unreadable = append(*unreadable, h.Action())
-		default:
-			return time.After(againAfter), nil
 		}
 	}
 }
@@ -238,11 +220,10 @@ func (NoHooks) Limits(context.Context, intent.Hook) (notice.HookLimits, error) {
 // Hold does nothing.
 func (NoHooks) Hold(ctx context.Context, _ intent.Hook) { <-ctx.Done() }
 
-// Waits is false.
-func (NoHooks) Waits(context.Context, intent.Hook) (bool, error) { return false, nil }
-
-// Ended is false.
-func (NoHooks) Ended(context.Context, intent.Hook) (bool, error) { return false, nil }
+// Waits knows of none.
+func (NoHooks) Waits(context.Context, intent.Hook) (waits, ended bool, err error) {
+	return false, false, nil
+}
 
 // errNotOurs is why a hook is not completed that a handler with a queue has recorded.
 var errNotOurs = errors.New("a handler without a queue completes no hooks")

@@ -214,7 +214,7 @@ func (r *Registry) Intents(ref cluster.Ref) []intent.Intent {
 }
 
 // informNode records the notices of an instance on a Node that the instance has got after or beside another one.
-func (r upkeep) informNode(ctx context.Context, ref cluster.Ref) {
+func (r *Registry) informNode(ctx context.Context, ref cluster.Ref) {
 	if node, there := r.Cluster.Look(ref); there {
 		intents := func() []intent.Intent { return r.Intents(ref) }
 		_, _ = r.inform(ctx, r.Log.WithValues("instance", ref.Instance), intents, node) // it ends with ctx or the Node
@@ -246,7 +246,7 @@ func (r *Registry) inform(
 			all = append(all, pending{e, nil})
 		}
 	}
-	all = slices.DeleteFunc(all, func(n pending) bool { return r.isCancelled(ref.Instance, n.entry) })
+	all = slices.DeleteFunc(all, func(n pending) bool { return r.Cancelled(ref.Instance, n.entry) })
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -264,7 +264,7 @@ func (r *Registry) inform(
 		}
 		isPending := func(i intent.Intent) bool { return i.HasPending(n.entry, time.Now()) }
 		void := func() bool {
-			return r.isCancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), isPending)
+			return r.Cancelled(ref.Instance, n.entry) || !slices.ContainsFunc(intents(), isPending)
 		}
 		nd, err := r.Record(ctx, log, ref, &News{Entry: &n.entry, Hook: n.hook, Why: decision.WhyNextNode, Void: void})
 		switch {
@@ -286,7 +286,10 @@ func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, dea
 	if deadline.IsZero() {
 		return r.Lookup.LaunchOf(ctx, log, id)
 	}
-	until := laterOf(deadline.Add(-decision.Young), time.Now().Add(lookup.DoubtTimeout))
+	until := deadline.Add(-decision.Young)
+	if soon := time.Now().Add(lookup.DoubtTimeout); until.Before(soon) {
+		until = soon
+	}
 	asking, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	launched, err := r.Lookup.LaunchOf(asking, log, id)
@@ -294,8 +297,4 @@ func (r *Registry) launchOf(ctx context.Context, log logr.Logger, id string, dea
 		return time.Time{}, context.Cause(ctx)
 	}
 	return launched, nil
-}
-
-func (c *Config) isCancelled(instance string, e intent.Entry) bool {
-	return c.Cancelled != nil && c.Cancelled(instance, e)
 }

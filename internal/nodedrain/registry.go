@@ -4,32 +4,36 @@ package nodedrain
 
 import (
 	"context"
+	"errors"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // Hooks speaks to Auto Scaling about lifecycle hooks; see package asg.
 type Hooks interface {
 	Limits(ctx context.Context, h intent.Hook) (notice.HookLimits, error)
 	Hold(ctx context.Context, h intent.Hook)
-	Waits(ctx context.Context, h intent.Hook) (bool, error)
-	Ended(ctx context.Context, h intent.Hook) (bool, error)
+	Waits(ctx context.Context, h intent.Hook) (waits, ended bool, err error)
 	Complete(ctx context.Context, h intent.Hook) error
 }
 
@@ -74,8 +78,8 @@ type Config struct {
 	// Ended is told of each episode that ends; nil: nobody wants to know. It must not block, and is called
 	// concurrently.
 	Ended func(overview.Episode)
-	// Cancelled reports whether the scheduled change that a notice for an instance has announced was cancelled since; nil:
-	// that is not known. It must not block, and is called concurrently.
+	// Cancelled reports whether the scheduled change that a notice for an instance has announced was cancelled since. It
+	// must not block, and is called concurrently; the controller sets it.
 	Cancelled func(instance string, e intent.Entry) bool
 	Log       logr.Logger
 
@@ -255,4 +259,187 @@ func (r *Registry) hasEnded(d *Drain) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return d.ended
+}
+
+// ErrGiveWay is returned by Run when the pod of this program is the last on a node that is
+// being drained: the next leader has to finish the drain.
+var ErrGiveWay = errors.New("this pod is the last on its node")
+
+// Resumed returns a channel that is closed when all drains of earlier leaders have begun again.
+func (r *Registry) Resumed() <-chan struct{} { return r.resumed }
+
+// Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
+// ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+func (r *Registry) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { r.resume(ctx) })
+	if !r.DryRun {
+		all.Go(func() { r.forEach(ctx, r.Cluster.Uncordoned, r.revertUncordoned) })
+		all.Go(func() { r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted) })
+		all.Go(func() { r.forEach(ctx, r.Cluster.NodesToInform, r.informNode) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case nd := <-r.toRun:
+			all.Go(func() {
+				switch err := r.carryOut(ctx, nd); {
+				case errors.Is(err, ErrGiveWay):
+					stop(ErrGiveWay)
+				case err != nil && ctx.Err() == nil:
+					r.beginAgain(ctx, nd, err)
+				}
+			})
+		}
+	}
+}
+
+// forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
+// be written holds up no other.
+func (r *Registry) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
+	nodes := cluster.PerNode{Log: r.Log}
+	defer nodes.Wait()
+	r.Cluster.AtEachChange(ctx, nil, func() {
+		for _, ref := range find() {
+			nodes.Do(ref.UID, func() { work(ctx, ref) })
+		}
+	})
+}
+
+// carryOut carries out a drain, and tells those who wait for its end.
+func (r *Registry) carryOut(ctx context.Context, nd *Drain) error {
+	working := pprof.WithLabels(ctx, pprof.Labels("node", nd.ref.Name, "instance", nd.ref.Instance))
+	pprof.SetGoroutineLabels(working) // a goroutine dump tells whose drain it is
+	err := logging.Recover(r.Log, func() error { return nd.run(working) })
+	r.end(nd, err)
+	return err
+}
+
+// failedPause is how long after a failure a drain is begun again.
+const failedPause = 30 * time.Second
+
+// beginAgain begins the drain of a node again that has failed by a mistake of this program: its message may have been
+// deleted, as the node carries the intent.
+func (r *Registry) beginAgain(ctx context.Context, nd *Drain, failure error) {
+	r.Log.Error(failure, "the drain of a node failed: it begins again", "node", nd.ref.Name, "in", failedPause.String())
+	if retry.Sleep(ctx, failedPause) != nil {
+		return
+	}
+	i, carries := r.intentOn(nd.ref)
+	if !carries || !r.Cluster.Serves(i) {
+		return
+	}
+	i = i.Current(time.Now())
+	if last := nd.carried(); len(i.Hooks) == 0 {
+		i.Hooks = last.Hooks // a Node without a provider id proves none
+	}
+	_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: nd.ref, Intent: i}) // it ends with ctx alone
+}
+
+// end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
+// caller holds its lock.
+func (r *Registry) end(nd *Drain, err error) {
+	r.remove(nd)
+	nd.err = err
+	close(nd.done)
+}
+
+// resume begins the drains that the nodes carry from an earlier leader.
+func (r *Registry) resume(ctx context.Context) {
+	if r.DryRun {
+		close(r.resumed)
+		return
+	}
+	var unfinished []cluster.Unfinished
+	err := cluster.Retry(ctx, r.Log, "list the nodes to go on with", func(ctx context.Context) (err error) {
+		var unreadable error
+		unfinished, unreadable, err = r.Cluster.Unfinished(ctx)
+		if unreadable != nil { // a kubelet can write anything there: the next notice replaces it
+			r.Log.Error(unreadable, "the intent in the annotation of a node cannot be read")
+		}
+		return err
+	})
+	if err != nil {
+		return
+	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, u := range unfinished {
+		if len(u.Claimed) == 0 {
+			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+		}
+	}
+	for _, u := range unfinished {
+		if len(u.Claimed) > 0 { // only EC2 can say whose notices and hooks they are: no other drain waits for that
+			asking.Go(func() {
+				if r.identify(ctx, &u) == nil {
+					_ = r.resumeDrain(ctx, u) // it ends with ctx alone
+				}
+			})
+		} else if r.resumeDrain(ctx, u) != nil {
+			return
+		}
+	}
+	close(r.resumed)
+}
+
+// resumeDrain begins the drain that a node carries, unless a message has begun it. It
+// returns the cause of ctx if that ends first.
+func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
+	if u.Intent.Finished() { // while EC2 was asked for its instance
+		return nil
+	}
+	nd := r.getOrCreate(u.Ref)
+	if err := nd.lock(ctx); err != nil {
+		return err
+	}
+	defer nd.unlock()
+	if r.hasEnded(nd) || nd.started {
+		return nil
+	}
+	return r.begin(ctx, nd, u.Intent)
+}
+
+// begin begins the drain that a node carries. The caller holds the lock.
+func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error {
+	nd.log.Info("going on with the drain that the node carries", "deadline", i.Deadline())
+	nd.setIntent(i)
+	nd.resumed = true
+	return r.start(ctx, nd)
+}
+
+// identify finds out which instance a node without a provider id is, if its intent claims one. A kubelet can write such
+// claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes
+// on without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
+func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
+	log, asking := r.Log.WithValues("node", u.Ref.Name), ctx
+	if !u.ClaimsHooks {
+		quickly, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
+		defer cancel()
+		asking = quickly
+	}
+	for _, id := range slices.Compact(u.Claimed) {
+		inst, _, err := r.Lookup.Ask(asking, log, "look up the instance that a node claims", id, lookup.Kept)
+		if err != nil {
+			return context.Cause(ctx)
+		}
+		if inst.PrivateDNSName != u.Ref.Name {
+			logging.Warn(log, "the node claims another instance, or a hook of one: that is ignored", "instance", id)
+			continue
+		}
+		u.Ref.Instance = id
+		err = cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
+			carried, err := r.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
+			u.Intent = *carried
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

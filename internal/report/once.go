@@ -15,13 +15,12 @@ const mostEnded = 16_384
 
 // Once returns an observer that passes everything on, and the end of each drain once. A term that ends between the last
 // pod and the last write has the next one come to the same end again.
-func Once(of Observer) Observer { return &once{Observer: of, ended: lru.New(mostEnded)} }
+func Once(of Observer) Observer { return &once{of, NewTold(mostEnded)} }
 
 type once struct {
 	Observer
 
-	mu    sync.Mutex
-	ended *lru.Cache // of drainKey
+	ended *Told // drainKeys
 }
 
 // A drainKey is one drain of a node. One that only cordoned it may be followed by one that gets its pods off.
@@ -33,15 +32,27 @@ type drainKey struct {
 
 // Drained implements Observer.
 func (o *once) Drained(d Drain) {
-	if d.Outcome != intent.CalledOff { // nobody comes to that end again
-		key := drainKey{d.Node.UID, d.Intent.CordonedAt.UTC(), d.Outcome == intent.Cordoned}
-		o.mu.Lock()
-		_, told := o.ended.Get(key)
-		o.ended.Add(key, nil)
-		o.mu.Unlock()
-		if told {
-			return
-		}
+	key := drainKey{d.Node.UID, d.Intent.CordonedAt.UTC(), d.Outcome == intent.Cordoned}
+	if d.Outcome == intent.CalledOff || !o.ended.Before(key) { // nobody comes to the end of a called-off one again
+		o.Observer.Drained(d)
 	}
-	o.Observer.Drained(d)
+}
+
+// Told remembers what people have been told, so that they are told once: a poll finds what a rule ignores again each
+// time, and what is left in the queue comes back. Its method may be called concurrently.
+type Told struct {
+	mu     sync.Mutex
+	before *lru.Cache
+}
+
+// NewTold returns one that remembers the last most things.
+func NewTold(most int) *Told { return &Told{before: lru.New(most)} }
+
+// Before reports whether people have been told of something, and notes that they are.
+func (t *Told) Before(of any) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, told := t.before.Get(of)
+	t.before.Add(of, nil)
+	return told
 }

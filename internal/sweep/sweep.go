@@ -47,7 +47,7 @@ type Groups interface {
 	TerminationHooks(ctx context.Context, group string) ([]asg.TerminationHook, error)
 	// Waits reports whether Auto Scaling waits for the hook now. If so, the hook's timeout
 	// begins anew.
-	Waits(ctx context.Context, hook intent.Hook) (bool, error)
+	Waits(ctx context.Context, hook intent.Hook) (waits, ended bool, err error)
 }
 
 // Handler does what a notice asks for; see package controller.
@@ -319,7 +319,7 @@ func (s *Sweep) carryOut(ctx context.Context, a intent.Hook, w wait) (acted bool
 		return false, err
 	}
 	n.Time = time.Now().UTC()
-	if waits, err := s.Groups.Waits(ctx, a); err != nil || !waits {
+	if waits, _, err := s.Groups.Waits(ctx, a); err != nil || !waits {
 		return false, err
 	}
 	err = s.Handler.HandleNotice(ctx, n, func() {

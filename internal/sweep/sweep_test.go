@@ -66,11 +66,11 @@ func (w *world) TerminationHooks(_ context.Context, group string) ([]asg.Termina
 	return w.hooks[group], w.err
 }
 
-func (w *world) Waits(context.Context, intent.Hook) (bool, error) {
+func (w *world) Waits(context.Context, intent.Hook) (waits, ended bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits++
-	return !w.over, nil
+	return !w.over, w.over, nil
 }
 
 func (w *world) Acts(context.Context, notice.Notice) (bool, error) {

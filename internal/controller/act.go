@@ -1,0 +1,315 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// act does what was decided, and waits for its end. cluster.ErrNodeGone: the Node was deleted first.
+func (t *task) act(ctx context.Context) error {
+	if t.Why == decision.WhyConsequence {
+		if err := t.noteConsequence(ctx); err != nil {
+			return err
+		}
+	}
+	switch t.Action {
+	case decision.Leave:
+		return leaveError{t.Why}
+	case decision.Drop:
+		switch {
+		case t.n.Runs:
+			return t.runsAgain(ctx)
+		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
+			for _, ref := range t.found.Refs {
+				if err := t.c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case decision.Cordon, decision.Drain:
+		return t.join(ctx)
+	case decision.Undo:
+		return t.undo(ctx)
+	case decision.Finish:
+		return t.finish(ctx)
+	case decision.Complete:
+		return t.completeUncarried(ctx)
+	case decision.Launch:
+		return t.awaitReady(ctx)
+	case decision.Hold, decision.Reject:
+		// What waits for a Node was decided again before this; what cannot be read has no instance.
+	}
+	return fmt.Errorf("no way to %s", t.Action)
+}
+
+// join makes all Nodes of the instance carry the notice, and waits for the end of their drains. The first Node that has
+// something left to do carries the hook; the end of its drain completes it. Where none has, the hook is completed here:
+// the Node that carried it may be gone, and the process that remembered it too.
+func (t *task) join(ctx context.Context) error {
+	joined, hook, err := t.recordOnAll(ctx)
+	switch {
+	case err != nil:
+		return err
+	case hook == hookPending && len(joined) == 0:
+		return t.completeUncarried(ctx)
+	case hook == hookLeftOut:
+		logging.Warn(t.log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
+			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
+		return t.completeLeftOut(ctx, joined)
+	}
+	return t.awaitAll(ctx, joined)
+}
+
+// completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it. The message
+// alone tells of the hook, and so is kept until then.
+func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) error {
+	release := t.holdOpen(ctx)
+	defer release()
+	defer t.count()()
+	t.HoldUntil = time.Time{}
+	if err := t.awaitAll(ctx, drains); err != nil {
+		return err
+	}
+	release()
+	return t.c.Registry.Complete(ctx, t.log, t.hook())
+}
+
+// hookPlace says where the hook of a notice is.
+type hookPlace uint8
+
+const (
+	hookRecorded hookPlace = iota // on a Node, or there is none of ours
+	hookPending                   // on no Node
+	hookLeftOut                   // on no Node, because the Node carries too many, nearly all forged
+)
+
+// recordOnAll records a notice on all Nodes of its instance. It returns their drains, but
+// for those that have nothing left to do.
+func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, place hookPlace, err error) {
+	entry := new(t.Entry(*t.n, time.Now()))
+	var hook *intent.Hook // to be recorded; nil: there is none of ours, or it is recorded
+	if t.c.Owns(t.n.Hook) {
+		hook, place = new(t.hook()), hookPending
+	}
+	refs := t.found.Refs
+	for k := 0; k < len(refs); k++ {
+		ref := refs[k]
+		void := func() bool { return t.c.cancelled.has(*t.n, t.id) }
+		n := &nodedrain.News{Entry: entry, Hook: hook, Why: t.Why, Void: void}
+		nd, err := t.c.Registry.Record(ctx, t.log, ref, n)
+		switch {
+		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
+		case err != nil:
+			return nil, place, err
+		case nd == nil:
+			t.log.V(1).Info("nothing is left to do for this event", "node", ref.Name)
+		default:
+			joined = append(joined, nd)
+			if hook != nil {
+				place = hookLeftOut
+				if nd.Carries(hook) {
+					place = hookRecorded
+				}
+				hook = nil
+			}
+		}
+		if k == len(refs)-1 { // a Node may have come that did not find the notice on the others
+			refs = t.andNew(refs)
+		}
+	}
+	return joined, place, nil
+}
+
+// awaitAll waits for the end of all drains, but no longer than HoldUntil, and until Nodes carry the rest; zero: as long
+// as it takes.
+func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (err error) {
+	var late <-chan time.Time
+	if !t.HoldUntil.IsZero() {
+		timer := time.NewTimer(time.Until(t.HoldUntil))
+		defer timer.Stop()
+		late = timer.C
+	}
+	var names []string
+	for _, nd := range drains {
+		names = append(names, nd.Ref().Name)
+	}
+	// A goroutine dump tells which nodes a message waits for.
+	pprof.Do(ctx, pprof.Labels("node", strings.Join(names, " ")), func(ctx context.Context) {
+		for len(drains) > 0 {
+			nd := drains[0]
+			select {
+			case <-nd.Done():
+				if err = nd.Err(); err != nil {
+					return
+				}
+				drains = drains[1:]
+			case <-late:
+				if slices.ContainsFunc(drains, func(nd *nodedrain.Drain) bool { return !t.isCarried(nd) }) {
+					late = time.After(lookup.KeptShort)
+					continue
+				}
+				t.log.Info("the message is deleted, and the drain continues: the node carries the intent", "node", nd.Ref().Name)
+				return
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				return
+			}
+		}
+	})
+	return err
+}
+
+// isCarried reports whether a Node carries what a drain is for, as the watch says: its own or, if that was deleted, the
+// next Node of its instance. Otherwise it is remembered here alone.
+func (t *task) isCarried(nd *nodedrain.Drain) bool {
+	if node, there := t.c.Cluster.Look(nd.Ref()); there {
+		return lookup.CarriesNotice(node)
+	}
+	return slices.ContainsFunc(t.c.Cluster.ByInstance(nd.Ref().Instance), lookup.CarriesNotice)
+}
+
+// andNew adds the Nodes that the instance has got since.
+func (t *task) andNew(refs []cluster.Ref) []cluster.Ref {
+	for _, node := range t.c.Cluster.ByInstance(t.id) {
+		if !slices.ContainsFunc(refs, func(ref cluster.Ref) bool { return ref.UID == node.UID }) {
+			refs = append(refs, cluster.RefOf(node))
+		}
+	}
+	return refs
+}
+
+// finish ends the drains of the nodes of an instance on which nothing runs any more.
+func (t *task) finish(ctx context.Context) error {
+	f := &t.found
+	drains := t.c.Registry.InstanceGone(f.Refs...)
+	for _, ref := range f.Refs {
+		if !t.c.OutOfServiceTaint || f.State != decision.Stopping && f.State != decision.Gone { // only the message says so
+			break
+		}
+		// It may be started meanwhile.
+		trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, nodedrain.ErrOutdated)
+		err := cluster.Retry(trying, t.log, "taint the node out of service", func(ctx context.Context) error {
+			return t.c.Cluster.SetOutOfService(ctx, ref, true)
+		})
+		cancel()
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+	}
+	for _, nd := range drains {
+		if err := nd.Await(ctx); err != nil {
+			return err
+		}
+	}
+	for _, ref := range f.Refs {
+		node, there := t.c.Cluster.Look(ref)
+		if !there || f.State == decision.NotKnown {
+			continue
+		}
+		if i, _, err := cluster.ReadIntent(node); err != nil || !i.Finished() || len(i.Pending(time.Now())) == 0 {
+			continue
+		}
+		// A deadline that is ahead would bind the next life of the instance.
+		err := cluster.Retry(ctx, t.log, "note that the machine has gone", func(ctx context.Context) error {
+			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
+				if i.Finished() {
+					i = i.Gone(time.Now().UTC())
+				}
+				return i
+			})
+			return err
+		})
+		if err != nil && !errors.Is(err, cluster.ErrNodeGone) {
+			return err
+		}
+	}
+	return nil
+}
+
+// undo reverts what a cancelled scheduled change, or an impairment that is over, did to the
+// nodes of its instance. The change is in Controller.cancelled by now, and is written to the
+// node: no new notice for it is recorded.
+//
+// A maintenance often stops and starts the instance. Notices of before the start are about
+// an earlier life of the instance, and do not keep the node cordoned.
+func (t *task) undo(ctx context.Context) error {
+	now := time.Now().UTC()
+	change := func(i intent.Intent) intent.Intent {
+		return t.putOff(i, i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched), now)
+	}
+	return t.revert(ctx, t.Why, change)
+}
+
+// revert removes notices from what the nodes of the instance carry.
+func (t *task) revert(ctx context.Context, why decision.Why, change cluster.Change) error {
+	for _, ref := range t.found.Refs {
+		if err := t.c.Registry.Revert(ctx, t.log, ref, why, change); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putOff is what is left of an intent when a notice is taken back. What the rules let begin later only is held back
+// again: otherwise the node would stay empty until then. A drained machine that terminates stays cordoned.
+func (t *task) putOff(before, left intent.Intent, now time.Time) intent.Intent {
+	opens, _ := t.c.CurrentPolicy().Opens(left, now)
+	terminates := before.Finished() && left.Has(notice.ASGTerminate) // other hooks may still wait
+	if terminates || before.HeldBack || len(left.Entries) == 0 || len(left.Entries) == len(before.Entries) ||
+		!opens.After(now) || !decision.CanWait(left, now, t.c.Policy) {
+		return left
+	}
+	return left.PutOff(now)
+}
+
+// runsAgain reverts what was done to the nodes of an instance in its earlier lives, because EC2
+// says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
+func (t *task) runsAgain(ctx context.Context) error {
+	launched := t.found.Launched
+	if launched.IsZero() {
+		launched = t.n.Time
+	}
+	return t.revert(ctx, decision.WhyRestarted, func(i intent.Intent) intent.Intent { return i.SinceLaunch(launched) })
+}
+
+// noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
+// It holds even if the notice of the drain is cancelled, and the next Node of the instance is
+// told. cluster.ErrNodeGone, nodedrain.ErrOutdated: a Node has changed meanwhile.
+func (t *task) noteConsequence(ctx context.Context) error {
+	d := t.Decision
+	if d.Deadline.IsZero() {
+		d.Deadline = decision.DeadlineOf(*t.n, time.Now(), t.c.Policy)
+	}
+	entry := d.Entry(*t.n, time.Now())
+	for _, ref := range t.found.Refs {
+		noted := false
+		err := cluster.Retry(ctx, t.log, "note what follows from the drain", func(ctx context.Context) error {
+			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
+				noted = i.DrainedForEnd()
+				return i.Noting(entry)
+			})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !noted {
+			return nodedrain.ErrOutdated
+		}
+	}
+	return nil
+}
