@@ -13,7 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
@@ -105,7 +105,7 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 	if r.json {
 		err = doctor.PrintJSON(out, findings)
 	} else {
-		colour := timeline.ColourWanted(tool.IsTerminal(out), os.Getenv)
+		colour := overview.ColourWanted(tool.IsTerminal(out), os.Getenv)
 		err = doctor.Print(out, findings, doctor.Style{Verbose: r.verbose, Colour: colour})
 	}
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
@@ -40,7 +40,7 @@ is acted on, because the handler is paused, nobody leads, or receives fail, what
 	p.withViewer(cmd, func(ctx context.Context, v *tool.Viewer) error {
 		out := cmd.OutOrStdout()
 		s.Format, s.Terminal = *format, tool.IsTerminal(out)
-		s.Colour = timeline.ColourWanted(s.Terminal, os.Getenv)
+		s.Colour = overview.ColourWanted(s.Terminal, os.Getenv)
 		var health tool.Health
 		var err error
 		if *html {

@@ -16,12 +16,11 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
 
 // forecasts are those of a cluster of four nodes: one is Karpenter's, and ready for it, one has a pod
@@ -212,9 +211,9 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
 	s, all := forecasts(t, notice.SpotInterruption)
 	s.origin.notes = []string{"a note"}
-	result := follow.Result{Tally: timeline.Tally{Notices: 1, Moved: 2, Moves: 3, Missed: 1}, Missing: []string{"pod p is still on slow"}}
+	sent := sentNotice{target: all[1].target, event: "e-1"}
 	var out strings.Builder
-	if err := all[1].writeResult(&out, "e-1", result, errors.New("boom")); err != nil {
+	if err := sent.writeResult(&out, progress{taken: true, outcome: intent.Missed, left: []string{"p"}}, errors.New("boom")); err != nil {
 		t.Fatal(err)
 	}
 	want := `{
@@ -227,13 +226,9 @@ func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
   "kind": "spot-interruption",
   "event": "e-1",
   "node": "slow",
-  "notices": 1,
-  "drained": 0,
-  "moved": 2,
-  "moves": 3,
-  "missed": 1,
-  "missing": [
-    "pod p is still on slow"
+  "outcome": "missed",
+  "left": [
+    "p"
   ],
   "error": "boom",
   "undo": "kubectl uncordon slow"

@@ -52,7 +52,7 @@ type Session struct {
 // what they say is in the answers.
 func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Session, error) {
 	klog.SetLogger(logr.Discard())
-	client, err := connect(c, requestTimeout)
+	client, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
@@ -78,13 +78,13 @@ func withAWSTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, awsTimeout, fmt.Errorf("no answer within %s", awsTimeout))
 }
 
-// connect returns clients for the cluster. timeout bounds a request; zero is for watches.
-func connect(c *options.Options, timeout time.Duration) (*kube.Clients, error) {
+// connect returns clients for the cluster.
+func connect(c *options.Options) (*kube.Clients, error) {
 	config, _, err := app.RESTConfig(c)
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout = timeout
+	config.Timeout = requestTimeout
 	return kube.New(config)
 }
 
@@ -157,7 +157,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 	}
 	if _, g.Options.Namespace, g.Cluster.Err = app.RESTConfig(c); g.Cluster.Err == nil {
 		var clients *kube.Clients
-		clients, g.Cluster.Err = connect(c, requestTimeout)
+		clients, g.Cluster.Err = connect(c)
 		g.Cluster.Client, g.Cluster.Version = clients, clients.Version
 		if clients != nil {
 			g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())

@@ -11,7 +11,6 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
 
 func TestANoticeThatNobodyHasTakenIsTakenBackIfThatIsWanted(t *testing.T) {
@@ -63,8 +62,8 @@ func TestANoticeThatNobodyHasTakenIsTakenBackIfThatIsWanted(t *testing.T) {
 				}
 			}
 			var out strings.Builder
-			err = s.takeBack(t.Context(), Simulation{Yes: tt.yes}, "mine", Terminal{bufio.NewReader(strings.NewReader(tt.typed)), &out, &out}, follow.ErrNotTaken)
-			if !errors.Is(err, follow.ErrNotTaken) || !strings.Contains(err.Error(), tt.want) {
+			err = s.takeBack(t.Context(), Simulation{Yes: tt.yes}, "mine", Terminal{bufio.NewReader(strings.NewReader(tt.typed)), &out, &out}, errNotTaken)
+			if !errors.Is(err, errNotTaken) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 			if asked := strings.Contains(out.String(), "remove it from the queue? [y/N]"); asked == tt.yes {
