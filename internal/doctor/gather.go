@@ -33,7 +33,6 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	defer cancel()
 	f := &Facts{Options: g.Options}
 	g.ask(ctx, g.questions(f))
-	g.readLogs(ctx, f)
 	f.Now = time.Now()
 	return f
 }
@@ -233,18 +232,6 @@ func (f *Facts) beside() error {
 		return cmp.Or(f.noCluster(), blocked("handler", ErrAbsent))
 	}
 	return errBeside
-}
-
-// readLogs finds out what the last line of a handler was that has exited, where its pod does not say it.
-func (g *Gatherer) readLogs(ctx context.Context, f *Facts) {
-	h, _ := f.handler()
-	for k := range f.Pods.Value {
-		p := &f.Pods.Value[k]
-		exit := &p.State.Exit
-		if p.Namespace == h.Namespace && cmp.Or(p.Owner, p.Name) == h.Name && *exit != (Exit{}) && exit.Message == "" {
-			exit.Message = g.Cluster.lastLine(ctx, p.Namespace, p.Name)
-		}
-	}
 }
 
 // queueARN is the ARN of the queue in the options. Rules can be looked up by it if the queue does

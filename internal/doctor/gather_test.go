@@ -447,7 +447,7 @@ func TestACrashingHandlerIsFoundWithItsLastLine(t *testing.T) {
 	}
 	for message, want := range map[string]string{
 		"2 mistakes:\nqueue-url: is required\n": "pod nth-1 has ended 5 times, with status 2: queue-url: is required",
-		"":                                      "pod nth-1 has ended 5 times, with status 2: fake logs", // what the fake's log says
+		"":                                      "pod nth-1 has ended 5 times, with status 2",
 	} {
 		crash(message)
 		if f := s.sick()["handler"]; f.Status != doctor.Failed || !strings.HasSuffix(f.What, want) {
