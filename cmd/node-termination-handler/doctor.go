@@ -85,19 +85,7 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 	}
 	g := tool.NewGatherer(cfg, opts, version)
 	g.Policy = tool.ReadPolicy(opts, origin)
-	wipe := func() {}
-	if tool.IsTerminal(os.Stderr) {
-		// The line is overwritten, and cleared before the findings. Terminals have 80 columns
-		// at least.
-		const clear, columns = "\r\x1b[K", 79
-		g.Progress = func(waitingFor []string) {
-			wipe = func() { fmt.Fprint(os.Stderr, clear) }
-			line := "waiting for " + strings.Join(waitingFor, ", ")
-			fmt.Fprint(os.Stderr, clear, line[:min(len(line), columns)])
-		}
-	}
 	facts := g.Gather(ctx)
-	wipe()
 	if ctx.Err() != nil { // what has not answered yet is no fault of the installation
 		return context.Cause(ctx)
 	}

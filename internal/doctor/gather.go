@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -20,9 +21,6 @@ type Gatherer struct {
 	// Patience limits the whole Gather: what has no answer by then is unknown. A question that
 	// others wait for gets a third of it.
 	Patience time.Duration
-	// Progress is called every second with the questions that have no answer so far; nil: nobody
-	// wants to know.
-	Progress func(waitingFor []string)
 }
 
 // Gather asks everything at the same time, as far as no question needs the answer of another. It
@@ -120,8 +118,9 @@ func (g *Gatherer) ask(ctx context.Context, all []question) {
 	for _, q := range all {
 		answered[q.what] = make(chan struct{})
 	}
+	var asked sync.WaitGroup
 	for _, q := range all {
-		go func() {
+		asked.Go(func() {
 			defer close(answered[q.what])
 			for _, other := range q.after {
 				<-answered[other]
@@ -133,32 +132,9 @@ func (g *Gatherer) ask(ctx context.Context, all []question) {
 			ctx, cancel := within(ctx, limit)
 			defer cancel()
 			q.ask(ctx)
-		}()
+		})
 	}
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
-	for k := 0; k < len(all); {
-		select {
-		case <-answered[all[k].what]:
-			k++
-		case <-second.C:
-			if g.Progress != nil {
-				g.Progress(waitingFor(all, answered))
-			}
-		}
-	}
-}
-
-// waitingFor names the questions without an answer so far.
-func waitingFor(all []question, answered map[string]chan struct{}) (names []string) {
-	for _, q := range all {
-		select {
-		case <-answered[q.what]:
-		default:
-			names = append(names, q.what)
-		}
-	}
-	return names
+	asked.Wait()
 }
 
 // answer keeps what a question returns.

@@ -606,22 +606,6 @@ func TestTheHooksOfManagedNodeGroupsAreLeftToEKS(t *testing.T) {
 	}
 }
 
-func TestProgressIsToldAfterASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t)
-		s.must(s.aws.SetFault(awssim.Fault{ID: "slow", Service: "events", Latency: 2500 * time.Millisecond}))
-		start := time.Now()
-		var said []string
-		s.Progress = func(waitingFor []string) {
-			said = append(said, fmt.Sprintf("%s %s", time.Since(start), strings.Join(waitingFor, ", ")))
-		}
-		s.Gather(t.Context())
-		if len(said) == 0 || !strings.HasPrefix(said[0], "1s EventBridge") {
-			t.Errorf("said %q", said)
-		}
-	})
-}
-
 func TestAThousandNodesAreLookedAtInFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
