@@ -2,19 +2,15 @@ package doctor_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
@@ -291,32 +287,6 @@ func TestWithoutCredentialsDoctorSaysSoInSixLines(t *testing.T) {
 		if calls := s.aws.Calls(); len(calls) > 0 {
 			t.Errorf("%s: AWS was asked: %+v", name, calls)
 		}
-	}
-}
-
-func TestATokenThatSTSDoesNotTakeIsShownWithThePolicyThatItNeeds(t *testing.T) {
-	s := newSite(t)
-	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://oidc.eks.us-east-1.amazonaws.com/id/X","sub":"system:serviceaccount:nth:nth","aud":["sts.amazonaws.com"]}`))
-	path := filepath.Join(t.TempDir(), "token")
-	s.must(os.WriteFile(path, []byte("e30."+claims+".c2ln"), 0o600))
-	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path)
-	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/team/handler")
-	s.must(s.aws.SetFault(awssim.Fault{ID: "trust", Service: "sts", Action: "AssumeRoleWithWebIdentity", Status: http.StatusForbidden, Code: "AccessDenied", Message: "Not authorized to perform sts:AssumeRoleWithWebIdentity"}))
-	cfg := s.aws.Config()
-	cfg.Credentials, cfg.RetryMaxAttempts = nil, 1
-	s.AWS.Credentials = stscreds.NewWebIdentityRoleProvider(sts.NewFromConfig(cfg), os.Getenv("AWS_ROLE_ARN"), stscreds.IdentityTokenFile(path))
-	out := s.printed()
-	for _, want := range []string{
-		"× credentials: STS refuses the role arn:aws:iam::123456789012:role/team/handler to system:serviceaccount:nth:nth: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity\n",
-		"    aws iam update-assume-role-policy --role-name handler --policy-document '{",
-		`"oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:nth"`,
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
-	if strings.Contains(out, "lacks") {
-		t.Errorf("it blames the role's policy:\n%s", out)
 	}
 }
 
