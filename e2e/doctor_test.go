@@ -414,27 +414,6 @@ func TestSimulateSendsEachKindAndFollowsItToTheEnd(t *testing.T) {
 	}
 }
 
-func TestSimulateThroughTheBusNeedsARuleForItsSource(t *testing.T) {
-	tier.Full(t, "20 s; internal/eventpattern and e2e/awssim match rules")
-	s := newScenario(t)
-	n := s.nodes(1)[0]
-	s.pod("pod", n.name)
-	s.leader()
-	s.must(s.aws.PutRule(rule("real", "aws.ec2")))
-	status, _, errOut := s.run("", "simulate", "spot", "--node", n.name, "--via=eventbridge", "--yes")
-	if status != 1 || !strings.Contains(errOut, "no rule with the queue as its target matches the source node-termination-handler.simulate") {
-		t.Errorf("without a rule: status %d: %s", status, errOut)
-	}
-	s.untouched(n, 1)
-	s.must(s.aws.PutRule(rule("simulated", "node-termination-handler.simulate")))
-	if status, out, errOut := s.run("", "simulate", "spot", "--node", n.name, "--via=eventbridge", "--yes"); status != 0 {
-		t.Errorf("with a rule: status %d\n%s%s", status, out, errOut)
-	}
-	if !s.cordoned(n.name) || s.podExists("pod") {
-		t.Errorf("node %s was not drained", n.name)
-	}
-}
-
 func TestSimulateSendsNothingUnlessItMay(t *testing.T) {
 	tier.Full(t, "internal/tool has the refusals")
 	s := newScenario(t)

@@ -34,12 +34,6 @@ func (g *Gatherer) InReservation(ctx context.Context, id string) ([]Instance, er
 		where("instance-state-name", "pending", "running", "stopping", "stopped"))
 }
 
-// CallerAccount returns the account of the caller; empty if AWS does not say it.
-func (g *Gatherer) CallerAccount(ctx context.Context) string {
-	caller, _ := g.AWS.caller(ctx) // without an answer it is empty
-	return caller.Account
-}
-
 // TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)
@@ -52,21 +46,3 @@ func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, err
 	}
 	return hooks.Value[k], nil
 }
-
-// RulesTaking returns the names of the rules that would send an event to the queue.
-func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, error) {
-	queue, err := g.AWS.queue(ctx, g.Options.QueueURL)
-	if err != nil {
-		return nil, err
-	}
-	through := g.AWS.topics(ctx, queue)
-	rules, err := g.AWS.rules(ctx, queue.ARN, through)
-	if err != nil {
-		return nil, err
-	}
-	enabled, _ := takers(&Facts{Topics: through}, rules, event)
-	return enabled, nil
-}
-
-// IsDenied reports whether an error says that a permission is missing.
-func IsDenied(err error) bool { return denied(err) }

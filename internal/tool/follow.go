@@ -47,7 +47,7 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 		return fmt.Errorf("nothing was sent: %w", err)
 	}
 	s := sentNotice{target: t, sent: sent, deadline: planned.Terms.Deadline, leaving: t.leavers(planned), out: term.Out}
-	if s.event, err = t.send(ctx, sim.Via, t.noticeAt(sent)); err != nil {
+	if err := t.send(ctx, t.noticeAt(sent)); err != nil {
 		return err
 	}
 	if sim.JSON {
@@ -55,7 +55,7 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 	}
 	last, err := s.follow(ctx)
 	if errors.Is(err, errNotTaken) {
-		err = t.takeBack(ctx, sim, s.event, term, err)
+		err = t.takeBack(ctx, sim, term, err)
 	}
 	var failed error
 	switch {
@@ -81,7 +81,6 @@ func (t *target) leavers(planned outcome) map[types.UID]string {
 // A sentNotice is a notice that was sent.
 type sentNotice struct {
 	*target
-	event    string // its id, which EventBridge chooses
 	sent     time.Time
 	deadline time.Time            // zero: nothing is forced
 	leaving  map[types.UID]string // the names of the pods that have to leave
@@ -98,7 +97,7 @@ type progress struct {
 // follow prints how far the drain is, each time that it has come further, until it has ended, or should have. The error
 // is errNotTaken if no handler has taken the notice.
 func (s *sentNotice) follow(ctx context.Context) (last progress, err error) {
-	fmt.Fprintf(s.out, "\n%s %s: %s\n", s.kind.Dashed(), s.event, deadlineText(s.deadline, s.sent))
+	fmt.Fprintf(s.out, "\n%s %s: %s\n", s.kind.Dashed(), s.notice.ID, deadlineText(s.deadline, s.sent))
 	end := cmp.Or(s.deadline, s.sent.Add(s.NodeGracePeriod)).Add(mostLate)
 	row := func(text string) { fmt.Fprintf(s.out, "%8s  %s\n", rehearsal.Seconds(time.Since(s.sent)), text) }
 	printed := s.describe(last)
@@ -137,7 +136,7 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 		return p, err
 	}
 	carried, _, err := cluster.ReadIntent(node)
-	isOurs := func(e intent.Entry) bool { return slices.Contains(e.IDs, s.event) }
+	isOurs := func(e intent.Entry) bool { return slices.Contains(e.IDs, s.notice.ID) }
 	if err != nil || !slices.ContainsFunc(carried.Entries, isOurs) {
 		return p, err
 	}
@@ -188,7 +187,7 @@ type simulationResult struct {
 
 func (s *sentNotice) writeResult(out io.Writer, last progress, err error) error {
 	result := simulationResult{
-		originReport: s.originReport(), Kind: s.kind.Dashed(), Event: s.event, Node: s.node.Name,
+		originReport: s.originReport(), Kind: s.kind.Dashed(), Event: s.notice.ID, Node: s.node.Name,
 		Outcome: last.outcome, Left: orEmpty(last.left), Undo: "kubectl uncordon " + s.node.Name,
 	}
 	if err != nil {

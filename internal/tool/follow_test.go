@@ -69,9 +69,9 @@ func followed(t *testing.T, interrupt time.Duration, changes ...change) (printed
 		s := &sentNotice{
 			target: &target{
 				Session: &Session{Options: &options.Options{}, client: client}, node: node, kind: notice.SpotInterruption,
-				notice: sample.Notice{Instance: "i-1"},
+				notice: sample.Notice{ID: "e", Instance: "i-1"},
 			},
-			event: "e", sent: sent, deadline: sent.Add(2 * time.Minute), leaving: map[types.UID]string{"1": "p"}, out: &out,
+			sent: sent, deadline: sent.Add(2 * time.Minute), leaving: map[types.UID]string{"1": "p"}, out: &out,
 		}
 		last, err = s.follow(ctx)
 		printed = out.String()

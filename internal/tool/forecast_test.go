@@ -211,7 +211,8 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
 	s, all := forecasts(t, notice.SpotInterruption)
 	s.origin.notes = []string{"a note"}
-	sent := sentNotice{target: all[1].target, event: "e-1"}
+	all[1].notice.ID = "e-1"
+	sent := sentNotice{target: all[1].target}
 	var out strings.Builder
 	if err := sent.writeResult(&out, progress{taken: true, outcome: intent.Missed, left: []string{"p"}}, errors.New("boom")); err != nil {
 		t.Fatal(err)
