@@ -27,13 +27,6 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 	return behind(&Facts{Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
 }
 
-// InReservation returns the instances of a Capacity Reservation that are not on their way to
-// terminate.
-func (g *Gatherer) InReservation(ctx context.Context, id string) ([]Instance, error) {
-	return g.AWS.describeInstances(ctx, where("capacity-reservation-id", id),
-		where("instance-state-name", "pending", "running", "stopping", "stopped"))
-}
-
 // TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)

@@ -130,10 +130,9 @@ func (t *target) whyRefused(o outcome) error {
 	case o.Follows:
 		return fmt.Errorf("node %s was drained already, and this notice would only be a consequence of that: "+
 			"the handler starts no second drain\n    kubectl uncordon %[1]s", t.node.Name)
-	case len(t.others) > 0:
-		return fmt.Errorf("the notice is about all instances of %s: the handler would drain the nodes of %d others too\n"+
-			"    simulate %s, which is about one instance",
-			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption.Dashed())
+	case t.kind == notice.CapacityBlockExpiration:
+		return fmt.Errorf("the notice is about all instances of a Capacity Block: the handler would drain other nodes too\n"+
+			"    simulate %s, which is about one instance", notice.CapacityReservationInterruption.Dashed())
 	case !o.begin().IsZero():
 		return fmt.Errorf("rule %s lets the drain begin at %s: nothing is to be seen before", o.Rule,
 			o.begin().UTC().Format(time.RFC3339))
