@@ -27,6 +27,9 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 	return behind(&Facts{Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
 }
 
+// Caller returns who calls AWS.
+func (g *Gatherer) Caller(ctx context.Context) (Caller, error) { return g.AWS.caller(ctx) }
+
 // TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)

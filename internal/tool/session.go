@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,8 +71,12 @@ func (s *Session) connectAWS(ctx context.Context) error {
 		return err
 	}
 	s.gatherer = NewGatherer(s.aws, s.Options, "")
-	s.identity.aws, err = awsIdentity(ctx, s.aws)
-	return err
+	caller, err := s.gatherer.Caller(ctx)
+	if caller.Source == "" && err != nil {
+		return errors.New("no AWS credentials were found; run doctor for details")
+	}
+	s.identity.aws = cmp.Or(caller.ARN, "an unknown identity")
+	return nil
 }
 
 func withAWSTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -96,18 +101,6 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 		return "an unknown user"
 	}
 	return review.Status.UserInfo.Username
-}
-
-// awsIdentity returns who calls AWS with the configuration.
-func awsIdentity(ctx context.Context, cfg aws.Config) (string, error) {
-	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
-		return "", errors.New("no AWS credentials were found; run doctor for details")
-	}
-	out, err := sts.NewFromConfig(cfg).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
-	if err != nil {
-		return "an unknown identity", nil
-	}
-	return aws.ToString(out.Arn), nil
 }
 
 // NewGatherer returns what asks AWS and the cluster for the facts that doctor judges,
