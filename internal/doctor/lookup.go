@@ -6,18 +6,6 @@ import (
 	"slices"
 )
 
-// Instance returns the instance behind a node, or ErrAbsent if EC2 knows none.
-func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
-	found, err := g.AWS.instances(ctx, []Node{n})
-	switch {
-	case err != nil:
-		return Instance{}, err
-	case len(found) == 0:
-		return Instance{}, ErrAbsent
-	}
-	return found[0], nil
-}
-
 // InstancesBehind returns the instances behind nodes that EC2 knows, by the name of the node.
 func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[string]Instance, error) {
 	found, err := g.AWS.instances(ctx, nodes)

@@ -92,12 +92,13 @@ func (t *target) lookUp(ctx context.Context) error {
 	if !t.asksAWS() {
 		return nil
 	}
-	instance, err := t.gatherer.Instance(ctx, doctorNode(t.node))
-	if errors.Is(err, doctor.ErrAbsent) {
-		return t.absentError()
-	}
+	instances, err := t.gatherer.InstancesBehind(ctx, []doctor.Node{doctorNode(t.node)})
 	if err != nil {
 		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
+	}
+	instance, known := instances[t.node.Name]
+	if !known {
+		return t.absentError()
 	}
 	t.setInstance(instance)
 	if t.kind == notice.ASGTerminate {
