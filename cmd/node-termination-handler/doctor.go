@@ -40,13 +40,13 @@ known failure, but an important check could not be made.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	var r report
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	cmd.Flags().BoolVar(&r.verbose, "verbose", false,
 		"Print a line for each check, even if another finding makes the check impossible.")
 	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+
 		"they are shown, but do not change the exit status. Failures always do.")
 	check := func(args []string) (problems options.Problems) {
-		r.json = *output == outputJSON
+		r.json = *output == tool.FormatJSON
 		r.accepted, problems = parseAccepted(*accept)
 		return slices.Concat(options.UnexpectedArgs(args), checkOutput(), problems)
 	}

@@ -31,13 +31,13 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 	flags.StringVar(&sim.Node, "node", "", "Name of the node. Required.")
 	flags.BoolVar(&sim.Yes, "yes", false, "Do not ask for confirmation.")
 	flags.BoolVar(&sim.PrintOnly, "dry-run", false, "Print the notice, and send nothing.")
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	flags.Lookup("output").Usage += " json needs --yes."
 	check := func(args []string) (problems options.Problems) {
 		sim.Kind, problems = parseKind(args)
 		problems = append(problems, checkNode(sim.Node)...)
 		problems = append(problems, checkOutput()...)
-		sim.JSON = *output == outputJSON
+		sim.JSON = *output == tool.FormatJSON
 		if sim.JSON && !sim.Yes && !sim.PrintOnly {
 			problems = append(problems, options.Problem{Name: "output", Text: "json cannot ask for confirmation: add --yes"})
 		}

@@ -27,7 +27,7 @@ deadline is 30 s away; 4 no node is known to be stuck, but the leader was not as
 is acted on, because the handler is paused, nobody leads, or receives fail, whatever else is so.`,
 	}
 	var s tool.Status
-	format, checkOutput := outputFlag(cmd, "o", outputText, outputWide, outputJSON)
+	format, checkOutput := outputFlag(cmd, "o", tool.FormatText, tool.FormatWide, tool.FormatJSON)
 	cmd.Flags().BoolVarP(&s.Watch, "watch", "w", false, "Show it again every 2 seconds, until Ctrl-C. "+
 		"The exit status is 0.")
 	html := cmd.Flags().Bool("html", false, "Print a page for a browser instead, with the drains of the last 24 hours.")
