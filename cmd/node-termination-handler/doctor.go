@@ -13,7 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
@@ -40,13 +40,13 @@ known failure, but an important check could not be made.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	var r report
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	cmd.Flags().BoolVar(&r.verbose, "verbose", false,
 		"Print a line for each check, even if another finding makes the check impossible.")
 	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+
 		"they are shown, but do not change the exit status. Failures always do.")
 	check := func(args []string) (problems options.Problems) {
-		r.json = *output == outputJSON
+		r.json = *output == tool.FormatJSON
 		r.accepted, problems = parseAccepted(*accept)
 		return slices.Concat(options.UnexpectedArgs(args), checkOutput(), problems)
 	}
@@ -85,19 +85,7 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 	}
 	g := tool.NewGatherer(cfg, opts, version)
 	g.Policy = tool.ReadPolicy(opts, origin)
-	wipe := func() {}
-	if tool.IsTerminal(os.Stderr) {
-		// The line is overwritten, and cleared before the findings. Terminals have 80 columns
-		// at least.
-		const clear, columns = "\r\x1b[K", 79
-		g.Progress = func(waitingFor []string) {
-			wipe = func() { fmt.Fprint(os.Stderr, clear) }
-			line := "waiting for " + strings.Join(waitingFor, ", ")
-			fmt.Fprint(os.Stderr, clear, line[:min(len(line), columns)])
-		}
-	}
 	facts := g.Gather(ctx)
-	wipe()
 	if ctx.Err() != nil { // what has not answered yet is no fault of the installation
 		return context.Cause(ctx)
 	}
@@ -105,7 +93,7 @@ func examine(ctx context.Context, opts *options.Options, origin *tool.Origin, ou
 	if r.json {
 		err = doctor.PrintJSON(out, findings)
 	} else {
-		colour := timeline.ColourWanted(tool.IsTerminal(out), os.Getenv)
+		colour := overview.ColourWanted(tool.IsTerminal(out), os.Getenv)
 		err = doctor.Print(out, findings, doctor.Style{Verbose: r.verbose, Colour: colour})
 	}
 	if err != nil {

@@ -34,12 +34,12 @@ Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED.")
 	e.Start = 7 * 24 * time.Hour
 	flags.Var((*span)(&e.Start), "start", "When the scheduled change begins, from now on, such as 36h. By default 7d.")
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			e.Kind, problems = parseKind(args)
 		}
-		e.JSON = *output == outputJSON
+		e.JSON = *output == tool.FormatJSON
 		return slices.Concat(problems, checkNode(e.Node), checkOutput())
 	}
 	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {

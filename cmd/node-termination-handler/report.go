@@ -35,7 +35,7 @@ older ones; or a node does not tell how its drain has ended.`,
 	var since span
 	flags.Var(&since, "since", "How far back the report goes, such as 24h or 7d. By default 24h, and with --node as "+
 		"far as is known.")
-	output, checkOutput := outputFlag(cmd, "o", outputMarkdown, outputJSON)
+	output, checkOutput := outputFlag(cmd, "o", formatMarkdown, tool.FormatJSON)
 	checkSince := func() options.Problems {
 		if since < 0 {
 			return options.Problems{{Name: "since", Text: "must not be negative"}}
@@ -55,7 +55,7 @@ older ones; or a node does not tell how its drain has ended.`,
 			return err
 		}
 		out := cmd.OutOrStdout()
-		if *output == outputJSON {
+		if *output == tool.FormatJSON {
 			err = tool.WriteJSON(out, report)
 		} else {
 			_, err = io.WriteString(out, report.Markdown())

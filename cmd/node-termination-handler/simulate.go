@@ -3,11 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
-	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
@@ -31,23 +29,15 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 	var sim tool.Simulation
 	flags := cmd.Flags()
 	flags.StringVar(&sim.Node, "node", "", "Name of the node. Required.")
-	flags.StringVar(&sim.Via, "via", tool.ViaQueue, "How to send the notice. queue: directly to the queue. "+
-		"eventbridge: through the default bus with the source "+notice.SimulatedSource+
-		", which needs a rule that matches this source.")
 	flags.BoolVar(&sim.Yes, "yes", false, "Do not ask for confirmation.")
 	flags.BoolVar(&sim.PrintOnly, "dry-run", false, "Print the notice, and send nothing.")
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	flags.Lookup("output").Usage += " json needs --yes."
-	ways := []string{tool.ViaQueue, tool.ViaEventBridge}
-	mustComplete(cmd, "via", cobra.FixedCompletions(ways, cobra.ShellCompDirectiveNoFileComp))
 	check := func(args []string) (problems options.Problems) {
 		sim.Kind, problems = parseKind(args)
 		problems = append(problems, checkNode(sim.Node)...)
-		if !slices.Contains(ways, sim.Via) {
-			problems = append(problems, options.Problem{Name: "via", Text: "takes queue or eventbridge"})
-		}
 		problems = append(problems, checkOutput()...)
-		sim.JSON = *output == outputJSON
+		sim.JSON = *output == tool.FormatJSON
 		if sim.JSON && !sim.Yes && !sim.PrintOnly {
 			problems = append(problems, options.Problem{Name: "output", Text: "json cannot ask for confirmation: add --yes"})
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
@@ -27,7 +27,7 @@ deadline is 30 s away; 4 no node is known to be stuck, but the leader was not as
 is acted on, because the handler is paused, nobody leads, or receives fail, whatever else is so.`,
 	}
 	var s tool.Status
-	format, checkOutput := outputFlag(cmd, "o", outputText, outputWide, outputJSON)
+	format, checkOutput := outputFlag(cmd, "o", tool.FormatText, tool.FormatWide, tool.FormatJSON)
 	cmd.Flags().BoolVarP(&s.Watch, "watch", "w", false, "Show it again every 2 seconds, until Ctrl-C. "+
 		"The exit status is 0.")
 	html := cmd.Flags().Bool("html", false, "Print a page for a browser instead, with the drains of the last 24 hours.")
@@ -40,7 +40,7 @@ is acted on, because the handler is paused, nobody leads, or receives fail, what
 	p.withViewer(cmd, func(ctx context.Context, v *tool.Viewer) error {
 		out := cmd.OutOrStdout()
 		s.Format, s.Terminal = *format, tool.IsTerminal(out)
-		s.Colour = timeline.ColourWanted(s.Terminal, os.Getenv)
+		s.Colour = overview.ColourWanted(s.Terminal, os.Getenv)
 		var health tool.Health
 		var err error
 		if *html {

@@ -15,13 +15,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
 )
 
-// The values of --output.
-const (
-	outputText     = tool.FormatText
-	outputWide     = tool.FormatWide
-	outputJSON     = tool.FormatJSON
-	outputMarkdown = "markdown"
-)
+// formatMarkdown is a format of report's, beside those of package tool.
+const formatMarkdown = "markdown"
 
 // outputFlag gives cmd the flag --output, with a letter or none: one of formats, by default the first. check returns
 // what is wrong with it.

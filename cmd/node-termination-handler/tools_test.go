@@ -34,7 +34,7 @@ func TestAShellCompletesCommandsOptionsAndKinds(t *testing.T) {
 		"simulate spot":                   "spot-interruption\n",
 		"simulate --node a spot-interrup": "spot-interruption\n",
 		"what-if --all --output ":         "json\n",
-		"simulate --via ":                 "eventbridge\n",
+		"simulate --output ":              "json\n",
 		"status -o ":                      "wide\n",
 	} {
 		var out, errOut bytes.Buffer

@@ -34,7 +34,7 @@ there when the instance goes away, or the handler ignores the notice.`,
 	flags.StringVar(&w.Node, "node", "", "Name of the node. Required without --all.")
 	flags.BoolVar(&w.All, "all", false, "Predict for every node, as if it were drained alone: "+
 		"one line per node, the worst first.")
-	output, checkOutput := outputFlag(cmd, "", outputText, outputJSON)
+	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			w.Kind, problems = parseKind(args)
@@ -45,7 +45,7 @@ there when the instance goes away, or the handler ignores the notice.`,
 		case !w.All:
 			problems = append(problems, checkNode(w.Node)...)
 		}
-		w.JSON = *output == outputJSON
+		w.JSON = *output == tool.FormatJSON
 		return append(problems, checkOutput()...)
 	}
 	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/browser"
+	"github.com/node-termination-handler/node-termination-handler/e2e/browser/sample"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
-	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
 )
 
 // A source has always the same.

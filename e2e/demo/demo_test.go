@@ -272,8 +272,8 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 	}{
 		{"doctor --accept permissions", 0, " checks passed, 1 accepted\n"},
 		{"what-if --all", 0, "0 of 3 nodes would lose pods"},
-		{"simulate spot --node node-a --yes", 0, "1 notice, 1 node drained, "},
-		{"simulate spot --node node-b --yes", 0, "1 notice, 1 node drained, "},
+		{"simulate spot --node node-a --yes", 0, " s  drained, 0 of "},
+		{"simulate spot --node node-b --yes", 0, " s  drained, 0 of "},
 		{"status", 0, "Queue:       "},
 		{"report", 4, "2 drains: 2 drained."}, // of this day, of which the leader knows some minutes
 		{"pause --why enough", 0, "the handler is paused"},

@@ -32,7 +32,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
+	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 func main() {
@@ -74,8 +75,7 @@ func run(ctx context.Context, args []string, out *os.File, errOut io.Writer) int
 	klog.SetLogger(logr.Discard()) // of our own client's, which has no news for anyone here
 	d := demo{
 		options: o,
-		story:   timeline.Timeline{Alone: true},
-		out:     timeline.Printer{Out: out, Colour: timeline.ColourWanted(isTerminal(out), os.Getenv)},
+		out:     timeline.Printer{Out: out, Colour: overview.ColourWanted(isTerminal(out), os.Getenv)},
 	}
 	err = d.run(ctx)
 	switch {

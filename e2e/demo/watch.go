@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
+	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline"
+	"github.com/node-termination-handler/node-termination-handler/e2e/demo/timeline/follow"
 )
 
 // watch sends what happens from now on, to nodes, to the pods of the default

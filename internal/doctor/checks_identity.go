@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,13 +17,12 @@ func credentials(f *Facts) verdict {
 		return ok("AWS is called as %s", c.ARN)
 	case denied(err):
 		return unknown("who calls AWS", err)
-	case answered && c.Source == "" && c.Token != nil:
-		return refusedRole(c.Token, answer)
 	case answered && strings.Contains(answer.Message, "valid region"):
 		return fail("set aws-region to the region of the queue, or remove it: queue-url names the region",
 			"region %s is not the region of the endpoint: %v", f.Options.Region, err)
 	case answered && c.Source == "":
-		return fail("check that the role exists, and that its trust policy names the caller",
+		return fail("check that the role exists, that its trust policy names the caller, and that its account knows the "+
+			"cluster's issuer",
 			"there are no credentials of AWS: %v", err)
 	case answered && c.Unusable != nil:
 		return fail("renew the credentials, and check that the clock is right",
@@ -37,35 +35,6 @@ func credentials(f *Facts) verdict {
 	return fail("allow the traffic to STS: a VPC without internet access needs an endpoint for it",
 		"AWS does not say who calls it: %v",
 		err)
-}
-
-// refusedRole is the verdict if STS refuses the credentials of a role for the token of a
-// ServiceAccount.
-// https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html
-func refusedRole(t *Token, answer *APIError) verdict {
-	who := cmp.Or(t.Subject, "the pod's ServiceAccount")
-	issuer := strings.TrimPrefix(t.Issuer, "https://")
-	switch answer.Code {
-	case "InvalidIdentityToken":
-		return fail("make the cluster's issuer an identity provider of the role's account: eksctl utils "+
-			"associate-iam-oidc-provider --cluster CLUSTER --approve",
-			"STS does not know the issuer %s, or not for the audience %s: %v", issuer, t.Audience, answer)
-	case "AccessDenied":
-		parts := strings.SplitN(t.Role, ":", 6) // arn:PARTITION:iam::ACCOUNT:role/NAME
-		if len(parts) < 6 || issuer == "" {
-			return fail("see that the role is there, and that its trust policy names the ServiceAccount and the cluster's "+
-				"issuer", "STS refuses the role %s to %s: %v", t.Role, who, answer)
-		}
-		policy := fmt.Sprintf(`{"Version":"2012-10-17","Statement":[`+
-			`{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",`+
-			`"Principal":{"Federated":"arn:%[1]s:iam::%[2]s:oidc-provider/%[3]s"},`+
-			`"Condition":{"StringEquals":{"%[3]s:aud":%[4]q,"%[3]s:sub":%[5]q}}}]}`,
-			parts[1], parts[4], issuer, t.Audience, t.Subject)
-		return fail("the role's trust policy has to be", "STS refuses the role %s to %s: %v", t.Role, who, answer).
-			by("aws iam update-assume-role-policy --role-name " + roleName(t.Role) + " --policy-document '" + policy + "'")
-	}
-	return fail("check that the annotation eks.amazonaws.com/role-arn is right, and that the pods were restarted since",
-		"STS does not give the role %s to %s: %v", t.Role, who, answer)
 }
 
 func credentialsSource(f *Facts) verdict {

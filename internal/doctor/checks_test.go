@@ -197,15 +197,11 @@ var ailments = []struct {
 	}, map[string]Status{"account": Unknown, "permissions": Unknown, "queue-decrypt": Unknown}, "x:Y"},
 	{
 		"a role that STS refuses", func(f *Facts) {
-			f.Caller = refusedBySTS("AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity")
+			err := fmt.Errorf("find credentials: %w", &APIError{"AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity"})
+			f.Caller = Answer[Caller]{Err: err, Value: Caller{Unusable: blocked("credentials", err)}}
 		},
 		map[string]Status{"credentials": Failed, "credentials-source": Unknown, "account": Unknown},
-		"STS refuses the role arn:aws:iam::123456789012:role/nth to system:serviceaccount:nth:node-termination-handler",
-	},
-	{
-		"an issuer that STS does not know", func(f *Facts) { f.Caller = refusedBySTS("InvalidIdentityToken", "No OpenIDConnect provider found") },
-		map[string]Status{"credentials": Failed, "credentials-source": Unknown, "account": Unknown},
-		"STS does not know the issuer oidc.eks.us-east-1.amazonaws.com/id/X",
+		"there are no credentials of AWS: find credentials: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity",
 	},
 	{"keys that are over", func(f *Facts) {
 		f.Caller.Err = &APIError{"ExpiredToken", "The security token included in the request is expired"}
@@ -683,24 +679,6 @@ func handlerPods(s State) func(*Facts) { return func(f *Facts) { f.Pods.Value[1]
 func deployed(replicas int) func(*Facts) {
 	return func(f *Facts) {
 		f.Deployments = value([]Deployment{{replicas, Pod{Namespace: "nth", Name: "x", Owner: "x", ServiceAccount: "node-termination-handler"}}})
-	}
-}
-
-func refusedBySTS(code, message string) Answer[Caller] {
-	err := fmt.Errorf("find credentials: %w", &APIError{code, message})
-	return Answer[Caller]{Err: err, Value: Caller{Unusable: blocked("credentials", err), Token: &Token{
-		Role: "arn:aws:iam::123456789012:role/nth", Issuer: "https://oidc.eks.us-east-1.amazonaws.com/id/X", Subject: user, Audience: "sts.amazonaws.com",
-	}}}
-}
-
-func TestTheTrustPolicyThatIsExpectedCanBeCopied(t *testing.T) {
-	f := healthy()
-	f.Caller = refusedBySTS("AccessDenied", "no")
-	want := `aws iam update-assume-role-policy --role-name nth --policy-document '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",` +
-		`"Principal":{"Federated":"arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-east-1.amazonaws.com/id/X"},"Condition":{"StringEquals":{` +
-		`"oidc.eks.us-east-1.amazonaws.com/id/X:aud":"sts.amazonaws.com","oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:node-termination-handler"}}}]}'`
-	if diff := cmp.Diff([]string{want}, credentials(f).commands); diff != "" {
-		t.Errorf("commands (-want +got):\n%s", diff)
 	}
 }
 

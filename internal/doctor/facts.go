@@ -121,17 +121,9 @@ type Caller struct {
 	Source       Source
 	// Unusable says why AWS cannot be asked with these credentials; nil: it can.
 	Unusable error
-	// Token is what the pod shows to STS for its role, with IRSA; nil: IRSA is not used.
-	Token *Token
 	// Shadowed: there is an EKS Pod Identity association as well, which is not used because of an
 	// annotation for IRSA that was left over.
 	Shadowed bool
-}
-
-// A Token is what STS exchanges for the credentials of a role.
-type Token struct {
-	Role                      string // ARN
-	Issuer, Subject, Audience string // empty: the token cannot be read
 }
 
 // A Source is where credentials come from.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -20,9 +21,6 @@ type Gatherer struct {
 	// Patience limits the whole Gather: what has no answer by then is unknown. A question that
 	// others wait for gets a third of it.
 	Patience time.Duration
-	// Progress is called every second with the questions that have no answer so far; nil: nobody
-	// wants to know.
-	Progress func(waitingFor []string)
 }
 
 // Gather asks everything at the same time, as far as no question needs the answer of another. It
@@ -33,7 +31,6 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	defer cancel()
 	f := &Facts{Options: g.Options}
 	g.ask(ctx, g.questions(f))
-	g.readLogs(ctx, f)
 	f.Now = time.Now()
 	return f
 }
@@ -121,8 +118,9 @@ func (g *Gatherer) ask(ctx context.Context, all []question) {
 	for _, q := range all {
 		answered[q.what] = make(chan struct{})
 	}
+	var asked sync.WaitGroup
 	for _, q := range all {
-		go func() {
+		asked.Go(func() {
 			defer close(answered[q.what])
 			for _, other := range q.after {
 				<-answered[other]
@@ -134,32 +132,9 @@ func (g *Gatherer) ask(ctx context.Context, all []question) {
 			ctx, cancel := within(ctx, limit)
 			defer cancel()
 			q.ask(ctx)
-		}()
+		})
 	}
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
-	for k := 0; k < len(all); {
-		select {
-		case <-answered[all[k].what]:
-			k++
-		case <-second.C:
-			if g.Progress != nil {
-				g.Progress(waitingFor(all, answered))
-			}
-		}
-	}
-}
-
-// waitingFor names the questions without an answer so far.
-func waitingFor(all []question, answered map[string]chan struct{}) (names []string) {
-	for _, q := range all {
-		select {
-		case <-answered[q.what]:
-		default:
-			names = append(names, q.what)
-		}
-	}
-	return names
+	asked.Wait()
 }
 
 // answer keeps what a question returns.
@@ -233,18 +208,6 @@ func (f *Facts) beside() error {
 		return cmp.Or(f.noCluster(), blocked("handler", ErrAbsent))
 	}
 	return errBeside
-}
-
-// readLogs finds out what the last line of a handler was that has exited, where its pod does not say it.
-func (g *Gatherer) readLogs(ctx context.Context, f *Facts) {
-	h, _ := f.handler()
-	for k := range f.Pods.Value {
-		p := &f.Pods.Value[k]
-		exit := &p.State.Exit
-		if p.Namespace == h.Namespace && cmp.Or(p.Owner, p.Name) == h.Name && *exit != (Exit{}) && exit.Message == "" {
-			exit.Message = g.Cluster.lastLine(ctx, p.Namespace, p.Name)
-		}
-	}
 }
 
 // queueARN is the ARN of the queue in the options. Rules can be looked up by it if the queue does

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -27,6 +26,7 @@ import (
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
+	"golang.org/x/sync/errgroup"
 )
 
 // A call is an operation of a client of the AWS SDK.
@@ -293,14 +293,13 @@ func forAll[In, Out any](in []In, do func(In) (Out, error)) ([]Out, error) {
 // take some seconds.
 func each(n int, do func(k int)) {
 	const atOnce = 16
-	var all sync.WaitGroup
-	free := make(chan struct{}, atOnce)
+	var all errgroup.Group
+	all.SetLimit(atOnce)
 	for k := range n {
-		free <- struct{}{}
-		all.Go(func() {
-			defer func() { <-free }()
+		all.Go(func() error {
 			do(k)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait() // there is no error
 }

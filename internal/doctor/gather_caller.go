@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +14,7 @@ import (
 )
 
 func (a *AWS) caller(ctx context.Context) (Caller, error) {
-	c := Caller{Token: webIdentity()}
+	var c Caller
 	given, err := a.Credentials.Retrieve(ctx)
 	if err != nil {
 		err = fmt.Errorf("find credentials: %w", plain(ctx, err))
@@ -48,32 +46,6 @@ func unaccepted(err error) bool {
 		"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure", "RequestExpired", "IncompleteSignature",
 		"MissingAuthenticationToken",
 	}, api.ErrorCode())
-}
-
-// webIdentity reads the token that the SDK shows to STS if IRSA is set up. Its signature is not
-// checked here; STS does that.
-func webIdentity() *Token {
-	path := os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE")
-	if path == "" {
-		return nil
-	}
-	t := &Token{Role: os.Getenv("AWS_ROLE_ARN")}
-	text, _ := os.ReadFile(path) // without it the token is not known
-	var said struct {
-		Issuer   string `json:"iss"`
-		Subject  string `json:"sub"`
-		Audience any    `json:"aud"` // one, or a list
-	}
-	if parts := strings.Split(strings.TrimSpace(string(text)), "."); len(parts) == 3 {
-		claims, _ := base64.RawURLEncoding.DecodeString(parts[1])
-		_ = json.Unmarshal(claims, &said)
-	}
-	if all, isList := said.Audience.([]any); isList && len(all) > 0 {
-		said.Audience = all[0]
-	}
-	t.Issuer, t.Subject = said.Issuer, said.Subject
-	t.Audience, _ = said.Audience.(string)
-	return t
 }
 
 // sourceOf translates the SDK's names of credential sources.

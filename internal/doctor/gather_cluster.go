@@ -165,16 +165,6 @@ func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ 
 	return deployments, nil
 }
 
-// lastLine returns the last line of the log of a pod's previous container; empty: it is not known.
-func (c *Cluster) lastLine(ctx context.Context, namespace, pod string) string {
-	text, err := c.Client.CoreV1().Pods(namespace).GetLogs(pod,
-		&corev1.PodLogOptions{Previous: true, TailLines: new(int64(1))}).Do(ctx).Raw()
-	if err != nil {
-		return ""
-	}
-	return lastLine(string(text))
-}
-
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]

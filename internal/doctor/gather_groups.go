@@ -28,10 +28,10 @@ func (a *AWS) instances(ctx context.Context, nodes []Node) ([]Instance, error) {
 	}
 	var filters []ec2types.Filter
 	for some := range slices.Chunk(ids, 200) {
-		filters = append(filters, where("instance-id", some...))
+		filters = append(filters, ec2types.Filter{Name: aws.String("instance-id"), Values: some})
 	}
 	for some := range slices.Chunk(names, 200) {
-		filters = append(filters, where("private-dns-name", some...))
+		filters = append(filters, ec2types.Filter{Name: aws.String("private-dns-name"), Values: some})
 	}
 	found, err := forAll(filters, func(f ec2types.Filter) ([]Instance, error) { return a.describeInstances(ctx, f) })
 	if err != nil {
@@ -40,13 +40,8 @@ func (a *AWS) instances(ctx context.Context, nodes []Node) ([]Instance, error) {
 	return slices.Concat(found...), nil
 }
 
-// where is a filter of EC2.
-func where(name string, values ...string) ec2types.Filter {
-	return ec2types.Filter{Name: aws.String(name), Values: values}
-}
-
-func (a *AWS) describeInstances(ctx context.Context, filters ...ec2types.Filter) (found []Instance, _ error) {
-	in := &ec2.DescribeInstancesInput{Filters: filters, MaxResults: aws.Int32(1000)}
+func (a *AWS) describeInstances(ctx context.Context, filter ec2types.Filter) (found []Instance, _ error) {
+	in := &ec2.DescribeInstancesInput{Filters: []ec2types.Filter{filter}, MaxResults: aws.Int32(1000)}
 	for {
 		out, err := a.DescribeInstances(ctx, in)
 		if err != nil {

@@ -2,19 +2,15 @@ package doctor_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
@@ -294,32 +290,6 @@ func TestWithoutCredentialsDoctorSaysSoInSixLines(t *testing.T) {
 	}
 }
 
-func TestATokenThatSTSDoesNotTakeIsShownWithThePolicyThatItNeeds(t *testing.T) {
-	s := newSite(t)
-	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://oidc.eks.us-east-1.amazonaws.com/id/X","sub":"system:serviceaccount:nth:nth","aud":["sts.amazonaws.com"]}`))
-	path := filepath.Join(t.TempDir(), "token")
-	s.must(os.WriteFile(path, []byte("e30."+claims+".c2ln"), 0o600))
-	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path)
-	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/team/handler")
-	s.must(s.aws.SetFault(awssim.Fault{ID: "trust", Service: "sts", Action: "AssumeRoleWithWebIdentity", Status: http.StatusForbidden, Code: "AccessDenied", Message: "Not authorized to perform sts:AssumeRoleWithWebIdentity"}))
-	cfg := s.aws.Config()
-	cfg.Credentials, cfg.RetryMaxAttempts = nil, 1
-	s.AWS.Credentials = stscreds.NewWebIdentityRoleProvider(sts.NewFromConfig(cfg), os.Getenv("AWS_ROLE_ARN"), stscreds.IdentityTokenFile(path))
-	out := s.printed()
-	for _, want := range []string{
-		"× credentials: STS refuses the role arn:aws:iam::123456789012:role/team/handler to system:serviceaccount:nth:nth: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity\n",
-		"    aws iam update-assume-role-policy --role-name handler --policy-document '{",
-		`"oidc.eks.us-east-1.amazonaws.com/id/X:sub":"system:serviceaccount:nth:nth"`,
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
-	if strings.Contains(out, "lacks") {
-		t.Errorf("it blames the role's policy:\n%s", out)
-	}
-}
-
 func TestARegionThatIsNotTheEndpointsIsNamed(t *testing.T) {
 	s := newSite(t)
 	s.must(s.aws.SetFault(awssim.Fault{ID: "region", Code: "SignatureDoesNotMatch", Status: http.StatusForbidden, Message: "Credential should be scoped to a valid region."}))
@@ -393,9 +363,6 @@ func TestInstancesOfAnAccountWhoseNoticesAreIgnoredAreFound(t *testing.T) {
 	if f := sick["event-accounts"]; f.Status != doctor.Failed || !strings.HasSuffix(f.What, ": a (123456789012)") {
 		t.Errorf("event-accounts: %+v", f)
 	}
-	if account := s.CallerAccount(t.Context()); account != "123456789012" {
-		t.Errorf("the caller is of account %q", account)
-	}
 }
 
 func TestARegionIsReadFromTheNode(t *testing.T) {
@@ -447,7 +414,7 @@ func TestACrashingHandlerIsFoundWithItsLastLine(t *testing.T) {
 	}
 	for message, want := range map[string]string{
 		"2 mistakes:\nqueue-url: is required\n": "pod nth-1 has ended 5 times, with status 2: queue-url: is required",
-		"":                                      "pod nth-1 has ended 5 times, with status 2: fake logs", // what the fake's log says
+		"":                                      "pod nth-1 has ended 5 times, with status 2",
 	} {
 		crash(message)
 		if f := s.sick()["handler"]; f.Status != doctor.Failed || !strings.HasSuffix(f.What, want) {
@@ -604,22 +571,6 @@ func TestTheHooksOfManagedNodeGroupsAreLeftToEKS(t *testing.T) {
 	if f := s.sick()["rule-asg-terminate"]; f.Status != doctor.Failed {
 		t.Errorf("with the name of the hook: %+v", f)
 	}
-}
-
-func TestProgressIsToldAfterASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t)
-		s.must(s.aws.SetFault(awssim.Fault{ID: "slow", Service: "events", Latency: 2500 * time.Millisecond}))
-		start := time.Now()
-		var said []string
-		s.Progress = func(waitingFor []string) {
-			said = append(said, fmt.Sprintf("%s %s", time.Since(start), strings.Join(waitingFor, ", ")))
-		}
-		s.Gather(t.Context())
-		if len(said) == 0 || !strings.HasPrefix(said[0], "1s EventBridge") {
-			t.Errorf("said %q", said)
-		}
-	})
 }
 
 func TestAThousandNodesAreLookedAtInFiveSeconds(t *testing.T) {

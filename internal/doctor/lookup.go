@@ -6,18 +6,6 @@ import (
 	"slices"
 )
 
-// Instance returns the instance behind a node, or ErrAbsent if EC2 knows none.
-func (g *Gatherer) Instance(ctx context.Context, n Node) (Instance, error) {
-	found, err := g.AWS.instances(ctx, []Node{n})
-	switch {
-	case err != nil:
-		return Instance{}, err
-	case len(found) == 0:
-		return Instance{}, ErrAbsent
-	}
-	return found[0], nil
-}
-
 // InstancesBehind returns the instances behind nodes that EC2 knows, by the name of the node.
 func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[string]Instance, error) {
 	found, err := g.AWS.instances(ctx, nodes)
@@ -27,18 +15,8 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 	return behind(&Facts{Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
 }
 
-// InReservation returns the instances of a Capacity Reservation that are not on their way to
-// terminate.
-func (g *Gatherer) InReservation(ctx context.Context, id string) ([]Instance, error) {
-	return g.AWS.describeInstances(ctx, where("capacity-reservation-id", id),
-		where("instance-state-name", "pending", "running", "stopping", "stopped"))
-}
-
-// CallerAccount returns the account of the caller; empty if AWS does not say it.
-func (g *Gatherer) CallerAccount(ctx context.Context) string {
-	caller, _ := g.AWS.caller(ctx) // without an answer it is empty
-	return caller.Account
-}
+// Caller returns who calls AWS.
+func (g *Gatherer) Caller(ctx context.Context) (Caller, error) { return g.AWS.caller(ctx) }
 
 // TerminationHook returns the first termination hook of a group that the handler is to complete.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
@@ -52,21 +30,3 @@ func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, err
 	}
 	return hooks.Value[k], nil
 }
-
-// RulesTaking returns the names of the rules that would send an event to the queue.
-func (g *Gatherer) RulesTaking(ctx context.Context, event string) ([]string, error) {
-	queue, err := g.AWS.queue(ctx, g.Options.QueueURL)
-	if err != nil {
-		return nil, err
-	}
-	through := g.AWS.topics(ctx, queue)
-	rules, err := g.AWS.rules(ctx, queue.ARN, through)
-	if err != nil {
-		return nil, err
-	}
-	enabled, _ := takers(&Facts{Topics: through}, rules, event)
-	return enabled, nil
-}
-
-// IsDenied reports whether an error says that a permission is missing.
-func IsDenied(err error) bool { return denied(err) }

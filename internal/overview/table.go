@@ -309,3 +309,9 @@ func (s Style) paint(colour, text string) string {
 	}
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
+
+// ColourWanted reports whether to colour the output, to a terminal or to something else. It
+// follows TERM and https://no-color.org. getenv is os.Getenv, or a replacement for it.
+func ColourWanted(terminal bool, getenv func(string) string) bool {
+	return terminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+}

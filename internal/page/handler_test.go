@@ -7,8 +7,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/browser/sample"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
 )
 
 // A lookout is a source.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/browser/sample"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/page/sample"
 )
 
 var now = time.Date(2026, 11, 20, 3, 12, 45, 0, time.UTC)

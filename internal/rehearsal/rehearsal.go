@@ -26,7 +26,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
-	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 )
 
 // A Request is the drain to rehearse: a node, what its notice demands, and the options of the drain.
@@ -47,8 +46,7 @@ type Snapshot struct {
 	pods       map[string][]*corev1.Pod // by node
 	size       map[workload]int         // number of pods
 	budgets    map[string][]policyv1.PodDisruptionBudget
-	targets    []service // whose pods are targets of load balancers themselves
-	budgetsErr error     // why the budgets could not be read; nil if they were
+	budgetsErr error // why the budgets could not be read; nil if they were
 }
 
 // Read lists the pods of one node, and the budgets and pods of their namespaces.
@@ -156,7 +154,6 @@ func (v *Snapshot) Run(r Request) *Report {
 		Budgets: budgets, Allowed: report.Allowed,
 	}.Run()
 	report.Down = v.down(report.Fates)
-	report.isCut = v.isCut
 	return report
 }
 
@@ -215,46 +212,4 @@ func allowsUnready(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 		return true
 	}
 	return b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
-}
-
-// graceOfTarget is what a pod needs that load balancers know by its address: some seconds until they have noticed
-// that it stops, and the time of a slow request.
-// https://docs.aws.amazon.com/eks/latest/best-practices/load-balancing.html
-const graceOfTarget = 35 * time.Second
-
-// cutTargets is the remark about a pod that stops before its load balancers have noticed.
-const cutTargets = "a target of type ip without preStop: its connections may be cut (docs/load-balancers.md)"
-
-// A service selects pods of a namespace.
-type service struct {
-	namespace string
-	selector  labels.Selector
-}
-
-// ReadTargets reads which pods are targets of load balancers themselves. Without the AWS Load Balancer Controller, or
-// the rights to read its objects and Services, no pod is.
-func (v *Snapshot) ReadTargets(ctx context.Context, client kube.Client, bindings kube.Objects[*loadbalancer.Bindings]) {
-	list, err := bindings.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return
-	}
-	for k := range list.Items {
-		b := &list.Items[k]
-		if b.Spec.TargetType != loadbalancer.TypeIP {
-			continue
-		}
-		behind, err := client.CoreV1().Services(b.Namespace).Get(ctx, b.Spec.ServiceRef.Name, metav1.GetOptions{})
-		if err == nil && len(behind.Spec.Selector) > 0 {
-			v.targets = append(v.targets, service{b.Namespace, labels.SelectorFromSet(behind.Spec.Selector)})
-		}
-	}
-}
-
-// isCut reports whether a pod that leaves may stop before its load balancers have noticed.
-func (v *Snapshot) isCut(f drain.PodOutcome) bool {
-	hasPreStop := func(c corev1.Container) bool { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
-	return !f.Stays && !f.Ended && f.Own < graceOfTarget && !slices.ContainsFunc(f.Pod.Spec.Containers, hasPreStop) &&
-		slices.ContainsFunc(v.targets, func(s service) bool {
-			return s.namespace == f.Pod.Namespace && s.selector.Matches(labels.Set(f.Pod.Labels))
-		})
 }

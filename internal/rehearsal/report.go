@@ -27,8 +27,6 @@ type Report struct {
 	// Down are the workloads all of whose pods have to leave: they are down until the next one is ready. By
 	// name, sorted.
 	Down []Down
-
-	isCut func(drain.PodOutcome) bool // see Snapshot.isCut
 }
 
 // A Down is a workload that is down during a drain.
@@ -238,9 +236,6 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		if f.Turn.Surges && r.Surge {
 			parts = append(parts, "sooner, if its Deployment can roll out a replacement first")
 		}
-	}
-	if r.isCut(f) {
-		parts = append(parts, cutTargets)
 	}
 	if f.Turn.Mistake != "" {
 		parts = append(parts, f.Turn.Mistake)

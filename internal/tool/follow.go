@@ -6,21 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"sync/atomic"
+	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
+
+const (
+	// lookPause is the time between two looks at the node and its pods.
+	lookPause = time.Second
+	// takenWithin is how long a handler may take to receive the notice.
+	takenWithin = time.Minute
+	// mostLate is how long after its deadline the end of a drain may be recorded.
+	mostLate = 15 * time.Second
+)
+
+// errNotTaken says that no handler acted on the notice in time.
+var errNotTaken = errors.New("no handler has taken the notice")
 
 // sendAndFollow sends the notice and prints what happens, to the end.
 func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehearsal.Snapshot, term Terminal) error {
@@ -31,124 +43,152 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 	if err != nil {
 		return err
 	}
-	expected, leaving := t.expect(planned, sent)
-	var event atomic.Pointer[string] // EventBridge replaces the id of the notice
-	event.Store(&t.notice.ID)
-	events, stop, err := t.watch(ctx, leaving, func() string { return aws.ToString(event.Load()) })
-	if err != nil {
-		return err
-	}
-	defer stop()
 	if err := retry.Sleep(ctx, time.Until(sent)); err != nil {
 		return fmt.Errorf("nothing was sent: %w", err)
 	}
-	id, err := t.send(ctx, sim.Via, t.noticeAt(sent))
-	if err != nil {
+	s := sentNotice{target: t, sent: sent, deadline: planned.Terms.Deadline, leaving: t.leavers(planned), out: term.Out}
+	if err := t.send(ctx, t.noticeAt(sent)); err != nil {
 		return err
 	}
-	event.Store(&id)
-	out := timeline.Printer{Out: term.Out, Colour: timeline.ColourWanted(IsTerminal(term.Out), os.Getenv)}
 	if sim.JSON {
-		out.Out = io.Discard
+		s.out = io.Discard
 	}
-	result, err := t.follow(ctx, id, expected, events, out)
-	if errors.Is(err, follow.ErrNotTaken) {
-		err = t.takeBack(ctx, sim, id, term, err)
+	last, err := s.follow(ctx)
+	if errors.Is(err, errNotTaken) {
+		err = t.takeBack(ctx, sim, term, err)
 	}
 	var failed error
 	switch {
 	case sim.JSON:
-		failed = t.writeResult(term.Out, id, result, err)
+		failed = s.writeResult(term.Out, last, err)
 	case !errors.Is(err, errTakenBack): // also where it did not end well
 		_, failed = fmt.Fprintf(term.Out, "undo: kubectl uncordon %s\n", t.node.Name)
 	}
 	return cmp.Or(failed, err)
 }
 
-// expect returns what the timeline has to know of the notice, and the pods that will leave.
-func (t *target) expect(planned outcome, sent time.Time) (timeline.Notice, []*corev1.Pod) {
-	expected := timeline.Notice{
-		Name: t.kind.Dashed(), Instance: t.notice.Instance, Node: t.node.Name, Sent: sent, Deadline: planned.Terms.Deadline,
-	}
-	var leaving []*corev1.Pod
+// leavers are the names of the pods that have to leave.
+func (t *target) leavers(planned outcome) map[types.UID]string {
+	all := map[types.UID]string{}
 	for _, f := range planned.Fates {
-		if f.Stays || f.Self || f.Ended || t.cordonsOnly(planned) {
-			continue
-		}
-		leaving = append(leaving, f.Pod)
-		expected.Pods = append(expected.Pods, evacuation.NameOf(f.Pod))
-		if metav1.GetControllerOf(f.Pod) != nil {
-			expected.Moves++
+		if !f.Stays && !f.Self && !f.Ended && !t.cordonsOnly(planned) {
+			all[f.Pod.UID] = evacuation.NameOf(f.Pod)
 		}
 	}
-	return expected, leaving
+	return all
 }
 
-// watch watches the cluster for what concerns the pods. event returns the id of the
-// notice. stop ends the watch and waits for its end.
-func (t *target) watch(
-	ctx context.Context, pods []*corev1.Pod, event func() string,
-) (events chan timeline.Event, stop func(), err error) {
-	clients, err := connect(t.Options, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	var namespaces []string
-	for _, pod := range pods {
-		if !slices.Contains(namespaces, pod.Namespace) {
-			namespaces = append(namespaces, pod.Namespace)
-		}
-	}
-	controllers := follow.Controllers(pods)
-	ctx, cancel := context.WithCancel(ctx)
-	events = make(chan timeline.Event)
-	watches, err := follow.Watch{
-		Client: clients.CoreV1(), Namespaces: namespaces, Event: event,
-		Replaces: func(pod *corev1.Pod) bool {
-			owner := metav1.GetControllerOf(pod)
-			return owner != nil && controllers[owner.UID]
-		},
-	}.Run(ctx, events)
-	if err != nil {
-		cancel()
-		return nil, nil, err
-	}
-	return events, func() { cancel(); watches.Wait() }, nil
+// A sentNotice is a notice that was sent.
+type sentNotice struct {
+	*target
+	sent     time.Time
+	deadline time.Time            // zero: nothing is forced
+	leaving  map[types.UID]string // the names of the pods that have to leave
+	out      io.Writer
 }
 
-// follow prints the events until the drain is over, or until it should be. It returns
-// follow.ErrNotTaken if no handler has taken the notice.
-func (t *target) follow(
-	ctx context.Context, id string, expected timeline.Notice, events chan timeline.Event, out timeline.Printer,
-) (follow.Result, error) {
-	const (
-		taken  = time.Minute      // for a handler to receive the notice
-		settle = 30 * time.Second // for the successors of pods: within that most have pulled their images
-		late   = 15 * time.Second // for the last events after the deadline
-	)
-	end := expected.Deadline.Add(late)
-	if expected.Deadline.IsZero() {
-		end = expected.Sent.Add(t.NodeGracePeriod + late)
+// A progress is how far a drain has come. The zero value: no handler has the notice.
+type progress struct {
+	taken, heldBack bool
+	outcome         intent.Outcome // empty: it has not ended
+	left            []string       // the pods that are still there
+}
+
+// follow prints how far the drain is, each time that it has come further, until it has ended, or should have. The error
+// is errNotTaken if no handler has taken the notice.
+func (s *sentNotice) follow(ctx context.Context) (last progress, err error) {
+	fmt.Fprintf(s.out, "\n%s %s: %s\n", s.kind.Dashed(), s.notice.ID, deadlineText(s.deadline, s.sent))
+	end := cmp.Or(s.deadline, s.sent.Add(s.NodeGracePeriod)).Add(mostLate)
+	row := func(text string) { fmt.Fprintf(s.out, "%8s  %s\n", rehearsal.Seconds(time.Since(s.sent)), text) }
+	printed := s.describe(last)
+	row(printed)
+	for {
+		now, failed := s.look(ctx)
+		if failed == nil && (now.taken || !last.taken) { // a drain that is called off leaves nothing on the node
+			last = now
+		}
+		if text := s.describe(last); text != printed {
+			printed = text
+			row(text)
+		}
+		switch {
+		case last.outcome == intent.Drained, last.outcome == intent.Cordoned:
+			return last, nil
+		case last.outcome != "":
+			return last, fmt.Errorf("the drain has ended, and the node was not drained in time: %s; "+
+				"kubectl nth report --node %s says why", s.describe(last), s.node.Name)
+		case !last.taken && time.Since(s.sent) >= takenWithin:
+			return last, fmt.Errorf("%w within %.0f s", errNotTaken, takenWithin.Seconds())
+		case time.Now().After(end):
+			return last, fmt.Errorf("the drain has not ended within %.0f s: %s", end.Sub(s.sent).Seconds(), s.describe(last))
+		}
+		if why := retry.Sleep(ctx, lookPause); why != nil {
+			return last, fmt.Errorf("the notice was sent, and is not followed any more (%w); the drain goes on: "+
+				"kubectl get node %s -L %s", why, s.node.Name, cluster.StateLabel)
+		}
 	}
-	out.Heading(fmt.Sprintf("%s %s: %s", t.kind.Dashed(), id, deadlineText(expected.Deadline, expected.Sent)))
-	return follow.Story{Notice: expected, Taken: taken, Settle: settle, End: end, Out: out}.Follow(ctx, events)
+}
+
+// look finds out how far the drain is. Where the API server does not answer, the next look will tell.
+func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
+	node, err := s.client.CoreV1().Nodes().Get(ctx, s.node.Name, metav1.GetOptions{})
+	if err != nil {
+		return p, err
+	}
+	carried, _, err := cluster.ReadIntent(node)
+	isOurs := func(e intent.Entry) bool { return slices.Contains(e.IDs, s.notice.ID) }
+	if err != nil || !slices.ContainsFunc(carried.Entries, isOurs) {
+		return p, err
+	}
+	onNode := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name).String()}
+	list, err := s.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, onNode)
+	if err != nil {
+		return p, err
+	}
+	p = progress{taken: true, heldBack: carried.HeldBack, outcome: carried.Outcome}
+	for k := range list.Items {
+		pod := &list.Items[k]
+		if name, leaves := s.leaving[pod.UID]; leaves && !evacuation.Ended(pod) {
+			p.left = append(p.left, name)
+		}
+	}
+	return p, nil
+}
+
+// describe says how far the drain is.
+func (s *sentNotice) describe(p progress) string {
+	text := "node cordoned"
+	switch {
+	case !p.taken:
+		return "notice sent about instance " + s.notice.Instance
+	case p.outcome != "":
+		text = string(p.outcome)
+	case p.heldBack:
+		text = "node held back"
+	}
+	text += fmt.Sprintf(", %d of %s left", len(p.left), overview.Count(len(s.leaving), "pod"))
+	if p.outcome != "" && len(p.left) > 0 {
+		text += ": " + strings.Join(p.left, ", ")
+	}
+	return text
 }
 
 // A simulationResult is the end of a simulation for programs.
 type simulationResult struct {
 	originReport
-	Kind  string `json:"kind"`
-	Event string `json:"event"`
-	Node  string `json:"node"`
-	follow.Result
-	Error string `json:"error,omitempty"`
-	Undo  string `json:"undo"`
+	Kind    string         `json:"kind"`
+	Event   string         `json:"event"`
+	Node    string         `json:"node"`
+	Outcome intent.Outcome `json:"outcome,omitempty"` // of the drain; absent: it has not ended
+	Left    []string       `json:"left"`              // pods that are still there
+	Error   string         `json:"error,omitempty"`
+	Undo    string         `json:"undo"`
 }
 
-func (t *target) writeResult(out io.Writer, id string, r follow.Result, err error) error {
+func (s *sentNotice) writeResult(out io.Writer, last progress, err error) error {
 	result := simulationResult{
-		originReport: t.originReport(), Kind: t.kind.Dashed(), Event: id, Node: t.node.Name, Result: r,
-		Undo: "kubectl uncordon " + t.node.Name,
+		originReport: s.originReport(), Kind: s.kind.Dashed(), Event: s.notice.ID, Node: s.node.Name,
+		Outcome: last.outcome, Left: orEmpty(last.left), Undo: "kubectl uncordon " + s.node.Name,
 	}
 	if err != nil {
 		result.Error = err.Error()

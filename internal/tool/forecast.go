@@ -19,7 +19,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
@@ -64,31 +63,27 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (lost bool, 
 
 // targets returns the nodes that are asked about, and what is known of their pods.
 func (w WhatIf) targets(ctx context.Context, s *Session) (all []*target, view *rehearsal.Snapshot, err error) {
-	if w.All {
-		nodes, failed := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if failed != nil {
-			return nil, nil, fmt.Errorf("list the nodes: %w", failed)
+	if !w.All {
+		t, err := s.targetNamed(ctx, w.Kind, w.Node)
+		if err != nil {
+			return nil, nil, err
 		}
-		for k := range nodes.Items {
-			if n := &nodes.Items[k]; onEC2(n) {
-				all = append(all, s.target(w.Kind, n))
-			}
-		}
-		if len(all) == 0 {
-			return nil, nil, errors.New("no node of the cluster is an EC2 instance")
-		}
-		view, err = rehearsal.ReadAll(ctx, s.client)
-	} else {
-		t, failed := s.targetNamed(ctx, w.Kind, w.Node)
-		if failed != nil {
-			return nil, nil, failed
-		}
-		all = []*target{t}
 		view, err = rehearsal.Read(ctx, s.client, w.Node)
+		return []*target{t}, view, err
 	}
-	if err == nil {
-		view.ReadTargets(ctx, s.client, loadbalancer.OfCluster(s.client.CoreV1().RESTClient()))
+	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the nodes: %w", err)
 	}
+	for k := range nodes.Items {
+		if n := &nodes.Items[k]; onEC2(n) {
+			all = append(all, s.target(w.Kind, n))
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil, errors.New("no node of the cluster is an EC2 instance")
+	}
+	view, err = rehearsal.ReadAll(ctx, s.client)
 	return all, view, err
 }
 

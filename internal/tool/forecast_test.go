@@ -15,13 +15,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
 )
 
 // forecasts are those of a cluster of four nodes: one is Karpenter's, and ready for it, one has a pod
@@ -212,9 +210,10 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
 	s, all := forecasts(t, notice.SpotInterruption)
 	s.origin.notes = []string{"a note"}
-	result := follow.Result{Tally: timeline.Tally{Notices: 1, Moved: 2, Moves: 3, Missed: 1}, Missing: []string{"pod p is still on slow"}}
+	all[1].notice.ID = "e-1"
+	sent := sentNotice{target: all[1].target}
 	var out strings.Builder
-	if err := all[1].writeResult(&out, "e-1", result, errors.New("boom")); err != nil {
+	if err := sent.writeResult(&out, progress{taken: true, outcome: intent.Missed, left: []string{"p"}}, errors.New("boom")); err != nil {
 		t.Fatal(err)
 	}
 	want := `{
@@ -227,13 +226,9 @@ func TestTheResultOfASimulationIsForProgramsToo(t *testing.T) {
   "kind": "spot-interruption",
   "event": "e-1",
   "node": "slow",
-  "notices": 1,
-  "drained": 0,
-  "moved": 2,
-  "moves": 3,
-  "missed": 1,
-  "missing": [
-    "pod p is still on slow"
+  "outcome": "missed",
+  "left": [
+    "p"
   ],
   "error": "boom",
   "undo": "kubectl uncordon slow"
@@ -248,17 +243,5 @@ func TestNothingIsSentWhereThereIsNoQueue(t *testing.T) {
 	s := &Session{Options: &options.Options{Queue: options.QueueURL{Text: "none"}}}
 	if err := (Simulation{}).Run(t.Context(), s, Terminal{}); err == nil || !strings.Contains(err.Error(), "the handler has no queue") {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
-	for want, use := range map[string]holdback.Use{
-		"Limit of r: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait\n": {Rule: "r", Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
-		"Limit of r: nodes that are out of use now: 1 of at most 2: a; there is room\n":                       {Rule: "r", Most: 2, Nodes: []string{"a"}},
-		"max-unready-nodes: nodes that are out of use now: 0 of at most 1; there is room\n":                   {Most: 1},
-	} {
-		if diff := cmp.Diff(want, useText(&use)); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
 	}
 }

@@ -95,7 +95,7 @@ func (l Loader) findOrigin(
 		return &Origin{release: ownPod(env, string(cmdline))}, nil
 	}
 	var found *Release
-	client, err := connect(own, requestTimeout)
+	client, err := connect(own)
 	if err == nil {
 		found, err = findRelease(ctx, client, release)
 	}

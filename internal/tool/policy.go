@@ -46,7 +46,7 @@ func (s *Session) readPolicy(ctx context.Context) (err error) {
 // that the installed handler has at its path, or, if it has none there, the file of this machine.
 func ReadPolicy(o *options.Options, origin *Origin) func(context.Context) (doctor.Policy, error) {
 	return func(ctx context.Context) (doctor.Policy, error) {
-		client, err := connect(o, requestTimeout)
+		client, err := connect(o)
 		if err != nil {
 			return doctor.Policy{}, err
 		}

@@ -23,7 +23,7 @@ func TestWhoMayNotSendIsToldWhichParameterLetsThem(t *testing.T) {
 		if err := account.SetFault(awssim.Fault{ID: "no", Service: "sqs", Action: "SendMessage", Code: code, Status: 403}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.send(t.Context(), ViaQueue, s.notice)
+		err := s.send(t.Context(), s.notice)
 		if err == nil || !strings.Contains(err.Error(), code) || strings.Contains(err.Error(), "SenderArn (sender_arn with Terraform)") != told {
 			t.Errorf("%s: %v", code, err)
 		}

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ type Session struct {
 // what they say is in the answers.
 func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Session, error) {
 	klog.SetLogger(logr.Discard())
-	client, err := connect(c, requestTimeout)
+	client, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
@@ -70,21 +71,25 @@ func (s *Session) connectAWS(ctx context.Context) error {
 		return err
 	}
 	s.gatherer = NewGatherer(s.aws, s.Options, "")
-	s.identity.aws, err = awsIdentity(ctx, s.aws)
-	return err
+	caller, err := s.gatherer.Caller(ctx)
+	if caller.Source == "" && err != nil {
+		return errors.New("no AWS credentials were found; run doctor for details")
+	}
+	s.identity.aws = cmp.Or(caller.ARN, "an unknown identity")
+	return nil
 }
 
 func withAWSTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, awsTimeout, fmt.Errorf("no answer within %s", awsTimeout))
 }
 
-// connect returns clients for the cluster. timeout bounds a request; zero is for watches.
-func connect(c *options.Options, timeout time.Duration) (*kube.Clients, error) {
+// connect returns clients for the cluster.
+func connect(c *options.Options) (*kube.Clients, error) {
 	config, _, err := app.RESTConfig(c)
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout = timeout
+	config.Timeout = requestTimeout
 	return kube.New(config)
 }
 
@@ -96,18 +101,6 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 		return "an unknown user"
 	}
 	return review.Status.UserInfo.Username
-}
-
-// awsIdentity returns who calls AWS with the configuration.
-func awsIdentity(ctx context.Context, cfg aws.Config) (string, error) {
-	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
-		return "", errors.New("no AWS credentials were found; run doctor for details")
-	}
-	out, err := sts.NewFromConfig(cfg).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
-	if err != nil {
-		return "an unknown identity", nil
-	}
-	return aws.ToString(out.Arn), nil
 }
 
 // NewGatherer returns what asks AWS and the cluster for the facts that doctor judges,
@@ -157,7 +150,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 	}
 	if _, g.Options.Namespace, g.Cluster.Err = app.RESTConfig(c); g.Cluster.Err == nil {
 		var clients *kube.Clients
-		clients, g.Cluster.Err = connect(c, requestTimeout)
+		clients, g.Cluster.Err = connect(c)
 		g.Cluster.Client, g.Cluster.Version = clients, clients.Version
 		if clients != nil {
 			g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())

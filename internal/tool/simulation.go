@@ -1,7 +1,6 @@
 package tool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,18 +18,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
-// The ways to send a simulated notice.
-const (
-	ViaQueue       = "queue"
-	ViaEventBridge = "eventbridge"
-)
-
 // A Simulation sends a notice for a node and follows its drain.
 type Simulation struct {
 	Kind notice.Kind // one that is Sendable
 	Node string
-	Via  string // ViaQueue or ViaEventBridge
-	Yes  bool   // do not ask
+	Yes  bool // do not ask
 	// Print the notice and send nothing.
 	PrintOnly bool
 	// JSON is the form of the result; it leaves no room for a question.
@@ -63,14 +55,6 @@ func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) 
 	}
 	if err := t.lookUp(ctx); err != nil {
 		return err
-	}
-	if sim.Via == ViaEventBridge {
-		t.notice.Source = notice.SimulatedSource
-		// EventBridge writes the caller's account into the event.
-		t.notice.Account = cmp.Or(t.gatherer.CallerAccount(ctx), t.notice.Account)
-		if err := t.checkRules(ctx); err != nil {
-			return err
-		}
 	}
 	if sim.PrintOnly {
 		_, err := io.WriteString(term.Out, t.noticeAt(time.Now()).Body())
@@ -146,10 +130,9 @@ func (t *target) whyRefused(o outcome) error {
 	case o.Follows:
 		return fmt.Errorf("node %s was drained already, and this notice would only be a consequence of that: "+
 			"the handler starts no second drain\n    kubectl uncordon %[1]s", t.node.Name)
-	case len(t.others) > 0:
-		return fmt.Errorf("the notice is about all instances of %s: the handler would drain the nodes of %d others too\n"+
-			"    simulate %s, which is about one instance",
-			t.notice.Reservation, len(t.others), notice.CapacityReservationInterruption.Dashed())
+	case t.kind == notice.CapacityBlockExpiration:
+		return fmt.Errorf("the notice is about all instances of a Capacity Block: the handler would drain other nodes too\n"+
+			"    simulate %s, which is about one instance", notice.CapacityReservationInterruption.Dashed())
 	case !o.begin().IsZero():
 		return fmt.Errorf("rule %s lets the drain begin at %s: nothing is to be seen before", o.Rule,
 			o.begin().UTC().Format(time.RFC3339))

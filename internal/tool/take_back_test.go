@@ -11,7 +11,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
-	"github.com/node-termination-handler/node-termination-handler/internal/timeline/follow"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 )
 
 func TestANoticeThatNobodyHasTakenIsTakenBackIfThatIsWanted(t *testing.T) {
@@ -46,7 +46,7 @@ func TestANoticeThatNobodyHasTakenIsTakenBackIfThatIsWanted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &target{Session: &Session{Options: c, aws: account.Config()}}
+			s := &target{Session: &Session{Options: c, aws: account.Config()}, notice: sample.Notice{ID: "mine"}}
 			if tt.taken {
 				reader := app.SQSClient(s.aws, c)
 				for inFlight := 0; inFlight < 2; {
@@ -63,8 +63,8 @@ func TestANoticeThatNobodyHasTakenIsTakenBackIfThatIsWanted(t *testing.T) {
 				}
 			}
 			var out strings.Builder
-			err = s.takeBack(t.Context(), Simulation{Yes: tt.yes}, "mine", Terminal{bufio.NewReader(strings.NewReader(tt.typed)), &out, &out}, follow.ErrNotTaken)
-			if !errors.Is(err, follow.ErrNotTaken) || !strings.Contains(err.Error(), tt.want) {
+			err = s.takeBack(t.Context(), Simulation{Yes: tt.yes}, Terminal{bufio.NewReader(strings.NewReader(tt.typed)), &out, &out}, errNotTaken)
+			if !errors.Is(err, errNotTaken) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 			if asked := strings.Contains(out.String(), "remove it from the queue? [y/N]"); asked == tt.yes {

@@ -53,7 +53,6 @@ type target struct {
 	tags    map[string]string // of the instance; nil: not known
 	notSpot bool              // EC2 says so of the instance
 	limits  notice.HookLimits // of the hook; zero: not known
-	others  []string          // instances that the notice is about too
 	code    string            // of a scheduled change; empty: the sample's
 	start   time.Duration     // from the notice to the scheduled change; zero: as noticeAt says
 }
@@ -83,8 +82,7 @@ func (s *Session) targetNamed(ctx context.Context, kind notice.Kind, name string
 
 // asksAWS reports whether the handler would ask AWS about the node.
 func (t *target) asksAWS() bool {
-	return !t.Queue.None() && (t.notice.Instance == "" || t.CheckTag ||
-		t.kind == notice.ASGTerminate || t.kind == notice.CapacityBlockExpiration)
+	return !t.Queue.None() && (t.notice.Instance == "" || t.CheckTag || t.kind == notice.ASGTerminate)
 }
 
 // lookUp asks EC2 about the node's instance, and Auto Scaling about its hook.
@@ -94,38 +92,17 @@ func (t *target) lookUp(ctx context.Context) error {
 	if !t.asksAWS() {
 		return nil
 	}
-	instance, err := t.gatherer.Instance(ctx, doctorNode(t.node))
-	if errors.Is(err, doctor.ErrAbsent) {
-		return t.absentError()
-	}
+	instances, err := t.gatherer.InstancesBehind(ctx, []doctor.Node{doctorNode(t.node)})
 	if err != nil {
 		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
+	}
+	instance, known := instances[t.node.Name]
+	if !known {
+		return t.absentError()
 	}
 	t.setInstance(instance)
 	if t.kind == notice.ASGTerminate {
 		return t.lookUpHook(ctx, hookCache{})
-	}
-	if t.kind == notice.CapacityBlockExpiration {
-		return t.lookUpBlock(ctx)
-	}
-	return nil
-}
-
-// lookUpBlock asks EC2 which instances are in the Capacity Reservation of the instance.
-func (t *target) lookUpBlock(ctx context.Context) error {
-	if t.notice.Reservation == "" {
-		return fmt.Errorf("instance %s of node %s is in no Capacity Reservation: the handler would find no instance\n"+
-			"    simulate %s, which is about one instance",
-			t.notice.Instance, t.node.Name, notice.CapacityReservationInterruption.Dashed())
-	}
-	all, err := t.gatherer.InReservation(ctx, t.notice.Reservation)
-	if err != nil {
-		return fmt.Errorf("find the instances of %s: %w", t.notice.Reservation, err)
-	}
-	for _, i := range all {
-		if i.ID != t.notice.Instance {
-			t.others = append(t.others, i.ID)
-		}
 	}
 	return nil
 }

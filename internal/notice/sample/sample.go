@@ -42,7 +42,6 @@ func (k Kind) Source() string {
 // are not looked at.
 type Notice struct {
 	Kind     Kind
-	Source   string // empty: the kind's own
 	ID       string
 	Time     time.Time
 	Instance string
@@ -71,7 +70,7 @@ func (n Notice) Body() string {
 		return ""
 	}
 	return strings.NewReplacer(
-		"<SOURCE>", escape(cmp.Or(n.Source, n.Kind.Source())),
+		"<SOURCE>", escape(n.Kind.Source()),
 		"<PARTITION>", escape(n.Partition),
 		"<ACCOUNT>", escape(n.Account),
 		"<REGION>", escape(n.Region),

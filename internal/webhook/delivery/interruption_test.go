@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/reporttest"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
-	"github.com/node-termination-handler/node-termination-handler/internal/report/reporttest"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 

@@ -39,7 +39,7 @@ func all() []Event {
 
 // replay begins a notice and observes events.
 func replay(n Notice, events []Event) (*Timeline, []Row) {
-	t := Timeline{Alone: true}
+	t := Timeline{}
 	rows := []Row{t.Begin(n)}
 	for _, e := range events {
 		rows = append(rows, t.Observe(e)...)
@@ -200,7 +200,7 @@ func TestAPodThatIsThereAtTheDeadlineIsMissed(t *testing.T) {
 }
 
 func TestNoticesAtOnceDoNotMixTheirPods(t *testing.T) {
-	tl := Timeline{Alone: true}
+	tl := Timeline{}
 	tl.Begin(Notice{Node: "a", Message: "m1", Pods: []string{"p1"}, Sent: sent, Deadline: at(120)})
 	tl.Begin(Notice{Node: "b", Message: "m2", Sent: at(1), Deadline: at(60)})
 	rows := tl.Observe(Event{Time: at(2), Kind: NodeCordoned, Node: "b"})
@@ -220,86 +220,5 @@ func TestNoticesAtOnceDoNotMixTheirPods(t *testing.T) {
 	}
 	if diff := cmp.Diff(wantMissing, tl.Missing()); diff != "" {
 		t.Errorf("missing (-want +got):\n%s", diff)
-	}
-}
-
-// shared is a notice in a cluster where others are at work too, seen from the cluster alone.
-func shared() (Notice, []Event) {
-	n := hooked()
-	n.Message, n.Hook = "", ""
-	return n, []Event{
-		{Time: at(0), Kind: NodeHeldBack, Node: "a"},
-		{Time: at(0.5), Kind: NodeHeldBack, Node: "a"},
-		{Time: at(1), Kind: NodeCordoned, Node: "a"},
-		{Time: at(1), Kind: NodeHeldBack, Node: "elsewhere"},
-		{Time: at(1), Kind: NodeCordoned, Node: "elsewhere"},
-		{Time: at(2), Kind: PodEvicted, Node: "elsewhere", Pod: "x"},
-		{Time: at(2), Kind: PodEvicted, Node: "a", Pod: "p1"},
-		{Time: at(3), Kind: PodDeleted, Node: "a", Pod: "p2"},
-		{Time: at(4), Kind: PodGone, Node: "a", Pod: "p1"},
-		{Time: at(5), Kind: PodGone, Node: "a", Pod: "p2"},
-		{Time: at(6), Kind: WorkFinished, Node: "a"},
-		{Time: at(7), Kind: WorkFinished, Node: "a"},
-	}
-}
-
-func TestInASharedClusterOnlyTheNodeCounts(t *testing.T) {
-	n, events := shared()
-	tl := &Timeline{}
-	rows := []Row{tl.Begin(n)}
-	for _, e := range events {
-		rows = append(rows, tl.Observe(e)...)
-	}
-	want := []Row{
-		row(NoticeSent, 0, "i-0123456789abcdef0", "on a"),
-		row(NodeHeldBack, 0, "a", ""),
-		row(NodeCordoned, 1, "a", ""),
-		row(PodEvicted, 2, "p1", "from a"),
-		row(PodDeleted, 3, "p2", "from a"),
-		row(NodeEmpty, 5, "a", "2 pods gone"),
-		row(WorkFinished, 6, "a", ""),
-	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
-	if missing, troubles := tl.Missing(), tl.Troubles(); missing != nil || troubles != nil {
-		t.Errorf("missing %q, troubles %q, want none", missing, troubles)
-	}
-	if got, want := tl.Summary(), "1 notice, 1 node drained, 0 pods moved, 0 missed; left: 114 of 120 s"; got != want {
-		t.Errorf("summary %q, want %q", got, want)
-	}
-}
-
-func TestInASharedClusterTheDeadlineCountsAllTheSame(t *testing.T) {
-	n, events := shared()
-	n.Deadline = at(4.5)
-	tl := &Timeline{}
-	tl.Begin(n)
-	for _, e := range events[:len(events)-2] {
-		tl.Observe(e)
-	}
-	if diff := cmp.Diff([]string{"the work on a is not finished"}, tl.Missing()); diff != "" {
-		t.Errorf("missing (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"a was empty after the deadline"}, tl.Troubles()); diff != "" {
-		t.Errorf("troubles (-want +got):\n%s", diff)
-	}
-}
-
-func TestWithoutADeadlineNothingIsLate(t *testing.T) {
-	n, events := shared()
-	n.Deadline = time.Time{}
-	tl := &Timeline{}
-	if row := tl.Begin(n); row.Left != Never || seconds(row.Left) != "" {
-		t.Errorf("%s are left", row.Left)
-	}
-	for _, e := range events {
-		tl.Observe(e)
-	}
-	if troubles := tl.Troubles(); troubles != nil {
-		t.Errorf("troubles %q", troubles)
-	}
-	if got, want := tl.Summary(), "1 notice, 1 node drained, 0 pods moved, 0 missed"; got != want {
-		t.Errorf("summary %q, want %q", got, want)
 	}
 }

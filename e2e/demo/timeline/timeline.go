@@ -6,7 +6,6 @@ package timeline
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 )
@@ -16,22 +15,18 @@ type Notice struct {
 	Name     string // as AWS calls it, such as EC2 Spot Instance Interruption Warning
 	Instance string
 	Node     string
-	// Message is the id of the message in the queue. The story ends when it is deleted. If it is
-	// empty, messages cannot be seen, and the story ends when the work on the node is finished.
-	Message  string
+	Message  string   // id of the message in the queue; the story ends when it is deleted
 	Hook     string   // lifecycle hook that waits for the instance; empty: none
 	Pods     []string // names of those that have to leave the node
 	Guarded  []string // of these, those that no budget lets go: they are deleted, and not evicted
-	Moves    int      // of these, how many have a controller that makes them anew elsewhere
 	Sent     time.Time
-	Deadline time.Time // when the instance goes away, ready or not; zero: not known
+	Deadline time.Time // when the instance goes away, ready or not
 }
 
 // Kind is the kind of an event.
 type Kind int
 
-// The kinds of events. The Timeline itself finds NoticeSent, NodeEmpty, WorkMissed and Waiting; the
-// others are for Observe.
+// The kinds of events. The Timeline itself finds NoticeSent and NodeEmpty; the others are for Observe.
 const (
 	None           Kind = iota
 	NoticeSent          // the story of a notice begins
@@ -44,12 +39,8 @@ const (
 	HookCompleted       // a lifecycle action was completed
 	HookTimedOut        // a lifecycle action ended because nobody completed it
 	MessageDeleted      // a message left the queue for good
-	WorkFinished        // a Node says that all work on it is done
-	NodeHeldBack        // a Node carries the notice, and waits for its turn
-	WorkMissed          // as WorkFinished, with pods still there or after the deadline
-	Waiting             // nothing has happened for a while
-	LeaderKilled        // in the demo: the replica that leads
-	LeaderElected       // in the demo: the next one
+	LeaderKilled        // the replica that leads
+	LeaderElected       // the next one
 )
 
 // Event is something that was seen.
@@ -67,22 +58,17 @@ type Event struct {
 type Row struct {
 	Kind  Kind
 	Since time.Duration // the notice
-	Left  time.Duration // until its deadline, negative after it; Never if it has none
+	Left  time.Duration // until its deadline, negative after it
 	What  string        // name of the pod, the node, the hook; id of the instance, the message
 	Where string        // can be empty
 }
 
-// Never is the time left of a notice without a deadline.
-const Never time.Duration = math.MaxInt64
-
 // Timeline is the story of any number of notices, each about another node. The zero value has
 // none. It is not safe for concurrent use.
+//
+// Nothing else changes the cluster, and there is plenty of time. So an event that no notice explains is a trouble, as
+// is a pod that is deleted and not evicted, unless it is guarded, and every pod has to come up elsewhere.
 type Timeline struct {
-	// Alone: nothing else changes the cluster, and there is plenty of time. An event that no
-	// notice explains is a trouble, as is a pod that is deleted and not evicted, unless it is guarded,
-	// and every pod has to come up elsewhere.
-	Alone bool
-
 	stories  []*story
 	troubles []string
 }
@@ -90,8 +76,7 @@ type Timeline struct {
 // story is what was seen of one notice. A zero time means: not yet.
 type story struct {
 	Notice
-	cordoned, empty, completed, deleted, finished time.Time
-	waits                                         bool // it was held back
+	cordoned, empty, completed, deleted time.Time
 
 	gone     map[string]time.Time // every pod that was, or is, on the node, by name
 	replaced []string             // pods that came up elsewhere
@@ -139,14 +124,7 @@ func (t *Timeline) Observe(e Event) []Row {
 			s.deleted = e.Time
 			return []Row{s.row(e.Kind, e.Time, e.Message, "")}
 		}
-	case WorkFinished:
-		return s.workFinished(e)
-	case NodeHeldBack:
-		if !s.waits {
-			s.waits = true
-			return []Row{s.row(e.Kind, e.Time, e.Node, "")}
-		}
-	case None, NoticeSent, NodeEmpty, WorkMissed, Waiting, LeaderKilled, LeaderElected:
+	case None, NoticeSent, NodeEmpty, LeaderKilled, LeaderElected:
 	}
 	return nil
 }
@@ -174,10 +152,10 @@ func (t *Timeline) about(e Event) *story {
 // unexplained notes an event that no notice explains.
 func (t *Timeline) unexplained(e Event) {
 	if e.Kind == NodeCordoned {
-		t.oddity("%s was cordoned, and no notice is about it", e.Node)
+		t.trouble("%s was cordoned, and no notice is about it", e.Node)
 	}
 	if e.Kind == PodEvicted || e.Kind == PodDeleted {
-		t.oddity("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
+		t.trouble("pod %s had to leave %s, and no notice is about that", e.Pod, e.Node)
 	}
 }
 
@@ -187,9 +165,9 @@ func (t *Timeline) stopping(s *story, e Event) []Row {
 	}
 	switch guarded := slices.Contains(s.Guarded, e.Pod); {
 	case e.Kind == PodDeleted && !guarded:
-		t.oddity("pod %s was deleted, not evicted", e.Pod)
+		t.trouble("pod %s was deleted, not evicted", e.Pod)
 	case e.Kind == PodEvicted && guarded:
-		t.oddity("pod %s was evicted against its budget", e.Pod)
+		t.trouble("pod %s was evicted against its budget", e.Pod)
 	}
 	return []Row{s.row(e.Kind, e.Time, e.Pod, "from "+e.Node)}
 }
@@ -210,47 +188,12 @@ func (t *Timeline) hookEnded(s *story, e Event) []Row {
 	return []Row{s.row(e.Kind, e.Time, e.Hook, e.Result)}
 }
 
-func (s *story) workFinished(e Event) []Row {
-	if s.Message != "" || !s.finished.IsZero() {
-		return nil
-	}
-	s.finished = e.Time
-	switch left := len(s.left()); {
-	case left > 0:
-		return []Row{s.row(WorkMissed, e.Time, e.Node, count(left, "pod")+" still there")}
-	case s.late():
-		return []Row{s.row(WorkMissed, e.Time, e.Node, "pods left after the deadline")}
-	}
-	return []Row{s.row(e.Kind, e.Time, e.Node, "")}
-}
-
-// late reports whether a pod was there after the deadline.
-func (s *story) late() bool {
-	for _, when := range s.gone {
-		if !s.Deadline.IsZero() && when.Sub(s.Deadline) > blur {
-			return true
-		}
-	}
-	return false
-}
-
 func (t *Timeline) trouble(format string, args ...any) {
 	t.troubles = append(t.troubles, fmt.Sprintf(format, args...))
 }
 
-// oddity is a trouble if nothing else changes the cluster.
-func (t *Timeline) oddity(format string, args ...any) {
-	if t.Alone {
-		t.trouble(format, args...)
-	}
-}
-
 func (s *story) row(kind Kind, at time.Time, what, where string) Row {
-	left := Never
-	if !s.Deadline.IsZero() {
-		left = s.Deadline.Sub(at)
-	}
-	return Row{Kind: kind, Since: at.Sub(s.Sent), Left: left, What: what, Where: where}
+	return Row{Kind: kind, Since: at.Sub(s.Sent), Left: s.Deadline.Sub(at), What: what, Where: where}
 }
 
 // noteEmpty records that the node is cordoned and all pods of the notice are gone, and returns the
@@ -274,51 +217,17 @@ func (s *story) left() []string {
 	return left
 }
 
-// Unmoved returns how many pods have not come up elsewhere, though they are expected to.
-func (t *Timeline) Unmoved() int {
-	n := 0
-	for _, s := range t.stories {
-		n += max(0, s.Moves-len(s.replaced))
-	}
-	return n
-}
-
-// Tally counts what became of all notices.
-type Tally struct {
-	Notices int `json:"notices"`
-	Drained int `json:"drained"` // nodes
-	Moved   int `json:"moved"`   // pods that came up elsewhere
-	Moves   int `json:"moves"`   // pods of which that was expected; 0: not known
-	Missed  int `json:"missed"`  // pods that were still there at the deadline, or still are
-}
-
 // Missing says what has not happened yet; nil if all notices have come to their end.
 func (t *Timeline) Missing() []string {
 	var missing []string
 	for _, s := range t.stories {
-		missing = append(missing, s.missing(t.Alone)...)
+		missing = append(missing, s.missing()...)
 	}
 	return missing
 }
 
-// Waits returns a row for each notice that has not come to its end: what it waits for.
-func (t *Timeline) Waits(at time.Time) (rows []Row) {
-	for _, s := range t.stories {
-		missing := s.missing(t.Alone)
-		if len(missing) == 0 {
-			continue
-		}
-		more := ""
-		if len(missing) > 1 {
-			more = fmt.Sprintf("and %d more", len(missing)-1)
-		}
-		rows = append(rows, s.row(Waiting, at, missing[0], more))
-	}
-	return rows
-}
-
-// missing says what has not happened yet. alone: see [Timeline.Alone].
-func (s *story) missing(alone bool) (missing []string) {
+// missing says what has not happened yet.
+func (s *story) missing() (missing []string) {
 	note := func(is bool, format string, args ...any) {
 		if is {
 			missing = append(missing, fmt.Sprintf(format, args...))
@@ -329,10 +238,9 @@ func (s *story) missing(alone bool) (missing []string) {
 		note(true, "pod %s is still on %s", pod, s.Node)
 	}
 	lack := len(s.gone) - len(s.replaced)
-	note(alone && lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
+	note(lack > 0, "of the pods of %s %d did not get ready elsewhere", s.Node, lack)
 	note(s.Hook != "" && s.completed.IsZero(), "hook %s is not completed", s.Hook)
-	note(s.Message != "" && s.deleted.IsZero(), "message %s is not deleted", s.Message)
-	note(s.Message == "" && s.finished.IsZero(), "the work on %s is not finished", s.Node)
+	note(s.deleted.IsZero(), "message %s is not deleted", s.Message)
 	return missing
 }
 
@@ -353,53 +261,31 @@ func (t *Timeline) Troubles() []string {
 		note(tooEarly(s.completed, s.empty, blur), "hook %s was completed before %s was empty", s.Hook, s.Node)
 		note(tooEarly(s.deleted, s.empty, blur), "message %s was deleted before %s was empty", s.Message, s.Node)
 		note(tooEarly(s.deleted, s.completed, 0), "message %s was deleted before hook %s was completed", s.Message, s.Hook)
-		if s.Deadline.IsZero() {
-			continue
-		}
 		note(tooEarly(s.Deadline, s.deleted, 0), "message %s was deleted after the deadline", s.Message)
-		note(s.Message == "" && tooEarly(s.Deadline, s.empty, blur), "%s was empty after the deadline", s.Node)
 	}
 	return troubles
-}
-
-// Tally counts.
-func (t *Timeline) Tally() Tally {
-	all := Tally{Notices: len(t.stories)}
-	for _, s := range t.stories {
-		if !s.empty.IsZero() {
-			all.Drained++
-		}
-		all.Moved += len(s.replaced)
-		all.Moves += s.Moves
-		for _, when := range s.gone {
-			if when.IsZero() || !s.Deadline.IsZero() && when.After(s.Deadline) {
-				all.Missed++
-			}
-		}
-	}
-	return all
 }
 
 // Summary is the whole story in a line. A pod is missed if it was still there at the deadline of
 // its notice, or is there now.
 func (t *Timeline) Summary() string {
-	left := ""
+	drained, moved, missed, left := 0, 0, 0, ""
 	for _, s := range t.stories {
-		end := s.deleted
-		if s.Message == "" {
-			end = s.finished
+		if !s.empty.IsZero() {
+			drained++
 		}
-		if !end.IsZero() && !s.Deadline.IsZero() {
-			left += fmt.Sprintf(", %.0f of %.0f s", s.Deadline.Sub(end).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
+		moved += len(s.replaced)
+		for _, when := range s.gone {
+			if when.IsZero() || when.After(s.Deadline) {
+				missed++
+			}
 		}
-	}
-	all := t.Tally()
-	moved := count(all.Moved, "pod")
-	if all.Moves > 0 {
-		moved = fmt.Sprintf("%d of %s", all.Moved, count(all.Moves, "pod"))
+		if !s.deleted.IsZero() {
+			left += fmt.Sprintf(", %.0f of %.0f s", s.Deadline.Sub(s.deleted).Seconds(), s.Deadline.Sub(s.Sent).Seconds())
+		}
 	}
 	line := fmt.Sprintf("%s, %s drained, %s moved, %d missed",
-		count(all.Notices, "notice"), count(all.Drained, "node"), moved, all.Missed)
+		count(len(t.stories), "notice"), count(drained, "node"), count(moved, "pod"), missed)
 	if left != "" {
 		line += "; left: " + left[len(", "):]
 	}

@@ -11,7 +11,7 @@ import (
 // be copied: a line with a long name is longer.
 type Printer struct {
 	Out    io.Writer
-	Colour bool // with the escape sequences of ECMA-48; see [ColourWanted]
+	Colour bool // with the escape sequences of ECMA-48
 }
 
 // words are the text of each kind, and its colour: an SGR parameter of ECMA-48, empty for none.
@@ -25,10 +25,6 @@ var words = map[Kind]struct{ text, colour string }{
 	HookCompleted:  {"hook completed", cyan},
 	HookTimedOut:   {"hook timed out", red},
 	MessageDeleted: {"message deleted", yellow},
-	WorkFinished:   {"work finished", yellow},
-	NodeHeldBack:   {"node held back", yellow},
-	WorkMissed:     {"deadline missed", red},
-	Waiting:        {"still waiting", ""},
 	LeaderKilled:   {"leader killed", red},
 	LeaderElected:  {"leader elected", green},
 }
@@ -86,17 +82,8 @@ func (p Printer) paint(colour, text string) string {
 
 // seconds has tenths only where there is room: hooks can last 48 hours, and columns have a width.
 func seconds(d time.Duration) string {
-	if d == Never {
-		return ""
-	}
 	if d.Abs() >= 1000*time.Second {
 		return fmt.Sprintf("%.0f s", d.Seconds())
 	}
 	return fmt.Sprintf("%.1f s", d.Seconds())
-}
-
-// ColourWanted reports whether to colour the output, to a terminal or to something else. It
-// follows TERM and https://no-color.org. getenv is os.Getenv, or a replacement for it.
-func ColourWanted(terminal bool, getenv func(string) string) bool {
-	return terminal && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }

@@ -79,22 +79,3 @@ func TestEveryKindOfRowHasItsWords(t *testing.T) {
 		}
 	}
 }
-
-func TestColourIsForTerminalsOfThoseWhoWantIt(t *testing.T) {
-	for _, c := range []struct {
-		terminal      bool
-		noColor, term string
-		want          bool
-	}{
-		{terminal: true, term: "xterm", want: true},
-		{terminal: true, want: true},
-		{terminal: true, term: "dumb"},
-		{terminal: true, term: "xterm", noColor: "1"},
-		{terminal: false, term: "xterm"},
-	} {
-		getenv := func(name string) string { return map[string]string{"NO_COLOR": c.noColor, "TERM": c.term}[name] }
-		if got := ColourWanted(c.terminal, getenv); got != c.want {
-			t.Errorf("%+v: got %t", c, got)
-		}
-	}
-}

@@ -1,0 +1,131 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
+	"github.com/node-termination-handler/node-termination-handler/internal/options"
+)
+
+// A change is what happens to the node at a time.
+type change struct {
+	after    time.Duration
+	event    string // that the node carries
+	heldBack bool
+	outcome  intent.Outcome
+	podGone  bool
+}
+
+// followed follows a notice of two minutes for a node with a pod, and returns what was printed.
+func followed(t *testing.T, interrupt time.Duration, changes ...change) (printed string, last progress, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancelCause(t.Context())
+		defer stop(nil)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{}}}
+		client := fake.NewClientset(node, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "1"}, Spec: corev1.PodSpec{NodeName: "a"},
+		})
+		sent := time.Now()
+		go func() {
+			for _, c := range changes {
+				time.Sleep(time.Until(sent.Add(c.after)))
+				i := intent.Intent{}.With(intent.Entry{Kind: notice.SpotInterruption, IDs: []string{c.event}}, nil, sent)
+				if i.HeldBack, i.Outcome = c.heldBack, c.outcome; c.outcome != "" {
+					i.FinishedAt = time.Now()
+				}
+				text, err := json.Marshal(i)
+				if err != nil {
+					t.Error(err)
+				}
+				node.Annotations[cluster.IntentAnnotation] = string(text)
+				if _, err := client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+					t.Error(err)
+				}
+				if c.podGone {
+					_ = client.CoreV1().Pods("default").Delete(ctx, "p", metav1.DeleteOptions{}) // it may be gone
+				}
+			}
+		}()
+		if interrupt > 0 {
+			time.AfterFunc(interrupt, func() { stop(errors.New("interrupted")) })
+		}
+		var out strings.Builder
+		s := &sentNotice{
+			target: &target{
+				Session: &Session{Options: &options.Options{}, client: client}, node: node, kind: notice.SpotInterruption,
+				notice: sample.Notice{ID: "e", Instance: "i-1"},
+			},
+			sent: sent, deadline: sent.Add(2 * time.Minute), leaving: map[types.UID]string{"1": "p"}, out: &out,
+		}
+		last, err = s.follow(ctx)
+		printed = out.String()
+	})
+	return printed, last, err
+}
+
+func TestADrainIsFollowedToItsEnd(t *testing.T) {
+	printed, last, err := followed(t, 0,
+		change{after: 1500 * time.Millisecond, event: "e", heldBack: true},
+		change{after: 3500 * time.Millisecond, event: "e"},
+		change{after: 6500 * time.Millisecond, event: "e", podGone: true},
+		change{after: 8500 * time.Millisecond, event: "e", podGone: true, outcome: intent.Drained})
+	want := `
+spot-interruption e: the node must be empty in 120 s
+     0 s  notice sent about instance i-1
+     2 s  node held back, 1 of 1 pod left
+     4 s  node cordoned, 1 of 1 pod left
+     7 s  node cordoned, 0 of 1 pod left
+     9 s  drained, 0 of 1 pod left
+`
+	if diff := cmp.Diff(want, printed); diff != "" || err != nil || last.outcome != intent.Drained {
+		t.Errorf("%+v, %v (-want +got):\n%s", last, err, diff)
+	}
+}
+
+func TestADrainThatDoesNotEndWellIsAnErrorThatSaysWhy(t *testing.T) {
+	taken := change{after: time.Second, event: "e"}
+	for name, tt := range map[string]struct {
+		changes []change
+		want    string
+	}{
+		"nobody takes it":    {nil, "no handler has taken the notice within 60 s"},
+		"it is about others": {[]change{{after: time.Second, event: "f"}}, "no handler has taken the notice within 60 s"},
+		"the pod stays":      {[]change{taken}, "the drain has not ended within 135 s: node cordoned, 1 of 1 pod left"},
+		"it ends too late": {
+			[]change{taken, {after: 121 * time.Second, event: "e", outcome: intent.Missed}},
+			"not drained in time: missed, 1 of 1 pod left: p; kubectl nth report --node a says why",
+		},
+		"it is called off": {[]change{taken, {after: 3 * time.Second, event: "f"}}, "the drain has not ended within 135 s"},
+	} {
+		if _, _, err := followed(t, 0, tt.changes...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want %q", name, err, tt.want)
+		}
+	}
+	if _, _, err := followed(t, 0); !errors.Is(err, errNotTaken) {
+		t.Errorf("nobody takes it: %v", err)
+	}
+}
+
+func TestADrainThatIsFollowedNoLongerGoesOn(t *testing.T) {
+	_, _, err := followed(t, 10*time.Second, change{after: time.Second, event: "e"})
+	want := "is not followed any more (interrupted); the drain goes on: kubectl get node a -L node-termination-handler/state"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
