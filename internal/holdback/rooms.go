@@ -2,8 +2,10 @@ package holdback
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -109,12 +111,57 @@ func (l *Line) groupsOf(a *answer, labels map[string]string) (groups []decision.
 	return groups
 }
 
-// selectorOf reports for the labels of a node whether it is of a group. Each node is of the group of the options.
+// selectorOf reports for the labels of a node whether it is of a group.
 func (l *Line) selectorOf(g decision.Group) func(labels map[string]string) bool {
-	rule := l.CurrentPolicy().Rules.Named(g.Rule)
+	return isOf(l.CurrentPolicy().Rules.Named(g.Rule), g)
+}
+
+// isOf reports for the labels of a node whether it is of a group of a rule. Each node is of the group of the options.
+func isOf(rule *decision.NodeRule, g decision.Group) func(labels map[string]string) bool {
 	return func(labels map[string]string) bool {
 		return g == (decision.Group{}) || rule != nil && rule.Selects(labels) && labels[g.Per] == g.Value
 	}
+}
+
+// A Use is how far a limit is used up.
+type Use struct {
+	Rule  string   `json:"rule,omitempty"` // whose limit it is; empty: that of the options
+	Per   string   `json:"per,omitempty"`  // whose nodes: "zone=a"; empty: all that the limit is about
+	Most  int      `json:"most"`           // how many nodes may be out of use
+	Nodes []string `json:"nodes"`          // those that are, sorted, but for the node that is asked about
+}
+
+// Uses are the uses of the limits that the drain of one of some nodes has to keep: the one of a rule, and the bound
+// max-unready-nodes of the options. rule is nil, and bound is zero, where there is none.
+func Uses(rule *decision.NodeRule, bound intstr.IntOrString, node *corev1.Node, nodes []corev1.Node) (uses []Use) {
+	if rule != nil && rule.Limit.Nodes != "" {
+		g := groupOf(rule, node.Labels)
+		u := useOf(isOf(rule, g), intstr.Parse(g.Nodes), node, nodes)
+		if u.Rule = rule.Name; g.Per != "" {
+			u.Per = g.Per + "=" + g.Value
+		}
+		uses = append(uses, u)
+	}
+	if bound != (intstr.IntOrString{}) {
+		uses = append(uses, useOf(isOf(nil, decision.Group{}), bound, node, nodes))
+	}
+	return uses
+}
+
+func useOf(isOf func(map[string]string) bool, bound intstr.IntOrString, node *corev1.Node, nodes []corev1.Node) Use {
+	u, all := Use{Nodes: []string{}}, 0
+	for k := range nodes {
+		other := &nodes[k]
+		if !isOf(other.Labels) {
+			continue
+		}
+		if all++; other.UID != node.UID && (other.Spec.Unschedulable || !cluster.Ready(other)) {
+			u.Nodes = append(u.Nodes, other.Name)
+		}
+	}
+	slices.Sort(u.Nodes)
+	u.Most = most(bound, all)
+	return u
 }
 
 // most is how many of some nodes may be not ready or cordoned. A percentage is rounded down, but one node may always

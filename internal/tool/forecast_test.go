@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -243,5 +244,17 @@ func TestNothingIsSentWhereThereIsNoQueue(t *testing.T) {
 	s := &Session{Options: &options.Options{Queue: options.QueueURL{Text: "none"}}}
 	if err := (Simulation{}).Run(t.Context(), s, Terminal{}); err == nil || !strings.Contains(err.Error(), "the handler has no queue") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
+	for want, use := range map[string]holdback.Use{
+		"Limit of r: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait\n": {Rule: "r", Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
+		"Limit of r: nodes that are out of use now: 1 of at most 2: a; there is room\n":                       {Rule: "r", Most: 2, Nodes: []string{"a"}},
+		"max-unready-nodes: nodes that are out of use now: 0 of at most 1; there is room\n":                   {Most: 1},
+	} {
+		if diff := cmp.Diff(want, useText(&use)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
 	}
 }
