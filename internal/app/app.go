@@ -26,7 +26,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/surge"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 	"github.com/node-termination-handler/node-termination-handler/internal/unscheduled"
@@ -69,7 +68,6 @@ type App struct {
 	instances *instance.Directory
 	statuses  instance.Statuses
 	hooks     *asg.Hooks
-	groups    *replacement.Groups
 	bindings  *loadbalancer.Watch
 	targets   *loadbalancer.Targets
 
@@ -184,7 +182,6 @@ func (a *App) serveQueue(ctx context.Context) error {
 		Client: aws.scaling, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
-	a.groups = &replacement.Groups{Client: aws.scaling, Share: a.hooks.Share, Hooks: a.hooks.TerminationHookNames}
 	a.bindings = &loadbalancer.Watch{
 		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
 	}

@@ -171,8 +171,8 @@ func (a *App) newController() *controller.Controller {
 		targets = a.targets
 	}
 	var replacements nodedrain.Replacements // without a queue nobody may ask Auto Scaling
-	if a.groups != nil {
-		replacements = a.groups
+	if a.hooks != nil {
+		replacements = a.hooks
 	}
 	return controller.New(controller.Config{
 		Instances:         instances,

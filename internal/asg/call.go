@@ -80,12 +80,6 @@ func (h *Hooks) wasDenied(key permission) bool {
 	return denied
 }
 
-// Share makes one call to Auto Scaling that is not about hooks, within the same rate limit. It goes after
-// completions and heartbeats. It gives up after the timeout.
-func (h *Hooks) Share(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
-	return h.call(ctx, pace.Priority{Class: describing}, timeout, call)
-}
-
 // validationError is the code for every request that Auto Scaling finds wrong.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html
 const validationError = "ValidationError"

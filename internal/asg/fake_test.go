@@ -23,6 +23,8 @@ import (
 // fakeASG is EC2 Auto Scaling as far as lifecycle actions go: one times out
 // unless heartbeats extend it, can be completed once, and is unknown after that.
 type fakeASG struct {
+	API // calls that the stories do not make
+
 	mu      sync.Mutex
 	hooks   map[hookName]notice.HookLimits
 	actions map[string]*action // by token

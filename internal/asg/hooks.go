@@ -1,5 +1,5 @@
-// Package asg answers the lifecycle hooks of EC2 Auto Scaling: it keeps a hook open by
-// heartbeats while work runs, and completes it.
+// Package asg speaks to EC2 Auto Scaling: it keeps a lifecycle hook open by heartbeats while work
+// runs, completes it, and gets another instance of a group ready before a node of the group is drained.
 //
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 package asg
@@ -69,7 +69,7 @@ const (
 	completePermission  = "autoscaling:CompleteLifecycleAction"
 )
 
-// Permissions are all that Hooks needs, for metrics that start at zero.
+// Permissions are all that hooks need, for metrics that start at zero.
 var Permissions = []string{describePermission, heartbeatPermission, completePermission}
 
 // Hooks keeps lifecycle hooks open, completes them, and reads their limits. All its calls
@@ -91,11 +91,13 @@ type Hooks struct {
 
 	completions  flight.Group[intent.Hook, bool] // whether the action was gone already
 	descriptions flight.Group[hookName, notice.HookLimits]
+	looks        flight.Group[string, Group]
 
 	mu        sync.Mutex
 	known     map[hookName]knowledge // entries that are not out of date; the zero key counts for all hooks
 	denied    *lru.Cache             // permissions that were denied and have not been granted since
 	completed *lru.Cache             // completed actions with a token, without their times; whether they were gone already
+	groups    *lru.Cache             // of describedGroup, by name
 }
 
 type hookName struct{ group, name string }
@@ -186,6 +188,12 @@ type API interface {
 	DescribeAutoScalingGroups(
 		context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options),
 	) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
+	DescribeAutoScalingInstances(
+		context.Context, *autoscaling.DescribeAutoScalingInstancesInput, ...func(*autoscaling.Options),
+	) (*autoscaling.DescribeAutoScalingInstancesOutput, error)
+	SetInstanceHealth(
+		context.Context, *autoscaling.SetInstanceHealthInput, ...func(*autoscaling.Options),
+	) (*autoscaling.SetInstanceHealthOutput, error)
 	RecordLifecycleActionHeartbeat(
 		context.Context, *autoscaling.RecordLifecycleActionHeartbeatInput, ...func(*autoscaling.Options),
 	) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)

@@ -98,12 +98,3 @@ func (h *Hooks) TerminationHooks(ctx context.Context, group string) (hooks []Ter
 	}
 	return hooks, nil
 }
-
-// TerminationHookNames are the names of [Hooks.TerminationHooks].
-func (h *Hooks) TerminationHookNames(ctx context.Context, group string) (names []string, err error) {
-	hooks, err := h.TerminationHooks(ctx, group)
-	for _, hook := range hooks {
-		names = append(names, hook.Name)
-	}
-	return names, err
-}

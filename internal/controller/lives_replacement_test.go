@@ -6,22 +6,22 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // A lifeGroup is the Auto Scaling group of a world, which replaces an instance that is said to be unhealthy: it launches
 // another one, and then terminates it. It implements Replacements.
 type lifeGroup struct{ *world }
 
-func (g lifeGroup) Member(_ context.Context, id string) (m replacement.Member, ok bool, err error) {
+func (g lifeGroup) Member(_ context.Context, id string) (m asg.Member, ok bool, err error) {
 	state := g.aws.LifecycleState(id)
-	return replacement.Member{Group: "workers", Goes: state != "InService"}, state != "", nil
+	return asg.Member{Group: "workers", Goes: state != "InService"}, state != "", nil
 }
 
-func (lifeGroup) Group(context.Context, string) (replacement.Group, error) {
-	return replacement.Group{Name: "workers", LaunchesFirst: true, TerminationHooks: []string{"drain"}}, nil
+func (lifeGroup) Group(context.Context, string) (asg.Group, error) {
+	return asg.Group{Name: "workers", LaunchesFirst: true, TerminationHooks: []string{"drain"}}, nil
 }
 
 // MarkUnhealthy is heeded once for each life of a machine, as long as there is another one to launch.

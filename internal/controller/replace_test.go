@@ -22,7 +22,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -66,12 +65,11 @@ func tellWithoutHook(t *testing.T, group awssim.Group, run func(s *story, p *pol
 }
 
 // replaces has the story's leaders ask a client of Auto Scaling for replacements.
-func (s *story) replaces(client replacement.API) {
+func (s *story) replaces(client asg.API) {
 	edit := s.edit
 	s.edit = func(c *Config) {
 		edit(c)
-		hooks := c.Hooks.(*asg.Hooks)
-		c.Replacements = &replacement.Groups{Client: client, Share: hooks.Share, Hooks: hooks.TerminationHookNames}
+		c.Replacements = &asg.Hooks{Client: client}
 	}
 }
 
@@ -387,7 +385,7 @@ func TestAForgedReplacementReachesNoOtherInstance(t *testing.T) {
 // A killer kills the leader at calls of a replacement, and at patches of nodes: before the call, or after the
 // call and before its answer. A leader that is killed makes no call any more.
 type killer struct {
-	replacement.API
+	asg.API
 	s *story
 
 	mu     sync.Mutex

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // A Policy is the policy file of the handler.
@@ -76,7 +76,7 @@ func notReplaced(f *Facts, rules decision.Rules) (problems []string) {
 	}
 	for _, g := range f.Groups.Value {
 		hooked := slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating })
-		_, why := replacement.Choose([]notice.Kind{notice.ScheduledChange}, g.Replacing, hooked)
+		_, why := asg.Choose([]notice.Kind{notice.ScheduledChange}, g.Replacing, hooked)
 		switch {
 		case g.Replacing.Name == "": // not described
 		case rebalances && g.Replacing.Rebalances:

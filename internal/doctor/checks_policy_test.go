@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 func TestThePolicyFile(t *testing.T) {
@@ -40,7 +40,7 @@ func TestThePolicyFile(t *testing.T) {
 }
 
 func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
-	able := replacement.Group{Name: "workers", LaunchesFirst: true}
+	able := asg.Group{Name: "workers", LaunchesFirst: true}
 	plain, rebalancing := able, able
 	plain.LaunchesFirst, rebalancing.Rebalances = false, true
 	hooks := []Hook{{Name: "drain", Terminating: true}}
@@ -49,7 +49,7 @@ func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		rules []decision.NodeRule
-		group replacement.Group
+		group asg.Group
 		want  Status
 		says  string
 	}{
@@ -58,7 +58,7 @@ func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
 		"no rule asks for it":               {[]decision.NodeRule{{Name: "drained", Do: decision.Draining}}, plain, OK, "1 rule"},
 		"Capacity Rebalancing":              {first(notice.RebalanceRecommendation), rebalancing, Warning, "has CapacityRebalance=true and does it by itself: drop the rebalance rule"},
 		"Capacity Rebalancing, for changes": {first(notice.ScheduledChange), rebalancing, OK, "1 rule"},
-		"a group that may not be described": {first(), replacement.Group{}, OK, "1 rule"},
+		"a group that may not be described": {first(), asg.Group{}, OK, "1 rule"},
 	} {
 		f := healthy()
 		f.Policy = value(Policy{Rules: decision.Rules{Nodes: tt.rules}})

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 )
 
 // Facts are what is known about an installation. Gather collects them; checks only read them.
@@ -299,7 +299,7 @@ type Group struct {
 	// Hooks has none of them then.
 	LeftToEKS bool
 	// Replacing is what matters where a replacement comes first. It is not known if Tags has an error.
-	Replacing replacement.Group
+	Replacing asg.Group
 }
 
 // A Hook is a lifecycle hook.

@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 )
 
 // instances returns the instances behind the nodes, found by the id in the provider id, else by
@@ -104,7 +104,7 @@ func (a *AWS) describeGroups(ctx context.Context, names []string) (map[string]Gr
 			return found, explain(ctx, "autoscaling:DescribeAutoScalingGroups", err)
 		}
 		for _, described := range out.AutoScalingGroups {
-			g := Group{Name: aws.ToString(described.AutoScalingGroupName), Replacing: replacement.FromAWS(described)}
+			g := Group{Name: aws.ToString(described.AutoScalingGroupName), Replacing: asg.GroupOf(described)}
 			g.Tags.Value = map[string]string{}
 			for _, t := range described.Tags {
 				key := aws.ToString(t.Key)

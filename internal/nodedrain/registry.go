@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -24,7 +25,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -37,11 +37,10 @@ type Hooks interface {
 	Complete(ctx context.Context, h intent.Hook) error
 }
 
-// Replacements speaks to Auto Scaling about other instances in the place of those that go; see package
-// replacement.
+// Replacements speaks to Auto Scaling about other instances in the place of those that go; see package asg.
 type Replacements interface {
-	Member(ctx context.Context, id string) (m replacement.Member, ok bool, err error)
-	Group(ctx context.Context, name string) (replacement.Group, error)
+	Member(ctx context.Context, id string) (m asg.Member, ok bool, err error)
+	Group(ctx context.Context, name string) (asg.Group, error)
 	MarkUnhealthy(ctx context.Context, id string) error
 }
 

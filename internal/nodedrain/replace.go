@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/replacement"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -59,7 +59,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	default:
 		next, err = p.choose(calling, carried)
 	}
-	refusal, refused := errors.AsType[*replacement.Refusal](err)
+	refusal, refused := errors.AsType[*asg.Refusal](err)
 	switch {
 	case ctx.Err() != nil:
 		return holdback.Permit{}, context.Cause(ctx)
@@ -93,7 +93,7 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacement, error) {
 	nothing, id := intent.Replacement{}, p.ref.Instance
 	if id == "" {
-		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: "the instance of the node is not known"}
+		return nothing, &asg.Refusal{Reason: asg.Impossible, Text: "the instance of the node is not known"}
 	}
 	own, ok, err := p.r.Replacements.Member(ctx, id)
 	if err != nil {
@@ -102,8 +102,8 @@ func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacem
 	next := intent.Replacement{Group: own.Group, Until: i.Replacement.Until}
 	switch {
 	case !ok:
-		return nothing, &replacement.Refusal{
-			Reason: replacement.Impossible,
+		return nothing, &asg.Refusal{
+			Reason: asg.Impossible,
 			Text:   "instance " + id + " is in no Auto Scaling group: whoever launched it replaces it",
 		}
 	case own.Goes: // the notice of its termination comes
@@ -118,30 +118,30 @@ func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacem
 	for _, e := range i.Entries {
 		kinds = append(kinds, e.Kind)
 	}
-	switch way, why := replacement.Choose(kinds, g, p.completesHooksOf(g)); way {
-	case replacement.ByItself:
+	switch way, why := asg.Choose(kinds, g, p.completesHooksOf(g)); way {
+	case asg.ByItself:
 		next.Step = intent.Marked
-	case replacement.ByGroup:
+	case asg.ByGroup:
 		next.Step = intent.Marking
-	case replacement.NoWay:
-		return nothing, &replacement.Refusal{Reason: replacement.Impossible, Text: why}
+	case asg.NoWay:
+		return nothing, &asg.Refusal{Reason: asg.Impossible, Text: why}
 	}
 	return next, nil
 }
 
 // completesHooksOf reports whether a termination hook of the group is completed by this handler.
-func (p replacing) completesHooksOf(g replacement.Group) bool {
+func (p replacing) completesHooksOf(g asg.Group) bool {
 	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return p.r.Owns(notice.Hook{Name: name}) })
 }
 
 // whyRefused is the reason for metrics.
-func whyRefused(r replacement.Reason) decision.Why {
+func whyRefused(r asg.Reason) decision.Why {
 	switch r {
-	case replacement.Denied:
+	case asg.Denied:
 		return decision.WhyReplacementRight
-	case replacement.Impossible:
+	case asg.Impossible:
 		return decision.WhyNoReplacement
-	case replacement.Refused:
+	case asg.Refused:
 	}
 	return decision.WhyReplacementFails
 }
