@@ -94,10 +94,10 @@ type Hooks struct {
 	looks        flight.Group[string, Group]
 
 	mu        sync.Mutex
-	known     map[hookName]knowledge // entries that are not out of date; the zero key counts for all hooks
-	denied    *lru.Cache             // permissions that were denied and have not been granted since
-	completed *lru.Cache             // completed actions with a token, without their times; whether they were gone already
-	groups    *lru.Cache             // of describedGroup, by name
+	known     *lru.Cache // of knowledge, by hookName; the zero key counts for all hooks
+	denied    *lru.Cache // permissions that were denied and have not been granted since
+	completed *lru.Cache // completed actions with a token, without their times; whether they were gone already
+	groups    *lru.Cache // of describedGroup, by name
 }
 
 type hookName struct{ group, name string }

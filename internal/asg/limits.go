@@ -3,7 +3,6 @@ package asg
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -46,18 +45,18 @@ func (h *Hooks) describe(ctx context.Context, name hookName) (notice.HookLimits,
 	h.metrics().Described(err)
 	if err != nil {
 		if lacksPermission(err) {
-			h.remember(hookName{}, knowledge{err: err, until: time.Now().Add(refusalKept)})
+			h.bounded(&h.known).Add(hookName{}, knowledge{err: err, until: time.Now().Add(refusalKept)})
 		}
 		return notice.HookLimits{}, err
 	}
 	for _, found := range hooks {
 		if aws.ToString(found.LifecycleHookName) == name.name {
 			limits := limitsOf(found)
-			h.remember(name, knowledge{limits: limits, until: time.Now().Add(limitsKept)})
+			h.bounded(&h.known).Add(name, knowledge{limits: limits, until: time.Now().Add(limitsKept)})
 			return limits, nil
 		}
 	}
-	h.remember(name, knowledge{err: ErrNoHook, until: time.Now().Add(refusalKept)})
+	h.bounded(&h.known).Add(name, knowledge{err: ErrNoHook, until: time.Now().Add(refusalKept)})
 	return notice.HookLimits{}, ErrNoHook
 }
 
@@ -96,26 +95,12 @@ func limitsOf(hook types.LifecycleHook) notice.HookLimits {
 
 // recall returns what is known about a hook, and whether anything is.
 func (h *Hooks) recall(name hookName) (knowledge, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	for _, key := range []hookName{{}, name} {
-		if k, ok := h.known[key]; ok && time.Now().Before(k.until) {
-			return k, true
+		if known, ok := h.bounded(&h.known).Get(key); ok {
+			if k := known.(knowledge); time.Now().Before(k.until) {
+				return k, true
+			}
 		}
 	}
 	return knowledge{}, false
-}
-
-func (h *Hooks) remember(name hookName, k knowledge) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.known == nil {
-		h.known = map[hookName]knowledge{}
-	}
-	const size = 4096 // a bound, because the names come from messages
-	maps.DeleteFunc(h.known, func(_ hookName, k knowledge) bool { return !time.Now().Before(k.until) })
-	if len(h.known) >= size {
-		clear(h.known)
-	}
-	h.known[name] = k
 }
