@@ -229,12 +229,7 @@ func (o *ownInstance) Known(id string) (instance.Instance, bool, time.Time) {
 	return o.instance(o.identity), true, o.asked
 }
 
-// InReservation knows of none.
-func (*ownInstance) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
-	return nil, nil
-}
-
-// OnHosts knows of none.
-func (*ownInstance) OnHosts(context.Context, []string, time.Duration) ([]instance.Instance, error) {
+// Members knows of none.
+func (*ownInstance) Members(context.Context, string, []string, time.Duration) ([]instance.Instance, error) {
 	return nil, nil
 }

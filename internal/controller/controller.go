@@ -388,7 +388,7 @@ func (c *Controller) withMembers(
 	ownership = decision.Foreign
 	err = cluster.Retry(ctx, log, "look up which instances the notice is about", func(ctx context.Context) error {
 		err := c.Lookup.Permitted(func() (err error) {
-			found, err = c.Lookup.Members(ctx, &n)
+			found, err = c.Lookup.MembersOf(ctx, &n)
 			return err
 		})
 		if errors.Is(err, instance.ErrDenied) && c.ManagedTag == "" {

@@ -306,10 +306,6 @@ func (o ownMachine) Known(id string) (instance.Instance, bool, time.Time) {
 	return i, found, time.Now()
 }
 
-func (ownMachine) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
-	return nil, nil
-}
-
-func (ownMachine) OnHosts(context.Context, []string, time.Duration) ([]instance.Instance, error) {
+func (ownMachine) Members(context.Context, string, []string, time.Duration) ([]instance.Instance, error) {
 	return nil, nil
 }

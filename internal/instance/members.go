@@ -23,30 +23,22 @@ type members struct {
 	asked     time.Time
 }
 
-// InReservation returns the instances of a Capacity Reservation that are not on their way
-// to terminate. An answer younger than maxAge is returned without a call. What EC2 says of
-// the instances is remembered, so that a Get right after it makes no call. An error wraps
-// ErrDenied if the role lacks the permission. Nobody may change what is returned.
-func (d *Directory) InReservation(ctx context.Context, id string, maxAge time.Duration) ([]Instance, error) {
-	if !notice.IsID(id, "cr-") {
-		return nil, fmt.Errorf("list the instances of %q: not the id of a Capacity Reservation", id)
+// Members returns the instances of a Capacity Reservation that are not on their way to terminate or, if hosts are
+// given, those on these Dedicated Hosts, 200 at most. An answer younger than maxAge is returned without a call. What
+// EC2 says of the instances is remembered, so that a Get right after it makes no call. An error wraps ErrDenied if the
+// role lacks the permission. Nobody may change what is returned.
+func (d *Directory) Members(
+	ctx context.Context, reservation string, hosts []string, maxAge time.Duration,
+) ([]Instance, error) {
+	filter, ids, prefix, what := "capacity-reservation-id", []string{reservation}, "cr-", "Capacity Reservation"
+	if len(hosts) > 0 {
+		filter, ids, prefix, what = "host-id", hosts, "h-", "Dedicated Host"
 	}
-	return d.membersOf(ctx, "capacity-reservation-id", []string{id}, maxAge)
-}
-
-// OnHosts returns the instances on Dedicated Hosts, 200 at most, in the manner of InReservation.
-func (d *Directory) OnHosts(ctx context.Context, ids []string, maxAge time.Duration) ([]Instance, error) {
 	for _, id := range ids {
-		if !notice.IsID(id, "h-") {
-			return nil, fmt.Errorf("list the instances of %q: not the id of a Dedicated Host", id)
+		if !notice.IsID(id, prefix) {
+			return nil, fmt.Errorf("list the instances of %q: not the id of a %s", id, what)
 		}
 	}
-	return d.membersOf(ctx, "host-id", ids, maxAge)
-}
-
-func (d *Directory) membersOf(
-	ctx context.Context, filter string, ids []string, maxAge time.Duration,
-) ([]Instance, error) {
 	select {
 	case d.listing <- struct{}{}:
 		defer func() { <-d.listing }()

@@ -40,7 +40,7 @@ func TestTheInstancesOfAReservationAreListedPageByPageAndRemembered(t *testing.T
 			}
 		}
 		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
-		all, err := d.InReservation(t.Context(), block, time.Minute)
+		all, err := d.Members(t.Context(), block, nil, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestTheInstancesOfAReservationAreListedPageByPageAndRemembered(t *testing.T
 				t.Errorf("Get(%s) = %+v, %v, %v", id, i, found, err)
 			}
 		}
-		again, err := d.InReservation(t.Context(), block, time.Minute)
+		again, err := d.Members(t.Context(), block, nil, time.Minute)
 		if err != nil || len(again) != len(all) {
 			t.Errorf("asked again: %d instances, %v; want %d", len(again), err, len(all))
 		}
@@ -75,21 +75,21 @@ func TestAReservationThatCannotBeAskedAboutIsAnError(t *testing.T) {
 		aws := awssim.New(awssim.Options{})
 		t.Cleanup(aws.Close)
 		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
-		if all, err := d.InReservation(t.Context(), block, time.Minute); err != nil || len(all) > 0 {
+		if all, err := d.Members(t.Context(), block, nil, time.Minute); err != nil || len(all) > 0 {
 			t.Errorf("the instances of a reservation without any: %v, %v", all, err)
 		}
 		for _, id := range []string{"", "cr-*", "cr-0123456789abcdef0,cr-0fedcba9876543210", "i-0123456789abcdef0"} {
-			if _, err := d.InReservation(t.Context(), id, time.Minute); err == nil || !strings.Contains(err.Error(), "not the id of a Capacity Reservation") {
+			if _, err := d.Members(t.Context(), id, nil, time.Minute); err == nil || !strings.Contains(err.Error(), "not the id of a Capacity Reservation") {
 				t.Errorf("%q: %v", id, err)
 			}
 		}
 		if err := aws.SetFault(awssim.Fault{ID: "denied", Service: "ec2", Status: 403, Code: "UnauthorizedOperation"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.InReservation(t.Context(), block, 0); !errors.Is(err, ErrDenied) {
+		if _, err := d.Members(t.Context(), block, nil, 0); !errors.Is(err, ErrDenied) {
 			t.Errorf("without the permission: %v", err)
 		}
-		if all, err := d.InReservation(t.Context(), block, time.Minute); err != nil || len(all) > 0 {
+		if all, err := d.Members(t.Context(), block, nil, time.Minute); err != nil || len(all) > 0 {
 			t.Errorf("the answer of before: %v, %v", all, err)
 		}
 		// The count is of calls that succeeded.
@@ -112,7 +112,7 @@ func TestTheInstancesOnDedicatedHostsAreListed(t *testing.T) {
 		}
 		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
 		for range 2 { // the second answer is remembered
-			all, err := d.OnHosts(t.Context(), hosts, time.Minute)
+			all, err := d.Members(t.Context(), "", hosts, time.Minute)
 			if err != nil || len(all) != 2 || all[0].Host != hosts[0] || all[1].ID != ids[1] {
 				t.Errorf("%+v, %v", all, err)
 			}
@@ -120,7 +120,7 @@ func TestTheInstancesOnDedicatedHostsAreListed(t *testing.T) {
 		if calls := aws.Counts()[awssim.CallKey{Service: "ec2", Action: "DescribeInstances"}]; calls != 1 {
 			t.Errorf("%d calls, want 1", calls)
 		}
-		if _, err := d.OnHosts(t.Context(), []string{hosts[0], "h-*"}, 0); err == nil || !strings.Contains(err.Error(), "not the id of a Dedicated Host") {
+		if _, err := d.Members(t.Context(), "", []string{hosts[0], "h-*"}, 0); err == nil || !strings.Contains(err.Error(), "not the id of a Dedicated Host") {
 			t.Errorf("with a wildcard: %v", err)
 		}
 	})

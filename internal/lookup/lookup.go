@@ -43,10 +43,9 @@ type Instances interface {
 	Get(ctx context.Context, id string, maxAge time.Duration, hurry bool) (i instance.Instance, found bool, err error)
 	// Known is the last answer, however old, without asking.
 	Known(id string) (i instance.Instance, found bool, asked time.Time)
-	// InReservation are the instances of a Capacity Reservation that do not terminate already; OnHosts are
-	// those on Dedicated Hosts.
-	InReservation(ctx context.Context, id string, maxAge time.Duration) ([]instance.Instance, error)
-	OnHosts(ctx context.Context, ids []string, maxAge time.Duration) ([]instance.Instance, error)
+	// Members are the instances of a Capacity Reservation that do not terminate already or, if hosts are given, those on
+	// these Dedicated Hosts.
+	Members(ctx context.Context, reservation string, hosts []string, maxAge time.Duration) ([]instance.Instance, error)
 }
 
 // Lookup asks EC2. Its methods may be called concurrently; the fields must not change meanwhile.
@@ -138,12 +137,12 @@ const CapacityBlock = "capacity-block"
 // be launched until its end, and a message about a foreign one comes back again and again.
 const membersKept = time.Minute
 
-// Members are the instances of the Capacity Block, or those on the Dedicated Hosts, that the notice is about.
-func (l *Lookup) Members(ctx context.Context, n *notice.Notice) ([]instance.Instance, error) {
+// MembersOf are the instances of the Capacity Block, or those on the Dedicated Hosts, that the notice is about.
+func (l *Lookup) MembersOf(ctx context.Context, n *notice.Notice) ([]instance.Instance, error) {
+	found, err := l.Members(ctx, n.Reservation, n.Hosts, membersKept)
 	if len(n.Hosts) > 0 {
-		return l.OnHosts(ctx, n.Hosts, membersKept)
+		return found, err
 	}
-	found, err := l.InReservation(ctx, n.Reservation, membersKept)
 	return slices.DeleteFunc(slices.Clone(found), func(i instance.Instance) bool {
 		return i.Lifecycle != CapacityBlock // a reservation of another sort takes no instance away
 	}), err
@@ -164,12 +163,7 @@ func (NoEC2) Known(string) (instance.Instance, bool, time.Time) {
 	return instance.Instance{}, false, time.Time{}
 }
 
-// InReservation is refused.
-func (NoEC2) InReservation(context.Context, string, time.Duration) ([]instance.Instance, error) {
-	return nil, errNoEC2
-}
-
-// OnHosts is refused.
-func (NoEC2) OnHosts(context.Context, []string, time.Duration) ([]instance.Instance, error) {
+// Members is refused.
+func (NoEC2) Members(context.Context, string, []string, time.Duration) ([]instance.Instance, error) {
 	return nil, errNoEC2
 }
