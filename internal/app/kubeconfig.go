@@ -122,8 +122,8 @@ func newKubeClients(
 		config.Wrap(atGate)
 		return kube.New(config)
 	}
-	if first, err = connect(config, kube.Backpressure(gate)); err == nil {
-		secondary, err = connect(low, kube.LowPriority(gate))
+	if first, err = connect(config, kube.AtGate(gate, false)); err == nil {
+		secondary, err = connect(low, kube.AtGate(gate, true))
 	}
 	return first, secondary, namespace, err
 }

@@ -12,20 +12,36 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
-// Backpressure returns a wrapper of transports, for [k8s.io/client-go/rest.Config.Wrap], that
+// AtGate returns a wrapper of transports, for [k8s.io/client-go/rest.Config.Wrap], that
 // narrows the gate for all requests when the API server answers 429; client-go delays only
 // the one request. It leaves evictions to their caller, because a disruption budget answers
-// 429 too, and refusals of admission webhooks, which choose their status themselves. Nor does it heed
-// what is said of Events: the admission plugin EventRateLimit answers 429, and means them alone.
+// 429 too, and refusals of admission webhooks, which choose their status themselves. What is said
+// of Events holds up only what has low priority: the admission plugin EventRateLimit answers 429, and means them alone.
 // https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#eventratelimit
-func Backpressure(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
+//
+// Requests of low priority wait at the gate until no other waits there: those are about nodes, and nothing waits for
+// these.
+func AtGate(gate *pace.Gate, low bool) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return transport{next, func(request *http.Request) (*http.Response, error) {
-			response, err := next.RoundTrip(request)
-			path := request.URL.Path
-			if err == nil && tooManyRequests(response) && !strings.HasSuffix(path, "/eviction") && !events.MatchString(path) {
-				gate.Busy(restOf(response))
+			leave := func(time.Duration) {}
+			if low {
+				var err error
+				if leave, err = gate.Enter(request.Context(), pace.Priority{Class: pace.Aside}); err != nil {
+					return nil, err
+				}
 			}
+			response, err := next.RoundTrip(request)
+			var rest time.Duration
+			if err == nil && tooManyRequests(response) {
+				switch path := request.URL.Path; {
+				case events.MatchString(path):
+					rest = restOf(response)
+				case !strings.HasSuffix(path, "/eviction"):
+					gate.Busy(restOf(response)) // before anybody takes the place
+				}
+			}
+			leave(rest)
 			return response, err
 		}}
 	}
@@ -52,30 +68,6 @@ var events = regexp.MustCompile(`/(api/v1|apis/events\.k8s\.io/v1)/namespaces/[^
 func restOf(response *http.Response) time.Duration {
 	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // client-go reads it the same way
 	return max(time.Second, time.Duration(seconds)*time.Second)
-}
-
-// LowPriority returns a wrapper of transports whose requests wait until no other waits at
-// the gate: those are about nodes, and nothing waits for these. A 429 narrows the gate as with Backpressure. One to an
-// Event holds up only what has low priority.
-func LowPriority(gate *pace.Gate) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper {
-		return transport{next, func(request *http.Request) (*http.Response, error) {
-			leave, err := gate.Enter(request.Context(), pace.Priority{Class: pace.Aside})
-			if err != nil {
-				return nil, err
-			}
-			response, err := next.RoundTrip(request)
-			var rest time.Duration
-			if err == nil && tooManyRequests(response) {
-				if rest = restOf(response); !events.MatchString(request.URL.Path) {
-					gate.Busy(rest) // before anybody takes the place
-					rest = 0
-				}
-			}
-			leave(rest)
-			return response, err
-		}}
-	}
 }
 
 // tooManyRequests reports whether the API server itself answers that it has too much to

@@ -41,7 +41,7 @@ func TestAnAPIServerWithTooMuchToDoIsLeftAloneAndCordonsGoFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := pace.NewGate(1, 1)
-				server := Backpressure(gate)(roundTrip(func(*http.Request) (*http.Response, error) {
+				server := AtGate(gate, false)(roundTrip(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {test.retryAfter}}, Body: io.NopCloser(strings.NewReader(test.body))}, nil
 				}))
 				leave, err := gate.Enter(t.Context(), pace.Priority{Class: pace.Foremost}) // the others have to wait for it
@@ -98,7 +98,7 @@ func TestTooManyEventsHoldUpNoOtherCall(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			gate := pace.NewGate(4, 4)
-			server := LowPriority(gate)(roundTrip(func(*http.Request) (*http.Response, error) {
+			server := AtGate(gate, true)(roundTrip(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3"}}, Body: http.NoBody}, nil
 			}))
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://kubernetes"+path, nil)
