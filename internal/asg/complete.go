@@ -83,10 +83,10 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 		err = h.permitted(completePermission, hook.Group, err)
 		late := !ends.IsZero() && time.Now().After(ends)
 		if gone && (try == 1 || late) { // before its end it may be the work of a try whose response was lost
-			h.metrics().Completed(ends, ErrGone)
+			h.Metrics.Completed(ends, ErrGone)
 			return true, nil
 		}
-		h.metrics().Completed(ends, err)
+		h.Metrics.Completed(ends, err)
 		switch {
 		case err == nil:
 			return false, nil

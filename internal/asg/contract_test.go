@@ -180,7 +180,7 @@ func TestContract(t *testing.T) {
 			t.Run(world+"/"+story, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					as := build(t)
-					tell(t, as, &Hooks{Client: as.client(), HeartbeatInterval: 40 * time.Second})
+					tell(t, as, &Hooks{Client: as.client(), HeartbeatInterval: 40 * time.Second, Metrics: &recorder{}})
 				})
 			})
 		}

@@ -101,11 +101,11 @@ func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.D
 	}
 	if isGone(err) {
 		_ = h.permitted(heartbeatPermission, hook.Group, nil)
-		h.metrics().Heartbeat(ErrGone)
+		h.Metrics.Heartbeat(ErrGone)
 		return retry.ErrNothingToRenew
 	}
 	err = h.permitted(heartbeatPermission, hook.Group, err)
-	h.metrics().Heartbeat(err)
+	h.Metrics.Heartbeat(err)
 	return err
 }
 

@@ -84,7 +84,7 @@ type Hooks struct {
 	// positive: Auto Scaling's own bound, [notice.HookLimits.Global].
 	HeartbeatUntil time.Duration
 	Log            logr.Logger
-	Metrics        Metrics // may be nil
+	Metrics        Metrics
 
 	pacing  sync.Once
 	limiter *pace.Limiter
@@ -124,13 +124,6 @@ func (h *Hooks) bounded(memory **lru.Cache) *lru.Cache {
 
 func (h *Hooks) log(hook intent.Hook) logr.Logger {
 	return h.Log.WithValues("instance", hook.Instance, "group", hook.Group, "hook", hook.Name)
-}
-
-func (h *Hooks) metrics() Metrics {
-	if h.Metrics == nil {
-		return silent{}
-	}
-	return h.Metrics
 }
 
 // optional returns nil for an empty string: Auto Scaling rejects empty parameters.
@@ -210,15 +203,3 @@ type Metrics interface {
 	Heartbeat(err error)
 	Described(err error)
 }
-
-// silent is used where Hooks has no Metrics.
-type silent struct{}
-
-// Completed counts nothing.
-func (silent) Completed(time.Time, error) {}
-
-// Heartbeat counts nothing.
-func (silent) Heartbeat(error) {}
-
-// Described counts nothing.
-func (silent) Described(error) {}

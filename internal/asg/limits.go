@@ -42,7 +42,7 @@ func (h *Hooks) describe(ctx context.Context, name hookName) (notice.HookLimits,
 	hooks, err := h.describeHooks(ctx, name.group, name.name)
 	// This permission cannot be limited to groups: denied for one is denied for all.
 	err = h.permitted(describePermission, "", err)
-	h.metrics().Described(err)
+	h.Metrics.Described(err)
 	if err != nil {
 		if lacksPermission(err) {
 			h.bounded(&h.known).Add(hookName{}, knowledge{err: err, until: time.Now().Add(refusalKept)})

@@ -784,7 +784,8 @@ func TestEachHookHasItsOwnFate(t *testing.T) {
 	t.Run("one that is refused for good is done with, and the others go on", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.edit = func(c *Config) {
-				c.Hooks = &asg.Hooks{Client: strictly{autoscaling.NewFromConfig(s.aws.Config())}, Log: c.Log}
+				metrics := c.Hooks.(*asg.Hooks).Metrics
+				c.Hooks = &asg.Hooks{Client: strictly{autoscaling.NewFromConfig(s.aws.Config())}, Log: c.Log, Metrics: metrics}
 			}
 			s.lead()
 			s.send(forged(s, "forged"))

@@ -165,7 +165,7 @@ func (s *story) lead() (stop func()) {
 	metrics := telemetry.New()
 	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())), Lease: theLease, Config: nodedrain.Config{
 		Cluster:  nodes,
-		Hooks:    &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval},
+		Hooks:    &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval, Metrics: metrics},
 		Drainer:  s.drain,
 		Observer: metrics,
 		Log:      logtest.To(s.Output()),
