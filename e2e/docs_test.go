@@ -305,7 +305,7 @@ func (r *reader) openAccount() {
 		},
 		Groups: []awssim.Group{{Name: readersGroup, Instances: r.instances()}},
 		Hooks:  []awssim.Hook{{Group: readersGroup, Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}},
-		Rules:  []awssim.Rule{rule("all", "aws.ec2", "aws.health", "aws.autoscaling")},
+		Rules:  []awssim.Rule{rule("aws.ec2", "aws.health", "aws.autoscaling")},
 	}))
 	r.must(r.aws.PutRole(awssim.Role{Name: "handler", AccessKeyID: "AKIDEXAMPLE", Policy: r.shippedPolicy()}))
 	r.deployment("web", 6)

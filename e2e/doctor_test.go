@@ -115,8 +115,8 @@ func (s *scenario) healthyQueue() map[string]string {
 }
 
 // rule lets events of the sources in, and has a queue for those it cannot deliver.
-func rule(name string, sources ...string) awssim.Rule {
-	return awssim.Rule{Name: name, Queue: queueName, DeadLetters: "dead", Pattern: `{"source": ["` + strings.Join(sources, `", "`) + `"]}`}
+func rule(sources ...string) awssim.Rule {
+	return awssim.Rule{Name: "all", Queue: queueName, DeadLetters: "dead", Pattern: `{"source": ["` + strings.Join(sources, `", "`) + `"]}`}
 }
 
 func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
@@ -124,7 +124,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	hook := awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}
-	all := rule("all", "aws.ec2", "aws.health", "aws.autoscaling")
+	all := rule("aws.ec2", "aws.health", "aws.autoscaling")
 	heal := func() {
 		s.Helper()
 		s.must(s.aws.Apply(awssim.State{
@@ -181,7 +181,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a key of one's own", attribute("KmsMasterKeyId", "k"), nil, 3},
 		{"a queue that EventBridge may not write to", attribute("Policy", ""), every("failed", "queue-policy"), 1},
 		{"a policy for everybody", attribute("Policy", `{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"}}`), every("failed", "queue-policy-open"), 1},
-		{"a rule with a typo", put(rule("all", "aws.ec2", "aws.health", "aws.auto-scaling")), every("failed", "rule-asg-terminate"), 1},
+		{"a rule with a typo", put(rule("aws.ec2", "aws.health", "aws.auto-scaling")), every("failed", "rule-asg-terminate"), 1},
 		{"a rule that is disabled", put(disabled), map[string]string{
 			"rule-spot": "failed", "rule-rebalance": "warning", "rule-state-change": "warning", "rule-health": "warning", "rule-asg-terminate": "failed",
 		}, 1},
@@ -274,7 +274,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.handlerPod(n.name)
-	all := rule("all", "aws.ec2", "aws.health", "aws.autoscaling")
+	all := rule("aws.ec2", "aws.health", "aws.autoscaling")
 	s.must(s.aws.Apply(awssim.State{
 		Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead", Attributes: map[string]string{"Policy": allowRules, "MessageRetentionPeriod": "1209600"}}},
 		Instances: []awssim.Instance{{ID: n.instance, Tags: managed}},

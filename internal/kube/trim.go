@@ -57,8 +57,8 @@ type builtin[T any] interface {
 	Marshal() ([]byte, error)
 }
 
-// TrimmedResource makes the answers to all requests for a namespaced resource smaller, such as pods of api/v1, and those
-// for its status: keep returns what is read of an object. It may be called concurrently.
+// TrimmedResource makes the answers to all requests for a namespaced resource smaller, such as pods of api/v1, also for
+// its status: keep returns what is read of an object. It may be called concurrently.
 func TrimmedResource[T any, O builtin[T]](version, resource string, keep func(O) O) Trimmed {
 	return Trimmed{
 		path: regexp.MustCompile(`/` + version + `/(?:namespaces/[^/]+/)?` + resource + `(?:/([^/]+)(?:/status)?)?$`),
