@@ -46,6 +46,13 @@ func denied(err error) bool {
 	return errors.As(err, &status) && kube.DeniedByWebhook(status.Status().Message)
 }
 
+// uncalled reports whether a request was refused because an admission webhook does not answer. Webhooks are called
+// before a request has an effect.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go
+func uncalled(err error) bool {
+	return apierrors.IsInternalError(err) && nameIn(webhookWords, err) != ""
+}
+
 // busyFor returns how long an overloaded API server asks to be left alone; zero: it is not overloaded.
 // The refusal of a budget has the same status code.
 func busyFor(err error) time.Duration {
@@ -99,7 +106,8 @@ func refuses(err error) bool {
 		return false
 	}
 	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
+	return code >= 400 && code < 500 && code != http.StatusRequestTimeout ||
+		denied(err) || uncalled(err) || twoBudgets(err)
 }
 
 // unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is
