@@ -128,7 +128,7 @@ notes: ## print what the changelog says about VERSION
 chaos: ## kill the leader before and after its calls, and print a table
 	go test -c -o bin/chaos.test ./e2e
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 15m -test.run Resumes500Nodes
-	cd e2e && ../bin/chaos.test -chaos -test.timeout 30m -test.run 'LargeObjectsOfOneTenant|ThoughTheAPIServerAnswersLate'
+	cd e2e && ../bin/chaos.test -chaos -test.timeout 45m -test.run 'LargeObjectsOfOneTenant|ThoughTheAPIServerAnswersLate'
 	cd e2e && ../bin/chaos.test -chaos -test.timeout 150m -test.run MayBeKilledAtAny -test.parallel 6
 
 # A test that fails fails the target, though its output is filtered.

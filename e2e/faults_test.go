@@ -22,6 +22,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/proxy"
 	"github.com/node-termination-handler/node-termination-handler/e2e/sandbox"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 var (
@@ -343,8 +344,11 @@ func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T
 	n := s.nodes(1)[0]
 	s.pod("guarded", n.name, stopping(5*time.Second, 0))
 	s.denyEvictions()
-	s.leader("--emit-kubernetes-events=true")
+	h := s.leader("--emit-kubernetes-events=true")
 	message, deadline := s.warn(n, 40*time.Second)
+	if w := h.awaitWait(n, overview.AdmissionPolicy, "ValidatingAdmissionPolicy '"+s.name+"'"); w.Name != s.name || w.Pod != s.name+"/guarded" {
+		t.Errorf("the status names the policy %q and the pod %q, want %q and guarded", w.Name, w.Pod, s.name)
+	}
 	s.awaitDeleted(soon, message)
 	for _, about := range []struct{ namespace, kind, name string }{{s.name, "Pod", "guarded"}, {"default", "Node", n.name}} {
 		s.eventually("an Event of "+about.kind+" "+about.name+" names the policy", func() bool {
@@ -390,6 +394,9 @@ func TestAPodOfANamespaceThatEndsIsToldOnItsNodeAndDeletedBeforeTheDeadline(t *t
 	s.must(s.kube.CoreV1().Namespaces().Delete(s.ctx, ending, metav1.DeleteOptions{}))
 
 	message, deadline := s.warn(n, 40*time.Second)
+	if w := h.awaitWait(n, overview.Namespace, "namespace "+ending+" is being deleted"); w.Name != ending || w.Pod != ending+"/web" {
+		t.Errorf("the status names the namespace %q and the pod %q, want %q and web", w.Name, w.Pod, ending)
+	}
 	s.eventually("an Event of the node names the pod and its namespace", func() bool {
 		return slices.ContainsFunc(s.told("default", "Node", n.name), func(e corev1.Event) bool {
 			return e.Reason == "EvictionBlocked" && strings.Contains(e.Message, ending+"/web") && strings.Contains(e.Message, "is being deleted")

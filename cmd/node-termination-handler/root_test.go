@@ -69,3 +69,20 @@ func TestTheLastLineIsJSONWhereJSONWasAskedFor(t *testing.T) {
 		}
 	}
 }
+
+func TestEachLineFromTheFirstOnIsJSONWhereJSONWasAskedFor(t *testing.T) {
+	var out, errOut bytes.Buffer
+	args := []string{"--json-logging", "--webhook-url=https://example.com", "--webhook-template-file=" + t.TempDir() + "/none"}
+	status := run(t.Context(), args, []string{"QUEUE_URL=" + testQueue}, &out, &errOut)
+	var said []any
+	for line := range bytes.Lines(errOut.Bytes()) {
+		var entry map[string]any
+		if err := json.Unmarshal(line, &entry); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		said = append(said, entry["msg"])
+	}
+	if status == 0 || len(said) < 2 || said[0] != "starting" || out.Len() > 0 {
+		t.Errorf("status %d, and it says %s%s", status, &out, &errOut)
+	}
+}

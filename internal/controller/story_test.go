@@ -512,6 +512,45 @@ func TestTheNextLeaderNeedsNoMessage(t *testing.T) {
 	})
 }
 
+// What comes again brings no second decision, nor does it in the next term: that its drain is resumed is told there.
+func TestADecisionIsLoggedOnceThoughItsMessageComesAgain(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		var log logtest.Log
+		s.edit = func(c *Config) { c.Log = log.Logger() }
+		want := func(when string, told, repeated int) {
+			s.Helper()
+			info, debug := log.Entries("decided", "level", "info"), log.Entries("decided", "level", "debug")
+			if len(info) != told || len(debug) != repeated {
+				s.Errorf("%s: decided %d times, and %d times again, want %d and %d:\n%s", when, len(info), len(debug), told, repeated, log.String())
+			}
+		}
+		s.drain.takes = time.Hour
+		stop := s.lead()
+		body := s.body("rebalance-recommendation", theID)
+		message := s.send(body)
+		s.after(10 * time.Second)
+		s.must(s.aws.Redeliver(queueName, message)) // it is in flight yet
+		s.after(3 * time.Minute)
+		want("delivered twice", 1, 0)
+		s.must(s.aws.Redeliver(queueName, message)) // it is deleted
+		s.after(3 * time.Minute)
+		want("delivered after its end", 1, 1)
+		s.send(body) // by EventBridge, as another message
+		s.after(3 * time.Minute)
+		want("sent twice", 1, 2)
+		stop()
+		log.Reset()
+		s.lead()
+		s.must(s.aws.Redeliver(queueName, message))
+		s.after(3 * time.Minute)
+		want("in the next term", 0, 1)
+		if resumed := log.Entries("", "level", "info", "node", theNode); len(resumed) == 0 {
+			s.Errorf("the next leader says nothing of the drain:\n%s", log.String())
+		}
+	})
+}
+
 func TestHeartbeatsHoldAHookAndEndWithIt(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

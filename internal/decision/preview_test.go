@@ -48,6 +48,10 @@ func TestAPreviewIsWhatTheNodeWouldBeDrainedBy(t *testing.T) {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Account: "210987654321"},
 			want:   Preview{Why: WhyElsewhere, Ignored: true},
 		},
+		"of no account": {
+			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Account: notice.NoAccount, Region: "us-east-1"},
+			want:   Preview{Why: WhyElsewhere, Ignored: true},
+		},
 		"of another region": {
 			notice: notice.Notice{Kind: notice.SpotInterruption, Time: at, Account: "123456789012", Region: "eu-west-1"},
 			want:   Preview{Why: WhyElsewhere, Ignored: true},

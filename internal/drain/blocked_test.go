@@ -58,6 +58,8 @@ func TestEachRefusalIsToldAndCountsForNoEviction(t *testing.T) {
 	invalid.Code, invalid.Reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
 	broken := forbidden("etcd: request timed out")
 	broken.Code, broken.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+	away := *broken
+	away.Message = `Internal error occurred: failed calling webhook "friday.example.com": failed to call webhook: Post "https://a.b.svc/": EOF`
 	ended, perhaps := evacuation.Result{Ended: 1}, evacuation.Result{Evicted: 1}
 	for name, tt := range map[string]struct {
 		status *metav1.Status
@@ -65,6 +67,7 @@ func TestEachRefusalIsToldAndCountsForNoEviction(t *testing.T) {
 		want   evacuation.Result
 	}{
 		"a webhook":                 {deniedBy("friday.example.com"), `admission webhook "friday.example.com" denied the request`, ended},
+		"a webhook that is away":    {&away, `failed calling webhook "friday.example.com"`, ended},
 		"a policy":                  {forbidden(policySays), `ValidatingAdmissionPolicy 'no-friday'`, ended},
 		"a namespace that ends":     {terminating(""), "namespace ns is being deleted", ended},
 		"RBAC":                      {forbidden(`cannot create resource "pods/eviction"`), `cannot create resource "pods/eviction"`, ended},

@@ -55,6 +55,13 @@ func statusOf(err error) (s metav1.Status, answered bool) {
 	return s, answered
 }
 
+// uncalled reports whether a request was refused because an admission webhook does not answer. Webhooks are called
+// before a request has an effect.
+// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go
+func uncalled(err error) bool {
+	return apierrors.IsInternalError(err) && nameIn(webhookWords, err) != ""
+}
+
 // busyFor returns how long an overloaded API server asks to be left alone; zero: it is not overloaded.
 // The refusal of a budget has the same status code.
 func busyFor(err error) time.Duration {
@@ -104,7 +111,8 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 // server, may have had one.
 func refuses(err error) bool {
 	s, _ := statusOf(err)
-	return s.Code >= 400 && s.Code < 500 && s.Code != http.StatusRequestTimeout || denied(err) || twoBudgets(err)
+	return s.Code >= 400 && s.Code < 500 && s.Code != http.StatusRequestTimeout ||
+		denied(err) || uncalled(err) || twoBudgets(err)
 }
 
 // unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is

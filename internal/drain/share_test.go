@@ -3,6 +3,7 @@ package drain
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -149,6 +150,38 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 			t.Errorf("its budget was asked %d times in 57 s", refused)
 		}
 	})
+}
+
+// A webhook has the share that a budget has, be it there or away.
+func TestAWebhookHasItsShareThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
+	away := forbidden(`Internal error occurred: failed calling webhook "guard.example.com": failed to call webhook: Post "https://a.b.svc/": EOF`)
+	away.Code, away.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+	busy := deniedBy("guard.example.com")
+	busy.Code, busy.Reason = http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests
+	for name, status := range map[string]*metav1.Status{"it denies": deniedBy("guard.example.com"), "with a 429": busy, "it is away": away} {
+		for refuses, want := range map[time.Duration]evacuation.Result{20 * time.Second: {Evicted: 1}, time.Hour: {Forced: 1}} {
+			t.Run(fmt.Sprintf("%s for %s", name, refuses), func(t *testing.T) {
+				play(t, func(s *stage) {
+					s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(180)) })
+					s.stops["slow"] = 3 * time.Second
+					s.refuse = func(string) *metav1.Status {
+						if time.Since(s.begin) < refuses {
+							return status
+						}
+						return nil
+					}
+					result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), NoticedAt: s.begin, BudgetShare: .5}, nil)
+					if err != nil || result.Evicted != want.Evicted || result.Forced != want.Forced {
+						t.Errorf("%+v, %v, want %+v", result, err, want)
+					}
+					asked := result.Record.LastAsked.Sub(s.begin)
+					if from, to := min(refuses, 57*time.Second), min(refuses+12*time.Second, 58*time.Second); asked < from || asked > to {
+						t.Errorf("it was asked to go after %s, want %s to %s", asked, from, to)
+					}
+				})
+			})
+		}
+	}
 }
 
 // The leader that comes after the first half of the notice has the same plan as the one before.

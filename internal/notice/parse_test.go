@@ -546,6 +546,26 @@ func TestANoticeWithoutATimeIsStillANotice(t *testing.T) {
 	}
 }
 
+// An empty account is nobody's. Only what the metadata says has none at all, since it is the machine's own.
+func TestAMessageThatNamesNoAccountIsOfNone(t *testing.T) {
+	event := bodies(t)["spot-interruption"]
+	sns := `{"Service":"AWS Auto Scaling","Time":"2026-11-20T10:15:30Z","AccountId":"","LifecycleTransition":"autoscaling:EC2_INSTANCE_TERMINATING",` +
+		`"EC2InstanceId":"i-0123456789abcdef0","AutoScalingGroupName":"workers","LifecycleHookName":"drain",` +
+		`"LifecycleActionToken":"c613620e-07e2-4ed2-a9e2-ef8258911ade"}`
+	for name, body := range map[string]string{
+		"an event with an empty one":       strings.Replace(event, `"account": "123456789012"`, `"account": ""`, 1),
+		"an event without":                 strings.Replace(event, `"account": "123456789012",`, "", 1),
+		"one that cannot be printed":       strings.Replace(event, `"account": "123456789012"`, `"account": "\u0000\n"`, 1),
+		"a notification with an empty one": sns,
+		"a notification without":           strings.Replace(sns, `"AccountId":"",`, "", 1),
+	} {
+		n, err := Parse(body)
+		if err != nil || n.Account != NoAccount || len(n.Instances) != 1 {
+			t.Errorf("%s: %+v, %v; want the account %q", name, n, err, NoAccount)
+		}
+	}
+}
+
 func TestOfTwoFieldsOfOneNameTheLastCounts(t *testing.T) {
 	const first, last = "i-00000000000000001", "i-00000000000000002"
 	n, err := Parse(`{"source":"aws.ec2","detail-type":"EC2 Instance Rebalance Recommendation","detail":{"instance-id":"` + first + `"},"detail":{"instance-id":"` + first + `","instance-id":"` + last + `"}}`)

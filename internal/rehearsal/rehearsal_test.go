@@ -242,6 +242,31 @@ func TestAPodIsLostThatNothingMakesAnewOrThatGetsTooLittleTime(t *testing.T) {
 	}
 }
 
+// A grace period that is longer than the notice: the pod gets what the notice has, or, where its budget keeps it, what is
+// left after the budget's share.
+func TestAGraceLongerThanTheNoticeIsCutAndItsBudgetHasItsShare(t *testing.T) {
+	client := fake.NewClientset(pod("default", "free", "free", 180), pod("default", "kept", "kept", 180), budget("b", "kept", 0))
+	a := rehearse(t, client, evacuation.Terms{Deadline: now.Add(2 * time.Minute), NoticedAt: now, BudgetShare: .5})
+	var out strings.Builder
+	if err := a.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `     after  event            pod
+       0 s  evicted          free                                      gets 120 s of its 180 s
+      58 s  deleted          kept                                      gets 62 s of its 180 s; budget default/b allows 0
+
+2 pods would have to leave; 1 blocked by a PodDisruptionBudget; 1 deleted, not evicted; 2 with less than its grace
+default/free has 1 replica: down during the drain
+default/kept has 1 replica: down during the drain
+would be lost: free, kept
+nothing is left at the deadline, after 120 s
+This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // As the drain does not wait for it, and does not ask it again.
 func TestAPodThatHasEndedIsNotLost(t *testing.T) {
 	kept := func(p *corev1.Pod) { p.Finalizers = []string{"workflows.argoproj.io/status"} }
