@@ -26,7 +26,7 @@ type hostForm int
 const (
 	hostOther     hostForm = iota // a simulator, a proxy: SQS is there and nowhere else
 	hostRegional                  // sqs.REGION.SUFFIX: the SDK's own choice
-	hostLegacy                    // REGION.queue.SUFFIX: older name of the former, which the SDK no longer uses
+	hostLegacy                    // REGION.queue.SUFFIX, oldestHost: older names of the former, unknown to the SDK
 	hostFIPS                      // sqs-fips.REGION.SUFFIX
 	hostDualStack                 // sqs.REGION.api.SUFFIX
 	hostInterface                 // vpce-ID.sqs.REGION.vpce.SUFFIX: an interface endpoint without private DNS
@@ -45,6 +45,13 @@ var hostForms = []struct {
 	{hostRegional, regexp.MustCompile(`^sqs\.(` + regionPattern + `)\.`)},
 	{hostLegacy, regexp.MustCompile(`^(` + regionPattern + `)\.queue\.`)},
 }
+
+// oldestHost is the host of us-east-1 that names no region.
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-internetwork-traffic-privacy.html
+const (
+	oldestHost   = "queue.amazonaws.com"
+	oldestRegion = "us-east-1"
+)
 
 // regionPattern matches us-east-1, us-gov-west-1, eu-isoe-west-1 and their
 // like: a partition's prefix, words, a number.
@@ -84,6 +91,9 @@ func ParseQueueURL(text string) (QueueURL, error) {
 		Name:    path[2],
 	}
 	host := strings.ToLower(u.Hostname())
+	if host == oldestHost {
+		q.form, q.Region = hostLegacy, oldestRegion
+	}
 	for _, h := range hostForms {
 		if m := h.pattern.FindStringSubmatch(host); m != nil {
 			q.form, q.Region = h.form, m[1]

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
@@ -202,9 +203,26 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 	if got := all[0].absentError().Error(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	all[0].notice.Instance = ""
+	all[0].notice.Instance, all[0].node.Spec.ProviderID = "", ""
 	if got := all[0].absentError().Error(); !strings.Contains(got, "an instance with the private DNS name untagged") {
 		t.Errorf("without a provider id: %q", got)
+	}
+}
+
+// EC2 is not even asked about a node of something else.
+func TestANodeThatIsNotOfEC2IsToldWithItsProviderID(t *testing.T) {
+	s, _ := forecasts(t, notice.SpotInterruption)
+	s.client = fake.NewClientset(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"},
+	})
+	s.gatherer = &doctor.Gatherer{}
+	far, err := s.targetNamed(t.Context(), notice.SpotInterruption, "far")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "node far: its provider id gce://project/zone/far is none of EC2, which was not asked about it"
+	if err := far.lookUp(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

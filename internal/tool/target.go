@@ -138,8 +138,11 @@ func (t *target) setInstance(instance doctor.Instance) {
 	t.notSpot = !instance.Spot
 }
 
-// absentError says who looked for the instance, and where.
+// absentError says who looked for the instance, and where; or that nobody did.
 func (t *target) absentError() error {
+	if id := t.node.Spec.ProviderID; id != "" && t.notice.Instance == "" {
+		return fmt.Errorf("node %s: its provider id %s is none of EC2, which was not asked about it", t.node.Name, id)
+	}
 	what := "an instance with the private DNS name " + t.node.Name
 	if t.notice.Instance != "" {
 		what = "instance " + t.notice.Instance
