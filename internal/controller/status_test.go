@@ -34,6 +34,31 @@ func (s *story) ended() (episodes func() []overview.Episode) {
 	}
 }
 
+// What has missed the deadline of a hook is still there when the machine goes, which another drain is for.
+func TestAPodThatIsLeftIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = -1
+		episodes := s.ended()
+		s.lead()
+		s.terminate(time.Minute)
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+		s.dies()
+		var outcomes []string
+		left := 0
+		for _, e := range episodes() {
+			outcomes = append(outcomes, e.Outcome)
+			if e.Pods != nil {
+				left += e.Pods.Missed + e.Pods.Lost
+			}
+		}
+		if diff := cmp.Diff([]string{"missed", "gone"}, outcomes); diff != "" || left != 1 {
+			t.Errorf("%d pods are left, outcomes (-want +got):\n%s", left, diff)
+		}
+	})
+}
+
 func TestTheStatusSaysHowFarADrainHasCome(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

@@ -130,8 +130,10 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
 	}
 	if ended.Outcome != "" {
-		d.history.drain = &ended
-		d.r.Observer.Drained(ended)
+		counted := ended
+		counted.Result = d.r.leftPods.withoutTold(d.ref.UID, result, time.Now())
+		d.history.drain = &counted
+		d.r.Observer.Drained(counted)
 	}
 	switch {
 	case err != nil:

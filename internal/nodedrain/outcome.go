@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -106,6 +108,40 @@ func logEnd(log logr.Logger, d report.Drain) {
 		logging.Warn(log, "volumes of its pods are still attached: pods that need them on other nodes have to wait",
 			"volumes", r.Volumes)
 	}
+}
+
+// mostLeftPods bounds the pods that are remembered: more than those of a hundred full nodes.
+const mostLeftPods = 16_384
+
+// leftPods are pods that were still there at the end of a drain, and when that was. What has missed the deadline of a
+// hook is still there when the machine goes: the drain for that end does not count it again. It may be used
+// concurrently.
+type leftPods struct{ ended *lru.Cache } // by leftPod
+
+type leftPod struct {
+	node types.UID
+	name string
+}
+
+// withoutTold is what came of a drain, without the pods that an earlier one of the node has told of. A pod of a
+// StatefulSet may come back under its name: after intent.StaleAfter it is another one.
+func (l leftPods) withoutTold(node types.UID, r evacuation.Result, now time.Time) evacuation.Result {
+	isNew := func(name string) bool {
+		key := leftPod{node, name}
+		ended, told := l.ended.Get(key)
+		l.ended.Add(key, now)
+		return !told || now.Sub(ended.(time.Time)) > intent.StaleAfter
+	}
+	for _, pods := range []*[]string{&r.Missed, &r.Lost, &r.Unconfirmed} {
+		var left []string
+		for _, name := range *pods {
+			if isNew(name) {
+				left = append(left, name)
+			}
+		}
+		*pods = left
+	}
+	return r
 }
 
 // A history is what is kept of a drain for its episode, beside the intent.

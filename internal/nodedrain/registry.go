@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/lru"
 
 	"github.com/go-logr/logr"
 
@@ -129,6 +130,8 @@ type Registry struct {
 	workers chan struct{}  // a semaphore; nil: no bound
 	line    *holdback.Line // who may begin
 
+	leftPods leftPods
+
 	mu     sync.Mutex
 	byNode map[types.UID]*Drain // one a node
 }
@@ -136,10 +139,11 @@ type Registry struct {
 // New returns a registry without drains. Run carries them out.
 func New(cfg Config) *Registry {
 	r := &Registry{
-		Config:  cfg,
-		toRun:   make(chan *Drain),
-		resumed: make(chan struct{}),
-		byNode:  map[types.UID]*Drain{},
+		Config:   cfg,
+		leftPods: leftPods{lru.New(mostLeftPods)},
+		toRun:    make(chan *Drain),
+		resumed:  make(chan struct{}),
+		byNode:   map[types.UID]*Drain{},
 	}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
