@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -46,8 +47,13 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 			return err
 		})
 	}
+	// Each gets the condition DisruptionTarget before it is deleted, and the answer has the whole pod.
+	job := metav1.NewControllerRef(s.idleJob(), batchv1.SchemeGroupVersion.WithKind("Job"))
+	ofJob := func(p *corev1.Pod) {
+		p.Labels, p.OwnerReferences = map[string]string{"app": "large"}, []metav1.OwnerReference{*job}
+	}
 	for k := range onNode {
-		create(s.newPod(fmt.Sprintf("large-%d", k), nodes[0].name, largeEnv, stopping(20*time.Second, time.Second)))
+		create(s.newPod(fmt.Sprintf("large-%d", k), nodes[0].name, largeEnv, ofJob, stopping(20*time.Second, time.Second)))
 	}
 	for k := range unscheduled {
 		create(s.newPod(fmt.Sprintf("waiting-%d", k), "", largeEnv, func(p *corev1.Pod) {
@@ -61,6 +67,7 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 		})
 	}
 	s.must(all.Wait())
+	s.budget("large", "large", onNode)
 	s.within(2*time.Minute, "the pods run", func() bool {
 		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{
 			FieldSelector: "status.phase!=Running,spec.nodeName!=", Limit: 1,
@@ -84,6 +91,7 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 			t.Errorf("%d pods are still on %s", len(pods), n.name)
 		}
 	}
+	s.within(3*time.Minute, "the large pods are forced off their node", func() bool { return len(s.podsOn(nodes[0].name)) == 0 })
 	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
 	if first.isExited() || second.isExited() {
 		t.Error("a replica has exited")
@@ -95,6 +103,22 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 			t.Errorf("%s had %d MiB", name, peak>>10)
 		}
 	}
+}
+
+// idleJob makes a Job that no controller acts on.
+func (s *scenario) idleJob() *batchv1.Job {
+	s.Helper()
+	job, err := s.kube.BatchV1().Jobs(s.name).Create(s.ctx, &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "large"},
+		Spec: batchv1.JobSpec{
+			ManagedBy: new("example.com/nobody"),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	return job
 }
 
 // memory is a field of the process's status, in kB.
