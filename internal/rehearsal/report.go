@@ -44,10 +44,9 @@ type Summary struct {
 	Longest      time.Duration // the longest grace that a pod asks for
 	Blocked      int           // by budgets
 	Forced       int           // deleted, not evicted
-	Cut          int           // with less than their own grace
+	Cut          []string      // killed before the end of their grace periods
 	Left         []string      // still there at the end
-	// Lost are the pods that nothing recreates, that are killed before their grace is
-	// over, or that are there when the instance goes away.
+	// Lost are the pods that nothing recreates, or that are there when the instance goes away.
 	Lost []string
 }
 
@@ -79,12 +78,12 @@ func (r *Report) Summary() Summary {
 			s.Forced++
 		}
 		if f.Cut() {
-			s.Cut++
+			s.Cut = append(s.Cut, evacuation.NameOf(f.Pod))
 		}
 		if f.Gone.IsZero() {
 			s.Left = append(s.Left, evacuation.NameOf(f.Pod))
 		}
-		if bare || f.Cut() || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
+		if bare || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
 			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod))
 		}
 	}
@@ -182,7 +181,6 @@ func (r *Report) conclusion() string {
 		{s.Uncontrolled, "without a controller: nothing creates it again"},
 		{s.Blocked, "blocked by a PodDisruptionBudget"},
 		{s.Forced, "deleted, not evicted"},
-		{s.Cut, "with less than its grace"},
 		{s.Ended, "ended before: not waited for"},
 	} {
 		if part.n > 0 {
@@ -199,6 +197,9 @@ func (r *Report) conclusion() string {
 	}
 	if len(s.Lost) > 0 {
 		fmt.Fprintf(&b, "would be lost: %s\n", strings.Join(s.Lost, ", "))
+	}
+	if len(s.Cut) > 0 {
+		fmt.Fprintf(&b, "would be killed before the end of their grace periods: %s\n", strings.Join(s.Cut, ", "))
 	}
 	switch {
 	case len(s.Left) > 0:
