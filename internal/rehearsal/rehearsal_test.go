@@ -307,6 +307,31 @@ default/web has 1 replica: down during the drain
 	}
 }
 
+// The Job controller and the garbage collector remove their own.
+func TestAFinalizerThatKeepsAPodIsNamed(t *testing.T) {
+	with := func(finalizers ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Finalizers = finalizers }
+	}
+	client := fake.NewClientset(
+		pod("default", "backup", "backup", 30, with("example.com/backup", "batch.kubernetes.io/job-tracking")),
+		pod("default", "job", "job", 30, with("batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan")),
+	)
+	for end, terms := range map[string]evacuation.Terms{
+		"nothing is left at the deadline, after 120 s": {Deadline: now.Add(2 * time.Minute)}, "nothing is left after 120 s": {},
+	} {
+		a := rehearse(t, client, terms)
+		var out strings.Builder
+		if err := a.Print(&out); err != nil || !strings.Contains(out.String(), end+", but the objects that finalizers keep\n") || strings.Contains(out.String(), "lost") {
+			t.Errorf("%v\n%s", err, &out)
+		}
+		got := []string{a.PodReports()[0].Remarks, a.PodReports()[1].Remarks}
+		want := []string{"grace 30 s; finalizer example.com/backup keeps the object until somebody removes it", "grace 30 s"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestAWorkloadWithAllItsPodsOnTheNodeIsDownWhileTheyMove(t *testing.T) {
 	ofDeployment := func(p *corev1.Pod) {
 		p.Labels["pod-template-hash"] = "6d4"
