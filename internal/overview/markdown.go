@@ -275,7 +275,8 @@ func (e *Episode) verdict() string {
 	}
 	switch e.Known {
 	case SinceTakeOver:
-		text += " Another leader took over in the middle: pods that had left before are not counted."
+		text += " Another leader took over in the middle: pods that had left before are not counted, and the " +
+			"times of what was done before are not known."
 	case AsCarried:
 		text += " Only what the node carries is known: nothing of pods, budgets and volumes."
 	case Everything:
@@ -318,6 +319,9 @@ func (e *Episode) steps() (steps []step) {
 	}
 	add(e.Began, "the first notice")
 	cordoned := "the node was cordoned"
+	if e.Known == SinceTakeOver {
+		cordoned += ", perhaps again"
+	}
 	if e.HeldBack != "" {
 		cordoned += ". Before that it was held back: " + prose(e.HeldBack)
 	}

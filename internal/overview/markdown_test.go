@@ -116,6 +116,21 @@ func TestAReportOfANodeThatIsGoneSaysSinceWhenDrainsAreKnown(t *testing.T) {
 	}
 }
 
+// The node may have been cordoned before, and its pods asked, by the earlier leader.
+func TestAReportSaysWhatIsNotKnownAfterATakeOver(t *testing.T) {
+	e := spot("a", ago(time.Hour), 30, overview.Counts{Evicted: 1})
+	e.Known, e.FirstAsked = overview.SinceTakeOver, time.Time{}
+	text := (&overview.Report{At: now, Node: "a", Episodes: []overview.Episode{e}}).Markdown()
+	for part, want := range map[string]bool{
+		"the times of what was done before are not known.": true, "| the node was cordoned, perhaps again |": true,
+		"| the last pod was asked to leave |": true, "the first pod": false,
+	} {
+		if strings.Contains(text, part) != want {
+			t.Errorf("%q is to be in it: %t\n%s", part, want, text)
+		}
+	}
+}
+
 func TestAReportOfAStormIsShort(t *testing.T) {
 	var all []overview.Episode
 	for range 100 {
