@@ -122,10 +122,14 @@ func (r *Report) writeHead(b *strings.Builder) {
 		fmt.Fprintf(b, "> **Incomplete**: %s. What follows is what nodes and their Events tell: which pods left, "+
 			"and what kept them, is not known.\n\n", prose(strings.TrimSuffix(r.Missing, ".")))
 	}
-	if len(r.Episodes) == 0 {
-		b.WriteString("No drain that has ended is known.\n\n")
-	} else {
+	switch {
+	case len(r.Episodes) > 0:
 		b.WriteString(r.summary() + "\n\n")
+	case r.KnownSince.IsZero():
+		b.WriteString("No drain that has ended is known.\n\n")
+	default:
+		since := slices.MaxFunc([]time.Time{r.Since, r.KnownSince}, time.Time.Compare)
+		fmt.Fprintf(b, "No drain has ended since %s.\n\n", day(since))
 	}
 	carried := func(e Episode) bool { return e.Known == AsCarried }
 	mayMiss := r.Node != "" && len(r.Episodes) == 0 && r.Current == nil || slices.ContainsFunc(r.Episodes, carried)
