@@ -142,16 +142,8 @@ func (r *Report) writeHead(b *strings.Builder) {
 // summary counts drains and pods.
 func (r *Report) summary() string {
 	outcomes := map[string]int{}
-	var left, forced, cut, known int
 	for k := range r.Episodes {
-		e := &r.Episodes[k]
-		outcomes[e.Outcome]++
-		if p := e.Pods; p != nil {
-			known++
-			left += p.Evicted + p.Ended
-			forced += p.Forced
-			cut += p.Cut
-		}
+		outcomes[r.Episodes[k].Outcome]++
 	}
 	var parts []string
 	for _, end := range ends {
@@ -163,17 +155,34 @@ func (r *Report) summary() string {
 		parts = append(parts, fmt.Sprintf("of %d it is not known", n))
 	}
 	text := fmt.Sprintf("%s: %s.", Count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
-	if known > 0 {
-		of, short := "", ""
-		if known < len(r.Episodes) {
-			of = " of " + Count(known, "drain")
-		}
-		if cut > 0 {
-			short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
-		}
-		text += fmt.Sprintf(" Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
+	if pods := r.Pods(); pods != "" {
+		text += " " + pods
 	}
 	return text
+}
+
+// Pods counts what became of the pods, in markdown; empty: it is not known.
+func (r *Report) Pods() string {
+	var left, forced, cut, known int
+	for k := range r.Episodes {
+		if p := r.Episodes[k].Pods; p != nil {
+			known++
+			left += p.Evicted + p.Ended
+			forced += p.Forced
+			cut += p.Cut
+		}
+	}
+	if known == 0 {
+		return ""
+	}
+	of, short := "", ""
+	if known < len(r.Episodes) {
+		of = " of " + Count(known, "drain")
+	}
+	if cut > 0 {
+		short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
+	}
+	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
 }
 
 func (r *Report) writeCurrent(b *strings.Builder) {
