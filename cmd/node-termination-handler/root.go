@@ -23,7 +23,7 @@ const (
 	exitDone     = 0
 	exitFailed   = 1
 	exitMistaken = 2
-	// doctor: it works, but not as well as it could; what-if: pods would be lost; status: a node is stuck;
+	// doctor: it works, but not as well as it could; what-if: pods would be lost or cut short; status: a node is stuck;
 	// report: pods were lost.
 	exitWarned  = 3
 	exitUnknown = 4 // doctor, status, report: something that matters could not be found out

@@ -24,9 +24,9 @@ needs no queue.
 
 ` + kindHelp() + `
 
-Exit status: 0 no pod would be lost; 1 what-if failed; 2 mistakes in the options; 3 pods would be
-lost: nothing creates them again, they are killed before their grace period ends, they are still
-there when the instance goes away, or the handler ignores the notice.`,
+Exit status: 0 no pod would be lost or cut short; 1 what-if failed; 2 mistakes in the options; 3 pods
+would be lost: nothing creates them again, they are still there when the instance goes away, or the
+handler ignores the notice; or pods would be killed before the end of their grace periods.`,
 		ValidArgsFunction: completeKind,
 	}
 	w := tool.WhatIf{Kind: notice.SpotInterruption}
@@ -49,8 +49,8 @@ there when the instance goes away, or the handler ignores the notice.`,
 		return append(problems, checkOutput()...)
 	}
 	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {
-		lost, err := w.Run(ctx, s, cmd.OutOrStdout())
-		if err == nil && lost {
+		harms, err := w.Run(ctx, s, cmd.OutOrStdout())
+		if err == nil && harms {
 			return statusError(exitWarned)
 		}
 		return err

@@ -88,6 +88,9 @@ func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 	case !end.IsZero() && now.Before(end):
 		w := wait(overview.Grace, "grace until "+timeOfDay(end))
 		w.Until = end
+		if d := n.request.Terms.Deadline; !d.IsZero() && end.Sub(d) >= time.Second {
+			w.Why += "; the machine ends " + timeOfDay(d)
+		}
 		return w
 	case !end.IsZero():
 		w := wait(overview.Kubelet, "it should have ended at "+timeOfDay(end)+", but its kubelet has not confirmed it")

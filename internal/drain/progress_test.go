@@ -102,6 +102,20 @@ func TestADrainTellsWhatItWaitsForAndRemembersIt(t *testing.T) {
 	})
 }
 
+// Somebody else has deleted it, and nothing is forced.
+func TestADrainTellsThatItsMachineEndsBeforeAPod(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("slow", func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(s.begin.Add(10*time.Minute))), new(int64(600))
+		})
+		answers, _ := s.asking(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute), Patient: true}, 20*time.Second)
+		const want = "grace until 00:10:00Z; the machine ends 00:02:00Z"
+		if w := answers[0].Waits; len(w) != 1 || w[0].Why != want {
+			t.Errorf("%+v, want %q", w, want)
+		}
+	})
+}
+
 // The gate has one place, and another drain holds it.
 func TestADrainThatWaitsAtTheGateSaysSo(t *testing.T) {
 	play(t, func(s *stage) {

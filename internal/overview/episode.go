@@ -27,8 +27,8 @@ type Episode struct {
 
 	Began      time.Time `json:"began,omitzero"` // the time of the first notice, as AWS says
 	HeldBack   string    `json:"heldBack,omitempty"`
-	CordonedAt time.Time `json:"cordonedAt,omitzero"`
-	FirstAsked time.Time `json:"firstAsked,omitzero"` // a pod was asked to leave
+	CordonedAt time.Time `json:"cordonedAt,omitzero"` // the last time
+	FirstAsked time.Time `json:"firstAsked,omitzero"` // a pod was asked to leave; zero since a takeover
 	LastAsked  time.Time `json:"lastAsked,omitzero"`
 	PodsGone   time.Time `json:"podsGone,omitzero"` // no pod was waited for any more
 	Ended      time.Time `json:"ended"`

@@ -122,10 +122,14 @@ func (r *Report) writeHead(b *strings.Builder) {
 		fmt.Fprintf(b, "> **Incomplete**: %s. What follows is what nodes and their Events tell: which pods left, "+
 			"and what kept them, is not known.\n\n", prose(strings.TrimSuffix(r.Missing, ".")))
 	}
-	if len(r.Episodes) == 0 {
-		b.WriteString("No drain that has ended is known.\n\n")
-	} else {
+	switch {
+	case len(r.Episodes) > 0:
 		b.WriteString(r.summary() + "\n\n")
+	case r.KnownSince.IsZero():
+		b.WriteString("No drain that has ended is known.\n\n")
+	default:
+		since := slices.MaxFunc([]time.Time{r.Since, r.KnownSince}, time.Time.Compare)
+		fmt.Fprintf(b, "No drain has ended since %s.\n\n", day(since))
 	}
 	carried := func(e Episode) bool { return e.Known == AsCarried }
 	mayMiss := r.Node != "" && len(r.Episodes) == 0 && r.Current == nil || slices.ContainsFunc(r.Episodes, carried)
@@ -138,16 +142,8 @@ func (r *Report) writeHead(b *strings.Builder) {
 // summary counts drains and pods.
 func (r *Report) summary() string {
 	outcomes := map[string]int{}
-	var left, forced, cut, known int
 	for k := range r.Episodes {
-		e := &r.Episodes[k]
-		outcomes[e.Outcome]++
-		if p := e.Pods; p != nil {
-			known++
-			left += p.Evicted + p.Ended
-			forced += p.Forced
-			cut += p.Cut
-		}
+		outcomes[r.Episodes[k].Outcome]++
 	}
 	var parts []string
 	for _, end := range ends {
@@ -159,17 +155,34 @@ func (r *Report) summary() string {
 		parts = append(parts, fmt.Sprintf("of %d it is not known", n))
 	}
 	text := fmt.Sprintf("%s: %s.", Count(len(r.Episodes), "drain"), strings.Join(parts, ", "))
-	if known > 0 {
-		of, short := "", ""
-		if known < len(r.Episodes) {
-			of = " of " + Count(known, "drain")
-		}
-		if cut > 0 {
-			short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
-		}
-		text += fmt.Sprintf(" Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
+	if pods := r.Pods(); pods != "" {
+		text += " " + pods
 	}
 	return text
+}
+
+// Pods counts what became of the pods, in markdown; empty: it is not known.
+func (r *Report) Pods() string {
+	var left, forced, cut, known int
+	for k := range r.Episodes {
+		if p := r.Episodes[k].Pods; p != nil {
+			known++
+			left += p.Evicted + p.Ended
+			forced += p.Forced
+			cut += p.Cut
+		}
+	}
+	if known == 0 {
+		return ""
+	}
+	of, short := "", ""
+	if known < len(r.Episodes) {
+		of = " of " + Count(known, "drain")
+	}
+	if cut > 0 {
+		short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
+	}
+	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
 }
 
 func (r *Report) writeCurrent(b *strings.Builder) {
@@ -275,7 +288,8 @@ func (e *Episode) verdict() string {
 	}
 	switch e.Known {
 	case SinceTakeOver:
-		text += " Another leader took over in the middle: pods that had left before are not counted."
+		text += " Another leader took over in the middle: pods that had left before are not counted, and the " +
+			"times of what was done before are not known."
 	case AsCarried:
 		text += " Only what the node carries is known: nothing of pods, budgets and volumes."
 	case Everything:
@@ -318,6 +332,9 @@ func (e *Episode) steps() (steps []step) {
 	}
 	add(e.Began, "the first notice")
 	cordoned := "the node was cordoned"
+	if e.Known == SinceTakeOver {
+		cordoned += ", perhaps again"
+	}
 	if e.HeldBack != "" {
 		cordoned += ". Before that it was held back: " + prose(e.HeldBack)
 	}

@@ -97,12 +97,16 @@ func TestAReportOfATimeThatTheLeaderDoesNotKnowIsIncomplete(t *testing.T) {
 	for name, tt := range map[string]struct {
 		since time.Time
 		want  bool
+		told  string
 	}{
-		"as far as is known":      {time.Time{}, false},
-		"since before it has led": {ago(24 * time.Hour), true},
-		"since it has led":        {ago(30 * time.Minute), false},
+		"as far as is known":      {time.Time{}, false, "2026-03-04 02:00:10Z."},
+		"since before it has led": {ago(24 * time.Hour), true, "2026-03-04 02:00:10Z."},
+		"since it has led":        {ago(30 * time.Minute), false, "2026-03-04 02:30:10Z."},
 	} {
 		r := &overview.Report{At: now, Since: tt.since, KnownSince: ago(time.Hour)}
+		if told := "No drain has ended since " + tt.told; !strings.Contains(r.Markdown(), told) {
+			t.Errorf("%s: no %q:\n%s", name, told, r.Markdown())
+		}
 		if got := r.Incomplete(); got != tt.want || strings.Contains(r.Markdown(), caveat) != tt.want {
 			t.Errorf("%s: incomplete %t, want %t:\n%s", name, got, tt.want, r.Markdown())
 		}
@@ -111,8 +115,23 @@ func TestAReportOfATimeThatTheLeaderDoesNotKnowIsIncomplete(t *testing.T) {
 
 func TestAReportOfANodeThatIsGoneSaysSinceWhenDrainsAreKnown(t *testing.T) {
 	r := &overview.Report{At: now, Node: "a", KnownSince: ago(time.Minute)}
-	if text := r.Markdown(); !strings.Contains(text, "No drain that has ended is known.\n\n> The leader knows all drains since") {
+	if text := r.Markdown(); !strings.Contains(text, "No drain has ended since 2026-03-04 02:59:10Z.\n\n> The leader knows all drains since 2026-03-04 02:59:10Z") {
 		t.Errorf("%s", text)
+	}
+}
+
+// The node may have been cordoned before, and its pods asked, by the earlier leader.
+func TestAReportSaysWhatIsNotKnownAfterATakeOver(t *testing.T) {
+	e := spot("a", ago(time.Hour), 30, overview.Counts{Evicted: 1})
+	e.Known, e.FirstAsked = overview.SinceTakeOver, time.Time{}
+	text := (&overview.Report{At: now, Node: "a", Episodes: []overview.Episode{e}}).Markdown()
+	for part, want := range map[string]bool{
+		"the times of what was done before are not known.": true, "| the node was cordoned, perhaps again |": true,
+		"| the last pod was asked to leave |": true, "the first pod": false,
+	} {
+		if strings.Contains(text, part) != want {
+			t.Errorf("%q is to be in it: %t\n%s", part, want, text)
+		}
 	}
 }
 

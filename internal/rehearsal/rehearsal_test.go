@@ -92,9 +92,10 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
      105 s  deleted          two                                       grace 10 s; budget default/one allows 5; budget default/other allows 5; two budgets on one pod never clear
             stays            kube-system/agent                         of a DaemonSet, or static
 
-4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted; 1 with less than its grace
+4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted
 default/two has 1 replica: down during the drain
 would be lost: lone
+would be killed before the end of their grace periods: lone
 nothing is left at the deadline, after 120 s
 This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
 `
@@ -223,20 +224,21 @@ func TestBudgetsThatMayNotBeReadAreSaidToBeUnread(t *testing.T) {
 	}
 }
 
-func TestAPodIsLostThatNothingMakesAnewOrThatGetsTooLittleTime(t *testing.T) {
+func TestAPodIsLostThatNothingMakesAnewAndCutThatGetsTooLittleTime(t *testing.T) {
 	client := fake.NewClientset(
 		pod("default", "well", "well", 30), pod("default", "bare", "bare", 30, bare), pod("default", "slow", "slow", 600),
 		pod("default", "blocked", "blocked", 30), budget("b", "blocked", 0),
 	)
 	for name, tt := range map[string]struct {
 		terms evacuation.Terms
-		want  []string
+		cut   []string
 	}{
-		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"bare", "slow"}},
+		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"slow"}},
 		// Nothing takes the instance away: what a budget keeps there is not lost.
-		"without one": {evacuation.Terms{}, []string{"bare"}},
+		"without one": {evacuation.Terms{}, nil},
 	} {
-		if diff := cmp.Diff(tt.want, rehearse(t, client, tt.terms).Summary().Lost); diff != "" {
+		got := rehearse(t, client, tt.terms).Summary()
+		if diff := cmp.Diff([][]string{{"bare"}, tt.cut}, [][]string{got.Lost, got.Cut}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -255,10 +257,10 @@ func TestAGraceLongerThanTheNoticeIsCutAndItsBudgetHasItsShare(t *testing.T) {
        0 s  evicted          free                                      gets 120 s of its 180 s
       58 s  deleted          kept                                      gets 62 s of its 180 s; budget default/b allows 0
 
-2 pods would have to leave; 1 blocked by a PodDisruptionBudget; 1 deleted, not evicted; 2 with less than its grace
+2 pods would have to leave; 1 blocked by a PodDisruptionBudget; 1 deleted, not evicted
 default/free has 1 replica: down during the drain
 default/kept has 1 replica: down during the drain
-would be lost: free, kept
+would be killed before the end of their grace periods: free, kept
 nothing is left at the deadline, after 120 s
 This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
 `
@@ -301,6 +303,31 @@ default/web has 1 replica: down during the drain
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The Job controller and the garbage collector remove their own.
+func TestAFinalizerThatKeepsAPodIsNamed(t *testing.T) {
+	with := func(finalizers ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Finalizers = finalizers }
+	}
+	client := fake.NewClientset(
+		pod("default", "backup", "backup", 30, with("example.com/backup", "batch.kubernetes.io/job-tracking")),
+		pod("default", "job", "job", 30, with("batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan")),
+	)
+	for end, terms := range map[string]evacuation.Terms{
+		"nothing is left at the deadline, after 120 s": {Deadline: now.Add(2 * time.Minute)}, "nothing is left after 120 s": {},
+	} {
+		a := rehearse(t, client, terms)
+		var out strings.Builder
+		if err := a.Print(&out); err != nil || !strings.Contains(out.String(), end+", but the objects that finalizers keep\n") || strings.Contains(out.String(), "lost") {
+			t.Errorf("%v\n%s", err, &out)
+		}
+		got := []string{a.PodReports()[0].Remarks, a.PodReports()[1].Remarks}
+		want := []string{"grace 30 s; finalizer example.com/backup keeps the object until somebody removes it", "grace 30 s"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,10 +45,9 @@ type Summary struct {
 	Longest      time.Duration // the longest grace that a pod asks for
 	Blocked      int           // by budgets
 	Forced       int           // deleted, not evicted
-	Cut          int           // with less than their own grace
+	Cut          []string      // killed before the end of their grace periods
 	Left         []string      // still there at the end
-	// Lost are the pods that nothing recreates, that are killed before their grace is
-	// over, or that are there when the instance goes away.
+	// Lost are the pods that nothing recreates, or that are there when the instance goes away.
 	Lost []string
 }
 
@@ -79,12 +79,12 @@ func (r *Report) Summary() Summary {
 			s.Forced++
 		}
 		if f.Cut() {
-			s.Cut++
+			s.Cut = append(s.Cut, evacuation.NameOf(f.Pod))
 		}
 		if f.Gone.IsZero() {
 			s.Left = append(s.Left, evacuation.NameOf(f.Pod))
 		}
-		if bare || f.Cut() || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
+		if bare || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
 			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod))
 		}
 	}
@@ -182,7 +182,6 @@ func (r *Report) conclusion() string {
 		{s.Uncontrolled, "without a controller: nothing creates it again"},
 		{s.Blocked, "blocked by a PodDisruptionBudget"},
 		{s.Forced, "deleted, not evicted"},
-		{s.Cut, "with less than its grace"},
 		{s.Ended, "ended before: not waited for"},
 	} {
 		if part.n > 0 {
@@ -200,17 +199,24 @@ func (r *Report) conclusion() string {
 	if len(s.Lost) > 0 {
 		fmt.Fprintf(&b, "would be lost: %s\n", strings.Join(s.Lost, ", "))
 	}
+	if len(s.Cut) > 0 {
+		fmt.Fprintf(&b, "would be killed before the end of their grace periods: %s\n", strings.Join(s.Cut, ", "))
+	}
+	but := "" // the drain does not wait for an object of which nothing runs any more
+	if slices.ContainsFunc(r.Fates, func(f drain.PodOutcome) bool { return len(keepers(f)) > 0 }) {
+		but = ", but the objects that finalizers keep"
+	}
 	switch {
 	case len(s.Left) > 0:
 		fmt.Fprintf(&b, "left after %s: %s\n", Seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
 	case r.Terms.Deadline.IsZero():
-		fmt.Fprintf(&b, "nothing is left after %s", Seconds(r.End.Sub(r.Start)))
+		fmt.Fprintf(&b, "nothing is left after %s%s", Seconds(r.End.Sub(r.Start)), but)
 		if slices.ContainsFunc(r.Fates, r.maybeBlocked) {
 			b.WriteString(", unless a PodDisruptionBudget blocks it")
 		}
 		b.WriteString("\n")
 	default:
-		fmt.Fprintf(&b, "nothing is left at the deadline, after %s\n", Seconds(r.Terms.Deadline.Sub(r.Start)))
+		fmt.Fprintf(&b, "nothing is left at the deadline, after %s%s\n", Seconds(r.Terms.Deadline.Sub(r.Start)), but)
 	}
 	return b.String()
 }
@@ -243,7 +249,22 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 	if !f.Stays && !f.Self && !f.Ended && metav1.GetControllerOf(f.Pod) == nil {
 		parts = append(parts, "no controller")
 	}
+	for _, name := range keepers(f) {
+		parts = append(parts, fmt.Sprintf("finalizer %s keeps the object until somebody removes it", name))
+	}
 	return strings.Join(parts, "; ")
+}
+
+// keepers are the finalizers that will keep the object of a pod when it has stopped, but those that the control plane
+// removes by itself.
+func keepers(f drain.PodOutcome) []string {
+	if f.Stays || f.Self || f.Ended {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(f.Pod.Finalizers), func(name string) bool {
+		return name == batchv1.JobTrackingFinalizer || name == metav1.FinalizerDeleteDependents ||
+			name == metav1.FinalizerOrphanDependents
+	})
 }
 
 // endOf says why a pod stays, or how it ends; empty: nothing is known.

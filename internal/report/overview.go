@@ -84,6 +84,9 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	r := d.Result
 	e.Outcome, e.Deadline = string(d.Outcome), d.Deadline()
 	e.FirstAsked, e.LastAsked, e.PodsGone = r.Record.FirstAsked, r.Record.LastAsked, r.Record.PodsGone
+	if e.Known == overview.SinceTakeOver {
+		e.FirstAsked = time.Time{} // the earlier leader may have asked before
+	}
 	e.Pods = &overview.Counts{
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
 		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -73,6 +74,17 @@ func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: the outcomes are %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// What a leader asks first after it has taken over is not what the drain has asked first.
+func TestTheFirstQuestionIsNotKnownAfterATakeOver(t *testing.T) {
+	first, last := time.Unix(10, 0), time.Unix(20, 0)
+	d := Drain{Result: evacuation.Result{Record: evacuation.Record{FirstAsked: first, LastAsked: last}}}
+	for known, want := range map[overview.Known]time.Time{overview.Everything: first, overview.SinceTakeOver: {}} {
+		if e := WithDrain(overview.Episode{Known: known}, d); !e.FirstAsked.Equal(want) || !e.LastAsked.Equal(last) {
+			t.Errorf("%s: %+v", known, e)
 		}
 	}
 }

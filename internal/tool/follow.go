@@ -62,7 +62,7 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 	case sim.JSON:
 		failed = s.writeResult(term.Out, last, err)
 	case !errors.Is(err, errTakenBack): // also where it did not end well
-		_, failed = fmt.Fprintf(term.Out, "undo: kubectl uncordon %s\n", t.node.Name)
+		_, failed = fmt.Fprintf(term.Out, "%sundo: kubectl uncordon %s\n", s.pods(ctx, last), t.node.Name)
 	}
 	return cmp.Or(failed, err)
 }
@@ -171,6 +171,31 @@ func (s *sentNotice) describe(p progress) string {
 		text += ": " + strings.Join(p.left, ", ")
 	}
 	return text
+}
+
+// pods is a line about what became of the pods, in the words of report; empty: the drain has not ended, or the leader
+// does not say. It says so a moment after the node does.
+func (s *sentNotice) pods(ctx context.Context, last progress) string {
+	v, err := s.viewer()
+	if last.outcome == "" || err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	for l, err := v.leader(ctx); err == nil; err = retry.Sleep(ctx, lookPause) {
+		var h overview.History
+		if v.ask(ctx, l, overview.HistoryPath, &h) != nil {
+			break
+		}
+		r := overview.Report{Episodes: overview.Select(h.Episodes, s.node.Name, s.sent)}
+		switch text := r.Pods(); {
+		case text != "":
+			return strings.ReplaceAll(text, "*", "") + "\n"
+		case len(r.Episodes) > 0: // the node was only cordoned
+			return ""
+		}
+	}
+	return ""
 }
 
 // A simulationResult is the end of a simulation for programs.

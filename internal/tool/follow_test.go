@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -20,6 +23,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // A change is what happens to the node at a time.
@@ -119,6 +123,44 @@ func TestADrainThatDoesNotEndWellIsAnErrorThatSaysWhy(t *testing.T) {
 	}
 	if _, _, err := followed(t, 0); !errors.Is(err, errNotTaken) {
 		t.Errorf("nobody takes it: %v", err)
+	}
+}
+
+// The leader has the record of a drain a moment after the node says that it has ended.
+func TestTheEndOfASimulationTellsOfThePodsWhereTheLeaderDoes(t *testing.T) {
+	sent := time.Now()
+	drained := &overview.History{At: sent, Episodes: []overview.Episode{
+		{Node: "b", Ended: sent.Add(time.Minute), Pods: &overview.Counts{Lost: 7}},
+		{Node: "a", Ended: sent.Add(time.Minute), Pods: &overview.Counts{Evicted: 3, Forced: 1, Cut: 2, Missed: 1}},
+		{Node: "a", Ended: sent.Add(-time.Minute), Pods: &overview.Counts{Evicted: 50}},
+	}}
+	answers := []http.HandlerFunc{serves(&overview.History{At: sent}), serves(drained)}
+	leader := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answers[0](w, r)
+		answers = answers[1:]
+	})
+	c, err := parseOptions([]string{"--queue-url=" + testQueue}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		lease any
+		last  progress
+		want  string
+	}{
+		"it has ended":       {leaseOf("handler-1_x"), progress{outcome: intent.Missed}, "Pods: 3 left in order, 1 forced, 2 killed before the end of their grace periods, 1 lost.\n"},
+		"it has not":         {leaseOf("handler-1_x"), progress{taken: true}, ""},
+		"who may not ask":    {apierrors.NewForbidden(coordinationv1.Resource("leases"), "x", nil), progress{outcome: intent.Missed}, ""},
+		"it does not answer": {leaseOf("handler-2_x"), progress{outcome: intent.Missed}, ""},
+	} {
+		server := newAPIServer(t, map[string]any{leasePath: tt.lease, historyPath: leader})
+		s := sentNotice{sent: sent, target: &target{
+			Session: &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}},
+			node:    &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		}}
+		if got := s.pods(t.Context(), tt.last); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }
 

@@ -32,8 +32,8 @@ type WhatIf struct {
 	JSON bool
 }
 
-// Run prints what would happen, and reports whether pods would be lost.
-func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (lost bool, err error) {
+// Run prints what would happen, and reports whether pods would be lost or cut short.
+func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool, err error) {
 	targets, view, err := w.targets(ctx, s)
 	if err != nil {
 		return false, err
@@ -58,7 +58,7 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (lost bool, 
 	default:
 		err = all[0].write(out)
 	}
-	return slices.ContainsFunc(all, func(f forecast) bool { return len(f.lost()) > 0 }), err
+	return slices.ContainsFunc(all, func(f forecast) bool { return len(f.lost())+len(f.cut()) > 0 }), err
 }
 
 // targets returns the nodes that are asked about, and what is known of their pods.
@@ -190,10 +190,19 @@ func (f forecast) lost() []string {
 	return f.Summary().Names
 }
 
+// cut returns the pods that would be killed before the end of their grace periods: none where the handler moves none.
+func (f forecast) cut() []string {
+	if f.whyNotDrained() != "" {
+		return nil
+	}
+	return f.Summary().Cut
+}
+
 func worstFirst(a, b forecast) int {
 	x, y := a.Summary(), b.Summary()
 	return cmp.Or(
-		-cmp.Compare(len(a.lost()), len(b.lost())), -cmp.Compare(x.Blocked, y.Blocked), -cmp.Compare(x.Forced, y.Forced),
+		-cmp.Compare(len(a.lost()), len(b.lost())), -cmp.Compare(len(a.cut()), len(b.cut())),
+		-cmp.Compare(x.Blocked, y.Blocked), -cmp.Compare(x.Forced, y.Forced),
 		-cmp.Compare(len(a.down()), len(b.down())), -cmp.Compare(x.Pods, y.Pods),
 		cmp.Compare(a.node.Name, b.node.Name),
 	)
@@ -259,11 +268,12 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind.Dashed())
-	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "blocked", "deleted")
-	nodes, pods := 0, 0
+	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "cut", "blocked", "deleted")
+	nodes, pods, cutShort := 0, 0, 0
 	down := map[string]bool{} // workloads
 	for _, f := range all {
-		sum, lost := f.Summary(), f.lost()
+		sum, lost, cut := f.Summary(), f.lost(), f.cut()
+		cutShort += len(cut)
 		if len(lost) > 0 {
 			nodes++
 			pods += len(lost)
@@ -278,18 +288,19 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		} else if remedy != "" {
 			remark += "; " + remedy
 		}
-		if remark == "" && len(lost) > 0 {
-			remark = "lost: " + strings.Join(lost, ", ")
+		if remark == "" {
+			remark = harm(lost, cut)
 		}
-		line := fmt.Sprintf("  %-*s  %4d  %4d  %7s  %7d  %s",
-			width, f.node.Name, sum.Pods, len(lost), blocked, sum.Forced, remark)
+		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
+			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 		for _, d := range f.down() {
 			down[d] = true
 		}
 	}
-	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be down during the drain",
-		nodes, overview.Count(len(all), "node"), pods, overview.Count(len(down), "workload"))
+	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %s would be down during the drain",
+		nodes, overview.Count(len(all), "node"), pods, overview.Count(cutShort, "pod"),
+		overview.Count(len(down), "workload"))
 	if len(down) > 0 {
 		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
 	}
@@ -301,6 +312,18 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		"grace period.\n")
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// harm names the pods of a node that would be lost or cut short.
+func harm(lost, cut []string) string {
+	var parts []string
+	if len(lost) > 0 {
+		parts = append(parts, "lost: "+strings.Join(lost, ", "))
+	}
+	if len(cut) > 0 {
+		parts = append(parts, "cut short: "+strings.Join(cut, ", "))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // A nodeReport is a forecast for programs.
@@ -320,6 +343,7 @@ type nodeReport struct {
 	Deadline *float64              `json:"deadlineSeconds,omitempty"`
 	Pods     []rehearsal.PodReport `json:"pods"`
 	Lost     []string              `json:"lost"`
+	Cut      []string              `json:"cut"` // killed before the end of their grace periods
 	Left     []string              `json:"left"`
 	Down     []string              `json:"down"` // workloads
 	// BudgetsUnread says why PodDisruptionBudgets could not be read.
@@ -332,7 +356,7 @@ func (f forecast) report() nodeReport {
 		Node: f.node.Name, Instance: f.notice.Instance,
 		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Begin: f.begin(),
 		Pods: []rehearsal.PodReport{},
-		Lost: orEmpty(f.lost()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
+		Lost: orEmpty(f.lost()), Cut: orEmpty(f.cut()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
 		r.Pods = f.PodReports()
@@ -369,10 +393,12 @@ func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		originReport
 		Kind  string       `json:"kind"`
 		Lost  int          `json:"lost"`
+		Cut   int          `json:"cut"`
 		Nodes []nodeReport `json:"nodes"`
 	}{originReport: s.originReport(), Kind: kind.Dashed(), Nodes: []nodeReport{}}
 	for _, f := range all {
 		report.Lost += len(f.lost())
+		report.Cut += len(f.cut())
 		report.Nodes = append(report.Nodes, f.report())
 	}
 	return WriteJSON(out, report)

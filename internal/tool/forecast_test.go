@@ -75,13 +75,13 @@ func TestEveryNodeHasALineTheWorstFirst(t *testing.T) {
 	want := `With the options of the command line and the environment (as --release none says); in AWS as me; in Kubernetes with the rights of admin.
 spot-interruption for each node separately, the worst first:
 
-  node      pods  lost  blocked  deleted
-  untagged     2     2        0        0  the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed; aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
-  slow         1     1        0        0  lost: db
-  well         1     0        0        0
-  empty        0     0        0        0
+  node      pods  lost   cut  blocked  deleted
+  untagged     2     2     0        0        0  the handler would ignore the notice: instance i-00000000000000003 has no tag aws-node-termination-handler/managed; aws ec2 create-tags --region us-east-1 --resources i-00000000000000003 --tags 'Key=aws-node-termination-handler/managed,Value='
+  slow         1     0     1        0        0  cut short: db
+  well         1     0     0        0        0
+  empty        0     0     0        0        0
 
-2 of 4 nodes would lose pods, 3 in all; 2 workloads would be down during the drain: default/db, default/web
+1 of 4 nodes would lose pods, 2 in all; 1 pod would be cut short; 2 workloads would be down during the drain: default/db, default/web
 what-if --node NAME shows one node pod by pod. This is the worst case: every pod uses its whole grace period.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -134,25 +134,25 @@ func TestWhatIfTellsProgramsTheSame(t *testing.T) {
 	var got struct {
 		Options, AWS, Kubernetes, Kind string
 		Notes                          []string
-		Lost                           int
+		Lost, Cut                      int
 		Nodes                          []struct {
 			Node, Instance, Ignored, Remedy, Why string
 			DeadlineSeconds                      float64
 			Pods                                 []struct{ Namespace, Name, Event string }
-			Lost, Left, Down                     []string
+			Lost, Cut, Left, Down                []string
 		}
 	}
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Kind != "spot-interruption" || got.Lost != 3 || got.AWS != "me" || got.Kubernetes != "admin" || got.Notes == nil || len(got.Nodes) != 4 {
+	if got.Kind != "spot-interruption" || got.Lost != 2 || got.Cut != 1 || got.AWS != "me" || got.Kubernetes != "admin" || got.Notes == nil || len(got.Nodes) != 4 {
 		t.Errorf("all in all: %+v", got)
 	}
 	if n := got.Nodes[0]; n.Node != "untagged" || n.Why != "instance-not-managed" || n.Ignored == "" || n.Remedy == "" || len(n.Pods) != 0 {
 		t.Errorf("of the one that is ignored: %+v", n)
 	}
 	n := got.Nodes[1]
-	if n.Node != "slow" || n.DeadlineSeconds != 120 || len(n.Pods) != 1 || n.Pods[0].Event != "evicted" || !slices.Equal(n.Lost, []string{"db"}) || !slices.Equal(n.Down, []string{"default/db"}) {
+	if n.Node != "slow" || n.DeadlineSeconds != 120 || len(n.Pods) != 1 || n.Pods[0].Event != "evicted" || len(n.Lost) != 0 || !slices.Equal(n.Cut, []string{"db"}) || !slices.Equal(n.Down, []string{"default/db"}) {
 		t.Errorf("of the one that is slow: %+v", n)
 	}
 	if strings.Contains(out.String(), "null") {
@@ -169,7 +169,7 @@ func TestPodsThatNobodyMovesAreLostWithTheInstance(t *testing.T) {
 		"cordon-only":          {notice.SpotInterruption, []string{"CORDON_ONLY=true"}, map[string]int{"untagged": 2, "slow": 1, "well": 1, "empty": 0}},
 		"dry-run":              {notice.SpotInterruption, []string{"DRY_RUN=true"}, map[string]int{"untagged": 2, "slow": 1, "well": 1, "empty": 0}},
 		"nothing goes away":    {notice.RebalanceRecommendation, nil, map[string]int{"untagged": 0, "slow": 0, "well": 0, "empty": 0}},
-		"the tag is not asked": {notice.SpotInterruption, []string{"CHECK_TAG_BEFORE_DRAINING=false"}, map[string]int{"untagged": 0, "slow": 1, "well": 0, "empty": 0}},
+		"the tag is not asked": {notice.SpotInterruption, []string{"CHECK_TAG_BEFORE_DRAINING=false"}, map[string]int{"untagged": 0, "slow": 0, "well": 0, "empty": 0}},
 	} {
 		_, all := forecasts(t, tt.kind, tt.environ...)
 		got := map[string]int{}

@@ -112,6 +112,7 @@ type leader struct {
 	dryRun               bool          // the leader's option is on
 	expired              bool          // the Lease has, by our clock
 	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
+	alone                time.Time     // nobody else has led since the Lease was made then; zero: somebody has
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -150,6 +151,9 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	found := &leader{
 		namespace: l.Namespace, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
 		dryRun: l.Labels[lease.DryRunLabel] == "true",
+	}
+	if ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 {
+		found.alone = l.CreationTimestamp.Time
 	}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second

@@ -27,6 +27,9 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 		var h overview.History
 		if err = v.ask(ctx, l, overview.HistoryPath, &h); err == nil {
 			r.Episodes, r.KnownSince = overview.Select(h.Episodes, node, since), h.Since
+			if !since.IsZero() && l.alone.After(since) && len(h.Episodes) < report.Kept { // before there was none
+				r.Since, r.KnownSince = l.alone, l.alone
+			}
 			r.Current = v.current(ctx, l, node)
 			return r, nil
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,36 @@ func TestAReportGoesByWhatTheLeaderKeeps(t *testing.T) {
 	r, err = v.Report(t.Context(), "a", time.Time{})
 	if err != nil || !slices.Equal(names(r.Episodes), []string{"a", "a"}) || r.Current == nil || r.Current.Kind != "spot-interruption" {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Before the first leader there was no handler, and no drain.
+func TestAReportOfAFreshInstallationIsComplete(t *testing.T) {
+	at := time.Now().UTC().Truncate(time.Second)
+	history := &overview.History{At: at, Since: at.Add(-time.Minute), Episodes: []overview.Episode{}}
+	for name, tt := range map[string]struct {
+		transitions int32
+		since       time.Time
+		incomplete  bool
+		told        time.Time // since when
+	}{
+		"nobody has led before":   {0, at.Add(-24 * time.Hour), false, at.Add(-2 * time.Minute)},
+		"as far as is known":      {0, time.Time{}, false, history.Since},
+		"another has led before":  {1, at.Add(-24 * time.Hour), true, history.Since},
+		"asked for the last 30 s": {0, at.Add(-30 * time.Second), false, at.Add(-30 * time.Second)},
+	} {
+		lease := leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
+			l.CreationTimestamp, l.Spec.LeaseTransitions = metav1.NewTime(at.Add(-2*time.Minute)), &tt.transitions
+		})
+		v := newAPIServer(t, map[string]any{leasePath: lease, historyPath: serves(history)}).viewer(t)
+		r, err := v.Report(t.Context(), "", tt.since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := "No drain has ended since " + tt.told.Format("2006-01-02 15:04:05Z")
+		if r.Incomplete() != tt.incomplete || !strings.Contains(r.Markdown(), told) {
+			t.Errorf("%s: incomplete %t, and not %q:\n%s", name, r.Incomplete(), told, r.Markdown())
+		}
 	}
 }
 

@@ -102,13 +102,10 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 
 // lookForPause finds out whether the handler is paused. Who may not read its Lease is told so.
 func (s *Session) lookForPause(ctx context.Context) {
-	_, namespace, err := app.RESTConfig(s.Options)
-	if r := s.origin.release; r != nil {
-		namespace, err = r.namespace, nil
-	}
+	v, err := s.viewer()
 	var l *coordinationv1.Lease
 	if err == nil {
-		l, err = s.client.CoordinationV1().Leases(namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+		l, err = s.client.CoordinationV1().Leases(v.namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
 	switch {
 	case err == nil:
@@ -118,6 +115,18 @@ func (s *Session) lookForPause(ctx context.Context) {
 	case s.origin.release == nil || !apierrors.IsNotFound(err):
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
 	}
+}
+
+// viewer returns what asks the leader of the session's handler.
+func (s *Session) viewer() (*Viewer, error) {
+	v := &Viewer{client: s.client, lease: s.LeaseName}
+	if r := s.origin.release; r != nil {
+		v.namespace = r.namespace
+		return v, nil
+	}
+	var err error
+	_, v.namespace, err = app.RESTConfig(s.Options)
+	return v, err
 }
 
 // whyRefused returns an error if the handler would not act on the notice, so that there
