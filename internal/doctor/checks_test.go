@@ -154,6 +154,9 @@ func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
 			if finding.Status != is || finding.ID == "nodes" && finding.What != tt.want {
 				t.Errorf("%s: %+v", name, finding)
 			}
+			if finding.ID == "queue" && !strings.Contains(finding.What, "A queue would add stops and terminations by hand") {
+				t.Errorf("%s: it is not said what a queue would add: %s", name, finding.What)
+			}
 		}
 		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "policy", "nodes"}
 		if diff := cmp.Diff(want, ids); diff != "" {
