@@ -160,7 +160,7 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("")
 	d.say("    for node in %s; do node-termination-handler simulate spot --node $node --yes >/dev/null & done", names)
 	d.say("")
-	d.say("With kubectl, which the first line compiles if you have none, in some minutes. The last one gives the nodes back:")
+	d.say("With kubectl, which the first line compiles in some minutes if you have none; the last gives the nodes back:")
 	d.say("")
 	d.say("    alias kubectl=\"$(go -C hack/helm tool -n kubectl)\"")
 	d.say("    kubectl get nodes -L node-termination-handler/state,node-termination-handler/kind")

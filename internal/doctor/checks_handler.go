@@ -177,8 +177,8 @@ func handlerRuns(f *Facts) verdict {
 		return warn("wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
 	case f.together(on):
-		return warn("keep them apart by an affinity, as the chart does, then: kubectl -n "+h.Namespace+" rollout restart "+h.exec(),
-			"%s: all ready replicas are on one node, %s", name, on[0])
+		return warn("keep them apart by an affinity, as the chart does, then: kubectl -n "+h.Namespace+
+			" rollout restart "+h.exec(), "%s: all ready replicas are on one node, %s", name, on[0])
 	}
 	return ok("%s runs: %d of %s ready", name, ready, overview.Count(len(h.Pods), "replica"))
 }
