@@ -252,6 +252,10 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 		_ = p.Process.Signal(os.Interrupt)
 		t.Fatalf("wait for the playground: %v\n%s", err, &p.errOut)
 	}
+	storm := stormLine.FindString(text)
+	if !strings.Contains(text, `alias kubectl="$(go -C hack/helm tool -n kubectl)"`) {
+		t.Errorf("it does not tell how to compile kubectl:\n%s", text)
+	}
 	if pid, err := strconv.Atoi(killed[2]); err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
 		t.Fatalf("%v: %v", killed, err)
 	}
@@ -289,6 +293,11 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 			t.Errorf("%s: status %d, want %d and %q in\n%s", tt.command, status, tt.status, tt.want, out)
 		}
 	}
+	shell := exec.CommandContext(ctx, "sh", "-c", ". "+variables+"\n"+strings.Replace(storm, "--yes >/dev/null &", "--dry-run;", 1))
+	out, err := shell.CombinedOutput()
+	if notices := strings.Count(string(out), `"EC2 Spot Instance Interruption Warning"`); err != nil || notices != 3 {
+		t.Errorf("%d notices in a storm of three nodes, %v:\n%s\n%s", notices, err, storm, out)
+	}
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -302,6 +311,9 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 
 // leads is what the playground says of the leader: the pod and the process.
 var leads = regexp.MustCompile(`(\S+) leads, as process (\d+)\. Its page is http://127\.0\.0\.1:\d+\n`)
+
+// stormLine is the command that sends a notice for each node.
+var stormLine = regexp.MustCompile(`for node in .* done`)
 
 // readUntil reads what matches, and returns all that it has read.
 func readUntil(r io.Reader, what *regexp.Regexp) (string, error) {

@@ -102,7 +102,7 @@ func runsOn(pod corev1.PodSpec, labels map[string]string) bool {
 			return false
 		}
 	}
-	if pod.Affinity == nil {
+	if pod.Affinity == nil || pod.Affinity.NodeAffinity == nil {
 		return true
 	}
 	for _, term := range pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -124,6 +124,33 @@ func runsOn(pod corev1.PodSpec, labels map[string]string) bool {
 		}
 	}
 	return false
+}
+
+// The scheduler scores a node by constraints only if it has the labels of all of them.
+func TestTheReplicasAreKeptApartWhereNodesHaveNoZone(t *testing.T) {
+	h, root := program(t)
+	const own = "affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey=own"
+	for set, want := range map[string]string{
+		"replicas=2": corev1.LabelHostname,
+		"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1": corev1.LabelHostname,
+		own: "own",
+	} {
+		r, err := render(t, h, Chart(root), queue, Image, "--set", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := r.deployment.Spec.Template.Spec
+		terms := pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		if len(terms) != 1 || terms[0].PodAffinityTerm.TopologyKey != want {
+			t.Errorf("with %s they are kept apart by %+v, want by %s", set, terms, want)
+		}
+		if kept := pod.Affinity.NodeAffinity != nil; kept != strings.Contains(set, "nodeAffinity") {
+			t.Errorf("with %s the affinity for nodes is %+v", set, pod.Affinity.NodeAffinity)
+		}
+		if c := pod.TopologySpreadConstraints; len(c) != 1 || c[0].TopologyKey != corev1.LabelTopologyZone {
+			t.Errorf("with %s they are spread by %+v", set, c)
+		}
+	}
 }
 
 func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {

@@ -2,11 +2,16 @@ package helm
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"sigs.k8s.io/yaml"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
 )
@@ -237,6 +242,52 @@ func TestTheManifestsAreTheChartWithItsDefaults(t *testing.T) {
 		headerOfManifests+namespaceOfManifests+toEdit.Replace(plain(run(t, h, args...))))
 	args = append(args, "--set=flowSchema.create=true", "--show-only=templates/flowschema.yaml")
 	golden.Compare(t, filepath.Join(manifests, "flowschema.yaml"), headerOfFlowSchema+strings.TrimPrefix(plain(run(t, h, args...)), "---\n"))
+}
+
+func TestKustomizeSetsImageAndQueueOfTheManifestsAndNothingElse(t *testing.T) {
+	h, root := program(t)
+	kubectl, err := BuildKubectl(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.NewReplacer("newName: REGISTRY/NAME", "newName: registry.example.com/nth", "REGION.amazonaws.com/ACCOUNT/QUEUE", "eu-west-1.amazonaws.com/123456789012/nth")
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, "deploy", "manifests", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	dir, manifests := t.TempDir(), read("node-termination-handler.yaml")
+	for name, text := range map[string]string{"node-termination-handler.yaml": manifests, "kustomization.yaml": own.Replace(read("kustomization.yaml"))} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	built := run(t, Helm{Program: kubectl, Home: h.Home}, "kustomize", dir)
+	want := objects(t, strings.ReplaceAll(own.Replace(manifests), "REGISTRY/NAME", "registry.example.com/nth"))
+	anyOrder := cmpopts.SortSlices(func(a, b any) bool { return yamlOf(t, a) < yamlOf(t, b) }) // kustomize begins with the variable that it sets
+	if diff := cmp.Diff(want, objects(t, built), anyOrder); diff != "" || len(want) < 10 {
+		t.Errorf("%d objects (-want +got):\n%s", len(want), diff)
+	}
+}
+
+// objects are those of some YAML, by kind and name.
+func objects(t *testing.T, text string) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	for document := range strings.SplitSeq(text, "\n---\n") {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+		var whole any
+		if err := errors.Join(yaml.Unmarshal([]byte(document), &object), yaml.Unmarshal([]byte(document), &whole)); err != nil {
+			t.Fatal(err)
+		}
+		all[object.Kind+" "+object.Metadata.Name] = whole
+	}
+	return all
 }
 
 // plain is a rendered chart without what only Helm has a use for.

@@ -137,12 +137,12 @@ func handlerRuns(f *Facts) verdict {
 			"no handler for this queue is installed")
 	}
 	name := h.Namespace + "/" + h.Name
-	ready := 0
 	var crashing, stuck, starting []Pod
+	var on []string // the nodes of those that are ready
 	for _, p := range h.Pods {
 		switch {
 		case p.State.Ready:
-			ready++
+			on = append(on, p.Node)
 		case p.State.Waiting == "CrashLoopBackOff" || p.State.Restarts > 0:
 			crashing = append(crashing, p)
 		case p.State.Waiting != "" && p.State.Waiting != "ContainerCreating" && p.State.Waiting != "PodInitializing":
@@ -151,6 +151,7 @@ func handlerRuns(f *Facts) verdict {
 			starting = append(starting, p)
 		}
 	}
+	ready := len(on)
 	severity := Warning // another replica does its work
 	if ready == 0 {
 		severity = Failed
@@ -175,8 +176,19 @@ func handlerRuns(f *Facts) verdict {
 	case ready == 0:
 		return warn("wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
+	case f.together(on):
+		return warn("keep them apart by an affinity, as the chart does, then: kubectl -n "+h.Namespace+
+			" rollout restart "+h.exec(), "%s: all ready replicas are on one node, %s", name, on[0])
 	}
 	return ok("%s runs: %d of %s ready", name, ready, overview.Count(len(h.Pods), "replica"))
+}
+
+// together reports whether these nodes of several replicas are one, though there is another that could take one.
+func (f *Facts) together(on []string) bool {
+	return len(on) > 1 && !slices.ContainsFunc(on, func(node string) bool { return node != on[0] }) &&
+		slices.ContainsFunc(f.Nodes.Value, func(n Node) bool {
+			return n.Name != on[0] && !n.Fargate && n.Labels["kubernetes.io/os"] != "windows"
+		})
 }
 
 // isOptional reports whether the handler works without a right: Events and conditions are missing then, and drains do

@@ -152,7 +152,8 @@ func roleName(arn string) string {
 
 func queue(f *Facts) verdict {
 	if f.Options.NoQueue {
-		return ok("there is none, as queue-url says: notices come from the pods on the nodes")
+		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and " +
+			"terminations by hand, notices of AWS Health, those of nodes whose pod is lost, and hooks completed after drains")
 	}
 	err := f.Queue.Err
 	_, notAsked := errors.AsType[*BlockedError](err)

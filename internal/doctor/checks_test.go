@@ -154,6 +154,9 @@ func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
 			if finding.Status != is || finding.ID == "nodes" && finding.What != tt.want {
 				t.Errorf("%s: %+v", name, finding)
 			}
+			if finding.ID == "queue" && !strings.Contains(finding.What, "A queue would add stops and terminations by hand") {
+				t.Errorf("%s: it is not said what a queue would add: %s", name, finding.What)
+			}
 		}
 		want := []string{"queue", "api-server", "handler", "rbac", "lease", "other-handlers", "policy", "nodes"}
 		if diff := cmp.Diff(want, ids); diff != "" {
@@ -455,6 +458,12 @@ var ailments = []struct {
 		pod(Pod{Namespace: "nth", Name: "other", Owner: "self", ServiceAccount: "node-termination-handler", State: State{Waiting: "CrashLoopBackOff", Restarts: 1, Exit: Exit{137, "OOMKilled", ""}}})(f)
 		f.Pods.Value[1].Owner = "self"
 	}, map[string]Status{"handler": Warning}, "crashing: 1 of 2 replicas: pod other has ended 1 time, with status 137 (OOMKilled)"},
+	{"two on one node of several", twoReplicas("a"), map[string]Status{"handler": Warning}, "nth/self: all ready replicas are on one node, a"},
+	{"two on two nodes", twoReplicas("ip-10-0-0-2.ec2.internal"), nil, "2 of 2 replicas ready"},
+	{"two on the only node that could take them", func(f *Facts) {
+		twoReplicas("a")(f)
+		f.Nodes.Value[1].Labels = map[string]string{"kubernetes.io/os": "windows"}
+	}, nil, "2 of 2 replicas ready"},
 	{"an image that cannot be pulled", handlerPods(State{Waiting: "ImagePullBackOff", Message: "Back-off pulling image"}), map[string]Status{"handler": Failed}, "pod self: ImagePullBackOff: Back-off pulling image"},
 	{"a pod that no node has room for", handlerPods(State{Waiting: "Unschedulable", Message: "0/3 nodes are available"}), map[string]Status{"handler": Failed}, "0/3 nodes are available"},
 	{"a handler that starts", handlerPods(State{}), map[string]Status{"handler": Warning}, "no replica of nth/self is ready"},
@@ -675,6 +684,16 @@ func withRole(who string) func(*Facts) {
 
 // handlerPods has the one replica in a state.
 func handlerPods(s State) func(*Facts) { return func(f *Facts) { f.Pods.Value[1].State = s } }
+
+// twoReplicas has a second one, on that node; the first is on node a.
+func twoReplicas(node string) func(*Facts) {
+	return func(f *Facts) {
+		f.Pods.Value[1].Owner = "self"
+		second := f.Pods.Value[1]
+		second.Name, second.Node = "second", node
+		f.Pods.Value = append(f.Pods.Value, second)
+	}
+}
 
 func deployed(replicas int) func(*Facts) {
 	return func(f *Facts) {

@@ -211,7 +211,10 @@ func chartObjects(texts schema) []chartValue {
 			path: "nodeSelector", schema: texts, def: "{}",
 			words: "Labels of the nodes that the pods may run on, in addition to kubernetes.io/os: linux.",
 		},
-		{path: "affinity", schema: anyObject, def: "{}", words: "Affinity of the pods."},
+		{
+			path: "affinity", schema: anyObject, def: "{}",
+			words: "Affinity of the pods. Default for its podAntiAffinity: each on a host of its own if possible.",
+		},
 		{
 			path: "tolerations", schema: anyList, def: "[]",
 			words: "Tolerations of the pods. The chart adds some, unless yours say otherwise. A pod leaves a node that is " +
@@ -220,8 +223,8 @@ func chartObjects(texts schema) []chartValue {
 		},
 		{
 			path: "topologySpreadConstraints", schema: anyList, def: "[]",
-			words: "Topology spread constraints of the pods. Default: spread over hosts and zones if possible. A " +
-				"constraint without a labelSelector selects the pods of the same revision.",
+			words: "Topology spread constraints of the pods. Default: spread over zones if possible. A constraint " +
+				"without a labelSelector selects the pods of the same revision.",
 		},
 		{
 			path: "podSecurityContext", schema: anyObject,
