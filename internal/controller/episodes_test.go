@@ -507,6 +507,27 @@ func TestNodesOfAnInstanceDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// The Event of an ignored notice says how to add the tag, and that helps.
+func TestATagThatIsAddedCountsTheNextTimeTheMessageIsReceived(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		instance := awssim.Instance{Lifecycle: "spot", ID: theID, LaunchTime: s.began.Add(-time.Hour)}
+		s.must(s.aws.PutInstance(instance))
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(3 * time.Second)
+		if !asBefore(s.node()) {
+			t.Fatal("the notice is not ignored")
+		}
+		instance.Tags = map[string]string{"managed": ""}
+		s.must(s.aws.PutInstance(instance))
+		s.after(35 * time.Second)
+		if n := len(s.drain.all()); n != 1 {
+			t.Errorf("%d drains, want 1", n)
+		}
+	})
+}
+
 // The hook of a Node that is deleted is not held until a worker is free.
 func TestADeletedNodeWaitsForNoWorker(t *testing.T) {
 	t.Parallel()

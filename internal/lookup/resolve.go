@@ -173,6 +173,8 @@ func (r *Resolver) resolved(
 	}
 	_, tagged := inst.Tags[r.Policy.ManagedTag]
 	switch {
+	case known && r.Policy.LacksTag(inst.Tags) && len(nodes) > 0 && q.maxAge > KeptShort: // it may have been tagged since
+		return nil, KeptShort
 	case known && r.Policy.LacksTag(inst.Tags):
 		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
 			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
