@@ -14,7 +14,7 @@ var otherDrainers = map[string]string{
 	"Karpenter does not wait":                      "internal/drain/unconfirmed_test.go TestAPodIsNotWaitedForWhoseEndNobodyConfirms",
 	"Cluster API skips":                            "internal/drain/turn_test.go TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor",
 	"kubectl and AWS Node Termination Handler":     "internal/drain/kubectl_test.go TestThePodOfADaemonSetThatIsGoneStays",
-	"kubectl, NTH and Karpenter can set the grace": "internal/drain/turn_test.go TestASimulationPlaysTheTurns",
+	"kubectl, NTH and Karpenter can set the grace": "internal/drain/turn_test.go TestTheMostGraceOfTheTermsOnlyCutsALongerOne",
 }
 
 func TestEachRowAboutOtherDrainersIsPlayed(t *testing.T) {

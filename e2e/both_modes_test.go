@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/e2e/release"
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
@@ -33,7 +35,8 @@ func (s *imdsScenario) mayReadTheLease() {
 
 const drains = `node_termination_handler_drains_total{kind="SpotInterruption",outcome="in-time"}`
 
-// Whoever sees the notice first, each pod is asked to leave once, and one drain is counted.
+// Whoever sees the notice first, each pod is asked to leave once, one drain is counted, and the hook of a scale-in that
+// comes meanwhile is completed once, at its end.
 func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 	t.Parallel()
 	const metadata, queue = 0, 1
@@ -59,9 +62,20 @@ func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 				}
 				s.eventually("the pods are asked to leave", func() bool { return len(s.asked()) == 2 })
 			}
+			var action string
+			if slices.Contains(ways, queue) { // EventBridge tells of the hook, too
+				s.hook(awssim.Terminating, 10*time.Minute, s.node)
+				action, _ = s.transition(s.node, awssim.Terminating)
+			}
 			s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && len(s.podsOn(s.node.name)) == 0 })
 			s.eventually("the message is deleted", func() bool { return len(s.aws.Messages(queueName)) == 0 })
 			s.drainedExactly(before, s.node)
+			if action != "" {
+				s.completedOnce(action)
+				if ended := s.action(action).Ended; ended.Before(s.gone("slow")) {
+					t.Errorf("the hook was completed at %s, before the last pod was gone at %s", ended, s.gone("slow"))
+				}
+			}
 			if l, d := leader.metric(drains), pod.metric(drains); l != 1 || d != 0 {
 				t.Errorf("the handler with the queue has counted %v drains, the one on the node %v", l, d)
 			}

@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -317,6 +318,47 @@ func TestAHookThatTheNodeHasNoPlaceForIsKeptByItsMessage(t *testing.T) {
 			t.Errorf("%d messages left", s.left())
 		}
 	}, decision.NodeRule{Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "2"}})
+}
+
+// Its message is gone, and the Node of its machine was deleted: the drain of that completes it, after that of the next.
+func TestAHookThatTheNextNodeHasNoPlaceForIsCompletedAfterItsDrain(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes, s.interval = time.Minute, 30*time.Second
+		s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{theID}}))
+		s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
+		actions, err := s.aws.StartTransition(theID, awssim.Terminating)
+		s.must(err)
+		now := time.Now().UTC()
+		hooks := map[string][]intent.Hook{
+			theNode: {{Group: "workers", Name: "drain", Token: actions[0].Token, Instance: theID, Started: now, Deadline: now.Add(time.Hour)}},
+		}
+		for k := range intent.MaxHooks {
+			h := intent.Hook{Group: "workers", Name: fmt.Sprint("other-", k), Token: fmt.Sprint(k), Instance: theID, Started: now, Deadline: now.Add(time.Hour)}
+			hooks["next"] = append(hooks["next"], h)
+		}
+		s.register("next", "uid of next")
+		for name, carried := range hooks {
+			text, err := intent.Intent{
+				Version: intent.Version, Queue: s.aws.QueueURL(queueName), Cordoned: true, CordonedAt: now, Hooks: carried,
+				Entries: []intent.Entry{{Kind: notice.ASGTerminate, IDs: []string{"x"}, Time: now, Deadline: now.Add(time.Hour)}},
+			}.Encode()
+			s.must(err)
+			s.change(name, func(n *corev1.Node) {
+				n.Annotations, n.Spec.Unschedulable = map[string]string{cluster.IntentAnnotation: text}, true
+				n.Labels = map[string]string{cluster.StateLabel: cluster.StateDraining}
+			})
+		}
+		s.lead()
+		s.after(10 * time.Second)
+		s.remove(theNode)
+		s.after(40 * time.Second)
+		if a := s.wantHook(awssim.Active); a.Heartbeats == 0 {
+			t.Error("it is not held open")
+		}
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+	})
 }
 
 func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {

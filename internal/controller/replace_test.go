@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
@@ -565,6 +566,46 @@ func TestANearerDeadlineEndsTheWaitForAReplacement(t *testing.T) {
 				t.Errorf("the machine reboots, and its node is not drained: %+v", s.intent())
 			}
 		})
+	})
+}
+
+// The Node of the launched instance is out of use itself, so that the limit refuses the drain while it is awaited.
+func TestAReplacementThatNeverTurnsReadyIsAwaitedNoLongerThanItsRuleSays(t *testing.T) {
+	t.Parallel()
+	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, p *policyOf, told *steps) {
+		rule := replacementFirst
+		rule.Limit.Wait = 5 * time.Minute
+		p.set(rule)
+		edit := s.edit
+		s.edit = func(c *Config) {
+			edit(c)
+			c.MaxUnready = intstr.FromInt32(1)
+		}
+		s.launchHook()
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(20 * time.Second)
+		var id string // of what was launched
+		for _, i := range s.aws.Instances() {
+			if i.State == "pending" {
+				id = i.ID
+			}
+		}
+		s.must(s.aws.SetInstanceState(id, "running"))
+		broken := aNode("broken", id)
+		broken.Status.Conditions[0].Status = corev1.ConditionFalse
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), broken, metav1.CreateOptions{})
+		s.must(err)
+		s.after(rule.Limit.Wait)
+		told.want(t, decision.WhyReplacementLate)
+		if _, why := s.c.Registry.HeldBack(); s.node().Spec.Unschedulable || !strings.Contains(why, "max-unready-nodes is 1") {
+			t.Errorf("cordoned %t, held back: %s; want the limit to hold it still", s.node().Spec.Unschedulable, why)
+		}
+		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), broken.Name, metav1.DeleteOptions{}))
+		s.after(time.Minute)
+		if i := s.intent(); !i.Finished() {
+			t.Errorf("the limit has room, and the node still waits: %+v", i)
+		}
 	})
 }
 

@@ -203,7 +203,7 @@ func (n *nodePods) assign(pod *corev1.Pod, p *podState, answer chosen, now time.
 		return
 	}
 	if n.listed { // the pods of the first list have to leave, whatever they tolerate
-		stays, replaces, why := n.newcomers.admit(pod, n.nodeState().Cordoned, now)
+		stays, replaces, why := n.newcomers.admit(pod, n.nodeState(), now)
 		if stays {
 			if why != "" {
 				n.request.Log.Info("a pod that came during the drain stays on the node", "pod", nameOf(pod), "why", why)
@@ -334,6 +334,7 @@ func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
 //	                         | first seen later than 5 s | before: the scheduler, or our
 //	                         | after the cordon          | watch of the node, may be behind
 //	tolerates the cordon     | stays                     | stays
+//	it stays uncordoned      | stays                     | stays
 //	is a replacement         | stays                     | leaves, unless as many as were asked
 //	                         |                           | have come back and were asked too
 //	the node is not cordoned | stays                     | leaves
@@ -341,14 +342,19 @@ func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
 //
 // The first list is made after the cordon. A pod that tolerates the cordon and is not in that list
 // was sent here in spite of the cordon, and would be again.
-func (n *newcomers) admit(pod *corev1.Pod, cordoned bool, now time.Time) (stays, replacement bool, why string) {
+//
+// Pods and the node come from two watches. So a pod of the last seconds before the node was uncordoned for good is not
+// told from one of the first seconds after that: it leaves if it is seen before the uncordon is, and stays otherwise.
+func (n *newcomers) admit(pod *corev1.Pod, node evacuation.NodeState, now time.Time) (
+	stays, replacement bool, why string,
+) {
 	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod)}
 	remaining, replacement := n.replaceable[c.owner]
 	tolerates := toleratesCordon(pod)
 	if now.After(n.cordonedAt.Add(lateBindTime)) {
-		stays = tolerates || replacement || !cordoned
+		stays = tolerates || replacement || !node.Cordoned
 	} else {
-		stays = tolerates || replacement && remaining <= 0
+		stays = tolerates || node.StaysUncordoned || replacement && remaining <= 0
 	}
 	if !stays {
 		return false, replacement, ""

@@ -120,6 +120,39 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedStayUntilItIsCordonedAgain(
 	})
 }
 
+// Two uncordons within seconds: the handler cordons the node after the first one only.
+func TestPodsThatComeRightAfterAnUncordonForGoodStay(t *testing.T) {
+	forGood := func(n *evacuation.NodeState) { n.Cordoned, n.StaysUncordoned = false, true }
+	behind := func(n *evacuation.NodeState) { n.Cordoned = false }
+	for name, tt := range map[string]struct {
+		change  func(*evacuation.NodeState)
+		changes time.Duration
+		stays   bool
+	}{
+		"after it":                                   {forGood, time.Second, true},
+		"the pod is seen before the uncordon is":     {forGood, 3 * time.Second, false},
+		"our watch of the node is behind the cordon": {behind, time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("slow")
+				s.stops["slow"] = 20 * time.Second
+				s.after(tt.changes, tt.change)
+				go func() {
+					s.passes(2 * time.Second)
+					s.pod("new-0", of("new"))
+				}()
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(110 * time.Second), CordonedAt: s.begin}, nil)
+				want := evacuation.Result{Evicted: 2}
+				if tt.stays {
+					want = evacuation.Result{Evicted: 1, Returned: []string{"ns/new-0"}}
+				}
+				s.wantEnd(result, err, want, 20*time.Second)
+			})
+		})
+	}
+}
+
 func TestADrainDoesNotEndBeforeItsNodeIsCordonedAgain(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("first-0", of("first"))

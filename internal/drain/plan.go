@@ -71,7 +71,7 @@ type step struct {
 //	  a lower tier is still there           | wait
 //	  it leaves last, or we are in reserve  | wait
 //	refused, or not heard, too recently     | wait
-//	otherwise                               | evict with g, unless the terms are patient with what is left at most
+//	otherwise                               | evict: patient terms with g, others with what is left, at most g
 //
 // Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
 func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {

@@ -435,6 +435,29 @@ func TestTheGraceOfTheTermsReplacesThatOfThePods(t *testing.T) {
 	})
 }
 
+func TestTheMostGraceOfTheTermsOnlyCutsALongerOne(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("first", leaves("first"), graced(20))
+		s.stops["first"] = 20 * time.Second
+		s.pod("long", graced(600))
+		s.pod("short", graced(10))
+		result, err := s.drain(evacuation.Terms{MostGrace: 60 * time.Second}, s.changes(10*time.Second, evacuation.Terms{MostGrace: 45 * time.Second}))
+		s.wantEnd(result, err, evacuation.Result{Evicted: 3}, 20*time.Second)
+		slices.Sort(s.events)
+		s.want(0, "0s evicted first with 20s", "20s evicted long with 45s", "20s evicted short with 10s")
+	})
+	play(t, func(s *stage) { // it says when pods are forced
+		s.pod("a", graced(600))
+		s.refuse = budget
+		_, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), MostGrace: 50 * time.Second}, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		s.events = s.events[len(s.events)-1:]
+		s.want(0, "1m5s deleted a with 50s")
+	})
+}
+
 func TestPatientTermsForceNothingAndTheDrainEndsAtTheDeadline(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("kept")

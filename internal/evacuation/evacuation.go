@@ -45,6 +45,9 @@ type NodeState struct {
 	// CordonPending: somebody has uncordoned the node, and it will be cordoned again. Pods that come
 	// meanwhile have to leave too, so that the drain does not end before.
 	CordonPending bool
+	// StaysUncordoned: somebody has uncordoned the node once more than it is cordoned again. Our watch of the node shows
+	// that: it is not behind our cordon.
+	StaysUncordoned bool
 }
 
 // ErrMachineGone is the cause with which the caller ends the context of an evacuation when nothing runs

@@ -49,6 +49,9 @@ const (
 // ErrLost is the cause of the context of a leader that no longer leads.
 var ErrLost = errors.New("the lease was lost")
 
+// errInDoubt has client-go read the Lease before the next write.
+var errInDoubt = errors.New("the last write may have been carried out")
+
 // An Elector stands for election with the Lease Namespace/Name, which the replicas share.
 type Elector struct {
 	Client    typedcoordinationv1.LeasesGetter
@@ -81,6 +84,7 @@ type timedLock struct {
 	slow    time.Duration                      // of an answer: the slowest, forgotten within some ten answers
 	failing time.Duration                      // of a request that fails: the longest, forgotten within some hundred
 	written *resourcelock.LeaderElectionRecord // the last that was accepted; nil: none
+	inDoubt bool                               // whether the last write was carried out; the next Get tells
 	ours    time.Time                          // nobody else takes the Lease before
 	loss    *time.Timer                        // calls lost; nil: the Lease was never ours
 }
@@ -129,6 +133,7 @@ func (l *timedLock) Get(ctx context.Context) (record *resourcelock.LeaderElectio
 	}
 	l.observe(seen)
 	l.note(&l.reads, seen)
+	l.inDoubt = l.inDoubt && seen != nil
 	if err == nil && record.HolderIdentity != l.Identity() {
 		l.note(&l.writes, nil) // there is nothing to write
 	}
@@ -149,6 +154,9 @@ func (l *timedLock) write(
 	ctx context.Context, record resourcelock.LeaderElectionRecord,
 	do func(context.Context, resourcelock.LeaderElectionRecord) error,
 ) error {
+	if l.inDoubt { // another version is a conflict, which costs a request more
+		return errInDoubt
+	}
 	lasts := l.lasts()
 	record.LeaseDurationSeconds = int(lasts.Seconds())
 	record.RenewTime = metav1.Now() // client-go's is older, if it has read the Lease before
@@ -161,6 +169,7 @@ func (l *timedLock) write(
 		l.written = &record
 		l.keepUntil(ours)
 	}
+	l.inDoubt = err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)
 	l.observe(err)
 	l.note(&l.writes, err)
 	if err == nil {

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,35 @@ func TestALeaseThatIsTakenGetsTheLabels(t *testing.T) {
 			})
 		})
 	}
+}
+
+// It may have been carried out: then another one is a conflict, and costs a request more of the lease.
+func TestAfterARenewalWithoutAnAnswerTheLeaseIsReadFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var failing atomic.Int32
+		var verbs []string // of the requests from the first on that fails
+		client.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			fails := failing.Load() > 0
+			if fails || len(verbs) > 0 {
+				verbs = append(verbs, a.GetVerb())
+			}
+			if fails {
+				failing.Add(-1)
+			}
+			return fails, nil, apierrors.NewInternalError(errors.New("no answer"))
+		})
+		elector := Elector{Client: client.CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard()}
+		err := elector.Run(t.Context(), func(context.Context) error {
+			time.Sleep(5 * time.Second)
+			failing.Store(2)
+			time.Sleep(5 * time.Second)
+			return nil
+		})
+		if want := []string{"update", "get", "get", "update", "update"}; err != nil || !slices.Equal(verbs[:len(want)], want) {
+			t.Errorf("%v, %v; want first %v", err, verbs, want)
+		}
+	})
 }
 
 // A standby asks every second: an API server that is down must not fill its log.

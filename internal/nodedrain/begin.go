@@ -90,11 +90,14 @@ func (d beginStage) isRuledOtherwise() bool {
 }
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has
-// turned out to be in vain.
+// turned out to be in vain. The time of that wait also ends while something else holds the drain back: the Node of a
+// replacement that never turns ready uses up a limit itself. Which Node that is, the group does not tell.
 func (d beginStage) unlessReplaced(
 	ctx context.Context, t holdback.Permit, carried intent.Intent,
 ) (holdback.Permit, error) {
-	if t.Begins && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
+	until := carried.Replacement.Until
+	isLate := !until.IsZero() && !time.Now().Before(until)
+	if (t.Begins || isLate) && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
 		return replacing(d).next(ctx)
 	}
 	return t, nil

@@ -101,11 +101,12 @@ func (g *delegation) ask(ctx context.Context, by time.Time) (ended bool) {
 	case errors.Is(err, cluster.ErrNodeGone), ctx.Err() != nil:
 		return true
 	case err == nil:
-		g.told = by
+		g.told, g.tries, g.last = by, 0, nil
 		if !g.asked {
 			g.asked = true
 			g.note(ctx, by)
 		}
+		return false
 	case g.asked: // our own drain is in reserve until the deadline of now
 		logging.Warn(g.log, "give Karpenter an earlier deadline", "error", err)
 		g.told = by

@@ -78,6 +78,8 @@ func isCalledOff(err error) bool {
 // it is done. nil means that every message about it can be deleted.
 func (d *Drain) run(ctx context.Context) error {
 	working, stop := context.WithCancelCause(ctx)
+	// In the end, from the last to the first: working is over, nobody looks at the node, nothing more begins beside the
+	// stages, and what goes on there is waited for.
 	defer d.beside.Wait()
 	reading := false
 	defer d.onChange(func() {

@@ -103,10 +103,29 @@ func TestADrainDoesNotWaitForACordonThatNobodyWillSet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, func(n *corev1.Node) { n.Annotations = annotations }, func(t *testing.T, r *Registry) {
-				if state := (evacuateStage{r.getOrCreate(theRef)}).nodeState(); state.Cordoned || state.CordonPending {
+				if state := (evacuateStage{r.getOrCreate(theRef)}).nodeState(); state != (evacuation.NodeState{Ready: true}) {
 					t.Errorf("state %+v", state)
 				}
 			})
+		})
+	}
+}
+
+// A watch that is behind shows a node without its cordon, and without the intent that was written with it.
+func TestANodeStaysUncordonedAfterTheSecondTime(t *testing.T) {
+	for uncordoned, want := range map[int]evacuation.NodeState{
+		0: {Ready: true, CordonPending: true}, 1: {Ready: true, StaysUncordoned: true}, 2: {Ready: true, StaysUncordoned: true},
+	} {
+		i := intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, Time: time.Now()}, nil, time.Now())
+		i.Uncordoned = uncordoned
+		text, err := i.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		withNode(t, func(n *corev1.Node) { n.Annotations[cluster.IntentAnnotation] = text }, func(t *testing.T, r *Registry) {
+			if state := (evacuateStage{r.getOrCreate(theRef)}).nodeState(); state != want {
+				t.Errorf("uncordoned %d times before: %+v, want %+v", uncordoned, state, want)
+			}
 		})
 	}
 }

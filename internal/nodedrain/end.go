@@ -38,9 +38,15 @@ func (d endStage) run(ctx context.Context, release func()) error {
 		}
 	}
 	release()
-	if next != nil { // the drain of the next Node of the instance does the rest
+	if next != nil { // the drain of the next Node of the instance does the rest, but for hooks that it has no place for
 		d.say(overview.Completing, waitsForSuccessor(next))
-		return next.Await(ctx)
+		releaseLeft := hookKeeper(d).holdAll(ctx)
+		err := next.Await(ctx)
+		releaseLeft()
+		if err != nil {
+			return err
+		}
+		return hookKeeper(d).completeAll(ctx, map[intent.Hook]bool{})
 	}
 	return d.completeAndFinish(ctx)
 }

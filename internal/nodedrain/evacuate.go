@@ -118,7 +118,8 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 	return evacuation.NodeState{
 		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
 		// watchNode is about to do that, or whoever tries to record what was not
-		CordonPending: uncordoned && times == 0 && goes || d.unrecorded.Load(),
+		CordonPending:   uncordoned && times == 0 && goes || d.unrecorded.Load(),
+		StaysUncordoned: uncordoned && times > 0,
 	}
 }
 

@@ -107,7 +107,10 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 	case errors.Is(err, cluster.ErrNodeGone): // the watch is behind
 		return nil, false, nil
 	case next != nil:
-		carried.Hooks = nil // the other drain completes them
+		theirs := next.carried() // the other drain completes them, but for those that are beyond its bound
+		carried.Hooks = slices.DeleteFunc(slices.Clone(carried.Hooks), func(h intent.Hook) bool {
+			return len(theirs.Hooks) < intent.MaxHooks || theirs.HasHook(h)
+		})
 		d.setIntent(carried)
 	}
 	return next, true, err
