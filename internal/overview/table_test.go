@@ -205,10 +205,17 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 func TestWhatIsStuck(t *testing.T) {
 	budget := []overview.Wait{{Cause: overview.Budget, Why: "no"}}
 	grace := []overview.Wait{{Cause: overview.Grace, Why: "stopping"}}
+	forced := func(in time.Duration) []overview.Wait {
+		return []overview.Wait{{Cause: overview.Budget, Why: "no", Until: now.Add(in)}}
+	}
 	for name, test := range map[string]struct {
 		node  overview.Node
 		stuck bool
 	}{
+		"a pod is forced soon":                  {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(30 * time.Second)}, true},
+		"a pod should have been forced":         {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(-time.Second)}, true},
+		"a pod is forced later":                 {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(31 * time.Second)}, false},
+		"pods stop soon":                        {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: []overview.Wait{{Cause: overview.Grace, Until: now.Add(time.Second)}}}, false},
 		"in time":                               {overview.Node{Deadline: now.Add(time.Minute), WaitsFor: budget}, false},
 		"blocked near its deadline":             {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: budget}, true},
 		"its namespace goes, near its deadline": {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: []overview.Wait{{Cause: overview.Namespace}}}, true},
