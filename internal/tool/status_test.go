@@ -223,6 +223,23 @@ func TestThePageSaysThatTheHistoryIsNotKnown(t *testing.T) {
 	}
 }
 
+func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
+	unseen := []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"}
+	stuck := []overview.Node{{Deadline: time.Now(), Stage: overview.Draining}}
+	for _, test := range []struct {
+		o    overview.Overview
+		want Health
+	}{
+		{overview.Overview{Source: overview.Leader}, Healthy},
+		{overview.Overview{Source: overview.Leader, Unseen: unseen}, Uncertain},
+		{overview.Overview{Source: overview.Leader, Unseen: unseen, Nodes: stuck, At: time.Now()}, Stuck},
+	} {
+		if got := healthOf(&test.o); got != test.want {
+			t.Errorf("%+v: health %d, want %d", test.o, got, test.want)
+		}
+	}
+}
+
 func TestTheLeaseIsFoundByItsLabelWhereItHasAnotherName(t *testing.T) {
 	other := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Namespace, l.Name = "kube-system", "nth" })
 	path := strings.Replace(proxyPath, "/node-termination-handler/", "/kube-system/", 1)
