@@ -154,10 +154,10 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if deaf := o.Deaf(); deaf != "" {
 		add(red, "Notices", deaf)
 	}
-	add("", "Leader", leader+", at "+clock(o.At, o.At))
 	if o.Missing != "" {
 		add(yellow, "Incomplete", Clean(o.Missing))
 	}
+	add("", "Leader", leader+", at "+clock(o.At, o.At))
 	if q := o.Queue; q != nil {
 		add("", "Queue", q.describe(o.At))
 	}

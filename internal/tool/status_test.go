@@ -343,6 +343,9 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			if o.Leaderless != leaderless || (healthOf(o) == Deaf) != leaderless || leaderless != strings.HasPrefix(o.Table(overview.Style{}), "Notices:     nobody leads, so no notice is acted on\n") {
 				t.Errorf("leaderless is %t, and health %d:\n%s", o.Leaderless, healthOf(o), o.Table(overview.Style{}))
 			}
+			if first, _, _ := strings.Cut(o.Table(overview.Style{}), "\n"); !leaderless && first != "Incomplete:  "+overview.Clean(test.missing) {
+				t.Errorf("the first line is %q", first)
+			}
 			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
 				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)
 			}
