@@ -57,8 +57,8 @@ const (
 
 // A Queue is what the leader knows of its queue.
 type Queue struct {
-	InFlight    int       `json:"inFlight"`             // messages
-	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest message in flight was received; zero: none is
+	InFlight    int       `json:"inFlight"`             // messages that the leader holds; SQS may count others
+	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest of them was received; zero: none is
 	LastReceive time.Time `json:"lastReceive,omitzero"` // when SQS last answered a receive; zero: never
 	// FailingSince is since when no notice arrives, because receives fail or wait for room; zero: they do
 	// not. Failure is why.

@@ -190,7 +190,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 }
 
 func (q *Queue) describe(now time.Time) string {
-	text := Count(q.InFlight, "message") + " in flight"
+	text := Count(q.InFlight, "message") + " held by this leader"
 	if !q.Oldest.IsZero() {
 		text += ", the oldest since " + Length(now.Sub(q.Oldest))
 	}

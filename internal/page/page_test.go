@@ -281,7 +281,7 @@ func TestQueueAndPolicyAreShown(t *testing.T) {
 		Policy: &overview.Policy{Rules: 2, Problem: "line 3: no such field"},
 	}
 	html := render(t, o, overview.History{})
-	contains(t, section(t, html, "handler"), "Leader handler-0", "Messages in flight 3", "received 1:36 ago", "2:00 ago",
+	contains(t, section(t, html, "handler"), "Leader handler-0", "Messages held by this leader 3", "received 1:36 ago", "2:00 ago",
 		"2 rules. The file of now does not count: line 3: no such field")
 	contains(t, html, `<dd class="late"><bdi>2:00 ago`)
 	o.Queue.LastReceive = time.Time{}

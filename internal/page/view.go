@@ -291,7 +291,7 @@ func facts(o overview.Overview) []fact {
 		if !q.FailingSince.IsZero() || silent > 90*time.Second { // then /healthz fails
 			last.Class = "late"
 		}
-		all = []fact{leader, {Name: "Messages in flight", Value: strconv.Itoa(q.InFlight)}, oldest, last}
+		all = []fact{leader, {Name: "Messages held by this leader", Value: strconv.Itoa(q.InFlight)}, oldest, last}
 	}
 	if still := o.StillCordoned(); still != "" {
 		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
