@@ -58,7 +58,7 @@ func (a *App) elector() lease.Elector {
 			PortLabel: leaderPort(a.options, a.port), lease.DryRunLabel: strconv.FormatBool(a.options.DryRun),
 		},
 		Log: a.log.WithName("lease"), Observe: a.health.leaseAnswered,
-		NewLeader: a.lookout.ledBy, Paused: a.lookout.pause,
+		NewLeader: a.lookout.ledBy, Renewed: a.lookout.renewed, Paused: a.lookout.pause,
 	}
 }
 

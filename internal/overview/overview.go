@@ -5,6 +5,7 @@ package overview
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 )
 
@@ -20,6 +21,10 @@ type Overview struct {
 	Source Source    `json:"source"`
 	// Leader is the name of the pod that leads, or what its Lease names; empty: nobody leads.
 	Leader string `json:"leader,omitempty"`
+	// LeadsSince is since when it leads, and Transitions how often the leader has changed, both as the Lease says; zero:
+	// not known.
+	LeadsSince  time.Time `json:"leadsSince,omitzero"`
+	Transitions int       `json:"transitions,omitempty"`
 	// Missing says why the leader was not asked, if Source is Nodes; else it is empty.
 	Missing string `json:"missing,omitempty"`
 	// Leaderless: nobody has led for half a minute, by the Lease.
@@ -83,6 +88,14 @@ func (o *Overview) Deaf() string {
 		return ""
 	}
 	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+}
+
+// Leads says since when the leader leads, and how often it has changed; empty: not known.
+func (o *Overview) Leads() string {
+	if o.LeadsSince.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("leads since %s, transition %d", clock(o.LeadsSince, o.At), o.Transitions)
 }
 
 // NoNode is said where there are no Nodes.

@@ -157,7 +157,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if o.Missing != "" {
 		add(yellow, "Incomplete", Clean(o.Missing))
 	}
-	add("", "Leader", leader+", at "+clock(o.At, o.At))
+	add("", "Leader", strings.TrimSuffix(leader+", at "+clock(o.At, o.At)+"; "+o.Leads(), "; "))
 	if q := o.Queue; q != nil {
 		add("", "Queue", q.describe(o.At))
 	}

@@ -23,6 +23,7 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 func storm() *overview.Overview {
 	return &overview.Overview{
 		At: now, Source: overview.Leader, Leader: "node-termination-handler-7d9c-abcde",
+		LeadsSince: ago(7*time.Hour + 5*time.Second), Transitions: 7,
 		Queue:    &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
 		Policy:   &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
 		HeldBack: "1 drain, because 3 of 10 nodes are not ready or cordoned, and max-unready-nodes is 3",
@@ -97,6 +98,7 @@ func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 func TestTheTableOfNodesAloneSaysWhatIsMissing(t *testing.T) {
 	o := storm()
 	o.Source, o.Queue, o.Policy, o.HeldBack, o.Leader, o.Unscheduled, o.Cordoned = overview.Nodes, nil, nil, "", "", nil, nil
+	o.LeadsSince = time.Time{}
 	o.Missing = "the leader does not answer: no answer within 3s"
 	o.Nodes = o.Nodes[2:3]
 	o.Nodes[0].WaitsFor, o.Nodes[0].Pods = nil, nil

@@ -269,7 +269,7 @@ func plotTold(day tally, known bool) string {
 
 // facts are about the leader, its queue and its policy. What is not known is said to be so.
 func facts(o overview.Overview) []fact {
-	leader := fact{Name: "Leader", Value: shown(o.Leader)}
+	leader := fact{Name: "Leader", Value: joined(shown(o.Leader), o.Leads())}
 	switch {
 	case o.Leader == "" && o.Missing != "" && !o.Leaderless:
 		leader.Value = "not known"

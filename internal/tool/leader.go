@@ -112,6 +112,8 @@ type leader struct {
 	dryRun               bool          // the leader's option is on
 	expired              bool          // the Lease has, by our clock
 	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
+	since                time.Time     // it leads; zero: not known
+	transitions          int           // of the Lease
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -149,7 +151,10 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	pod, _, _ := strings.Cut(holder, "_") // and a random part
 	found := &leader{
 		namespace: l.Namespace, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
-		dryRun: l.Labels[lease.DryRunLabel] == "true",
+		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
+	}
+	if l.Spec.AcquireTime != nil {
+		found.since = l.Spec.AcquireTime.UTC()
 	}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second

@@ -43,7 +43,7 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	}
 	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
-		o.Leader, o.DryRun = l.pod, l.dryRun
+		o.Leader, o.LeadsSince, o.Transitions, o.DryRun = l.pod, l.since, l.transitions, l.dryRun
 	}
 	return o, nil
 }

@@ -223,6 +223,16 @@ func TestThePageSaysThatTheHistoryIsNotKnown(t *testing.T) {
 	}
 }
 
+func TestALeaderThatIsNotAskedIsToldOfByItsLease(t *testing.T) {
+	acquired := metav1.NewMicroTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	led := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.AcquireTime, l.Spec.LeaseTransitions = &acquired, new(int32(7)) })
+	server := newAPIServer(t, map[string]any{leasePath: led, proxyPath: says(503, "no"), nodesPath: &corev1.NodeList{}})
+	o, err := server.viewer(t).Overview(t.Context())
+	if err != nil || o.Leader != "handler-1" || o.Transitions != 7 || !o.LeadsSince.Equal(acquired.Time) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
 	unseen := []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"}
 	stuck := []overview.Node{{Deadline: time.Now(), Stage: overview.Draining}}
