@@ -84,6 +84,7 @@ type lookedAt struct {
 	heldBack    func() (drains int, why string)
 	lastReceive func() time.Time
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
+	held        func() []overview.Held                  // nil: none is
 	unseen      []func() string
 	failing     func() (since time.Time, why string) // of the receives; nil: there is no queue
 	resumed     <-chan struct{}                      // closed when all drains that nodes carry are known; nil: they are
@@ -155,6 +156,9 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 		o.Queue = &overview.Queue{LastReceive: t.lastReceive()}
 		o.Queue.InFlight, o.Queue.Oldest = t.inFlight()
 		o.Queue.FailingSince, o.Queue.Failure = t.failing()
+	}
+	if t.held != nil {
+		o.Held = t.held()
 	}
 	if l.waiting != nil {
 		o.Unscheduled = l.waiting()

@@ -6,6 +6,7 @@ package overview
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -41,6 +42,8 @@ type Overview struct {
 	Policy *Policy `json:"policy,omitempty"`
 	// HeldBack says how many drains are held back, and why; empty: none is.
 	HeldBack string `json:"heldBack,omitempty"`
+	// Held are messages about instances whose Nodes are waited for, the one that waits shortest first.
+	Held []Held `json:"held,omitempty"`
 	// Unseen says what cannot be seen at present, and why: sentences without a dot.
 	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.
@@ -69,6 +72,23 @@ type Queue struct {
 	// not. Failure is why.
 	FailingSince time.Time `json:"failingSince,omitzero"`
 	Failure      string    `json:"failure,omitempty"`
+}
+
+// A Held is a message that has no drain yet.
+type Held struct {
+	Instance string    `json:"instance"`
+	Until    time.Time `json:"until"` // its Node is waited for
+}
+
+// Nodeless says in a line which instances' Nodes are waited for; empty: none is.
+func (o *Overview) Nodeless() string {
+	if len(o.Held) == 0 {
+		return ""
+	}
+	instances := first(o.Held, mostNamed, func(h Held) string {
+		return fmt.Sprintf("%s (until %s)", Clean(h.Instance), clock(h.Until, o.At))
+	})
+	return "messages about instances whose Nodes are waited for: " + strings.Join(instances, ", ")
 }
 
 // Deaf says since when and why no notice is acted on; empty: as far as is known, they are.

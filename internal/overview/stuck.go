@@ -83,15 +83,15 @@ func LongestFirst(a, b Cordoned) int {
 	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
 }
 
-// mostCordoned is how many of them are named.
-const mostCordoned = 3
+// mostNamed is how many nodes or instances a line of the heading names.
+const mostNamed = 3
 
 // StillCordoned says in a line which nodes are still cordoned since drains that have ended; empty: none is.
 func (o *Overview) StillCordoned() string {
 	if len(o.Cordoned) == 0 {
 		return ""
 	}
-	nodes := first(o.Cordoned, mostCordoned, func(c Cordoned) string {
+	nodes := first(o.Cordoned, mostNamed, func(c Cordoned) string {
 		return fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since)))
 	})
 	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(nodes, ", ") +

@@ -161,6 +161,9 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if q := o.Queue; q != nil {
 		add("", "Queue", q.describe(o.At))
 	}
+	if nodeless := o.Nodeless(); nodeless != "" {
+		add("", "Held", nodeless)
+	}
 	if p := o.Policy; p != nil && p.Problem != "" {
 		add(red, "Policy", Count(p.Rules, "rule")+"; the file of now does not count: "+Clean(p.Problem))
 	} else if p != nil {

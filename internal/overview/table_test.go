@@ -25,6 +25,7 @@ func storm() *overview.Overview {
 		At: now, Source: overview.Leader, Leader: "node-termination-handler-7d9c-abcde",
 		LeadsSince: ago(7*time.Hour + 5*time.Second), Transitions: 7,
 		Queue:    &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
+		Held:     []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}, {Instance: "i-05", Until: now.Add(24 * time.Hour)}},
 		Policy:   &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
 		HeldBack: "1 drain, because 3 of 10 nodes are not ready or cordoned, and max-unready-nodes is 3",
 		Unscheduled: []overview.Unscheduled{
@@ -77,7 +78,7 @@ func TestTheTableSaysWhatEachNodeWaitsFor(t *testing.T) {
 
 func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 	o := storm()
-	o.Policy, o.Unscheduled, o.Cordoned, o.HeldBack = nil, nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
+	o.Policy, o.Unscheduled, o.Cordoned, o.Held, o.HeldBack = nil, nil, nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
 	o.Nodes = []overview.Node{o.Nodes[0], o.Nodes[2]}
 	blocks := regexp.MustCompile("(?ms)^```text\n(.*?)^```$")
 	page, err := os.ReadFile("../../docs/status.md")
@@ -98,7 +99,7 @@ func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 func TestTheTableOfNodesAloneSaysWhatIsMissing(t *testing.T) {
 	o := storm()
 	o.Source, o.Queue, o.Policy, o.HeldBack, o.Leader, o.Unscheduled, o.Cordoned = overview.Nodes, nil, nil, "", "", nil, nil
-	o.LeadsSince = time.Time{}
+	o.LeadsSince, o.Held = time.Time{}, nil
 	o.Missing = "the leader does not answer: no answer within 3s"
 	o.Nodes = o.Nodes[2:3]
 	o.Nodes[0].WaitsFor, o.Nodes[0].Pods = nil, nil

@@ -296,6 +296,9 @@ func facts(o overview.Overview) []fact {
 	if still := o.StillCordoned(); still != "" {
 		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
 	}
+	if nodeless := o.Nodeless(); nodeless != "" {
+		all = append(all, fact{Name: "Held", Value: nodeless})
+	}
 	policy := fact{Name: "Policy", Value: "no policy file, or not known here"}
 	if p := o.Policy; p != nil {
 		policy.Value = overview.Count(p.Rules, "rule")
