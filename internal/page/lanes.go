@@ -58,7 +58,7 @@ type wait struct {
 func bands() []band {
 	const day = 24 * time.Hour
 	return []band{
-		{ID: "stuck", Title: "Stuck: somebody should look", most: 30 * time.Minute},
+		{ID: "stuck", Title: "Stuck: somebody should look", most: 5 * time.Minute},
 		{ID: "minutes", Title: "Deadline within five minutes", within: 5 * time.Minute, most: 10 * time.Minute},
 		{ID: "hour", Title: "Deadline within an hour", within: time.Hour, most: 2 * time.Hour},
 		{ID: "later", Title: "Deadline later than in an hour", within: math.MaxInt64, most: 14 * day},
