@@ -301,7 +301,8 @@ func (e Elector) lock(p *pause, lost func()) *timedLock {
 		}
 	}
 	return &timedLock{
-		Interface: lock, observe: observe, renewed: renewed, lost: lost, log: e.Log, reads: outage("reading"), writes: outage("writing"),
+		Interface: lock, observe: observe, renewed: renewed, lost: lost, log: e.Log,
+		reads: outage("reading"), writes: outage("writing"),
 	}
 }
 

@@ -9,8 +9,7 @@ import (
 )
 
 const (
-	// soon is how close a deadline is, or the moment at which a pod is forced, where somebody should look: there is time to
-	// clear away what blocks, and not to wait.
+	// soon is how close the deadline is, or the moment at which a pod is forced, when nobody can wait any longer.
 	soon = 30 * time.Second
 	// longBlocked is how long a blocked drain may come no further before somebody should look.
 	longBlocked = 15 * time.Minute
