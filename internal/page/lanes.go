@@ -26,8 +26,8 @@ const (
 	near = 30 * time.Second
 )
 
-// A band is a part of the lanes: those that are stuck, or those whose deadlines are about as far away, so that one axis of time does for them.
-// The axes are of the time before the deadline: the lines of the deadlines are under one another, and the slack
+// A band is a part of the lanes: those that are stuck, or those whose deadlines are about as far away, so that one axis
+// of time does for them. The axes are of the time before the deadline: the lines of the deadlines are under one another, and the slack
 // of each node is the gap before the line.
 type band struct {
 	ID, Title string

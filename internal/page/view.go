@@ -150,8 +150,8 @@ func summary(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return o.NoNode()
 	}
-	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(o.Stuck(), "stuck"), some(c.heldBack, "held back"),
-		some(c.late, "past the deadline")) + "."
+	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(o.Stuck(), "stuck"),
+		some(c.heldBack, "held back"), some(c.late, "past the deadline")) + "."
 }
 
 // tiles are the numbers of the page. day is about all drains that have ended; known: all of them are known.
