@@ -34,6 +34,8 @@ type lookout struct {
 
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
 	leads   string     // the name of the pod that was seen to lead; empty: none was seen
+	since   time.Time  // this replica holds the Lease, if it does; zero: there is none
+	changes int        // of the Lease's holder
 	present *lookedAt  // nil: this replica stands by, or is paused
 	paused  *string    // why; nil: this replica does not hold a Lease that pauses it
 	reports bool       // this pod only reports what the metadata of its node tells
@@ -48,6 +50,13 @@ func (l *lookout) ledBy(identity string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leads, _, _ = strings.Cut(identity, "_")
+}
+
+// renewed notes what the Lease says that this replica holds.
+func (l *lookout) renewed(since time.Time, transitions int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.since, l.changes = since, transitions
 }
 
 // pause notes whether this replica is paused by the Lease that it holds, and why.
@@ -75,6 +84,7 @@ type lookedAt struct {
 	heldBack    func() (drains int, why string)
 	lastReceive func() time.Time
 	inFlight    func() (messages int, oldest time.Time) // nil: there is no queue
+	held        func() []overview.Held                  // nil: none is
 	unseen      []func() string
 	failing     func() (since time.Time, why string) // of the receives; nil: there is no queue
 	resumed     <-chan struct{}                      // closed when all drains that nodes carry are known; nil: they are
@@ -131,6 +141,9 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	ctx, cancel := context.WithTimeout(ctx, overviewTime)
 	defer cancel()
 	o := overview.Overview{Source: overview.Leader, Leader: l.leader, DryRun: l.dryRun, Resuming: t.isResuming()}
+	l.mu.Lock()
+	o.LeadsSince, o.Transitions = l.since, l.changes
+	l.mu.Unlock()
 	o.Nodes = t.status(ctx)
 	o.At = time.Now().UTC()
 	_, o.HeldBack = t.heldBack()
@@ -143,6 +156,9 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 		o.Queue = &overview.Queue{LastReceive: t.lastReceive()}
 		o.Queue.InFlight, o.Queue.Oldest = t.inFlight()
 		o.Queue.FailingSince, o.Queue.Failure = t.failing()
+	}
+	if t.held != nil {
+		o.Held = t.held()
 	}
 	if l.waiting != nil {
 		o.Unscheduled = l.waiting()

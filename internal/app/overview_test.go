@@ -29,6 +29,8 @@ func slowTerm() (term lookedAt, begun, answer chan struct{}) {
 func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
 	l := newLookout("handler-1", nil, logr.Discard())
 	l.dryRun = true
+	held := time.Now().Add(-time.Minute)
+	l.renewed(held, 7)
 	resumed := make(chan struct{})
 	defer l.lead(lookedAt{
 		status:      func(context.Context) []overview.Node { return nil },
@@ -38,7 +40,7 @@ func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
 		failing:     func() (time.Time, string) { return time.Time{}, "" },
 		resumed:     resumed,
 	})()
-	if o, err := l.Overview(t.Context()); err != nil || !o.Resuming || o.Queue != nil || !o.DryRun {
+	if o, err := l.Overview(t.Context()); err != nil || !o.Resuming || o.Queue != nil || !o.DryRun || o.Transitions != 7 || !o.LeadsSince.Equal(held) {
 		t.Errorf("while it reads them: %+v, %v", o, err)
 	}
 	close(resumed)

@@ -58,7 +58,7 @@ func (a *App) elector() lease.Elector {
 			PortLabel: leaderPort(a.options, a.port), lease.DryRunLabel: strconv.FormatBool(a.options.DryRun),
 		},
 		Log: a.log.WithName("lease"), Observe: a.health.leaseAnswered,
-		NewLeader: a.lookout.ledBy, Paused: a.lookout.pause,
+		NewLeader: a.lookout.ledBy, Renewed: a.lookout.renewed, Paused: a.lookout.pause,
 	}
 }
 
@@ -98,7 +98,8 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		unseen: []func() string{sweeps.Unseen, polls.Unseen}, failing: server.Failing, resumed: drains.Resumed(),
+		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen},
+		failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -35,6 +36,8 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 	defer t.count()()
 	defer t.holdOpen(ctx)()
+	t.c.nodeless.Store(t, overview.Held{Instance: t.id, Until: t.HoldUntil})
+	defer t.c.nodeless.Delete(t)
 	for {
 		changed := t.c.Cluster.Changed()
 		next, err = t.again(ctx)

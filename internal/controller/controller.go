@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime/pprof"
@@ -21,6 +22,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/queue"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -69,6 +71,7 @@ type Controller struct {
 	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
 	crowds    chan struct{} // a semaphore, see crowdsAtOnce
 	awaited   openHooks
+	nodeless  sync.Map     // overview.Held by *task, of those that wait for a Node
 	told      *report.Told // the notices that change no node, as a rule says
 	strange   *report.Told // the messages about ids that are no instance's
 }
@@ -115,6 +118,18 @@ func (c *Controller) Load() report.Load {
 	l := c.Registry.Load()
 	c.awaited.addTo(&l)
 	return l
+}
+
+// Held are the messages about instances whose Nodes are waited for. It may be called at any time.
+func (c *Controller) Held() (all []overview.Held) {
+	c.nodeless.Range(func(_, held any) bool {
+		all = append(all, held.(overview.Held))
+		return true
+	})
+	slices.SortFunc(all, func(a, b overview.Held) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.Instance, b.Instance))
+	})
+	return all
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the

@@ -75,10 +75,13 @@ func TestTheLoadCountsTheHookOfAnInstanceThatIsNoNodeYet(t *testing.T) {
 		if diff := cmp.Diff(report.Load{Hooks: 1, HookDeadline: began.Add(time.Hour - 5*time.Second)}, c.Load(), about); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+		if held := c.Held(); len(held) != 1 || held[0].Instance != theID || held[0].Until.Before(time.Now()) {
+			t.Errorf("held: %+v", held)
+		}
 		s.after(3 * time.Minute)
 		s.wantHook(awssim.Completed)
-		if diff := cmp.Diff(report.Load{}, c.Load()); diff != "" {
-			t.Errorf("at the end (-want +got):\n%s", diff)
+		if diff := cmp.Diff(report.Load{}, c.Load()); diff != "" || len(c.Held()) > 0 {
+			t.Errorf("at the end there is %+v (-want +got):\n%s", c.Held(), diff)
 		}
 	})
 }

@@ -67,6 +67,9 @@ type Elector struct {
 	// NewLeader, if it is not nil, is called with the identity of who holds the lease, whenever this replica sees
 	// another one there; empty: nobody holds it. It may be called while lead runs.
 	NewLeader func(identity string)
+	// Renewed, if it is not nil, is called with each Lease that this replica has written: since when it holds it, and how
+	// often the holder has changed.
+	Renewed func(since time.Time, transitions int)
 	// Paused, if it is not nil, is called when this replica holds a Lease that pauses the handler, with why, and when it
 	// does not any more.
 	Paused func(why string, paused bool)
@@ -77,6 +80,7 @@ type Elector struct {
 type timedLock struct {
 	resourcelock.Interface
 	observe func(error) // is told the outcome of each request
+	renewed func(since time.Time, transitions int)
 	lost    func()
 	log     logr.Logger
 	reads   logging.Outage
@@ -167,6 +171,7 @@ func (l *timedLock) write(
 	err := l.bounded(ctx, func(ctx context.Context) error { return do(ctx, record) })
 	if err == nil {
 		l.written = &record
+		l.renewed(record.AcquireTime.UTC(), record.LeaderTransitions)
 		l.keepUntil(ours)
 	}
 	l.inDoubt = err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)
@@ -295,13 +300,18 @@ func (e Elector) lock(p *pause, lost func()) *timedLock {
 	if observe == nil {
 		observe = func(error) {}
 	}
+	renewed := e.Renewed
+	if renewed == nil {
+		renewed = func(time.Time, int) {}
+	}
 	outage := func(what string) logging.Outage {
 		return logging.Outage{
 			Fails: "the lease is out of reach, trying again", Works: "the lease is within reach again", What: what,
 		}
 	}
 	return &timedLock{
-		Interface: lock, observe: observe, lost: lost, log: e.Log, reads: outage("reading"), writes: outage("writing"),
+		Interface: lock, observe: observe, renewed: renewed, lost: lost, log: e.Log,
+		reads: outage("reading"), writes: outage("writing"),
 	}
 }
 

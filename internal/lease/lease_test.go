@@ -131,6 +131,30 @@ func TestAfterARenewalWithoutAnAnswerTheLeaseIsReadFirst(t *testing.T) {
 	})
 }
 
+func TestWhoLeadsKnowsSinceWhenAndWhichTransitionThatWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		there := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"}, Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(""), LeaseTransitions: new(int32(6)), LeaseDurationSeconds: new(int32(1)),
+			AcquireTime: new(metav1.NewMicroTime(time.Now().Add(-time.Hour))), RenewTime: new(metav1.NewMicroTime(time.Now().Add(-time.Hour))),
+		}}
+		var held time.Time
+		var changes, renewals int
+		elector := Elector{
+			Client: fake.NewClientset(there).CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard(),
+			Renewed: func(since time.Time, transitions int) { held, changes, renewals = since, transitions, renewals+1 },
+		}
+		began := time.Now()
+		_ = elector.Run(t.Context(), func(context.Context) error {
+			time.Sleep(5 * retryPeriod)
+			synctest.Wait()
+			return nil
+		})
+		if changes != 7 || renewals < 3 || held.Sub(began).Abs() > time.Second {
+			t.Errorf("held since %s, transition %d, renewed %d times", held.Sub(began), changes, renewals)
+		}
+	})
+}
+
 // A standby asks every second: an API server that is down must not fill its log.
 func TestAnAPIServerThatIsDownIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

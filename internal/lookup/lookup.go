@@ -59,6 +59,9 @@ type Lookup struct {
 	mu     sync.Mutex
 	denied error     // the last answer of EC2, where the role may not ask and need not
 	again  time.Time // when the role may have got the permission
+
+	failing, failed time.Time // when the first and the last of the look-ups failed that fail now
+	failure         error     // of the last one
 }
 
 // New returns a Lookup. needed is [Lookup.Needed].
@@ -83,9 +86,6 @@ func (l *Lookup) Look(
 // Permitted asks EC2 by ask. Where the role has no permission, and needs none, the error is [instance.ErrDenied], and
 // EC2 is not asked again for a while.
 func (l *Lookup) Permitted(ask func() error) error {
-	if l.Needed {
-		return ask()
-	}
 	l.mu.Lock()
 	err, again := l.denied, !time.Now().Before(l.again)
 	l.mu.Unlock()
@@ -93,7 +93,8 @@ func (l *Lookup) Permitted(ask func() error) error {
 		return err
 	}
 	err = ask()
-	if err != nil && !errors.Is(err, instance.ErrDenied) {
+	if denied := errors.Is(err, instance.ErrDenied); err != nil && (l.Needed || !denied) {
+		l.fails(err)
 		return err
 	}
 	l.mu.Lock()
@@ -105,6 +106,30 @@ func (l *Lookup) Permitted(ask func() error) error {
 			"the queue: EC2 cannot be asked whose they are", "why", err.Error())
 	}
 	return err
+}
+
+// failsFor is how long a look-up that has failed counts: until then it was tried again, see [cluster.Retry].
+const failsFor = time.Minute
+
+func (l *Lookup) fails(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.failed) > failsFor {
+		l.failing = now
+	}
+	l.failed, l.failure = now, err
+}
+
+// Unseen says since when look-ups fail, and why; empty: they do not.
+func (l *Lookup) Unseen() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.failed) > failsFor {
+		return ""
+	}
+	since := l.failing.UTC().Format("2006-01-02 15:04:05Z")
+	return "whose instances messages are about, since " + since + ": " + l.failure.Error()
 }
 
 // Ask asks about an instance that has, or had, a Node here, and tries until EC2 answers. doing says what for, for the

@@ -5,6 +5,8 @@ package overview
 
 import (
 	"cmp"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -20,6 +22,10 @@ type Overview struct {
 	Source Source    `json:"source"`
 	// Leader is the name of the pod that leads, or what its Lease names; empty: nobody leads.
 	Leader string `json:"leader,omitempty"`
+	// LeadsSince is since when it leads, and Transitions how often the leader has changed, both as the Lease says; zero:
+	// not known.
+	LeadsSince  time.Time `json:"leadsSince,omitzero"`
+	Transitions int       `json:"transitions,omitempty"`
 	// Missing says why the leader was not asked, if Source is Nodes; else it is empty.
 	Missing string `json:"missing,omitempty"`
 	// Leaderless: nobody has led for half a minute, by the Lease.
@@ -36,6 +42,8 @@ type Overview struct {
 	Policy *Policy `json:"policy,omitempty"`
 	// HeldBack says how many drains are held back, and why; empty: none is.
 	HeldBack string `json:"heldBack,omitempty"`
+	// Held are messages about instances whose Nodes are waited for, the one that waits shortest first.
+	Held []Held `json:"held,omitempty"`
 	// Unseen says what cannot be seen at present, and why: sentences without a dot.
 	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.
@@ -57,13 +65,30 @@ const (
 
 // A Queue is what the leader knows of its queue.
 type Queue struct {
-	InFlight    int       `json:"inFlight"`             // messages
-	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest message in flight was received; zero: none is
+	InFlight    int       `json:"inFlight"`             // messages that the leader holds; SQS may count others
+	Oldest      time.Time `json:"oldest,omitzero"`      // when the oldest of them was received; zero: none is
 	LastReceive time.Time `json:"lastReceive,omitzero"` // when SQS last answered a receive; zero: never
 	// FailingSince is since when no notice arrives, because receives fail or wait for room; zero: they do
 	// not. Failure is why.
 	FailingSince time.Time `json:"failingSince,omitzero"`
 	Failure      string    `json:"failure,omitempty"`
+}
+
+// A Held is a message that has no drain yet.
+type Held struct {
+	Instance string    `json:"instance"`
+	Until    time.Time `json:"until"` // its Node is waited for
+}
+
+// Nodeless says in a line which instances' Nodes are waited for; empty: none is.
+func (o *Overview) Nodeless() string {
+	if len(o.Held) == 0 {
+		return ""
+	}
+	instances := first(o.Held, mostNamed, func(h Held) string {
+		return fmt.Sprintf("%s (until %s)", Clean(h.Instance), clock(h.Until, o.At))
+	})
+	return "messages about instances whose Nodes are waited for: " + strings.Join(instances, ", ")
 }
 
 // Deaf says since when and why no notice is acted on; empty: as far as is known, they are.
@@ -83,6 +108,14 @@ func (o *Overview) Deaf() string {
 		return ""
 	}
 	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+}
+
+// Leads says since when the leader leads, and how often it has changed; empty: not known.
+func (o *Overview) Leads() string {
+	if o.LeadsSince.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("leads since %s, transition %d", clock(o.LeadsSince, o.At), o.Transitions)
 }
 
 // NoNode is said where there are no Nodes.

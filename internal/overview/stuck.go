@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	// nearDeadline is how close a deadline is where nobody can wait any longer: a pod is forced its grace period
-	// before, 30 s by default.
-	nearDeadline = 30 * time.Second
+	// soon is how close the deadline is, or the moment at which a pod is forced, when nobody can wait any longer.
+	soon = 30 * time.Second
 	// longBlocked is how long a blocked drain may come no further before somebody should look.
 	longBlocked = 15 * time.Minute
 )
@@ -40,17 +39,24 @@ func (n *Node) Emptied() bool {
 	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
 }
 
+// forcesSoon reports whether a pod is about to be forced, because its eviction is refused.
+func (n *Node) forcesSoon(now time.Time) bool {
+	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool {
+		return w.Cause.Refuses() && !w.Until.IsZero() && w.Until.Sub(now) <= soon
+	})
+}
+
 // Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked,
-// and no pod has left for 15 minutes or its deadline is 30 s away or less.
+// and no pod has left for 15 minutes, or a pod is forced in 30 s or less, or the deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
 	since := slices.MaxFunc([]time.Time{n.Since, n.CordonedAt, n.LastLeft, n.PodsGone}, time.Time.Compare)
 	switch {
 	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
 		return true
-	case n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
+	case n.forcesSoon(now), n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
 		return true
 	}
-	return n.Blocked() && !n.Deadline.IsZero() && n.Deadline.Sub(now) <= nearDeadline
+	return n.Blocked() && !n.Deadline.IsZero() && n.Deadline.Sub(now) <= soon
 }
 
 // Stuck returns how many nodes somebody should look at; see [Node.Stuck].
@@ -76,15 +82,15 @@ func LongestFirst(a, b Cordoned) int {
 	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
 }
 
-// mostCordoned is how many of them are named.
-const mostCordoned = 3
+// mostNamed is how many nodes or instances a line of the heading names.
+const mostNamed = 3
 
 // StillCordoned says in a line which nodes are still cordoned since drains that have ended; empty: none is.
 func (o *Overview) StillCordoned() string {
 	if len(o.Cordoned) == 0 {
 		return ""
 	}
-	nodes := first(o.Cordoned, mostCordoned, func(c Cordoned) string {
+	nodes := first(o.Cordoned, mostNamed, func(c Cordoned) string {
 		return fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since)))
 	})
 	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(nodes, ", ") +

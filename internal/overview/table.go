@@ -154,12 +154,15 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if deaf := o.Deaf(); deaf != "" {
 		add(red, "Notices", deaf)
 	}
-	add("", "Leader", leader+", at "+clock(o.At, o.At))
 	if o.Missing != "" {
 		add(yellow, "Incomplete", Clean(o.Missing))
 	}
+	add("", "Leader", strings.TrimSuffix(leader+", at "+clock(o.At, o.At)+"; "+o.Leads(), "; "))
 	if q := o.Queue; q != nil {
 		add("", "Queue", q.describe(o.At))
+	}
+	if nodeless := o.Nodeless(); nodeless != "" {
+		add("", "Held", nodeless)
 	}
 	if p := o.Policy; p != nil && p.Problem != "" {
 		add(red, "Policy", Count(p.Rules, "rule")+"; the file of now does not count: "+Clean(p.Problem))
@@ -190,7 +193,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 }
 
 func (q *Queue) describe(now time.Time) string {
-	text := Count(q.InFlight, "message") + " in flight"
+	text := Count(q.InFlight, "message") + " held by this leader"
 	if !q.Oldest.IsZero() {
 		text += ", the oldest since " + Length(now.Sub(q.Oldest))
 	}

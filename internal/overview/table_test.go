@@ -23,7 +23,9 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 func storm() *overview.Overview {
 	return &overview.Overview{
 		At: now, Source: overview.Leader, Leader: "node-termination-handler-7d9c-abcde",
+		LeadsSince: ago(7*time.Hour + 5*time.Second), Transitions: 7,
 		Queue:    &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
+		Held:     []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}, {Instance: "i-05", Until: now.Add(24 * time.Hour)}},
 		Policy:   &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
 		HeldBack: "1 drain, because 3 of 10 nodes are not ready or cordoned, and max-unready-nodes is 3",
 		Unscheduled: []overview.Unscheduled{
@@ -76,7 +78,7 @@ func TestTheTableSaysWhatEachNodeWaitsFor(t *testing.T) {
 
 func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 	o := storm()
-	o.Policy, o.Unscheduled, o.Cordoned, o.HeldBack = nil, nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
+	o.Policy, o.Unscheduled, o.Cordoned, o.Held, o.HeldBack = nil, nil, nil, nil, "1 drain, because 3 of 10 nodes are not ready or cordoned"
 	o.Nodes = []overview.Node{o.Nodes[0], o.Nodes[2]}
 	blocks := regexp.MustCompile("(?ms)^```text\n(.*?)^```$")
 	page, err := os.ReadFile("../../docs/status.md")
@@ -97,6 +99,7 @@ func TestTheTableOfTheDocIsWhatStatusPrints(t *testing.T) {
 func TestTheTableOfNodesAloneSaysWhatIsMissing(t *testing.T) {
 	o := storm()
 	o.Source, o.Queue, o.Policy, o.HeldBack, o.Leader, o.Unscheduled, o.Cordoned = overview.Nodes, nil, nil, "", "", nil, nil
+	o.LeadsSince, o.Held = time.Time{}, nil
 	o.Missing = "the leader does not answer: no answer within 3s"
 	o.Nodes = o.Nodes[2:3]
 	o.Nodes[0].WaitsFor, o.Nodes[0].Pods = nil, nil
@@ -128,7 +131,7 @@ func TestALeaderThatHasJustBegunDoesNotSayThatThereIsNothing(t *testing.T) {
 
 func TestNothingInProgressIsSaid(t *testing.T) {
 	o := &overview.Overview{At: now, Leader: "a", Queue: &overview.Queue{}}
-	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages in flight; the first receive is under way, which takes up to 20s where there is no message\nNo node is being drained.\n"
+	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages held by this leader; the first receive is under way, which takes up to 20s where there is no message\nNo node is being drained.\n"
 	if got := o.Table(overview.Style{Colour: true}); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -205,10 +208,17 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 func TestWhatIsStuck(t *testing.T) {
 	budget := []overview.Wait{{Cause: overview.Budget, Why: "no"}}
 	grace := []overview.Wait{{Cause: overview.Grace, Why: "stopping"}}
+	forced := func(in time.Duration) []overview.Wait {
+		return []overview.Wait{{Cause: overview.Budget, Why: "no", Until: now.Add(in)}}
+	}
 	for name, test := range map[string]struct {
 		node  overview.Node
 		stuck bool
 	}{
+		"a pod is forced soon":                  {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(30 * time.Second)}, true},
+		"a pod should have been forced":         {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(-time.Second)}, true},
+		"a pod is forced later":                 {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: forced(31 * time.Second)}, false},
+		"pods stop soon":                        {overview.Node{Deadline: now.Add(10 * time.Minute), WaitsFor: []overview.Wait{{Cause: overview.Grace, Until: now.Add(time.Second)}}}, false},
 		"in time":                               {overview.Node{Deadline: now.Add(time.Minute), WaitsFor: budget}, false},
 		"blocked near its deadline":             {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: budget}, true},
 		"its namespace goes, near its deadline": {overview.Node{Deadline: now.Add(20 * time.Second), WaitsFor: []overview.Wait{{Cause: overview.Namespace}}}, true},

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"html/template"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,15 +26,15 @@ const (
 	near = 30 * time.Second
 )
 
-// A band is a part of the lanes whose deadlines are about as far away, so that one axis of time does for them.
-// The axes are of the time before the deadline: the lines of the deadlines are under one another, and the slack
+// A band is a part of the lanes: those that are stuck, or those whose deadlines are about as far away, so that one axis
+// of time does for them. The axes are of the time before the deadline: the lines of the deadlines are under one another, and the slack
 // of each node is the gap before the line.
 type band struct {
 	ID, Title string
 	Axis      template.HTML
 	Lanes     []lane
 
-	within time.Duration // until the deadline; 0: there is none
+	within time.Duration // until the deadline; 0: there is none, or it does not count
 	most   time.Duration // that the axis shows
 	span   time.Duration // that the axis shows
 }
@@ -41,7 +42,7 @@ type band struct {
 type lane struct {
 	ID, Name, Instance, Rule string
 	Kind                     *kind
-	Class                    string // ok, near, late or none: how much time is left
+	Class                    string // ok, near, late or none: how much time is left; late if it is stuck
 	Told                     string // the lane in words
 	Drawing                  template.HTML
 	Left, Until              string
@@ -57,11 +58,25 @@ type wait struct {
 func bands() []band {
 	const day = 24 * time.Hour
 	return []band{
+		{ID: "stuck", Title: "Stuck: somebody should look", most: 5 * time.Minute},
 		{ID: "minutes", Title: "Deadline within five minutes", within: 5 * time.Minute, most: 10 * time.Minute},
 		{ID: "hour", Title: "Deadline within an hour", within: time.Hour, most: 2 * time.Hour},
 		{ID: "later", Title: "Deadline later than in an hour", within: math.MaxInt64, most: 14 * day},
 		{ID: "none", Title: "Without a deadline", most: 6 * time.Hour},
 	}
+}
+
+// stuckFirst returns the nodes in their order, but for those that somebody should look at, which come first.
+func stuckFirst(nodes []overview.Node, now time.Time) []overview.Node {
+	var first, others []overview.Node
+	for i := range nodes {
+		if nodes[i].Stuck(now) {
+			first = append(first, nodes[i])
+		} else {
+			others = append(others, nodes[i])
+		}
+	}
+	return append(first, others...)
 }
 
 // lanesOf sorts nodes into bands, in their order. It returns those bands that have a node, and how many nodes
@@ -75,10 +90,7 @@ func lanesOf(o overview.Overview) (used []band, more int) {
 	of := make([][]*overview.Node, len(all))
 	for i := range nodes {
 		n := &nodes[i]
-		b := 0
-		for n.Deadline.IsZero() && all[b].within != 0 || !n.Deadline.IsZero() && n.Deadline.Sub(o.At) > all[b].within {
-			b++
-		}
+		b := bandOf(n, all, o.At)
 		of[b] = append(of[b], n)
 		if !n.Since.IsZero() {
 			all[b].span = max(all[b].span, cmp.Or(n.Deadline, o.At).Sub(n.Since))
@@ -97,6 +109,19 @@ func lanesOf(o overview.Overview) (used []band, more int) {
 		used = append(used, *b)
 	}
 	return used, more
+}
+
+// bandOf is the index of a node's band: those that are stuck have the first.
+func bandOf(n *overview.Node, all []band, now time.Time) int {
+	if n.Stuck(now) {
+		return 0
+	}
+	return 1 + slices.IndexFunc(all[1:], func(b band) bool {
+		if n.Deadline.IsZero() {
+			return b.within == 0
+		}
+		return n.Deadline.Sub(now) <= b.within
+	})
 }
 
 // steps are what axes are divided by.
@@ -126,8 +151,11 @@ func (b *band) axis() template.HTML {
 		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x).add(`" y="11">−` + round(at) + `</text>`)
 	}
 	name := "deadline"
-	if b.within == 0 {
+	switch b.ID {
+	case "none":
 		name = "now"
+	case "stuck":
+		name = "deadline or now"
 	}
 	d.add(`<line class="end" x1="90%" x2="90%" y1="14" y2="20"/><text class="axis" text-anchor="middle" x="90%" y="11">` +
 		name + `</text>`)
@@ -158,6 +186,9 @@ func (b *band) lane(n *overview.Node, now time.Time) lane {
 		Stage: cmp.Or(stages[n.Stage], shown(string(n.Stage))),
 	}
 	l.Left, l.Class = left(n, now)
+	if n.Stuck(now) {
+		l.Stage, l.Class = "stuck, "+l.Stage, "late"
+	}
 	if !n.Deadline.IsZero() {
 		l.Until = clock(n.Deadline, now)
 	}

@@ -60,8 +60,8 @@ func TestANodeIsALaneWithWhatItWaitsFor(t *testing.T) {
 		}},
 	}}}
 	text := section(t, render(t, o, overview.History{}), "progress")
-	contains(t, text, "Deadline within five minutes 1", "node-a spot-interruption, rule gentle", "42 s left until 03:13:27",
-		"draining 3 left, 9 gone, 1 forced",
+	contains(t, text, "Stuck: somebody should look 1", "node-a spot-interruption, rule gentle", "42 s left until 03:13:27",
+		"stuck, draining 3 left, 9 gone, 1 forced",
 		"budget : PodDisruptionBudget shop/web allows 0 disruptions (2 pods, shop/web-1), until 03:12:52 and 2 more",
 		"Notice 03:11:27; cordoned 03:11:28; deadline 03:13:27")
 }
@@ -150,10 +150,31 @@ func TestNodesAreApartByHowMuchTimeThereIs(t *testing.T) {
 		}
 		got = append(got, names)
 	}
-	want := []string{"minutes: -1m0s 1m0s", "hour: 20m0s", "later: 48h0m0s", "none: none"}
+	want := []string{"stuck: -1m0s", "minutes: 1m0s", "hour: 20m0s", "later: 48h0m0s", "none: none"}
 	if !slices.Equal(got, want) || more != 0 {
 		t.Errorf("%q, and %d more, want %q", got, more, want)
 	}
+}
+
+func TestNodesThatAreStuckComeFirst(t *testing.T) {
+	o, _ := sample.Storm(now, 600, 0)
+	o.Nodes[599].Name, o.Nodes[599].Deadline, o.Nodes[599].CordonedAt = "the-last", time.Time{}, now.Add(-time.Hour)
+	o.Nodes[599].WaitsFor = []overview.Wait{{Cause: overview.TwoBudgets, Why: "two budgets"}}
+	html := render(t, o, overview.History{})
+	text := section(t, html, "progress")
+	_, bands, _ := strings.Cut(text, "deadline Stuck: somebody should look ")
+	stuck, others, cut := strings.Cut(bands, " Deadline within five minutes ")
+	if number, _, _ := strings.Cut(stuck, " "); !cut || number != strconv.Itoa(o.Stuck()) {
+		t.Errorf("there are %s stuck, want %d: %.200s", number, o.Stuck(), text)
+	}
+	if !strings.Contains(stuck, "the-last ") || strings.Contains(others, "stuck, ") || strings.Count(stuck, " stuck, ") != o.Stuck() {
+		t.Errorf("some that are stuck are not above the others, or not said to be: %s", stuck)
+	}
+	contains(t, html, `<div class="late"><dt>stuck: somebody should look</dt><dd><b>`+strconv.Itoa(o.Stuck())+"</b>", "600 drains in progress, "+strconv.Itoa(o.Stuck())+" stuck, ")
+	none := overview.Overview{At: now, Source: overview.Leader}
+	contains(t, render(t, none, overview.History{}), `<div><dt>stuck: somebody should look</dt><dd><b>0</b>`)
+	none.Source = overview.Nodes // it knows no waits
+	contains(t, render(t, none, overview.History{}), `<div><dt>stuck: somebody should look</dt><dd><b>–</b>`)
 }
 
 func TestWhatBlocksMostNodesComesFirst(t *testing.T) {
@@ -200,7 +221,7 @@ func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
 	contains(t, section(t, html, "day"),
 		"4 drains ended in the last 24 hours, 1 missed the deadline or lost pods. The leader knows all drains since 01:12:45",
 		"spot-interruption 1 1 0 41 s 41 s", "asg-terminate 1 0 1 −12 s −12 s", "rebalance-recommendation 1 1 0 – –", "unknown 1",
-		"missed asg-terminate Nov 19 21:12:45 −12 s missed 7 evicted, 2 missed budget shop/web",
+		"missed asg-terminate Nov 19 21:12:45 −12 s missed 7 evicted, 2 missed budget shop/web kubectl nth report --node missed",
 		"7 evicted, 1 forced")
 	if strings.Contains(html, ">old<") {
 		t.Error("an episode of the day before is shown")
@@ -276,12 +297,14 @@ func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
 
 func TestQueueAndPolicyAreShown(t *testing.T) {
 	o := overview.Overview{
-		At: now, Source: overview.Leader, Leader: "handler-0",
+		At: now, Source: overview.Leader, Leader: "handler-0", LeadsSince: now.Add(-time.Minute), Transitions: 7,
 		Queue:  &overview.Queue{InFlight: 3, Oldest: now.Add(-96 * time.Second), LastReceive: now.Add(-2 * time.Minute)},
+		Held:   []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}},
 		Policy: &overview.Policy{Rules: 2, Problem: "line 3: no such field"},
 	}
 	html := render(t, o, overview.History{})
-	contains(t, section(t, html, "handler"), "Leader handler-0", "Messages in flight 3", "received 1:36 ago", "2:00 ago",
+	contains(t, section(t, html, "handler"), "Leader handler-0, leads since 03:11:45Z, transition 7",
+		"Held messages about instances whose Nodes are waited for: i-04 (until 03:13:45Z)", "Messages held by this leader 3", "received 1:36 ago", "2:00 ago",
 		"2 rules. The file of now does not count: line 3: no such field")
 	contains(t, html, `<dd class="late"><bdi>2:00 ago`)
 	o.Queue.LastReceive = time.Time{}

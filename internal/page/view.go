@@ -70,6 +70,7 @@ type link struct{ ID, Name string }
 
 func newView(o overview.Overview, h overview.History, opts Options) *view {
 	now := o.At
+	o.Nodes = stuckFirst(o.Nodes, now)
 	if h.At.IsZero() {
 		h.At = now
 	}
@@ -149,13 +150,20 @@ func summary(o overview.Overview) string {
 	if len(o.Nodes) == 0 {
 		return o.NoNode()
 	}
-	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(c.heldBack, "held back"),
-		some(c.late, "past the deadline")) + "."
+	return joined(overview.Count(len(o.Nodes), "drain")+" in progress", some(o.Stuck(), "stuck"),
+		some(c.heldBack, "held back"), some(c.late, "past the deadline")) + "."
 }
 
 // tiles are the numbers of the page. day is about all drains that have ended; known: all of them are known.
 func tiles(o overview.Overview, day tally, known bool) []fact {
 	c := countOf(o)
+	stuck := fact{Name: "stuck: somebody should look", Value: strconv.Itoa(o.Stuck())}
+	switch {
+	case o.Stuck() > 0:
+		stuck.Class = "late"
+	case o.Source == overview.Nodes, o.Resuming: // what blocks is not known
+		stuck.Value = "–"
+	}
 	inProgress := fact{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes)), Note: some(c.heldBack, "held back")}
 	next := fact{Name: "until the next deadline", Value: "–"}
 	if !c.next.IsZero() {
@@ -182,7 +190,7 @@ func tiles(o overview.Overview, day tally, known bool) []fact {
 	case day.Episodes > 0:
 		ended.Note = "none known to be missed or lost"
 	}
-	return []fact{inProgress, next, pods, ended}
+	return []fact{stuck, inProgress, next, pods, ended}
 }
 
 func seen(o overview.Overview, episodes []overview.Episode) (all []kind) {
@@ -269,7 +277,7 @@ func plotTold(day tally, known bool) string {
 
 // facts are about the leader, its queue and its policy. What is not known is said to be so.
 func facts(o overview.Overview) []fact {
-	leader := fact{Name: "Leader", Value: shown(o.Leader)}
+	leader := fact{Name: "Leader", Value: joined(shown(o.Leader), o.Leads())}
 	switch {
 	case o.Leader == "" && o.Missing != "" && !o.Leaderless:
 		leader.Value = "not known"
@@ -291,10 +299,13 @@ func facts(o overview.Overview) []fact {
 		if !q.FailingSince.IsZero() || silent > 90*time.Second { // then /healthz fails
 			last.Class = "late"
 		}
-		all = []fact{leader, {Name: "Messages in flight", Value: strconv.Itoa(q.InFlight)}, oldest, last}
+		all = []fact{leader, {Name: "Messages held by this leader", Value: strconv.Itoa(q.InFlight)}, oldest, last}
 	}
 	if still := o.StillCordoned(); still != "" {
 		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
+	}
+	if nodeless := o.Nodeless(); nodeless != "" {
+		all = append(all, fact{Name: "Held", Value: nodeless})
 	}
 	policy := fact{Name: "Policy", Value: "no policy file, or not known here"}
 	if p := o.Policy; p != nil {

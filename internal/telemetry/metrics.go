@@ -184,12 +184,12 @@ func New() *Metrics {
 			m.settled.WithLabelValues(outcome.String(), why)
 		}
 	}
-	c.countOf(namespace+"messages_held", "Messages in flight.", func() int {
+	c.countOf(namespace+"messages_held", "Messages that the leader holds.", func() int {
 		n, _ := m.held()
 		return n
 	})
 	c.gaugeOf(namespace+"oldest_message_age_seconds",
-		"Time since the oldest message in flight was received; 0 if there is none.",
+		"Time since the oldest message that the leader holds was received; 0 if there is none.",
 		func() float64 {
 			_, oldest := m.held()
 			return age(oldest)

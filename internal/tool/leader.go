@@ -113,6 +113,8 @@ type leader struct {
 	expired              bool          // the Lease has, by our clock
 	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
 	alone                time.Time     // nobody else has led since the Lease was made then; zero: somebody has
+	since                time.Time     // it leads; zero: not known
+	transitions          int           // of the Lease
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -150,7 +152,10 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	pod, _, _ := strings.Cut(holder, "_") // and a random part
 	found := &leader{
 		namespace: l.Namespace, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
-		dryRun: l.Labels[lease.DryRunLabel] == "true",
+		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
+	}
+	if l.Spec.AcquireTime != nil {
+		found.since = l.Spec.AcquireTime.UTC()
 	}
 	if ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 {
 		found.alone = l.CreationTimestamp.Time

@@ -43,7 +43,7 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	}
 	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
-		o.Leader, o.DryRun = l.pod, l.dryRun
+		o.Leader, o.LeadsSince, o.Transitions, o.DryRun = l.pod, l.since, l.transitions, l.dryRun
 	}
 	return o, nil
 }
@@ -60,12 +60,10 @@ func (v *Viewer) Page(ctx context.Context, out io.Writer, version string) (Healt
 		return Uncertain, err
 	}
 	h := overview.History{At: r.At, Since: r.KnownSince, Episodes: r.Episodes}
-	health := healthOf(o)
 	if r.Missing != "" && o.Source == overview.Leader {
 		o.Unseen = append(o.Unseen, "drains that have ended, but for what nodes carry: "+r.Missing)
-		health = max(health, Uncertain)
 	}
-	return health, page.Render(out, *o, h, page.Options{Version: version})
+	return healthOf(o), page.Render(out, *o, h, page.Options{Version: version})
 }
 
 // getDirectly gets a URL of a pod, without a proxy.
@@ -111,7 +109,7 @@ type Health int
 // The healths, the worst last.
 const (
 	Healthy   Health = iota // nothing is in progress, or nothing is stuck
-	Uncertain               // the leader was not asked, or has just begun
+	Uncertain               // the leader was not asked, has just begun, or does not see all
 	Stuck                   // somebody should look at a node
 	Deaf                    // no notice is acted on
 )
@@ -152,7 +150,7 @@ func healthOf(o *overview.Overview) Health {
 		return Deaf
 	case o.Stuck() > 0:
 		return Stuck
-	case o.Source != overview.Leader, o.Resuming:
+	case o.Source != overview.Leader, o.Resuming, len(o.Unseen) > 0:
 		return Uncertain
 	}
 	return Healthy

@@ -223,6 +223,33 @@ func TestThePageSaysThatTheHistoryIsNotKnown(t *testing.T) {
 	}
 }
 
+func TestALeaderThatIsNotAskedIsToldOfByItsLease(t *testing.T) {
+	acquired := metav1.NewMicroTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	led := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.AcquireTime, l.Spec.LeaseTransitions = &acquired, new(int32(7)) })
+	server := newAPIServer(t, map[string]any{leasePath: led, proxyPath: says(503, "no"), nodesPath: &corev1.NodeList{}})
+	o, err := server.viewer(t).Overview(t.Context())
+	if err != nil || o.Leader != "handler-1" || o.Transitions != 7 || !o.LeadsSince.Equal(acquired.Time) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
+	unseen := []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"}
+	stuck := []overview.Node{{Deadline: time.Now(), Stage: overview.Draining}}
+	for _, test := range []struct {
+		o    overview.Overview
+		want Health
+	}{
+		{overview.Overview{Source: overview.Leader}, Healthy},
+		{overview.Overview{Source: overview.Leader, Unseen: unseen}, Uncertain},
+		{overview.Overview{Source: overview.Leader, Unseen: unseen, Nodes: stuck, At: time.Now()}, Stuck},
+	} {
+		if got := healthOf(&test.o); got != test.want {
+			t.Errorf("%+v: health %d, want %d", test.o, got, test.want)
+		}
+	}
+}
+
 func TestTheLeaseIsFoundByItsLabelWhereItHasAnotherName(t *testing.T) {
 	other := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Namespace, l.Name = "kube-system", "nth" })
 	path := strings.Replace(proxyPath, "/node-termination-handler/", "/kube-system/", 1)
@@ -325,6 +352,9 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			leaderless := strings.HasPrefix(test.missing, "nobody ") && name != "nobody leads at present"
 			if o.Leaderless != leaderless || (healthOf(o) == Deaf) != leaderless || leaderless != strings.HasPrefix(o.Table(overview.Style{}), "Notices:     nobody leads, so no notice is acted on\n") {
 				t.Errorf("leaderless is %t, and health %d:\n%s", o.Leaderless, healthOf(o), o.Table(overview.Style{}))
+			}
+			if first, _, _ := strings.Cut(o.Table(overview.Style{}), "\n"); !leaderless && first != "Incomplete:  "+overview.Clean(test.missing) {
+				t.Errorf("the first line is %q", first)
 			}
 			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
 				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)

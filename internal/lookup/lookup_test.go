@@ -1,0 +1,48 @@
+package lookup
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+)
+
+func TestLookUpsThatFailAreToldOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		needed bool
+		err    error
+		told   bool
+	}{
+		"no answer":                         {false, errors.New("no answer"), true},
+		"a permission that is needed":       {true, instance.ErrDenied, true},
+		"a permission that nobody needs":    {false, instance.ErrDenied, false},
+		"they succeed":                      {true, nil, false},
+		"no answer, and the tag check asks": {true, errors.New("no answer"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := New(NoEC2{}, test.needed, logr.Discard())
+				if text := l.Unseen(); text != "" {
+					t.Errorf("at first: %s", text)
+				}
+				began := time.Now().UTC().Format(time.TimeOnly)
+				for range 10 {
+					_ = l.Permitted(func() error { return test.err })
+					time.Sleep(30 * time.Second)
+				}
+				if text := l.Unseen(); test.told != (text != "") || test.told && !(strings.Contains(text, began) && strings.HasSuffix(text, test.err.Error())) {
+					t.Errorf("unseen: %q, since %s", text, began)
+				}
+				time.Sleep(time.Minute)
+				if text := l.Unseen(); text != "" {
+					t.Errorf("a minute later: %s", text)
+				}
+			})
+		})
+	}
+}
