@@ -482,7 +482,7 @@ func (w *world) checkLimit(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 	i, ok, err := cluster.ReadIntent(a)
 	begins := b.Labels[cluster.StateLabel] != cluster.StateDraining
 	if !begins || !ok || err != nil || !decision.CanWait(i, now, w.policyOf()) || !r.ready || w.troubled("API", recovered) ||
-		now.Sub(w.policySince) < nearly || w.alone(now) {
+		now.Sub(w.policySince) < nearly || w.alone(r, i, now) {
 		return
 	}
 	was, _, _ := cluster.ReadIntent(b)

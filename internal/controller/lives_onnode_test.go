@@ -20,6 +20,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -30,6 +31,9 @@ import (
 
 // leaseTakes is how long the Lease of a leader that has gone is held.
 const leaseTakes = 15 * time.Second
+
+// ofPods is the queue of what the pods on nodes begin without a leader.
+const ofPods = "imds"
 
 // A lifePod is the pod on a machine's node, in IMDS mode, while its kubelet is there.
 type lifePod struct {
@@ -80,7 +84,7 @@ func (p *lifePod) run(ctx context.Context) {
 		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
 	})
 	w.must(err)
-	nodes, err := cluster.NewOfNode(client, pace.NewGate(64, 64), "imds", w.marks(), p.node)
+	nodes, err := cluster.NewOfNode(client, pace.NewGate(64, 64), ofPods, w.marks(), p.node)
 	w.must(err)
 	volumes, err := drain.NewVolumes(client)
 	w.must(err)
@@ -278,14 +282,16 @@ func (p *lifePod) Leadership(context.Context) lease.State {
 	return lease.Vacant
 }
 
-// alone reports whether pods on nodes may have drained without a leader a moment ago: they know of no limits and no
-// rules. w.mu is held.
-func (w *world) alone(now time.Time) bool {
+// alone reports whether a pod may have begun a drain without a leader a moment ago: it knows of no limits and no rules.
+// i is what its node carries then. No leader takes the report of a Node that has no provider id for two minutes, so that
+// its pod drains it. w.mu is held.
+func (w *world) alone(r *nodeRecord, i intent.Intent, now time.Time) bool {
 	if !w.h.options.bothModes {
 		return false
 	}
 	vacant := len(w.leaders) > 0 && !w.leads && now.Sub(w.leaders[len(w.leaders)-1]) >= leaseTakes
-	return vacant || w.troubled("API", recovered)
+	unnamed := now.Sub(r.created) >= 2*time.Minute && (!r.provided || now.Sub(r.since) < nearly) && i.Serves(ofPods)
+	return vacant || unnamed || w.troubled("API", recovered)
 }
 
 // ownMachine is what the pod on a machine knows of it. It implements Instances.

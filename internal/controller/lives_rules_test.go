@@ -277,7 +277,7 @@ func (w *world) checkBegin(r *nodeRecord, b, a *corev1.Node, now time.Time) {
 	i, ok, err := cluster.ReadIntent(a)
 	guessed := slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool { return h.Assumed }) // its deadline binds
 	if guessed || len(w.h.policies) == 0 || !ok || err != nil || !decision.CanWait(i, now, w.policyOf()) || w.troubled("API", recovered) ||
-		now.Sub(w.policySince) < nearly || w.alone(now) {
+		now.Sub(w.policySince) < nearly || w.alone(r, i, now) {
 		return
 	}
 	was, _, _ := cluster.ReadIntent(b)

@@ -578,6 +578,53 @@ func TestANodeThatNamesNoInstanceIsDrainedByThePodOnIt(t *testing.T) {
 	})
 }
 
+// A Node that is made anew is named as it joins, however long ago its instance was told of the change.
+func TestANodeThatIsMadeAnewHasItsTimeToNameItsInstance(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		id := s.node().Spec.ProviderID
+		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Lifecycle: "spot", PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.hasNoRoom()
+		s.lead()
+		p := s.onNode(time.Second)
+		p.schedules(5*time.Hour, "active")
+		s.after(10 * time.Minute)
+		s.must(s.kube.CoreV1().Nodes().Delete(s.Context(), theNode, metav1.DeleteOptions{}))
+		anew := aNode(theNode, theID)
+		anew.UID, anew.CreationTimestamp, anew.Spec.ProviderID = "uid 2", metav1.Now(), ""
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), anew, metav1.CreateOptions{})
+		s.must(err)
+		s.after(90 * time.Second)
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = id })
+		s.after(10 * time.Minute)
+		if i := s.intent(); !i.HeldBack || s.isCordoned(theNode) {
+			t.Errorf("max-unready-nodes is 1, another node is not ready, and the drain begins: %+v", i)
+		}
+		if n := len(p.drain.all()); n > 0 {
+			t.Errorf("%d drains by the pod on the node", n)
+		}
+	})
+}
+
+// Of a notice with a message the leader asks EC2 whose instance it is about.
+func TestWhatALeaderHoldsBackIsItsOwnThoughTheNodeNamesNoInstance(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Lifecycle: "spot", PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.hasNoRoom()
+		s.lead()
+		p := s.onNode(time.Second)
+		p.metadata.Recommend(time.Now())
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Minute)
+		if i := s.intent(); !i.HeldBack || s.isCordoned(theNode) {
+			t.Errorf("max-unready-nodes is 1, another node is not ready, and the drain begins: %+v", i)
+		}
+		p.wantDrains(0, 0)
+	})
+}
+
 func TestWhatTheLeadersRulesIgnoreIsIgnoredWithoutIt(t *testing.T) {
 	t.Parallel()
 	never := func(kind notice.Kind) decision.NodeRule {

@@ -396,6 +396,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 	}
 	answered, _ := cluster.ReadReport(node) // what cannot be read has no answers
 	leaders := on.Version > 0 && r.Cluster.Shares(on)
+	unnamed := r.isUnnamed() && now.Sub(node.CreationTimestamp.Time) >= namedWithin // it was told of an earlier Node, too
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, t := range r.told {
@@ -413,7 +414,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
-			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: r.isUnnamed(),
+			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
 		})
 	}
 	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
@@ -447,7 +448,7 @@ type task struct {
 	taken    bool      // a leader has recorded it
 	begun    bool      // this pod has begun with it, and the leader has nothing to do for it
 	heldBack bool      // a leader holds the node back
-	unnamed  bool      // the Node does not say which instance it is
+	unnamed  bool      // the Node does not say which instance it is, and has had its time
 }
 
 // reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
@@ -459,7 +460,7 @@ func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 		return ""
 	case t.begun:
 		return begun
-	case t.unnamed && now.Sub(t.since) >= namedWithin:
+	case t.unnamed && !t.taken && now.Sub(t.since) >= namedWithin:
 		return unnamed
 	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):
 		return ""

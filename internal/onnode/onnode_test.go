@@ -32,6 +32,7 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		"paused, and this pod has begun":       {task{since: ago(time.Hour), begun: true}, lease.Stopped, time.Time{}, ""},
 		"the node may get its id still":        {task{since: ago(namedWithin - time.Second), waits: true, unnamed: true}, lease.Held, time.Time{}, ""},
 		"the leader cannot know the node":      {task{since: ago(namedWithin), waits: true, unnamed: true}, lease.Held, time.Time{}, unnamed},
+		"the leader knows the node by EC2":     {task{since: ago(time.Hour), waits: true, unnamed: true, taken: true}, lease.Held, time.Time{}, ""},
 		"the leader has taken it":              {task{since: ago(time.Hour), taken: true}, lease.Held, time.Time{}, ""},
 	} {
 		if got := test.t.reason(test.leader, test.vacant, now); got != test.want {
