@@ -296,6 +296,34 @@ func TestATerminationThatOnlyHooksOfOthersHoldDoesNotWait(t *testing.T) {
 	})
 }
 
+// Nobody led when the time of the hook ran out, and the machine is still there. The hook stands on one of its two Nodes:
+// both are drained now, so that the one that is empty does not wait until noon for the other one.
+func TestATerminationWhoseTimeHasRunOutDoesNotWait(t *testing.T) {
+	t.Parallel()
+	atNoon := atNight("")
+	atNoon.Kinds, atNoon.Within.From, atNoon.Within.To = []notice.Kind{notice.ASGTerminate}, 12*60, 13*60
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		stop := s.lead()
+		s.replaceRootVolume()
+		s.after(time.Minute)
+		s.register("node-b", "another")
+		s.after(time.Minute)
+		if a, b := s.intentOf(theNode), s.intentOf("node-b"); !a.HeldBack || !b.HeldBack || len(a.Hooks)+len(b.Hooks) != 1 {
+			t.Fatalf("intents %+v and %+v; want both Nodes to wait for noon, and one to carry the hook", a, b)
+		}
+		stop()
+		s.after(2 * time.Hour)
+		s.wantHook(awssim.TimedOut)
+		s.lead()
+		s.after(5 * time.Minute)
+		for _, node := range []string{theNode, "node-b"} {
+			if i := s.intentOf(node); i.Outcome != intent.Drained {
+				t.Errorf("%s carries %+v; want it to be drained, and nothing to be left", node, i)
+			}
+		}
+	}, atNoon)
+}
+
 func TestTheSweepFindsTheHookOfATerminationThatTheMetadataHasTold(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

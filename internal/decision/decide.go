@@ -296,7 +296,8 @@ func inTime(open time.Duration) time.Duration {
 
 // CanWait reports whether the drain of a node can be put off: it is not urgent, and more
 // time is left than the grace period of a node. A deadline that is only a guess does not count for half of that
-// time, in which it may become known. Nobody knows how much time a termination has that only hooks of others hold.
+// time, in which it may become known. Nobody knows how much time a termination has that only hooks of others hold, or
+// whose deadline passed long ago: on none of the Nodes of its machine, whichever carries the hooks.
 func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 	guessed := len(i.Hooks) > 0 && !slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool {
 		return !h.Assumed || now.Sub(h.Started) >= p.NodeGracePeriod/2
@@ -304,7 +305,7 @@ func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 	var d time.Time
 	for _, e := range i.Entries {
 		termination := e.Kind == notice.ASGTerminate
-		if termination && e.Deadline.IsZero() && len(i.Hooks) == 0 {
+		if termination && e.Deadline.IsZero() {
 			return false
 		}
 		if !termination || !guessed {

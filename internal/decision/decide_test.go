@@ -381,6 +381,10 @@ func TestADrainCanWaitUntilItsDeadlineIsNear(t *testing.T) {
 		"a scheduled change of tomorrow can":           {carried(notice.ScheduledChange, at(86400)), true},
 		"a termination hook can, with time left":       {carried(notice.ASGTerminate, at(121)), true},
 		"but not with no more than the grace period's": {carried(notice.ASGTerminate, at(120)), false},
+		"nor a termination without a deadline":         {carried(notice.ASGTerminate, time.Time{}), false},
+		"nor with a hook that ran out long ago": {intent.Intent{}.With(
+			intent.Entry{Kind: notice.ASGTerminate, Deadline: at(-3600)}, &intent.Hook{Name: "drain", Deadline: at(-3600)}, now,
+		), false},
 	} {
 		if got := CanWait(tt.i, now, policy); got != tt.want {
 			t.Errorf("%s: %t", name, got)
