@@ -111,6 +111,9 @@ func (r *Resolver) Resolve(
 	if err != nil {
 		return r.withoutAnswer(*n, id, q.nodes, err)
 	}
+	if known && len(q.nodes) > 0 && q.maxAge > KeptShort && r.Policy.LacksTag(inst.Tags) { // it may have got the tag since
+		return r.Resolve(ctx, n, id, KeptShort)
+	}
 	found, maxAge := r.resolved(*n, id, q, inst, known)
 	if found == nil { // the answer is too old to go by
 		return r.Resolve(ctx, n, id, maxAge)
@@ -173,8 +176,6 @@ func (r *Resolver) resolved(
 	}
 	_, tagged := inst.Tags[r.Policy.ManagedTag]
 	switch {
-	case known && r.Policy.LacksTag(inst.Tags) && len(nodes) > 0 && q.maxAge > KeptShort: // it may have been tagged since
-		return nil, KeptShort
 	case known && r.Policy.LacksTag(inst.Tags):
 		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
 			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))

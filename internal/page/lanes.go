@@ -27,8 +27,8 @@ const (
 )
 
 // A band is a part of the lanes: those that are stuck, or those whose deadlines are about as far away, so that one axis
-// of time does for them. The axes are of the time before the deadline: the lines of the deadlines are under one another, and the slack
-// of each node is the gap before the line.
+// of time does for them. The axes are of the time before the deadline: the lines of the deadlines are under one
+// another, and the slack of each node is the gap before the line.
 type band struct {
 	ID, Title string
 	Axis      template.HTML
