@@ -528,6 +528,28 @@ func TestATagThatIsAddedCountsTheNextTimeTheMessageIsReceived(t *testing.T) {
 	})
 }
 
+// An instance that stops can be started at once, and then its new pods must not be forced.
+func TestTheNextLeaderDrainsNoMachineThatWasStartedAgainMeanwhile(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = -1
+		stop := s.lead()
+		s.must(s.aws.SetInstanceState(theID, "stopping"))
+		s.send(s.body("state-change-stopping", theID))
+		s.after(2 * time.Second)
+		stop()
+		s.after(10 * time.Second)
+		s.restart()
+		s.after(3 * time.Second)
+		s.lead()
+		s.after(time.Minute)
+		if n := len(s.drain.all()); n != 1 {
+			t.Errorf("%d drains, want that of the first leader", n)
+		}
+		s.wantUntouched()
+	})
+}
+
 // The hook of a Node that is deleted is not held until a worker is free.
 func TestADeletedNodeWaitsForNoWorker(t *testing.T) {
 	t.Parallel()

@@ -240,9 +240,11 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 // no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	carried := d.carried()
-	old := func(e intent.Entry) bool { return time.Since(e.Time) > decision.LateAfter }
+	mayBeOver := func(e intent.Entry) bool { // an instance that stops can be started at once
+		return e.Kind == notice.StateChange || time.Since(e.Time) > decision.LateAfter
+	}
 	ref := d.r.Cluster.Identify(d.ref)
-	if ref.Instance == "" || !slices.ContainsFunc(carried.Entries, old) {
+	if ref.Instance == "" || !slices.ContainsFunc(carried.Entries, mayBeOver) {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, lookup.DoubtTimeout)
