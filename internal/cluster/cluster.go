@@ -99,8 +99,7 @@ func newCluster(
 				!slices.ContainsFunc(b.Spec.Taints, isOurOutOfService)
 			restarted := c.noteRestart(b, a)
 			if uncordoned || tainted || restarted || Ready(b) != Ready(a) || untainted(b, a) || relabelled(b, a) ||
-				b.Annotations[ReportAnnotation] != a.Annotations[ReportAnnotation] ||
-				b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
+				reportsAnew(b, a) || b.Spec.ProviderID != a.Spec.ProviderID || b.UID != a.UID {
 				c.broadcast(b, a)
 			}
 		},
@@ -186,7 +185,7 @@ func (n *nodes) AtEachChange(ctx context.Context, again <-chan struct{}, look fu
 
 // Changed returns a channel that is closed when a node is next created, deleted, restarted,
 // uncordoned or tainted out of service, when its readiness, its report or a label of others changes, or when it loses a
-// taint.
+// taint, or a notice where it has a report.
 // Call Changed, then look at the nodes, then wait.
 func (n *nodes) Changed() <-chan struct{} {
 	n.mu.Lock()
@@ -212,6 +211,25 @@ func (n *nodes) OnChange(ref Ref, look func()) (remove func()) {
 			delete(n.listeners, ref.UID)
 		}
 	}
+}
+
+// reportsAnew reports whether the report of a node has changed, or the node has lost a notice that its report may still
+// tell of, as where a rule begins to ignore it.
+func reportsAnew(before, after *corev1.Node) bool {
+	was, is := before.Annotations, after.Annotations
+	if was[ReportAnnotation] != is[ReportAnnotation] {
+		return true
+	}
+	if is[ReportAnnotation] == "" || was[IntentAnnotation] == is[IntentAnnotation] {
+		return false
+	}
+	carried, _, _ := ReadIntent(before) // what cannot be read has no notices
+	left, _, _ := ReadIntent(after)
+	return slices.ContainsFunc(carried.Entries, func(e intent.Entry) bool {
+		return !slices.ContainsFunc(left.Entries, func(have intent.Entry) bool {
+			return have.Kind == e.Kind && have.Change == e.Change
+		})
+	})
 }
 
 // relabelled reports whether labels have changed that are not ours.

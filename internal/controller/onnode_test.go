@@ -394,6 +394,28 @@ func TestThePodOnTheNodeDoesNotDrainForWhatARuleIgnores(t *testing.T) {
 	}, decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.SpotInterruption}, Do: decision.Ignoring})
 }
 
+// The leader was away when the pod drained its node for a change that a rule ignores by now. The next notice of the
+// node makes the leader drop that change, and the pod is told so.
+func TestThePodOnTheNodeIsToldOfWhatTheLeaderDrops(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		p := s.onNode(time.Second)
+		p.says(lease.Vacant)
+		p.schedules(2*time.Hour, "active")
+		s.after(5 * time.Minute)
+		p.wantDrains(0, 1)
+		p.says(lease.Held)
+		s.lead()
+		s.after(10 * time.Minute)
+		p.metadata.Recommend(time.Now())
+		s.after(10 * time.Minute)
+		p.wantDrains(1, 1)
+		s.after(time.Until(s.began.Add(2*time.Hour - 10*time.Second)))
+		p.wantDrains(1, 1)
+	}, decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.ScheduledChange}, Do: decision.Ignoring},
+		decision.NodeRule{Name: "later", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"}})
+}
+
 func TestTheLeaderTakesBackWhatTheMetadataTakesBack(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {
