@@ -21,6 +21,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -531,23 +533,32 @@ func TestATagThatIsAddedCountsTheNextTimeTheMessageIsReceived(t *testing.T) {
 // An instance that stops can be started at once, and then its new pods must not be forced.
 func TestTheNextLeaderDrainsNoMachineThatWasStartedAgainMeanwhile(t *testing.T) {
 	t.Parallel()
-	tell(t, func(s *story) {
-		s.drain.takes = -1
-		stop := s.lead()
-		s.must(s.aws.SetInstanceState(theID, "stopping"))
-		s.send(s.body("state-change-stopping", theID))
-		s.after(2 * time.Second)
-		stop()
-		s.after(10 * time.Second)
-		s.restart()
-		s.after(3 * time.Second)
-		s.lead()
-		s.after(time.Minute)
-		if n := len(s.drain.all()); n != 1 {
-			t.Errorf("%d drains, want that of the first leader", n)
-		}
-		s.wantUntouched()
-	})
+	for name, told := range map[string]func(now time.Time) intent.Entry{
+		"a stop": func(now time.Time) intent.Entry { return intent.Entry{Kind: notice.StateChange, Time: now} },
+		"a hibernation": func(now time.Time) intent.Entry {
+			return intent.Entry{Kind: notice.SpotInterruption, Time: now, Deadline: now}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				s.forge(intent.Intent{
+					Version: intent.Version, Queue: s.aws.QueueURL(queueName), CordonedAt: time.Now(), Cordoned: true,
+					Entries: []intent.Entry{told(time.Now())},
+				})
+				s.change(theNode, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+				s.after(10 * time.Second)
+				s.restart()
+				s.after(3 * time.Second)
+				s.lead()
+				s.after(time.Minute)
+				if n := len(s.drain.all()); n != 0 {
+					t.Errorf("%d drains, want none", n)
+				}
+				s.wantUntouched()
+			})
+		})
+	}
 }
 
 // The hook of a Node that is deleted is not held until a worker is free.

@@ -239,9 +239,10 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
 // no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
-	carried := d.carried()
-	mayBeOver := func(e intent.Entry) bool { // an instance that stops can be started at once
-		return e.Kind == notice.StateChange || time.Since(e.Time) > decision.LateAfter
+	carried, now := d.carried(), time.Now()
+	mayBeOver := func(e intent.Entry) bool { // an instance that stops or hibernates can be started at once
+		begun := e.Kind == notice.StateChange || !e.Deadline.IsZero() && !e.Deadline.After(now)
+		return begun || now.Sub(e.Time) > decision.LateAfter
 	}
 	ref := d.r.Cluster.Identify(d.ref)
 	if ref.Instance == "" || !slices.ContainsFunc(carried.Entries, mayBeOver) {
