@@ -437,3 +437,25 @@ func TestAHookThatComesToTheNextLeaderIsCompletedForANodeWithoutAProviderID(t *t
 		s.wantHook(awssim.Completed)
 	})
 }
+
+// No message tells the next leader which instance such a Node is, once its drain has ended.
+func TestTheNextLeaderRevertsADrainOfANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+		s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+		s.change(theNode, boots("first"))
+		stop := s.lead()
+		s.send(s.reboot(10 * time.Minute))
+		s.after(time.Minute)
+		if s.intent().FinishedAt.IsZero() || !s.isCordoned(theNode) {
+			t.Fatalf("it carries %+v", s.intent())
+		}
+		stop()
+		s.lead()
+		s.after(10 * time.Minute)
+		s.change(theNode, reboots("second"))
+		s.after(time.Minute)
+		s.wantUntouched()
+	})
+}

@@ -415,9 +415,26 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 	return r.start(ctx, nd)
 }
 
-// identify finds out which instance a node without a provider id is, if its intent claims one. A kubelet can write such
-// claims; only EC2 knows the name of an instance. Without a quick answer the drain of a node that claims no hooks goes
-// on without its instance. The error is the cause of ctx, or cluster.ErrNodeGone.
+// isInstance reports whether a node without a provider id is the instance that it claims to be. A kubelet can write such
+// claims; only EC2 knows the name of an instance, and is asked until ctx ends. An error is its cause.
+func (r *Registry) isInstance(ctx context.Context, log logr.Logger, ref cluster.Ref, claimed string) (bool, error) {
+	if claimed == "" {
+		return false, nil
+	}
+	inst, _, err := r.Lookup.Ask(ctx, log, "look up the instance that a node claims", claimed, lookup.Kept)
+	if err != nil {
+		return false, err
+	}
+	if inst.PrivateDNSName != ref.Name {
+		logging.Warn(log, "the node claims another instance, or a hook of one: that is ignored", "instance", claimed)
+		return false, nil
+	}
+	return true, nil
+}
+
+// identify finds out which instance a node without a provider id is, if its intent claims one. Without a quick answer
+// the drain of a node that claims no hooks goes on without its instance. The error is the cause of ctx, or
+// cluster.ErrNodeGone.
 func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 	log, asking := r.Log.WithValues("node", u.Ref.Name), ctx
 	if !u.ClaimsHooks {
@@ -426,16 +443,14 @@ func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 		asking = quickly
 	}
 	for _, id := range slices.Compact(u.Claimed) {
-		inst, _, err := r.Lookup.Ask(asking, log, "look up the instance that a node claims", id, lookup.Kept)
-		if err != nil {
+		switch is, err := r.isInstance(asking, log, u.Ref, id); {
+		case err != nil:
 			return context.Cause(ctx)
-		}
-		if inst.PrivateDNSName != u.Ref.Name {
-			logging.Warn(log, "the node claims another instance, or a hook of one: that is ignored", "instance", id)
+		case !is:
 			continue
 		}
 		u.Ref.Instance = id
-		err = cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
+		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
 			carried, err := r.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
 			u.Intent = *carried
 			return err

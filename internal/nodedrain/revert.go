@@ -184,13 +184,19 @@ func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 		}
 	}
 	node, there := r.Cluster.Look(ref)
-	if !there || ref.Instance == "" || !cluster.Ready(node) {
+	if !there || !cluster.Ready(node) {
 		return
 	}
 	i, ok, err := cluster.ReadIntent(node)
 	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
 	if !ok || err != nil || !drained && !i.Finished() || len(i.Entries) == 0 || !restarted || !r.Cluster.Reverts(i) {
 		return
+	}
+	if ref.Instance == "" {
+		if is, _ := r.isInstance(ctx, r.Log.WithValues("node", ref.Name), ref, i.Instance); !is {
+			return
+		}
+		ref.Instance = i.Instance
 	}
 	log := r.Log.WithValues("node", ref.Name, "instance", ref.Instance)
 	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
