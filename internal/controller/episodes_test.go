@@ -325,6 +325,39 @@ func TestTheOutOfServiceTaintGoesWhenEC2SaysThatTheInstanceRuns(t *testing.T) {
 	})
 }
 
+// EC2 is not asked which instance such a Node is: it comes back as its kubelet says.
+func TestTheOutOfServiceTaintGoesFromANodeWithoutAProviderID(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(s *story, stop func()){
+		"":                func(*story, func()) {},
+		"another leader ": func(s *story, stop func()) { stop(); s.lead() },
+	} {
+		t.Run(name+"finds it ready", func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				s.edit = func(c *Config) { c.OutOfServiceTaint = true }
+				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+				stop := s.lead()
+				s.must(s.aws.SetInstanceState(theID, "stopped"))
+				s.send(s.body("state-change-stopped", theID))
+				s.after(10 * time.Second)
+				change(s, stop)
+				s.change(theNode, notReady)
+				s.after(10 * time.Minute)
+				if len(s.node().Spec.Taints) != 1 {
+					t.Fatalf("taints %v, want ours", s.node().Spec.Taints)
+				}
+				s.change(theNode, boots("second"))
+				s.after(20 * time.Second)
+				if taints := s.node().Spec.Taints; len(taints) != 0 {
+					t.Errorf("taints %v", taints)
+				}
+			})
+		})
+	}
+}
+
 func TestAllNodesOfAnInstanceAreDrainedAndTheHookComesAfterAll(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

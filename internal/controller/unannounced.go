@@ -285,17 +285,25 @@ func (c *Controller) takeTaintsBack(ctx context.Context) {
 	}
 }
 
+// runsAgain reports whether an instance that was stopped runs, as EC2 says or, where it may not or cannot be asked
+// for lack of a provider id, as the kubelet says.
+func (c *Controller) runsAgain(ctx context.Context, ref cluster.Ref) bool {
+	if ref.Instance == "" {
+		return c.Cluster.ReadyAgain(ref)
+	}
+	inst, known, err := c.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
+	if errors.Is(err, instance.ErrDenied) {
+		return c.Cluster.ReadyAgain(ref)
+	}
+	return err == nil && known && inst.Alive()
+}
+
 // takeTaintFrom takes the taint from a node if its instance runs again.
 func (c *Controller) takeTaintFrom(ctx context.Context, ref cluster.Ref) {
-	inst, known, err := c.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
-	runs := err == nil && known && inst.Alive()
-	if errors.Is(err, instance.ErrDenied) {
-		runs = c.Cluster.ReadyAgain(ref)
-	}
-	if !runs {
+	if !c.runsAgain(ctx, ref) {
 		return
 	}
-	err = cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+	err := cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
 		return c.Cluster.SetOutOfService(ctx, ref, false)
 	})
 	if err == nil {
