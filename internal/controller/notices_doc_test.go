@@ -420,7 +420,8 @@ An instance without a Node belongs to this cluster in these cases:
 - With neither of the two, it was launched less than 15 minutes ago.
 
 A Node whose provider id names no instance, as in k3s, is found by the private DNS name of the instance. If two clusters of one account
-can have Nodes of the same name, set ` + "`cluster-name`" + ` in both.
+can have Nodes of the same name, set ` + "`cluster-name`" + ` in both. The sweep of lifecycle hooks, and what EC2 says only to those who ask, do not
+find such a Node.
 `
 
 const personsDoc = `
