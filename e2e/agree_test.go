@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -24,13 +25,14 @@ type told struct {
 	Pods    string // each of them
 }
 
-// Six drains end in five ways, under four leaders, three of which are killed. Report, page, log, metrics, Events, webhook
-// and the nodes say the same of each.
+// Six drains end in five ways, under four leaders, three of which are killed. The commands status and report, page, log,
+// metrics, Events, webhook and the nodes say the same of each.
 func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	tier.Full(t, "two minutes and a half")
-	s := newScenario(t)
-	nodes := s.nodes(6)
+	s, egress := newReachableScenario(t)
+	nodes := s.nodes(7)
 	quick, slow, lost, off, missed, cut := nodes[0], nodes[1], nodes[2], nodes[3], nodes[4], nodes[5]
+	home := nodes[6]
 	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} }
 	s.pod("quick", quick.name)
 	s.pod("slow", slow.name, held)
@@ -50,10 +52,14 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	var leaders []*handler
 	counted := map[string]float64{} // by all leaders
 	next := func() (h *handler) {
-		h = s.leader(args...)
+		pod := fmt.Sprintf("leader-%d", len(leaders))
+		h = s.leaderIn(pod, home, args...)
+		s.route(egress, pod, h)
 		leaders = append(leaders, h)
 		return h
 	}
+	anna := &onlooker{person: s.person("anna"), reported: map[string]told{}}
+	anna.grant("Role", "ClusterRole")
 	// The Events about the end of a node. A leader that is killed loses those that it has not written.
 	ends := map[string]string{"drained": "CordonAndDrain", "missed": "CordonAndDrainError", "gone": "InstanceGone", "called-off": "Uncordon"}
 	endsOf := func(name string) (of []string) {
@@ -64,12 +70,11 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 		}
 		return of
 	}
-	// Nothing ends between the metrics of a leader and its end: what is left waits for the test.
-	kill := func(h *handler) {
+	// Nothing ends between what a leader says and its end: what is left waits for the test.
+	count := func(h *handler) {
 		for series, n := range h.totals("drains_total", "pods_total", "pods_cut_short_total") {
 			counted[series] += n
 		}
-		h.kill()
 	}
 
 	first := next()
@@ -80,12 +85,16 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	s.eventually("one drain has ended, and three have begun", func() bool {
 		return first.episode(quick).Node != "" && len(endsOf(quick.name)) > 0 && len(s.requests("slow")) > 0 && len(s.requests("lost")) > 0 && len(s.requests("kept")) > 0
 	})
-	kill(first)
+	anna.reads(first, 0, slow, lost, off)
+	count(first)
+	first.kill()
 	second := next()
 	_, err := s.kube.CoreV1().Pods(s.name).Patch(s.ctx, "slow", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	s.must(err)
 	s.eventually("the second drain has ended", func() bool { return second.episode(slow).Outcome != "" && len(endsOf(slow.name)) > 0 })
-	kill(second)
+	anna.reads(second, exitUnknown, lost, off)
+	count(second)
+	second.kill()
 	third := next()
 	s.must(s.aws.SetInstanceState(lost.instance, "terminated"))
 	s.send(s.body("state-change-terminated", lost.instance))
@@ -96,13 +105,14 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(endsOf(lost.name)) > 0 && len(endsOf(off.name)) > 0 &&
 			len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0
 	})
-	kill(third)
+	anna.reads(third, exitLost, missed, cut)
+	count(third)
+	third.kill()
 	last := next()
 	s.eventually("all have ended", func() bool { return last.episode(missed).Outcome != "" && last.episode(cut).Outcome != "" })
 	s.eventually("no message is left", func() bool { return len(s.aws.Messages(queueName)) == 0 })
-	for series, n := range last.totals("drains_total", "pods_total", "pods_cut_short_total") {
-		counted[series] += n
-	}
+	outcomes := anna.reads(last, exitLost)
+	count(last)
 
 	// What the log says when an episode ends, once in all logs.
 	logged := map[string]told{}
@@ -126,13 +136,13 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	if diff := cmp.Diff(want, logged); diff != "" {
 		t.Errorf("the log (-want +got):\n%s", diff)
 	}
-	// What the last leader knows, of which report and page are made: of what ended before it, no pods.
+	// What report has said under the leader of each end, and what the last report says of all.
+	if diff := cmp.Diff(want, anna.reported); diff != "" {
+		t.Errorf("the reports of all leaders together (-want +got):\n%s", diff)
+	}
 	for name, is := range want {
-		e := last.episode(node{name: name})
-		if e.Outcome != is.Outcome || e.Pods != nil && podsOf(e.Pods) != is.Pods && e.Known != overview.SinceTakeOver {
-			if is.Outcome != "called-off" || e.Node != "" { // nothing of it is left on the node
-				t.Errorf("the report has %q of node %s, with %+v (%s), want %+v", e.Outcome, name, e.Pods, e.Known, is)
-			}
+		if outcomes[name] != is.Outcome {
+			t.Errorf("the last report says %q of node %s, want %q", outcomes[name], name, is.Outcome)
 		}
 	}
 	page := last.body(last.metrics, "/")
@@ -145,7 +155,7 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 			t.Errorf("the page does not say that node %s is %s", name, is.Outcome)
 		}
 	}
-	// The nodes, which status goes by, the Events and the webhook.
+	// The nodes, the Events and the webhook.
 	posted := map[string][]string{}
 	s.eventually("the webhook is called for each end", func() bool { return len(hook.calls()) >= 5 })
 	for _, c := range hook.calls() {
@@ -174,6 +184,71 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	if diff := cmp.Diff(wantCounted, counted); diff != "" {
 		t.Errorf("the metrics of all leaders together (-want +got):\n%s", diff)
 	}
+}
+
+// The exit statuses of report that docs/status.md names.
+const (
+	exitLost    = 3
+	exitUnknown = 4
+)
+
+// An onlooker is a person who runs status and report under each leader.
+type onlooker struct {
+	*person
+	leaders  int             // so far
+	reported map[string]told // by the leader under which each drain has ended
+}
+
+// reads compares what status says with the drains that are in progress, each with one pod left, and adds to what was
+// reported. exit is the exit status of report; outcomes are how it says that all drains have ended.
+func (p *onlooker) reads(h *handler, exit int, left ...node) (outcomes map[string]string) {
+	s := p.s
+	s.Helper()
+	s.eventually(fmt.Sprintf("the leader knows the pods of %d drains", len(left)), func() bool {
+		shown := h.overview().Nodes
+		return len(shown) == len(left) && !slices.ContainsFunc(shown, func(n overview.Node) bool { return n.Pods == nil })
+	})
+	o, _ := p.status()
+	got, want := map[string]int{}, map[string]int{}
+	for _, n := range left {
+		want[n.name] = 1
+	}
+	for _, n := range o.Nodes {
+		if got[n.Name] = -1; n.Pods != nil {
+			got[n.Name] = n.Pods.Left
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Errorf("the pods that are left, by status (-want +got):\n%s", diff)
+	}
+	if n := h.metric("node_termination_handler_drains_in_progress"); int(n) != len(o.Nodes) {
+		s.Errorf("%v drains are in progress by the metrics, %d by status", n, len(o.Nodes))
+	}
+	if leader := fmt.Sprintf("leader-%d", p.leaders); o.Source != overview.Leader || o.Leader != leader || o.Transitions != p.leaders {
+		s.Errorf("status: %q leads, after %d others, by the %s; want %s", o.Leader, o.Transitions, o.Source, leader)
+	}
+	p.leaders++
+
+	code, out, errOut := p.run("report", "--since", "1h", "-o", "json")
+	var report overview.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exit {
+		s.Errorf("report: status %d, want %d: %v, %s%s", code, exit, err, out, errOut)
+	}
+	outcomes = map[string]string{}
+	for _, e := range report.Episodes {
+		outcomes[e.Node] = e.Outcome
+		if e.Known == overview.AsCarried { // its pods were told of by an earlier leader
+			if e.Pods != nil {
+				s.Errorf("report: node %s tells only how its drain has ended, and report knows the pods: %+v", e.Node, e.Pods)
+			}
+			continue
+		}
+		if _, twice := p.reported[e.Node]; twice {
+			s.Errorf("report: the drain of node %s has ended twice", e.Node)
+		}
+		p.reported[e.Node] = told{e.Outcome, podsOf(e.Pods)}
+	}
+	return outcomes
 }
 
 // podsOf says what became of pods.

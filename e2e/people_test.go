@@ -126,10 +126,9 @@ func (p *person) requests() (all []string) {
 	return all
 }
 
-// TestPeopleSeeWhatIsInProgressThroughTheAPIServer plays the whole way: the person's rights, the Lease, the proxy of
-// the API server, the address of the pod, the port that the Lease names, and the leader.
-func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
-	tier.Full(t, "45 s and a control plane of its own")
+// newReachableScenario has a control plane of its own, whose API server reaches the pods that there are routes to.
+func newReachableScenario(t *testing.T) (*scenario, *sandbox.Egress) {
+	t.Helper()
 	t.Parallel()
 	egress, err := sandbox.NewEgress(t.Context())
 	if err != nil {
@@ -145,17 +144,33 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := newScenarioIn(t, own)
+	return newScenarioIn(t, own), egress
+}
+
+// leaderIn runs a replica that stands for a pod on the node, and waits until it leads.
+func (s *scenario) leaderIn(pod string, on node, args ...string) *handler {
+	s.Helper()
+	s.pod(pod, on.name)
+	return s.leader(append(slices.Clone(args), "--pod-name="+pod)...)
+}
+
+// route lets the API server reach the metrics of a replica at the address of its pod, until close is called.
+func (s *scenario) route(egress *sandbox.Egress, pod string, h *handler) (close func()) {
+	s.Helper()
+	p, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, pod, metav1.GetOptions{})
+	s.must(err)
+	return egress.Route(s.ctx, fmt.Sprintf("%s:%d", p.Status.PodIP, h.metrics), fmt.Sprintf("127.0.0.1:%d", h.metrics))
+}
+
+// TestPeopleSeeWhatIsInProgressThroughTheAPIServer plays the whole way: the person's rights, the Lease, the proxy of
+// the API server, the address of the pod, the port that the Lease names, and the leader.
+func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
+	tier.Full(t, "45 s and a control plane of its own")
+	s, egress := newReachableScenario(t)
 	nodes := s.nodes(3)
 	home, n := nodes[0], nodes[1]
-
-	// The process stands for the leader's pod.
-	s.pod("leader", home.name)
-	pod, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, "leader", metav1.GetOptions{})
-	s.must(err)
-	h := s.leader("--pod-name=leader")
-	address := fmt.Sprintf("%s:%d", pod.Status.PodIP, h.metrics)
-	closePort := egress.Route(t.Context(), address, fmt.Sprintf("127.0.0.1:%d", h.metrics))
+	h := s.leaderIn("leader", home)
+	closePort := s.route(egress, "leader", h)
 
 	s.pod("kept", n.name, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "kept"} })
 	s.budget("strict", "kept", 1)
@@ -201,7 +216,7 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	if o, code := anna.status(); code != 4 || !strings.Contains(o.Missing, "the API server cannot reach pod "+s.name+"/leader") || len(o.Nodes) != 1 {
 		t.Errorf("status %d, and %+v", code, o)
 	}
-	egress.Route(t.Context(), address, fmt.Sprintf("127.0.0.1:%d", h.metrics))
+	s.route(egress, "leader", h)
 
 	// The budget gives way, and the drain is told of.
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "strict", metav1.DeleteOptions{}))
