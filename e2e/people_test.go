@@ -129,7 +129,6 @@ func (p *person) requests() (all []string) {
 // newReachableScenario has a control plane of its own, whose API server reaches the pods that there are routes to.
 func newReachableScenario(t *testing.T) (*scenario, *sandbox.Egress) {
 	t.Helper()
-	t.Parallel()
 	egress, err := sandbox.NewEgress(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +165,7 @@ func (s *scenario) route(egress *sandbox.Egress, pod string, h *handler) (close 
 // the API server, the address of the pod, the port that the Lease names, and the leader.
 func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	tier.Full(t, "45 s and a control plane of its own")
+	t.Parallel()
 	s, egress := newReachableScenario(t)
 	nodes := s.nodes(3)
 	home, n := nodes[0], nodes[1]
