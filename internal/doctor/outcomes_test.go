@@ -213,6 +213,7 @@ var outcomes = []outcome{
 	}, want: "group-tag ?", says: "no node belongs to an Auto Scaling group"},
 	{pitfall: "a node without a provider id, by its private DNS name", set: []string{"PUT instances/" + second + " {'privateDNSName': 'b', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }},
 	{pitfall: "a node without a provider id, and no such instance", also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, want: "nodes ‼", says: "no provider id, and no instance has its name"},
+	{pitfall: "a node of k3s, by its private DNS name", set: []string{"PUT instances/" + second + " {'privateDNSName': 'b', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "k3s://b" }) }},
 	{pitfall: "a node of another cloud", also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "gce://a/b/c" }) }, want: "nodes ‼", says: "gce://a/b/c is none of EC2"},
 	{pitfall: "an instance of another account or region", set: []string{"DELETE instances/" + second}, want: "nodes ‼", says: "EC2 does not know " + second},
 

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -209,20 +212,36 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 	}
 }
 
-// EC2 is not even asked about a node of something else.
-func TestANodeThatIsNotOfEC2IsToldWithItsProviderID(t *testing.T) {
+// A provider id of k3s names no instance, and neither does that of another cloud: the name of the node tells.
+func TestANodeWithAnotherProviderIDIsFoundByItsName(t *testing.T) {
 	s, _ := forecasts(t, notice.SpotInterruption)
-	s.client = fake.NewClientset(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"},
-	})
-	s.gatherer = &doctor.Gatherer{}
-	far, err := s.targetNamed(t.Context(), notice.SpotInterruption, "far")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "node far: its provider id gce://project/zone/far is none of EC2, which was not asked about it"
-	if err := far.lookUp(t.Context()); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+	s.client = fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "near"}, Spec: corev1.NodeSpec{ProviderID: "k3s://near"}},
+	)
+	s.gatherer = &doctor.Gatherer{AWS: doctor.AWS{DescribeInstances: func(_ context.Context, in *ec2.DescribeInstancesInput, _ ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
+		out := &ec2.DescribeInstancesOutput{}
+		if slices.Contains(in.Filters[0].Values, "near") {
+			out.Reservations = []ec2types.Reservation{{Instances: []ec2types.Instance{{InstanceId: new("i-1"), PrivateDnsName: new("near")}}}}
+		}
+		return out, nil
+	}}}
+	for name, want := range map[string]struct{ instance, err string }{
+		"near": {"i-1", ""},
+		"far": {"", "EC2 in us-east-1, asked as me, does not know an instance with the private DNS name far, as the provider id gce://project/zone/far is none of EC2, " +
+			"of node far: is it in another account or region?"},
+	} {
+		node, err := s.targetNamed(t.Context(), notice.SpotInterruption, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		if err := node.lookUp(t.Context()); err != nil {
+			text = err.Error()
+		}
+		if node.notice.Instance != want.instance || text != want.err || node.mayBeElsewhere() != (want.err != "") || !mayBeOnEC2(node.node) {
+			t.Errorf("%s: instance %q, error %q", name, node.notice.Instance, text)
+		}
 	}
 }
 

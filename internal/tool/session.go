@@ -115,7 +115,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 		Options: doctor.Options{
 			QueueURL: c.Queue.Text, QueueName: c.Queue.Name, Account: c.Queue.Account,
 			Region: c.Region, Partition: partitionOf(c.Region), EventAccounts: c.EventAccounts, NoQueue: c.Queue.None(),
-			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, Visibility: c.VisibilityTimeout,
+			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, ClusterName: c.ClusterName, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
 			Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
 			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions,
