@@ -459,6 +459,7 @@ var ailments = []struct {
 		f.Pods.Value[1].Owner = "self"
 	}, map[string]Status{"handler": Warning}, "crashing: 1 of 2 replicas: pod other has ended 1 time, with status 137 (OOMKilled)"},
 	{"two on one node of several", twoReplicas("a"), map[string]Status{"handler": Warning}, "nth/self: all ready replicas are on one node, a"},
+	{"two on the one node that is not cordoned", func(f *Facts) { twoReplicas("a")(f); f.Nodes.Value[1].Full = true }, nil, "2 of 2 replicas ready"},
 	{"two on two nodes", twoReplicas("ip-10-0-0-2.ec2.internal"), nil, "2 of 2 replicas ready"},
 	{"two on the only node that could take them", func(f *Facts) {
 		twoReplicas("a")(f)

@@ -221,6 +221,7 @@ type Node struct {
 	Region     string // empty: the node does not say
 	Fargate    bool
 	Karpenter  bool // it is one of Karpenter's
+	Full       bool // it takes no new pod: it is cordoned, by whomever, or not ready
 	Labels     map[string]string
 }
 

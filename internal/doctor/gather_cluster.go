@@ -206,7 +206,7 @@ func NodeOf(n *corev1.Node) Node {
 	return Node{
 		Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
 		Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
-		Labels: n.Labels,
+		Full: n.Spec.Unschedulable || !cluster.Ready(n), Labels: n.Labels,
 	}
 }
 
