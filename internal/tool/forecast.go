@@ -39,7 +39,7 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool,
 		return false, err
 	}
 	now := time.Now().Truncate(time.Second)
-	s.lookForPause(ctx)
+	s.readLease(ctx)
 	s.lookUpAll(ctx, targets)
 	if w.All {
 		targets = slices.DeleteFunc(targets, (*target).mayBeElsewhere)

@@ -191,11 +191,43 @@ func TestWhileTheHandlerIsPausedNoPodIsMoved(t *testing.T) {
 		Namespace: "nth", Name: s.LeaseName, Annotations: map[string]string{lease.PausedAnnotation: "enough"},
 	}})
 	s.origin.release = &Release{namespace: "nth"}
-	s.lookForPause(t.Context())
+	s.readLease(t.Context())
 	for _, f := range all {
 		if why := f.whyNotDrained(); f.node.Name == "well" && (!strings.HasPrefix(why, "the handler is paused (enough)") || len(f.lost()) != 1) {
 			t.Errorf("%q, lost %v", why, f.lost())
 		}
+	}
+}
+
+// A tool may run in a pod of the handler that stands by: the leader drains the node, and its pod leaves last.
+func TestThePodThatLeavesLastIsTheLeaders(t *testing.T) {
+	s, _ := forecasts(t, notice.SpotInterruption, "POD_NAME=handler-2", "NAMESPACE=nth")
+	handler := func(name string) *corev1.Pod {
+		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "handler", Controller: new(true)}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: name, OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+	}
+	client := fake.NewClientset(handler("handler-1"), handler("handler-2"), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: s.LeaseName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("handler-1_x")},
+	})
+	s.client, s.origin.release = client, &Release{namespace: "nth"}
+	view, err := rehearsal.ReadAll(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.readLease(t.Context())
+	f, err := s.target(notice.SpotInterruption, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).forecast(view, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, fate := range f.Fates {
+		got[fate.Pod.Name] = fate.Self
+	}
+	if diff := cmp.Diff(map[string]bool{"handler-1": true, "handler-2": false}, got); diff != "" {
+		t.Errorf("pods that leave by themselves (-want +got):\n%s", diff)
 	}
 }
 

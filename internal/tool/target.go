@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -140,7 +139,9 @@ func (t *target) setInstance(instance doctor.Instance) {
 
 // mayBeElsewhere reports whether the node has a provider id that is none of EC2, and no instance is known that has its
 // name.
-func (t *target) mayBeElsewhere() bool { return t.notice.Instance == "" && t.node.Spec.ProviderID != "" }
+func (t *target) mayBeElsewhere() bool {
+	return t.notice.Instance == "" && t.node.Spec.ProviderID != ""
+}
 
 // absentError says who looked for the instance, and where; or that nobody did.
 func (t *target) absentError() error {
@@ -240,7 +241,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 	o.Report = view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
-		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
+		Self: t.leader,
 	})
 	return o, nil
 }
