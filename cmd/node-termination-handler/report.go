@@ -27,8 +27,8 @@ know. It changes nothing.
 
 Exit status: 0 no pod was lost; 1 report failed; 2 mistakes in the options; 3 pods were lost: they
 were still on the node, or perhaps, when its machine went away; 4 it is not known, because the
-leader was not asked, or does not know all drains of that time: it began to lead later, after another
-one, or keeps no older ones; or a node does not tell how its drain has ended.`,
+leader was not asked, or does not know all drains of that time: its pod is younger, and another one has
+led before it, or it keeps no older ones; or a node does not tell how its drain has ended.`,
 	}
 	flags := cmd.Flags()
 	node := flags.String("node", "", "Name of the node. By default the report is on all nodes.")

@@ -126,6 +126,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 		a.karpenter = karpenter.NodeClaims{Client: client, Gate: gate}
 	}
 	a.lookout.dryRun = o.DryRun
+	nodes.WhenDeleted(a.lookout.deleted)
 	if o.IMDS {
 		a.serveNode(newOwnInstance(o))
 		return a, nil

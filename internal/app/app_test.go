@@ -3,10 +3,17 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
@@ -27,5 +34,47 @@ func TestTheEndOfTheContextIsNoErrorOfRun(t *testing.T) {
 	cancel(errors.New("terminated"))
 	if err := a.Run(ctx); err != nil || !out.Has("stopped", "why", "terminated") {
 		t.Errorf("Run = %v, and the log is:\n%s", err, out.String())
+	}
+}
+
+func TestAReplicaThatStandsByNotesWhatADeletedNodeCarried(t *testing.T) {
+	const queue = "http://127.0.0.1:1/123456789012/queue"
+	node := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"a","uid":"1","resourceVersion":"1","annotations":{%q:%q}}}`,
+		cluster.IntentAnnotation, `{"v":1,"queue":"`+queue+`","notices":[{"kind":"SpotInterruption"}],"cordonedAt":"2026-03-03T03:00:00Z","finishedAt":"2026-03-03T03:01:00Z","outcome":"missed"}`)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Query().Get("sendInitialEvents") != "": // of an older API server
+			http.Error(w, "{}", http.StatusBadRequest)
+		case r.URL.Query().Get("watch") == "":
+			_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"NodeList","metadata":{"resourceVersion":"1"},"items":[`+node+`]}`)
+		default:
+			_, _ = io.WriteString(w, `{"type":"DELETED","object":`+node+"}\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(kubeconfig, []byte(strings.Replace(testKubeconfig, "https://127.0.0.1:6443", server.URL, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &options.Options{Kubeconfig: kubeconfig, Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1, KubeQPS: 100, KubeBurst: 100}
+	o.Queue.Text = queue
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out logtest.Log
+	a, err := New(ctx, o, out.Logger(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go a.nodes.Run(ctx)
+	for began := time.Now(); len(a.lookout.episodes.History().Episodes) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("nothing is noted")
+		}
+	}
+	if e := a.lookout.episodes.History().Episodes[0]; e.Node != "a" || e.Outcome != "missed" {
+		t.Errorf("%+v", e)
 	}
 }

@@ -195,11 +195,24 @@ func (l *lookout) History(context.Context) (overview.History, error) {
 
 // rebuild has the lookout know what the nodes carry of episodes that have ended.
 func (l *lookout) rebuild(nodes *cluster.Cluster) {
-	var all []overview.Episode
 	nodes.EachIntent(func(ref cluster.Ref, i intent.Intent) {
-		all = append(all, report.EpisodesOf(ref, i)...)
+		l.episodes.Carried(report.EpisodesOf(ref, i))
 	})
-	l.episodes.Rebuild(all)
+}
+
+// deleted has the lookout know what a Node carried that is deleted: a replica that stands by may lead later. A term
+// tells of its drains itself.
+func (l *lookout) deleted(ref cluster.Ref, i intent.Intent) {
+	if t := l.term(); t != nil && !t.isResuming() {
+		return
+	}
+	all := report.EpisodesOf(ref, i)
+	if !i.Finished() && len(i.Entries) > 0 { // only who leads now may know how it ends
+		e := report.EpisodeOf(ref, i)
+		e.Ended = time.Now().UTC()
+		all = append(all, e)
+	}
+	l.episodes.Carried(all)
 }
 
 // serveJSON serves what get returns. Its error is for a replica that stands by.

@@ -3,11 +3,15 @@ package app
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 )
@@ -46,6 +50,48 @@ func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
 	close(resumed)
 	if o, err := l.Overview(t.Context()); err != nil || o.Resuming || o.Queue == nil {
 		t.Errorf("after that: %+v, %v", o, err)
+	}
+}
+
+// What has happened does not become unknown when another replica takes over: it has watched the nodes.
+func TestAReplicaThatStandsByKnowsHowDrainsHaveEnded(t *testing.T) {
+	at := time.Now()
+	drained := intent.Intent{Version: 1, FinishedAt: at, Outcome: intent.Drained, Entries: []intent.Entry{{Kind: notice.SpotInterruption, Time: at}}}
+	missed, draining := drained, drained
+	missed.Outcome = intent.Missed
+	draining.FinishedAt, draining.Outcome = time.Time{}, ""
+	resumed := make(chan struct{})
+	for name, tt := range map[string]struct {
+		carried intent.Intent
+		leads   *lookedAt
+		want    []string // outcomes
+	}{
+		"a drain that has ended":    {drained, nil, []string{"drained"}},
+		"one that came too late":    {missed, nil, []string{"missed"}},
+		"one that goes on":          {draining, nil, []string{""}},
+		"nothing":                   {intent.Intent{Version: 1}, nil, nil},
+		"one before it is resumed":  {draining, &lookedAt{resumed: resumed}, []string{""}},
+		"one of a replica's own":    {draining, &lookedAt{}, nil},
+		"one that it has ended too": {drained, &lookedAt{}, nil},
+	} {
+		l := newLookout("handler-2", nil, logr.Discard())
+		if tt.leads != nil {
+			l.lead(*tt.leads)
+		}
+		l.deleted(cluster.Ref{Name: "a"}, tt.carried)
+		l.lead(lookedAt{})
+		h, err := l.History(t.Context())
+		var got []string
+		for _, e := range h.Episodes {
+			got = append(got, e.Outcome)
+		}
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: outcomes %q, want %q; error %v", name, got, tt.want, err)
+		}
+		r := overview.Report{Since: h.Since, KnownSince: h.Since, Episodes: h.Episodes}
+		if unknown := slices.Contains(tt.want, ""); r.Incomplete() != unknown || r.LostAny() != slices.Contains(tt.want, "missed") {
+			t.Errorf("%s: incomplete %t, lost %t", name, r.Incomplete(), r.LostAny())
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 
 // stand stands for election, and leads whenever this replica is elected.
 func (a *App) stand(ctx context.Context) error {
+	a.lookout.episodes.Begin()
 	probation := time.Now().Add(probationTime)
 	lead := func(ctx context.Context) error { return a.term(ctx, probation) }
 	switch {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 )
@@ -70,6 +71,23 @@ func TestOfTheNodesOfAnInstanceTheReadyOneComesFirstThenTheYoungest(t *testing.T
 		names = append(names, n.Name)
 	}
 	if diff := cmp.Diff([]string{"d", "c", "b", "a"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAnIntentThatIsLostWithItsNodeIsToldOf(t *testing.T) {
+	c, err := New(fake.NewClientset(), nil, queueURL, CordonOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost []string
+	c.WhenDeleted(func(ref Ref, i intent.Intent) { lost = append(lost, ref.Name+" "+i.Queue) })
+	for name, text := range map[string]string{
+		"ours": `{"v":1,"queue":"` + queueURL + `"}`, "another-queues": `{"v":1,"queue":"` + queueURL + `-2"}`, "unreadable": "{", "none": "",
+	} {
+		c.noteDeleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{IntentAnnotation: text}}})
+	}
+	if diff := cmp.Diff([]string{"ours " + queueURL}, lost); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -27,6 +27,7 @@ type memory struct {
 	owner owner
 
 	lastDeleted *utilcache.LRUExpireCache // by instance id: the Node that was deleted last
+	whenDeleted func(Ref, intent.Intent)  // nil: nobody wants to know
 	// identified are the instances of nodes without a provider id, by UID; see Identify.
 	identified *lru.Cache
 
@@ -43,10 +44,17 @@ func newMemory(nodes *nodes, owner owner) *memory {
 	}
 }
 
+// WhenDeleted has tell called with each intent that is lost with its Node, on the goroutine of the watch. It is called
+// before Run.
+func (m *memory) WhenDeleted(tell func(ref Ref, i intent.Intent)) { m.whenDeleted = tell }
+
 // noteDeleted remembers a deleted Node. If it carried no intent, because it was deleted too
 // early, the Node before it is remembered instead.
 func (m *memory) noteDeleted(node *corev1.Node) {
 	uid := node.UID
+	if i, ok, err := ReadIntent(node); m.whenDeleted != nil && ok && err == nil && m.owner.Serves(i) {
+		m.whenDeleted(RefOf(node), i)
+	}
 	if id := m.instanceOf(node); id != "" {
 		if InstanceID(node) == "" { // what is read of it later is that instance's
 			node = node.DeepCopy()

@@ -187,7 +187,7 @@ func handlerRuns(f *Facts) verdict {
 func (f *Facts) together(on []string) bool {
 	return len(on) > 1 && !slices.ContainsFunc(on, func(node string) bool { return node != on[0] }) &&
 		slices.ContainsFunc(f.Nodes.Value, func(n Node) bool {
-			return n.Name != on[0] && !n.Fargate && n.Labels["kubernetes.io/os"] != "windows"
+			return n.Name != on[0] && !n.Fargate && !n.Full && n.Labels["kubernetes.io/os"] != "windows"
 		})
 }
 

@@ -97,13 +97,13 @@ func permissions(f *Facts) verdict {
 		return v
 	}
 	var missing, useful, unsure []string
-	neededUnsure := false
+	neededUnsure, unasked := false, error(nil)
 	for _, p := range f.Permissions {
 		_, notAsked := errors.AsType[*BlockedError](p.Err)
 		switch {
 		case p.Err == nil:
 		case notAsked:
-			return unknown(subject, p.Err)
+			unasked = p.Err
 		case denied(p.Err) && p.Needed:
 			missing = append(missing, p.String())
 		case denied(p.Err):
@@ -124,6 +124,10 @@ func permissions(f *Facts) verdict {
 		return fail(hint, "the role lacks %s", list(append(missing, useful...)))
 	case len(unsure) > 0 && (neededUnsure || len(useful) == 0):
 		return unclear("", "whether the role has %s", list(unsure))
+	case len(useful) > 0 && unasked != nil:
+		return bad(Unknown, hint, "the role lacks %s; of its other permissions some were %v", list(useful), unasked)
+	case unasked != nil:
+		return unknown(subject, unasked)
 	case len(useful) > 0:
 		return warn(hint, "the role lacks %s: the rest works", list(useful))
 	case len(f.Permissions) == 0:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -98,7 +99,8 @@ var remedyFor = [lastGap]string{
 		"manager, or name the node like its instance's private DNS name",
 	noProviderMatch: "unknown to EC2: run the handler with a role of the account, and a queue in the region, of these " +
 		"instances",
-	notEC2:     "not of EC2: AWS sends no notice for such nodes, and no handler can drain them in time",
+	notEC2: "another provider id: name a node of EC2 like its instance's private DNS name; for nodes that are not of " +
+		"EC2 AWS sends no notice, and no handler can drain them in time",
 	noReporter: "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes",
 	noTag:      "no tag",
 }
@@ -132,14 +134,12 @@ func behind(f *Facts) map[string]Instance {
 	byID, byName := map[string]Instance{}, map[string]Instance{}
 	for _, i := range f.Instances.Value {
 		byID[i.ID] = i
-		if i.PrivateDNSName != "" {
-			byName[i.PrivateDNSName] = i
-		}
+		byName[lookup.NodeName(i.PrivateDNSName, i.Tags, f.Options.ClusterName)] = i
 	}
 	found := map[string]Instance{}
 	for _, n := range f.Nodes.Value {
 		instance, known := byID[n.InstanceID]
-		if n.ProviderID == "" {
+		if n.InstanceID == "" {
 			instance, known = byName[n.Name]
 		}
 		if known {
@@ -161,17 +161,19 @@ func (f *Facts) hasReporter(n Node) bool {
 func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 	instance, known := instances[n.Name]
 	_, tagged := instance.Tags[f.Options.ManagedTag]
+	unnamed, by := "no provider id", noInstance
+	if n.ProviderID != "" {
+		unnamed, by = "its provider id "+n.ProviderID+" is none of EC2", notEC2
+	}
 	switch {
-	case n.InstanceID == "" && n.ProviderID != "":
-		return "its provider id " + n.ProviderID + " is none of EC2", notEC2
 	case f.Options.NoQueue && n.InstanceID == "":
-		return "no provider id, so its pod drains it without the leader", noInstance
+		return unnamed + ", so only a pod on it drains it, without the leader", by
 	case f.Options.NoQueue && !f.hasReporter(n):
 		return "no pod on it reads the metadata", noReporter
 	case f.Options.NoQueue:
 		return "", covers
 	case n.InstanceID == "" && !known:
-		return "no provider id, and no instance has its name", noInstance
+		return unnamed + ", and no instance has its name", by
 	case !f.Options.CheckTag:
 		return "", covers
 	case !known:
@@ -196,7 +198,7 @@ func eventAccounts(f *Facts) verdict {
 		instance, known := instances[n.Name]
 		owner := cmp.Or(instance.Account, accounts[0]) // endpoints that are not AWS leave it out
 		switch {
-		case n.Fargate, n.InstanceID == "" && n.ProviderID != "":
+		case f.isElsewhere(n, known):
 		case n.Region != "" && n.Region != f.Options.Region:
 			far = append(far, n.Name+" ("+n.Region+")")
 		case !known:
@@ -238,13 +240,19 @@ func eventAccounts(f *Facts) verdict {
 	return ok("notices of account %s and region %s are acted on", list(accounts), f.Options.Region)
 }
 
+// isElsewhere reports whether the node is not of EC2: it has another provider id, and EC2 was asked and has no instance
+// of its name. known: there is one.
+func (f *Facts) isElsewhere(n Node, known bool) bool {
+	return n.Fargate || !known && f.Instances.Err == nil && n.InstanceID == "" && n.ProviderID != ""
+}
+
 // unseenInstances returns the number of nodes whose instance EC2 does not describe, so that its
 // group is not known.
 func unseenInstances(f *Facts) int {
 	instances, unseen := behind(f), 0
 	for _, n := range f.Nodes.Value {
 		_, known := instances[n.Name]
-		if !known && !n.Fargate && (n.InstanceID != "" || n.ProviderID == "") {
+		if !known && !f.isElsewhere(n, known) {
 			unseen++
 		}
 	}

@@ -459,6 +459,7 @@ var ailments = []struct {
 		f.Pods.Value[1].Owner = "self"
 	}, map[string]Status{"handler": Warning}, "crashing: 1 of 2 replicas: pod other has ended 1 time, with status 137 (OOMKilled)"},
 	{"two on one node of several", twoReplicas("a"), map[string]Status{"handler": Warning}, "nth/self: all ready replicas are on one node, a"},
+	{"two on the one node that is not cordoned", func(f *Facts) { twoReplicas("a")(f); f.Nodes.Value[1].Full = true }, nil, "2 of 2 replicas ready"},
 	{"two on two nodes", twoReplicas("ip-10-0-0-2.ec2.internal"), nil, "2 of 2 replicas ready"},
 	{"two on the only node that could take them", func(f *Facts) {
 		twoReplicas("a")(f)
@@ -547,7 +548,22 @@ var ailments = []struct {
 	}, nil, ""},
 	{"an instance of another region", func(f *Facts) { f.Instances.Value = f.Instances.Value[1:] }, map[string]Status{"nodes": Warning}, "EC2 does not know i-0000000a in us-east-1"},
 	{"a name that no instance has", func(f *Facts) { f.Nodes.Value[1].Name = "b" }, map[string]Status{"nodes": Warning}, "b (no provider id, and no instance has its name)"},
-	{"a node that is not of EC2", func(f *Facts) { f.Nodes.Value[1].ProviderID = "eks-hybrid:///x" }, map[string]Status{"nodes": Warning}, "eks-hybrid:///x is none of EC2"},
+	{"a node that is not of EC2", func(f *Facts) { f.Nodes.Value[1].Name, f.Nodes.Value[1].ProviderID = "b", "eks-hybrid:///x" }, map[string]Status{"nodes": Warning}, "b (its provider id eks-hybrid:///x is none of EC2, and no instance has its name)"},
+	{"a node that is not of EC2, and no tag check", func(f *Facts) {
+		f.Options.CheckTag = false
+		f.Nodes.Value[1].Name, f.Nodes.Value[1].ProviderID = "b", "eks-hybrid:///x"
+	}, map[string]Status{"nodes": Warning}, "eks-hybrid:///x is none of EC2"},
+	{"a node of k3s", func(f *Facts) { f.Nodes.Value[1].ProviderID = "k3s://ip-10-0-0-2.ec2.internal" }, nil, "2 of 2 nodes are covered"},
+	{"nodes of k3s alone", func(f *Facts) {
+		f.Nodes.Value, f.Nodes.Value[1].ProviderID = f.Nodes.Value[1:2], "k3s://ip-10-0-0-2.ec2.internal"
+	}, nil, "1 of 1 node are covered"},
+	{"a node of k3s, and an instance of its name in another cluster", func(f *Facts) {
+		f.Options.ClusterName = "ours"
+		f.Nodes.Value[1].ProviderID = "k3s://ip-10-0-0-2.ec2.internal"
+		stranger := f.Instances.Value[1]
+		stranger.ID, stranger.Account, stranger.Tags = "i-0000000c", hubAccount, map[string]string{"kubernetes.io/cluster/theirs": "owned"}
+		f.Instances.Value = append(f.Instances.Value, stranger)
+	}, nil, "2 of 2 nodes are covered"},
 	{"no node covered", func(f *Facts) { f.Instances.Value = nil }, map[string]Status{"nodes": Failed, "event-accounts": Warning}, "0 of 2 nodes are covered"},
 	{"Fargate alone", func(f *Facts) { f.Nodes.Value = f.Nodes.Value[2:] }, map[string]Status{"nodes": Warning}, "no nodes on EC2; 1 on Fargate"},
 	{"an instance of another account", func(f *Facts) { f.Instances.Value[1].Account = hubAccount }, map[string]Status{"event-accounts": Warning}, "of others: ip-10-0-0-2.ec2.internal (210987654321)"},

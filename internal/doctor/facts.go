@@ -98,6 +98,7 @@ type Options struct {
 
 	CheckTag          bool
 	ManagedTag        string
+	ClusterName       string // in the tags of instances; can be empty
 	Visibility        time.Duration
 	HeartbeatInterval time.Duration // 0: no heartbeats
 	HeartbeatUntil    time.Duration
@@ -216,10 +217,11 @@ type Lease struct {
 type Node struct {
 	Name       string
 	ProviderID string
-	InstanceID string // of the provider id; empty: it has none
+	InstanceID string // of the provider id; empty: it names none, and the instance is found by the node's name
 	Region     string // empty: the node does not say
 	Fargate    bool
 	Karpenter  bool // it is one of Karpenter's
+	Full       bool // it takes no new pod: it is cordoned, by whomever, or not ready
 	Labels     map[string]string
 }
 

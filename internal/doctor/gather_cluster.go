@@ -196,14 +196,18 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []Node, _ error) {
 		return nil, refused(ctx, "list nodes", err)
 	}
 	for k := range list.Items {
-		n := &list.Items[k]
-		nodes = append(nodes, Node{
-			Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
-			Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
-			Labels: n.Labels,
-		})
+		nodes = append(nodes, NodeOf(&list.Items[k]))
 	}
 	return nodes, nil
+}
+
+// NodeOf returns what checks need of a Node.
+func NodeOf(n *corev1.Node) Node {
+	return Node{
+		Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
+		Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
+		Full: n.Spec.Unschedulable || !cluster.Ready(n), Labels: n.Labels,
+	}
 }
 
 // isKarpenters reports whether Karpenter made the node. Its releases before 0.32 had another

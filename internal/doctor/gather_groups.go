@@ -15,14 +15,14 @@ import (
 )
 
 // instances returns the instances behind the nodes, found by the id in the provider id, else by
-// the name. EC2 accepts 200 values in a filter.
+// the name, as [lookup.NodeName] says. EC2 accepts 200 values in a filter.
 func (a *AWS) instances(ctx context.Context, nodes []Node) ([]Instance, error) {
 	var ids, names []string
 	for _, n := range nodes {
 		switch {
 		case n.InstanceID != "":
 			ids = append(ids, n.InstanceID)
-		case n.ProviderID == "":
+		case !n.Fargate:
 			names = append(names, n.Name)
 		}
 	}

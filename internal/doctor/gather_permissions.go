@@ -23,13 +23,13 @@ type try struct {
 
 // permissions tries out what the handler's role may do. What else was asked for tells of the other permissions.
 func (a *AWS) permissions(ctx context.Context, f *Facts) []Permission {
-	if err := f.Queue.Err; err != nil && !denied(err) {
-		return []Permission{{Err: blocked("queue", err)}}
+	if err := f.noAWS(); err != nil {
+		return []Permission{{Err: err}}
 	}
 	if f.Beside != nil {
 		return nil
 	}
-	found := []Permission{{Action: "sqs:GetQueueAttributes", Err: onlyDenial(f.Queue.Err)}}
+	found := []Permission{{Action: "sqs:GetQueueAttributes", Err: blocked("queue", f.Queue.Err)}}
 	if f.Nodes.Err == nil {
 		found = append(found, Permission{
 			Action: "ec2:DescribeInstances", Needed: f.Options.CheckTag, Err: onlyDenial(f.Instances.Err),
@@ -74,6 +74,9 @@ func (a *AWS) tries(ctx context.Context, f *Facts, hooked []Group) []try {
 			return errOf(a.ChangeMessageVisibility(ctx,
 				&sqs.ChangeMessageVisibilityInput{QueueUrl: url, ReceiptHandle: nothing}))
 		}},
+	}
+	if f.Queue.Err != nil && !denied(f.Queue.Err) { // it would say nothing of permissions
+		all = nil
 	}
 	if f.Options.Poll {
 		all = append(all, try{"ec2:DescribeInstanceStatus", false, func() error {

@@ -386,6 +386,25 @@ func TestARegionIsReadFromTheNode(t *testing.T) {
 	}
 }
 
+func TestANodeThatIsCordonedOrNotReadyTakesNoPod(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cordoned bool
+		ready    corev1.ConditionStatus
+		want     bool
+	}{
+		"a node that is ready":     {false, corev1.ConditionTrue, false},
+		"a node that is cordoned":  {true, corev1.ConditionTrue, true},
+		"a node that is not ready": {false, corev1.ConditionUnknown, true},
+	} {
+		node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: tt.cordoned}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: tt.ready}},
+		}}
+		if got := doctor.NodeOf(node).Full; got != tt.want {
+			t.Errorf("%s: full %t", name, got)
+		}
+	}
+}
+
 func TestForbiddenListsAreUnknown(t *testing.T) {
 	s := newSite(t)
 	s.kube.PrependReactor("*", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {

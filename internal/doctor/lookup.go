@@ -12,7 +12,7 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 	if err != nil {
 		return nil, err
 	}
-	return behind(&Facts{Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
+	return behind(&Facts{Options: g.Options, Nodes: answer(nodes, nil), Instances: answer(found, nil)}), nil
 }
 
 // Caller returns who calls AWS.

@@ -83,6 +83,11 @@ var outcomes = []outcome{
 
 	// The queue.
 	{pitfall: "no queue", set: []string{"DELETE queues/nth"}, want: "queue ×", says: "there is no queue nth in"},
+	{pitfall: "no queue, and a role that lacks autoscaling:CompleteLifecycleAction", set: append(deny("autoscaling", "CompleteLifecycleAction"), "DELETE queues/nth"), want: "permissions × queue ×", says: "the role lacks autoscaling:CompleteLifecycleAction"},
+	{pitfall: "no queue, and a role that lacks ec2:DescribeInstances", set: append(deny("ec2", "DescribeInstances"), "DELETE queues/nth"), want: "permissions × queue × nodes ×", says: "the role lacks ec2:DescribeInstances"},
+	{pitfall: "no queue, and a role that lacks ec2:DescribeInstanceStatus", set: append(deny("ec2", "DescribeInstanceStatus"), "DELETE queues/nth"), want: "permissions ? queue ×", says: "the role lacks ec2:DescribeInstanceStatus; of its other permissions some were not asked, see queue"},
+	{pitfall: "no queue, and a handler without a right in the cluster", set: []string{"DELETE queues/nth"}, also: forbidden("selfsubjectaccessreviews"), want: "rbac × queue ×", says: "patch nodes"},
+	{pitfall: "SQS hangs, and a role that lacks autoscaling:CompleteLifecycleAction", set: append(deny("autoscaling", "CompleteLifecycleAction"), `PUT faults/hang {'service': 'sqs', 'hang': true}`), want: "permissions × queue ×", says: "the role lacks autoscaling:CompleteLifecycleAction"},
 	{pitfall: "SQS hangs", set: []string{`PUT faults/hang {'service': 'sqs', 'hang': true}`}, want: "queue ×", says: "no answer within"},
 	{pitfall: "SQS is out of order", set: []string{`PUT faults/down {'service': 'sqs', 'code': 'ServiceUnavailable', 'status': 503}`}, want: "queue ×", says: "ServiceUnavailable"},
 	{pitfall: "a FIFO queue", set: []string{
@@ -213,6 +218,7 @@ var outcomes = []outcome{
 	}, want: "group-tag ?", says: "no node belongs to an Auto Scaling group"},
 	{pitfall: "a node without a provider id, by its private DNS name", set: []string{"PUT instances/" + second + " {'privateDNSName': 'b', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }},
 	{pitfall: "a node without a provider id, and no such instance", also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "" }) }, want: "nodes ‼", says: "no provider id, and no instance has its name"},
+	{pitfall: "a node of k3s, by its private DNS name", set: []string{"PUT instances/" + second + " {'privateDNSName': 'b', 'tags': {'" + tag + "': ''}}"}, also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "k3s://b" }) }},
 	{pitfall: "a node of another cloud", also: func(s *site) { s.node("b", func(n *corev1.Node) { n.Spec.ProviderID = "gce://a/b/c" }) }, want: "nodes ‼", says: "gce://a/b/c is none of EC2"},
 	{pitfall: "an instance of another account or region", set: []string{"DELETE instances/" + second}, want: "nodes ‼", says: "EC2 does not know " + second},
 

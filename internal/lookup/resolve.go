@@ -242,7 +242,7 @@ func (r *Resolver) mayBelieve(id string) bool {
 
 // expected reports whether an instance without a Node belongs to this cluster.
 func (r *Resolver) expected(inst instance.Instance, tagged bool) bool {
-	ours, others := r.clusterOf(inst)
+	ours, others := clusterOf(inst.Tags, r.ClusterName)
 	switch {
 	case r.ClusterName != "" && others && !ours: // clusters may share the managed tag
 		return false
@@ -254,10 +254,10 @@ func (r *Resolver) expected(inst instance.Instance, tagged bool) bool {
 	return r.Policy.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
 }
 
-// clusterOf reports whether an instance has a tag of this cluster, and one of another cluster.
-func (r *Resolver) clusterOf(inst instance.Instance) (ours, others bool) {
+// clusterOf reports whether the tags of an instance name the cluster, and another one.
+func clusterOf(tags map[string]string, clusterName string) (ours, others bool) {
 	const owner = "kubernetes.io/cluster/"
-	for key, value := range inst.Tags {
+	for key, value := range tags {
 		name, isOwner := strings.CutPrefix(key, owner)
 		switch {
 		case isOwner:
@@ -266,8 +266,8 @@ func (r *Resolver) clusterOf(inst instance.Instance) (ours, others bool) {
 		default:
 			continue
 		}
-		ours = ours || name == r.ClusterName
-		others = others || name != r.ClusterName
+		ours = ours || name == clusterName
+		others = others || name != clusterName
 	}
 	return ours, others
 }
@@ -275,14 +275,20 @@ func (r *Resolver) clusterOf(inst instance.Instance) (ours, others bool) {
 // NodesNamedLike returns the node that has the name of the instance, if its provider id, such as
 // k3s has it, names no instance.
 func (r *Resolver) NodesNamedLike(inst instance.Instance) []*corev1.Node {
-	if ours, others := r.clusterOf(inst); inst.PrivateDNSName == "" || r.ClusterName != "" && others && !ours {
-		return nil
-	}
-	node := r.Cluster.ByName(inst.PrivateDNSName)
+	node := r.Cluster.ByName(NodeName(inst.PrivateDNSName, inst.Tags, r.ClusterName))
 	if node == nil || cluster.InstanceID(node) != "" {
 		return nil
 	}
 	return []*corev1.Node{node}
+}
+
+// NodeName is the name by which the Node of an instance is found whose provider id names no instance; empty: there is
+// none, as where the tags are those of another cluster. clusterName is [Resolver.ClusterName].
+func NodeName(privateDNSName string, tags map[string]string, clusterName string) string {
+	if ours, others := clusterOf(tags, clusterName); clusterName != "" && others && !ours {
+		return ""
+	}
+	return privateDNSName
 }
 
 // mostIgnored bounds the instances that ignored remembers: there are more of them than

@@ -5,8 +5,8 @@ import "time"
 // A History is what has happened.
 type History struct {
 	At time.Time `json:"at"`
-	// Since is from when on the leader knows all episodes: it began to keep them then, or has kept no older ones. Of what
-	// ended before it knows only what nodes carry.
+	// Since is from when on the leader knows all episodes: it began to watch the nodes then, as it does before it leads
+	// too, or has kept no older ones. Of what ended before it knows only what nodes carry.
 	Since    time.Time `json:"since"`
 	Episodes []Episode `json:"episodes"` // the newest first
 }
@@ -54,7 +54,7 @@ type Known string
 const (
 	Everything    Known = "everything"      // this process has seen all of it
 	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it: pods that had left by then are not counted
-	AsCarried     Known = "as-carried"      // it ended before this leader began: only what the node carries
+	AsCarried     Known = "as-carried"      // it ended under an earlier leader: only what the node carries, or did
 )
 
 // A Notice is one that belongs to an episode.

@@ -29,7 +29,7 @@ type Recorder struct {
 	log logr.Logger
 
 	mu    sync.Mutex
-	since time.Time // the present term began
+	since time.Time // all episodes are known that have ended after it
 	kept  []kept    // by their ends
 }
 
@@ -39,7 +39,7 @@ type kept struct {
 	text  []byte // JSON
 }
 
-// NewRecorder returns a Recorder that keeps nothing so far. Its first term begins now.
+// NewRecorder returns a Recorder that keeps nothing so far. It knows all episodes from now on.
 func NewRecorder(log logr.Logger) *Recorder {
 	return &Recorder{log: log, since: time.Now().UTC()}
 }
@@ -50,12 +50,16 @@ func (r *Recorder) Add(e overview.Episode) {
 	r.keep(e)
 }
 
-// Rebuild begins a term: it adds episodes of which only is known what nodes carry. What is known better, of an
-// earlier term of this process, stays as it is.
-func (r *Recorder) Rebuild(episodes []overview.Episode) {
+// Begin says that it knows all episodes from now on, and not before: the nodes are watched.
+func (r *Recorder) Begin() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.since = time.Now().UTC()
-	r.mu.Unlock()
+}
+
+// Carried adds episodes of which only is known what nodes carry. What is known better, of an earlier term of this
+// process, stays as it is.
+func (r *Recorder) Carried(episodes []overview.Episode) {
 	for _, e := range episodes {
 		r.keep(e)
 	}
@@ -68,6 +72,10 @@ func (r *Recorder) keep(e overview.Episode) {
 	same := func(k kept) bool { return k.node == e.Node && k.ended.Sub(e.Ended).Abs() < sameEnd }
 	if e.Known == overview.AsCarried && slices.ContainsFunc(r.kept, same) {
 		return
+	}
+	if e.Known == overview.AsCarried && len(e.Notices) == 0 && e.Ended.After(r.since) {
+		// It is one before the last. A node carries no more, so there may have been one before it.
+		r.since = slices.MinFunc([]time.Time{e.Ended, time.Now().UTC()}, time.Time.Compare)
 	}
 	at, _ := slices.BinarySearchFunc(r.kept, e.Ended, func(k kept, t time.Time) int {
 		return cmp.Or(k.ended.Compare(t), -1) // behind those that have ended then, too

@@ -81,8 +81,8 @@ func TestWhatANodeCarriesDoesNotReplaceWhatIsKnown(t *testing.T) {
 	carried.Known, carried.Pods, carried.Ended = overview.AsCarried, nil, known.Ended.Add(-time.Second)
 	other.Known, other.Node, other.Ended = overview.AsCarried, "node-2", known.Ended.Add(-time.Hour)
 	r.Add(known)
-	r.Rebuild([]overview.Episode{carried, other})
-	r.Rebuild([]overview.Episode{carried, other}) // by a second term of the same process
+	r.Carried([]overview.Episode{carried, other})
+	r.Carried([]overview.Episode{carried, other}) // by a second term of the same process
 	if diff := cmp.Diff([]overview.Episode{known, other}, r.History().Episodes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -112,18 +112,25 @@ func TestTheHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// A replica that has stood by for days knows nothing of them, and one that leads again nothing of the time between.
-func TestTheHistoryIsKnownSinceTheTermBegan(t *testing.T) {
+// A replica watches the nodes before it leads too. They carry two episodes at most.
+func TestTheHistoryIsKnownSinceTheNodesAreWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRecorder(logr.Discard())
-		for range 2 {
-			time.Sleep(48 * time.Hour)
-			began := time.Now()
-			r.Rebuild(nil)
-			time.Sleep(time.Minute)
-			if h := r.History(); !h.Since.Equal(began) {
-				t.Errorf("a term that began at %s is said to know of drains since %s", began, h.Since)
-			}
+		time.Sleep(time.Hour)
+		r.Begin()
+		began := time.Now()
+		time.Sleep(48 * time.Hour)
+		last, before := full(), full()
+		last.Known, last.Node, last.Ended = overview.AsCarried, "node-2", time.Now()
+		before.Known, before.Node, before.Ended, before.Notices = overview.AsCarried, "node-2", began.Add(-time.Minute), nil
+		r.Carried([]overview.Episode{last, before})
+		if h := r.History(); !h.Since.Equal(began) || len(h.Episodes) != 2 {
+			t.Errorf("watched since %s, and known since %s: %d episodes", began, h.Since, len(h.Episodes))
+		}
+		last.Node, before.Node, before.Ended = "node-3", "node-3", began.Add(time.Hour)
+		r.Carried([]overview.Episode{last, before})
+		if h := r.History(); !h.Since.Equal(before.Ended) {
+			t.Errorf("a node may have had an episode before the one at %s, and all are said to be known since %s", before.Ended, h.Since)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.lookForPause(ctx)
+	s.readLease(ctx)
 	s.lookUpAll(ctx, []*target{t})
 	now := time.Now().Truncate(time.Second)
 	f, err := t.forecast(view, now)

@@ -39,8 +39,14 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool,
 		return false, err
 	}
 	now := time.Now().Truncate(time.Second)
-	s.lookForPause(ctx)
+	s.readLease(ctx)
 	s.lookUpAll(ctx, targets)
+	if w.All {
+		targets = slices.DeleteFunc(targets, (*target).mayBeElsewhere)
+	}
+	if len(targets) == 0 {
+		return false, errors.New("no node of the cluster is known to be an EC2 instance")
+	}
 	var all []forecast
 	for _, t := range targets {
 		f, err := t.forecast(view, now)
@@ -76,22 +82,18 @@ func (w WhatIf) targets(ctx context.Context, s *Session) (all []*target, view *r
 		return nil, nil, fmt.Errorf("list the nodes: %w", err)
 	}
 	for k := range nodes.Items {
-		if n := &nodes.Items[k]; onEC2(n) {
+		if n := &nodes.Items[k]; mayBeOnEC2(n) {
 			all = append(all, s.target(w.Kind, n))
 		}
-	}
-	if len(all) == 0 {
-		return nil, nil, errors.New("no node of the cluster is an EC2 instance")
 	}
 	view, err = rehearsal.ReadAll(ctx, s.client)
 	return all, view, err
 }
 
-// onEC2 reports whether an instance can be behind the node.
-func onEC2(n *corev1.Node) bool {
-	d := doctorNode(n)
-	return (notice.IsInstanceID(d.InstanceID) || d.ProviderID == "") &&
-		n.Labels["eks.amazonaws.com/compute-type"] != "fargate"
+// mayBeOnEC2 reports whether an instance can be behind the node.
+func mayBeOnEC2(n *corev1.Node) bool {
+	d := doctor.NodeOf(n)
+	return !d.Fargate && (d.InstanceID == "" || notice.IsInstanceID(d.InstanceID))
 }
 
 // lookUpAll asks AWS what the handler would ask about the nodes. It notes what remains
@@ -118,11 +120,13 @@ func (s *Session) lookUpAll(ctx context.Context, targets []*target) {
 	var why error        // of the first
 	for _, t := range targets {
 		instance, known := instances[t.node.Name]
-		if err == nil && !known {
-			s.origin.note(t.absentError().Error())
-		}
-		if known {
+		switch {
+		case known:
 			t.setInstance(instance)
+		case len(targets) > 1 && t.mayBeElsewhere(): // nobody asks about it by its name
+			continue
+		case err == nil:
+			s.origin.note(t.absentError().Error())
 		}
 		if t.kind != notice.ASGTerminate {
 			continue
@@ -145,7 +149,7 @@ func (s *Session) instancesOf(ctx context.Context, targets []*target) (map[strin
 	}
 	var nodes []doctor.Node
 	for _, t := range targets {
-		nodes = append(nodes, doctorNode(t.node))
+		nodes = append(nodes, doctor.NodeOf(t.node))
 	}
 	return s.gatherer.InstancesBehind(ctx, nodes)
 }

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -188,11 +191,43 @@ func TestWhileTheHandlerIsPausedNoPodIsMoved(t *testing.T) {
 		Namespace: "nth", Name: s.LeaseName, Annotations: map[string]string{lease.PausedAnnotation: "enough"},
 	}})
 	s.origin.release = &Release{namespace: "nth"}
-	s.lookForPause(t.Context())
+	s.readLease(t.Context())
 	for _, f := range all {
 		if why := f.whyNotDrained(); f.node.Name == "well" && (!strings.HasPrefix(why, "the handler is paused (enough)") || len(f.lost()) != 1) {
 			t.Errorf("%q, lost %v", why, f.lost())
 		}
+	}
+}
+
+// A tool may run in a pod of the handler that stands by: the leader drains the node, and its pod leaves last.
+func TestThePodThatLeavesLastIsTheLeaders(t *testing.T) {
+	s, _ := forecasts(t, notice.SpotInterruption, "POD_NAME=handler-2", "NAMESPACE=nth")
+	handler := func(name string) *corev1.Pod {
+		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "handler", Controller: new(true)}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: name, OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+	}
+	client := fake.NewClientset(handler("handler-1"), handler("handler-2"), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: s.LeaseName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("handler-1_x")},
+	})
+	s.client, s.origin.release = client, &Release{namespace: "nth"}
+	view, err := rehearsal.ReadAll(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.readLease(t.Context())
+	f, err := s.target(notice.SpotInterruption, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}).forecast(view, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, fate := range f.Fates {
+		got[fate.Pod.Name] = fate.Self
+	}
+	if diff := cmp.Diff(map[string]bool{"handler-1": true, "handler-2": false}, got); diff != "" {
+		t.Errorf("pods that leave by themselves (-want +got):\n%s", diff)
 	}
 }
 
@@ -209,20 +244,36 @@ func TestAnInstanceThatEC2DoesNotKnowIsToldWithWhoAskedWhere(t *testing.T) {
 	}
 }
 
-// EC2 is not even asked about a node of something else.
-func TestANodeThatIsNotOfEC2IsToldWithItsProviderID(t *testing.T) {
+// A provider id of k3s names no instance, and neither does that of another cloud: the name of the node tells.
+func TestANodeWithAnotherProviderIDIsFoundByItsName(t *testing.T) {
 	s, _ := forecasts(t, notice.SpotInterruption)
-	s.client = fake.NewClientset(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"},
-	})
-	s.gatherer = &doctor.Gatherer{}
-	far, err := s.targetNamed(t.Context(), notice.SpotInterruption, "far")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "node far: its provider id gce://project/zone/far is none of EC2, which was not asked about it"
-	if err := far.lookUp(t.Context()); err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+	s.client = fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "near"}, Spec: corev1.NodeSpec{ProviderID: "k3s://near"}},
+	)
+	s.gatherer = &doctor.Gatherer{AWS: doctor.AWS{DescribeInstances: func(_ context.Context, in *ec2.DescribeInstancesInput, _ ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
+		out := &ec2.DescribeInstancesOutput{}
+		if slices.Contains(in.Filters[0].Values, "near") {
+			out.Reservations = []ec2types.Reservation{{Instances: []ec2types.Instance{{InstanceId: new("i-1"), PrivateDnsName: new("near")}}}}
+		}
+		return out, nil
+	}}}
+	for name, want := range map[string]struct{ instance, err string }{
+		"near": {"i-1", ""},
+		"far": {"", "EC2 in us-east-1, asked as me, does not know an instance with the private DNS name far, as the provider id gce://project/zone/far is none of EC2, " +
+			"of node far: is it in another account or region?"},
+	} {
+		node, err := s.targetNamed(t.Context(), notice.SpotInterruption, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		if err := node.lookUp(t.Context()); err != nil {
+			text = err.Error()
+		}
+		if node.notice.Instance != want.instance || text != want.err || node.mayBeElsewhere() != (want.err != "") || !mayBeOnEC2(node.node) {
+			t.Errorf("%s: instance %q, error %q", name, node.notice.Instance, text)
+		}
 	}
 }
 

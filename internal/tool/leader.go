@@ -149,9 +149,8 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		long := l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless
 		return nil, unreachable{why: why, leaderless: long}
 	}
-	pod, _, _ := strings.Cut(holder, "_") // and a random part
 	found := &leader{
-		namespace: l.Namespace, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
+		namespace: l.Namespace, pod: holderOf(l), port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
 		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
 	}
 	if l.Spec.AcquireTime != nil {
@@ -166,6 +165,12 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		found.expired = found.silent > found.lasts
 	}
 	return found, nil
+}
+
+// holderOf is the name of the pod that holds the Lease; empty: nobody does.
+func holderOf(l *coordinationv1.Lease) string {
+	pod, _, _ := strings.Cut(ptr.Deref(l.Spec.HolderIdentity, ""), "_") // and a random part
+	return pod
 }
 
 // findLease gets the Lease. Where its name was not given and it is not where the chart's would be, it is found by

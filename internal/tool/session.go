@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -46,7 +47,8 @@ type Session struct {
 	aws      aws.Config // empty before connectAWS, as is gatherer
 	gatherer *doctor.Gatherer
 	identity identity
-	paused   string // what it means that the handler is paused; empty: it is not, or nobody has looked
+	paused   string               // what it means that the handler is paused; empty: it is not, or nobody has looked
+	leader   types.NamespacedName // the pod that drains nodes; zero: it is not known
 }
 
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:
@@ -115,7 +117,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 		Options: doctor.Options{
 			QueueURL: c.Queue.Text, QueueName: c.Queue.Name, Account: c.Queue.Account,
 			Region: c.Region, Partition: partitionOf(c.Region), EventAccounts: c.EventAccounts, NoQueue: c.Queue.None(),
-			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, Visibility: c.VisibilityTimeout,
+			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, ClusterName: c.ClusterName, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
 			Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
 			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions,

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
@@ -44,7 +45,7 @@ func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) 
 		return err
 	}
 	if !sim.PrintOnly {
-		t.lookForPause(ctx)
+		t.readLease(ctx)
 	}
 	text := term.Out
 	if sim.PrintOnly || sim.JSON {
@@ -100,8 +101,11 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	return nil
 }
 
-// lookForPause finds out whether the handler is paused. Who may not read its Lease is told so.
-func (s *Session) lookForPause(ctx context.Context) {
+// readLease finds out whether the handler is paused, and which pod leads. Who may not read its Lease is told so.
+func (s *Session) readLease(ctx context.Context) {
+	if !s.LeaderElect { // each pod of the handler leads
+		s.leader = types.NamespacedName{Namespace: s.PodNamespace, Name: s.PodName}
+	}
 	v, err := s.viewer()
 	var l *coordinationv1.Lease
 	if err == nil {
@@ -111,6 +115,9 @@ func (s *Session) lookForPause(ctx context.Context) {
 	case err == nil:
 		if why, paused := lease.Paused(l); paused {
 			s.paused = overview.PausedText(why)
+		}
+		if pod := holderOf(l); pod != "" && s.LeaderElect {
+			s.leader = types.NamespacedName{Namespace: l.Namespace, Name: pod}
 		}
 	case s.origin.release == nil || !apierrors.IsNotFound(err):
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))

@@ -32,7 +32,7 @@ func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing
 				t.Fatal(err)
 			}
 			s := &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}}
-			s.lookForPause(t.Context())
+			s.readLease(t.Context())
 			if note := strings.Join(s.origin.notes, ""); !strings.Contains(s.paused, tt.paused) || (s.paused == "") != (tt.paused == "") ||
 				!strings.HasPrefix(note, tt.note) || (note == "") != (tt.note == "") {
 				t.Errorf("paused %q, note %q", s.paused, note)

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -92,7 +91,7 @@ func (t *target) lookUp(ctx context.Context) error {
 	if !t.asksAWS() {
 		return nil
 	}
-	instances, err := t.gatherer.InstancesBehind(ctx, []doctor.Node{doctorNode(t.node)})
+	instances, err := t.gatherer.InstancesBehind(ctx, []doctor.Node{doctor.NodeOf(t.node)})
 	if err != nil {
 		return fmt.Errorf("find the instance of node %s: %w", t.node.Name, err)
 	}
@@ -138,21 +137,23 @@ func (t *target) setInstance(instance doctor.Instance) {
 	t.notSpot = !instance.Spot
 }
 
+// mayBeElsewhere reports whether the node has a provider id that is none of EC2, and no instance is known that has its
+// name.
+func (t *target) mayBeElsewhere() bool {
+	return t.notice.Instance == "" && t.node.Spec.ProviderID != ""
+}
+
 // absentError says who looked for the instance, and where; or that nobody did.
 func (t *target) absentError() error {
-	if id := t.node.Spec.ProviderID; id != "" && t.notice.Instance == "" {
-		return fmt.Errorf("node %s: its provider id %s is none of EC2, which was not asked about it", t.node.Name, id)
-	}
 	what := "an instance with the private DNS name " + t.node.Name
-	if t.notice.Instance != "" {
+	switch {
+	case t.notice.Instance != "":
 		what = "instance " + t.notice.Instance
+	case t.mayBeElsewhere():
+		what += ", as the provider id " + t.node.Spec.ProviderID + " is none of EC2,"
 	}
 	return fmt.Errorf("EC2 in %s, asked as %s, does not know %s of node %s: is it in another account or region?",
 		t.Region, t.identity.aws, what, t.node.Name)
-}
-
-func doctorNode(n *corev1.Node) doctor.Node {
-	return doctor.Node{Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n)}
 }
 
 // noticeAt returns the notice as if it were sent at a time.
@@ -240,7 +241,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 	o.Report = view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
-		Self: types.NamespacedName{Namespace: t.PodNamespace, Name: t.PodName},
+		Self: t.leader,
 	})
 	return o, nil
 }
