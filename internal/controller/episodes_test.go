@@ -948,7 +948,7 @@ func (s *story) assumesADeadline(down bool) {
 	}
 	s.beforePatch.Store(nil)
 	s.after(time.Minute)
-	if i := s.intent(); i.Hooks[0].Assumed || time.Until(i.HookDeadline()) < 57*time.Minute {
+	if i := s.intent(); i.Hooks[0].Assumed || time.Until(i.Hooks[0].Deadline) < 57*time.Minute {
 		s.Errorf("the node carries %+v", i.Hooks)
 	}
 }

@@ -176,6 +176,45 @@ func TestLoadBalancersAreNotWaitedForBeyondTheDeadline(t *testing.T) {
 	})
 }
 
+// The limits of the hook cannot be read: what is assumed about them cuts no connections.
+func TestAnAssumedDeadlineDoesNotEndTheWaitForLoadBalancers(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]bool{"one leader": false, "another leader goes on": true} {
+		t.Run(name, func(t *testing.T) {
+			balanced(t, 4*time.Minute, func(s *story, _ *targets) {
+				s.denyLimits()
+				s.interval = 30 * time.Second
+				stop := s.lead()
+				s.terminate(time.Hour)
+				s.after(150 * time.Second)
+				s.wantHook(awssim.Active)
+				if fails {
+					stop()
+					s.lead()
+				}
+				s.after(2 * time.Minute)
+				if took := s.wantHook(awssim.Completed).Ended.Sub(s.began); took < 4*time.Minute {
+					t.Errorf("completed after %s, and connections last for 4 minutes", took)
+				}
+			})
+		})
+	}
+}
+
+// Nobody knows when a hook times out that no heartbeats hold: it is completed before it may have.
+func TestWithoutHeartbeatsAnAssumedDeadlineEndsTheWaitForLoadBalancers(t *testing.T) {
+	t.Parallel()
+	balanced(t, 4*time.Minute, func(s *story, _ *targets) {
+		s.denyLimits()
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(114 * time.Second)
+		s.wantHook(awssim.Active)
+		s.after(3 * time.Second)
+		s.wantHook(awssim.Completed)
+	})
+}
+
 func TestADeadlineThatGetsEarlierEndsTheWaitForLoadBalancers(t *testing.T) {
 	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {

@@ -45,6 +45,21 @@ func TestTheLoadIsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
+// The limits of the hook cannot be read: it may be open for longer than is assumed.
+func TestAnAssumedDeadlineIsNoTimeoutOfAHook(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.denyLimits()
+		s.interval = 30 * time.Second
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(time.Second)
+		if left := time.Until(s.c.Load().HookDeadline); left < 49*time.Minute || left > 50*time.Minute {
+			t.Errorf("the hook ends in %s, want the 50 minutes that heartbeats hold any hook", left)
+		}
+	})
+}
+
 // A drain that is stuck is as old for the next leader.
 func TestTheAgeOfADrainOutlivesItsLeader(t *testing.T) {
 	t.Parallel()

@@ -90,6 +90,43 @@ func TestAHookOfADeletedNodeWaitsForTheNextNodeThoughEC2DoesNotAnswer(t *testing
 	})
 }
 
+// The limits of the hook cannot be read. What is assumed about them is no reason to let the machine go before its next
+// Node has had its time.
+func TestTheNextNodeIsAwaitedThoughAnAssumedDeadlinePasses(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.denyLimits()
+		s.interval, s.drain.takes = 30*time.Second, time.Hour
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(100 * time.Second)
+		s.remove(theNode)
+		s.after(110 * time.Second)
+		s.wantHook(awssim.Active)
+		s.after(15 * time.Second)
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// So is what is assumed no reason to complete a hook while another Node of the machine is being drained.
+func TestAHookWaitsForTheOtherNodeThoughAnAssumedDeadlineHasPassed(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.denyLimits()
+		s.interval, s.drain.takes = 30*time.Second, 10*time.Second
+		s.drain.byNode = map[string]time.Duration{"node-b": 5 * time.Minute}
+		s.edit = func(c *Config) { c.CompletionDelay = 20 * time.Minute }
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(19 * time.Minute)
+		s.register("node-b", "another")
+		s.after(4 * time.Minute)
+		s.wantHook(awssim.Active)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
 // Nothing tells the next Node that the change has been cancelled, and nothing would take back what is done to it.
 func TestACancelledChangeDoesNotComeBackWithTheNextNode(t *testing.T) {
 	t.Parallel()

@@ -246,6 +246,27 @@ func TestARebootBeforeTheRootVolumeIsReplacedEndsNothing(t *testing.T) {
 	})
 }
 
+// The same, where the limits of the hook cannot be read, after what is assumed about them.
+func TestARebootAfterAnAssumedDeadlineEndsNothing(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.denyLimits()
+		s.interval = 30 * time.Second
+		s.edit = func(c *Config) { c.CompletionDelay = 10 * time.Minute }
+		s.change(theNode, boots("first"))
+		s.lead()
+		s.replaceRootVolume()
+		s.after(5 * time.Minute)
+		s.change(theNode, reboots("by a person"))
+		s.after(time.Minute)
+		if s.wantHook(awssim.Active); !s.isCordoned(theNode) {
+			t.Error("it takes pods, and its root volume is to be replaced")
+		}
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
 // A node whose startup is not over is not ready for its launch hook.
 // The hook stands on one of two Nodes of the instance. It is not completed yet, so that the reboot is
 // not the one after the replacement.

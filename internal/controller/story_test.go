@@ -266,6 +266,12 @@ func (s *story) terminate(timeout time.Duration) {
 	s.must(err)
 }
 
+// denyLimits has nobody be able to read how long a hook waits, as with the role of NTH.
+func (s *story) denyLimits() {
+	s.Helper()
+	s.must(s.aws.SetFault(awssim.Fault{ID: "limits", Service: "autoscaling", Action: "DescribeLifecycleHooks", Status: 403, Code: "AccessDenied"}))
+}
+
 func (s *story) calls(action string) (n int) {
 	for key, count := range s.aws.Counts() {
 		if key.Action == action {
@@ -599,12 +605,17 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 		denied   []string
 		interval time.Duration // of heartbeats; 0: none are sent
 		until    time.Duration
+		fails    time.Duration // when another leader takes over; 0: none does
 		want     time.Duration
 	}{
-		"heartbeats hold the hook":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 5*time.Minute + 10*time.Second},
-		"for as long as they are sent": {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 3*time.Minute - 5*time.Second},
-		"they are refused":             {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 5*time.Minute + 10*time.Second},
-		"none are sent":                {[]string{"DescribeLifecycleHooks"}, 0, 0, 5*time.Minute + 10*time.Second},
+		"heartbeats hold the hook":             {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second},
+		"for as long as they are sent":         {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 0, 3*time.Minute - 5*time.Second},
+		"their end comes before the guess":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, time.Minute, 0, 2 * time.Minute},
+		"they are refused":                     {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second},
+		"none are sent":                        {[]string{"DescribeLifecycleHooks"}, 0, 0, 0, 5*time.Minute + 10*time.Second},
+		"another leader, after the guess":      {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second},
+		"another leader, and none are sent":    {[]string{"DescribeLifecycleHooks"}, 0, 0, 150 * time.Second, 5*time.Minute + 10*time.Second},
+		"another leader, and they are refused": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -613,10 +624,15 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 				}
 				s.interval, s.drain.takes = tt.interval, 10*time.Second
 				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = 5*time.Minute, tt.until }
-				s.lead()
+				stop := s.lead()
 				begin := time.Now()
 				s.terminate(time.Hour)
-				s.after(6 * time.Minute)
+				s.after(tt.fails)
+				if tt.fails > 0 {
+					stop()
+					s.lead()
+				}
+				s.after(6*time.Minute - tt.fails)
 				if took := s.wantHook(awssim.Completed).Ended.Sub(begin); took < tt.want-2*time.Second || took > tt.want+2*time.Second {
 					t.Errorf("completed after %s, want %s", took, tt.want)
 				}

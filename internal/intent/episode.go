@@ -146,7 +146,9 @@ func (i Intent) SinceBoot(bootID string, launchKnown bool, now time.Time) Intent
 			i = i.Without(e.Kind, e.Change, now)
 		}
 	}
-	open := len(i.Hooks) > 0 && (i.HookDeadline().IsZero() || i.HookDeadline().After(now))
+	open := slices.ContainsFunc(i.Hooks, func(h Hook) bool {
+		return h.Assumed || h.Deadline.IsZero() || h.Deadline.After(now)
+	})
 	return i.Forget(func(e Entry) bool {
 		if e.Kind == notice.ScheduledChange {
 			return false

@@ -66,8 +66,8 @@ func TestADeadlineOfLongAgoIsNone(t *testing.T) {
 	if i = i.Current(at(120).Add(StaleAfter)); i.Deadline().IsZero() {
 		t.Error("gone too soon")
 	}
-	if i = i.Current(at(121).Add(StaleAfter)); !i.Deadline().IsZero() || !i.HookDeadline().IsZero() {
-		t.Errorf("deadlines %s and %s", i.Deadline(), i.HookDeadline())
+	if i = i.Current(at(121).Add(StaleAfter)); !i.Deadline().IsZero() || !i.hookDeadline().IsZero() {
+		t.Errorf("deadlines %s and %s", i.Deadline(), i.hookDeadline())
 	}
 }
 
@@ -76,7 +76,7 @@ func TestANoticeOfLongAgoBringsNoDeadline(t *testing.T) {
 	terminates := Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Deadline: at(120)}
 	late := at(121).Add(StaleAfter)
 	i := Intent{}.With(change("x", "c", 0, 120), nil, late).With(terminates, &Hook{Name: "drain", Deadline: at(120)}, late)
-	if len(i.Entries) != 2 || len(i.Hooks) != 1 || !i.Deadline().IsZero() || !i.HookDeadline().IsZero() {
+	if len(i.Entries) != 2 || len(i.Hooks) != 1 || !i.Deadline().IsZero() || !i.hookDeadline().IsZero() {
 		t.Errorf("a deadline of long ago counts: %+v", i)
 	}
 	if i = (Intent{}).With(change("x", "c", 0, 120), nil, at(120).Add(StaleAfter)); !i.Deadline().Equal(at(120)) {
@@ -118,7 +118,7 @@ func TestADeadlineThatWasAssumedGivesWayToOneThatIsKnown(t *testing.T) {
 		t.Errorf("a guess that comes again tightens what is known: %s", i.Deadline())
 	}
 	other := Hook{Group: "g", Name: "other", Instance: "i", Deadline: at(600)}
-	if i = i.With(entry, &other, now); !i.Deadline().Equal(at(600)) || !i.HookDeadline().Equal(at(600)) {
+	if i = i.With(entry, &other, now); !i.Deadline().Equal(at(600)) || !i.hookDeadline().Equal(at(600)) {
 		t.Errorf("two hooks: %s", i.Deadline())
 	}
 }

@@ -343,7 +343,7 @@ func (i Intent) withHook(hook Hook) Intent {
 	}
 	// The notices of termination hooks share an entry, which has the nearest of their deadlines.
 	if entry := i.find(Entry{Kind: notice.ASGTerminate}); entry >= 0 {
-		i.Entries[entry].Deadline = i.HookDeadline()
+		i.Entries[entry].Deadline = i.hookDeadline()
 	}
 	return i
 }
@@ -361,9 +361,9 @@ func (i Intent) WithDeadline(hook Hook, deadline time.Time) Intent {
 // HasHook reports whether the intent has this lifecycle action.
 func (i Intent) HasHook(hook Hook) bool { return slices.ContainsFunc(i.Hooks, hook.Same) }
 
-// HookDeadline is when the first of the node's termination hooks ends by itself;
+// hookDeadline is the nearest deadline of the node's termination hooks, also if it is a guess;
 // zero: none is open, or it is not known.
-func (i Intent) HookDeadline() time.Time {
+func (i Intent) hookDeadline() time.Time {
 	var d time.Time
 	for _, h := range i.Hooks {
 		d = Earlier(d, h.Deadline)

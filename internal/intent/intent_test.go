@@ -60,11 +60,11 @@ func TestTheCauseIsTheNoticeThatBindsTheMost(t *testing.T) {
 func TestAHookEndsWithItsNoticeAndOnlyWhileItIsOpen(t *testing.T) {
 	i := Intent{}.With(spot("a", 120), nil, now)
 	i = i.With(Entry{Kind: notice.ASGTerminate, IDs: []string{"b"}, Deadline: at(300)}, &Hook{Name: "drain", Deadline: at(300)}, now)
-	if got := i.HookDeadline(); !got.Equal(at(300)) {
+	if got := i.hookDeadline(); !got.Equal(at(300)) {
 		t.Errorf("the hook ends at %s, want %s", got, at(300))
 	}
 	i.Hooks = nil
-	if got := i.HookDeadline(); !got.IsZero() {
+	if got := i.hookDeadline(); !got.IsZero() {
 		t.Errorf("a hook that is completed ends at %s", got)
 	}
 }

@@ -78,7 +78,7 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
-		until := intent.Earlier(at, hookKeeper(d).completeBy(carried))
+		until := intent.Earlier(at, d.r.completeBy(carried, longestTimeout)) // somebody has asked for the delay
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})

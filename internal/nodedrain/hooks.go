@@ -119,30 +119,34 @@ const (
 	longestTimeout = 2 * time.Hour
 )
 
-// completeBy is when the hooks have to be completed at the latest; zero: not known. A deadline that is a guess cuts no
-// delay that somebody asked for, because the drain has ended. But no hook is waited for that must be over.
-func (k hookKeeper) completeBy(carried intent.Intent) (by time.Time) {
-	for _, e := range carried.Entries {
-		if e.Kind != notice.ASGTerminate || len(carried.Hooks) == 0 {
+// hooksEnd is when the first of a node's hooks ends by itself; zero: not known. What follows the drain of the pods goes
+// by this: a deadline that is a guess does not end a hook that heartbeats hold. unheld is how long another hook with a
+// guess counts as open at least; zero: the guess has to do, because the hook is to be completed before it times out.
+func (c *Config) hooksEnd(i intent.Intent, unheld time.Duration) (at time.Time) {
+	open := unheld
+	if c.HeartbeatUntil > 0 {
+		open = min(c.HeartbeatUntil, leastGlobal)
+	}
+	for _, h := range i.Hooks {
+		end := h.Deadline
+		if held := h.Started.Add(open - hookMargin); h.Assumed && open > 0 && held.After(end) {
+			end = held
+		}
+		at = intent.Earlier(at, end)
+	}
+	return at
+}
+
+// completeBy is when the hooks have to be completed at the latest or, without hooks, the machine goes; zero: not known.
+// For unheld see hooksEnd.
+func (c *Config) completeBy(i intent.Intent, unheld time.Duration) time.Time {
+	by := c.hooksEnd(i, unheld)
+	for _, e := range i.Entries {
+		if e.Kind != notice.ASGTerminate || len(i.Hooks) == 0 {
 			by = intent.Earlier(by, e.Deadline)
 		}
 	}
-	for _, h := range carried.Hooks {
-		switch {
-		case !h.Assumed:
-			by = intent.Earlier(by, h.Deadline)
-		case k.r.HeartbeatUntil > 0:
-			by = intent.Earlier(by, k.heldUntil(h))
-		default:
-			by = intent.Earlier(by, h.Started.Add(longestTimeout-hookMargin))
-		}
-	}
 	return by
-}
-
-// heldUntil is how long heartbeats hold a hook whose limits nobody can read.
-func (k hookKeeper) heldUntil(h intent.Hook) time.Time {
-	return h.Started.Add(min(k.r.HeartbeatUntil, leastGlobal) - hookMargin)
 }
 
 // holdAll sends heartbeats for all hooks of the node, also for those that come later,

@@ -97,10 +97,10 @@ func (t detaching) stopBeforeDeadline(ctx context.Context, stop context.CancelCa
 	}
 }
 
-// until is how long load balancers are waited for: until shortly before the deadline or, where
-// there is none, for the grace period of a node.
+// until is how long load balancers are waited for: until shortly before the hooks have to be completed or, where
+// there is no such time, for the grace period of a node.
 func (t detaching) until(i intent.Intent) time.Time {
-	if at := i.Deadline(); !at.IsZero() {
+	if at := t.r.completeBy(i, 0); !at.IsZero() {
 		return at.Add(-targetsMargin)
 	}
 	return t.excludedAt(i).Add(t.r.NodeGracePeriod)

@@ -44,7 +44,7 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 		var pods <-chan struct{}     // closed when those of another Node have left
 		others := d.othersWithPods() // after passOn, which makes requests
 		switch {
-		case len(others) > 0 && hooksEnd(carried), len(others) == 0 && hasNode:
+		case len(others) > 0 && d.r.haveHooksEnded(carried), len(others) == 0 && hasNode:
 			return nil, nil
 		case len(others) > 0:
 			pods = others[0].podsGone.done
@@ -60,7 +60,7 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
 			}
 		}
-		if err := awaitFor(ctx, untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {
+		if err := awaitFor(ctx, d.r.untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {
 			return nil, err
 		}
 	}
@@ -80,17 +80,17 @@ func (d endStage) awaitOtherHooks(ctx context.Context, ours <-chan struct{}) (mo
 }
 
 // untilAskedAgain is how long EC2 is believed about the instance: not beyond the end of a hook.
-func untilAskedAgain(i intent.Intent) time.Duration {
-	if end := i.HookDeadline(); !end.IsZero() {
+func (c *Config) untilAskedAgain(i intent.Intent) time.Duration {
+	if end := c.hooksEnd(i, 0); !end.IsZero() {
 		return min(lookup.KeptShort, max(0, time.Until(end)))
 	}
 	return lookup.KeptShort
 }
 
-// hooksEnd reports whether a hook ends by itself now: nothing is gained if it is not completed, and the group may
+// haveHooksEnded reports whether a hook ends by itself now: nothing is gained if it is not completed, and the group may
 // do something else with the instance then.
-func hooksEnd(i intent.Intent) bool {
-	end := i.HookDeadline()
+func (c *Config) haveHooksEnded(i intent.Intent) bool {
+	end := c.hooksEnd(i, 0)
 	return !end.IsZero() && !time.Now().Before(end)
 }
 
@@ -167,10 +167,11 @@ func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over boo
 // nextNodeUntil is how long the next Node of an instance is waited for. While an Auto Scaling
 // group waits for a hook, that is no longer than for an instance that never joined.
 func (c *Config) nextNodeUntil(i intent.Intent, begin time.Time) time.Time {
+	patience := decision.Young
 	if len(i.Hooks) > 0 {
-		return intent.Earlier(begin.Add(c.NodeGracePeriod), i.Deadline())
+		patience = c.NodeGracePeriod
 	}
-	return intent.Earlier(begin.Add(decision.Young), i.Deadline())
+	return intent.Earlier(begin.Add(patience), c.completeBy(i, 0))
 }
 
 // others are the other drains of the instance: also the next one of this Node, where this one has ended by what another

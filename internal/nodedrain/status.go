@@ -250,7 +250,7 @@ func (r *Registry) Load() report.Load {
 			l.Deadline = intent.Earlier(l.Deadline, carried.Deadline())
 		}
 		l.Hooks += len(carried.Hooks)
-		l.HookDeadline = intent.Earlier(l.HookDeadline, carried.HookDeadline())
+		l.HookDeadline = intent.Earlier(l.HookDeadline, r.hooksEnd(carried, 0))
 	}
 	return l
 }
