@@ -128,12 +128,16 @@ func TestProbesAnswerThoughAnybodyOpens20000Connections(t *testing.T) {
 			opened := floodOf(t, to, addresses)
 			var most int64
 			var slowest time.Duration
+			late := 0 // probes in a row: a kubelet acts on the third, and the machine may stall for one
 			for round := 1; ; round++ {
 				for _, path := range []string{"/healthz", "/readyz"} {
 					machine := timed(t, idle.URL, http.StatusNotFound)
 					took := probed(t, to, path)
-					if most := time.Second + 4*machine; took > most {
-						t.Errorf("%s took %s, where a server that nobody else asks took %s", path, took, machine)
+					if late++; took <= time.Second+4*machine {
+						late = 0
+					}
+					if late == 3 {
+						t.Errorf("%s is the third in a row that is late: it took %s, where a server that nobody else asks took %s", path, took, machine)
 					}
 					slowest = max(slowest, took)
 				}
