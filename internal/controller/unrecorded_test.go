@@ -144,6 +144,11 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {
+		limit, told := f.edit, &steps{}
+		f.edit = func(c *Config) {
+			limit(c)
+			told.Observer, c.Observer = c.Observer, told
+		}
 		f.drain.takes = 20 * time.Minute
 		f.lead()
 		f.send(f.body("rebalance-recommendation", f.ids[0]))
@@ -165,6 +170,13 @@ func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing
 		if n := len(f.drain.all()); n != 2 {
 			t.Fatalf("%d drains half a minute before the deadline, want that of n1 too", n)
 		}
+		told.mu.Lock()
+		for _, s := range told.all {
+			if s.Node.Name == "n1" && s.Kind == report.Cordon && s.Err == nil {
+				t.Error("it is said that n1 is cordoned")
+			}
+		}
+		told.mu.Unlock()
 		heal()
 		f.after(5 * time.Minute)
 		f.want(2, 0)

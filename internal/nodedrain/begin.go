@@ -124,6 +124,9 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	}
 	d.say(overview.Draining)
 	d.log.Info("the drain is no longer held back", "why", why)
+	if d.unrecorded.Load() || !d.r.Cluster.Exists(d.ref) { // it goes on without the cordon
+		return nil
+	}
 	d.log.Info("cordoned", "why", why)
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
 	return nil
