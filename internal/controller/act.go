@@ -31,7 +31,7 @@ func (t *task) act(ctx context.Context) error {
 	case decision.Drop:
 		switch {
 		case t.n.Runs:
-			return t.runsAgain(ctx)
+			return t.revertEarlierLives(ctx)
 		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
 			for _, ref := range t.found.Refs {
 				if err := t.c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
@@ -64,7 +64,7 @@ func (t *task) join(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case hook == hookPending && len(joined) == 0:
+	case hook == hookPending:
 		return t.completeUncarried(ctx)
 	case hook == hookLeftOut:
 		logging.Warn(t.log, "the node carries too many lifecycle hooks: this one is completed when its message is done",
@@ -276,9 +276,9 @@ func (t *task) putOff(before, left intent.Intent, now time.Time) intent.Intent {
 	return left.PutOff(now)
 }
 
-// runsAgain reverts what was done to the nodes of an instance in its earlier lives, because EC2
+// revertEarlierLives reverts what was done to the nodes of an instance in its earlier lives, because EC2
 // says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
-func (t *task) runsAgain(ctx context.Context) error {
+func (t *task) revertEarlierLives(ctx context.Context) error {
 	launched := t.found.Launched
 	if launched.IsZero() {
 		launched = t.n.Time

@@ -1,5 +1,5 @@
-// Package controller is what a notice means for this cluster: whose instance it
-// is, what to do, and the one drain that every affected node has.
+// Package controller takes a message from its arrival to its end: it has the notice read (package notice), finds out
+// whose instance it is (lookup), decides (decision), and waits for the drain of each node that is affected (nodedrain).
 package controller
 
 import (
@@ -191,7 +191,7 @@ func (c *Controller) handle(
 	log = log.WithValues("instance", n.Instances[0])
 	for try := 1; ; try++ {
 		changed := c.Cluster.Changed()
-		t, err := c.decide(ctx, log, n, try, decided)
+		t, err := c.decideAndAwaitNode(ctx, log, n, try, decided)
 		if err == nil {
 			err = t.act(ctx)
 		}
@@ -208,8 +208,8 @@ func (c *Controller) handle(
 	}
 }
 
-// decide decides what is to be done about a notice. Where that is to wait for a Node, it waits.
-func (c *Controller) decide(
+// decideAndAwaitNode decides what is to be done about a notice. Where that is to wait for a Node, it waits.
+func (c *Controller) decideAndAwaitNode(
 	ctx context.Context, log logr.Logger, n *notice.Notice, try int, decided func(decision.Action),
 ) (*task, error) {
 	t := &task{c: c, log: log, n: n, id: n.Instances[0]}

@@ -285,9 +285,9 @@ func (c *Controller) takeTaintsBack(ctx context.Context) {
 	}
 }
 
-// runsAgain reports whether an instance that was stopped runs, as EC2 says or, where it may not or cannot be asked
+// isRunning reports whether an instance that was stopped runs, as EC2 says or, where it may not or cannot be asked
 // for lack of a provider id, as the kubelet says.
-func (c *Controller) runsAgain(ctx context.Context, ref cluster.Ref) bool {
+func (c *Controller) isRunning(ctx context.Context, ref cluster.Ref) bool {
 	if ref.Instance == "" {
 		return c.Cluster.ReadyAgain(ref)
 	}
@@ -300,7 +300,7 @@ func (c *Controller) runsAgain(ctx context.Context, ref cluster.Ref) bool {
 
 // takeTaintFrom takes the taint from a node if its instance runs again.
 func (c *Controller) takeTaintFrom(ctx context.Context, ref cluster.Ref) {
-	if !c.runsAgain(ctx, ref) {
+	if !c.isRunning(ctx, ref) {
 		return
 	}
 	err := cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {

@@ -17,13 +17,13 @@ type Action uint8
 // The actions.
 const (
 	Leave    Action = iota // not ours: leave the message to others
-	Drop                   // nothing to do (any more): the message can be deleted
+	Drop                   // nothing begins: the message can be deleted. What an earlier life has left is taken back
 	Hold                   // ours, but without a Node so far: hold the message until one comes
 	Cordon                 // cordon the node, and that is all
 	Drain                  // cordon the node and drain it
 	Undo                   // revert what a scheduled change that is cancelled, or an impairment, did to the node
 	Finish                 // nothing runs on the instance any more: end its drain
-	Complete               // no Node will come: complete the lifecycle hook
+	Complete               // no Node has anything left to do: complete the lifecycle hook
 	Launch                 // complete the launch hook once the Node is ready
 	Reject                 // the message cannot be read
 )

@@ -136,13 +136,13 @@ func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) 
 	return w, err
 }
 
-// with is the intent of a node with the notice. Its drain begins at once, unless it has to be held
-// back and can wait. The caller calls place.Recorded afterwards.
+// with is the intent of a node with the notice. Its drain takes a place and begins at once, unless it gets none and can
+// wait. The caller calls place.Recorded afterwards, which gives the place back where nothing was written.
 func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.Intent {
 	next := carried.With(*p.Entry, p.Hook, now)
 	switch {
 	case inWork(carried) || next.Finished():
-	case p.mustHoldBack(d, next, now) && decision.CanWait(next, now, p.Policy):
+	case !p.getsPlace(d, next, now) && decision.CanWait(next, now, p.Policy):
 		next.HeldBack = true
 	default:
 		next = next.Released(now)
@@ -150,19 +150,19 @@ func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.
 	return p.Cluster.Joined(next)
 }
 
-// mustHoldBack reports whether a node that is in no drain has to wait with its next intent. The next Node of a machine
-// has not.
-func (p *recording) mustHoldBack(d *Drain, next intent.Intent, now time.Time) bool {
+// getsPlace takes a place for a node that is in no drain, if its drain may begin with its next intent. The next Node of a
+// machine needs none.
+func (p *recording) getsPlace(d *Drain, next intent.Intent, now time.Time) bool {
 	rules := p.RulesChanged() // before they are read
 	outdated := p.isOutdated(next)
 	if p.MaxUnready == (intstr.IntOrString{}) && p.Entry.Rule == "" && !outdated {
-		return false
+		return true
 	}
 	if decision.CanWait(next, now, p.Policy) && !p.isDraining(d.ref) && (outdated || p.replacesFirst(next)) {
-		return true // the first stage decides again
+		return false // the first stage decides again
 	}
 	begins := d.place.AskToRecord(next, now).Begins
-	return !begins || p.RulesChanged() != rules
+	return begins && p.RulesChanged() == rules
 }
 
 // isOutdated reports whether the rules, or the labels of the node, have changed since it was decided about the notice,

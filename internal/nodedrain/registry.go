@@ -120,13 +120,14 @@ func (c *Config) RulesChanged() <-chan struct{} {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu or carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu, or carrier.listening and
+// carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
 
 	toRun   chan *Drain    // drains for Run to carry out
-	resumed chan struct{}  // closed when the drains of the leader before have begun
+	resumed chan struct{}  // see Resumed
 	workers chan struct{}  // a semaphore; nil: no bound
 	line    *holdback.Line // who may begin
 
@@ -268,7 +269,8 @@ func (r *Registry) hasEnded(d *Drain) bool {
 // being drained: the next leader has to finish the drain.
 var ErrGiveWay = errors.New("this pod is the last on its node")
 
-// Resumed returns a channel that is closed when all drains of earlier leaders have begun again.
+// Resumed returns a channel that is closed when the drains of earlier leaders have begun again, but for those of nodes
+// without a provider id: EC2 is still asked which instances they are.
 func (r *Registry) Resumed() <-chan struct{} { return r.resumed }
 
 // Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
@@ -451,7 +453,7 @@ func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 		}
 		u.Ref.Instance = id
 		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
-			carried, err := r.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
+			carried, err := r.Cluster.Record(ctx, u.Ref, unchanged)
 			u.Intent = *carried
 			return err
 		})

@@ -153,7 +153,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 // goOn begins the drain of a node again whose drain has ended, and that carries a notice.
 func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) error {
 	err := cluster.Retry(ctx, log, "go on with the drain", func(ctx context.Context) error {
-		_, err := r.revertLocked(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+		_, err := r.revertLocked(ctx, ref, unchanged)
 		return err
 	})
 	if errors.Is(err, cluster.ErrNodeGone) {
@@ -167,7 +167,7 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 func (r *Registry) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
-		_, err := r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent { return i })
+		_, err := r.Cluster.Undo(ctx, ref, unchanged)
 		return err
 	}) // the node is gone, or ctx has ended
 }
@@ -301,6 +301,9 @@ func (d *Drain) forgetBefore(ctx context.Context, ref cluster.Ref, launched time
 	}
 }
 
+// unchanged is no change: who writes it reads the intent, and drops what is no longer true.
+func unchanged(i intent.Intent) intent.Intent { return i }
+
 // unlessNothingIsLeft is a change of an intent that does nothing where no notice would be left: a drain is called off
 // then, which is no change of its intent.
 func unlessNothingIsLeft(change cluster.Change) cluster.Change {
@@ -392,7 +395,7 @@ func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
 	case !uncordoned || times > 1:
 		return nil
 	case goes: // the watch may be behind: the node is read, and cordoned by that; see cluster.Cluster.Record
-		return d.rewrite(ctx, func(i intent.Intent) intent.Intent { return i })
+		return d.rewrite(ctx, unchanged)
 	}
 	return d.quitIf(ctx, errUncordoned, func(carried intent.Intent) bool {
 		now := time.Now()
