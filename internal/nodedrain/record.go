@@ -150,8 +150,8 @@ func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.
 	return p.Cluster.Joined(next)
 }
 
-// getsPlace takes a place for a node that is in no drain, if its drain may begin with its next intent. The next Node of a
-// machine needs none.
+// getsPlace takes a place for a node that is in no drain, if its drain may begin with its next intent. The next Node of
+// a machine needs none.
 func (p *recording) getsPlace(d *Drain, next intent.Intent, now time.Time) bool {
 	rules := p.RulesChanged() // before they are read
 	outdated := p.isOutdated(next)

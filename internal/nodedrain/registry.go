@@ -120,8 +120,8 @@ func (c *Config) RulesChanged() <-chan struct{} {
 
 // A Registry has the one drain of each node. Its methods may be called concurrently.
 //
-// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu, or carrier.listening and
-// carrier.mu.
+// The locks, in the order in which they are taken: carrier.turn, that of line, then Registry.mu, or carrier.listening
+// and carrier.mu.
 // Nobody waits for a request, or for a turn, while holding a mutex.
 type Registry struct {
 	Config
@@ -417,8 +417,8 @@ func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error 
 	return r.start(ctx, nd)
 }
 
-// isInstance reports whether a node without a provider id is the instance that it claims to be. A kubelet can write such
-// claims; only EC2 knows the name of an instance, and is asked until ctx ends. An error is its cause.
+// isInstance reports whether a node without a provider id is the instance that it claims to be. A kubelet can write
+// such claims; only EC2 knows the name of an instance, and is asked until ctx ends. An error is its cause.
 func (r *Registry) isInstance(ctx context.Context, log logr.Logger, ref cluster.Ref, claimed string) (bool, error) {
 	if claimed == "" {
 		return false, nil
