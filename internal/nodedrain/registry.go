@@ -302,13 +302,17 @@ func (r *Registry) Run(ctx context.Context) error {
 }
 
 // forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
-// be written holds up no other.
+// be written holds up no other. What ctx cuts off is left to the next term, which may be in this process.
 func (r *Registry) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
 	nodes := cluster.PerNode{Log: r.Log}
 	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() {
 		for _, ref := range find() {
-			nodes.Do(ref.UID, func() { work(ctx, ref) })
+			nodes.Do(ref.UID, func() {
+				if work(ctx, ref); ctx.Err() != nil {
+					r.Cluster.NoteAgain(ref)
+				}
+			})
 		}
 	})
 }
