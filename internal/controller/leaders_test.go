@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 )
@@ -63,4 +65,29 @@ func TestWhatALeaderWasNotDoneWithIsDoneWhenItLeadsAgain(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Nobody led when a person uncordoned it.
+func TestTheNextLeaderHeedsWhoeverHasUncordonedANode(t *testing.T) {
+	t.Parallel()
+	for name, providerID := range map[string]string{"with a provider id": "aws:///us-east-1a/" + theID, "without one": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				s.drain.takes = time.Hour
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = providerID })
+				stop := s.lead()
+				s.send(s.body("rebalance-recommendation", theID))
+				s.after(10 * time.Minute)
+				if stop(); s.left() != 0 || !s.isCordoned(theNode) {
+					t.Fatalf("cordoned %t, %d messages are left", s.isCordoned(theNode), s.left())
+				}
+				s.change(theNode, uncordon)
+				s.lead()
+				s.after(time.Minute)
+				s.wantUntouched()
+			})
+		})
+	}
 }

@@ -454,9 +454,8 @@ func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 			continue
 		}
 		u.Ref.Instance = id
-		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
-			carried, err := r.Cluster.Record(ctx, u.Ref, func(i intent.Intent) intent.Intent { return i })
-			u.Intent = *carried
+		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) (err error) {
+			u.Intent, err = r.Cluster.ReadClaimed(ctx, u.Ref)
 			return err
 		})
 		if err != nil {
