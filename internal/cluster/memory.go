@@ -116,6 +116,14 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 	}
 }
 
+// NoteAgain has NodesToInform and Restarted return a node once more: who has taken it was not done with it.
+func (m *memory) NoteAgain(ref Ref) {
+	if node, there := m.nodes.Look(ref); there {
+		m.noteNewNode(node)
+		m.noteRestart(nil, node)
+	}
+}
+
 // NodesToInform returns the Nodes that, since the last call, followed or joined another
 // Node of their instance. Each is returned once.
 func (m *memory) NodesToInform() []Ref { return m.take(m.toInform) }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,21 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 		}
 	}
 	return found, errors.Join(errs...), nil
+}
+
+// ReadClaimed reads what a node without a provider id carries, and remembers that it is the instance of the ref, as EC2
+// has told. It writes nothing: somebody may have uncordoned the node.
+func (c *Cluster) ReadClaimed(ctx context.Context, ref Ref) (intent.Intent, error) {
+	ref = c.Identify(ref)
+	node, err := c.Read(ctx, ref)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	i, ok, err := readAnnotation(node)
+	if !ok || err != nil { // there is nothing to go on with
+		return intent.Intent{}, ErrNodeGone
+	}
+	return forInstance(i, cmp.Or(InstanceID(node), ref.Instance)).Current(time.Now()), nil
 }
 
 // unlabelled are the nodes with work left that have lost the label which says so.

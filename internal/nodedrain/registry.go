@@ -304,13 +304,17 @@ func (r *Registry) Run(ctx context.Context) error {
 }
 
 // forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
-// be written holds up no other.
+// be written holds up no other. What ctx cuts off is left to the next term, which may be in this process.
 func (r *Registry) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
 	nodes := cluster.PerNode{Log: r.Log}
 	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() {
 		for _, ref := range find() {
-			nodes.Do(ref.UID, func() { work(ctx, ref) })
+			nodes.Do(ref.UID, func() {
+				if work(ctx, ref); ctx.Err() != nil {
+					r.Cluster.NoteAgain(ref)
+				}
+			})
 		}
 	})
 }
@@ -452,9 +456,8 @@ func (r *Registry) identify(ctx context.Context, u *cluster.Unfinished) error {
 			continue
 		}
 		u.Ref.Instance = id
-		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) error {
-			carried, err := r.Cluster.Record(ctx, u.Ref, unchanged)
-			u.Intent = *carried
+		err := cluster.Retry(ctx, log, "read the intent", func(ctx context.Context) (err error) {
+			u.Intent, err = r.Cluster.ReadClaimed(ctx, u.Ref)
 			return err
 		})
 		if err != nil {

@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+)
+
+// inOneProcess has all leaders share what one process knows of the nodes: one that was paused, or lost the lease, may
+// lead again.
+func (s *story) inOneProcess() {
+	s.Helper()
+	nodes, err := cluster.New(s.kube, s.gate, s.aws.QueueURL(queueName), cluster.CordonOptions{})
+	s.must(err)
+	var watch sync.WaitGroup
+	watch.Go(func() { nodes.Run(s.ctx) })
+	s.must(nodes.WaitForSync(s.ctx))
+	s.edit = func(c *Config) { c.Cluster = nodes }
+}
+
+// EC2 does not answer before the leader has to stop.
+func TestWhatALeaderWasNotDoneWithIsDoneWhenItLeadsAgain(t *testing.T) {
+	t.Parallel()
+	silent := awssim.Fault{ID: "ec2", Service: "ec2", Status: 503}
+	t.Run("a machine that has rebooted takes pods again", func(t *testing.T) {
+		t.Parallel()
+		tell(t, func(s *story) {
+			s.inOneProcess()
+			s.change(theNode, boots("first"))
+			stop := s.lead()
+			s.send(s.reboot(10 * time.Minute))
+			s.after(11 * time.Minute)
+			s.must(s.aws.SetFault(silent))
+			s.change(theNode, reboots("second"))
+			s.after(time.Minute)
+			stop()
+			s.aws.RemoveFault("ec2")
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+		})
+	})
+	t.Run("the next Node of a machine gets its notice", func(t *testing.T) {
+		t.Parallel()
+		tell(t, func(s *story) {
+			s.inOneProcess()
+			stop := s.lead()
+			s.send(s.reboot(24 * time.Hour))
+			s.after(10 * time.Minute)
+			s.must(s.aws.SetFault(silent))
+			s.remove(theNode)
+			s.register(theNode, "next")
+			s.after(time.Minute)
+			stop()
+			s.aws.RemoveFault("ec2")
+			s.lead()
+			s.after(time.Minute)
+			if !s.isCordoned(theNode) || s.left() != 0 {
+				t.Errorf("cordoned %t, %d messages are left", s.isCordoned(theNode), s.left())
+			}
+		})
+	})
+}
+
+// Nobody led when a person uncordoned it.
+func TestTheNextLeaderHeedsWhoeverHasUncordonedANode(t *testing.T) {
+	t.Parallel()
+	for name, providerID := range map[string]string{"with a provider id": "aws:///us-east-1a/" + theID, "without one": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				s.drain.takes = time.Hour
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = providerID })
+				stop := s.lead()
+				s.send(s.body("rebalance-recommendation", theID))
+				s.after(10 * time.Minute)
+				if stop(); s.left() != 0 || !s.isCordoned(theNode) {
+					t.Fatalf("cordoned %t, %d messages are left", s.isCordoned(theNode), s.left())
+				}
+				s.change(theNode, uncordon)
+				s.lead()
+				s.after(time.Minute)
+				s.wantUntouched()
+			})
+		})
+	}
+}
