@@ -116,16 +116,19 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 	}
 }
 
-// NoteAgain has NodesToInform and Restarted return a node once more: who has taken it was not done with it.
-func (m *memory) NoteAgain(ref Ref) {
+// NoteNewNodes has NodesToInform return all Nodes again that have followed or joined another one: whoever has got the
+// notices of that one in the term before may not have passed them on.
+func (m *memory) NoteNewNodes() { m.nodes.All(m.noteNewNode) }
+
+// NoteRestart has Restarted return a node again: who has taken it was not done with it.
+func (m *memory) NoteRestart(ref Ref) {
 	if node, there := m.nodes.Look(ref); there {
-		m.noteNewNode(node)
 		m.noteRestart(nil, node)
 	}
 }
 
 // NodesToInform returns the Nodes that, since the last call, followed or joined another
-// Node of their instance. Each is returned once.
+// Node of their instance. Each is returned once, and again after NoteNewNodes.
 func (m *memory) NodesToInform() []Ref { return m.take(m.toInform) }
 
 // take empties one of the maps, and returns what was in it.

@@ -1,11 +1,14 @@
 package controller
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -64,6 +67,41 @@ func TestWhatALeaderWasNotDoneWithIsDoneWhenItLeadsAgain(t *testing.T) {
 				t.Errorf("cordoned %t, %d messages are left", s.isCordoned(theNode), s.left())
 			}
 		})
+	})
+}
+
+// One that has led before knows both Nodes, and its predecessor has died between the writes of them. SQS delivers the
+// message later.
+func TestTheNextLeaderCompletesAHookAfterAllNodesOfAnInstance(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes, s.drain.byNode = 2*time.Second, map[string]time.Duration{"node-b": time.Minute}
+		s.register("node-b", "another")
+		s.inOneProcess()
+		stop := s.lead()
+		s.after(time.Minute)
+		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.(clienttesting.PatchAction).GetName() == theNode {
+				return false, nil, nil
+			}
+			s.kill()
+			return true, nil, errors.New("the leader is dead")
+		})))
+		s.terminate(time.Hour)
+		s.after(time.Second)
+		stop()
+		s.beforePatch.Store(nil)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "sqs", Service: "sqs", Action: "ReceiveMessage", Status: 503}))
+		if s.isCordoned("node-b") || !s.isCordoned(theNode) {
+			t.Fatal("want one of them cordoned")
+		}
+		s.lead()
+		s.after(30 * time.Second)
+		if s.wantHook(awssim.Active); !s.isCordoned("node-b") {
+			t.Error("the other Node is not drained")
+		}
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
 	})
 }
 

@@ -282,6 +282,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer all.Wait()
 	all.Go(func() { r.resume(ctx) })
 	if !r.DryRun {
+		r.Cluster.NoteNewNodes()
 		all.Go(func() { r.forEach(ctx, r.Cluster.Uncordoned, r.revertUncordoned) })
 		all.Go(func() { r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted) })
 		all.Go(func() { r.forEach(ctx, r.Cluster.NodesToInform, r.informNode) })
@@ -304,17 +305,13 @@ func (r *Registry) Run(ctx context.Context) error {
 }
 
 // forEach works on the nodes that find returns now and after each change of a node, until ctx ends: a node that cannot
-// be written holds up no other. What ctx cuts off is left to the next term, which may be in this process.
+// be written holds up no other.
 func (r *Registry) forEach(ctx context.Context, find func() []cluster.Ref, work func(context.Context, cluster.Ref)) {
 	nodes := cluster.PerNode{Log: r.Log}
 	defer nodes.Wait()
 	r.Cluster.AtEachChange(ctx, nil, func() {
 		for _, ref := range find() {
-			nodes.Do(ref.UID, func() {
-				if work(ctx, ref); ctx.Err() != nil {
-					r.Cluster.NoteAgain(ref)
-				}
-			})
+			nodes.Do(ref.UID, func() { work(ctx, ref) })
 		}
 	})
 }

@@ -174,8 +174,13 @@ func (r *Registry) revertUncordoned(ctx context.Context, ref cluster.Ref) {
 
 // revertIfRestarted reverts what was done to a node whose machine has come back since: it was rebooted for a scheduled
 // change, stopped and started, or has got another root volume. It waits for the end of its drain, which watches the
-// node too; see watchNode.
+// node too; see watchNode. What ctx cuts off is left to the next term, which may be in this process.
 func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
+	defer func() {
+		if ctx.Err() != nil {
+			r.Cluster.NoteRestart(ref)
+		}
+	}()
 	drained := false
 	for nd := r.Get(ref); nd != nil; nd = r.Get(ref) {
 		drained = true
