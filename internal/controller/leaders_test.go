@@ -105,6 +105,38 @@ func TestTheNextLeaderCompletesAHookAfterAllNodesOfAnInstance(t *testing.T) {
 	})
 }
 
+// Its hook was completed, which the leader could not write before it died. It returns from a warm pool while nobody
+// leads.
+func TestAMachineThatReturnsBeforeTheNextLeaderComesTakesPodsAgain(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 2 * time.Second
+		s.change(theNode, boots("first"))
+		stop := s.lead()
+		s.terminate(time.Hour)
+		s.after(time.Second)
+		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("no answer")
+		})))
+		s.after(10 * time.Second)
+		s.wantHook(awssim.Completed)
+		stop()
+		s.beforePatch.Store(nil)
+		s.must(s.aws.SetInstanceState(theID, "stopped"))
+		s.change(theNode, notReady)
+		s.after(10 * time.Minute)
+		s.restart()
+		s.change(theNode, boots("second"))
+		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(time.Second)
+			return false, nil, nil
+		})
+		s.lead()
+		s.after(time.Minute)
+		s.wantUntouched()
+	})
+}
+
 // Nobody led when a person uncordoned it.
 func TestTheNextLeaderHeedsWhoeverHasUncordonedANode(t *testing.T) {
 	t.Parallel()
