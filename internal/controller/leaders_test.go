@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -103,6 +104,54 @@ func TestTheNextLeaderCompletesAHookAfterAllNodesOfAnInstance(t *testing.T) {
 		s.after(time.Minute)
 		s.wantHook(awssim.Completed)
 	})
+}
+
+// Its hook was completed, which the leader could not write before it died. It returns from a warm pool while nobody
+// leads. The next leader may die, too, as soon as its drain has ended.
+func TestAMachineThatReturnsBeforeTheNextLeaderComesTakesPodsAgain(t *testing.T) {
+	t.Parallel()
+	for _, leaders := range []int{1, 2} {
+		tell(t, func(s *story) {
+			s.drain.takes = 2 * time.Second
+			s.change(theNode, boots("first"))
+			stop := s.lead()
+			s.terminate(time.Hour)
+			s.after(time.Second)
+			s.beforePatch.Store(new(clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("no answer")
+			})))
+			s.after(10 * time.Second)
+			s.wantHook(awssim.Completed)
+			stop()
+			s.beforePatch.Store(nil)
+			s.must(s.aws.SetInstanceState(theID, "stopped"))
+			s.change(theNode, notReady)
+			s.after(10 * time.Minute)
+			s.restart()
+			s.change(theNode, boots("second"))
+			s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				time.Sleep(time.Second)
+				return false, nil, nil
+			})
+			for range leaders - 1 {
+				finished := false
+				s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
+					dead := finished
+					finished = finished || strings.Contains(string(a.(clienttesting.PatchAction).GetPatch()), "finishedAt")
+					return dead, nil, errors.New("the leader is dead")
+				})))
+				stop = s.lead()
+				s.after(10 * time.Second)
+				if stop(); !finished || !s.isCordoned(theNode) {
+					t.Fatalf("finished %t, cordoned %t", finished, s.isCordoned(theNode))
+				}
+				s.beforePatch.Store(nil)
+			}
+			s.lead()
+			s.after(time.Minute)
+			s.wantUntouched()
+		})
+	}
 }
 
 // Nobody led when a person uncordoned it.

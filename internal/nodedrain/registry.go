@@ -280,11 +280,14 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() { r.resume(ctx) })
+	all.Go(func() {
+		if r.resume(ctx); !r.DryRun { // a drain that an earlier leader has begun is waited for
+			r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted)
+		}
+	})
 	if !r.DryRun {
 		r.Cluster.NoteNewNodes()
 		all.Go(func() { r.forEach(ctx, r.Cluster.Uncordoned, r.revertUncordoned) })
-		all.Go(func() { r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted) })
 		all.Go(func() { r.forEach(ctx, r.Cluster.NodesToInform, r.informNode) })
 	}
 	for {

@@ -193,7 +193,8 @@ func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 		return
 	}
 	i, ok, err := cluster.ReadIntent(node)
-	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.FinishedAt)
+	// Since the cordon, and not the end: another leader may have ended the drain after that, and died.
+	restarted := drained || i.BootID != cluster.BootID(node) || cluster.ReadySince(node).After(i.CordonedAt)
 	if !ok || err != nil || !drained && !i.Finished() || len(i.Entries) == 0 || !restarted || !r.Cluster.Reverts(i) {
 		return
 	}
