@@ -280,15 +280,16 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() {
-		if r.resume(ctx); !r.DryRun { // a drain that an earlier leader has begun is waited for
-			r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted)
-		}
-	})
+	all.Go(func() { r.resume(ctx) })
 	if !r.DryRun {
 		r.Cluster.NoteNewNodes()
 		all.Go(func() { r.forEach(ctx, r.Cluster.Uncordoned, r.revertUncordoned) })
 		all.Go(func() { r.forEach(ctx, r.Cluster.NodesToInform, r.informNode) })
+		all.Go(func() {
+			if awaitAny(ctx, r.resumed, nil, nil, nil) == nil { // a drain that an earlier leader has begun is waited for
+				r.forEach(ctx, r.Cluster.Restarted, r.revertIfRestarted)
+			}
+		})
 	}
 	for {
 		select {
@@ -385,8 +386,8 @@ func (r *Registry) resume(ctx context.Context) {
 	for _, u := range unfinished {
 		if len(u.Claimed) > 0 { // only EC2 can say whose notices and hooks they are: no other drain waits for that
 			asking.Go(func() {
-				if r.identify(ctx, &u) == nil {
-					_ = r.resumeDrain(ctx, u) // it ends with ctx alone
+				if r.identify(ctx, &u) == nil && r.resumeDrain(ctx, u) == nil {
+					r.revertIfRestarted(ctx, u.Ref)
 				}
 			})
 		} else if r.resumeDrain(ctx, u) != nil {
