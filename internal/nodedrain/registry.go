@@ -231,10 +231,10 @@ func (r *Registry) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) 
 	}
 }
 
-// succeed makes another drain of the node take the place of one that is about to be quit, so that nobody
+// reserveSuccessor makes another drain of the node take the place of one that is about to be quit, so that nobody
 // begins one in between. It has not started, and it is locked. It returns nil if the drain is
 // being called off, which may begin it again, or has ended.
-func (r *Registry) succeed(d *Drain) *Drain {
+func (r *Registry) reserveSuccessor(d *Drain) *Drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if d.ended || isClosed(d.quit.done) {

@@ -36,8 +36,8 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	carried := p.carried()
 	now := time.Now().UTC()
 	calling, stop := p.whileNot(ctx, nil, func() bool { // an urgent notice does not wait for an answer of Auto Scaling
-		now := p.carried()
-		return !now.HeldBack || !now.ReplacesFirst() || isClosed(p.instanceGone.done)
+		i := p.carried()
+		return !i.HeldBack || !i.ReplacesFirst() || isClosed(p.instanceGone.done)
 	})
 	defer stop()
 	next := carried.Replacement

@@ -56,7 +56,7 @@ func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change clu
 			return false, err
 		}
 		if carried := d.carried(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
-			if d, err = d.replace(ctx); err != nil {
+			if d, err = d.handOver(ctx); err != nil {
 				return false, err
 			}
 			if d == nil {
@@ -68,11 +68,11 @@ func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change clu
 	}
 }
 
-// replace ends a drain. It returns the one that takes its place, which has not started, and is locked; nil: the drain
+// handOver ends a drain. It returns the one that takes its place, which has not started, and is locked; nil: the drain
 // had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
 // by that. The error is that of the drain, or the cause of ctx.
-func (d *Drain) replace(ctx context.Context) (next *Drain, err error) {
-	next = d.r.succeed(d)
+func (d *Drain) handOver(ctx context.Context) (next *Drain, err error) {
+	next = d.r.reserveSuccessor(d)
 	d.quitFor(errUndone)
 	err = d.AwaitEnd(ctx)
 	d.unlock()
@@ -289,16 +289,16 @@ func (d *Drain) forgetBefore(ctx context.Context, ref cluster.Ref, launched time
 	for {
 		carried := d.carried()
 		since := d.r.sinceRestart(ref, launched, d.r.endedHooks(ctx, ref, carried)...)
-		switch now := since(carried); {
-		case len(now.Entries) == len(carried.Entries) && now.BootID == carried.BootID:
+		switch left := since(carried); {
+		case len(left.Entries) == len(carried.Entries) && left.BootID == carried.BootID:
 			return nil
-		case len(now.Entries) == 0:
+		case len(left.Entries) == 0:
 			err := d.quitIf(ctx, errRestarted, func(i intent.Intent) bool { return len(since(i).Entries) == 0 })
 			if err != nil || carried.Delegated() {
 				return err
 			}
 			continue // a notice has joined meanwhile
-		case len(now.Entries) < len(carried.Entries):
+		case len(left.Entries) < len(carried.Entries):
 			d.log.Info("the machine was restarted: older notices are void")
 		}
 		if err := d.rewrite(ctx, unlessNothingIsLeft(since)); err != nil {
