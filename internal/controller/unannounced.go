@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -171,95 +170,6 @@ func (u Unannounced) Retained(id, group string) {
 	}, "an instance is retained by its group: its termination was abandoned, and a person has to end it", "group", group,
 		"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
 			"--no-should-decrement-desired-capacity --instance-id "+id)
-}
-
-// handleReports handles what the pods on the nodes have read from the metadata of their instances, like messages, until
-// ctx ends.
-func (c *Controller) handleReports(ctx context.Context) {
-	seen := map[types.UID]string{}
-	var mu sync.Mutex
-	underWay := map[types.UID]int{} // a kubelet can write ever new notices
-	room := make(chan struct{}, 1)  // a node that had the most under way has one less
-	var all sync.WaitGroup
-	defer all.Wait()
-	c.Cluster.AtEachChange(ctx, room, func() {
-		before := seen
-		seen = map[types.UID]string{}
-		c.Cluster.Reported(func(node *corev1.Node) {
-			of, err := cluster.ReadReport(node)
-			open := slices.DeleteFunc(of.Notices, func(n notice.Notice) bool {
-				return of.To != c.Lease || slices.Contains(of.Answered, n.ID) || c.isRecorded(node, n)
-			})
-			// By its provider id a report is read. What is recorded may be dropped, as where a rule begins to ignore it.
-			text := node.Spec.ProviderID + node.Annotations[cluster.ReportAnnotation]
-			for _, n := range open {
-				text += " " + n.ID
-			}
-			if seen[node.UID] = text; before[node.UID] == text {
-				return
-			}
-			if err != nil {
-				logging.Warn(c.Log, "what the pod on a node reports cannot be read: the pod drains the node by itself if it has to",
-					"error", err, "node", node.Name)
-				return
-			}
-			for _, n := range open {
-				mu.Lock()
-				full := underWay[node.UID] >= notice.MostReported
-				if !full {
-					underWay[node.UID]++
-				}
-				mu.Unlock()
-				if full {
-					seen[node.UID] = "" // it is looked at again
-					return
-				}
-				all.Go(func() {
-					c.handleReport(ctx, cluster.RefOf(node), n)
-					mu.Lock()
-					defer mu.Unlock()
-					if underWay[node.UID] == notice.MostReported {
-						select {
-						case room <- struct{}{}:
-						default:
-						}
-					}
-					if underWay[node.UID]--; underWay[node.UID] == 0 {
-						delete(underWay, node.UID)
-					}
-				})
-			}
-		})
-	})
-}
-
-// isRecorded reports whether a node carries a reported notice as this handler has recorded it, or nothing is left to
-// do.
-func (c *Controller) isRecorded(node *corev1.Node, n notice.Notice) bool {
-	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, time.Now())
-}
-
-// handleReport handles a reported notice. Where it asks for nothing, the report says so: otherwise the pod on the node
-// would drain it in the end.
-func (c *Controller) handleReport(ctx context.Context, ref cluster.Ref, n notice.Notice) {
-	log := c.Log.WithValues("node", ref.Name, "kind", n.Kind, "event", n.ID)
-	acts := false
-	for tries := 1; ; tries++ {
-		err := c.HandleNotice(ctx, n, func() { acts = true })
-		if err == nil {
-			break
-		}
-		if cluster.PauseAfter(ctx, log, err, "handle what the pod on the node reports", tries) != nil {
-			return
-		}
-	}
-	if acts {
-		return
-	}
-	_ = cluster.Retry(ctx, log, "answer a report", func(ctx context.Context) error { // it ends with ctx, or the Node
-		return c.Cluster.Report(ctx, ref, func(r notice.Report) notice.Report { return r.Answering(n.ID) })
-	})
 }
 
 // takeTaintsBack takes the out-of-service taint from nodes whose instance runs again, until ctx ends.
