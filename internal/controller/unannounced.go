@@ -13,7 +13,6 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
@@ -170,53 +169,4 @@ func (u Unannounced) Retained(id, group string) {
 	}, "an instance is retained by its group: its termination was abandoned, and a person has to end it", "group", group,
 		"hint", "aws autoscaling terminate-instance-in-auto-scaling-group "+
 			"--no-should-decrement-desired-capacity --instance-id "+id)
-}
-
-// takeTaintsBack takes the out-of-service taint from nodes whose instance runs again, until ctx ends.
-func (c *Controller) takeTaintsBack(ctx context.Context) {
-	nodes := cluster.PerNode{Log: c.Log}
-	defer nodes.Wait()
-	for {
-		changed := c.Cluster.Changed()
-		waiting := c.Cluster.OutOfService()
-		for _, ref := range waiting {
-			nodes.Do(ref.UID, func() { c.takeTaintFrom(ctx, ref) })
-		}
-		var again <-chan time.Time
-		if len(waiting) > 0 { // what EC2 says may change without a change of the Node
-			again = time.After(lookup.KeptShort)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-again:
-		}
-	}
-}
-
-// isRunning reports whether an instance that was stopped runs, as EC2 says or, where it may not or cannot be asked
-// for lack of a provider id, as the kubelet says.
-func (c *Controller) isRunning(ctx context.Context, ref cluster.Ref) bool {
-	if ref.Instance == "" {
-		return c.Cluster.ReadyAgain(ref)
-	}
-	inst, known, err := c.Lookup.Look(ctx, ref.Instance, lookup.Fresh, true)
-	if errors.Is(err, instance.ErrDenied) {
-		return c.Cluster.ReadyAgain(ref)
-	}
-	return err == nil && known && inst.Alive()
-}
-
-// takeTaintFrom takes the taint from a node if its instance runs again.
-func (c *Controller) takeTaintFrom(ctx context.Context, ref cluster.Ref) {
-	if !c.isRunning(ctx, ref) {
-		return
-	}
-	err := cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
-		return c.Cluster.SetOutOfService(ctx, ref, false)
-	})
-	if err == nil {
-		c.Log.Info("the node is back in service", "node", ref.Name)
-	}
 }
