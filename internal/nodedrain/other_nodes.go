@@ -36,15 +36,16 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 			}
 			continue
 		}
+		informed := false
 		if !hasNode {
-			if next, hasNode, err = d.passOn(ctx, carried); next != nil || err != nil {
+			if next, informed, err = d.passOn(ctx, carried); next != nil || err != nil {
 				return next, err
 			}
 		}
 		var pods <-chan struct{}     // closed when those of another Node have left
 		others := d.othersWithPods() // after passOn, which makes requests
 		switch {
-		case len(others) > 0 && d.r.haveHooksEnded(carried), len(others) == 0 && hasNode:
+		case len(others) > 0 && d.r.haveHooksEnded(carried), len(others) == 0 && (hasNode || informed):
 			return nil, nil
 		case len(others) > 0:
 			pods = others[0].podsGone.done
