@@ -99,6 +99,9 @@ func drawHistory(seed uint64) *history {
 		draw{rand.New(rand.NewPCG(seed, 19)), d.h}.modes()
 		draw{rand.New(rand.NewPCG(seed, 20)), d.h}.health()
 	}
+	if !slices.Contains(slices.Concat(knownLives, laterLives, recentLives, ruledLives), seed) {
+		d.h.options.oneProcess = draw{rand.New(rand.NewPCG(seed, 21)), d.h}.chance(0.3)
+	}
 	return d.h
 }
 

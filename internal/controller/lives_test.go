@@ -54,6 +54,7 @@ type livesOptions struct {
 	bothModes                                                bool // a pod in IMDS mode is on each node
 	losesSpot                                                bool // then, half of the events of what the metadata tells too
 	drainsImpaired                                           bool
+	oneProcess                                               bool          // leads again and again, until it is killed
 	deregistration                                           time.Duration // of a load balancer's target; 0: there is none
 }
 
@@ -71,7 +72,7 @@ type owner struct {
 func (o livesOptions) String() string {
 	on := []string{fmt.Sprintf("hooks time out after %s and %s, instances stop in %s", o.hookTimeout, o.launchTimeout, o.shutdown)}
 	for name, set := range map[string]bool{
-		"both modes": o.bothModes, "events of spot are lost": o.losesSpot, "impaired instances are drained": o.drainsImpaired,
+		"one process leads again": o.oneProcess, "both modes": o.bothModes, "events of spot are lost": o.losesSpot, "impaired instances are drained": o.drainsImpaired,
 		fmt.Sprint("targets leave in ", o.deregistration): o.deregistration > 0, "tag check": o.tagCheck, "delete foreign messages": o.deleteForeign, "heartbeats": o.heartbeats, "taints and labels": o.marks,
 		"sweeps": o.sweeps, "events are lost": o.loses, "polls": o.polls, "announcements are lost": o.losesNews, "changes happen": o.changesHappen,
 		"out-of-service taint": o.outOfService, "a hook of others": o.othersHook, "a launch hook": o.launchHook, "disorder": o.disorder,
@@ -373,6 +374,7 @@ func shrink(t *testing.T, h *history, found []violation) (*history, []violation)
 		func(o *livesOptions) { o.maxUnready, o.workers, o.completionDelay = 0, 0, 0 },
 		func(o *livesOptions) { o.marks, o.outOfService = false, false },
 		func(o *livesOptions) { o.othersHook = false },
+		func(o *livesOptions) { o.oneProcess = false },
 		func(o *livesOptions) { o.losesSpot = false },
 		func(o *livesOptions) { o.bothModes = o.losesSpot },
 		func(o *livesOptions) { o.deregistration = 0 },

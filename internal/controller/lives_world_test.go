@@ -131,6 +131,7 @@ type world struct {
 	leading chan struct{} // has room for one who changes leaders; no mutex, which would stop the time
 	changes sync.WaitGroup
 	replica *lifeReplica // guarded by leading
+	process *lifeProcess // of the replica, and of the one before where one process leads again
 
 	mu       sync.Mutex
 	step     int
@@ -276,6 +277,9 @@ func (w *world) play() {
 	defer func() { <-w.leading }()
 	if w.replica != nil {
 		w.replica.end()
+	}
+	if w.process != nil {
+		w.process.end()
 	}
 	w.checkAll()
 }
@@ -1689,6 +1693,40 @@ func (r *lifeReplica) end() {
 	r.all.Wait()
 }
 
+// A lifeProcess is what outlives a term of the program, where one process leads again: what it knows of the nodes.
+type lifeProcess struct {
+	cut    atomic.Bool // from everything, as a killed one
+	cancel context.CancelCauseFunc
+	all    sync.WaitGroup
+	gate   *pace.Gate
+	nodes  *cluster.Cluster
+}
+
+func (p *lifeProcess) end() {
+	p.cancel(errors.New("this process ends"))
+	p.all.Wait()
+}
+
+func (w *world) startProcess() *lifeProcess {
+	ctx, cancel := context.WithCancelCause(klog.NewContext(w.Context(), w.log))
+	p := &lifeProcess{cancel: cancel, gate: pace.NewGate(64, 64)}
+	nodes, err := cluster.New(w.client(&p.cut), p.gate, w.aws.QueueURL(queueName), w.marks())
+	w.must(err)
+	p.nodes = nodes
+	p.all.Go(func() { nodes.Run(ctx) })
+	return p
+}
+
+// client asks the API server until cut.
+func (w *world) client(cut *atomic.Bool) kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: "http://kubernetes.invalid", Transport: between{w, cut, w.api}, QPS: 500, Burst: 1000,
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
+	})
+	w.must(err)
+	return client
+}
+
 func (w *world) changeLeader(after time.Duration, killed bool) {
 	w.leading <- struct{}{}
 	defer func() { <-w.leading }()
@@ -1701,9 +1739,15 @@ func (w *world) changeLeader(after time.Duration, killed bool) {
 	w.mu.Unlock()
 	w.noteHealth()
 	if w.replica != nil {
+		ends := killed || !w.h.options.oneProcess
 		w.replica.cut.Store(killed)
+		w.process.cut.Store(killed)
 		w.replica.end()
 		w.replica = nil
+		if ends {
+			w.process.end()
+			w.process = nil
+		}
 	}
 	if w.wait(after) {
 		w.startLeader()
@@ -1773,15 +1817,11 @@ func (w *world) startLeader() {
 	w.mu.Unlock()
 	config := w.aws.Config()
 	config.HTTPClient = &http.Client{Transport: between{w, &r.cut, w.aws.Transport()}}
-	client, err := kubernetes.NewForConfig(&rest.Config{
-		Host: "http://kubernetes.invalid", Transport: between{w, &r.cut, w.api}, QPS: 500, Burst: 1000,
-		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
-	})
-	w.must(err)
-	o := w.h.options
-	gate, metrics := pace.NewGate(64, 64), telemetry.New()
-	nodes, err := cluster.New(client, gate, w.aws.QueueURL(queueName), w.marks())
-	w.must(err)
+	client := w.client(&r.cut)
+	if w.process == nil {
+		w.process = w.startProcess()
+	}
+	o, gate, nodes, metrics := w.h.options, w.process.gate, w.process.nodes, telemetry.New()
 	volumes, err := drain.NewVolumes(client)
 	w.must(err)
 	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(config)), OutOfServiceTaint: o.outOfService, Config: nodedrain.Config{
@@ -1839,7 +1879,6 @@ func (w *world) startLeader() {
 	s := &queue.Server{Client: sqs.NewFromConfig(config), URL: w.aws.QueueURL(queueName), Handler: c, Log: w.log, Metrics: metrics}
 	r.c, r.s = c, s
 	w.replica = r
-	r.all.Go(func() { nodes.Run(ctx) })
 	r.all.Go(func() { volumes.Run(ctx) })
 	r.all.Go(func() {
 		if nodes.WaitForSync(ctx) != nil {
