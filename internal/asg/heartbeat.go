@@ -26,8 +26,9 @@ const heartbeatEnds = 500 * time.Millisecond
 // The interval between heartbeats is HeartbeatInterval, but at most a third of the hook's
 // own timeout, if that can be read: with the shortest timeout, 30 s, that leaves the 20 s
 // that the next leader may need to take over. The first heartbeat is sent one interval
-// after hook.Started, or at once if that has passed. After a failure the next one is sent
-// sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
+// after hook.Started, or at once if that has passed, or if hook.Started is ahead: it is of another
+// clock then, and nobody knows how long ago the last heartbeat was. After a failure the next one is
+// sent sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
 // permission may be granted while the hook is still open.
 func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	if h.HeartbeatInterval <= 0 {
@@ -41,8 +42,12 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	interval := h.interval(ctx, hook)
 	log := h.log(hook)
 	log.V(1).Info("keeping the lifecycle hook open", "interval", interval)
+	first := interval - time.Since(hook.Started)
+	if first > interval {
+		first = 0
+	}
 	// It does not matter whether ctx or the hook has ended.
-	_ = retry.Renew(ctx, interval-time.Since(hook.Started), interval, func(ctx context.Context) error {
+	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		err := h.heartbeat(ctx, hook, interval)
 		if errors.Is(err, retry.ErrNothingToRenew) {
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")

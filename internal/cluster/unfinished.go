@@ -158,12 +158,12 @@ func (c *Cluster) Uncordoned() (refs []Ref) {
 }
 
 // ReadyAgain reports whether the node became ready after we had tainted it out of
-// service. It compares the times of two clocks.
+// service. It compares the times of the kubelet's clock alone, which may differ from ours.
 func (c *Cluster) ReadyAgain(ref Ref) bool {
 	node, there := c.Look(ref)
 	if !there || !Ready(node) {
 		return false
 	}
 	i, ok, err := ReadIntent(node)
-	return ok && err == nil && !i.OutOfServiceAt.IsZero() && ReadySince(node).After(i.OutOfServiceAt)
+	return ok && err == nil && !i.OutOfServiceAt.IsZero() && !ReadySince(node).Equal(i.ReadyAt)
 }

@@ -395,8 +395,8 @@ func uncordon(node *corev1.Node, carried, i intent.Intent) (*nodePatch, error) {
 		p.Spec.Taints = &taints
 	}
 	left := intent.Intent{
-		Version: intent.Version, Queue: i.Queue, Past: i.Past, OutOfServiceAt: i.OutOfServiceAt, FinishedAt: now,
-		Last: carried.Memory(now),
+		Version: intent.Version, Queue: i.Queue, Past: i.Past, FinishedAt: now,
+		OutOfServiceAt: i.OutOfServiceAt, ReadyAt: i.ReadyAt, Last: carried.Memory(now),
 	}
 	if i.HeldBack && len(i.Entries) > 0 { // what is left is ahead
 		left = i
@@ -418,9 +418,9 @@ func uncordon(node *corev1.Node, carried, i intent.Intent) (*nodePatch, error) {
 func outOfServiceTaint(node *corev1.Node, i intent.Intent, on bool, now time.Time) (*nodePatch, error) {
 	p := newPatch(node)
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), isOurOutOfService)
-	i.OutOfServiceAt = time.Time{}
+	i.OutOfServiceAt, i.ReadyAt = time.Time{}, time.Time{}
 	if on {
-		i.OutOfServiceAt = now
+		i.OutOfServiceAt, i.ReadyAt = now, ReadySince(node).UTC()
 		taints = append(taints, corev1.Taint{Key: outOfService, Value: outOfServiceVal, Effect: corev1.TaintEffectNoExecute})
 	}
 	p.Spec.Taints = &taints

@@ -270,27 +270,36 @@ func TestAMachineThatComesBackAsItsDrainEndsTakesPodsAgain(t *testing.T) {
 // The rules leave out the hook of another program, which works on it still.
 func TestASweepLeavesAHookAloneThatTheRulesLeaveOut(t *testing.T) {
 	t.Parallel()
-	tell(t, func(s *story) {
-		s.sweeps = true
-		s.lead()
-		s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{theID}}))
-		for _, hook := range []string{"drain", "logs"} {
-			s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: hook, Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
-		}
-		actions, err := s.aws.StartTransition(theID, awssim.Terminating)
-		s.must(err)
-		for _, a := range actions {
-			if a.Hook == "drain" {
-				s.send(s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", a.Token))
-			}
-		}
-		s.after(10 * time.Minute)
-		for _, a := range s.aws.LifecycleActions() {
-			if a.Hook == "drain" && a.Outcome != awssim.Completed || a.Hook == "logs" && a.Outcome != awssim.Active {
-				t.Errorf("hook %s is %q", a.Hook, a.Outcome)
-			}
-		}
-	})
+	for name, ahead := range map[string]time.Duration{
+		"our clock is right": 0, "it is 2 minutes ahead of AWS's": 2 * time.Minute, "it is 2 minutes behind": -2 * time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				s.sweeps = true
+				s.lead()
+				s.after(5 * time.Minute) // the sweeps know that it did not wait
+				s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{theID}}))
+				for _, hook := range []string{"drain", "logs"} {
+					s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: hook, Transition: awssim.Terminating, HeartbeatTimeout: time.Hour}))
+				}
+				actions, err := s.aws.StartTransition(theID, awssim.Terminating)
+				s.must(err)
+				for _, a := range actions {
+					if a.Hook == "drain" {
+						s.send(s.body("asg-terminate-lifecycle", theID, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", a.Token,
+							"2026-11-20T10:15:30Z", rfc(time.Now().Add(-ahead))))
+					}
+				}
+				s.after(10 * time.Minute)
+				for _, a := range s.aws.LifecycleActions() {
+					if a.Hook == "drain" && a.Outcome != awssim.Completed || a.Hook == "logs" && a.Outcome != awssim.Active {
+						t.Errorf("hook %s is %q", a.Hook, a.Outcome)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A message names an event as only EC2 does, and says that it is over.

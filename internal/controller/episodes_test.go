@@ -325,36 +325,50 @@ func TestTheOutOfServiceTaintGoesWhenEC2SaysThatTheInstanceRuns(t *testing.T) {
 	})
 }
 
-// EC2 is not asked which instance such a Node is: it comes back as its kubelet says.
+// EC2 is not asked which instance such a Node is: it comes back as its kubelet says, whatever its clock says.
 func TestTheOutOfServiceTaintGoesFromANodeWithoutAProviderID(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(s *story, stop func()){
-		"":                func(*story, func()) {},
-		"another leader ": func(s *story, stop func()) { stop(); s.lead() },
-	} {
-		t.Run(name+"finds it ready", func(t *testing.T) {
-			t.Parallel()
-			tell(t, func(s *story) {
-				s.edit = func(c *Config) { c.OutOfServiceTaint = true }
-				s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
-				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
-				stop := s.lead()
-				s.must(s.aws.SetInstanceState(theID, "stopped"))
-				s.send(s.body("state-change-stopped", theID))
-				s.after(10 * time.Second)
-				change(s, stop)
-				s.change(theNode, notReady)
-				s.after(10 * time.Minute)
-				if len(s.node().Spec.Taints) != 1 {
-					t.Fatalf("taints %v, want ours", s.node().Spec.Taints)
-				}
-				s.change(theNode, boots("second"))
-				s.after(20 * time.Second)
-				if taints := s.node().Spec.Taints; len(taints) != 0 {
-					t.Errorf("taints %v", taints)
-				}
+	for clock, ahead := range map[string]time.Duration{"right": 0, "an hour ahead": time.Hour, "an hour behind": -time.Hour} {
+		turnsReady := func(bootID string) func(*corev1.Node) {
+			return func(n *corev1.Node) {
+				boots(bootID)(n)
+				n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Add(ahead))
+			}
+		}
+		for name, change := range map[string]func(s *story, stop func()){
+			"":                func(*story, func()) {},
+			"another leader ": func(s *story, stop func()) { stop(); s.lead() },
+		} {
+			t.Run(name+"finds it ready, its clock is "+clock, func(t *testing.T) {
+				t.Parallel()
+				tell(t, func(s *story) {
+					s.edit = func(c *Config) { c.OutOfServiceTaint = true }
+					s.change(theNode, func(n *corev1.Node) { n.Spec.ProviderID = "" })
+					s.change(theNode, turnsReady("first"))
+					s.must(s.aws.PutInstance(awssim.Instance{ID: theID, PrivateDNSName: theNode, Tags: map[string]string{"managed": ""}}))
+					stop := s.lead()
+					s.after(10 * time.Minute)
+					s.must(s.aws.SetInstanceState(theID, "stopped"))
+					s.send(s.body("state-change-stopped", theID))
+					s.after(10 * time.Second)
+					change(s, stop)
+					s.after(20 * time.Second)
+					if len(s.node().Spec.Taints) != 1 {
+						t.Fatalf("taints %v, want ours: its kubelet is silent, and its Node still says that it is ready", s.node().Spec.Taints)
+					}
+					s.change(theNode, notReady)
+					s.after(10 * time.Minute)
+					if len(s.node().Spec.Taints) != 1 {
+						t.Fatalf("taints %v, want ours", s.node().Spec.Taints)
+					}
+					s.change(theNode, turnsReady("second"))
+					s.after(20 * time.Second)
+					if taints := s.node().Spec.Taints; len(taints) != 0 {
+						t.Errorf("taints %v", taints)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -140,12 +140,13 @@ func (u Unannounced) Changes(id string) []string {
 func (u Unannounced) HasNode(id string) bool { return len(u.Cluster.ByInstance(id)) > 0 }
 
 // Terminates reports whether a notice has told that the instance is terminated, as its Nodes carry it,
-// by an event that is no older than since. What the metadata tells does not count: it knows of no hooks.
+// by an event that is no older than since, or that has begun to bind the Node since: an event has the time of AWS's
+// clock, a cordon that of ours. What the metadata tells does not count: it knows of no hooks.
 func (u Unannounced) Terminates(id string, since time.Time) bool {
 	return slices.ContainsFunc(intentsOn(u.Cluster.ByInstance(id)), func(i intent.Intent) bool {
 		return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
 			ofEvent := len(e.IDs) == 0 || slices.ContainsFunc(e.IDs, func(id string) bool { return !notice.OfMetadata(id) })
-			return e.Kind == notice.ASGTerminate && ofEvent && !e.Before(since)
+			return e.Kind == notice.ASGTerminate && ofEvent && (!e.Before(since) || !i.CordonedAt.Before(since))
 		})
 	})
 }

@@ -243,7 +243,11 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 			return earlier(r.end(), r.pods.settledAt), false
 		}
 		r.result.Self = front == self
-		if look := r.request.Terms.CordonedAt.Add(lateBindTime); now.Before(look) {
+		cordoned := r.request.Terms.CordonedAt
+		if cordoned.After(now) { // it is of the clock of an earlier leader
+			cordoned = r.told
+		}
+		if look := cordoned.Add(lateBindTime); now.Before(look) {
 			return earlier(r.end(), look), false
 		}
 		if r.pods.nodeState().CordonPending {

@@ -362,6 +362,23 @@ func (s *stage) evict(ctx context.Context, eviction *policyv1.Eviction) (*metav1
 	return status, nil
 }
 
+// The clock of the leader that has cordoned the node is minutes ahead of that of the one that goes on.
+func TestADrainDoesNotWaitForTheClockOfAnEarlierLeader(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 3 * time.Second, 5 * time.Minute} {
+		play(t, func(s *stage) {
+			s.pod("a")
+			if _, err := s.drainer.Drain(s.Context(), &evacuation.Request{
+				Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin.Add(ahead)}, NodeState: s.look, Log: s.log(), Resumed: true,
+			}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(s.begin); took > 45*time.Second {
+				t.Errorf("it took %s, and the clock was %s ahead", took, ahead)
+			}
+		})
+	}
+}
+
 func (s *stage) drain(terms evacuation.Terms, changed <-chan evacuation.Terms) (*evacuation.Result, error) {
 	return s.drainIn(s.Context(), terms, changed)
 }

@@ -37,11 +37,13 @@ type Intent struct {
 	Hooks []Hook `json:"hooks,omitempty"`
 	// Cordoned, Taints, Excluded and OutOfServiceAt (when; zero: never) are what this
 	// controller changed and nobody had done before it: undoing touches nothing else.
-	// They outlive the episode.
+	// They outlive the episode. ReadyAt is since when the Node was ready at OutOfServiceAt,
+	// by the clock of its kubelet; zero: it was not.
 	Cordoned       bool      `json:"cordoned,omitempty"`
 	Taints         []string  `json:"taints,omitempty"`
 	Excluded       bool      `json:"excluded,omitempty"`
 	OutOfServiceAt time.Time `json:"outOfServiceAt,omitzero"`
+	ReadyAt        time.Time `json:"readyAt,omitzero"`
 	// HeldBack is set while the node is not to be touched: too many others are out
 	// of use. The intent does not cordon it then.
 	HeldBack bool `json:"heldBack,omitempty"`

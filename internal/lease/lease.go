@@ -140,6 +140,9 @@ func (l *timedLock) Get(ctx context.Context) (record *resourcelock.LeaderElectio
 	l.inDoubt = l.inDoubt && seen != nil
 	if err == nil && record.HolderIdentity != l.Identity() {
 		l.note(&l.writes, nil) // there is nothing to write
+		if l.loss != nil && record.HolderIdentity != "" {
+			l.lost() // it was taken while this process or its machine stood still, and our clock with it
+		}
 	}
 	return record, raw, err
 }

@@ -174,6 +174,12 @@ func (h *history) end(who string) {
 	delete(h.leading, who)
 }
 
+func (h *history) leads(who string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leading[who]
+}
+
 // A leader needs stopsIn to stop when its context has ended.
 const stopsIn = 550 * time.Millisecond
 
@@ -365,4 +371,41 @@ func TestALeaderThatStopsIsFollowedWithinTwoSeconds(t *testing.T) {
 			all.Wait()
 		})
 	}
+}
+
+// The machine stood still, and its monotonic clock with it: the lease has expired for another replica, and not for us.
+func TestWhoFindsTheLeaseInOtherHandsStopsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, led := &store{}, history{leading: map[string]bool{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			elector := Elector{Client: &network{store: shared}, Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard()}
+			_ = elector.Run(ctx, func(ctx context.Context) error {
+				led.begin("we")
+				defer led.end("we")
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		time.Sleep(5 * time.Second)
+		if !led.leads("we") {
+			t.Fatal("it does not lead")
+		}
+		taken, err := shared.get()
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken.Spec.HolderIdentity, taken.Spec.RenewTime = new("another"), new(metav1.NowMicro())
+		if _, err := shared.update(taken); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if led.leads("we") {
+			t.Error("it leads 2 s after another replica has taken the lease")
+		}
+		cancel()
+		<-ended
+	})
 }

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // A State is what a Lease says of its leader.
@@ -44,21 +46,33 @@ type Watcher struct {
 
 // Leadership asks the API server whether a replica holds the Lease, for some seconds at most. The first answer after a
 // while believes what the Lease says of its times. After that only their changes count, because the clocks of two nodes
-// may differ.
+// may differ: so a Lease that seems to have expired at first is looked at again, after a leader would have renewed it.
 func (w *Watcher) Leadership(ctx context.Context) State {
+	state, expired := w.look(ctx)
+	if expired && retry.Sleep(ctx, renewedWithin) == nil {
+		state, _ = w.look(ctx)
+	}
+	return state
+}
+
+// renewedWithin is longer than a leader needs for its next renewal, where answers are fast.
+const renewedWithin = 3 * retryPeriod
+
+// look asks once. expired: the Lease is vacant by what it says of its times alone.
+func (w *Watcher) look(ctx context.Context) (_ State, expired bool) {
 	const timeout = 3 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l, err := w.Client.Leases(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
 	if w.isStopped(l, err) {
-		return Stopped
+		return Stopped, false
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || err == nil && l.Labels[DryRunLabel] == "true" {
-		return Absent
+		return Absent, false
 	}
 	if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" ||
 		l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
-		return Vacant
+		return Vacant, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,14 +81,14 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 	w.asked = now
 	switch {
 	case (last.IsZero() || now.Sub(last) > lasts) && l.Spec.RenewTime.Before(new(metav1.NewMicroTime(now))):
-		w.seen, w.since = *l.Spec.RenewTime, l.Spec.RenewTime.Time
+		w.seen, w.since, expired = *l.Spec.RenewTime, l.Spec.RenewTime.Time, true
 	case !w.seen.Equal(l.Spec.RenewTime):
 		w.seen, w.since = *l.Spec.RenewTime, now
 	}
 	if now.Before(w.since.Add(lasts)) {
-		return Held
+		return Held, false
 	}
-	return Vacant
+	return Vacant, expired
 }
 
 // isStopped reports whether the handler is paused, by an answer about the Lease. Without an answer it is what it was.

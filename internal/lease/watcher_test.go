@@ -115,3 +115,46 @@ func TestALeaderInDryRunTakesOverNothing(t *testing.T) {
 		t.Errorf("it says %v", got)
 	}
 }
+
+// The pod on a node whose clock is ahead would drain it beside the leader, and by a clock by which its time is over.
+func TestALeaderThatRenewsItsLeaseLeadsAtFirstSightWhateverTheClocks(t *testing.T) {
+	for _, behind := range []time.Duration{0, 20 * time.Second, 5 * time.Minute, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			client := fake.NewClientset().CoordinationV1()
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"}}
+			if _, err := client.Leases("ns").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			renew := func() {
+				lease.Spec = coordinationv1.LeaseSpec{
+					HolderIdentity: new("leader"), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+					RenewTime: new(metav1.NewMicroTime(time.Now().Add(-behind))),
+				}
+				if _, err := client.Leases("ns").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+			renew()
+			done, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					select {
+					case <-done:
+						return
+					case <-time.After(retryPeriod + 100*time.Millisecond):
+						renew()
+					}
+				}
+			}()
+			w := &Watcher{Client: client, Namespace: "ns", Name: "lease"}
+			time.Sleep(10 * time.Second)
+			begin := time.Now()
+			if got := w.Leadership(t.Context()); got != Held || time.Since(begin) > 3*time.Second {
+				t.Errorf("its clock is %s behind: %v after %s", behind, got, time.Since(begin))
+			}
+			close(done)
+			<-ended
+		})
+	}
+}
