@@ -396,7 +396,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 	}
 	answered, _ := cluster.ReadReport(node) // what cannot be read has no answers
 	leaders := on.Version > 0 && r.Cluster.Shares(on)
-	unnamed := r.isUnnamed() && now.Sub(node.CreationTimestamp.Time) >= namedWithin // it was told of an earlier Node, too
+	made, unnamed := node.CreationTimestamp.Time, r.isUnnamed()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, t := range r.told {
@@ -414,7 +414,8 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
-			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
+			since: slices.MaxFunc([]time.Time{t.at, made}, time.Time.Compare), // it was told of an earlier Node, too
+			waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
 		})
 	}
 	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
@@ -443,7 +444,7 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 
 // A task is something that is left to do on the node.
 type task struct {
-	since    time.Time // when this process learned of it
+	since    time.Time // when this process learned of it, or the Node was made
 	waits    bool      // it can wait
 	taken    bool      // a leader has recorded it
 	begun    bool      // this pod has begun with it, and the leader has nothing to do for it

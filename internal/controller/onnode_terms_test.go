@@ -1,0 +1,40 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+)
+
+// makeAnew makes the story's Node anew, as a kubelet does that registers again.
+func (s *story) makeAnew(uid string) {
+	s.Helper()
+	s.remove(theNode)
+	s.after(3 * time.Second)
+	n := aNode(theNode, theID)
+	n.UID, n.CreationTimestamp = types.UID(uid), metav1.Now()
+	_, err := s.kube.CoreV1().Nodes().Create(s.Context(), n, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// However long ago the pod has reported it of the Node before: a rule may ignore it.
+func TestALeaderHasItsTimeToTakeAReportOfTheNextNode(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.lead()
+		p := s.onNode(time.Second)
+		p.interrupts()
+		s.after(30 * time.Second)
+		s.makeAnew("uid 2")
+		s.after(time.Minute)
+		p.wantDrains(0, 0)
+		if s.isCordoned(theNode) {
+			t.Error("a rule ignores the notice, and the Node that was made anew is cordoned")
+		}
+	}, decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.SpotInterruption}, Do: decision.Ignoring})
+}
