@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -37,4 +38,26 @@ func TestALeaderHasItsTimeToTakeAReportOfTheNextNode(t *testing.T) {
 			t.Error("a rule ignores the notice, and the Node that was made anew is cordoned")
 		}
 	}, decision.NodeRule{Name: "never", Kinds: []notice.Kind{notice.SpotInterruption}, Do: decision.Ignoring})
+}
+
+// It was announced and called off while the handler was paused.
+func TestTheLeaderDoesNotDrainForAChangeThatWasCalledOffBeforeItLed(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"canceled", "completed"} {
+		tell(t, func(s *story) {
+			p := s.onNode(time.Second)
+			p.says(lease.Stopped)
+			p.schedules(100*time.Hour, "active")
+			s.after(time.Hour)
+			p.schedules(100*time.Hour, state)
+			s.after(time.Minute)
+			p.says(lease.Held)
+			s.lead()
+			s.after(5 * time.Minute)
+			p.wantDrains(0, 0)
+			if s.isCordoned(theNode) {
+				t.Error("the node is cordoned")
+			}
+		})
+	}
 }

@@ -304,6 +304,20 @@ func (r *reporter) HandleNotice(ctx context.Context, n notice.Notice, _ func()) 
 	return r.write(ctx, node)
 }
 
+// Changes implements imds.Handler. The leader may take what was reported later, as after a pause: how it ends is read,
+// too.
+func (r *reporter) Changes(instance string) []string {
+	changes := r.Controller.Changes(instance)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.told {
+		if t.Kind == notice.ScheduledChange && !t.Ended && !slices.Contains(changes, t.Change) {
+			changes = append(changes, t.Change)
+		}
+	}
+	return changes
+}
+
 // write writes all that was told to a Node.
 func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 	err := r.Cluster.Report(ctx, cluster.RefOf(node), func(before notice.Report) notice.Report {
