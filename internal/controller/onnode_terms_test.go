@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -59,5 +60,48 @@ func TestTheLeaderDoesNotDrainForAChangeThatWasCalledOffBeforeItLed(t *testing.T
 				t.Error("the node is cordoned")
 			}
 		})
+	}
+}
+
+// Nobody led when the pod began, and the machine has stopped and started in the middle of it. Its metadata has no
+// recommendation then, so the pod reports none.
+func TestWhatThePodHasNotFinishedIsRevertedWhenTheMachineComesBack(t *testing.T) {
+	t.Parallel()
+	for name, began := range map[string]lease.State{"nobody led": lease.Vacant, "there was no Lease": lease.Absent} {
+		for when, leads := range map[string]time.Duration{"before": 0, "after": 10 * time.Second, "never": -1} {
+			t.Run(name+", a leader comes "+when, func(t *testing.T) {
+				tell(t, func(s *story) {
+					s.change(theNode, boots("first"))
+					p := s.onNode(time.Hour)
+					p.says(began)
+					p.restart()
+					p.metadata.Recommend(time.Now())
+					s.after(time.Minute)
+					p.wantDrains(0, 1)
+					p.stop()
+					lead := func() { p.says(lease.Held); s.lead() }
+					if leads == 0 {
+						lead()
+					}
+					s.must(s.aws.SetInstanceState(theID, "stopping"))
+					s.change(theNode, notReady)
+					s.after(10 * time.Minute)
+					s.must(s.aws.SetInstanceState(theID, "pending"))
+					s.after(20 * time.Second)
+					s.must(s.aws.SetInstanceState(theID, "running"))
+					p.metadata = awssim.NewMetadata(awssim.MetadataOptions{Instance: theID, Started: time.Now()})
+					s.change(theNode, boots("second"))
+					p.restart()
+					if leads > 0 {
+						s.after(leads)
+						lead()
+					}
+					s.after(time.Hour)
+					if i := s.intent(); s.isCordoned(theNode) || len(i.Entries) > 0 || i.Cordoned || len(s.node().Labels) > 0 {
+						t.Errorf("cordoned %t, labels %v, intent %+v", s.isCordoned(theNode), s.node().Labels, i)
+					}
+				})
+			})
+		}
 	}
 }
