@@ -113,7 +113,7 @@ const (
 	absent = "there is no Lease of a leader that is not in dry-run"
 	vacant = "nobody leads"
 	missed = "the leader has not taken what was reported"
-	begun  = "the leader ignores what this pod has begun to drain the node for"
+	begun  = "the leader does not learn of what this pod has begun to drain the node for, or ignores it"
 	// A leader reads the report of an instance by the provider id of its Node.
 	unnamed = "the node has no provider id of an EC2 instance, so no leader knows what a report is about"
 )
@@ -128,7 +128,7 @@ func (s *Server) isUnnamed() bool {
 func (s *Server) report(ctx context.Context) (reason string, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r := &reporter{Server: s, news: make(chan struct{}, 1)}
+	r := &reporter{Server: s, since: time.Now(), news: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	err = s.Term(ctx, false, func(c Controller) imds.Handler {
@@ -263,10 +263,11 @@ type reporter struct {
 	*Server
 	Controller // does not drain: it knows what the node carries
 
-	news chan struct{} // something was told
-	mu   sync.Mutex
-	told []told
-	on   types.UID // the Node to which all of it was written
+	since time.Time     // when it began
+	news  chan struct{} // something was told
+	mu    sync.Mutex
+	told  []told
+	on    types.UID // the Node to which all of it was written
 
 	asked  time.Time   // when the leader was asked for last
 	state  lease.State // the answer
@@ -302,6 +303,20 @@ func (r *reporter) HandleNotice(ctx context.Context, n notice.Notice, _ func()) 
 	r.Log.Info("the instance metadata tells of something: it is reported to the leader",
 		"node", r.Node, "kind", n.Kind, "event", n.ID, "deadline", n.Deadline)
 	return r.write(ctx, node)
+}
+
+// Changes implements imds.Handler. The leader may take what was reported later, as after a pause: how it ends is read,
+// too.
+func (r *reporter) Changes(instance string) []string {
+	changes := r.Controller.Changes(instance)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.told {
+		if t.Kind == notice.ScheduledChange && !t.Ended && !slices.Contains(changes, t.Change) {
+			changes = append(changes, t.Change)
+		}
+	}
+	return changes
 }
 
 // write writes all that was told to a Node.
@@ -396,7 +411,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 	}
 	answered, _ := cluster.ReadReport(node) // what cannot be read has no answers
 	leaders := on.Version > 0 && r.Cluster.Shares(on)
-	unnamed := r.isUnnamed() && now.Sub(node.CreationTimestamp.Time) >= namedWithin // it was told of an earlier Node, too
+	made, unnamed := node.CreationTimestamp.Time, r.isUnnamed()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, t := range r.told {
@@ -414,7 +429,8 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
-			since: t.at, waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
+			since: slices.MaxFunc([]time.Time{t.at, made}, time.Time.Compare), // it was told of an earlier Node, too
+			waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
 		})
 	}
 	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
@@ -423,7 +439,9 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 	return todo
 }
 
-// begun is what is left to do of what this pod has begun itself.
+// begun is what is left to do of what this pod has begun itself. A leader takes it by what is reported. Where a rule
+// ignores that, or the metadata does not tell it any more, as of an earlier life of the machine, this pod goes on. The
+// caller holds mu.
 func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time) []task {
 	switch {
 	case on.Finished() && len(on.Entries) > 0 && r.isUnnamed(): // no leader can look after it
@@ -433,20 +451,23 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 	case on.Finished():
 		return nil
 	}
-	ignored := !slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
-		return !slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
+	young := now.Sub(r.since) < takenWithin // the metadata may not have told everything
+	takes := slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
+		ignored := slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
+		isTold := func(t told) bool { return t.Kind == e.Kind && t.Change == e.Change }
+		return !ignored && (young || slices.ContainsFunc(r.told, isTold))
 	})
 	return []task{{
-		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: ignored && !on.HeldBack,
+		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: !takes && !on.HeldBack,
 	}}
 }
 
 // A task is something that is left to do on the node.
 type task struct {
-	since    time.Time // when this process learned of it
+	since    time.Time // when this process learned of it, or the Node was made
 	waits    bool      // it can wait
 	taken    bool      // a leader has recorded it
-	begun    bool      // this pod has begun with it, and the leader has nothing to do for it
+	begun    bool      // this pod has begun with it, and no leader takes it
 	heldBack bool      // a leader holds the node back
 	unnamed  bool      // the Node does not say which instance it is, and has had its time
 }
