@@ -26,8 +26,8 @@ type told struct {
 }
 
 // Six drains end in five ways, under four leaders, three of which are killed. The commands status and report, page, log,
-// metrics, Events, webhook and the nodes say the same of each. It plays alone: a pod whose grace is cut short has to end
-// within the last five seconds before a deadline.
+// metrics, Events, webhook and the nodes say the same of each. It plays alone: a pod whose grace is cut short is killed
+// two seconds before its deadline, and has to be gone then.
 func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	tier.Full(t, "two minutes and a half")
 	s, egress := newReachableScenario(t)

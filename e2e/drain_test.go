@@ -583,12 +583,12 @@ func (s *scenario) requests(pod string) []request {
 	return requests
 }
 
-// cut checks that a request leaves a pod what is left of the time, and not nothing.
+// cut checks that a request leaves a pod what is left of the time but two seconds, and not nothing.
 func (s *scenario) cut(r request, deadline time.Time) {
 	s.Helper()
 	// A second more than what is left: the request was made a moment before the API server had it.
-	if left := deadline.Sub(r.at); r.grace < 1 || r.grace > seconds(left)+1 {
-		s.Errorf("request %v with %s left, want a grace between 1 s and that", r, left)
+	if left := deadline.Sub(r.at); r.grace < 1 || r.grace > seconds(left)-1 {
+		s.Errorf("request %v with %s left, want a grace between 1 s and two seconds less than that", r, left)
 	}
 }
 

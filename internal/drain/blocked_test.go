@@ -193,9 +193,9 @@ func (s *stage) drainAsked(terms evacuation.Terms, asked <-chan chan<- evacuatio
 func TestADrainThatWaitsSaysOnceAMinuteWhatFor(t *testing.T) {
 	for waits, want := range map[time.Duration][]string{
 		210 * time.Second: {
-			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:05:00Z; ` +
+			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:04:58Z; ` +
 				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=4m0s`,
-			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:05:00Z; ` +
+			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:04:58Z; ` +
 				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=3m0s`,
 			`pods=2 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ` +
 				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=2m0s`,

@@ -63,6 +63,8 @@ type stage struct {
 	away func() bool
 	// swallows says of an eviction that it is accepted without being done; nil: of none.
 	swallows func(pod string) bool
+	// confirms is how long a kubelet takes to confirm that a pod has stopped.
+	confirms time.Duration
 	// dead is true where no kubelet stops what is deleted.
 	dead bool
 	// stopped is called when a pod has gone; nil: nothing is.
@@ -257,7 +259,7 @@ func (s *stage) stop(how, name string, opts *metav1.DeleteOptions) error {
 				s.Error(err)
 			}
 		}
-		if s.dead || len(pod.Status.ContainerStatuses) > 0 || !s.passes(min(grace, s.stops[name])-late) {
+		if s.dead || len(pod.Status.ContainerStatuses) > 0 || !s.passes(min(grace, s.stops[name])-late+s.confirms) {
 			return
 		}
 		if len(pod.Finalizers) > 0 { // the API server keeps the object, and says that the kubelet has confirmed its end

@@ -112,7 +112,7 @@ func TestWhatHasEndedIsNotWaitedForThoughFinalizersKeepIt(t *testing.T) {
 			[]func(*corev1.Pod){kept}, 0, []string{"0s evicted a with 30s"}, evacuation.Result{Evicted: 1}, 20*time.Second + endedTime,
 		},
 		"it ends just before the deadline": {
-			[]func(*corev1.Pod){kept}, 22 * time.Second, []string{"0s evicted a with 22s"}, evacuation.Result{Evicted: 1}, 22 * time.Second,
+			[]func(*corev1.Pod){kept}, 22 * time.Second, []string{"0s evicted a with 20s"}, evacuation.Result{Evicted: 1}, 22 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func ExampleSimulation() {
 	}
 
 	// Output:
-	// job-1: evicted after 0s with a grace of 2m0s
+	// job-1: evicted after 0s with a grace of 1m58s
 	// web-1: evicted after 0s with a grace of 30s
 	// db-1: deleted after 55s with a grace of 1m0s
 	// dns-1: evicted after 1m45s with a grace of 10s

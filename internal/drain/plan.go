@@ -7,11 +7,13 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
-// margin is how long before the last moment a pod is forced: the request, the kubelet's notice
-// of it and the kill take their time.
-const margin = 5 * time.Second
-
 const (
+	// margin is how long before the last moment a pod is forced: the request, the kubelet's notice
+	// of it and the kill take their time.
+	margin = 5 * time.Second
+	// killTime is what of the margin a kubelet has to kill a pod and to confirm it: a pod that is killed at the deadline
+	// itself is still there then.
+	killTime = 2 * time.Second
 	// evictionAnswerTime is how long the answer to an eviction is waited for once its pod must be
 	// forced. Most answers take milliseconds. A webhook that hangs gets no more of the margin.
 	evictionAnswerTime = 2 * time.Second
@@ -228,7 +230,7 @@ func (p podState) hurries(terms evacuation.Terms, now time.Time) bool {
 func (p podState) graceNow(terms evacuation.Terms, now time.Time) time.Duration {
 	grace := p.grace
 	if modeOf(terms) != patient {
-		grace = min(grace, terms.Deadline.Sub(now).Truncate(time.Second))
+		grace = min(grace, terms.Deadline.Add(-killTime).Sub(now).Truncate(time.Second))
 	}
 	return max(time.Second, grace)
 }

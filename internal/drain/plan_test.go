@@ -77,7 +77,7 @@ func TestNextStep(t *testing.T) {
 		},
 		"later it gets what is left": {
 			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(12)},
-			want: step{kind: stepDelete, grace: 12 * s},
+			want: step{kind: stepDelete, grace: 10 * s},
 		},
 		"and never zero": {
 			pod: podState{grace: 30 * s, ownGrace: true, refused: 5}, terms: evacuation.Terms{Deadline: at(-1)},
@@ -85,7 +85,7 @@ func TestNextStep(t *testing.T) {
 		},
 		"a grace longer than the notice is cut in the first eviction": {
 			pod: podState{grace: 600 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(117)},
-			want: step{kind: stepEvict, grace: 117 * s},
+			want: step{kind: stepEvict, grace: 115 * s},
 		},
 		"a late eviction names the grace only if it differs": {
 			pod: podState{grace: 30 * s, ownGrace: true}, terms: evacuation.Terms{Deadline: at(32)},

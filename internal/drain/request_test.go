@@ -189,7 +189,7 @@ func TestAPodThatMustBeForcedIsDeletedBesideAnEvictionThatHangs(t *testing.T) {
 			s.pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 			s.hangs = func(string) time.Duration { return time.Hour }
 			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
-			s.want(0, "2s deleted a with 58s")
+			s.want(0, "2s deleted a with 56s")
 			s.wantEnd(result, err, evacuation.Result{Forced: 1}, 10*time.Second) // the eviction is heard out for as long
 		})
 	})

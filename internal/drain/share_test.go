@@ -138,12 +138,12 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 			return nil
 		}
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), NoticedAt: s.begin, BudgetShare: .5}, nil)
-		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: 1}, 120*time.Second)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: 1}, 120*time.Second-killTime)
 		s.mu.Lock()
 		refused := len(s.events) - 2
 		s.mu.Unlock()
-		s.want(refused, "0s evicted free with 2m0s", "58s deleted kept with 1m2s")
-		if want := []string{"ns/kept after 1m2s of 168h0m0s"}; !slices.Equal(result.Record.CutShort, want) {
+		s.want(refused, "0s evicted free with 1m58s", "58s deleted kept with 1m0s")
+		if want := []string{"ns/kept after 1m0s of 168h0m0s"}; !slices.Equal(result.Record.CutShort, want) {
 			t.Errorf("cut short are %q, want %q", result.Record.CutShort, want)
 		}
 		if refused < 6 {
@@ -184,9 +184,22 @@ func TestAWebhookHasItsShareThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 	}
 }
 
+// A pod that must be killed anyway is killed early enough: its kubelet confirms that before the deadline.
+func TestThePodThatIsCutShortIsGoneAtTheDeadline(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
+		s.stops["slow"], s.confirms = time.Hour, killTime-time.Second
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 119*time.Second)
+		if want := []string{"ns/slow after 1m58s of 10m0s"}; !slices.Equal(result.Record.CutShort, want) {
+			t.Errorf("cut short are %q, want %q", result.Record.CutShort, want)
+		}
+	})
+}
+
 // The leader that comes after the first half of the notice has the same plan as the one before.
 func TestTheNextLeaderForcesWhenTheFirstWouldHave(t *testing.T) {
-	for grace, want := range map[int64]string{60: "1m10s deleted kept with 50s", 180: "1m10s deleted kept with 50s"} {
+	for grace, want := range map[int64]string{60: "1m10s deleted kept with 48s", 180: "1m10s deleted kept with 48s"} {
 		t.Run(fmt.Sprint(grace), func(t *testing.T) {
 			play(t, func(s *stage) {
 				s.pod("kept", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &grace })

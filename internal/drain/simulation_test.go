@@ -101,7 +101,7 @@ func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
 		},
 		"a grace longer than the notice is cut": {
 			simulationOf(two, at(120), actor("a", 600)),
-			[]string{"a evicted at 0s with 2m0s, cut, gone at 2m0s"},
+			[]string{"a evicted at 0s with 1m58s, cut, gone at 1m58s"},
 		},
 		"a pod that stops already is told to hurry": {
 			simulationOf(two, at(120), actor("a", 600, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(500)} })),

@@ -182,7 +182,7 @@ func TestNoRolloutBeginsOnceThePodIsAskedOrGone(t *testing.T) {
 		result, log := s.surgeLog(evacuation.Terms{}, changed)
 		s.wantEnd(result, nil, evacuation.Result{Evicted: 1}, 20*time.Second)
 		slices.Sort(s.events) // both at once
-		s.want(0, "20s evicted db with 30s", "20s gave up db")
+		s.want(0, "20s evicted db with 28s", "20s gave up db")
 		if strings.Contains(log.String(), "replacement") {
 			t.Errorf("the log says\n%s", log)
 		}

@@ -223,7 +223,7 @@ func TestWhatLeavesLastIsAskedAtItsLastMoment(t *testing.T) {
 	}{
 		"by an eviction":                           {nil, 300 * time.Second, false, 0, []string{"3m55s evicted job with 1m0s"}},
 		"then by a deletion":                       {budget, 300 * time.Second, false, 1, []string{"3m55s deleted job with 1m0s"}},
-		"with what is left of it":                  {nil, 40 * time.Second, false, 0, []string{"0s evicted job with 40s"}},
+		"with what is left of it":                  {nil, 40 * time.Second, false, 0, []string{"0s evicted job with 38s"}},
 		"a machine that stops already leaves none": {budget, 300 * time.Second, true, 0, []string{"0s deleted job with 1m0s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
