@@ -81,6 +81,10 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			notes: []string{"podMonitor and serviceMonitor: Prometheus reads each sample twice"},
 		},
 		{
+			name: "a proxy for all requests", args: []string{queue, "--set=extraEnv[0].name=https_proxy,extraEnv[0].value=http://proxy:3128"},
+			notes: []string{"extraEnv has https_proxy and no NO_PROXY"}, env: map[string]string{"https_proxy": "http://proxy:3128"},
+		},
+		{
 			name: "limits below the requests of the chart", args: []string{queue, "--set=resources.limits.cpu=20m,resources.limits.memory=50Mi"},
 			notes: []string{"resources.limits.memory: 50Mi"},
 		},
