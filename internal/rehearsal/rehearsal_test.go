@@ -86,7 +86,7 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `     after  event            pod
-       0 s  evicted          lone                                      gets 120 s of its 600 s; no controller
+       0 s  evicted          lone                                      gets 118 s of its 600 s; no controller
        0 s  evicted          web-1                                     grace 30 s
       85 s  deleted          web-2                                     grace 30 s; budget default/web allows 1
      105 s  deleted          two                                       grace 10 s; budget default/one allows 5; budget default/other allows 5; two budgets on one pod never clear
@@ -254,8 +254,8 @@ func TestAGraceLongerThanTheNoticeIsCutAndItsBudgetHasItsShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `     after  event            pod
-       0 s  evicted          free                                      gets 120 s of its 180 s
-      58 s  deleted          kept                                      gets 62 s of its 180 s; budget default/b allows 0
+       0 s  evicted          free                                      gets 118 s of its 180 s
+      58 s  deleted          kept                                      gets 60 s of its 180 s; budget default/b allows 0
 
 2 pods would have to leave; 1 blocked by a PodDisruptionBudget; 1 deleted, not evicted
 default/free has 1 replica: down during the drain
