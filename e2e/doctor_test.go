@@ -470,7 +470,7 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"spot"}, []string{", spot-interruption: the node must be empty in 120 s", "gets 120 s of its 600 s; no controller", "pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
+		{[]string{"spot"}, []string{", spot-interruption: the node must be empty in 120 s", "gets 118 s of its 600 s; no controller", "pods would have to leave; 1 without a controller", "nothing is left at the deadline, after 120 s"}},
 		{nil, []string{", spot-interruption: "}},
 		{[]string{"REBALANCE_RECOMMENDATION"}, []string{", rebalance-recommendation: nothing is forced", "left after 120 s: " + s.name + "/slow"}},
 		{[]string{"StateChange"}, []string{"PodDisruptionBudgets do not count", "deleted"}},

@@ -248,6 +248,8 @@ func leadership(f *Facts) verdict {
 		logs = "see the replicas' logs: kubectl -n " + h.Namespace + " logs deploy/" + h.Name + " --all-pods --tail=5"
 	}
 	switch {
+	case f.Options.DryRun:
+		return fail("turn dry-run off", "dry-run is on: no node is drained")
 	case !f.Options.LeaderElect:
 		return warn("leave leader-elect on: with two replicas every node would be drained by both", "leader election is off")
 	case errors.Is(f.Lease.Err, ErrAbsent) && f.Pods.Err == nil && !installed:

@@ -482,6 +482,7 @@ var ailments = []struct {
 	{"no leader election", func(f *Facts) { f.Options.LeaderElect = false }, map[string]Status{"lease": Warning}, "off"},
 	{"no Lease yet", func(f *Facts) { f.Lease = Answer[Lease]{Err: errAbsent} }, map[string]Status{"lease": Warning}, "no replica has led in namespace nth so far"},
 	{"a Lease that may not be read", func(f *Facts) { f.Lease = Answer[Lease]{Err: errDenied} }, map[string]Status{"lease": Unknown}, "x:Y"},
+	{"a handler that only logs", func(f *Facts) { f.Options.DryRun, f.Options.LeaderElect = true, false }, map[string]Status{"lease": Failed}, "dry-run is on: no node is drained"},
 	{"a Lease that pauses the handler", func(f *Facts) { f.Lease.Value.Paused = new("a bad rule") }, map[string]Status{"lease": Failed}, "paused (a bad rule): no node is drained"},
 	{"a Lease that was given away", func(f *Facts) { f.Lease.Value.Holder = "" }, map[string]Status{"lease": Warning}, "nobody leads"},
 	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m"},

@@ -106,6 +106,8 @@ type Options struct {
 	Excludes          bool     // it excludes nodes from load balancers, and waits for these
 	HookNames         []string // the hooks that are ours; empty: all
 	LeaderElect       bool
+	DryRun            bool // it only logs what it would do
+	Sweep             bool // it looks for lifecycle hooks of which no notice has told
 	EmitEvents        bool
 	Conditions        bool   // nodes say by conditions how far their drains are
 	ByKarpenter       bool   // Karpenter drains its own nodes for the handler

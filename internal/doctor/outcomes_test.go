@@ -62,6 +62,7 @@ var outcomes = []outcome{
 	{pitfall: "the role lacks sqs:GetQueueAttributes", set: deny("sqs", "GetQueueAttributes"), want: "permissions ‼ queue ?", says: "sqs:GetQueueAttributes"},
 	{pitfall: "the role lacks autoscaling:DescribeLifecycleHooks", set: deny("autoscaling", "DescribeLifecycleHooks"), want: "permissions ‼ group-hook ?", says: "autoscaling:DescribeLifecycleHooks"},
 	{pitfall: "the role lacks autoscaling:RecordLifecycleActionHeartbeat, which nobody uses", set: deny("autoscaling", "RecordLifecycleActionHeartbeat"), also: func(s *site) { s.Options.HeartbeatInterval = 0 }},
+	{pitfall: "the role lacks autoscaling:RecordLifecycleActionHeartbeat, which the sweep needs", set: deny("autoscaling", "RecordLifecycleActionHeartbeat"), also: func(s *site) { s.Options.HeartbeatInterval, s.Options.Sweep = 0, true }, want: "permissions ‼", says: "autoscaling:RecordLifecycleActionHeartbeat"},
 	{pitfall: "the role lacks ec2:DescribeInstanceStatus", set: deny("ec2", "DescribeInstanceStatus"), want: "permissions ‼", says: "ec2:DescribeInstanceStatus"},
 	{pitfall: "the role lacks ec2:DescribeInstanceStatus, which nobody uses", set: deny("ec2", "DescribeInstanceStatus"), also: func(s *site) { s.Options.Poll = false }},
 	{pitfall: "all of SQS is denied", set: deny("sqs", "*"), want: "permissions × queue ?", says: "sqs:ReceiveMessage"},

@@ -51,7 +51,7 @@ type step struct {
 //	has ended, but finalizers keep its object | wait
 //	stopping:                               |
 //	  nothing is forced, or asked to hurry  | wait
-//	  ends by D, and is not late            | wait
+//	  ends by D - 2 s, and is not late      | wait
 //	  D - m is ahead                        | wait
 //	  otherwise                             | delete with the shortest grace
 //	our own pod                             | wait; Drain gives way
@@ -100,7 +100,7 @@ func cutShort(p podState, terms evacuation.Terms, now time.Time) step {
 	}
 	// The API server cuts times to seconds, so one second is no difference. After the deadline
 	// no request can be faster than what ends in a second.
-	inTime := later(terms.Deadline.Add(time.Second), now.Add(2*time.Second))
+	inTime := later(terms.Deadline.Add(time.Second-killTime), now.Add(2*time.Second))
 	// A pod that is still there well after its end has got that end from a clock behind ours.
 	if late := p.deletion.Add(margin); !p.deletion.After(inTime) && now.Before(late) {
 		return step{until: late}

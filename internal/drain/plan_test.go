@@ -150,8 +150,12 @@ func TestNextStep(t *testing.T) {
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
 		"a pod that is stopping in time is left alone": {
+			pod: podState{grace: 30 * s, deletion: at(28)}, terms: evacuation.Terms{Deadline: at(30)},
+			want: step{until: at(33)},
+		},
+		"one that is killed at the deadline itself is not": {
 			pod: podState{grace: 30 * s, deletion: at(30)}, terms: evacuation.Terms{Deadline: at(30)},
-			want: step{until: at(35)},
+			want: step{until: at(25)},
 		},
 		"and needs no second look without a deadline": {
 			pod: podState{grace: 30 * s, deletion: at(30)}, want: step{},

@@ -235,6 +235,24 @@ func TestTheLastPodThatRanIsTheEndOfADrain(t *testing.T) {
 }
 
 // A tighter deadline kills what is stopping already.
+// Its own grace would end at the deadline itself: too late for its kubelet to confirm it.
+func TestAPodWhoseGraceEndsAtTheNextDeadlineIsCutShort(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(120)) })
+		s.stops["slow"], s.confirms = time.Hour, killTime-time.Second
+		terms := make(chan evacuation.Terms, 1)
+		go func() {
+			if s.passes(time.Second) {
+				terms <- evacuation.Terms{CordonedAt: s.begin, Deadline: s.begin.Add(120 * time.Second)}
+			}
+		}()
+		result, err := s.drain(evacuation.Terms{}, terms)
+		if err != nil || result.Evicted+result.Forced != 1 || len(result.Missed) > 0 {
+			t.Errorf("%+v, %v, want it gone in time", result, err)
+		}
+	})
+}
+
 func TestAPodThatATighterDeadlineKillsIsCutShort(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })

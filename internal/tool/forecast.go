@@ -172,8 +172,8 @@ func (f forecast) whyNotDrained() string {
 	switch {
 	case why != "":
 		return "the handler would ignore the notice: " + why
-	case f.paused != "":
-		return f.paused
+	case f.idle != "":
+		return f.idle
 	case f.DryRun:
 		return "the handler would do nothing: dry-run is on"
 	case f.cordonsOnly(f.outcome):

@@ -199,6 +199,31 @@ func TestWhileTheHandlerIsPausedNoPodIsMoved(t *testing.T) {
 	}
 }
 
+func TestWhileNobodyLeadsNoPodIsMoved(t *testing.T) {
+	for name, tt := range map[string]struct {
+		silent  time.Duration
+		environ []string
+		lost    int
+	}{
+		"an hour":                   {time.Hour, nil, 1},
+		"a moment":                  {5 * time.Second, nil, 0},
+		"an hour, and nobody needs": {time.Hour, []string{"LEADER_ELECT=false"}, 0},
+	} {
+		s, all := forecasts(t, notice.SpotInterruption, tt.environ...)
+		s.client = fake.NewClientset(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "nth", Name: s.LeaseName},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("handler-1_x"), RenewTime: new(metav1.NewMicroTime(time.Now().Add(-tt.silent)))},
+		})
+		s.origin.release = &Release{namespace: "nth"}
+		s.readLease(t.Context())
+		for _, f := range all {
+			if why := f.whyNotDrained(); f.node.Name == "well" && (len(f.lost()) != tt.lost || (tt.lost > 0) != strings.HasPrefix(why, "nobody leads")) {
+				t.Errorf("%s: %q, lost %v, want %d", name, why, f.lost(), tt.lost)
+			}
+		}
+	}
+}
+
 // A tool may run in a pod of the handler that stands by: the leader drains the node, and its pod leaves last.
 func TestThePodThatLeavesLastIsTheLeaders(t *testing.T) {
 	s, _ := forecasts(t, notice.SpotInterruption, "POD_NAME=handler-2", "NAMESPACE=nth")

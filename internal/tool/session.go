@@ -47,7 +47,7 @@ type Session struct {
 	aws      aws.Config // empty before connectAWS, as is gatherer
 	gatherer *doctor.Gatherer
 	identity identity
-	paused   string               // what it means that the handler is paused; empty: it is not, or nobody has looked
+	idle     string               // why the handler acts on no notice; empty: it does, or nobody has looked
 	leader   types.NamespacedName // the pod that drains nodes; zero: it is not known
 }
 
@@ -120,7 +120,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			CheckTag: c.CheckTag, ManagedTag: c.ManagedTag, ClusterName: c.ClusterName, Visibility: c.VisibilityTimeout,
 			HeartbeatInterval: c.HeartbeatInterval, HeartbeatUntil: c.HeartbeatUntil, HookNames: c.HookNames,
 			Poll: c.StatusInterval > 0, Excludes: c.ExcludeFromLoadBalancers != decision.ExcludeNone,
-			LeaderElect: c.LeaderElect, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions,
+			LeaderElect: c.LeaderElect, DryRun: c.DryRun, Sweep: c.SweepInterval > 0, EmitEvents: c.EmitEvents, Conditions: c.NodeConditions,
 			Surge: c.SurgeSingletons, ByKarpenter: c.DrainByKarpenter,
 			Lease: c.LeaseName, Version: version,
 		},

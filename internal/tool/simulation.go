@@ -81,8 +81,8 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if err := t.whyRefused(now); err != nil {
 		return err
 	}
-	if t.paused != "" {
-		return errors.New(t.paused)
+	if t.idle != "" {
+		return errors.New(t.idle)
 	}
 	if sim.Yes {
 		return nil
@@ -101,7 +101,8 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	return nil
 }
 
-// readLease finds out whether the handler is paused, and which pod leads. Who may not read its Lease is told so.
+// readLease finds out whether the handler is paused, whether somebody leads, and which pod. Who may not read its Lease is
+// told so.
 func (s *Session) readLease(ctx context.Context) {
 	if !s.LeaderElect { // each pod of the handler leads
 		s.leader = types.NamespacedName{Namespace: s.PodNamespace, Name: s.PodName}
@@ -113,8 +114,13 @@ func (s *Session) readLease(ctx context.Context) {
 	}
 	switch {
 	case err == nil:
-		if why, paused := lease.Paused(l); paused {
-			s.paused = overview.PausedText(why)
+		why, paused := lease.Paused(l)
+		since := deserted(l)
+		switch {
+		case paused:
+			s.idle = overview.PausedText(why)
+		case since != "" && s.LeaderElect && !s.Queue.None(): // without a queue the pods on the nodes drain
+			s.idle = fmt.Sprintf("nobody leads, so no notice is acted on: %s of the Lease %s/%s", since, l.Namespace, l.Name)
 		}
 		if pod := holderOf(l); pod != "" && s.LeaderElect {
 			s.leader = types.NamespacedName{Namespace: l.Namespace, Name: pod}

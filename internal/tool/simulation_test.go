@@ -33,9 +33,9 @@ func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing
 			}
 			s := &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}}
 			s.readLease(t.Context())
-			if note := strings.Join(s.origin.notes, ""); !strings.Contains(s.paused, tt.paused) || (s.paused == "") != (tt.paused == "") ||
+			if note := strings.Join(s.origin.notes, ""); !strings.Contains(s.idle, tt.paused) || (s.idle == "") != (tt.paused == "") ||
 				!strings.HasPrefix(note, tt.note) || (note == "") != (tt.note == "") {
-				t.Errorf("paused %q, note %q", s.paused, note)
+				t.Errorf("paused %q, note %q", s.idle, note)
 			}
 		})
 	}
