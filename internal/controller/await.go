@@ -188,14 +188,14 @@ func (t *task) completeUncarried(ctx context.Context) error {
 	return t.c.Registry.Complete(ctx, t.log, t.hook())
 }
 
-// awaitOthers waits for the end of other drains of the machine, and holds the hook open meanwhile.
+// awaitOthers waits until the pods of other drains of the machine have left, and holds the hook open meanwhile.
 func (t *task) awaitOthers(ctx context.Context, others []*nodedrain.Drain) error {
 	if len(others) == 0 {
 		return nil
 	}
 	defer t.holdOpen(ctx)()
 	for _, nd := range others {
-		if err := nd.AwaitEnd(ctx); err != nil {
+		if err := nd.AwaitPodsGone(ctx); err != nil {
 			return err
 		}
 	}

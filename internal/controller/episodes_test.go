@@ -632,6 +632,45 @@ func TestADeletedNodeWaitsForNoWorker(t *testing.T) {
 	})
 }
 
+// What is deleted has no pods that its machine's hook could wait for.
+func TestAHookThatComesAfterItsNodeWasDeletedIsCompletedInTime(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		s.remove(theNode)
+		s.after(10 * time.Second)
+		s.terminate(5 * time.Minute)
+		s.after(2*time.Minute + 30*time.Second) // the grace period of a node is how long the next one is waited for
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// A budget has its share of the time that is left when a worker is free.
+func TestTheTimeForAWorkerIsNoPartOfTheNotice(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		const other, otherID = "node-b", "i-0000000000000000b"
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: otherID, Tags: map[string]string{"managed": ""}}))
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode(other, otherID), metav1.CreateOptions{})
+		s.must(err)
+		s.edit = func(c *Config) { c.Workers = 1 }
+		s.drain.byNode = map[string]time.Duration{other: time.Hour, theNode: time.Minute}
+		s.lead()
+		s.send(s.body("rebalance-recommendation", otherID))
+		s.after(time.Second)
+		s.terminate(10 * time.Minute)
+		begin := time.Now()
+		s.after(2*time.Minute + 20*time.Second) // the other one loses its worker after the grace period of a node
+		all := s.drain.all()
+		if len(all) != 2 || all[1].terms.NoticedAt.Sub(begin) < 100*time.Second {
+			t.Errorf("%+v, want the second drain with a notice of then", all)
+		}
+	})
+}
+
 // A hook is noted on one of several Nodes. That one goes, and then the process that
 // remembers it; the others had the notice without the hook, and have finished.
 func TestAHookThatNoNodeCarriesAnyMoreIsCompletedByItsMessage(t *testing.T) {

@@ -597,6 +597,25 @@ func TestTheCompletionDelaySurvivesAFailover(t *testing.T) {
 	})
 }
 
+func TestTheCompletionDelayEndsThoughItsNodeCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 10 * time.Second
+		s.edit = func(c *Config) { c.CompletionDelay = 15 * time.Second }
+		s.lead()
+		s.terminate(4 * time.Minute)
+		begin := time.Now()
+		s.after(5 * time.Second)
+		heal := s.failPatches()
+		defer heal()
+		s.after(time.Minute)
+		action := s.wantHook(awssim.Completed)
+		if took := action.Ended.Sub(begin); took < 24*time.Second || took > 27*time.Second {
+			t.Errorf("completed after %s, want 25 s: 10 s of draining and 15 s of delay", took)
+		}
+	})
+}
+
 // With the role of NTH nobody can read how long the hook waits. A guess does not cut short what somebody has asked for, for as
 // long as a hook can be open.
 func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {

@@ -206,6 +206,11 @@ func (d *Drain) AwaitEnd(ctx context.Context) error {
 	}
 }
 
+// AwaitPodsGone waits until the pods have left, or are not waited for any more, or returns the cause of ctx.
+func (d *Drain) AwaitPodsGone(ctx context.Context) error {
+	return awaitAny(ctx, d.podsGone.done, d.done, nil, nil)
+}
+
 // A signal is closed by the first call of close; later calls do nothing.
 type signal struct {
 	done chan struct{} // closed then

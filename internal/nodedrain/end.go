@@ -65,7 +65,12 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 			return i
 		}
 		if !d.unrecorded.Load() { // otherwise nobody could go on from there
-			if err := d.rewrite(ctx, note); err != nil {
+			at := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), d.r.completeBy(carried, longestTimeout))
+			noting, stop := context.WithDeadline(ctx, at) // the hooks do not wait for a Node that cannot be written
+			err := d.rewrite(noting, note)
+			over := noting.Err() != nil
+			stop()
+			if err != nil && (!over || ctx.Err() != nil) {
 				return err
 			}
 		}

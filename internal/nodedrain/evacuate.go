@@ -25,9 +25,14 @@ func (d evacuateStage) run(ctx context.Context) error {
 		d.outcome = intent.Cordoned
 		return nil
 	}
+	asked := time.Now()
 	free, err := d.acquireWorker(ctx)
 	if err != nil {
 		return err
+	}
+	var began time.Time // zero: it has not waited
+	if time.Since(asked) > time.Second {
+		began = time.Now().UTC()
 	}
 	d.say(overview.Draining)
 	defer free()
@@ -36,7 +41,7 @@ func (d evacuateStage) run(ctx context.Context) error {
 	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
 	d.delegate(ctx)
 	start := time.Now()
-	err = d.drainPods(ctx)
+	err = d.drainPods(ctx, began)
 	free()
 	took := time.Since(start)
 	targets := new(report.Targets)
@@ -87,15 +92,20 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 	}
 }
 
-// drainPods gets the pods off the node. What came of it is in d.evacuated.
-func (d evacuateStage) drainPods(ctx context.Context) error {
+// drainPods gets the pods off the node. began is when it could begin, if it had to wait for a worker: a budget has its
+// share of the time from then on. What came of it is in d.evacuated.
+func (d evacuateStage) drainPods(ctx context.Context, began time.Time) error {
 	terms := make(chan evacuation.Terms, 1) // the latest that Drain has not received
 	defer d.onChange(func() {
 		select {
 		case <-terms:
 		default:
 		}
-		terms <- d.terms()
+		latest := d.terms()
+		if began.After(latest.NoticedAt) {
+			latest.NoticedAt = began
+		}
+		terms <- latest
 	})()
 	d.evacuating.Store(true)
 	result, err := d.r.Drainer.Drain(ctx, &evacuation.Request{

@@ -70,13 +70,13 @@ func (k hookKeeper) completeAll(ctx context.Context, ended map[intent.Hook]bool)
 }
 
 // About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
-// of its machine for another reason.
+// of its machine for another reason whose pods have not left.
 func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
 	for _, nd := range r.allDrains() {
 		i := nd.carried()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd
-		} else if nd.ref.Instance == h.Instance && inWork(i) {
+		} else if nd.ref.Instance == h.Instance && inWork(i) && nd.hasPods() {
 			others = append(others, nd)
 		}
 	}
