@@ -569,6 +569,35 @@ func TestANearerDeadlineEndsTheWaitForAReplacement(t *testing.T) {
 	})
 }
 
+// That there is no replacement cannot be written down. The drain does not wait for that.
+func TestADrainBeginsInTimeThoughItsNodeCannotBeToldOfNoReplacement(t *testing.T) {
+	t.Parallel()
+	for name, notices := range map[string]int{"at its last moment": 0, "by an urgent notice": 1} {
+		t.Run(name, func(t *testing.T) {
+			tellOfReplacement(t, withoutCapacity, func(s *story, _ *policyOf, _ *steps) {
+				s.lead()
+				s.send(s.reboot(30 * time.Minute))
+				s.after(14 * time.Minute)
+				heal := s.failPatches()
+				defer heal()
+				s.after(3 * time.Minute)
+				if n := len(s.drain.all()); n != 0 {
+					t.Errorf("%d drains before the last moment", n)
+				}
+				if notices > 0 {
+					s.send(s.body("spot-interruption", theID))
+					s.after(2 * time.Minute)
+				} else {
+					s.after(12*time.Minute + 30*time.Second)
+				}
+				if n := len(s.drain.all()); n != 1 {
+					t.Errorf("%d drains half a minute before the deadline, want one", n)
+				}
+			})
+		})
+	}
+}
+
 // The Node of the launched instance is out of use itself, so that the limit refuses the drain while it is awaited.
 func TestAReplacementThatNeverTurnsReadyIsAwaitedNoLongerThanItsRuleSays(t *testing.T) {
 	t.Parallel()

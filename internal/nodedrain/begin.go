@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ func (d beginStage) run(ctx context.Context) error {
 	for first := true; ; first = false {
 		newRules := d.r.RulesChanged()
 		if newRules != decidedBy || first && d.resumed || d.isRuledOtherwise() { // also while a notice was being recorded
-			if err := d.decideAgain(ctx); err != nil {
+			if err := d.untilItMustBegin(ctx, d.decideAgain); err != nil {
 				return err
 			}
 			decidedBy = newRules
@@ -98,9 +99,35 @@ func (d beginStage) unlessReplaced(
 	until := carried.Replacement.Until
 	isLate := !until.IsZero() && !time.Now().Before(until)
 	if (t.Begins || isLate) && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
-		return replacing(d).next(ctx)
+		t = holdback.Permit{}
+		err := d.untilItMustBegin(ctx, func(ctx context.Context) error {
+			next, err := replacing(d).next(ctx)
+			if err == nil {
+				t = next
+			}
+			return err
+		})
+		return t, err
 	}
 	return t, nil
+}
+
+// untilItMustBegin does something that writes the node, and leaves it undone where the drain begins without it: at the
+// last moment, or by a notice that could not be recorded.
+func (d beginStage) untilItMustBegin(ctx context.Context, do func(context.Context) error) error {
+	doing, stop := d.whileNot(ctx, nil, d.unrecorded.Load)
+	defer stop()
+	carried, policy := d.carried(), d.r.CurrentPolicy()
+	if last := carried.Deadline().Add(-policy.NodeGracePeriod); !decision.CanWait(carried, last, policy) {
+		var cancel context.CancelFunc
+		doing, cancel = context.WithTimeout(doing, max(firstTries, time.Until(last)))
+		defer cancel()
+	}
+	err := do(doing)
+	if doing.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Cause(doing)) {
+		return nil
+	}
+	return err
 }
 
 // tellHeldBack says what holds the drain back; told is the reason that was said last.

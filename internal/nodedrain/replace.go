@@ -69,7 +69,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 		if calling.Err() == nil {
 			p.log.Info("the replacement of the node is tried again", "error", err)
 		}
-		return awaitsReplacement(carried.Replacement, now.Add(againAfter)), nil
+		return awaitsReplacement(carried.Replacement, intent.Earlier(now.Add(againAfter), until)), nil
 	}
 	asked := carried.Replacement.Step == intent.Marking
 	return awaitsReplacement(next, until), p.rewrite(ctx, func(i intent.Intent) intent.Intent {
