@@ -57,7 +57,8 @@ var notRun = map[string][]string{
 	"aws iam create-role":                   {"--role-name", "--query", "--output", "--assume-role-policy-document"},
 	"aws iam put-role-policy":               {"--role-name", "--policy-name", "--policy-document"},
 	"aws fis create-experiment-template":    {"--description", "--role-arn", "--stop-conditions", "--query", "--output", "--actions", "--targets"},
-	"aws fis start-experiment":              {"--experiment-template-id"},
+	"aws fis start-experiment":              {"--experiment-template-id", "--query", "--output"},
+	"aws fis get-experiment":                {"--id", "--query"},
 	"eksctl create addon":                   {"--cluster", "--name"},
 	"kubectl krew install":                  {"--manifest-url"},
 	// A release can be verified only where it was published and signed.
@@ -494,7 +495,7 @@ aws: { echo aws; for a; do printf '%%s' "$a" | tr '\n' ' '; echo; done; echo end
 	case "$*" in *describe-addon*|*describe-repositories*) exit 254 ;; # there is none yet
 	*create-repository*) echo %[8]s ;; *get-login-password*) echo secret ;;
 	*describe-stacks*) echo https://sqs.us-east-1.amazonaws.com/123456789012/nth ;; *oidc.issuer*) echo https://oidc.eks.us-east-1.amazonaws.com/id/1 ;;
-	*describe-instances*) cat "$(dirname "$0")/instances" ;; *create-role*) echo arn:aws:iam::123456789012:role/nth-fis ;; *create-experiment-template*) echo EXT1 ;; esac
+	*describe-instances*) cat "$(dirname "$0")/instances" ;; *create-role*) echo arn:aws:iam::123456789012:role/nth-fis ;; *create-experiment-template*) echo EXT1 ;; *start-experiment*) echo EXP1 ;; esac
 eksctl: printf '%%s\n' eksctl "$@" end >>%[7]s
 kubectl-krew: { echo kubectl; echo krew; printf '%%s\n' "$@" | sed 's/^\(--[a-z-]*\)=/\1\n/'; echo end; } >>%[7]s
 kubectl-nth: ln -sf %[6]s "$HOME/kubectl-nth" && "$HOME/kubectl-nth" "$@" || [ $? = 4 ] # nobody connects to the pods of KWOK

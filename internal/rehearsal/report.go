@@ -150,8 +150,8 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v. "+
 			"A pod marked ? is evicted at once, unless one of them blocks it.\n", r.BudgetsUnread)
 	}
-	b.WriteString("This is the worst case: every pod uses its whole grace period, and no PodDisruptionBudget allows " +
-		"more evictions later.\n")
+	b.WriteString("This is the worst case of a drain that begins at once: every pod uses its whole grace period, " +
+		"and no PodDisruptionBudget allows more evictions later.\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
