@@ -89,7 +89,8 @@ func (a *AWS) tries(ctx context.Context, f *Facts, hooked []Group) []try {
 			return errOf(a.DescribeTargetHealth(ctx, in))
 		}})
 	}
-	if (f.Options.HeartbeatInterval > 0 || f.Options.Sweep) && len(hooked) > 0 { // a heartbeat tells the sweep whether a hook waits
+	// A heartbeat tells the sweep whether a hook waits.
+	if (f.Options.HeartbeatInterval > 0 || f.Options.Sweep) && len(hooked) > 0 {
 		all = append(all, try{"autoscaling:RecordLifecycleActionHeartbeat", false, func() error {
 			return errOf(a.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
 				AutoScalingGroupName: &hooked[0].Name, LifecycleHookName: &hooked[0].Hooks.Value[0].Name,

@@ -312,8 +312,8 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	if all[0].BudgetsUnread != nil {
 		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v\n", all[0].BudgetsUnread)
 	}
-	b.WriteString("what-if --node NAME shows one node pod by pod. This is the worst case of a drain that begins at once: " +
-		"every pod uses its whole grace period.\n")
+	b.WriteString("what-if --node NAME shows one node pod by pod. " +
+		"This is the worst case of a drain that begins at once: every pod uses its whole grace period.\n")
 	_, err := io.WriteString(out, b.String())
 	return err
 }
