@@ -80,6 +80,10 @@ type Counts struct {
 	ForcedPods  []string `json:"forcedPods,omitempty"`
 	CutShort    []string `json:"cutShort,omitempty"`  // the names of those that were cut, with how much they had
 	Remaining   []string `json:"remaining,omitempty"` // the names of the missed, lost and unconfirmed
+	// Stayed did not have to leave, as an option, a rule or their owners say, and go with the machine. They are in no
+	// other count; StayedPods are their names.
+	Stayed     int      `json:"stayed,omitempty"`
+	StayedPods []string `json:"stayedPods,omitempty"`
 }
 
 // A Refusal is what has refused evictions, or has kept pods to the end.

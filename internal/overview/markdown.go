@@ -163,26 +163,30 @@ func (r *Report) summary() string {
 
 // Pods counts what became of the pods, in markdown; empty: it is not known.
 func (r *Report) Pods() string {
-	var left, forced, cut, known int
+	var left, forced, cut, stayed, known int
 	for k := range r.Episodes {
 		if p := r.Episodes[k].Pods; p != nil {
 			known++
 			left += p.Evicted + p.Ended
 			forced += p.Forced
 			cut += p.Cut
+			stayed += p.Stayed
 		}
 	}
 	if known == 0 {
 		return ""
 	}
-	of, short := "", ""
+	of, besides := "", ""
 	if known < len(r.Episodes) {
 		of = " of " + Count(known, "drain")
 	}
 	if cut > 0 {
-		short = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
+		besides = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
 	}
-	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, short, r.Lost())
+	if stayed > 0 {
+		besides += fmt.Sprintf("%d stayed as somebody wants it, ", stayed)
+	}
+	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, besides, r.Lost())
 }
 
 func (r *Report) writeCurrent(b *strings.Builder) {
@@ -367,6 +371,10 @@ func (e *Episode) writePods(b *strings.Builder) {
 		p.Evicted, p.Ended, p.Forced, listed(p.ForcedPods), e.lost(), listed(p.Remaining))
 	if len(p.CutShort) > 0 {
 		fmt.Fprintf(b, "\n**Killed before the end of their grace periods**%s.\n", listed(p.CutShort))
+	}
+	if p.Stayed > 0 {
+		fmt.Fprintf(b, "\n**Stayed**, as an option, a rule or their owners say, and go with the machine: %d%s.\n",
+			p.Stayed, listed(p.StayedPods))
 	}
 	if len(e.Refused) > 0 {
 		b.WriteString("\n**What kept pods**\n")

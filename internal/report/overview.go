@@ -93,6 +93,7 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
 		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
 		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
+		Stayed:    len(r.Stayed), StayedPods: evacuation.Names(r.Stayed, mostNames),
 	}
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
 	const shortest = time.Millisecond // that anybody has waited

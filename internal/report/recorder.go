@@ -115,7 +115,7 @@ func encode(e overview.Episode) []byte {
 		func() {
 			if e.Pods != nil {
 				pods := *e.Pods
-				pods.ForcedPods, pods.CutShort = nil, nil
+				pods.ForcedPods, pods.CutShort, pods.StayedPods = nil, nil, nil
 				e.Pods = &pods
 			}
 		},
@@ -155,7 +155,7 @@ func values(e overview.Episode) []any {
 	if p := e.Pods; p != nil {
 		all = append(all, "evicted", &p.Evicted, "forced", &p.Forced, "ended", p.Ended, "missed", p.Missed, "lost", p.Lost,
 			"unconfirmed", p.Unconfirmed, "forcedPods", p.ForcedPods, "cut", p.Cut, "cutShort", p.CutShort,
-			"remaining", p.Remaining)
+			"remaining", p.Remaining, "stayed", p.StayedPods)
 	}
 	var kept, hooks []string
 	for _, r := range e.Refused {

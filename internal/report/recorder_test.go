@@ -33,6 +33,7 @@ func full() overview.Episode {
 		Pods: &overview.Counts{
 			Evicted: 3, Forced: 1, Ended: 2, Missed: 1, Lost: 1, Unconfirmed: 1,
 			ForcedPods: []string{"shop/db-0"}, Remaining: []string{"shop/a", "shop/b", "shop/c"},
+			Stayed: 1, StayedPods: []string{"shop/never"},
 		},
 		Refused: []overview.Refusal{{Cause: overview.Budget, Name: "shop/db", Why: "PodDisruptionBudget shop/db needs 2", Pods: 1}},
 		Targets: []string{"web"}, AwaitedBalancers: 12, Volumes: 1, AwaitedVolumes: 3,
@@ -49,7 +50,7 @@ func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
 		`notices="[rebalance-recommendation 2026-11-20T11:59:00Z spot-interruption 2026-11-20T12:00:00Z]" heldBack="too many" ` +
 		`began=2026-11-20T11:59:00Z cordonedAt=2026-11-20T12:00:00Z firstAsked=2026-11-20T12:00:01Z lastAsked=2026-11-20T12:00:02Z ` +
 		`podsGone=2026-11-20T12:00:37Z deadline=2026-11-20T12:02:00Z slackSeconds=82.5 evicted=3 forced=1 ended=2 missed=1 lost=1 ` +
-		`unconfirmed=1 forcedPods=[shop/db-0] remaining="[shop/a shop/b shop/c]" keptBy="[PodDisruptionBudget shop/db needs 2]" ` +
+		`unconfirmed=1 forcedPods=[shop/db-0] remaining="[shop/a shop/b shop/c]" stayed=[shop/never] keptBy="[PodDisruptionBudget shop/db needs 2]" ` +
 		`awaitedLoadBalancersSeconds=12 targets=[web] awaitedVolumesSeconds=3 volumes=1 hooks=[workers/drain]`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
