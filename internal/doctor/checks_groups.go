@@ -148,10 +148,7 @@ func hooksLastLongEnough(f *Facts, groups []Group) verdict {
 	fix := "" // of the first
 	for _, g := range groups {
 		for _, h := range g.Hooks.Value {
-			open := h.Timeout
-			if f.Options.HeartbeatInterval > 0 {
-				open = max(open, min(f.Options.HeartbeatUntil, h.Global))
-			}
+			open := f.Options.open(h)
 			pod, ok := longest[g.Name]
 			switch {
 			case !h.Terminating:

@@ -118,6 +118,14 @@ type Options struct {
 	Version string // of this program
 }
 
+// open is how long a termination hook stays open, with the heartbeats of the options.
+func (o *Options) open(h Hook) time.Duration {
+	if o.HeartbeatInterval > 0 {
+		return max(h.Timeout, min(o.HeartbeatUntil, h.Global))
+	}
+	return h.Timeout
+}
+
 // A Caller is the identity that calls AWS.
 type Caller struct {
 	ARN, Account string

@@ -350,6 +350,10 @@ func TestHooksOfOthersDoNotCount(t *testing.T) {
 	if hook, err := s.TerminationHook(s.Context(), "workers"); err != nil || hook.Name != "drain" {
 		t.Errorf("hook %+v, error %v", hook, err)
 	}
+	s.Options.HookNames = nil
+	if hook, err := s.TerminationHook(s.Context(), "workers"); err != nil || hook.Name != "theirs" {
+		t.Errorf("of two hooks the one that ends first: %+v, error %v", hook, err)
+	}
 	s.Options.HookNames = []string{"another"}
 	if f := s.sick()["group-hook"]; f.Status != doctor.Warning {
 		t.Errorf("without a hook of ours: %+v", f)

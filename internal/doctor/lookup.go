@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,15 +19,15 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 // Caller returns who calls AWS.
 func (g *Gatherer) Caller(ctx context.Context) (Caller, error) { return g.AWS.caller(ctx) }
 
-// TerminationHook returns the first termination hook of a group that the handler is to complete.
+// TerminationHook returns, of the termination hooks of a group that the handler is to complete, the one that ends first.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)
 	if hooks.Err != nil {
 		return Hook{}, hooks.Err
 	}
-	k := slices.IndexFunc(hooks.Value, func(h Hook) bool { return h.Terminating })
-	if k < 0 {
+	ours := slices.DeleteFunc(hooks.Value, func(h Hook) bool { return !h.Terminating })
+	if len(ours) == 0 {
 		return Hook{}, fmt.Errorf("a termination hook of group %s: %w", group, ErrAbsent)
 	}
-	return hooks.Value[k], nil
+	return slices.MinFunc(ours, func(a, b Hook) int { return cmp.Compare(g.Options.open(a), g.Options.open(b)) }), nil
 }
