@@ -55,13 +55,12 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 	}
 	last, err := s.follow(ctx)
 	if errors.Is(err, errNotTaken) {
-		err = t.takeBack(ctx, sim, term, err)
+		err = fmt.Errorf("%w; it stays in the queue: a handler may still act on it, until the queue's retention ends", err)
 	}
 	var failed error
-	switch {
-	case sim.JSON:
+	if sim.JSON {
 		failed = s.writeResult(term.Out, last, err)
-	case !errors.Is(err, errTakenBack): // also where it did not end well
+	} else { // also where it did not end well
 		_, failed = fmt.Fprintf(term.Out, "%sundo: kubectl uncordon %s\n", s.pods(ctx, last), t.node.Name)
 	}
 	return cmp.Or(failed, err)
