@@ -19,7 +19,7 @@ func (g *Gatherer) InstancesBehind(ctx context.Context, nodes []Node) (map[strin
 // Caller returns who calls AWS.
 func (g *Gatherer) Caller(ctx context.Context) (Caller, error) { return g.AWS.caller(ctx) }
 
-// TerminationHook returns, of the termination hooks of a group that the handler is to complete, the one that ends first.
+// TerminationHook returns, of the termination hooks of a group that the handler is to complete, the first one to end.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
 	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)
 	if hooks.Err != nil {
