@@ -608,6 +608,15 @@ func (w *world) openNodes(p *post, now time.Time, when string, node func(name st
 	}
 }
 
+// outlivedHook reports whether an earlier hook of the machine, which it has outlived, was completed when it was about to end:
+// load balancers are waited for once. w.mu is held.
+func (w *world) outlivedHook(p *post) bool {
+	return slices.ContainsFunc(w.posts, func(before *post) bool {
+		return before != p && before.m == p.m && before.kind == "hook" && before.done.After(before.deadline.Add(-nearly)) &&
+			before.done.Before(p.at)
+	})
+}
+
 // opened reports whether a person has uncordoned a Node of the machine after a notice of
 // this life, or of a hook that is open since an earlier one, or of a Capacity Block: he wants it so. w.mu is held.
 func (w *world) opened(p *post) bool {
@@ -798,7 +807,7 @@ func (w *world) notYet(p *post) string {
 	if w.near(m, 0, now) != nil || w.believed(m, now) {
 		return ""
 	}
-	if w.h.options.deregistration > 0 && !p.forged && w.isTarget(m, true) && !w.opened(p) {
+	if w.h.options.deregistration > 0 && !p.forged && w.isTarget(m, true) && !w.opened(p) && !w.outlivedHook(p) {
 		return "it is still in a target group"
 	}
 	for _, r := range w.nodes {

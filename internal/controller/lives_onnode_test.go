@@ -124,7 +124,8 @@ func (p *lifePod) term(ctx context.Context, c *Controller, drains bool, with fun
 		w.mu.Lock()
 		w.takeovers++
 		r := w.recordOf(p.node)
-		if r != nil && r.provided && !own && w.calm(later(begin.Add(-heard), later(r.since, r.created)), begin) >= heard {
+		fails := len(w.broken) > 0 // maybe since this moment
+		if r != nil && r.provided && !own && !fails && w.calm(later(begin.Add(-heard), later(r.since, r.created)), begin) >= heard {
 			w.violate(oneBrain, "the pod on node %s drains it; notices: %s", p.node, w.noticesOf(p.m))
 		}
 		w.mu.Unlock()

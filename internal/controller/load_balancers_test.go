@@ -322,6 +322,30 @@ func TestANodeThatIsNotExcludedWaitsForNoLoadBalancer(t *testing.T) {
 	})
 }
 
+// A person has excluded the Node, and the kubelet registers under another name: nobody excludes that Node.
+func TestAMachineWithANodeThatIsNotExcludedIsWaitedForInNoLoadBalancer(t *testing.T) {
+	t.Parallel()
+	balanced(t, time.Hour, func(s *story, seen *targets) {
+		node := s.node()
+		node.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "theirs"}
+		_, err := s.kube.CoreV1().Nodes().Update(s.ctx, node, metav1.UpdateOptions{})
+		s.must(err)
+		s.drain.takes = 0
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(20 * time.Second)
+		if len(seen.ends()) > 0 {
+			t.Error("it does not wait")
+		}
+		s.register("new-name", "another")
+		s.after(5 * time.Second)
+		ends := seen.ends()
+		if len(ends) == 0 || ends[len(ends)-1].Node.Name != theNode {
+			t.Errorf("it waits for what nobody does: %+v", ends)
+		}
+	})
+}
+
 func TestWithoutADeadlineLoadBalancersAreWaitedForForTheGracePeriodOfANode(t *testing.T) {
 	t.Parallel()
 	balanced(t, time.Hour, func(s *story, seen *targets) {

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -36,14 +39,13 @@ var errNoTimeForTargets = errors.New("there is no time to wait for load balancer
 type detaching struct{ *Drain }
 
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
-// left. It waits only for a node that is excluded from load balancers: nobody takes another one out of them. The error
-// is the cause of ctx.
+// left. It waits only for what is excluded from load balancers: nobody takes anything else out of them. The error is the
+// cause of ctx.
 func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
 	t, carried := detaching{d}, d.carried()
 	node, there := d.r.Cluster.Look(d.ref)
 	until := t.until(carried)
-	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !carried.Excluded && !cluster.Excluded(node) ||
-		!time.Now().Before(until) {
+	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !t.isExcluded(carried) || !time.Now().Before(until) {
 		return &report.Targets{}, nil
 	}
 	d.detached = true
@@ -54,7 +56,7 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d.beside.Go(func() { t.stopBeforeDeadline(waiting, stop) })
+	d.beside.Go(func() { t.stopInTime(waiting, stop) })
 	told := func() bool { return true }
 	left, err := d.r.LoadBalancers.Await(waiting, machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
@@ -81,17 +83,26 @@ func (t detaching) report(names string) {
 	}
 }
 
-// stopBeforeDeadline calls stop when there is no time to wait for load balancers any longer, also if the
-// deadline has become earlier meanwhile.
-func (t detaching) stopBeforeDeadline(ctx context.Context, stop context.CancelCauseFunc) {
+// isExcluded reports whether the machine is on its way out of its target groups: a Node that another handler, or a
+// person, has excluded is not while its instance has another Node that takes connections.
+func (t detaching) isExcluded(carried intent.Intent) bool {
+	return carried.Excluded || !slices.ContainsFunc(t.r.Cluster.ByInstance(t.ref.Instance), func(node *corev1.Node) bool {
+		return !cluster.Excluded(node)
+	})
+}
+
+// stopInTime calls stop when there is no time to wait for load balancers any longer, also if the deadline has become
+// earlier meanwhile, and when nobody takes the machine out of them any more.
+func (t detaching) stopInTime(ctx context.Context, stop context.CancelCauseFunc) {
 	for {
+		nodes := t.r.Cluster.Changed()
 		carried, changed := t.current()
 		left := time.Until(t.until(carried))
-		if left <= 0 {
+		if left <= 0 || !t.isExcluded(carried) {
 			stop(errNoTimeForTargets)
 			return
 		}
-		if awaitFor(ctx, left, changed, nil, nil) != nil {
+		if awaitFor(ctx, left, changed, nodes, nil) != nil {
 			return
 		}
 	}
