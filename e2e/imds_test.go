@@ -265,10 +265,9 @@ func (s *scenario) blockAll(app string) error {
 
 // One pod asks the API server for nothing at rest, so a thousand do not either, whether it would drain its node or
 // reports to a leader. How many pages of the binary are mapped at a moment is for the kernel to say, which takes them
-// back when it needs them: only what is so half of the time is judged.
+// back when it needs them: only what is so half of the time is judged, and no other test plays beside this one.
 func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	tier.Full(t, "a minute, and it compiles the released program")
-	t.Parallel()
 	released := filepath.Join(t.TempDir(), release.Name)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", released, "../cmd/"+release.Name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -39,13 +39,14 @@ var errNoTimeForTargets = errors.New("there is no time to wait for load balancer
 type detaching struct{ *Drain }
 
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
-// left. It waits only for what is excluded from load balancers: nobody takes anything else out of them. The error is the
-// cause of ctx.
+// left. It waits only for what is excluded from load balancers: nobody takes anything else out of them. The error is
+// the cause of ctx.
 func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
 	t, carried := detaching{d}, d.carried()
 	node, there := d.r.Cluster.Look(d.ref)
 	until := t.until(carried)
-	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !t.isExcluded(carried) || !time.Now().Before(until) {
+	if d.r.LoadBalancers == nil || d.ref.Instance == "" || !there || !t.isExcluded(carried) ||
+		!time.Now().Before(until) {
 		return &report.Targets{}, nil
 	}
 	d.detached = true
