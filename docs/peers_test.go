@@ -38,7 +38,7 @@ var nthScripts = map[string][]string{
 	"asg-launch-lifecycle-sqs":                    {"e2e/hooks_test.go TestALaunchHookIsCompletedWhenItsNodeIsReadyAndNotBefore"},
 	"asg-lifecycle-imds":                          {"internal/app/onnode_test.go TestATerminationByAutoScalingForcesNothing"},
 	"asg-lifecycle-sqs-heartbeat":                 {"internal/controller/story_test.go TestTheCompletionDelayOutlastsTheHeartbeats", "page: `Sending lifecycle heartbeat`"},
-	"asg-lifecycle-sqs":                           {"e2e/kinds_test.go TestEachKindOfNoticeDrainsExactlyItsNodes"},
+	"asg-lifecycle-sqs":                           {"e2e/kinds_test.go TestATerminationHookIsCompletedWhenThePodsAreGoneAndBeforeItsMessageIsDeleted"},
 	"cordon-only":                                 {"internal/app/onnode_test.go TestWithCordonOnlyTheNodeIsCordonedAndItsPodStays"},
 	"ec2-state-change-sqs":                        {"e2e/kinds_test.go TestEachKindOfNoticeDrainsExactlyItsNodes"},
 	"emit-events":                                 {"e2e/observe_test.go TestASpotDrainIsToldInEventsOfItsNodeAndItsPods", "page: log and text of the Event `Node successfully cordoned and drained`"},

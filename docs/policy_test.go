@@ -58,8 +58,8 @@ func TestThePoliciesOfTheDocAreRightAndShort(t *testing.T) {
 			t.Errorf("%s: %d lines, want at most 5", heading, lines)
 		}
 	}
-	if examples := len(order) - 1; examples != 8 || len(examplesOfPolicies) != examples {
-		t.Errorf("%d examples, %d of them with cases; want 8", examples, len(examplesOfPolicies))
+	if examples := len(order) - 1; examples != 7 || len(examplesOfPolicies) != examples {
+		t.Errorf("%d examples, %d of them with cases; want 7", examples, len(examplesOfPolicies))
 	}
 }
 
@@ -132,14 +132,6 @@ var examplesOfPolicies = map[string][]policyCase{
 	"Recommendations for one node pool": {
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("stateless"), do: decision.Drain},
 		{kind: notice.RebalanceRecommendation, labels: forNodePool("databases"), do: decision.Drop},
-	},
-	"Leave this node alone": {
-		{kind: notice.SpotInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
-		{kind: notice.ScheduledChange, start: 48 * time.Hour, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
-		{kind: notice.CapacityReservationInterruption, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
-		{kind: notice.CapacityBlockExpiration, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drop},
-		{kind: notice.ASGTerminate, labels: map[string]string{"example.com/leave-alone": ""}, do: decision.Drain},
-		{kind: notice.SpotInterruption, do: decision.Drain},
 	},
 }
 

@@ -238,9 +238,9 @@ func (p *onlooker) reads(h *handler, exit int, left ...node) (outcomes map[strin
 	outcomes = map[string]string{}
 	for _, e := range report.Episodes {
 		outcomes[e.Node] = e.Outcome
-		if e.Known == overview.AsCarried { // its pods were told of by an earlier leader
-			if e.Pods != nil {
-				s.Errorf("report: node %s tells only how its drain has ended, and report knows the pods: %+v", e.Node, e.Pods)
+		if e.Known == overview.AsCarried { // an earlier leader has told of it
+			if got, want := (told{e.Outcome, podsOf(e.Pods)}), p.reported[e.Node]; got != want {
+				s.Errorf("report: node %s carries %+v, and its leader has told of %+v", e.Node, got, want)
 			}
 			continue
 		}

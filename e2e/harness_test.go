@@ -607,6 +607,21 @@ func (h *handler) metric(series string) (value float64) {
 	return value
 }
 
+// sum is that of all series of a metric.
+func (h *handler) sum(metric string) (sum float64) {
+	for line := range strings.Lines(h.body(h.metrics, "/metrics")) {
+		if !strings.HasPrefix(line, metric+"{") {
+			continue
+		}
+		var value float64
+		if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &value); err != nil {
+			h.s.Fatalf("metric %s: %v", metric, err)
+		}
+		sum += value
+	}
+	return sum
+}
+
 // body is an example of testdata/events about an instance, of this moment.
 // edits are pairs of an old and a new text.
 func (s *scenario) body(name, instance string, edits ...string) string {

@@ -99,6 +99,13 @@ func TestALeaderKeepsItsTermThoughTheAPIServerAnswersLate(t *testing.T) {
 			if drained := replicas[0].metric(drains) + replicas[1].metric(drains); drained != float64(size) {
 				t.Errorf("%v drains in time are counted, want %d", drained, size)
 			}
+			counted := 0.0
+			for _, r := range replicas {
+				counted += r.sum("node_termination_handler_drains_total")
+			}
+			if counted != float64(size) {
+				t.Errorf("%v drains are counted, want %d, each once", counted, size)
+			}
 		})
 	}
 }

@@ -204,7 +204,7 @@ func TestTheHistoryOutlivesItsLeaderAsFarAsNodesCarryIt(t *testing.T) {
 	first.kill()
 	second.awaitLead()
 	s.eventually("the next leader has what the node carries", func() bool { return second.episode(nodes[0]).Node != "" })
-	if e := second.episode(nodes[0]); e.Known != overview.AsCarried || e.Outcome != "drained" || e.Pods != nil || e.Kind != "spot-interruption" || len(e.Notices) != 1 {
+	if e := second.episode(nodes[0]); e.Known != overview.AsCarried || e.Outcome != "drained" || e.Pods == nil || e.Pods.Evicted == 0 || e.Kind != "spot-interruption" || len(e.Notices) != 1 {
 		t.Errorf("%+v", e)
 	}
 	s.awaitDeleted(soon, message)

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
@@ -170,6 +171,8 @@ func AWSConfig(
 	load := append([]func(*awsconfig.LoadOptions) error{
 		awsconfig.WithRegion(o.Region),
 		awsconfig.WithHTTPClient(transport),
+		// Otherwise it makes a client of its own.
+		awsconfig.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = transport }),
 		awsconfig.WithRetryMode(aws.RetryModeStandard),
 		awsconfig.WithAppID(options.ProgramName),
 		awsconfig.WithLogger(smithylog.Nop{}),

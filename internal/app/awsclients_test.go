@@ -1,13 +1,56 @@
 package app
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
+
+// What asks EKS Pod Identity for credentials has an HTTP client of its own in the SDK. A process reads the variables of
+// a proxy once, so another one plays this.
+func TestNoProxyIsAskedForTheCredentialsOfPodIdentity(t *testing.T) {
+	const played = "PLAYS_POD_IDENTITY"
+	if os.Getenv(played) != "" {
+		cfg, err := AWSConfig(t.Context(), &options.Options{Region: "eu-west-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := cfg.Credentials.Retrieve(ctx); err == nil {
+			t.Error("there are credentials, and there is no agent")
+		}
+		return
+	}
+	var asked atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer proxy.Close()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	play := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$")
+	play.Env = append(os.Environ(), played+"=1", "HTTP_PROXY="+proxy.URL, "NO_PROXY=", "AWS_EC2_METADATA_DISABLED=true",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI=http://169.254.170.23/v1/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN=x")
+	if out, err := play.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the proxy was asked %d times", n)
+	}
+}
 
 // A proxy in the environment is for what AWS answers, and not for what hands out credentials on the machine.
 func TestNoProxyIsAskedForCredentials(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
@@ -164,10 +165,14 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 		o.Unscheduled = l.waiting()
 	}
 	o.Cordoned = l.cordoned(o.At)
+	if l.nodes != nil {
+		o.LeftAlone = l.nodes.Labelled(decision.LeaveAloneLabel)
+	}
 	if l.policy != nil {
 		rules := l.policy.Rules()
 		o.Policy = &overview.Policy{Rules: len(rules.Nodes) + len(rules.Pods), Problem: l.policy.Problem()}
 	}
+	o.Notices = o.Deaf()
 	return o
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -143,6 +144,17 @@ func (c *Cluster) EachIntent(visit func(ref Ref, i intent.Intent)) {
 func (c *Cluster) ReadyCordoned(visit func(ref Ref, i intent.Intent)) {
 	c.intents(func(node *corev1.Node) bool { return node.Spec.Unschedulable && Ready(node) }, c.Reverts,
 		func(node *corev1.Node, i intent.Intent) { visit(RefOf(node), i) })
+}
+
+// Labelled are the names of the nodes that have a label, according to the watch.
+func (c *Cluster) Labelled(key string) (names []string) {
+	c.All(func(node *corev1.Node) {
+		if _, is := node.Labels[key]; is {
+			names = append(names, node.Name)
+		}
+	})
+	slices.Sort(names)
+	return names
 }
 
 // Uncordoned returns the nodes that somebody else has uncordoned after their drain, or while the next

@@ -153,6 +153,26 @@ func TestAHookIsCompletedWhenTheMachineHasLeftItsTargetGroups(t *testing.T) {
 	})
 }
 
+func TestTheHookOfANodeThatIsOnlyCordonedWaitsForLoadBalancersToo(t *testing.T) {
+	t.Parallel()
+	balanced(t, 90*time.Second, func(s *story, _ *targets) {
+		edit := s.edit
+		s.edit = func(cfg *Config) {
+			cfg.CordonOnly = true
+			edit(cfg)
+		}
+		s.lead()
+		s.terminate(10 * time.Minute)
+		s.after(85 * time.Second)
+		s.wantHook(awssim.Active)
+		s.after(20 * time.Second)
+		s.wantHook(awssim.Completed)
+		if len(s.drain.all()) != 0 {
+			t.Error("it is drained")
+		}
+	})
+}
+
 func TestLoadBalancersAreNotWaitedForBeyondTheDeadline(t *testing.T) {
 	t.Parallel()
 	balanced(t, 5*time.Minute, func(s *story, seen *targets) {

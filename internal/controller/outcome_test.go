@@ -57,7 +57,7 @@ func (s *sayings) lines(levels ...string) []string {
 	var all []string
 	for _, e := range s.log.Entries("") {
 		if slices.Contains(levels, e.Level) {
-			all = append(all, e.With("why", "evicted", "forced", "missed", "lost", "unconfirmed", "group"))
+			all = append(all, e.With("why", "evicted", "forced", "missed", "lost", "unconfirmed", "cutShort", "evictedPods", "forcedPods", "group"))
 		}
 	}
 	return all
@@ -109,6 +109,17 @@ func TestANormalDrainIsInformationAndOneThatIsNotWellAWarning(t *testing.T) {
 			},
 			[]string{begin, cordoned, `warn pods should have ended, but no kubelet confirms it evicted=2 forced=0 unconfirmed=[ns/pod]`},
 			"unconfirmed",
+		},
+		"drained, and a pod was cut short": {
+			func(s *story) {
+				s.drain.mu.Lock()
+				defer s.drain.mu.Unlock()
+				s.drain.result = &evacuation.Result{Evicted: 1, Forced: 1, Record: evacuation.Record{
+					EvictedPods: []string{"ns/pod"}, ForcedPods: []string{"ns/slow"}, CutShort: []string{"ns/slow (9 s of 60 s)"},
+				}}
+			},
+			[]string{begin, cordoned, `warn drained, and pods were killed before the end of their grace periods evicted=1 forced=1 cutShort="[ns/slow (9 s of 60 s)]" evictedPods=[ns/pod] forcedPods=[ns/slow]`},
+			"drained",
 		},
 		"only cordoned": {
 			func(*story) {}, []string{begin, cordoned}, "cordoned",

@@ -221,10 +221,7 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			s.wantUntouched()
 		}, aReboot)
 	})
-	alone := decision.NodeRule{
-		Name: "alone", Do: decision.Notifying, Before: -1, Nodes: []decision.Selector{{{Key: "example.com/leave-alone", Operator: decision.Exists}}},
-	}
-	t.Run("for other labels of the node", func(t *testing.T) {
+	t.Run("for the label that leaves a node alone", func(t *testing.T) {
 		tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 			s.lead()
 			s.send(s.reboot(10 * time.Hour))
@@ -236,14 +233,19 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 			if !s.intent().HeldBack {
 				t.Errorf("intent %+v", s.intent())
 			}
-			s.change(theNode, func(n *corev1.Node) { n.Labels["example.com/leave-alone"] = "" })
+			s.change(theNode, func(n *corev1.Node) { n.Labels[decision.LeaveAloneLabel] = "" })
+			s.after(time.Second)
+			s.send(s.body("spot-interruption", theID))
 			s.after(time.Second)
 			s.change(theNode, func(n *corev1.Node) { n.Labels = nil })
 			s.wantUntouched()
-		}, alone, aReboot)
+		}, aReboot)
 	})
 	t.Run("for labels that are taken off while the node is written", func(t *testing.T) {
-		early := decision.NodeRule{Name: "early", Do: decision.Draining, Before: 2 * time.Hour, Nodes: alone.Nodes}
+		early := decision.NodeRule{
+			Name: "early", Do: decision.Draining, Before: 2 * time.Hour,
+			Nodes: []decision.Selector{{{Key: "example.com/early", Operator: decision.Exists}}},
+		}
 		tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
 			s.lead()
 			s.send(s.reboot(10 * time.Hour))
@@ -264,9 +266,9 @@ func TestOtherRulesCountForWhatWaits(t *testing.T) {
 				set(n.Labels)
 				s.must(s.kube.Tracker().Update(gvr, n, ""))
 			}
-			label(func(l map[string]string) { l["example.com/leave-alone"] = "" })
+			label(func(l map[string]string) { l["example.com/early"] = "" })
 			<-begun
-			label(func(l map[string]string) { delete(l, "example.com/leave-alone") })
+			label(func(l map[string]string) { delete(l, "example.com/early") })
 			close(takenOff)
 			s.after(time.Minute)
 			if i := s.intent(); i.Entries[0].Rule != aReboot.Name {

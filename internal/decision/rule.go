@@ -142,6 +142,9 @@ type Considered struct {
 // Explain returns the rules that are asked about a notice for a node with these labels, in their order.
 // The last of them is the one of RuleFor.
 func (p Policy) Explain(n notice.Notice, labels map[string]string) (all []Considered) {
+	if leftAlone(n, labels) {
+		return []Considered{{p.RuleFor(n, labels), MatchesRule}}
+	}
 	for k := range p.Rules.Nodes {
 		r := p.Rules.Nodes[k]
 		why := r.Mismatch(n.Kind, n.Detail, labels)
@@ -160,15 +163,35 @@ const (
 	RuleDrain           = "drain"
 )
 
-// OptionRules are all of these names. No rule of a file has one of them.
+const (
+	// LeaveAloneLabel is a label that people give a node, whatever its value: notices about it are told and not acted on,
+	// but for a termination by Auto Scaling, whose machine goes anyway.
+	LeaveAloneLabel = "node-termination-handler/leave-alone"
+	// RuleLeaveAlone is the rule that stands for the label. It comes before all others.
+	RuleLeaveAlone = "leave-alone"
+)
+
+// ReservedRules are the names that no rule of a file has.
+var ReservedRules = append([]string{RuleLeaveAlone}, OptionRules...)
+
+// leftAlone reports whether somebody wants a node with these labels to be left alone for the notice.
+func leftAlone(n notice.Notice, labels map[string]string) bool {
+	_, is := labels[LeaveAloneLabel]
+	return is && n.Kind != notice.ASGTerminate && n.Kind != notice.ASGLaunch
+}
+
+// OptionRules are all of these names.
 var OptionRules = []string{RuleCordonOnly, RuleCordonRebalance, RuleDrain}
 
 // IsOption reports whether the rule of that name stands for an option.
 func IsOption(rule string) bool { return slices.Contains(OptionRules, rule) }
 
-// RuleFor returns the rule that decides about a notice for a node with these labels: the first of the
-// file that matches, or one of those that stand for the options.
+// RuleFor returns the rule that decides about a notice for a node with these labels: that of LeaveAloneLabel, the first
+// of the file that matches, or one of those that stand for the options.
 func (p Policy) RuleFor(n notice.Notice, labels map[string]string) NodeRule {
+	if leftAlone(n, labels) {
+		return NodeRule{Name: RuleLeaveAlone, Do: Notifying, Before: -1}
+	}
 	for k := range p.Rules.Nodes {
 		if r := &p.Rules.Nodes[k]; r.Mismatch(n.Kind, n.Detail, labels) == MatchesRule {
 			return *r

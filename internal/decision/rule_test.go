@@ -334,3 +334,25 @@ func TestTheLastOpeningIsFoundBehindOneThatTheClockSkips(t *testing.T) {
 		t.Errorf("it opens for the last time at %s, want %s", got, want)
 	}
 }
+
+// The label comes before each rule of the file, and a termination by Auto Scaling before the label.
+func TestANodeIsLeftAloneByItsLabel(t *testing.T) {
+	p := Policy{Rules: Rules{Nodes: []NodeRule{{Name: "all", Do: Draining, Before: -1}}}}
+	labels := map[string]string{LeaveAloneLabel: ""}
+	for _, kind := range notice.Kinds {
+		want := RuleLeaveAlone
+		if kind == notice.ASGTerminate || kind == notice.ASGLaunch {
+			want = "all"
+		}
+		if rule := p.RuleFor(notice.Notice{Kind: kind}, labels); rule.Name != want {
+			t.Errorf("%s: rule %s, want %s", kind, rule.Name, want)
+		}
+		all := p.Explain(notice.Notice{Kind: kind}, labels)
+		if last := all[len(all)-1]; last.Rule.Name != want || last.Why != MatchesRule {
+			t.Errorf("%s: explained by %+v", kind, all)
+		}
+		if rule := p.RuleFor(notice.Notice{Kind: kind}, nil); rule.Name != "all" {
+			t.Errorf("%s without the label: rule %s", kind, rule.Name)
+		}
+	}
+}

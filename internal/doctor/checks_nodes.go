@@ -152,9 +152,15 @@ func behind(f *Facts) map[string]Instance {
 // hasReporter reports whether a pod on the node tells this handler what the metadata of the instance says.
 func (f *Facts) hasReporter(n Node) bool {
 	return slices.ContainsFunc(f.Pods.Value, func(p Pod) bool {
-		return p.Node == n.Name && p.Namespace == f.Options.Namespace && p.State.Ready &&
-			p.Env["ENABLE_SQS_TERMINATION_DRAINING"] == "false" && p.Env["LEADER_ELECT_RESOURCE_NAME"] == f.Options.Lease
+		return p.Node == n.Name && p.ReportsTo(f.Options.Namespace, f.Options.Lease)
 	})
+}
+
+// ReportsTo reports whether the pod is ready, and tells the leader by a Lease what the metadata of its node's instance
+// says.
+func (p Pod) ReportsTo(namespace, lease string) bool {
+	return p.Namespace == namespace && p.State.Ready &&
+		p.Env["ENABLE_SQS_TERMINATION_DRAINING"] == "false" && p.Env["LEADER_ELECT_RESOURCE_NAME"] == lease
 }
 
 // uncovered says why notices would not find a node, in words and as a gap; covers if they would.

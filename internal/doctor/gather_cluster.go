@@ -154,7 +154,7 @@ func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ 
 	}
 	for k := range list.Items {
 		d := &list.Items[k]
-		template := podOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
+		template := PodOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
 		template.Namespace, template.Name, template.Owner = d.Namespace, d.Name, d.Name
 		replicas := 1 // the default
 		if d.Spec.Replicas != nil {
@@ -243,7 +243,7 @@ func (c *Cluster) pods(ctx context.Context) (pods []Pod, _ error) {
 		}
 		for k := range list.Items {
 			if p := &list.Items[k]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-				pods = append(pods, podOf(p))
+				pods = append(pods, PodOf(p))
 			}
 		}
 		if opts.Continue = list.Continue; opts.Continue == "" {
@@ -252,7 +252,8 @@ func (c *Cluster) pods(ctx context.Context) (pods []Pod, _ error) {
 	}
 }
 
-func podOf(p *corev1.Pod) Pod {
+// PodOf returns what the checks have to know of a pod.
+func PodOf(p *corev1.Pod) Pod {
 	pod := Pod{
 		Namespace: p.Namespace, Name: p.Name, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
 		Labels: p.Labels, Env: map[string]string{},

@@ -90,7 +90,7 @@ func TestWhatAnEarlierLeaderAskedIsCounted(t *testing.T) {
 			result, err := s.drainer.Drain(s.Context(), &evacuation.Request{
 				Node: "node", Terms: evacuation.Terms{CordonedAt: s.begin}, NodeState: s.look, Log: s.log(), Resumed: resumed,
 			})
-			evicted, ended, cut := 2, 2, []string{"ns/killed after 1m0s of 10m0s"}
+			evicted, ended, cut := 2, 2, []string{"ns/killed after 1m of 10m"}
 			if !resumed {
 				evicted, ended, cut = 0, 4, nil
 			}

@@ -13,9 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // refusedBy refuses as an API server does for a budget, in its words.
@@ -110,6 +113,78 @@ func TestARefusalIsToldThoughSomethingElseCameBefore(t *testing.T) {
 			t.Errorf("told: %q", *told)
 		}
 	})
+}
+
+// The server's words alone tell one refusal that nobody has foreseen from another; numbers and names of pods do not.
+func TestRefusalsThatNobodyHasForeseenAreToldOneByOne(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("web-x")
+		s.pod("web-y")
+		asked := 0
+		s.refuse = func(pod string) *metav1.Status {
+			if asked++; time.Since(s.begin) < 30*time.Second {
+				return forbidden(fmt.Sprintf("pods %q is forbidden: no right, answer %d", pod, asked))
+			}
+			return forbidden(fmt.Sprintf("pods %q is forbidden: a quota, answer %d", pod, asked))
+		}
+		told := s.told()
+		s.ends("web-x", 2*time.Minute)
+		s.ends("web-y", 2*time.Minute)
+		_, _ = s.drain(evacuation.Terms{}, nil)
+		ofNode := 0
+		for _, text := range *told {
+			if strings.HasSuffix(text, "first=true") {
+				ofNode++
+			}
+		}
+		if len(*told) != 4 || ofNode != 2 || !strings.Contains((*told)[0], "no right") || !strings.Contains((*told)[3], "a quota") {
+			t.Errorf("told: %q", *told)
+		}
+	})
+}
+
+// The API server takes no Event of such a pod, so the node tells of each.
+func TestEachPodOfANamespaceThatEndsIsToldOfByTheNode(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.pod("b")
+		s.refuse = terminating
+		told := s.told()
+		s.ends("a", time.Minute)
+		s.ends("b", time.Minute)
+		_, _ = s.drain(evacuation.Terms{}, nil)
+		if len(*told) != 2 || !strings.HasSuffix((*told)[0], "first=true") || !strings.HasSuffix((*told)[1], "first=true") {
+			t.Errorf("told: %q", *told)
+		}
+	})
+}
+
+// What refuses deletions is told like what refuses evictions. A server that is not well for a moment is not.
+func TestARefusedDeletionIsTold(t *testing.T) {
+	const says = `admission webhook "friday.example.com" denied the request: not on a Friday`
+	for name, until := range map[string]time.Duration{"for good": time.Hour, "for a moment": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("a")
+				s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if time.Since(s.begin) < until {
+						return true, nil, &apierrors.StatusError{ErrStatus: *forbidden(says)}
+					}
+					return false, nil, nil
+				})
+				told := s.told()
+				terms := evacuation.Terms{Deadline: s.begin.Add(40 * time.Second), IgnoreBudgets: true}
+				answers, result := s.asking(terms, 2*time.Second)
+				if waits := answers[0].Waits; len(waits) != 1 || waits[0].Cause != overview.Webhook || waits[0].Name != "friday.example.com" {
+					t.Errorf("it waits for %+v", waits)
+				}
+				forGood := name == "for good"
+				if is := len(*told) == 1 && strings.Contains((*told)[0], says); is != forGood || result.Forced == 1 == forGood {
+					t.Errorf("told: %q; %+v", *told, result)
+				}
+			})
+		})
+	}
 }
 
 func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {

@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // nodePods are the pods of the node of a drain. It belongs to the goroutine of Drain.
@@ -149,7 +149,8 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
 	if p.wasCutShort(left) {
 		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
-		n.result.Record.CutShort = append(n.result.Record.CutShort, fmt.Sprintf("%s after %s of %s", p.name, had, p.grace))
+		told := p.name + " after " + overview.Length(had) + " of " + overview.Length(p.grace)
+		n.result.Record.CutShort = append(n.result.Record.CutShort, told)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,16 +87,13 @@ func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 	case !end.IsZero() && blocked != nil:
 		return *blocked
 	case !end.IsZero() && now.Before(end):
-		w := wait(overview.Grace, "grace until "+timeOfDay(end))
-		w.Until = end
-		if d := n.request.Terms.Deadline; !d.IsZero() && end.Sub(d) >= time.Second {
-			w.Why += "; the machine ends " + timeOfDay(d)
-		}
-		return w
+		return p.graceUntil(end, n.request.Terms.Deadline)
 	case !end.IsZero():
 		w := wait(overview.Kubelet, "it should have ended at "+timeOfDay(end)+", but its kubelet has not confirmed it")
 		w.Until = n.kubelet.unconfirmedAt(&p)
 		return w
+	case p.failed > 0 && blocked != nil:
+		return *blocked
 	case p.failed > 0:
 		return wait(overview.Refused, "its deletion fails")
 	case blocked != nil:
@@ -118,6 +116,20 @@ func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 	if p.tier == last || n.request.Terms.Reserve {
 		w.Until = p.lastMoment(n.request.Terms)
 	}
+	return w
+}
+
+// graceUntil is the wait for a pod that is killed at end. It may need more time, which the machine does not leave it.
+func (p podState) graceUntil(end, deadline time.Time) overview.Wait {
+	w := overview.Wait{Cause: overview.Grace, Why: "grace until " + timeOfDay(end), Until: end}
+	needs := later(end, p.askedAt.Add(p.grace)) // it may have been given less
+	if deadline.IsZero() || needs.Sub(deadline) < time.Second {
+		return w
+	}
+	if needs.After(end) {
+		w.Why += "; it may need until " + timeOfDay(needs)
+	}
+	w.Why += "; the machine ends " + timeOfDay(deadline)
 	return w
 }
 
@@ -259,7 +271,8 @@ const (
 // A block is what keeps a pod on its node.
 type block struct {
 	cause    overview.Cause
-	name     string // of what keeps it; with cause it identifies the block, as the text of why changes
+	id       string // with cause it identifies the block, as the text of why changes; see identify
+	name     string // of what keeps it
 	why      string
 	since    time.Time
 	reported bool
@@ -268,18 +281,36 @@ type block struct {
 // blocks are what keeps a pod or has kept it on the node; the last one does so now.
 type blocks []block
 
+// identify sets what tells a block from others of its cause. The node tells of each pod in a namespace that is being
+// deleted, because the API server takes no Event there. Where an answer does not say who refuses, its words do, but for
+// numbers and the pod's name.
+func (b *block) identify(pod *corev1.Pod) {
+	switch b.cause { //nolint:exhaustive // the others have a name, or there is one of them
+	case overview.Namespace:
+		b.id = pod.Name
+	case overview.Refused:
+		b.id = strings.Map(func(r rune) rune {
+			if unicode.IsDigit(r) {
+				return -1
+			}
+			return r
+		}, strings.ReplaceAll(b.why, pod.Name, ""))
+	default:
+		b.id = b.name
+	}
+}
+
 // set notes what keeps the pod now, and returns whether it is a new cause.
-func (b *blocks) set(cause overview.Cause, name, why string, now time.Time) (isNew bool) {
-	k := slices.IndexFunc(*b, func(b block) bool { return b.cause == cause && b.name == name })
-	found := block{cause: cause, name: name, since: now}
+func (b *blocks) set(found block, now time.Time) (isNew bool) {
+	k := slices.IndexFunc(*b, func(b block) bool { return b.cause == found.cause && b.id == found.id })
+	found.since = now
 	switch {
 	case k >= 0:
-		found = (*b)[k]
+		found.since, found.reported = (*b)[k].since, (*b)[k].reported
 		*b = slices.Delete(*b, k, k+1)
 	case len(*b) == maxCauses:
 		*b = slices.Delete(*b, 0, 1)
 	}
-	found.why = why
 	*b = append(*b, found)
 	return k < 0
 }
@@ -313,23 +344,28 @@ type obstacles struct {
 	refusals []overview.Refusal       // what has refused evictions
 }
 
-// noteRefusal notes that an eviction was refused, and logs it, once for each cause of a pod.
+// noteRefusal notes that an eviction or a deletion was refused, and logs it, once for each cause of a pod.
 func (o *obstacles) noteRefusal(c *call, log logr.Logger, now time.Time) {
 	cause, name, why := causeOf(c.pod, c.err)
+	found := block{cause: cause, name: name, why: why}
+	found.identify(c.pod)
 	fails := cause == overview.Answer || cause == overview.Refused && !refuses(c.err)
 	if fails && slices.ContainsFunc(c.state.blocks, func(b block) bool { return b.cause != overview.Answer }) {
 		// That one request fails is not what keeps the pod.
 		return
 	}
-	if !c.state.blocks.set(cause, name, why, now) {
+	if !c.state.blocks.set(found, now) {
 		return
 	}
 	o.count(cause, name, why)
-	if refusalOf(c.err) == evacuation.TwoBudgets { // it does not clear by itself
+	switch {
+	case c.step.kind == stepDelete:
+		logging.Warn(log, "a pod could not be deleted", "why", why)
+	case refusalOf(c.err) == evacuation.TwoBudgets: // it does not clear by itself
 		logging.Warn(log, "an eviction was refused", "why", why)
-		return
+	default:
+		log.Info("an eviction was refused", "why", why)
 	}
-	log.Info("an eviction was refused", "why", why)
 }
 
 // truncate shortens a text to what a log line has room for.
@@ -345,7 +381,7 @@ func truncate(text string) string {
 func (p *podState) noteLast(terms evacuation.Terms, now time.Time) {
 	surges := p.surge.begun || p.surge.cancel != nil
 	if p.tier == last && terms.Deadline.IsZero() && !p.asked() && !surges {
-		p.blocks.set(overview.Turn, "", p.turnWords()+", and there is no deadline so far", now)
+		p.blocks.set(block{cause: overview.Turn, why: p.turnWords() + ", and there is no deadline so far"}, now)
 		return
 	}
 	p.blocks.drop(overview.Turn)
@@ -359,19 +395,19 @@ func (o *obstacles) report(pod *corev1.Pod, p *podState, now time.Time) {
 	b := p.blocks.now()
 	b.reported = true
 	if b.cause != overview.Answer { // an overloaded API server needs no Event for each pod
-		o.reportCause(pod, b.cause, b.name, b.why)
+		o.tell(pod, *b)
 	}
 }
 
-// reportCause calls Blocked with what keeps a pod, or the volumes if pod is nil.
-func (o *obstacles) reportCause(pod *corev1.Pod, cause overview.Cause, name, why string) {
+// tell calls Blocked with what keeps a pod, or the volumes if pod is nil.
+func (o *obstacles) tell(pod *corev1.Pod, b block) {
 	if o.blocked == nil {
 		return
 	}
-	key := string(cause) + " " + name
+	key := string(b.cause) + " " + b.id
 	first := !o.reported[key]
 	o.reported[key] = true
-	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Why: why, First: first})
+	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Why: b.why, First: first})
 }
 
 // count counts a pod that somebody keeps on the node. The text is that of the last one.

@@ -77,7 +77,7 @@ func TestADrainTellsWhatItWaitsForAndRemembersIt(t *testing.T) {
 		const budget = "PodDisruptionBudget ns/db needs 2 healthy pods and has 2"
 		want := []overview.Wait{
 			{Cause: overview.Budget, Name: "ns/db", Why: budget, Pods: 2, Pod: "ns/db-0", Until: deadline.Add(-35 * time.Second)},
-			{Cause: overview.Grace, Why: "grace until 00:01:58Z", Pods: 1, Pod: "ns/slow", Until: deadline.Add(10*time.Millisecond - killTime)},
+			{Cause: overview.Grace, Why: "grace until 00:01:58Z; it may need until 00:05:00Z; the machine ends 00:02:00Z", Pods: 1, Pod: "ns/slow", Until: deadline.Add(10*time.Millisecond - killTime)},
 			{Cause: overview.Turn, Why: "it is critical to the system, and goes after the others", Pods: 1, Pod: "ns/critical"},
 		}
 		if diff := cmp.Diff(want, answers[0].Waits); diff != "" {

@@ -358,11 +358,12 @@ func (r *run) apply(c *call, now time.Time) {
 		p.shortened = false
 		p.failed++
 		p.retryAt = now.Add(backoff(p.failed))
-		log.Error(c.err, "a pod could not be deleted")
-	case !p.forced: // once it was deleted, the eviction beside it no longer matters
+	case !p.forced:
 		c.evictionFailed(terms, now)
-		r.pods.obstacles.noteRefusal(c, log, now)
+	default: // once it was deleted, the eviction beside it no longer matters
+		return
 	}
+	r.pods.obstacles.noteRefusal(c, log, now)
 }
 
 // isBehind reports whether a request has failed because the watch is behind the API server, and will catch up. Where

@@ -143,7 +143,7 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 		refused := len(s.events) - 2
 		s.mu.Unlock()
 		s.want(refused, "0s evicted free with 1m58s", "58s deleted kept with 1m0s")
-		if want := []string{"ns/kept after 1m0s of 168h0m0s"}; !slices.Equal(result.Record.CutShort, want) {
+		if want := []string{"ns/kept after 1m of 7d"}; !slices.Equal(result.Record.CutShort, want) {
 			t.Errorf("cut short are %q, want %q", result.Record.CutShort, want)
 		}
 		if refused < 6 {
@@ -191,7 +191,7 @@ func TestThePodThatIsCutShortIsGoneAtTheDeadline(t *testing.T) {
 		s.stops["slow"], s.confirms = time.Hour, killTime-time.Second
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 119*time.Second)
-		if want := []string{"ns/slow after 1m58s of 10m0s"}; !slices.Equal(result.Record.CutShort, want) {
+		if want := []string{"ns/slow after 1m58s of 10m"}; !slices.Equal(result.Record.CutShort, want) {
 			t.Errorf("cut short are %q, want %q", result.Record.CutShort, want)
 		}
 	})
@@ -265,7 +265,7 @@ func TestAPodThatATighterDeadlineKillsIsCutShort(t *testing.T) {
 			}
 		}()
 		result, err := s.drain(evacuation.Terms{}, terms)
-		want := []string{"ns/slow after 2m36s of 10m0s"}
+		want := []string{"ns/slow after 2m36s of 10m"}
 		if err != nil || result.Evicted+result.Forced != 2 || !slices.Equal(result.Record.CutShort, want) {
 			t.Errorf("%+v, %v, want cut short %q", result, err, want)
 		}

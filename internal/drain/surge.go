@@ -123,7 +123,7 @@ func (s *surge) stop() {
 // noteRollout notes that a pod waits for its replacement.
 func (p *podState) noteRollout(now time.Time) {
 	if p.surge.begun && p.tier == last && !p.asked() {
-		p.blocks.set(overview.Surge, "", "its Deployment is rolling out a replacement", now)
+		p.blocks.set(block{cause: overview.Surge, why: "its Deployment is rolling out a replacement"}, now)
 		return
 	}
 	p.blocks.drop(overview.Surge)

@@ -247,7 +247,7 @@ func (w *volumeWait) report(attached []string, now time.Time) time.Time {
 		wake = earlier(wake, reportAt)
 	default:
 		w.reported = true
-		w.run.pods.obstacles.reportCause(nil, overview.Volume, "", "volumes are still attached to the node: "+which)
+		w.run.pods.obstacles.tell(nil, block{cause: overview.Volume, why: "volumes are still attached to the node: " + which})
 	}
 	return wake
 }

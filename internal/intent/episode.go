@@ -66,7 +66,7 @@ func (i Intent) reopened(now time.Time) Intent {
 	})
 	i.Entries = pending
 	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
-	i.CordonedAt, i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, time.Time{}, ""
+	i.CordonedAt, i.DrainedAt, i.FinishedAt, i.Outcome, i.Pods = time.Time{}, time.Time{}, time.Time{}, "", nil
 	i.Replacement = Replacement{}
 	return i
 }
@@ -188,7 +188,7 @@ func (i Intent) Released(now time.Time) Intent {
 // PutOff has a node wait for what it carries, as if that had just come.
 func (i Intent) PutOff(now time.Time) Intent {
 	i.HeldBack, i.CordonedAt, i.Uncordoned = true, now, 0
-	i.DrainedAt, i.FinishedAt, i.Outcome = time.Time{}, time.Time{}, ""
+	i.DrainedAt, i.FinishedAt, i.Outcome, i.Pods = time.Time{}, time.Time{}, "", nil
 	i.Replacement = Replacement{}
 	return i
 }

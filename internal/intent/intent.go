@@ -64,8 +64,9 @@ type Intent struct {
 	DelegatedAt time.Time `json:"delegatedAt,omitzero"`
 	// FinishedAt is when the hooks were completed too; zero before.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	// Outcome is how the drain ended; empty before FinishedAt.
+	// Outcome is how the drain ended; empty before FinishedAt. Pods is what became of the pods; nil: not known.
 	Outcome Outcome `json:"outcome,omitempty"`
+	Pods    *Pods   `json:"pods,omitempty"`
 	// Last is the episode before, of which nothing else stands in the intent any more; nil: none is known.
 	Last *Ended `json:"last,omitempty"`
 }
@@ -83,11 +84,29 @@ const (
 	CalledOff   Outcome = "called-off"  // nobody wanted it drained any more; the node has no such state
 )
 
+// Pods say what became of the pods of a node, for the next leader: they are the counts of package overview. A kubelet
+// can write them.
+type Pods struct {
+	Evicted     int      `json:"evicted,omitempty"`
+	Forced      int      `json:"forced,omitempty"`
+	Ended       int      `json:"ended,omitempty"`
+	Missed      int      `json:"missed,omitempty"`
+	Lost        int      `json:"lost,omitempty"`
+	Unconfirmed int      `json:"unconfirmed,omitempty"`
+	Cut         int      `json:"cut,omitempty"`
+	ForcedPods  []string `json:"forcedPods,omitempty"`
+	CutShort    []string `json:"cutShort,omitempty"`
+	Remaining   []string `json:"remaining,omitempty"`
+	Stayed      int      `json:"stayed,omitempty"`
+	StayedPods  []string `json:"stayedPods,omitempty"`
+}
+
 // Ended is what stays known of an episode that has ended.
 type Ended struct {
 	Kind       notice.Kind `json:"kind"` // of the notice that bound the most
 	Rule       string      `json:"rule,omitempty"`
 	Outcome    Outcome     `json:"outcome"`
+	Pods       *Pods       `json:"pods,omitempty"`
 	Began      time.Time   `json:"began,omitzero"` // the first notice, as AWS says
 	CordonedAt time.Time   `json:"cordonedAt,omitzero"`
 	Deadline   time.Time   `json:"deadline,omitzero"`
@@ -102,8 +121,8 @@ func (i Intent) Memory(now time.Time) *Ended {
 	}
 	cause := i.Cause()
 	e := &Ended{
-		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, CordonedAt: i.CordonedAt, Deadline: cause.Deadline,
-		FinishedAt: i.FinishedAt,
+		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, Pods: i.Pods,
+		CordonedAt: i.CordonedAt, Deadline: cause.Deadline, FinishedAt: i.FinishedAt,
 	}
 	if !i.Finished() {
 		e.Outcome, e.FinishedAt = CalledOff, now

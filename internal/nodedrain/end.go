@@ -98,10 +98,10 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// awaitLateExclusion waits for load balancers where a notice has excluded the node from them when its pods had left
-// already. The error is the cause of ctx.
+// awaitLateExclusion waits for load balancers where no evacuation has done so: the node is only cordoned, or a notice
+// has excluded it from them when its pods had left already. The error is the cause of ctx.
 func (d endStage) awaitLateExclusion(ctx context.Context) error {
-	if d.detached || d.outcome == intent.Cordoned {
+	if d.detached {
 		return nil
 	}
 	waiting, stop := context.WithCancelCause(ctx)
@@ -126,7 +126,7 @@ func (d endStage) completeAndFinish(ctx context.Context) error {
 		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			hooks, left = i.Hooks, d.leftOf(i, ended)
 			if left == nothingLeft {
-				i.Hooks, i.FinishedAt, i.Outcome = nil, now, d.outcome
+				i.Hooks, i.FinishedAt, i.Outcome, i.Pods = nil, now, d.outcome, d.history.pods()
 			}
 			if (left == nothingLeft || left == hooksLeft) && isClosed(d.instanceGone.done) {
 				i = i.Gone(now)

@@ -103,7 +103,8 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 	if len(nodes) == 0 {
 		return nil, false, nil
 	}
-	next, err = d.r.inform(ctx, d.log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
+	log := d.r.Log.WithValues("instance", d.ref.Instance) // it is about another Node
+	next, err = d.r.inform(ctx, log, func() []intent.Intent { return []intent.Intent{carried} }, nodes[0])
 	switch {
 	case errors.Is(err, cluster.ErrNodeGone): // the watch is behind
 		return nil, false, nil

@@ -98,6 +98,10 @@ func logEnd(log logr.Logger, d report.Drain) {
 	case intent.Unconfirmed:
 		logging.Warn(log, "pods should have ended, but no kubelet confirms it", values...)
 	case intent.Drained, intent.Cordoned, intent.CalledOff:
+		if len(r.Record.CutShort) > 0 {
+			logging.Warn(log, "drained, and pods were killed before the end of their grace periods", values...)
+			break
+		}
 		log.Info("drained", values...)
 	}
 	if left := d.Targets.Left; len(left) > 0 {
@@ -149,6 +153,14 @@ type history struct {
 	heldBack string        // why it was held back last; empty: it was not
 	drain    *report.Drain // the end of its evacuation; nil: there was none
 	hooks    []intent.Hook // that were completed
+}
+
+// pods are what became of the pods, as the node carries it; nil: there was no evacuation.
+func (h history) pods() *intent.Pods {
+	if h.drain == nil {
+		return nil
+	}
+	return new(intent.Pods(*report.CountsOf(h.drain.Result)))
 }
 
 // recordEpisode tells of the episode of a drain that ends with err. It is silent if the next leader goes on with the

@@ -204,7 +204,7 @@ func (r *Registry) revertIfRestarted(ctx context.Context, ref cluster.Ref) {
 		}
 		ref.Instance = i.Instance
 	}
-	log := r.Log.WithValues("node", ref.Name, "instance", ref.Instance)
+	log := r.Log.WithValues("instance", ref.Instance)
 	launched, err := r.Lookup.LaunchOf(ctx, log, ref.Instance)
 	if err == nil {
 		_ = r.Revert(ctx, log, ref, decision.WhyRestarted, r.sinceRestart(ref, launched)) // it ends with ctx alone

@@ -119,8 +119,8 @@ func (r *Report) writeHead(b *strings.Builder) {
 		fmt.Fprintf(b, "# Drains since %s\n\n", day(r.Since))
 	}
 	if r.Missing != "" {
-		fmt.Fprintf(b, "> **Incomplete**: %s. What follows is what nodes and their Events tell: which pods left, "+
-			"and what kept them, is not known.\n\n", prose(strings.TrimSuffix(r.Missing, ".")))
+		fmt.Fprintf(b, "> **Incomplete**: %s. What follows is what nodes and their Events tell: "+
+			"what kept pods is not known.\n\n", prose(strings.TrimSuffix(r.Missing, ".")))
 	}
 	switch {
 	case len(r.Episodes) > 0:
@@ -186,7 +186,11 @@ func (r *Report) Pods() string {
 	if stayed > 0 {
 		besides += fmt.Sprintf("%d stayed as somebody wants it, ", stayed)
 	}
-	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s**%d lost**.", of, left, forced, besides, r.Lost())
+	lost := fmt.Sprintf("**%d lost**.", r.Lost())
+	if unknown := len(r.Episodes) - known; unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
+		lost = fmt.Sprintf("none of them lost. Of %s it is not known.", Count(unknown, "drain"))
+	}
+	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
 }
 
 func (r *Report) writeCurrent(b *strings.Builder) {
@@ -295,7 +299,7 @@ func (e *Episode) verdict() string {
 		text += " Another leader took over in the middle: pods that had left before are not counted, and the " +
 			"times of what was done before are not known."
 	case AsCarried:
-		text += " Only what the node carries is known: nothing of pods, budgets and volumes."
+		text += " Only what the node carries is known: nothing of what kept pods, and of volumes."
 	case Everything:
 	}
 	return text

@@ -44,6 +44,10 @@ type Overview struct {
 	HeldBack string `json:"heldBack,omitempty"`
 	// Held are messages about instances whose Nodes are waited for, the one that waits shortest first.
 	Held []Held `json:"held,omitempty"`
+	// Notices says why no notice is acted on, as Deaf does; empty: as far as is known, they are.
+	Notices string `json:"notices,omitempty"`
+	// LeftAlone are the names of nodes whose notices are not acted on, because people have given them the label for that.
+	LeftAlone []string `json:"leftAlone,omitempty"`
 	// Unseen says what cannot be seen at present, and why: sentences without a dot.
 	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.

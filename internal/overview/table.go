@@ -154,6 +154,9 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if deaf := o.Deaf(); deaf != "" {
 		add(red, "Notices", deaf)
 	}
+	for _, what := range o.Unseen {
+		add(yellow, "Not seen", Clean(what))
+	}
 	if o.Missing != "" {
 		add(yellow, "Incomplete", Clean(o.Missing))
 	}
@@ -172,14 +175,15 @@ func (o *Overview) heading(style Style) (lines []string) {
 	if o.HeldBack != "" {
 		add(yellow, "Held back", Clean(o.HeldBack))
 	}
-	for _, what := range o.Unseen {
-		add(yellow, "Not seen", Clean(what))
-	}
 	for _, u := range o.Unscheduled[:min(len(o.Unscheduled), mostUnscheduled)] {
 		add(yellow, "Unscheduled", fmt.Sprintf("%s of node %s: %s", Count(u.Pods, "pod"), Clean(u.Node), Clean(u.Why)))
 	}
 	if more := len(o.Unscheduled) - mostUnscheduled; more > 0 {
 		add("", "Unscheduled", fmt.Sprintf("of %d more nodes", more))
+	}
+	if len(o.LeftAlone) > 0 {
+		nodes := strings.Join(first(o.LeftAlone, mostNamed, Clean), ", ")
+		add(yellow, "Left alone", nodes+", by their label: notices are not acted on")
 	}
 	if still := o.StillCordoned(); still != "" {
 		add(yellow, "Cordoned", still)

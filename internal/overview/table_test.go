@@ -24,10 +24,12 @@ func storm() *overview.Overview {
 	return &overview.Overview{
 		At: now, Source: overview.Leader, Leader: "node-termination-handler-7d9c-abcde",
 		LeadsSince: ago(7*time.Hour + 5*time.Second), Transitions: 7,
-		Queue:    &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
-		Held:     []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}, {Instance: "i-05", Until: now.Add(24 * time.Hour)}},
-		Policy:   &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
-		HeldBack: "1 drain, because 3 of 10 nodes are not ready or cordoned, and max-unready-nodes is 3",
+		Queue:     &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
+		Held:      []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}, {Instance: "i-05", Until: now.Add(24 * time.Hour)}},
+		Policy:    &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
+		Unseen:    []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"},
+		LeftAlone: []string{"ip-10-0-3-1"},
+		HeldBack:  "1 drain, because 3 of 10 nodes are not ready or cordoned, and max-unready-nodes is 3",
 		Unscheduled: []overview.Unscheduled{
 			{Node: "ip-10-0-1-9", Pods: 3, Why: "0/9 nodes are available: 9 Insufficient cpu"},
 			{Node: "ip-10-0-1-8", Pods: 1, Why: "no"},

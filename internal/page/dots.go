@@ -159,6 +159,29 @@ var ticks = []float64{
 	-3600, -900, -300, -60, -30, 0, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600,
 }
 
+// A span is how much of the time before now is drawn, and what it is divided by.
+type span struct{ all, step time.Duration }
+
+// spans are those that plot chooses from: a storm of a minute is no single column.
+var spans = []span{
+	{10 * time.Minute, 2 * time.Minute},
+	{30 * time.Minute, 10 * time.Minute},
+	{time.Hour, 15 * time.Minute},
+	{3 * time.Hour, time.Hour},
+	{6 * time.Hour, 2 * time.Hour},
+	{12 * time.Hour, 3 * time.Hour},
+}
+
+// spanOf is the shortest that has all episodes.
+func spanOf(episodes []overview.Episode, now time.Time) span {
+	for _, s := range spans {
+		if !slices.ContainsFunc(episodes, func(e overview.Episode) bool { return now.Sub(e.Ended) > s.all }) {
+			return s
+		}
+	}
+	return span{past, past / 4}
+}
+
 // plot draws the episodes: when each ended, and with how much slack.
 func plot(episodes []overview.Episode, now time.Time) template.HTML {
 	s := newScale(episodes)
@@ -184,13 +207,14 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 		d.add(`<text class="axis" text-anchor="end" x="-8" y="`).number(y + 4).add(`">` + name + `</text>`)
 	}
 	d.add(`<text class="axis" text-anchor="end" x="-8" y="230">none</text>`)
-	for hours := 0; hours <= 24; hours += 6 {
-		x := 100 * (1 - float64(hours)/24)
-		anchor, name := "middle", "−"+round(time.Duration(hours)*time.Hour)
-		switch hours {
-		case 0:
+	span := spanOf(episodes, now)
+	for at := time.Duration(0); at <= span.all; at += span.step {
+		x := 100 * (1 - float64(at)/float64(span.all))
+		anchor, name := "middle", "−"+round(at)
+		if at == 0 {
 			anchor, name = "end", "now"
-		case 24:
+		}
+		if at == span.all {
 			anchor = "start"
 		}
 		d.add(`<line class="tick" x1="`).percent(x).add(`" x2="`).percent(x).add(`" y1="238" y2="243"/>`)
@@ -198,7 +222,7 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 	}
 	for i := range episodes {
 		e := &episodes[i]
-		x := min(max(100*(1-float64(now.Sub(e.Ended))/float64(past)), 0), 100)
+		x := min(max(100*(1-float64(now.Sub(e.Ended))/float64(span.all)), 0), 100)
 		y := plotApart
 		if e.Slack != nil {
 			y = s.y(*e.Slack)

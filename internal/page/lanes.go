@@ -150,15 +150,15 @@ func (b *band) axis() template.HTML {
 		}
 		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x).add(`" y="11">−` + round(at) + `</text>`)
 	}
-	name := "deadline"
+	name, class := "deadline", "end"
 	switch b.ID {
 	case "none":
-		name = "now"
+		name, class = "now", "tick"
 	case "stuck":
 		name = "deadline or now"
 	}
-	d.add(`<line class="end" x1="90%" x2="90%" y1="14" y2="20"/><text class="axis" text-anchor="middle" x="90%" y="11">` +
-		name + `</text>`)
+	d.add(`<line class="` + class + `" x1="90%" x2="90%" y1="14" y2="20"/>`)
+	d.add(`<text class="axis" text-anchor="middle" x="90%" y="11">` + name + `</text>`)
 	return d.html()
 }
 
@@ -208,7 +208,7 @@ func anchor(node string) string {
 }
 
 func waitOf(w overview.Wait, now time.Time) wait {
-	told := wait{Cause: shown(string(w.Cause)), Why: shown(w.Why), Keeps: shown(w.Pod)}
+	told := wait{Cause: causeNamed(w.Cause), Why: shown(w.Why), Keeps: shown(w.Pod)}
 	if !strings.Contains(w.Why, w.Name) {
 		told.Name = shown(w.Name)
 	}
@@ -306,15 +306,15 @@ func (b *band) draw(n *overview.Node, now time.Time, class string) template.HTML
 			bar("over", n.Deadline, now, "5", "18")
 		}
 	}
-	d.add(`<line class="end" x1="90%" x2="90%" y1="1" y2="27"/>`)
+	if !n.Deadline.IsZero() {
+		d.add(`<line class="end" x1="90%" x2="90%" y1="1" y2="27"/>`)
+	}
 	mark("m-notice", n.Since)
 	mark("m-cordon", n.CordonedAt)
 	mark("m-begin", n.NotBefore)
 	mark("m-asked", n.LastAsked)
 	mark("m-gone", n.PodsGone)
-	if !n.Deadline.IsZero() {
-		mark("m-now", now)
-	}
+	mark("m-now", now)
 	return d.html()
 }
 

@@ -107,9 +107,9 @@ func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
 			node(func(n *overview.Node) { n.CordonedAt, n.NotBefore = time.Time{}, now.Add(20*time.Second) }),
 			[]string{`<rect class="held" x="0.0%" width="45.0%" y="12" height="4"/>`, `<use href="#m-begin" x="60.0%" y="14"/>`},
 		},
-		"without a deadline the line is now": {
+		"without a deadline there is no line of one": {
 			node(func(n *overview.Node) { n.Deadline = time.Time{} }),
-			[]string{`<rect class="work k0" x="0.0%" width="90.0%" y="8" height="12"/>`},
+			[]string{`<rect class="work k0" x="0.0%" width="90.0%" y="8" height="12"/>`, `<use href="#m-now" x="90.0%" y="14"/>`},
 		},
 		"nothing is known but the deadline": {
 			overview.Node{Name: "n", Deadline: now.Add(30 * time.Second), CordonedAt: now.Add(-30 * time.Second)},
@@ -127,8 +127,12 @@ func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
 					contains(t, drawing, part)
 				}
 			}
-			if n := strings.Count(drawing, `<line class="end"`); n != 1 {
-				t.Errorf("%d lines of the deadline", n)
+			want := 1
+			if test.node.Deadline.IsZero() {
+				want = 0
+			}
+			if n := strings.Count(drawing, `<line class="end"`); n != want {
+				t.Errorf("%d lines of the deadline, want %d", n, want)
 			}
 		})
 	}
@@ -234,7 +238,7 @@ func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
 	if number(t, dots[0][4]) >= number(t, zero) || number(t, dots[1][4]) <= number(t, zero) || dots[0][2] != "" || dots[1][2] != " bad" {
 		t.Errorf("the line is at %s, the dots are %v", zero, dots)
 	}
-	if dots[0][3] != "95.8" || dots[1][3] != "75.0" {
+	if dots[0][3] != "91.7" || dots[1][3] != "50.0" {
 		t.Errorf("the dots of an hour and of six hours ago are %v", dots)
 	}
 }

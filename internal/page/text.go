@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // longest is how many characters of a name or a sentence are shown: those of Kubernetes have up to 253, and one
@@ -28,6 +30,19 @@ func shown(text string) string {
 		}
 		return unicode.ReplacementChar
 	}, text)
+}
+
+// causeNamed is a cause in words: those that are no word of the trade have another name for people.
+func causeNamed(c overview.Cause) string {
+	switch c { //nolint:exhaustive // the others are words
+	case overview.Limit, overview.MaxUnready:
+		return "limit of nodes"
+	case overview.Turn:
+		return "order of pods"
+	case overview.Gate, overview.Answer:
+		return "API server"
+	}
+	return strings.ReplaceAll(shown(string(c)), "-", " ")
 }
 
 // some is a number of something; empty: there is none.

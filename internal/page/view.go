@@ -222,7 +222,7 @@ func blocks(o overview.Overview) (all []*block) {
 			k := key{w.Cause, w.Name}
 			b := found[k]
 			if b == nil {
-				b = &block{Cause: shown(string(w.Cause)), Name: shown(w.Name), Why: shown(w.Why)}
+				b = &block{Cause: causeNamed(w.Cause), Name: shown(w.Name), Why: shown(w.Why)}
 				found[k] = b
 				all = append(all, b)
 			}

@@ -151,7 +151,7 @@ func (t *test) check(r *reader, w *written) {
 		for _, rule := range w.nodes {
 			rules = append(rules, rule.Name)
 		}
-		rules = append(rules, decision.OptionRules...)
+		rules = append(rules, decision.ReservedRules...)
 	}
 	const ofNotice = "is for a test of a notice"
 	known := t.Kind != notice.Ignored // else it was refused, or the test is of a pod

@@ -78,7 +78,7 @@ func (w *window) value() value {
 func (rule *nodeRule) value() value {
 	rule.Before = -1 // now, unless at says otherwise
 	return object(&rule.place, "A rule for nodes.", []field{
-		required("name", name(&rule.Name, "stands for an option", decision.OptionRules...),
+		required("name", name(&rule.Name, "stands for an option or a label", decision.ReservedRules...),
 			"Its name, which no other rule for nodes has."),
 		optional("kinds", texts(&rule.Kinds, kind), "The kinds of notice that the rule is about. Default: all but launches."),
 		optional("codes", texts(&rule.Codes, pattern),
@@ -185,8 +185,8 @@ func (t *test) expectValue() value {
 	return object(&t.expected, "", []field{
 		optional("do", oneOf(&t.Want.Do, words(efforts)...), "What is done with the node."),
 		optional("rule", anyText(&t.Want.Rule, "the name of a rule"),
-			"The name of the rule that decides; for a pod none if there is no rule. The options are the rules "+
-				strings.Join(decision.OptionRules, ", ")+"."),
+			"The name of the rule that decides; for a pod none if there is no rule. Options and a label are the rules "+
+				strings.Join(decision.ReservedRules, ", ")+"."),
 		optional("begin", beginMoment(&t.Want.Begin), "When the drain begins: now, or a time."),
 		optional("leave", oneOf(&t.Want.Leave, words(departures)...), "When the pod leaves, or never."),
 	})

@@ -51,7 +51,7 @@ line 3, column 25: nodes[0].kind: there is no such key; allowed: name, kinds, co
 line 3, column 47: nodes[0].force: "Never" is none of them; allowed: deadline, never; did you mean never?`},
 		{"names", "version: 1\nnodes:\n  - {name: A, do: drain}\n  - {name: drain, do: drain}\n  - {name: b, do: drain}\n  - {name: b, do: drain}\n" +
 			"pods:\n  - {name: none, leave: now}\n  - {name: c, leave: now}\n  - {name: c, leave: now}\n", `line 3, column 12: nodes[0].name: "A" is not a name; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
-line 4, column 12: nodes[1].name: "drain" stands for an option; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
+line 4, column 12: nodes[1].name: "drain" stands for an option or a label; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
 line 6, column 12: nodes[3].name: "b" is the name of the rule in line 5 already
 line 8, column 12: pods[0].name: "none" stands for no rule; allowed: at most 40 small letters, digits and -, with a letter or digit at both ends
 line 10, column 12: pods[2].name: "c" is the name of the rule in line 9 already`},
@@ -131,7 +131,7 @@ line 2, column 87: pods[0].annotations: "a b" is not a label selector (found 'b'
 		{"a test of a notice", test("kind: spot, code: X, start: 2026-03-04T12:00:00Z, expect: {leave: now, rule: b, begin: now}"), `line 5, column 33: tests[0].code: needs a kind that has codes: scheduled-change, instance-impaired
 line 5, column 43: tests[0].start: needs a kind with a start: scheduled-change
 line 5, column 81: tests[0].expect.leave: is for a test of a pod
-line 5, column 92: tests[0].expect.rule: "b" is not a rule; allowed: a, cordon-only, cordon-rebalance, drain
+line 5, column 92: tests[0].expect.rule: "b" is not a rule; allowed: a, leave-alone, cordon-only, cordon-rebalance, drain
 line 5, column 102: tests[0].expect.begin: needs now beside kind, so that the test says the same every day`},
 		{"a test of a pod", test("pod: {label: {}}, code: X, labels: {}, now: 2026-03-04, expect: {do: drain, rule: a, leave: surge}"), `line 5, column 21: tests[0].pod.label: there is no such key; allowed: namespace, labels, annotations, daemonset; did you mean labels?
 line 5, column 39: tests[0].code: is for a test of a notice

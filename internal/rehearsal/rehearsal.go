@@ -90,6 +90,9 @@ func read(ctx context.Context, client kube.Client, namespaces ...string) (*Snaps
 	return v, nil
 }
 
+// On returns the pods of a node.
+func (v *Snapshot) On(node string) []*corev1.Pod { return v.pods[node] }
+
 func (v *Snapshot) readBudgets(ctx context.Context, client kube.Client, namespace string) error {
 	list, err := client.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
 	switch {

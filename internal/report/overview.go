@@ -28,7 +28,7 @@ func NodeOf(ref cluster.Ref, i intent.Intent) overview.Node {
 	return n
 }
 
-// EpisodesOf are what the intent of a node says of episodes that have ended, the newest first: nothing of pods.
+// EpisodesOf are what the intent of a node says of episodes that have ended, the newest first.
 func EpisodesOf(ref cluster.Ref, i intent.Intent) (all []overview.Episode) {
 	if i.Finished() && len(i.Entries) > 0 {
 		all = append(all, EpisodeOf(ref, i))
@@ -36,7 +36,7 @@ func EpisodesOf(ref cluster.Ref, i intent.Intent) (all []overview.Episode) {
 	if last := i.Last; last != nil {
 		all = append(all, overview.Episode{
 			Node: ref.Name, Instance: ref.Instance, Kind: kindNamed(last.Kind), Rule: last.Rule,
-			Outcome: outcomeNamed(last.Outcome), Known: overview.AsCarried,
+			Outcome: outcomeNamed(last.Outcome), Pods: carriedCounts(last.Pods), Known: overview.AsCarried,
 			Began: last.Began, CordonedAt: last.CordonedAt, Ended: last.FinishedAt, Deadline: last.Deadline,
 		})
 	}
@@ -47,7 +47,7 @@ func EpisodesOf(ref cluster.Ref, i intent.Intent) (all []overview.Episode) {
 func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 	e := overview.Episode{
 		Node: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: i.Terms().Rule,
-		Outcome: outcomeNamed(i.Outcome), Known: overview.AsCarried,
+		Outcome: outcomeNamed(i.Outcome), Pods: carriedCounts(i.Pods), Known: overview.AsCarried,
 		Began: firstNotice(i), CordonedAt: i.CordonedAt, PodsGone: i.DrainedAt, Ended: i.FinishedAt, Deadline: i.Deadline(),
 	}
 	if i.HeldBack {
@@ -87,14 +87,7 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	if e.Known == overview.SinceTakeOver {
 		e.FirstAsked = time.Time{} // the earlier leader may have asked before
 	}
-	e.Pods = &overview.Counts{
-		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
-		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
-		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
-		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
-		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
-		Stayed:    len(r.Stayed), StayedPods: evacuation.Names(r.Stayed, mostNames),
-	}
+	e.Pods = CountsOf(r)
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
 	const shortest = time.Millisecond // that anybody has waited
 	e.Targets = evacuation.Names(d.Targets.Left, mostNames)
@@ -106,9 +99,37 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	return e
 }
 
+// CountsOf counts what became of the pods of a drain.
+func CountsOf(r evacuation.Result) *overview.Counts {
+	return &overview.Counts{
+		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
+		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
+		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
+		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
+		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
+		Stayed:    len(r.Stayed), StayedPods: evacuation.Names(r.Stayed, mostNames),
+	}
+}
+
+// carriedCounts are the counts that a node carries; nil: there are none, or none that this program has written.
+func carriedCounts(p *intent.Pods) *overview.Counts {
+	if p == nil || min(p.Evicted, p.Forced, p.Ended, p.Missed, p.Lost, p.Unconfirmed, p.Cut, p.Stayed) < 0 {
+		return nil
+	}
+	c := overview.Counts(*p)
+	for _, names := range []*[]string{&c.ForcedPods, &c.CutShort, &c.Remaining, &c.StayedPods} {
+		tooLong := func(name string) bool { return len(name) > longestName }
+		if *names = (*names)[:min(len(*names), mostNames+1)]; slices.ContainsFunc(*names, tooLong) {
+			return nil
+		}
+	}
+	return &c
+}
+
 // What a record keeps at most, so that 500 of them are no burden.
 const (
 	mostNames    = 5
+	longestName  = 512 // of a pod with its namespace, and how much of its grace period it had
 	mostRefusals = 4
 )
 

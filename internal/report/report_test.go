@@ -1,8 +1,11 @@
 package report
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +78,43 @@ func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: the outcomes are %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// A kubelet can write what a node carries: what this program has not written is not known.
+func TestTheNextLeaderKnowsTheCountsThatANodeCarries(t *testing.T) {
+	result := evacuation.Result{
+		Evicted: 3, Forced: 7, Lost: []string{"ns/lost"}, Record: evacuation.Record{CutShort: []string{"ns/cut (20 s of 60 s)"}},
+	}
+	for k := range 7 {
+		result.Record.ForcedPods = append(result.Record.ForcedPods, fmt.Sprintf("ns/forced-%d", k))
+	}
+	counts := CountsOf(result)
+	carried := intent.Pods(*counts)
+	text, err := json.Marshal(intent.Intent{Version: 1, Entries: []intent.Entry{{}}, FinishedAt: time.Unix(1, 0), Pods: &carried})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := intent.Decode(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]*overview.Counts{counts}, []*overview.Counts{EpisodesOf(cluster.Ref{}, i)[0].Pods}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	again := intent.Intent{Last: i.Memory(time.Now())}
+	if diff := cmp.Diff(counts, EpisodesOf(cluster.Ref{}, again)[0].Pods); diff != "" {
+		t.Errorf("after the next episode (-want +got):\n%s", diff)
+	}
+	for name, forged := range map[string]intent.Pods{
+		"less than none": {Evicted: -1}, "a long name": {Remaining: []string{strings.Repeat("x", 10_000)}},
+	} {
+		if got := EpisodeOf(cluster.Ref{}, intent.Intent{Pods: &forged}).Pods; got != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := EpisodeOf(cluster.Ref{}, intent.Intent{Pods: &intent.Pods{Remaining: make([]string, 1000)}}).Pods; len(got.Remaining) > mostNames+1 {
+		t.Errorf("%d names", len(got.Remaining))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/report/describe"
 )
@@ -211,7 +211,7 @@ func (e *Events) Drained(d report.Drain) {
 		return
 	}
 	about := said{warning, drainReasons[d.Outcome], describe.Drain(d)}
-	if d.Outcome == intent.Drained {
+	if d.Outcome == intent.Drained && len(d.Result.Record.CutShort) == 0 {
 		about.kind = normal
 	}
 	e.onNode(d.Node, describe.MachineOf(e.options.Node(d.Node.Name)), about)
@@ -226,7 +226,7 @@ func (e *Events) Pod(s evacuation.Answer) {
 	node := e.options.Node(s.Pod.Spec.NodeName)
 	kind, what := normal, "Evicted from node "+s.Pod.Spec.NodeName
 	if s.Forced {
-		kind, what = warning, fmt.Sprintf("Deleted from node %s with a grace period of %s", s.Pod.Spec.NodeName, s.Grace)
+		kind, what = warning, "Deleted from node "+s.Pod.Spec.NodeName+" with a grace period of "+overview.Length(s.Grace)
 	}
 	e.onPod(s.Pod, describe.MachineOf(node), said{kind, "PodEviction", what + intended(node)})
 }
@@ -263,7 +263,7 @@ func intended(node *corev1.Node) string {
 	}
 	var kinds []string
 	for _, entry := range i.Entries {
-		if name := entry.Kind.String(); len(kinds) == 0 || kinds[len(kinds)-1] != name {
+		if name := entry.Kind.Dashed(); len(kinds) == 0 || kinds[len(kinds)-1] != name {
 			kinds = append(kinds, name)
 		}
 	}

@@ -230,11 +230,11 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 		},
 		{
 			"a pod evicted", func(e *Events) { e.Pod(evacuation.Answer{Pod: pod}) },
-			onPod("Normal", "Evicted from node node-1: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
+			onPod("Normal", "Evicted from node node-1: rebalance-recommendation, spot-interruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
 			"a pod deleted", func(e *Events) { e.Pod(evacuation.Answer{Pod: pod, Forced: true, Grace: 20 * time.Second}) },
-			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z"),
+			onPod("Warning", "Deleted from node node-1 with a grace period of 20s: rebalance-recommendation, spot-interruption; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{"a pod of a node that is gone", func(e *Events) { e.Pod(evacuation.Answer{Pod: strange}) }, elsewhere},
 	}
@@ -261,7 +261,7 @@ func TestWhatBlocksADrainIsAWarningOnThePodAndOnTheNode(t *testing.T) {
 	}
 	onPod := entry{
 		"shop", "Pod", "db-0", "pod-uid", "Warning", "EvictionBlocked",
-		"Node node-1 is being drained: RebalanceRecommendation, SpotInterruption; the instance goes away at 2026-11-20T12:02:00Z. " +
+		"Node node-1 is being drained: rebalance-recommendation, spot-interruption; the instance goes away at 2026-11-20T12:02:00Z. " +
 			"The drain waits for this pod: PodDisruptionBudget shop/db needs 2 healthy pods and has 2", known, 1,
 	}
 	const why = "PodDisruptionBudget shop/db needs 2 healthy pods and has 2"

@@ -83,6 +83,7 @@ type sentNotice struct {
 	sent     time.Time
 	deadline time.Time            // zero: nothing is forced
 	leaving  map[types.UID]string // the names of the pods that have to leave
+	blocked  string               // what refused to let pods go, as the leader said last
 	out      io.Writer
 }
 
@@ -91,6 +92,7 @@ type progress struct {
 	taken, heldBack bool
 	outcome         intent.Outcome // empty: it has not ended
 	left            []string       // the pods that are still there
+	blocked         string         // what refuses to let pods go; empty: nothing, or it is not known
 }
 
 // follow prints how far the drain is, each time that it has come further, until it has ended, or should have. The error
@@ -151,7 +153,33 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 			p.left = append(p.left, name)
 		}
 	}
+	if p.outcome == "" && len(p.left) > 0 {
+		s.askWhatBlocks(ctx)
+		p.blocked = s.blocked
+	}
 	return p, nil
+}
+
+// askWhatBlocks asks the leader what refuses to let pods go. Where it does not answer, it is what it was.
+func (s *sentNotice) askWhatBlocks(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	v, err := s.viewer()
+	if err != nil {
+		return
+	}
+	l, err := v.leader(ctx)
+	if err != nil {
+		return
+	}
+	n := v.current(ctx, l, s.node.Name)
+	if n == nil {
+		return
+	}
+	s.blocked = ""
+	if k := slices.IndexFunc(n.WaitsFor, func(w overview.Wait) bool { return w.Cause.Refuses() }); k >= 0 {
+		s.blocked = overview.Clean(n.WaitsFor[k].Why)
+	}
 }
 
 // describe says how far the drain is.
@@ -166,6 +194,9 @@ func (s *sentNotice) describe(p progress) string {
 		text = "node held back"
 	}
 	text += fmt.Sprintf(", %d of %s left", len(p.left), overview.Count(len(s.leaving), "pod"))
+	if p.blocked != "" {
+		text += "; it waits: " + p.blocked
+	}
 	if p.outcome != "" && len(p.left) > 0 {
 		text += ": " + strings.Join(p.left, ", ")
 	}

@@ -72,7 +72,7 @@ func followed(t *testing.T, interrupt time.Duration, changes ...change) (printed
 		var out strings.Builder
 		s := &sentNotice{
 			target: &target{
-				Session: &Session{Options: &options.Options{}, client: client}, node: node, kind: notice.SpotInterruption,
+				Session: &Session{Options: &options.Options{}, client: client, origin: &Origin{release: &Release{}}}, node: node, kind: notice.SpotInterruption,
 				notice: sample.Notice{ID: "e", Instance: "i-1"},
 			},
 			sent: sent, deadline: sent.Add(2 * time.Minute), leaving: map[types.UID]string{"1": "p"}, out: &out,
@@ -160,6 +160,32 @@ func TestTheEndOfASimulationTellsOfThePodsWhereTheLeaderDoes(t *testing.T) {
 		}}
 		if got := s.pods(t.Context(), tt.last); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// A budget blocks the pods of the node: who follows the drain is told, as the leader says.
+func TestWhatBlocksADrainIsToldWhileItIsFollowed(t *testing.T) {
+	status := &overview.Overview{Source: overview.Leader, Nodes: []overview.Node{
+		{Name: "b", WaitsFor: []overview.Wait{{Cause: overview.Budget, Why: "another"}}},
+		{Name: "a", WaitsFor: []overview.Wait{{Cause: overview.Grace, Why: "it stops"}, {Cause: overview.Budget, Why: "PodDisruptionBudget d/web needs 1"}}},
+	}}
+	c, err := parseOptions([]string{"--queue-url=" + testQueue}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, answer := range map[string]any{
+		"node cordoned, 1 of 1 pod left; it waits: PodDisruptionBudget d/web needs 1": serves(status),
+		"node cordoned, 1 of 1 pod left":                                              serves(&overview.Overview{Source: overview.Leader}),
+	} {
+		server := newAPIServer(t, map[string]any{leasePath: leaseOf("handler-1_x"), proxyPath: answer})
+		s := &sentNotice{leaving: map[types.UID]string{"1": "p"}, target: &target{
+			Session: &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}},
+			node:    &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		}}
+		s.askWhatBlocks(t.Context())
+		if got := s.describe(progress{taken: true, left: []string{"p"}, blocked: s.blocked}); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

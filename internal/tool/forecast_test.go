@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -104,6 +105,39 @@ would be lost with the instance: a, b
 `
 	if _, got, _ := strings.Cut(out.String(), "\n"); got != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+// Without a queue only a pod of the DaemonSet tells of a notice.
+func TestWithoutAQueueANodeWithoutAReporterIsNotDrained(t *testing.T) {
+	c, err := parseOptions(nil, []string{"QUEUE_URL=none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Session{Options: c, origin: &Origin{why: "as --release none says"}, lease: types.NamespacedName{Namespace: "nth", Name: c.LeaseName}}
+	reporter := func(node, namespace string, ready corev1.ConditionStatus) *corev1.Pod {
+		env := []corev1.EnvVar{{Name: "ENABLE_SQS_TERMINATION_DRAINING", Value: "false"}, {Name: "LEADER_ELECT_RESOURCE_NAME", Value: c.LeaseName}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "on-" + node},
+			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Env: env}}},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+		}
+	}
+	view, err := rehearsal.ReadAll(t.Context(), fake.NewClientset(
+		reporter("told", "nth", corev1.ConditionTrue), reporter("starting", "nth", corev1.ConditionFalse), reporter("others", "elsewhere", corev1.ConditionTrue),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, drained := range map[string]bool{"told": true, "starting": false, "others": false, "alone": false} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-0123456789abcdef0"}}
+		f, err := s.target(notice.SpotInterruption, node).forecast(view, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := f.whyNotDrained(); (why == "") != drained || !drained && !strings.Contains(why, "no pod that is ready on the node reads its metadata") {
+			t.Errorf("%s: not drained because %q", name, why)
+		}
 	}
 }
 

@@ -70,6 +70,7 @@ func NewViewer(c Cluster, environ []string) (*Viewer, error) {
 		v.lease = cmp.Or(v.lease, env["LEADER_ELECT_RESOURCE_NAME"])
 	}
 	config.QPS, config.Timeout = -1, requestTimeout
+	config.Wrap(newTrimmer().Wrap)
 	v.client, err = kube.New(config)
 	return v, err
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
 // requestTimeout is how long a tool waits for an answer of the API server, and
@@ -49,6 +50,7 @@ type Session struct {
 	identity identity
 	idle     string               // why the handler acts on no notice; empty: it does, or nobody has looked
 	leader   types.NamespacedName // the pod that drains nodes; zero: it is not known
+	lease    types.NamespacedName // of the handler; zero before readLease
 }
 
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:
@@ -92,7 +94,14 @@ func connect(c *options.Options) (*kube.Clients, error) {
 		return nil, err
 	}
 	config.Timeout = requestTimeout
+	config.Wrap(newTrimmer().Wrap)
 	return kube.New(config)
+}
+
+// newTrimmer makes large pods smaller in what the API server answers: a tool may run in the handler's container.
+func newTrimmer() *kube.Trimmer {
+	const largeBytes = 8 << 20 // those that are decoded at once
+	return kube.NewTrimmer(largeBytes, kube.TrimmedResource("api/v1", "pods", rehearsal.TrimPod))
 }
 
 // kubernetesIdentity returns whose rights the client has.

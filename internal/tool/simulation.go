@@ -110,6 +110,7 @@ func (s *Session) readLease(ctx context.Context) {
 	v, err := s.viewer()
 	var l *coordinationv1.Lease
 	if err == nil {
+		s.lease = types.NamespacedName{Namespace: v.namespace, Name: s.LeaseName}
 		l, err = s.client.CoordinationV1().Leases(v.namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	}
 	switch {

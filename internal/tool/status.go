@@ -170,6 +170,9 @@ func (s Status) framed(text string) string {
 
 // text is the overview in the format, or the error of a watch, as it fits on the screen of out.
 func (s Status) text(o *overview.Overview, err error, out io.Writer) (string, error) {
+	if o != nil {
+		o.Notices = o.Deaf()
+	}
 	switch {
 	case err != nil && s.Format == FormatJSON:
 		text, err := json.Marshal(map[string]string{"error": err.Error()})

@@ -250,6 +250,21 @@ func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
 	}
 }
 
+// What the first line says has a field of its own for programs.
+func TestThatNoNoticeArrivesIsAFieldOfTheJSON(t *testing.T) {
+	at := time.Now()
+	for want, o := range map[string]*overview.Overview{
+		"no notice arrives since 20s: AccessDenied": {At: at, Queue: &overview.Queue{FailingSince: at.Add(-20 * time.Second), Failure: "AccessDenied"}},
+		"": {At: at, Queue: &overview.Queue{}},
+	} {
+		text, err := Status{Format: FormatJSON}.text(o, nil, io.Discard)
+		var got struct{ Notices string }
+		if err != nil || json.Unmarshal([]byte(text), &got) != nil || got.Notices != want {
+			t.Errorf("%q, %v, want %q", got.Notices, err, want)
+		}
+	}
+}
+
 func TestTheLeaseIsFoundByItsLabelWhereItHasAnotherName(t *testing.T) {
 	other := leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Namespace, l.Name = "kube-system", "nth" })
 	path := strings.Replace(proxyPath, "/node-termination-handler/", "/kube-system/", 1)

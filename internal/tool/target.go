@@ -214,6 +214,8 @@ type outcome struct {
 	Terms evacuation.Terms
 	By    intent.By // who would get the pods off the node
 
+	unreported bool // no pod on the node tells the leader, and nothing else does
+
 	*rehearsal.Report // of its pods; nil before rehearse
 }
 
@@ -238,6 +240,9 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 	if end.IsZero() {
 		end = start.Add(t.NodeGracePeriod)
 	}
+	o.unreported = t.Queue.None() && !slices.ContainsFunc(view.On(t.node.Name), func(p *corev1.Pod) bool {
+		return doctor.PodOf(p).ReportsTo(t.lease.Namespace, t.lease.Name)
+	})
 	o.Report = view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
@@ -254,6 +259,9 @@ func (t *target) whyIgnored(o outcome) (why, remedy string) {
 	case t.Queue.None() && !app.Reports(t.Options, t.kind):
 		return "without a queue nobody tells of it: no pod looks for it in the metadata",
 			"compare docs/imds.md, and the options enable-… of the IMDS mode"
+	case o.unreported:
+		return "no pod that is ready on the node reads its metadata, and there is no queue",
+			"look at the pods of the DaemonSet"
 	case !o.Ignored:
 	case o.Why == decision.WhyIgnoredByRule, o.Why == decision.WhyNotifiedByRule:
 		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""

@@ -43,7 +43,7 @@ func (l *Log) Logger() logr.Logger {
 func (l *Log) add(text string) {
 	e, err := parse(text)
 	if err != nil {
-		e = Entry{Message: "no JSON: " + text}
+		e = Entry{Message: err.Error() + ": " + text}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,6 +76,9 @@ func parse(text string) (Entry, error) {
 		case "msg":
 			e.Message = fmt.Sprint(value)
 		default:
+			if _, twice := e.Values[fmt.Sprint(key)]; twice {
+				return e, fmt.Errorf("the key %v stands twice", key)
+			}
 			e.Keys = append(e.Keys, fmt.Sprint(key))
 			e.Values[fmt.Sprint(key)] = value
 		}
