@@ -42,6 +42,10 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 
 	recommended := s.send(s.body("rebalance-recommendation", nodes[3].instance))
 	s.awaitDeleted(soon, recommended)
+	s.eventually("its drain is scraped", func() bool { return p.value(`sum(node_termination_handler_drains_total{outcome="in-time"})`) == 1 })
+	if alerts := p.firing(); len(alerts) > 0 {
+		t.Errorf("after a drain that has ended well fire %v", alerts)
+	}
 	followed := s.send(s.body("spot-interruption", nodes[3].instance))
 	_, terminated := s.transition(nodes[1], awssim.Terminating)
 	warned := s.send(s.body("spot-interruption", nodes[2].instance))

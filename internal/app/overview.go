@@ -14,14 +14,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// overviewTime bounds the making of an overview.
-const overviewTime = time.Second
+const (
+	// overviewTime bounds the making of an overview.
+	overviewTime = time.Second
+	// slowAnswer is how long the API server takes for an answer before people are told: most take some milliseconds.
+	slowAnswer = time.Second
+)
 
 // A lookout tells what is in progress and what has happened, to those who ask over HTTP. Its methods may be called
 // concurrently.
@@ -35,8 +40,7 @@ type lookout struct {
 
 	mu      sync.Mutex // is held for a moment: the end of a term waits for no reader
 	leads   string     // the name of the pod that was seen to lead; empty: none was seen
-	since   time.Time  // this replica holds the Lease, if it does; zero: there is none
-	changes int        // of the Lease's holder
+	held    lease.Term // of this replica, if it holds the Lease; zero: there is none
 	present *lookedAt  // nil: this replica stands by, or is paused
 	paused  *string    // why; nil: this replica does not hold a Lease that pauses it
 	reports bool       // this pod only reports what the metadata of its node tells
@@ -53,11 +57,11 @@ func (l *lookout) ledBy(identity string) {
 	l.leads, _, _ = strings.Cut(identity, "_")
 }
 
-// renewed notes what the Lease says that this replica holds.
-func (l *lookout) renewed(since time.Time, transitions int) {
+// renewed notes what is known of the Lease that this replica holds.
+func (l *lookout) renewed(t lease.Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since, l.changes = since, transitions
+	l.held = t
 }
 
 // pause notes whether this replica is paused by the Lease that it holds, and why.
@@ -143,8 +147,12 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	defer cancel()
 	o := overview.Overview{Source: overview.Leader, Leader: l.leader, DryRun: l.dryRun, Resuming: t.isResuming()}
 	l.mu.Lock()
-	o.LeadsSince, o.Transitions = l.since, l.changes
+	held := l.held
 	l.mu.Unlock()
+	o.LeadsSince, o.Transitions = held.Since, held.Transitions
+	if held.Answer >= slowAnswer {
+		o.Unseen = append(o.Unseen, "changes of the cluster in time: the API server answers after "+overview.Length(held.Answer))
+	}
 	o.Nodes = t.status(ctx)
 	o.At = time.Now().UTC()
 	_, o.HeldBack = t.heldBack()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
@@ -34,7 +35,7 @@ func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
 	l := newLookout("handler-1", nil, logr.Discard())
 	l.dryRun = true
 	held := time.Now().Add(-time.Minute)
-	l.renewed(held, 7)
+	l.renewed(lease.Term{Since: held, Transitions: 7, Answer: 2 * time.Second})
 	resumed := make(chan struct{})
 	defer l.lead(lookedAt{
 		status:      func(context.Context) []overview.Node { return nil },
@@ -46,9 +47,12 @@ func TestALeaderThatReadsTheNodesSaysSo(t *testing.T) {
 	})()
 	if o, err := l.Overview(t.Context()); err != nil || !o.Resuming || o.Queue != nil || !o.DryRun || o.Transitions != 7 || !o.LeadsSince.Equal(held) {
 		t.Errorf("while it reads them: %+v, %v", o, err)
+	} else if want := []string{"changes of the cluster in time: the API server answers after 2s"}; !slices.Equal(o.Unseen, want) {
+		t.Errorf("unseen: %q, want %q", o.Unseen, want)
 	}
+	l.renewed(lease.Term{Since: held, Transitions: 7, Answer: 20 * time.Millisecond})
 	close(resumed)
-	if o, err := l.Overview(t.Context()); err != nil || o.Resuming || o.Queue == nil {
+	if o, err := l.Overview(t.Context()); err != nil || o.Resuming || o.Queue == nil || len(o.Unseen) > 0 {
 		t.Errorf("after that: %+v, %v", o, err)
 	}
 }

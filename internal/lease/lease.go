@@ -67,12 +67,18 @@ type Elector struct {
 	// NewLeader, if it is not nil, is called with the identity of who holds the lease, whenever this replica sees
 	// another one there; empty: nobody holds it. It may be called while lead runs.
 	NewLeader func(identity string)
-	// Renewed, if it is not nil, is called with each Lease that this replica has written: since when it holds it, and how
-	// often the holder has changed.
-	Renewed func(since time.Time, transitions int)
+	// Renewed, if it is not nil, is called with each Lease that this replica has written.
+	Renewed func(Term)
 	// Paused, if it is not nil, is called when this replica holds a Lease that pauses the handler, with why, and when it
 	// does not any more.
 	Paused func(why string, paused bool)
+}
+
+// A Term is what is known of the term of this replica at a renewal.
+type Term struct {
+	Since       time.Time     // it holds the Lease
+	Transitions int           // how often the holder has changed
+	Answer      time.Duration // how long the API server takes for one: the slowest of the last ten or so
 }
 
 // timedLock gives each request its time and each renewal its duration, and calls lost before the Lease may be somebody
@@ -80,7 +86,7 @@ type Elector struct {
 type timedLock struct {
 	resourcelock.Interface
 	observe func(error) // is told the outcome of each request
-	renewed func(since time.Time, transitions int)
+	renewed func(Term)
 	lost    func()
 	log     logr.Logger
 	reads   logging.Outage
@@ -174,7 +180,7 @@ func (l *timedLock) write(
 	err := l.bounded(ctx, func(ctx context.Context) error { return do(ctx, record) })
 	if err == nil {
 		l.written = &record
-		l.renewed(record.AcquireTime.UTC(), record.LeaderTransitions)
+		l.renewed(Term{record.AcquireTime.UTC(), record.LeaderTransitions, l.slow})
 		l.keepUntil(ours)
 	}
 	l.inDoubt = err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)
@@ -305,7 +311,7 @@ func (e Elector) lock(p *pause, lost func()) *timedLock {
 	}
 	renewed := e.Renewed
 	if renewed == nil {
-		renewed = func(time.Time, int) {}
+		renewed = func(Term) {}
 	}
 	outage := func(what string) logging.Outage {
 		return logging.Outage{

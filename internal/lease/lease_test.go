@@ -141,7 +141,7 @@ func TestWhoLeadsKnowsSinceWhenAndWhichTransitionThatWas(t *testing.T) {
 		var changes, renewals int
 		elector := Elector{
 			Client: fake.NewClientset(there).CoordinationV1(), Namespace: "ns", Name: "lease", Identity: "we", Log: logr.Discard(),
-			Renewed: func(since time.Time, transitions int) { held, changes, renewals = since, transitions, renewals+1 },
+			Renewed: func(t Term) { held, changes, renewals = t.Since, t.Transitions, renewals+1 },
 		}
 		began := time.Now()
 		_ = elector.Run(t.Context(), func(context.Context) error {
