@@ -383,7 +383,7 @@ func (c *chartScenario) runPod(args ...string) *handler {
 func (c *chartScenario) pod() (args, env []string) {
 	c.Helper()
 	pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/instance=" + c.release, FieldSelector: "status.phase=Running",
+		LabelSelector: "app.kubernetes.io/component!=daemonset,app.kubernetes.io/instance=" + c.release, FieldSelector: "status.phase=Running",
 	})
 	c.must(err)
 	// After an upgrade one of the release before may still be stopping.

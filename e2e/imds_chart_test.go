@@ -82,7 +82,8 @@ func (c *chartScenario) runOnNode(n node, env ...string) *handler {
 	var pod corev1.Pod
 	c.eventually("a pod of the release runs on the node", func() bool {
 		pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{
-			LabelSelector: "app.kubernetes.io/instance=" + c.release, FieldSelector: "status.phase=Running,spec.nodeName=" + n.name,
+			LabelSelector: "app.kubernetes.io/component=daemonset,app.kubernetes.io/instance=" + c.release,
+			FieldSelector: "status.phase=Running,spec.nodeName=" + n.name,
 		})
 		c.must(err)
 		if len(pods.Items) > 0 {
@@ -100,4 +101,42 @@ func (c *chartScenario) runOnNode(n node, env ...string) *handler {
 	}, env)
 	h.begin()
 	return h
+}
+
+// One command, and nothing in AWS: a pod of the Deployment and one of the DaemonSet become processes with their
+// environments and their tokens.
+func TestTheReleaseWithoutAQueueDrainsANode(t *testing.T) {
+	tier.Full(t, "a release of Helm; both_modes_test.go plays the binary")
+	c := newChartScenario(t)
+	c.namespaceEnforces("privileged") // for the network of the node
+	c.openAccount(awssim.Options{})
+	n := c.nodes(1)[0]
+	c.home(map[string]string{"leads": c.name})
+	labels := map[string]string{"home": c.name, "warned": c.name}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	c.must(err)
+	_, err = c.kube.CoreV1().Nodes().Patch(c.ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	c.must(err)
+	metadata := awssim.NewMetadata(awssim.MetadataOptions{Instance: n.instance, Started: time.Now().Add(-time.Hour)})
+	url, err := metadata.Listen(c.ctx, "127.0.0.1:0")
+	c.must(err)
+	c.helm("--values", filepath.Join("helm", "testdata", "values", "no-queue.yaml"),
+		"--set=nodeSelector.leads="+c.name, "--set=linuxNodeSelector.warned="+c.name)
+
+	leader, pod := c.runPod(), c.runOnNode(n, "INSTANCE_METADATA_URL="+url)
+	leader.awaitLead()
+	c.scenario.pod("web", n.name)
+	metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+	c.eventually("the node is drained", func() bool {
+		return leader.isExited() || pod.isExited() || c.state(n) == "drained" && !c.podExists("web")
+	})
+	if l, p := leader.metric(drains), pod.isExited(); l != 1 || p {
+		t.Errorf("the leader has counted %v drains; the pod on the node has exited: %t:\n%s%s", l, p, leader.log.String(), pod.log.String())
+	}
+	if e := leader.episode(n); e.Outcome != "drained" || e.Pods == nil || e.Pods.Evicted != 1 {
+		t.Errorf("the leader tells of %+v", e)
+	}
+	if asked := c.aws.Counts(); len(asked) > 0 {
+		t.Errorf("AWS was asked: %v", asked)
+	}
 }
