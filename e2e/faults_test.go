@@ -338,7 +338,7 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 
 // An admission policy refuses evictions for good.
 func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T) {
-	tier.Full(t, "45 s; internal/controller plays it in virtual time")
+	tier.Full(t, "45 s; internal/drain plays it in virtual time")
 	s := newScenario(t)
 	otherRights.Store(s.name, true) // it refuses what the roles grant
 	n := s.nodes(1)[0]
@@ -371,7 +371,7 @@ func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T
 // A namespace is being deleted, and its controller does not get on with it: the API server refuses evictions there, and
 // Events too. In a cluster of its own, whose controllers stand still.
 func TestAPodOfANamespaceThatEndsIsToldOnItsNodeAndDeletedBeforeTheDeadline(t *testing.T) {
-	tier.Full(t, "40 s and a control plane of its own; internal/controller plays it in virtual time")
+	tier.Full(t, "40 s and a control plane of its own; internal/drain plays it in virtual time")
 	t.Parallel()
 	cluster, err := sandbox.Start(t.Context(), sandbox.Options{})
 	if err != nil {
