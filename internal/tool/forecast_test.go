@@ -108,6 +108,29 @@ would be lost with the instance: a, b
 	}
 }
 
+func TestANodeThatIsLeftAloneIsToldHowToEndThat(t *testing.T) {
+	c, err := parseOptions(nil, []string{"QUEUE_URL=" + testQueue, "CHECK_TAG_BEFORE_DRAINING=false"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{decision.LeaveAloneLabel: ""}},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-east-1a/i-0123456789abcdef0"},
+	}
+	view, err := rehearsal.ReadAll(t.Context(), fake.NewClientset())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := (&Session{Options: c}).target(notice.SpotInterruption, node).forecast(view, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	why, remedy := f.whyIgnored(f.outcome)
+	if why != "its label node-termination-handler/leave-alone says so" || remedy != "kubectl label node a node-termination-handler/leave-alone-" {
+		t.Errorf("%q, %q", why, remedy)
+	}
+}
+
 // Without a queue only a pod of the DaemonSet tells of a notice.
 func TestWithoutAQueueANodeWithoutAReporterIsNotDrained(t *testing.T) {
 	c, err := parseOptions(nil, []string{"QUEUE_URL=none"})

@@ -263,6 +263,9 @@ func (t *target) whyIgnored(o outcome) (why, remedy string) {
 		return "no pod that is ready on the node reads its metadata, and there is no queue",
 			"look at the pods of the DaemonSet"
 	case !o.Ignored:
+	case o.Rule == decision.RuleLeaveAlone:
+		return "its label " + decision.LeaveAloneLabel + " says so",
+			"kubectl label node " + t.node.Name + " " + decision.LeaveAloneLabel + "-"
 	case o.Why == decision.WhyIgnoredByRule, o.Why == decision.WhyNotifiedByRule:
 		return fmt.Sprintf("rule %s of the policy says so (%s)", o.Rule, o.Why), ""
 	case o.Why == decision.WhyNotSpot:
