@@ -151,7 +151,8 @@ func (l *lookout) overview(ctx context.Context, t *lookedAt) overview.Overview {
 	l.mu.Unlock()
 	o.LeadsSince, o.Transitions = held.Since, held.Transitions
 	if held.Answer >= slowAnswer {
-		o.Unseen = append(o.Unseen, "changes of the cluster in time: the API server answers after "+overview.Length(held.Answer))
+		what := "changes of the cluster in time: the API server answers after " + overview.Length(held.Answer)
+		o.Unseen = append(o.Unseen, what)
 	}
 	o.Nodes = t.status(ctx)
 	o.At = time.Now().UTC()
