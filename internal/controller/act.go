@@ -135,7 +135,8 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 }
 
 // awaitAll waits for the end of all drains, but no longer than HoldUntil, and until Nodes carry the rest; zero: as long
-// as it takes.
+// as it takes. It waits no more once the scheduled change of the notice is over, though the drains may go on for other
+// reasons: delivered again, to a leader that does not know of the end, the message would ask for another drain.
 func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (err error) {
 	var late <-chan time.Time
 	if !t.HoldUntil.IsZero() {
@@ -151,7 +152,12 @@ func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (err err
 	pprof.Do(ctx, pprof.Labels("node", strings.Join(names, " ")), func(ctx context.Context) {
 		for len(drains) > 0 {
 			nd := drains[0]
+			changed := nd.Changed()
+			if t.c.cancelled.has(*t.n, t.id) {
+				return
+			}
 			select {
+			case <-changed:
 			case <-nd.Done():
 				if err = nd.Err(); err != nil {
 					return

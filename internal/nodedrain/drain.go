@@ -300,6 +300,12 @@ func (c *carrier) carried() intent.Intent {
 	return i
 }
 
+// Changed returns a channel that is closed when the intent changes: when a notice is added or taken back.
+func (c *carrier) Changed() <-chan struct{} {
+	_, changed := c.current()
+	return changed
+}
+
 // Carries reports whether the intent has a hook.
 func (c *carrier) Carries(h *intent.Hook) bool { return c.carried().HasHook(*h) }
 
