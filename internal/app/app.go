@@ -204,7 +204,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.port = ports[a.options.PrometheusPort]
 	defer stopHTTP()
-	go unmapIdlePages(ctx, a.log)
+	go giveIdleMemoryBack(ctx, a.log)
 	go a.policy.Run(ctx, policyfile.Interval)
 	// Replicas that stand by watch as well, so that the one that takes over knows the cluster.
 	watching, stopWatching := context.WithCancel(ctx)

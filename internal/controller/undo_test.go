@@ -34,3 +34,23 @@ func TestAnEndThatIsToldAgainPushesNoOtherOut(t *testing.T) {
 		t.Errorf("%d ends are remembered", n)
 	}
 }
+
+// Delivered again, to a leader that does not know of the end, it would ask for another drain.
+func TestAMessageAboutAChangeThatIsOverDoesNotWaitForTheDrain(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 20 * time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		s.send(s.reboot(time.Hour))
+		s.after(time.Minute)
+		if n := s.left(); n != 2 {
+			t.Fatalf("%d messages wait for the drain, want 2", n)
+		}
+		s.send(s.body("health-maintenance-completed", theID))
+		s.after(10 * time.Second)
+		if n := s.left(); n != 1 || s.intent().Finished() {
+			t.Errorf("%d messages wait for the drain, want that of the hook; the drain has ended: %t", n, s.intent().Finished())
+		}
+	})
+}
