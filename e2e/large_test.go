@@ -78,7 +78,6 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 	})
 
 	first, second := s.leader(), s.start()
-	pulse := s.feel()
 	s.warn(nodes[0], 2*time.Minute)
 	sent := time.Now()
 	var messages []string
@@ -105,11 +104,7 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 		}
 	}
 	report(t, "the last of the large pods was asked to go %s after the notice", last.Sub(sent).Round(time.Millisecond))
-	switch slowest := pulse.slowest(sent, sent.Add(2*time.Minute)); {
-	case len(asked) == onNode+others:
-	case slowest > healthy: // each is 1.4 MB, and is answered twice
-		t.Logf("not judged: %d pods were asked to go before the deadline, and the control plane, or this machine, took %s to read a Lease", len(asked), slowest)
-	default:
+	if len(asked) != onNode+others {
 		t.Errorf("%d pods were asked to go before the deadline, want %d", len(asked), onNode+others)
 	}
 	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func TestAStormOfEachKindIsDrained(t *testing.T) {
 			o := options{
 				program: program, manifests: "../../deploy/manifests/node-termination-handler.yaml", simulate: "none", level: "service-accounts",
 				nodes: 4, pods: 3, kind: kind, stop: 10 * time.Millisecond, tagCheck: true, keep: time.Second,
-				record: filepath.Join(dir, kind),
+				record: filepath.Join(dir, kind), logFile: filepath.Join(dir, kind+".log"),
 			}
 			if err := run(t.Context(), o, t.Output()); err != nil {
 				t.Fatal(err)
@@ -44,6 +45,45 @@ func TestAStormOfEachKindIsDrained(t *testing.T) {
 				t.Errorf("%d pods asked to leave, %d nodes missed, the last cordoned after %g s, its message deleted after %g s; want 12 of 4 nodes",
 					asked, r.Missed, r.Cordoned.Max, r.Deleted.Max)
 			}
+			most := 5 // decided, cordoned, what kubectl's drain warns of, drained, the episode
+			if kind == "state-change" {
+				most += o.pods // each is deleted, whatever its budgets say
+			}
+			tellsEachNodesStory(t, o.logFile, o.nodes, most)
 		})
+	}
+}
+
+// tellsEachNodesStory checks what a handler logs at the default level: so many lines a node at most, none twice, and
+// before it leads none that is too long to read.
+func tellsEachNodesStory(t *testing.T, file string, nodes, most int) {
+	t.Helper()
+	const longest = 300
+	log, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads, seen, about := false, map[string]bool{}, map[string]int{}
+	for line := range strings.Lines(string(log)) {
+		_, says, _ := strings.Cut(line, "\t") // after the time
+		if seen[says] {
+			t.Errorf("logged twice: %s", says)
+		}
+		seen[says] = true
+		if leads = leads || strings.Contains(says, "\tleading\t"); !leads && len(line) > longest {
+			t.Errorf("%d characters at the start: %s", len(line), line)
+		}
+		if _, of, ok := strings.Cut(says, `"node": "`); ok {
+			node, _, _ := strings.Cut(of, `"`)
+			about[node]++
+		}
+	}
+	if !leads || len(about) != nodes {
+		t.Errorf("the handler leads: %t; %d nodes are told of, want %d:\n%s", leads, len(about), nodes, log)
+	}
+	for node, lines := range about {
+		if lines > most {
+			t.Errorf("%d lines are about %s, want %d at most:\n%s", lines, node, most, log)
+		}
 	}
 }

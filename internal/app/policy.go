@@ -18,7 +18,7 @@ func Policy(o *options.Options) decision.Policy {
 		CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod,
 		Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
 	}
-	if o.IMDS || o.Queue.None() { // what the metadata says is about the own instance, whatever its tags
+	if o.ByMetadata() { // what the metadata says is about the own instance, whatever its tags
 		p.CordonRebalance = !o.RebalanceDraining
 		return p
 	}

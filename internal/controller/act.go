@@ -15,7 +15,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
-	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // act does what was decided, and waits for its end. cluster.ErrNodeGone: the Node was deleted first.
@@ -255,7 +254,7 @@ func (t *task) finish(ctx context.Context) error {
 func (t *task) undo(ctx context.Context) error {
 	now := time.Now().UTC()
 	change := func(i intent.Intent) intent.Intent {
-		return t.putOff(i, i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched), now)
+		return i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched)
 	}
 	return t.revert(ctx, t.Why, change)
 }
@@ -268,18 +267,6 @@ func (t *task) revert(ctx context.Context, why decision.Why, change cluster.Chan
 		}
 	}
 	return nil
-}
-
-// putOff is what is left of an intent when a notice is taken back. What the rules let begin later only is held back
-// again: otherwise the node would stay empty until then. A drained machine that terminates stays cordoned.
-func (t *task) putOff(before, left intent.Intent, now time.Time) intent.Intent {
-	opens, _ := t.c.CurrentPolicy().Opens(left, now)
-	terminates := before.Finished() && left.Has(notice.ASGTerminate) // other hooks may still wait
-	if terminates || before.HeldBack || len(left.Entries) == 0 || len(left.Entries) == len(before.Entries) ||
-		!opens.After(now) || !decision.CanWait(left, now, t.c.Policy) {
-		return left
-	}
-	return left.PutOff(now)
 }
 
 // revertEarlierLives reverts what was done to the nodes of an instance in its earlier lives, because EC2

@@ -259,6 +259,33 @@ func TestTheWaitOfALaterEpisodeBeginsWithIt(t *testing.T) {
 	}, limited)
 }
 
+// A node that waits for something else has not waited for the limit of a notice that comes later.
+func TestTheWaitOfALimitBeginsWithItsNoticeOnANodeThatWaits(t *testing.T) {
+	t.Parallel()
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.RebalanceRecommendation}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "1", Wait: 2 * time.Hour},
+	}
+	zoned(t, func(f *fleet, _ *policyOf) {
+		f.lead()
+		f.send(f.rebootOf(f.ids[0], 200*time.Hour))
+		f.after(24 * time.Hour)
+		f.setReady(9, corev1.ConditionUnknown)
+		f.after(5 * time.Second)
+		for range 2 { // told again, it does not begin anew
+			f.send(f.body("rebalance-recommendation", f.ids[0]))
+			f.after(time.Hour - time.Minute)
+			if w := f.nodes(waits); !slices.Equal(w, []int{0}) {
+				t.Fatalf("waiting %v, cordoned %v; want n0 to wait for two hours", w, f.nodes(cordoned))
+			}
+		}
+		f.after(3 * time.Minute)
+		if out := f.nodes(cordoned); !slices.Equal(out, []int{0}) {
+			t.Errorf("cordoned %v after the wait", out)
+		}
+	}, limited, aReboot)
+}
+
 func TestTheNextNodeOfAMachineWaitsToo(t *testing.T) {
 	t.Parallel()
 	for _, failover := range []bool{false, true} {

@@ -244,18 +244,22 @@ func TestANodeOfNoGroupGetsNoReplacement(t *testing.T) {
 
 func TestAReplacementIsAwaitedForAsLongAsItsRuleSays(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ wait, want time.Duration }{
-		"by default":  {0, decision.DefaultPatience},
-		"by the rule": {5 * time.Minute, 5 * time.Minute},
+	for name, tt := range map[string]struct{ wait, want, before time.Duration }{
+		"by default":                       {want: decision.DefaultPatience},
+		"by the rule":                      {wait: 5 * time.Minute, want: 5 * time.Minute},
+		"by the rule, shortened meanwhile": {wait: 5 * time.Minute, want: 5*time.Minute + 30*time.Second, before: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tellOfReplacement(t, withoutCapacity, func(s *story, p *policyOf, told *steps) {
 				rule := replacementFirst
-				rule.Limit.Wait = tt.wait
+				rule.Limit.Wait = max(tt.wait, tt.before)
 				p.set(rule)
 				stop := s.lead()
 				s.send(s.body("rebalance-recommendation", theID))
-				s.after(time.Minute)
+				s.after(30 * time.Second)
+				rule.Limit.Wait = tt.wait
+				p.set(rule)
+				s.after(30 * time.Second)
 				stop() // the next leader does not begin to count anew
 				s.lead()
 				s.after(tt.want - 75*time.Second)
@@ -534,6 +538,27 @@ func TestAStepOfAnOlderVersionMarksNoInstanceOfAGroupWithoutAHook(t *testing.T) 
 			})
 		})
 	}
+}
+
+// What has begun goes on, though a limit would let nothing begin by now.
+func TestAGroupThatDidNotAnswerAtOnceIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	tellOfReplacement(t, awssim.Group{Maintenance: launchesFirst}, func(s *story, p *policyOf, _ *steps) {
+		rule := replacementFirst
+		rule.Limit = decision.Limit{Nodes: "1", Wait: 15 * time.Minute}
+		p.set(rule)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "f", Action: "SetInstanceHealth", Status: 503}))
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(5 * time.Second)
+		s.addUnready()
+		s.after(15 * time.Second)
+		s.aws.RemoveFault("f")
+		s.after(20 * time.Second)
+		if r := s.intent().Replacement; r.Step != intent.Marked || r.Group != "workers" {
+			t.Errorf("the group is not asked any more: %+v", r)
+		}
+	})
 }
 
 // A deadline that comes nearer while the group replaces the instance ends the wait in time.

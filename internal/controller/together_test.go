@@ -362,22 +362,30 @@ func TestNoneIsDrainedIfMostNodesAreImpaired(t *testing.T) {
 
 func TestWhatIsLeftOfTwoChangesWaitsForItsTimeInUse(t *testing.T) {
 	t.Parallel()
-	for name, drained := range map[string]bool{"after the drain": true, "during the drain": false} {
+	for name, c := range map[string]struct{ drained, reboots bool }{
+		"called off after the drain": {drained: true}, "called off during the drain": {}, "made": {drained: true, reboots: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
-				if !drained {
+				if !c.drained {
 					s.drain.takes = time.Hour
 				}
+				s.change(theNode, reboots("first"))
 				s.lead()
 				later := time.Now().Add(300 * time.Hour)
 				s.send(s.reboot(time.Hour))
 				s.send(s.body("health-reboot-scheduled", theID, "Fri, 27 Nov 2026 06:00:00 GMT", gmt(later), "90353408594353980", "90353408594353981"))
 				s.after(45 * time.Minute)
-				if i := s.intent(); i.Finished() != drained || len(i.Entries) != 2 || !s.node().Spec.Unschedulable {
+				if i := s.intent(); i.Finished() != c.drained || len(i.Entries) != 2 || !s.node().Spec.Unschedulable {
 					t.Fatalf("intent %+v", i)
 				}
-				s.send(s.body("health-maintenance-completed", theID))
+				if c.reboots {
+					s.after(20 * time.Minute)
+					s.change(theNode, reboots("second"))
+				} else {
+					s.send(s.body("health-maintenance-completed", theID))
+				}
 				s.after(time.Minute)
 				if i := s.intent(); !i.HeldBack || s.node().Spec.Unschedulable || len(i.Entries) != 1 {
 					t.Errorf("the other change is 299 h ahead, its rule says 30 minutes before: cordoned %t, %+v", s.node().Spec.Unschedulable, i)

@@ -222,8 +222,8 @@ func TestTheTimeOfARuleThatHasComeStays(t *testing.T) {
 		notBefore, want time.Time
 	}{
 		"of the same rule":         {"patient", now.Add(-time.Hour), now.Add(-time.Hour)},
-		"of another":               {"other", now.Add(-time.Hour), time.Time{}},
-		"that has not come":        {"patient", now.Add(time.Hour), time.Time{}}, // by the rules of then
+		"of another":               {"other", now.Add(-time.Hour), now},
+		"that has not come":        {"patient", now.Add(time.Hour), now}, // by the rules of then
 		"that came at once":        {"patient", time.Time{}, time.Time{}},
 		"of the same, by a second": {"patient", now, now},
 	} {

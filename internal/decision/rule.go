@@ -233,8 +233,12 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 			continue
 		}
 		terms := p.terms(&rule, e.Kind, e.Deadline, now)
-		if e.Rule == rule.Name && terms.NotBefore.IsZero() && !e.NotBefore.After(now) {
-			terms.NotBefore = e.NotBefore // its time has come before: the wait of its limit counts from then
+		hasCome := e.Rule == rule.Name && !e.NotBefore.After(now)
+		switch { // the wait of the rule's limit counts from when its time has come
+		case hasCome && (terms.NotBefore.IsZero() || rule.Within != nil): // its window is asked again; see opensAt
+			terms.NotBefore = e.NotBefore
+		case terms.NotBefore.IsZero():
+			terms.NotBefore = now.UTC()
 		}
 		i.Entries[k].Terms = terms
 	}

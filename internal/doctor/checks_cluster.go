@@ -49,12 +49,12 @@ func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
 		return "Karpenter, by its interruption queue " + queue + ",", queue
 	case p.Namespace == self.Namespace && cmp.Or(p.Owner, p.Name) == self.Name:
 		return "", ""
-	case f.Options.NoQueue && (p.runs(ownName) || app == ownName):
+	case f.Options.NoQueue && p.isOurs():
 		if p.Namespace == f.Options.Namespace && p.Env["LEADER_ELECT_RESOURCE_NAME"] == f.Options.Lease {
 			return "", "" // a pod that reports to ours
 		}
 		return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ",", ""
-	case p.runs(ownName), app == ownName:
+	case p.isOurs():
 		// Another release of this program. If it reads another queue, the two do not meet.
 		if p.Env["QUEUE_URL"] == f.Options.QueueURL {
 			return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name), p.Env["QUEUE_URL"]

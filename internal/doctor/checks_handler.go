@@ -62,12 +62,20 @@ func (p Pod) runs(repository string) bool {
 	})
 }
 
+// isOurs reports whether a pod runs this program, whatever the name of its image: in a mirror it can have any. The chart
+// and deploy/manifests always name the Lease; AWS Node Termination Handler has none.
+func (p Pod) isOurs() bool {
+	app := p.Labels["app.kubernetes.io/name"]
+	reads := p.Env["QUEUE_URL"] != "" || p.Env["ENABLE_SQS_TERMINATION_DRAINING"] != "" || app == nthName
+	return app == ownName || p.runs(ownName) || p.Env["LEADER_ELECT_RESOURCE_NAME"] != "" && reads
+}
+
 // handlers returns all releases of this program, whatever their names. The release that the caller
 // belongs to is one of them.
 func (f *Facts) handlers() []Handler {
 	found := map[string]*Handler{}
 	meet := func(p Pod) *Handler {
-		ours := p.runs(ownName) || p.Labels["app.kubernetes.io/name"] == ownName
+		ours := p.isOurs()
 		if !ours && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
 			return nil
 		}

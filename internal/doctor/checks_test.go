@@ -498,6 +498,15 @@ var ailments = []struct {
 	{"NTH as a DaemonSet", pod(Pod{Namespace: "kube-system", DaemonSet: true, Labels: map[string]string{"k8s-app": "aws-node-termination-handler"}}), map[string]Status{"other-handlers": Warning}, "a DaemonSet"},
 	{"NTH under another name", pod(Pod{Images: []string{"public.ecr.aws/aws-ec2/aws-node-termination-handler:v1.25"}}), map[string]Status{"other-handlers": Warning}, "AWS Node Termination Handler"},
 	{"us under NTH's name", pod(Pod{Namespace: "nth", ServiceAccount: "node-termination-handler", Labels: map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL}, State: State{Ready: true}}), nil, ""},
+	{"us under NTH's name, from a mirror", func(f *Facts) {
+		f.Pods.Value[1].Images = []string{"r/drainer:1"}
+		f.Pods.Value[1].Labels = map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}
+		f.Pods.Value[1].Env = map[string]string{"QUEUE_URL": queueURL, "LEADER_ELECT_RESOURCE_NAME": "nth"}
+		pod(Pod{
+			Namespace: "kube-system", DaemonSet: true, Images: []string{"r/drainer:1"}, Labels: f.Pods.Value[1].Labels,
+			Env: map[string]string{"ENABLE_SQS_TERMINATION_DRAINING": "false", "LEADER_ELECT_RESOURCE_NAME": "nth"},
+		})(f)
+	}, nil, ""},
 	{"another release of ours in the namespace, with a Lease of its own", func(f *Facts) {
 		f.User.Value.Name = "admin"
 		f.Pods.Value[1].Owner, f.Pods.Value[1].Env = "one", map[string]string{"QUEUE_URL": queueURL}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -361,7 +362,7 @@ func (o *obstacles) noteRefusal(c *call, log logr.Logger, now time.Time) {
 	switch {
 	case c.step.kind == stepDelete:
 		logging.Warn(log, "a pod could not be deleted", "why", why)
-	case refusalOf(c.err) == evacuation.TwoBudgets: // it does not clear by itself
+	case cause == overview.TwoBudgets, cause == overview.Refused && apierrors.IsForbidden(c.err): // it does not clear by itself
 		logging.Warn(log, "an eviction was refused", "why", why)
 	default:
 		log.Info("an eviction was refused", "why", why)

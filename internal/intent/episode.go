@@ -26,7 +26,14 @@ func (i Intent) With(e Entry, hook *Hook, now time.Time) Intent {
 	if i.CordonedAt.IsZero() {
 		i.CordonedAt = now
 	}
-	if at := i.find(e); at >= 0 {
+	at := i.find(e)
+	if i.HeldBack && e.Rule != "" && e.NotBefore.IsZero() { // the wait of its limit counts from now
+		e.NotBefore = now
+		if at >= 0 && i.Entries[at].Rule == e.Rule && !i.Entries[at].NotBefore.After(now) { // its time has come before
+			e.NotBefore = i.Entries[at].NotBefore
+		}
+	}
+	if at >= 0 {
 		i.Entries[at] = i.Entries[at].with(e)
 	} else {
 		i.Entries = append(i.Entries, e)

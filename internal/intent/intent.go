@@ -99,6 +99,7 @@ type Pods struct {
 	Remaining   []string `json:"remaining,omitempty"`
 	Stayed      int      `json:"stayed,omitempty"`
 	StayedPods  []string `json:"stayedPods,omitempty"`
+	Partial     bool     `json:"partial,omitempty"`
 }
 
 // Ended is what stays known of an episode that has ended.

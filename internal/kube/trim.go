@@ -181,8 +181,14 @@ func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Re
 type answer struct {
 	kind Trimmed
 	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be decoded
-	body *bufio.Reader
+	body byteReader
 	from io.Closer
+}
+
+// A byteReader also reads single bytes well.
+type byteReader interface {
+	io.Reader
+	io.ByteReader
 }
 
 // protobufMagic begins an object of Kubernetes in protobuf; a runtime.Unknown follows.
@@ -421,29 +427,27 @@ func (a *answer) protobufEvent() ([]byte, error) {
 	if _, err := io.ReadFull(a.body, length[:]); err != nil {
 		return nil, err // io.EOF is the end of the watch
 	}
-	small, err := a.object(int64(binary.BigEndian.Uint32(length[:])), a.trimEvent)
-	if err != nil {
-		return nil, err
-	}
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(small))), small...), nil //nolint:gosec // it is small
+	return a.object(int64(binary.BigEndian.Uint32(length[:])), a.trimEvent)
 }
 
+// trimEvent returns the event smaller, after its new length.
 func (a *answer) trimEvent(body []byte) ([]byte, error) {
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(body); err != nil {
 		return nil, err
 	}
-	if !ofObject(event.Type) {
-		return body, nil
+	if ofObject(event.Type) {
+		held := func(int64) (func(), error) { return func() {}, nil } // the event is
+		object := answer{kind: a.kind, hold: held, body: bytes.NewReader(event.Object.Raw)}
+		var err error
+		if event.Object.Raw, err = object.protobufAnswer(false); err != nil {
+			return nil, err
+		}
 	}
-	held := func(int64) (func(), error) { return func() {}, nil } // the event is
-	object := answer{kind: a.kind, hold: held, body: bufio.NewReader(bytes.NewReader(event.Object.Raw))}
-	small, err := object.protobufAnswer(false)
-	if err != nil {
-		return nil, err
-	}
-	event.Object.Raw = small
-	return event.Marshal()
+	small := make([]byte, 4+event.Size())
+	binary.BigEndian.PutUint32(small, uint32(event.Size())) //nolint:gosec // it is small
+	_, err := event.MarshalTo(small[4:])
+	return small, err
 }
 
 func (a *answer) jsonEvent(events *json.Decoder) ([]byte, error) {

@@ -31,9 +31,9 @@ func (d beginStage) run(ctx context.Context) error {
 	var told decision.Why
 	var asked intent.Intent       // what it was asked about last
 	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent
-	for first := true; ; first = false {
+	for {
 		newRules := d.r.RulesChanged()
-		if newRules != decidedBy || first && d.resumed || d.isRuledOtherwise() { // also while a notice was being recorded
+		if newRules != decidedBy || d.isRuledOtherwise() { // also while a notice was being recorded
 			if err := d.untilItMustBegin(ctx, d.decideAgain); err != nil {
 				return err
 			}
@@ -44,7 +44,7 @@ func (d beginStage) run(ctx context.Context) error {
 			return nil
 		}
 		now := time.Now().UTC()
-		t := d.place.Ask(carried, now, first || !reflect.DeepEqual(asked, carried))
+		t := d.place.Ask(carried, now, !reflect.DeepEqual(asked, carried))
 		asked = carried
 		if t.Begins && d.r.RulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
@@ -98,7 +98,8 @@ func (d beginStage) unlessReplaced(
 ) (holdback.Permit, error) {
 	until := carried.Replacement.Until
 	isLate := !until.IsZero() && !time.Now().Before(until)
-	if (t.Begins || isLate) && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
+	mayBeAsked := carried.Replacement.Step == intent.Marking // the group, and what has begun goes on
+	if (t.Begins || isLate || mayBeAsked) && t.Why != decision.WhyDeadlineNear && d.r.replacesFirst(carried) {
 		t = holdback.Permit{}
 		err := d.untilItMustBegin(ctx, func(ctx context.Context) error {
 			next, err := replacing(d).next(ctx)

@@ -139,6 +139,7 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 	final := d.carried()
 	ended := report.Drain{
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
+		Resumed: d.resumed,
 	}
 	if ended.Outcome != "" {
 		counted := ended

@@ -160,7 +160,7 @@ func (h history) pods() *intent.Pods {
 	if h.drain == nil {
 		return nil
 	}
-	return new(intent.Pods(*report.CountsOf(h.drain.Result)))
+	return new(intent.Pods(*report.CountsOf(*h.drain)))
 }
 
 // recordEpisode tells of the episode of a drain that ends with err. It is silent if the next leader goes on with the

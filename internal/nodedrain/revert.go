@@ -19,8 +19,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
-// Revert removes notices from the intent of a node. If none is left, it ends the drain of the
-// node, and reverts what was done.
+// Revert removes notices from the intent of a node. If none is left, or only such as can wait for a later time, it ends
+// the drain of the node, and reverts what was done.
 func (r *Registry) Revert(
 	ctx context.Context, log logr.Logger, ref cluster.Ref, why decision.Why, change cluster.Change,
 ) error {
@@ -31,8 +31,9 @@ func (r *Registry) Revert(
 		return nil
 	}
 	undone := false
+	putOff := func(i intent.Intent) intent.Intent { return r.putOff(i, change(i), time.Now().UTC()) }
 	err := cluster.Retry(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
-		undone, err = r.revertLocked(ctx, ref, change)
+		undone, err = r.revertLocked(ctx, ref, putOff)
 		if undone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Uncordon, Why: why, Err: err})
 		}
@@ -45,6 +46,18 @@ func (r *Registry) Revert(
 		log.Info("uncordoned", "node", ref.Name, "why", why)
 	}
 	return err
+}
+
+// putOff is what is left of an intent when notices are taken back. What the rules let begin later only is held back
+// again: otherwise the node would stay empty until then. A drained machine that terminates stays cordoned.
+func (c *Config) putOff(before, left intent.Intent, now time.Time) intent.Intent {
+	opens, _ := c.CurrentPolicy().Opens(left, now)
+	terminates := before.Finished() && left.Has(notice.ASGTerminate) // other hooks may still wait
+	if terminates || before.HeldBack || len(left.Entries) == 0 || len(left.Entries) == len(before.Entries) ||
+		!opens.After(now) || !decision.CanWait(left, now, c.Policy) {
+		return left
+	}
+	return left.PutOff(now)
 }
 
 // revertLocked does so while it holds the lock of the node, so that a notice that is being

@@ -58,7 +58,7 @@ const (
 func (m Mode) excludes(o *Options) bool {
 	switch m {
 	case QueueMode:
-		return o.IMDS || o.Queue.None()
+		return o.ByMetadata()
 	case LeaderMode:
 		return o.IMDS
 	case IMDSMode:

@@ -123,6 +123,9 @@ type Options struct {
 	Changed map[string]string
 }
 
+// ByMetadata reports whether all notices come from the metadata of instances: there is no queue.
+func (c *Options) ByMetadata() bool { return c.IMDS || c.Queue.None() }
+
 // InstanceAccount returns the account of every instance, empty if there are several.
 func (c *Options) InstanceAccount() string {
 	if len(c.EventAccounts) != 1 {

@@ -18,7 +18,7 @@ type Parser struct {
 	// Env is the environment of this process, without empty variables: see
 	// [Environment]. The AWS SDK reads variables that are no options.
 	Env map[string]string
-	// QueueOptional is for commands that need no queue.
+	// QueueOptional is for commands that need no queue, nor in IMDS mode the name of their node.
 	QueueOptional bool
 }
 
@@ -58,6 +58,9 @@ func Parse(flags *pflag.FlagSet, environ []string) (*Options, error) {
 // of type Problems, and has them all. The options are never nil.
 func (p Parser) Parse() (*Options, error) {
 	o, got, problems := p.read()
+	if o.IMDS && o.NodeName == "" && !p.QueueOptional {
+		problems = append(problems, Problem{"node-name", "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"})
+	}
 	return o, append(problems, o.validate(got, p.Env)...).Err()
 }
 

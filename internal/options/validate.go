@@ -22,9 +22,6 @@ func (c *Options) validate(got map[string]Setting, env map[string]string) Proble
 }
 
 func (c *Options) validateNode() Problems {
-	if c.NodeName == "" {
-		return Problems{{"node-name", "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"}}
-	}
 	if !c.SpotDraining && !c.ScheduledDraining && !c.LifecycleDraining && !c.RebalanceMonitoring && !c.RebalanceDraining {
 		const none = "is off, as are all other kinds of notice: nothing would be read"
 		return Problems{{"enable-spot-interruption-draining", none}}

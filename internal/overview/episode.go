@@ -53,7 +53,7 @@ type Known string
 // What can be known.
 const (
 	Everything    Known = "everything"      // this process has seen all of it
-	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it: pods that had left by then are not counted
+	SinceTakeOver Known = "since-take-over" // an earlier leader has begun it; see Counts.Partial
 	AsCarried     Known = "as-carried"      // it ended under an earlier leader: only what the node carries, or did
 )
 
@@ -84,6 +84,8 @@ type Counts struct {
 	// other count; StayedPods are their names.
 	Stayed     int      `json:"stayed,omitempty"`
 	StayedPods []string `json:"stayedPods,omitempty"`
+	// Partial: an earlier leader began the drain, and what had left by then is in no count.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // A Refusal is what has refused evictions, or has kept pods to the end.

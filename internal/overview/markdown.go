@@ -163,7 +163,7 @@ func (r *Report) summary() string {
 
 // Pods counts what became of the pods, in markdown; empty: it is not known.
 func (r *Report) Pods() string {
-	var left, forced, cut, stayed, known int
+	var left, forced, cut, stayed, known, partial int
 	for k := range r.Episodes {
 		if p := r.Episodes[k].Pods; p != nil {
 			known++
@@ -171,6 +171,9 @@ func (r *Report) Pods() string {
 			forced += p.Forced
 			cut += p.Cut
 			stayed += p.Stayed
+			if p.Partial {
+				partial++
+			}
 		}
 	}
 	if known == 0 {
@@ -190,7 +193,11 @@ func (r *Report) Pods() string {
 	if unknown := len(r.Episodes) - known; unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
 		lost = fmt.Sprintf("none of them lost. Of %s it is not known.", Count(unknown, "drain"))
 	}
-	return fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
+	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
+	if partial > 0 {
+		text += fmt.Sprintf(" In %s another leader took over: pods that had left before are not counted.", Count(partial, "drain"))
+	}
+	return text
 }
 
 func (r *Report) writeCurrent(b *strings.Builder) {
@@ -299,6 +306,9 @@ func (e *Episode) verdict() string {
 		text += " Another leader took over in the middle: pods that had left before are not counted, and the " +
 			"times of what was done before are not known."
 	case AsCarried:
+		if e.Pods != nil && e.Pods.Partial {
+			text += " Another leader took over in the middle: pods that had left before are not counted."
+		}
 		text += " Only what the node carries is known: nothing of what kept pods, and of volumes."
 	case Everything:
 	}

@@ -184,10 +184,15 @@ func TestADrainWhoseEndIsNotKnownComfortsNobody(t *testing.T) {
 // Who asks what became of the pods is told of those that nobody has moved.
 func TestPodsThatDidNotHaveToLeaveAreTold(t *testing.T) {
 	r := &overview.Report{At: now, Episodes: []overview.Episode{{
-		Node: "a", Outcome: "drained", Ended: ago(time.Hour), Pods: &overview.Counts{Evicted: 3, Stayed: 2, StayedPods: []string{"shop/db-0", "shop/db-1"}},
+		Node: "a", Outcome: "drained", Ended: ago(time.Hour), Known: overview.AsCarried,
+		Pods: &overview.Counts{Evicted: 3, Stayed: 2, StayedPods: []string{"shop/db-0", "shop/db-1"}, Partial: true},
 	}}}
 	text := r.Markdown()
-	for _, want := range []string{"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**.", "go with the machine: 2 ("} {
+	for _, want := range []string{
+		"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**. In 1 drain another leader took over: " +
+			"pods that had left before are not counted.", "go with the machine: 2 (",
+		"Another leader took over in the middle: pods that had left before are not counted. Only what the node carries",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)
 		}

@@ -87,7 +87,7 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	if e.Known == overview.SinceTakeOver {
 		e.FirstAsked = time.Time{} // the earlier leader may have asked before
 	}
-	e.Pods = CountsOf(r)
+	e.Pods = CountsOf(d)
 	e.Refused = r.Record.Kept[:min(len(r.Record.Kept), mostRefusals)]
 	const shortest = time.Millisecond // that anybody has waited
 	e.Targets = evacuation.Names(d.Targets.Left, mostNames)
@@ -100,8 +100,10 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 }
 
 // CountsOf counts what became of the pods of a drain.
-func CountsOf(r evacuation.Result) *overview.Counts {
+func CountsOf(d Drain) *overview.Counts {
+	r := d.Result
 	return &overview.Counts{
+		Partial: d.Resumed,
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
 		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),

@@ -155,7 +155,7 @@ func values(e overview.Episode) []any {
 	if p := e.Pods; p != nil {
 		all = append(all, "evicted", &p.Evicted, "forced", &p.Forced, "ended", p.Ended, "missed", p.Missed, "lost", p.Lost,
 			"unconfirmed", p.Unconfirmed, "forcedPods", p.ForcedPods, "cut", p.Cut, "cutShort", p.CutShort,
-			"remaining", p.Remaining, "stayed", p.StayedPods)
+			"remaining", p.Remaining, "stayed", p.StayedPods, "partial", p.Partial)
 	}
 	var kept, hooks []string
 	for _, r := range e.Refused {

@@ -85,6 +85,7 @@ type Drain struct {
 	Result  evacuation.Result
 	Targets Targets
 	Took    time.Duration // until the pods had left
+	Resumed bool          // an earlier leader began it: Result and Took are about what came after
 }
 
 // Targets say how the machine left its load balancers, after its pods had left.

@@ -89,7 +89,7 @@ func TestTheNextLeaderKnowsTheCountsThatANodeCarries(t *testing.T) {
 	for k := range 7 {
 		result.Record.ForcedPods = append(result.Record.ForcedPods, fmt.Sprintf("ns/forced-%d", k))
 	}
-	counts := CountsOf(result)
+	counts := CountsOf(Drain{Result: result, Resumed: true})
 	carried := intent.Pods(*counts)
 	text, err := json.Marshal(intent.Intent{Version: 1, Entries: []intent.Entry{{}}, FinishedAt: time.Unix(1, 0), Pods: &carried})
 	if err != nil {

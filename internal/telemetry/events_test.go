@@ -201,6 +201,14 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 1 deleted, in 12s; the instance goes away at 2026-11-20T12:02:00Z"),
 		},
 		{
+			"drained, by a second leader", func(e *Events) {
+				d := ended(intent.Drained, evacuation.Result{Evicted: 7}, 12*time.Second, time.Time{})
+				d.Resumed = true
+				e.Drained(d)
+			},
+			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s since another leader took over"),
+		},
+		{
 			"drained, without a deadline", func(e *Events) {
 				e.Drained(ended(intent.Drained, evacuation.Result{Evicted: 7, Ended: 2}, 12*time.Second, time.Time{}))
 			},

@@ -105,7 +105,8 @@ func (s *sentNotice) follow(ctx context.Context) (last progress, err error) {
 	row(printed)
 	for {
 		now, failed := s.look(ctx)
-		if failed == nil && (now.taken || !last.taken) { // a drain that is called off leaves nothing on the node
+		isCalledOff := failed == nil && last.taken && !now.taken // it leaves nothing on the node
+		if failed == nil && !isCalledOff {
 			last = now
 		}
 		if text := s.describe(last); text != printed {
@@ -113,6 +114,8 @@ func (s *sentNotice) follow(ctx context.Context) (last progress, err error) {
 			row(text)
 		}
 		switch {
+		case isCalledOff:
+			return last, fmt.Errorf("the drain was called off; kubectl nth report --node %s says why", s.node.Name)
 		case last.outcome == intent.Drained, last.outcome == intent.Cordoned:
 			return last, nil
 		case last.outcome != "":

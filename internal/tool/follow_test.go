@@ -115,7 +115,7 @@ func TestADrainThatDoesNotEndWellIsAnErrorThatSaysWhy(t *testing.T) {
 			[]change{taken, {after: 121 * time.Second, event: "e", outcome: intent.Missed}},
 			"not drained in time: missed, 1 of 1 pod left: p; kubectl nth report --node a says why",
 		},
-		"it is called off": {[]change{taken, {after: 3 * time.Second, event: "f"}}, "the drain has not ended within 135 s"},
+		"it is called off": {[]change{taken, {after: 3 * time.Second, event: "f"}}, "the drain was called off; kubectl nth report --node a says why"},
 	} {
 		if _, _, err := followed(t, 0, tt.changes...); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tt.want)

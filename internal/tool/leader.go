@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,8 +175,8 @@ func holderOf(l *coordinationv1.Lease) string {
 	return pod
 }
 
-// findLease gets the Lease. Where its name was not given and it is not where the chart's would be, it is found by
-// its label.
+// findLease gets the Lease. Where its name, or its namespace, was not given and it is not where the chart's would be, it is
+// found by its label.
 func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	namespace, name := cmp.Or(v.namespace, options.ProgramName), cmp.Or(v.lease, options.ProgramName)
 	const remedy = "name the Lease by --namespace and --lease"
@@ -193,6 +194,9 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 			namespace, name, remedy)
 	}
 	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
+	if err == nil {
+		list.Items = slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return v.lease != "" && l.Name != v.lease })
+	}
 	switch {
 	case err != nil || len(list.Items) == 0:
 		return nil, unasked("there is no Lease %s/%s, and no other was found: %s. "+

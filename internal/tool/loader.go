@@ -70,6 +70,9 @@ func (l Loader) Load(
 	}
 	only := func(*options.Option) []options.Source { return []options.Source{process} }
 	opts, err := options.Parser{QueueOptional: l.QueueOptional, Env: env, Sources: only}.Parse()
+	if opts.IMDS && !l.QueueOptional {
+		return nil, origin, errOnNodes
+	}
 	if wrong, ok := errors.AsType[options.Problems](err); ok && release != NoRelease {
 		// The release is where the missing options would have come from.
 		err = append(wrong, options.Problem{Name: "release", Text: origin.why})
@@ -112,6 +115,13 @@ func (l Loader) findOrigin(
 	return &Origin{why: err.Error()}, nil
 }
 
+// errOnNodes is why a tool that speaks about a leader has nothing to say.
+var errOnNodes = options.Problems{{
+	Name: "enable-sqs-termination-draining",
+	Text: "is false, the IMDS mode: no handler leads, and each pod checks at its start what it needs; look at the pods as " +
+		"docs/imds.md says, and use what-if and explain",
+}}
+
 // inOwnPod reports whether the tool runs in the pod of the handler, whose variables
 // are its own then.
 func inOwnPod(own *options.Options, env map[string]string) bool {
@@ -147,6 +157,9 @@ func (l Loader) merge(origin *Origin, commandLine, process options.Source) (*opt
 	}
 	parser := options.Parser{Sources: sources, Env: process.Env, QueueOptional: l.QueueOptional}
 	opts, err := parser.Parse()
+	if opts.IMDS && !l.QueueOptional {
+		return nil, errOnNodes
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,8 @@ func (v *Viewer) Pause(ctx context.Context, out io.Writer, why string) error {
 	if paused {
 		fmt.Fprintf(out, "The handler was paused already (%s).\n", overview.Clean(before))
 	}
-	const means = `Paused: within some seconds no node is drained any more. Drains stop where they are: pods that were
+	fmt.Fprintf(out, "Paused, by the Lease %s/%s.\n", l.Namespace, l.Name)
+	const means = `Within some seconds no node is drained any more. Drains stop where they are: pods that were
 asked to leave go on to end, and nodes stay cordoned. AWS goes on: machines end at their deadlines,
 and hooks time out.
 
@@ -88,8 +89,8 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 	if err := v.setPaused(ctx, l, nil); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Resumed: the handler goes on with what nodes carry, and with the notices that wait. "+
-		"It was paused (%s).\n", overview.Clean(why))
+	fmt.Fprintf(out, "Resumed, by the Lease %s/%s: the handler goes on with what nodes carry, and with the notices that wait. "+
+		"It was paused (%s).\n", l.Namespace, l.Name, overview.Clean(why))
 	if since := deserted(l); since != "" {
 		fmt.Fprintf(out, "But %s of the Lease %s/%s, so nobody leads, and nothing goes on before a replica does: "+
 			"check that the handler's pods run.\n", since, l.Namespace, l.Name)

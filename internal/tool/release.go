@@ -57,8 +57,8 @@ var (
 )
 
 // findRelease finds the handler's Deployment and reads its options. which is
-// NAMESPACE/NAME; if it is empty there must be only one in the cluster. The error is
-// errNoRelease if there is none.
+// NAMESPACE/NAME; if it is empty there must be only one in the cluster. Where there is none, it reads those of the
+// DaemonSet in which each pod serves its own node. The error is errNoRelease if there is none either.
 func findRelease(ctx context.Context, client kube.Client, which string) (*Release, error) {
 	if which != "" {
 		namespace, name, _ := strings.Cut(which, "/")
@@ -66,11 +66,10 @@ func findRelease(ctx context.Context, client kube.Client, which string) (*Releas
 		if err != nil {
 			return nil, fmt.Errorf("get the Deployment of release %s: %w", which, err)
 		}
-		return readRelease(ctx, client, d)
+		return readRelease(ctx, client, "Deployment", d)
 	}
-	list, err := client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: fmt.Sprintf("%s in (%s, %s)", nameLabel, options.ProgramName, nthName),
-	})
+	labelled := metav1.ListOptions{LabelSelector: fmt.Sprintf("%s in (%s, %s)", nameLabel, options.ProgramName, nthName)}
+	list, err := client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, labelled)
 	if err != nil {
 		return nil, fmt.Errorf("list the Deployments with the label %s: %w", nameLabel, err)
 	}
@@ -84,22 +83,39 @@ func findRelease(ctx context.Context, client kube.Client, which string) (*Releas
 	}
 	switch len(names) {
 	case 0:
-		return nil, errNoRelease
+		return onNodes(ctx, client, labelled)
 	case 1:
-		return readRelease(ctx, client, found)
+		return readRelease(ctx, client, "Deployment", found)
 	}
 	slices.Sort(names)
 	return nil, fmt.Errorf("%d releases of the handler are in the cluster: %s; %w",
 		len(names), strings.Join(names, ", "), errSeveralReleases)
 }
 
-// containerOf returns the handler's container, nil if there is none. In a mirror the image
-// can have any name, but the image of AWS Node Termination Handler is not ours.
+// onNodes is findRelease for the DaemonSets of the IMDS mode: the first, because that for Windows has the same options.
+func onNodes(ctx context.Context, client kube.Client, labelled metav1.ListOptions) (*Release, error) {
+	list, err := client.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, labelled)
+	if err != nil {
+		return nil, errNoRelease // nor may the caller look for others
+	}
+	for k := range list.Items {
+		s := &list.Items[k]
+		d := &appsv1.Deployment{ObjectMeta: s.ObjectMeta, Spec: appsv1.DeploymentSpec{Template: s.Spec.Template}}
+		d.Status.ReadyReplicas = s.Status.NumberReady
+		if c := containerOf(d); c != nil && namesLease(c) {
+			return readRelease(ctx, client, "DaemonSet", d)
+		}
+	}
+	return nil, errNoRelease
+}
+
+// containerOf returns the handler's container, nil if there is none. In a mirror the image can have any name, that of AWS
+// Node Termination Handler too, whose own container knows no Lease.
 func containerOf(d *appsv1.Deployment) *corev1.Container {
 	pod := &d.Spec.Template.Spec
 	find := func(is func(*corev1.Container) bool) *corev1.Container {
 		for k := range pod.Containers {
-			if c := &pod.Containers[k]; imageName(c.Image) != nthName && is(c) {
+			if c := &pod.Containers[k]; (imageName(c.Image) != nthName || namesLease(c)) && is(c) {
 				return c
 			}
 		}
@@ -113,6 +129,10 @@ func containerOf(d *appsv1.Deployment) *corev1.Container {
 	)
 }
 
+func namesLease(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "LEADER_ELECT_RESOURCE_NAME" })
+}
+
 // imageName returns the last part of an image's name, without its tag and digest.
 func imageName(image string) string {
 	image, _, _ = strings.Cut(path.Base(image), "@")
@@ -120,10 +140,11 @@ func imageName(image string) string {
 	return image
 }
 
-// readRelease reads the options that the Deployment gives to the handler's container.
-func readRelease(ctx context.Context, client kube.Client, d *appsv1.Deployment) (*Release, error) {
+// readRelease reads the options that a Deployment, or what is of another kind and has its form, gives to the handler's
+// container.
+func readRelease(ctx context.Context, client kube.Client, kind string, d *appsv1.Deployment) (*Release, error) {
 	r := &Release{
-		kind: "Deployment", namespace: d.Namespace, name: d.Name, ready: d.Status.ReadyReplicas > 0,
+		kind: kind, namespace: d.Namespace, name: d.Name, ready: d.Status.ReadyReplicas > 0,
 		unread: map[string]string{},
 	}
 	c := containerOf(d)

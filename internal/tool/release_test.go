@@ -74,6 +74,11 @@ func TestTheReleaseIsFoundByItsLabelOrByName(t *testing.T) {
 	})
 	theirs.Labels[nameLabel] = nthName
 	theirs.Spec.Template.Spec.Containers = theirs.Spec.Template.Spec.Containers[1:]
+	mirrored := deployment("old", "nth", func(c *corev1.Container) {
+		c.Image = "r/aws-node-termination-handler:0.1.0"
+		c.Env = append(c.Env, corev1.EnvVar{Name: "LEADER_ELECT_RESOURCE_NAME", Value: "nth"})
+	})
+	mirrored.Spec.Template.Spec.Containers = mirrored.Spec.Template.Spec.Containers[1:]
 	unlabelled := deployment("own", "drainer")
 	unlabelled.Labels = nil
 	for name, tt := range map[string]struct {
@@ -83,6 +88,7 @@ func TestTheReleaseIsFoundByItsLabelOrByName(t *testing.T) {
 	}{
 		"the only one":                 {[]*appsv1.Deployment{deployment("a", "nth")}, "", "Deployment a/nth"},
 		"one that was NTH before":      {[]*appsv1.Deployment{renamed}, "", "Deployment old/nth"},
+		"from a mirror of NTH's name":  {[]*appsv1.Deployment{mirrored}, "", "Deployment old/nth"},
 		"beside NTH":                   {[]*appsv1.Deployment{theirs, deployment("a", "nth")}, "", "Deployment a/nth"},
 		"none":                         {[]*appsv1.Deployment{theirs}, "", "no Deployment of the handler has the label app.kubernetes.io/name"},
 		"two":                          {[]*appsv1.Deployment{deployment("b", "nth"), deployment("a", "nth")}, "", "2 releases of the handler are in the cluster: a/nth, b/nth; pick one by --release NAMESPACE/NAME"},

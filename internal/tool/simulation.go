@@ -156,7 +156,10 @@ func (t *target) whyRefused(o outcome) error {
 	case t.kind == notice.CapacityBlockExpiration:
 		return fmt.Errorf("the notice is about all instances of a Capacity Block: the handler would drain other nodes too\n"+
 			"    simulate %s, which is about one instance", notice.CapacityReservationInterruption.Dashed())
-	case !o.begin().IsZero():
+	case o.Intent.ReplacesFirst():
+		return fmt.Errorf("rule %s has the group replace the instance, and so terminate it, before the drain\n"+
+			"    what-if says what it would do", o.Rule)
+	case o.begin().After(time.Now()):
 		return fmt.Errorf("rule %s lets the drain begin at %s: nothing is to be seen before", o.Rule,
 			o.begin().UTC().Format(time.RFC3339))
 	case t.DryRun:

@@ -81,7 +81,7 @@ func (s *Session) targetNamed(ctx context.Context, kind notice.Kind, name string
 
 // asksAWS reports whether the handler would ask AWS about the node.
 func (t *target) asksAWS() bool {
-	return !t.Queue.None() && (t.notice.Instance == "" || t.CheckTag || t.kind == notice.ASGTerminate)
+	return !t.ByMetadata() && (t.notice.Instance == "" || t.CheckTag || t.kind == notice.ASGTerminate)
 }
 
 // lookUp asks EC2 about the node's instance, and Auto Scaling about its hook.
@@ -180,7 +180,7 @@ func (t *target) parsedAt(when time.Time) (notice.Notice, error) {
 	if err != nil {
 		return notice.Notice{}, fmt.Errorf("write the notice: %w", err)
 	}
-	if t.Queue.None() { // the metadata names no hook
+	if t.ByMetadata() { // the metadata names no hook
 		parsed.Hook = notice.Hook{}
 	}
 	if t.code != "" && parsed.Kind == notice.ScheduledChange {
@@ -256,7 +256,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 func (t *target) whyIgnored(o outcome) (why, remedy string) {
 	n := t.notice
 	switch {
-	case t.Queue.None() && !app.Reports(t.Options, t.kind):
+	case t.ByMetadata() && !app.Reports(t.Options, t.kind):
 		return "without a queue nobody tells of it: no pod looks for it in the metadata",
 			"compare docs/imds.md, and the options enable-… of the IMDS mode"
 	case o.unreported:

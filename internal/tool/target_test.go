@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -64,6 +65,11 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 			}
 			if err := s.whyRefused(o); (err != nil) != (tt.why != "") {
 				t.Errorf("simulate refuses with %v", err)
+			}
+			replaced := o
+			replaced.Intent = intent.Intent{HeldBack: true, Entries: []intent.Entry{{Kind: notice.RebalanceRecommendation, Terms: intent.Terms{Rule: "first", ReplaceFirst: true}}}}
+			if s.whyRefused(replaced) == nil {
+				t.Error("simulate sends what would have the group replace the instance")
 			}
 			if o.Follows = true; s.whyRefused(o) == nil {
 				t.Error("simulate sends what would bring nothing")

@@ -84,6 +84,9 @@ func Drain(d report.Drain) string {
 		}
 	}
 	count += fmt.Sprintf(", in %s", Rounded(d.Took))
+	if d.Resumed {
+		count += " since another leader took over"
+	}
 	const most = 10 // names that a reader would look at
 	if left := d.Targets.Left; len(left) > 0 {
 		count += "; still a target of load balancer " + strings.Join(evacuation.Names(left, most), ", ")
