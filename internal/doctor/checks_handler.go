@@ -62,8 +62,8 @@ func (p Pod) runs(repository string) bool {
 	})
 }
 
-// isOurs reports whether a pod runs this program, whatever the name of its image: in a mirror it can have any. The chart
-// and deploy/manifests always name the Lease; AWS Node Termination Handler has none.
+// isOurs reports whether a pod runs this program, whatever the name of its image: in a mirror it can have any. The
+// chart and deploy/manifests always name the Lease; AWS Node Termination Handler has none.
 func (p Pod) isOurs() bool {
 	app := p.Labels["app.kubernetes.io/name"]
 	reads := p.Env["QUEUE_URL"] != "" || p.Env["ENABLE_SQS_TERMINATION_DRAINING"] != "" || app == nthName

@@ -362,7 +362,8 @@ func (o *obstacles) noteRefusal(c *call, log logr.Logger, now time.Time) {
 	switch {
 	case c.step.kind == stepDelete:
 		logging.Warn(log, "a pod could not be deleted", "why", why)
-	case cause == overview.TwoBudgets, cause == overview.Refused && apierrors.IsForbidden(c.err): // it does not clear by itself
+	case cause == overview.TwoBudgets, // it does not clear by itself
+		cause == overview.Refused && apierrors.IsForbidden(c.err):
 		logging.Warn(log, "an eviction was refused", "why", why)
 	default:
 		log.Info("an eviction was refused", "why", why)

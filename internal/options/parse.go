@@ -59,7 +59,8 @@ func Parse(flags *pflag.FlagSet, environ []string) (*Options, error) {
 func (p Parser) Parse() (*Options, error) {
 	o, got, problems := p.read()
 	if o.IMDS && o.NodeName == "" && !p.QueueOptional {
-		problems = append(problems, Problem{"node-name", "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"})
+		const text = "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"
+		problems = append(problems, Problem{"node-name", text})
 	}
 	return o, append(problems, o.validate(got, p.Env)...).Err()
 }

@@ -195,7 +195,8 @@ func (r *Report) Pods() string {
 	}
 	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
 	if partial > 0 {
-		text += fmt.Sprintf(" In %s another leader took over: pods that had left before are not counted.", Count(partial, "drain"))
+		text += fmt.Sprintf(" In %s another leader took over: pods that had left before are not counted.",
+			Count(partial, "drain"))
 	}
 	return text
 }
@@ -465,7 +466,7 @@ func name(text string) string {
 
 // prose is a text of others that is no markdown, and no address that would be a link.
 func prose(text string) string {
-	return asProse.Replace(www.ReplaceAllString(Clean(text), "${1}．"))
+	return asProse.Replace(www.ReplaceAllString(CleanText(text), "${1}．"))
 }
 
 var (

@@ -111,7 +111,7 @@ func (o *Overview) Deaf() string {
 	if q == nil || q.FailingSince.IsZero() {
 		return ""
 	}
-	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + Clean(q.Failure)
+	return "no notice arrives since " + Length(o.At.Sub(q.FailingSince)) + ": " + CleanText(q.Failure)
 }
 
 // Leads says since when the leader leads, and how often it has changed; empty: not known.

@@ -155,10 +155,10 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add(red, "Notices", deaf)
 	}
 	for _, what := range o.Unseen {
-		add(yellow, "Not seen", Clean(what))
+		add(yellow, "Not seen", CleanText(what))
 	}
 	if o.Missing != "" {
-		add(yellow, "Incomplete", Clean(o.Missing))
+		add(yellow, "Incomplete", CleanText(o.Missing))
 	}
 	add("", "Leader", strings.TrimSuffix(leader+", at "+clock(o.At, o.At)+"; "+o.Leads(), "; "))
 	if q := o.Queue; q != nil {
@@ -168,7 +168,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add("", "Held", nodeless)
 	}
 	if p := o.Policy; p != nil && p.Problem != "" {
-		add(red, "Policy", Count(p.Rules, "rule")+"; the file of now does not count: "+Clean(p.Problem))
+		add(red, "Policy", Count(p.Rules, "rule")+"; the file of now does not count: "+CleanText(p.Problem))
 	} else if p != nil {
 		add("", "Policy", Count(p.Rules, "rule"))
 	}

@@ -9,16 +9,24 @@ import (
 	"unicode/utf8"
 )
 
-// nameLimit bounds what is shown of one name or sentence, in characters: names come from the cluster.
-const nameLimit = 200
+// What is shown at most of one name, and of what says what is wrong, in characters: both come from the cluster in part.
+const (
+	nameLimit = 200
+	textLimit = 1000
+)
 
-// Clean returns text that does nothing to a terminal: what cannot be printed, such as escape sequences and marks
-// that turn the direction of text, is shown as \uNNNN. Text that is very long is cut.
-func Clean(text string) string {
+// Clean returns a name that does nothing to a terminal: what cannot be printed, such as escape sequences and marks
+// that turn the direction of text, is shown as \uNNNN. One that is very long is cut.
+func Clean(name string) string { return clean(name, nameLimit) }
+
+// CleanText is Clean for what says what is wrong, and may end with what to do.
+func CleanText(text string) string { return clean(text, textLimit) }
+
+func clean(text string, most int) string {
 	var b strings.Builder
 	for at, r := range []rune(text) {
 		switch {
-		case at == nameLimit:
+		case at == most:
 			return b.String() + "…"
 		case unicode.IsPrint(r):
 			b.WriteRune(r)

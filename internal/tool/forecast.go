@@ -243,7 +243,7 @@ func (f forecast) writeFate(out io.Writer) error {
 		b.WriteString("; PodDisruptionBudgets do not count: the instance is stopping already")
 	}
 	b.WriteString("\n")
-	if begin := f.begin(); !begin.IsZero() {
+	if begin := f.begin(); begin.After(f.at) {
 		fmt.Fprintf(&b, "the drain would begin at %s, by rule %s; the times below count from then\n",
 			begin.UTC().Format(time.RFC3339), f.Rule)
 	}

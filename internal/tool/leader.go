@@ -175,8 +175,8 @@ func holderOf(l *coordinationv1.Lease) string {
 	return pod
 }
 
-// findLease gets the Lease. Where its name, or its namespace, was not given and it is not where the chart's would be, it is
-// found by its label.
+// findLease gets the Lease. Where its name, or its namespace, was not given and it is not where the chart's would be,
+// it is found by its label.
 func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	namespace, name := cmp.Or(v.namespace, options.ProgramName), cmp.Or(v.lease, options.ProgramName)
 	const remedy = "name the Lease by --namespace and --lease"
@@ -195,7 +195,8 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	}
 	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
 	if err == nil {
-		list.Items = slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return v.lease != "" && l.Name != v.lease })
+		isOther := func(l coordinationv1.Lease) bool { return v.lease != "" && l.Name != v.lease }
+		list.Items = slices.DeleteFunc(list.Items, isOther)
 	}
 	switch {
 	case err != nil || len(list.Items) == 0:
@@ -315,7 +316,7 @@ func (l *leader) whyUnreachable(err error) string {
 			"If that lasts, a NetworkPolicy must let the API server in", pod, l.port, leaderTimeout, l.likely())
 	case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "trying to reach service"):
 		return fmt.Sprintf("the API server cannot reach %s on port %s: %s. "+
-			"If that lasts, a NetworkPolicy or a firewall must let it", pod, l.port, l.likely())
+			"If that lasts, a NetworkPolicy or a firewall must let it through", pod, l.port, l.likely())
 	case apierrors.IsServiceUnavailable(err),
 		isStatus && status.ErrStatus.Code == http.StatusMisdirectedRequest: // the Lease is not of this process
 		return fmt.Sprintf("%s does not lead any more: try again", pod)

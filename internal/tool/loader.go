@@ -118,8 +118,8 @@ func (l Loader) findOrigin(
 // errOnNodes is why a tool that speaks about a leader has nothing to say.
 var errOnNodes = options.Problems{{
 	Name: "enable-sqs-termination-draining",
-	Text: "is false, the IMDS mode: no handler leads, and each pod checks at its start what it needs; look at the pods as " +
-		"docs/imds.md says, and use what-if and explain",
+	Text: "is false, the IMDS mode: no handler leads, and each pod checks at its start what it needs; look at the pods " +
+		"as docs/imds.md says, and use what-if and explain",
 }}
 
 // inOwnPod reports whether the tool runs in the pod of the handler, whose variables

@@ -48,7 +48,7 @@ and hooks time out.
 	}
 	o, err := v.Overview(ctx)
 	if err != nil { // it is paused all the same
-		fmt.Fprintf(out, "What is left in progress is not known: %s\n", overview.Clean(err.Error()))
+		fmt.Fprintf(out, "What is left in progress is not known: %s\n", overview.CleanText(err.Error()))
 		return nil
 	}
 	_, err = io.WriteString(out, o.Table(overview.Style{}))
@@ -89,8 +89,8 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 	if err := v.setPaused(ctx, l, nil); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Resumed, by the Lease %s/%s: the handler goes on with what nodes carry, and with the notices that wait. "+
-		"It was paused (%s).\n", l.Namespace, l.Name, overview.Clean(why))
+	fmt.Fprintf(out, "Resumed, by the Lease %s/%s: the handler goes on with what nodes carry, and with the notices "+
+		"that wait. It was paused (%s).\n", l.Namespace, l.Name, overview.Clean(why))
 	if since := deserted(l); since != "" {
 		fmt.Fprintf(out, "But %s of the Lease %s/%s, so nobody leads, and nothing goes on before a replica does: "+
 			"check that the handler's pods run.\n", since, l.Namespace, l.Name)

@@ -109,8 +109,8 @@ func onNodes(ctx context.Context, client kube.Client, labelled metav1.ListOption
 	return nil, errNoRelease
 }
 
-// containerOf returns the handler's container, nil if there is none. In a mirror the image can have any name, that of AWS
-// Node Termination Handler too, whose own container knows no Lease.
+// containerOf returns the handler's container, nil if there is none. In a mirror the image can have any name, that of
+// AWS Node Termination Handler too, whose own container knows no Lease.
 func containerOf(d *appsv1.Deployment) *corev1.Container {
 	pod := &d.Spec.Template.Spec
 	find := func(is func(*corev1.Container) bool) *corev1.Container {

@@ -31,6 +31,9 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 				r.Since, r.KnownSince = l.alone, l.alone
 			}
 			r.Current = v.current(ctx, l, node)
+			if node != "" && len(r.Episodes) == 0 && r.Current == nil {
+				return r, v.mustExist(ctx, node)
+			}
 			return r, nil
 		}
 	}
@@ -43,6 +46,16 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 		return nil, fmt.Errorf("%w; the leader was not asked either: %s", err, r.Missing)
 	}
 	return r, nil
+}
+
+// mustExist returns an error if there is no such Node. Who may not look is told nothing.
+func (v *Viewer) mustExist(ctx context.Context, node string) error {
+	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
+	list, err := v.client.CoreV1().Nodes().List(ctx, named)
+	if err == nil && len(list.Items) == 0 {
+		return fmt.Errorf("there is no node %s, and no drain of one is known", node)
+	}
+	return nil
 }
 
 // current returns the drain of the node that is in progress. That there is no answer now spoils no report.

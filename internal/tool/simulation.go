@@ -84,6 +84,9 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if t.idle != "" {
 		return errors.New(t.idle)
 	}
+	if r := t.origin.release; r != nil && !r.ready {
+		return fmt.Errorf("no replica of %s is ready: nobody would act on the notice", r)
+	}
 	if sim.Yes {
 		return nil
 	}

@@ -178,7 +178,7 @@ func (s Status) text(o *overview.Overview, err error, out io.Writer) (string, er
 		text, err := json.Marshal(map[string]string{"error": err.Error()})
 		return string(text) + "\n", err
 	case err != nil:
-		return "No answer:   " + overview.Clean(err.Error()) + "\n", nil
+		return "No answer:   " + overview.CleanText(err.Error()) + "\n", nil
 	case s.Format == FormatJSON && s.Watch:
 		text, err := json.Marshal(o)
 		return string(text) + "\n", err
