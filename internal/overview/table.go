@@ -183,7 +183,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 	}
 	if len(o.LeftAlone) > 0 {
 		nodes := strings.Join(first(o.LeftAlone, mostNamed, Clean), ", ")
-		add(yellow, "Left alone", nodes+", by their label: notices are not acted on")
+		add(yellow, "Left alone", nodes+", by their label: no drain begins, but for a termination by Auto Scaling")
 	}
 	if still := o.StillCordoned(); still != "" {
 		add(yellow, "Cordoned", still)

@@ -67,10 +67,7 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	if slices.Contains(rule.Kinds, notice.Ignored) {
 		return // a kind was refused, and the rest depends on it
 	}
-	p, about := rule.place, kinds()
-	if p.has("kinds") {
-		about = rule.Kinds
-	}
+	p, about := rule.place, rule.about()
 	none := func(is func(notice.Kind) bool) bool { return !slices.ContainsFunc(about, is) }
 	only := func(is func(notice.Kind) bool) bool { return p.has("kinds") && all(about, is) }
 	everyKind := all(kinds(), func(k notice.Kind) bool { return slices.Contains(about, k) })
@@ -100,6 +97,14 @@ func (rule *nodeRule) check(r *reader, w *written) {
 	p.refuseIf(r, idle(decision.Cordoning), "force grace grace-at-most budgets by first", noEffect)
 	p.refuseIf(r, idle(decision.Ignoring) && everyKind && !p.has("codes") && !p.has("nodes"), "do",
 		"ignores every notice about every node: give the rule kinds or nodes")
+}
+
+// about are the kinds that the rule is about.
+func (rule *nodeRule) about() []notice.Kind {
+	if rule.place.has("kinds") {
+		return rule.Kinds
+	}
+	return kinds()
 }
 
 func all[T any](list []T, is func(T) bool) bool {
@@ -218,12 +223,22 @@ func (t *test) finished() Test {
 // warnings are about a file without mistakes.
 func (w *written) warnings() Problems {
 	var r reader
-	everyNode := ""               // the first rule that matches all of them
-	everyPod := map[bool]string{} // the same, for pods of DaemonSets and for others
+	taken := map[notice.Kind]string{} // the first rule that matches all nodes and codes
+	everyPod := map[bool]string{}     // the same, for pods of DaemonSets and for others
 	for _, rule := range w.nodes {
-		rule.place.comesAfter(&r, rule.Name, everyNode)
-		if p := rule.place; everyNode == "" && !p.has("kinds") && !p.has("codes") && !p.has("nodes") {
-			everyNode = p.named(rule.Name)
+		var by []string // nothing is left by these
+		for _, kind := range rule.about() {
+			if name := taken[kind]; !slices.Contains(by, name) {
+				by = append(by, name)
+			}
+		}
+		if !slices.Contains(by, "") {
+			rule.place.comesAfter(&r, rule.Name, strings.Join(by, " or "))
+		}
+		for _, kind := range rule.about() {
+			if p := rule.place; taken[kind] == "" && !p.has("codes") && !p.has("nodes") {
+				taken[kind] = p.named(rule.Name)
+			}
 		}
 		rule.warn(&r)
 	}

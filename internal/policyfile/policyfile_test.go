@@ -177,6 +177,15 @@ nodes:
 			`line 4, column 12: nodes[1].name: the rule reboots never matches, because everything in line 3 matches all that it would match`,
 		},
 		{
+			"a rule after some for all of its kinds", `
+nodes:
+  - {name: a, kinds: rebalance, do: drain}
+  - {name: b, kinds: [spot, rebalance], do: drain}
+  - {name: c, kinds: [rebalance, spot], do: cordon}
+  - {name: d, kinds: [rebalance, health], do: cordon}`,
+			`line 5, column 12: nodes[2].name: the rule c never matches, because a in line 3 or b in line 4 matches all that it would match`,
+		},
+		{
 			"a rule for pods after one for all of them", `
 pods:
   - {name: a, leave: last}

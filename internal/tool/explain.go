@@ -7,13 +7,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
-	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -34,37 +28,6 @@ type Explain struct {
 type explanation struct {
 	forecast
 	considered []decision.Considered
-	uses       []holdback.Use // of the limits that the drain has to keep; empty: it need not wait for one
-}
-
-// isLimited reports whether a drain that begins now has to keep the limit of the rule, and that of the options.
-func (x explanation) isLimited(now time.Time, p decision.Policy) bool {
-	if x.whyNotDrained() != "" || x.begin().After(now) {
-		return false
-	}
-	carried, _, err := cluster.ReadIntent(x.node)
-	inWork := carried.Version > 0 && !carried.Finished() && !carried.HeldBack
-	return err == nil && !inWork && decision.CanWait(x.Intent, now, p)
-}
-
-// useText says how far a limit is used up.
-func useText(use *holdback.Use) string {
-	const mostNames = 5
-	whose, among, by, then := "Limit of "+use.Rule, "", "", "there is room"
-	if use.Rule == "" {
-		whose = "max-unready-nodes"
-	}
-	if use.Per != "" {
-		among = " with " + use.Per
-	}
-	if len(use.Nodes) > 0 {
-		by = ": " + strings.Join(evacuation.Names(use.Nodes, mostNames), ", ")
-	}
-	if len(use.Nodes) >= use.Most {
-		then = "the drain would wait"
-	}
-	return fmt.Sprintf("%s: nodes%s that are out of use now: %d of at most %d%s; %s\n",
-		whose, among, len(use.Nodes), use.Most, by, then)
 }
 
 // Run prints the explanation.
@@ -89,17 +52,8 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	f.uses = f.usesOfLimits(ctx)
 	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
-	_, rule := s.policy().Opens(x.Intent, now)
-	limits := s.MaxUnready != (intstr.IntOrString{}) || rule != nil && rule.Limit.Nodes != ""
-	if limits && x.isLimited(now, s.policy()) {
-		nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			s.origin.note(fmt.Sprintf("the nodes could not be listed, so it is not known how far limits are used up: %v", err))
-		} else {
-			x.uses = holdback.Uses(rule, s.MaxUnready, t.node, nodes.Items)
-		}
-	}
 	if e.JSON {
 		return WriteJSON(out, x.report(n))
 	}
@@ -134,9 +88,6 @@ func (x explanation) write(out io.Writer, n notice.Notice) error {
 		}
 		fmt.Fprintf(&b, "  %2d  %-*s  %s\n", k+1, width, c.Rule.Name, why)
 	}
-	for k := range x.uses {
-		b.WriteString(useText(&x.uses[k]))
-	}
 	for _, warning := range x.file.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
@@ -167,8 +118,6 @@ func (x explanation) report(n notice.Notice) any {
 		Code   string       `json:"code,omitempty"`
 		Policy string       `json:"policy,omitempty"`
 		Rules  []ruleReport `json:"rules"`
-		// Limits say how far those limits are used up that the drain has to keep.
-		Limits []holdback.Use `json:"limits,omitempty"`
-		Node   nodeReport     `json:"node"`
-	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.uses, x.forecast.report()}
+		Node   nodeReport   `json:"node"`
+	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.forecast.report()}
 }

@@ -14,10 +14,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -58,10 +61,14 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool,
 	slices.SortStableFunc(all, worstFirst)
 	switch {
 	case w.JSON:
+		if !w.All {
+			all[0].uses = all[0].usesOfLimits(ctx)
+		}
 		err = writeForecasts(out, s, w.Kind, all)
 	case w.All:
 		err = printForecasts(out, s, w.Kind, all)
 	default:
+		all[0].uses = all[0].usesOfLimits(ctx)
 		err = all[0].write(out)
 	}
 	return slices.ContainsFunc(all, func(f forecast) bool { return len(f.lost())+len(f.cut()) > 0 }), err
@@ -158,13 +165,61 @@ func (s *Session) instancesOf(ctx context.Context, targets []*target) (map[strin
 type forecast struct {
 	*target
 	outcome
-	at time.Time // of the notice
+	at   time.Time      // of the notice
+	uses []holdback.Use // of the limits that the drain has to keep; empty: it need not wait for one, or they are not known
 }
 
 func (t *target) forecast(view *rehearsal.Snapshot, now time.Time) (forecast, error) {
 	r, err := t.rehearse(view, now)
-	return forecast{t, r, now}, err
+	return forecast{target: t, outcome: r, at: now}, err
 }
+
+// usesOfLimits says how far those limits are used up that the drain has to keep.
+func (f forecast) usesOfLimits(ctx context.Context) []holdback.Use {
+	_, rule := f.policy().Opens(f.Intent, f.at)
+	limits := f.MaxUnready != (intstr.IntOrString{}) || rule != nil && rule.Limit.Nodes != ""
+	if !limits || !f.isLimited() {
+		return nil
+	}
+	nodes, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		f.origin.note(fmt.Sprintf("the nodes could not be listed, so it is not known how far limits are used up: %v", err))
+		return nil
+	}
+	return holdback.Uses(rule, f.MaxUnready, f.node, nodes.Items)
+}
+
+// isLimited reports whether a drain that begins now has to keep the limit of the rule, and that of the options.
+func (f forecast) isLimited() bool {
+	if f.whyNotDrained() != "" || f.begin().After(f.at) {
+		return false
+	}
+	carried, _, err := cluster.ReadIntent(f.node)
+	inWork := carried.Version > 0 && !carried.Finished() && !carried.HeldBack
+	return err == nil && !inWork && decision.CanWait(f.Intent, f.at, f.policy())
+}
+
+// useText says how far a limit is used up.
+func useText(use *holdback.Use) string {
+	const mostNames = 5
+	whose, among, by, then := "limit of "+use.Rule, "", "", "there is room"
+	if use.Rule == "" {
+		whose = "max-unready-nodes"
+	}
+	if use.Per != "" {
+		among = " with " + use.Per
+	}
+	if len(use.Nodes) > 0 {
+		by = ": " + strings.Join(evacuation.Names(use.Nodes, mostNames), ", ")
+	}
+	if isFull(use) {
+		then = "the drain would wait"
+	}
+	return fmt.Sprintf("%s: nodes%s that are out of use now: %d of at most %d%s; %s",
+		whose, among, len(use.Nodes), use.Most, by, then)
+}
+
+func isFull(use *holdback.Use) bool { return len(use.Nodes) >= use.Most }
 
 // whyNotDrained says why the handler would move no pod; empty if it would.
 func (f forecast) whyNotDrained() string {
@@ -246,6 +301,13 @@ func (f forecast) writeFate(out io.Writer) error {
 	if begin := f.begin(); begin.After(f.at) {
 		fmt.Fprintf(&b, "the drain would begin at %s, by rule %s; the times below count from then\n",
 			begin.UTC().Format(time.RFC3339), f.Rule)
+	}
+	for k := range f.uses {
+		b.WriteString(useText(&f.uses[k]) + "\n")
+	}
+	if f.Intent.ReplacesFirst() {
+		fmt.Fprintf(&b, "the group would be asked first to replace the instance, by rule %s; the times below count from then\n",
+			f.Rule)
 	}
 	if f.By == intent.ByKarpenter {
 		until := "and takes the time that it needs"
@@ -343,6 +405,10 @@ type nodeReport struct {
 	Begin time.Time `json:"begin,omitzero"`
 	// By is karpenter if Karpenter would be asked to drain the node, and else absent.
 	By string `json:"by,omitempty"`
+	// Limits say how far those limits are used up that the drain has to keep; absent with --all. ReplacesFirst: the group
+	// would be asked first to replace the instance.
+	Limits        []holdback.Use `json:"limits,omitempty"`
+	ReplacesFirst bool           `json:"replacesFirst,omitempty"`
 	// Deadline is in seconds after the notice; absent if nothing is forced.
 	Deadline *float64              `json:"deadlineSeconds,omitempty"`
 	Pods     []rehearsal.PodReport `json:"pods"`
@@ -358,9 +424,10 @@ func (f forecast) report() nodeReport {
 	_, remedy := f.whyIgnored(f.outcome)
 	r := nodeReport{
 		Node: f.node.Name, Instance: f.notice.Instance,
-		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Begin: f.begin(),
-		Pods: []rehearsal.PodReport{},
-		Lost: orEmpty(f.lost()), Cut: orEmpty(f.cut()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
+		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Begin: f.begin(), Limits: f.uses,
+		ReplacesFirst: f.Intent.ReplacesFirst(),
+		Pods:          []rehearsal.PodReport{},
+		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
 		r.Pods = f.PodReports()

@@ -398,11 +398,40 @@ func TestNothingIsSentWhereThereIsNoQueue(t *testing.T) {
 	}
 }
 
+// What a full limit holds back is not drained at once: what-if says so, and simulate does not send what would wait.
+func TestAFullLimitIsToldBeforeTheNotice(t *testing.T) {
+	for name, full := range map[string]bool{"full": true, "with room": false} {
+		t.Run(name, func(t *testing.T) {
+			s, all := forecasts(t, notice.RebalanceRecommendation, "MAX_UNREADY_NODES=1")
+			out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "out", UID: "out"}, Spec: corev1.NodeSpec{Unschedulable: full}}
+			out.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			server := newAPIServer(t, map[string]any{nodesPath: &corev1.NodeList{Items: []corev1.Node{*out}}})
+			s.client = server.viewer(t).client
+			f := all[0]
+			f.uses = f.usesOfLimits(t.Context())
+			var text strings.Builder
+			if err := f.write(&text); err != nil {
+				t.Fatal(err)
+			}
+			if says := strings.Contains(text.String(), "of at most 1: out; the drain would wait"); says != full {
+				t.Errorf("what-if says:\n%s", text.String())
+			}
+			view, err := rehearsal.ReadAll(t.Context(), fake.NewClientset())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (Simulation{Node: f.node.Name, Yes: true}).confirm(t.Context(), f.target, view, Terminal{}); (err != nil) != full {
+				t.Errorf("simulate: %v", err)
+			}
+		})
+	}
+}
+
 func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
 	for want, use := range map[string]holdback.Use{
-		"Limit of r: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait\n": {Rule: "r", Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
-		"Limit of r: nodes that are out of use now: 1 of at most 2: a; there is room\n":                       {Rule: "r", Most: 2, Nodes: []string{"a"}},
-		"max-unready-nodes: nodes that are out of use now: 0 of at most 1; there is room\n":                   {Most: 1},
+		"limit of r: nodes with zone=a that are out of use now: 2 of at most 2: a, b; the drain would wait": {Rule: "r", Per: "zone=a", Most: 2, Nodes: []string{"a", "b"}},
+		"limit of r: nodes that are out of use now: 1 of at most 2: a; there is room":                       {Rule: "r", Most: 2, Nodes: []string{"a"}},
+		"max-unready-nodes: nodes that are out of use now: 0 of at most 1; there is room":                   {Most: 1},
 	} {
 		if diff := cmp.Diff(want, useText(&use)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

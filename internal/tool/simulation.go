@@ -84,6 +84,12 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	if t.idle != "" {
 		return errors.New(t.idle)
 	}
+	f := forecast{target: t, outcome: now, at: time.Now()}
+	for _, use := range f.usesOfLimits(ctx) {
+		if isFull(&use) {
+			return errors.New(useText(&use))
+		}
+	}
 	if r := t.origin.release; r != nil && !r.ready {
 		return fmt.Errorf("no replica of %s is ready: nobody would act on the notice", r)
 	}
