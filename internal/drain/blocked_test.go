@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,12 +121,12 @@ func TestRefusalsThatNobodyHasForeseenAreToldOneByOne(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("web-x")
 		s.pod("web-y")
-		asked := 0
+		var asked atomic.Int32
 		s.refuse = func(pod string) *metav1.Status {
-			if asked++; time.Since(s.begin) < 30*time.Second {
-				return forbidden(fmt.Sprintf("pods %q is forbidden: no right, answer %d", pod, asked))
+			if time.Since(s.begin) < 30*time.Second {
+				return forbidden(fmt.Sprintf("pods %q is forbidden: no right, answer %d", pod, asked.Add(1)))
 			}
-			return forbidden(fmt.Sprintf("pods %q is forbidden: a quota, answer %d", pod, asked))
+			return forbidden(fmt.Sprintf("pods %q is forbidden: a quota, answer %d", pod, asked.Add(1)))
 		}
 		told := s.told()
 		s.ends("web-x", 2*time.Minute)

@@ -306,8 +306,8 @@ func (f forecast) writeFate(out io.Writer) error {
 		b.WriteString(useText(&f.uses[k]) + "\n")
 	}
 	if f.Intent.ReplacesFirst() {
-		fmt.Fprintf(&b, "the group would be asked first to replace the instance, by rule %s; the times below count from then\n",
-			f.Rule)
+		fmt.Fprintf(&b, "the group would be asked first to replace the instance, by rule %s; the times below count from "+
+			"then\n", f.Rule)
 	}
 	if f.By == intent.ByKarpenter {
 		until := "and takes the time that it needs"
