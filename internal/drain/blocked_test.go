@@ -94,6 +94,20 @@ func TestEachRefusalIsToldAndCountsForNoEviction(t *testing.T) {
 	}
 }
 
+// A right that is missing does not come by itself.
+func TestAMissingRightIsAWarning(t *testing.T) {
+	for says, warns := range map[string]int{`pods "a" is forbidden: cannot create resource "pods/eviction"`: 1, policySays: 0} {
+		play(t, func(s *stage) {
+			s.pod("a")
+			s.refuse = func(string) *metav1.Status { return forbidden(says) }
+			s.ends("a", time.Minute)
+			if got := len(s.drainLogged(evacuation.Terms{}).Entries("an eviction was refused", "level", "warn")); got != warns {
+				t.Errorf("%s: %d warnings, want %d", says, got, warns)
+			}
+		})
+	}
+}
+
 // One request that fails, or that a server has no time for, is not what keeps a pod. What refuses it after that is told.
 func TestARefusalIsToldThoughSomethingElseCameBefore(t *testing.T) {
 	play(t, func(s *stage) {

@@ -120,6 +120,32 @@ func TestTheReleaseIsFoundByItsLabelOrByName(t *testing.T) {
 	}
 }
 
+// In IMDS mode there is no Deployment: the DaemonSet has the options, and what speaks about a leader says that there is
+// none.
+func TestInIMDSModeTheDaemonSetTells(t *testing.T) {
+	d := deployment("a", "nth", variable("LEADER_ELECT_RESOURCE_NAME", "nth"), variable("ENABLE_SQS_TERMINATION_DRAINING", "false"),
+		variable("ENABLE_REBALANCE_DRAINING", "true"), variableFrom("NODE_NAME", fromField("spec.nodeName")))
+	ours := &appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Template: d.Spec.Template}, Status: appsv1.DaemonSetStatus{NumberReady: 2}}
+	d = deployment("kube-system", "aws-nth", func(c *corev1.Container) { c.Name, c.Image = nthName, "r/aws-node-termination-handler:v1" })
+	d.Spec.Template.Spec.Containers = d.Spec.Template.Spec.Containers[1:]
+	theirs := &appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Template: d.Spec.Template}}
+	r, err := findRelease(t.Context(), fake.NewClientset(theirs, ours), "")
+	if err != nil || r.String() != "DaemonSet a/nth" || !r.ready {
+		t.Fatalf("%v, %v", r, err)
+	}
+	if _, err := findRelease(t.Context(), fake.NewClientset(theirs), ""); !errors.Is(err, errNoRelease) {
+		t.Errorf("NTH's DaemonSet: %v", err)
+	}
+	origin := &Origin{release: r}
+	opts, err := Loader{QueueOptional: true}.merge(origin, options.Source{}, options.Source{})
+	if err != nil || !opts.IMDS || !opts.RebalanceDraining {
+		t.Errorf("%+v, %v", opts, err)
+	}
+	if _, err := (Loader{}).merge(origin, options.Source{}, options.Source{}); err == nil || !strings.Contains(err.Error(), "docs/imds.md") {
+		t.Errorf("what speaks about a leader: %v", err)
+	}
+}
+
 func TestWhereTheReleaseIsNotKnownToolsGoOnOnlyIfThatHarmsNobody(t *testing.T) {
 	for name, tt := range map[string]struct {
 		use    Loader

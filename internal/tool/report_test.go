@@ -134,3 +134,20 @@ func TestTheAnswerOfAnotherProgramIsNoHistory(t *testing.T) {
 		}
 	}
 }
+
+func TestAReportOfANodeThatDoesNotExistIsAnError(t *testing.T) {
+	answers := map[string]any{
+		leasePath:   leaseOf("handler-1_x"),
+		historyPath: serves(&overview.History{At: time.Now(), Since: time.Now()}),
+		proxyPath:   serves(&overview.Overview{Source: overview.Leader, Leader: "handler-1"}),
+		nodesPath:   &corev1.NodeList{},
+	}
+	v := newAPIServer(t, answers).viewer(t)
+	if _, err := v.Report(t.Context(), "nope", time.Time{}); err == nil || !strings.Contains(err.Error(), "there is no node nope") {
+		t.Errorf("%v", err)
+	}
+	answers[nodesPath] = &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}
+	if _, err := newAPIServer(t, answers).viewer(t).Report(t.Context(), "a", time.Time{}); err != nil {
+		t.Error(err)
+	}
+}

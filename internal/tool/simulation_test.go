@@ -7,8 +7,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
 
 func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing.T) {
@@ -38,5 +41,21 @@ func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing
 				t.Errorf("paused %q, note %q", s.idle, note)
 			}
 		})
+	}
+}
+
+func TestNothingIsSentToAHandlerThatDoesNotRun(t *testing.T) {
+	for _, ready := range []bool{true, false} {
+		s, all := forecasts(t, notice.SpotInterruption)
+		s.origin.release = &Release{kind: "Deployment", namespace: "a", name: "nth", ready: ready}
+		view, err := rehearsal.ReadAll(t.Context(), fake.NewClientset())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := all[len(all)-1]
+		err = Simulation{Node: f.node.Name, Yes: true}.confirm(t.Context(), f.target, view, Terminal{})
+		if (err == nil) != ready || !ready && !strings.Contains(err.Error(), "no replica of Deployment a/nth is ready") {
+			t.Errorf("ready %t: %v", ready, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,34 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 }
 
 // Without a queue a node is drained for what its pod looks for in the metadata, and for nothing else.
+func TestInIMDSModeOnlyWhatItsOptionsAskForIsDrained(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-0123456789abcdef0"}}
+	for _, tt := range []struct {
+		kind notice.Kind
+		env  string
+		told bool
+	}{
+		{notice.SpotInterruption, "", true},
+		{notice.SpotInterruption, "ENABLE_SPOT_INTERRUPTION_DRAINING=false", false},
+		{notice.RebalanceRecommendation, "", false},
+		{notice.RebalanceRecommendation, "ENABLE_REBALANCE_MONITORING=true", true},
+		{notice.StateChange, "", false},
+	} {
+		c, err := parseOptions(nil, []string{"ENABLE_SQS_TERMINATION_DRAINING=false", "NODE_NAME=a", cmp.Or(tt.env, "WORKERS=1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := (&Session{Options: c}).target(tt.kind, node)
+		o, err := s.preview(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why, _ := s.whyIgnored(o); (why == "") != tt.told || s.asksAWS() {
+			t.Errorf("%s, %s: ignored because %q; asks AWS: %t", tt.kind, tt.env, why, s.asksAWS())
+		}
+	}
+}
+
 func TestWithoutAQueueOnlyTheMetadataTells(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///x/i-0123456789abcdef0"}}
 	for kind, told := range map[notice.Kind]bool{
