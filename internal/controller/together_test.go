@@ -278,6 +278,39 @@ func TestADeadlineThatIsAGuessLiftsNoLimitAtOnce(t *testing.T) {
 	}
 }
 
+func TestADeadlineThatIsAGuessLiftsNoWindowAtOnce(t *testing.T) {
+	t.Parallel()
+	atNoon := atNight("")
+	atNoon.Kinds, atNoon.Within.From, atNoon.Within.To = []notice.Kind{notice.ASGTerminate}, 12*60, 13*60
+	for name, tt := range map[string]struct {
+		unknown time.Duration // for how long the limits of the hook cannot be read
+		waits   bool
+	}{
+		"known soon": {15 * time.Second, true}, "not known in time": {5 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+				s.must(s.aws.SetFault(awssim.Fault{ID: "throttled", Action: "DescribeLifecycleHooks", Code: "Throttling"}))
+				s.lead()
+				s.terminate(time.Hour)
+				s.after(10 * time.Second)
+				if !s.intent().HeldBack {
+					t.Error("a guess lifted the window at once")
+				}
+				s.after(tt.unknown - 10*time.Second)
+				s.aws.RemoveFault("throttled")
+				s.after(2 * time.Minute)
+				if i := s.intent(); i.HeldBack != tt.waits {
+					t.Errorf("held back: %t, want %t; %+v", i.HeldBack, tt.waits, i)
+				}
+				s.after(time.Hour)
+				s.wantHook(awssim.Completed)
+			}, atNoon)
+		})
+	}
+}
+
 func TestATerminationThatOnlyHooksOfOthersHoldDoesNotWait(t *testing.T) {
 	t.Parallel()
 	tellOfFleet(t, "1", func(f *fleet) {

@@ -150,7 +150,7 @@ func (p Policy) Opens(i intent.Intent, now time.Time) (opens time.Time, limit *N
 	free := false
 	for k, e := range i.Entries {
 		rule := p.Rules.Named(e.Rule)
-		at := p.opensAt(e, rule, now)
+		at := p.opensAt(e, rule, isGuessed(i), now)
 		if k == 0 || at.Before(opens) {
 			opens = at
 		}
@@ -176,11 +176,11 @@ func (p Policy) Opens(i intent.Intent, now time.Time) (opens time.Time, limit *N
 }
 
 // opensAt is when the time of one notice comes.
-func (p Policy) opensAt(e intent.Entry, rule *NodeRule, now time.Time) time.Time {
+func (p Policy) opensAt(e intent.Entry, rule *NodeRule, assumed bool, now time.Time) time.Time {
 	if e.NotBefore.After(now) || rule == nil || rule.Within == nil {
 		return e.NotBefore
 	}
-	return p.terms(rule, e.Kind, e.Deadline, now).NotBefore
+	return p.terms(rule, e, assumed, now).NotBefore
 }
 
 // DefaultPatience is how long a replacement is awaited if its rule does not say it. It is as long as a new

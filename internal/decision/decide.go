@@ -153,22 +153,25 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 	if !d.ByFile() {
 		return d
 	}
-	d.Terms = p.terms(&rule, n.Kind, d.Deadline, f.Now)
+	d.Terms = p.terms(&rule, intent.Entry{Kind: n.Kind, Deadline: d.Deadline}, d.Assumed, f.Now)
 	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) || d.Terms.ReplaceFirst {
 		d.HoldUntil = f.Now.Add(p.NodeGracePeriod) // the node carries the rest
 	}
 	return d
 }
 
-// latestBegin is when the drain for a notice has to begin at the latest; zero: it can wait for ever.
-func latestBegin(kind notice.Kind, deadline, now time.Time, p Policy) time.Time {
+// latestBegin is when the drain for a notice has to begin at the latest; zero: it can wait for ever. If the deadline of
+// a termination is only a guess, half of the time until then is left to become known, as in CanWait.
+func (p Policy) latestBegin(e intent.Entry, assumed bool, now time.Time) time.Time {
 	switch {
-	case deadline.IsZero():
+	case e.Deadline.IsZero():
 		return time.Time{}
-	case kind.Urgent():
+	case e.Kind.Urgent():
 		return now
+	case e.Kind == notice.ASGTerminate && assumed:
+		return e.Deadline.Add(-p.NodeGracePeriod / 2)
 	}
-	return deadline.Add(-p.NodeGracePeriod)
+	return e.Deadline.Add(-p.NodeGracePeriod)
 }
 
 // expectUntil is how long a Node of the notice's instance is waited for.
@@ -299,8 +302,8 @@ func inTime(open time.Duration) time.Duration {
 // time, in which it may become known. Nobody knows how much time a termination has that only hooks of others hold, or
 // whose deadline passed long ago: on none of the Nodes of its machine, whichever carries the hooks.
 func CanWait(i intent.Intent, now time.Time, p Policy) bool {
-	guessed := len(i.Hooks) > 0 && !slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool {
-		return !h.Assumed || now.Sub(h.Started) >= p.NodeGracePeriod/2
+	guessed := isGuessed(i) && !slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool {
+		return now.Sub(h.Started) >= p.NodeGracePeriod/2
 	})
 	var d time.Time
 	for _, e := range i.Entries {
@@ -313,6 +316,11 @@ func CanWait(i intent.Intent, now time.Time, p Policy) bool {
 		}
 	}
 	return !i.Urgent() && (d.IsZero() || now.Before(d.Add(-p.NodeGracePeriod)))
+}
+
+// isGuessed reports whether nobody knows when the hooks of a node's termination end.
+func isGuessed(i intent.Intent) bool {
+	return len(i.Hooks) > 0 && !slices.ContainsFunc(i.Hooks, func(h intent.Hook) bool { return !h.Assumed })
 }
 
 // CordonsOnly reports whether a node with this intent is cordoned, and that is all.

@@ -232,7 +232,7 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 			i.Entries[k].Terms = intent.Terms{}
 			continue
 		}
-		terms := p.terms(&rule, e.Kind, e.Deadline, now)
+		terms := p.terms(&rule, e, isGuessed(i), now)
 		hasCome := e.Rule == rule.Name && !e.NotBefore.After(now)
 		switch { // the wait of the rule's limit counts from when its time has come
 		case hasCome && (terms.NotBefore.IsZero() || rule.Within != nil): // its window is asked again; see opensAt
@@ -282,15 +282,15 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 	return MatchesRule
 }
 
-// terms are what a rule says of a notice with that deadline. Only what AWS announces has a start: the end of a hook's
+// terms are what a rule says of a notice with that deadline, which may be only assumed. Only what AWS announces has a start: the end of a hook's
 // timeout is none.
-func (p Policy) terms(r *NodeRule, kind notice.Kind, deadline, now time.Time) intent.Terms {
+func (p Policy) terms(r *NodeRule, e intent.Entry, assumed bool, now time.Time) intent.Terms {
 	start := time.Time{}
-	if kind == notice.ScheduledChange || kind.Urgent() {
-		start = deadline
+	if e.Kind == notice.ScheduledChange || e.Kind.Urgent() {
+		start = e.Deadline
 	}
-	t := r.Terms(start, latestBegin(kind, deadline, now, p), now)
-	t.ReplaceFirst = r.ReplaceFirst && Replaceable(kind)
+	t := r.Terms(start, p.latestBegin(e, assumed, now), now)
+	t.ReplaceFirst = r.ReplaceFirst && Replaceable(e.Kind)
 	return t
 }
 
