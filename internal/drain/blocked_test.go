@@ -229,7 +229,7 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 		},
 		{
 			"a namespace that is being deleted", &apierrors.StatusError{ErrStatus: *terminating("")},
-			"namespace default", "namespace default is being deleted, and the pod with it",
+			"namespace default", "namespace default is being deleted, and the pod with it: " + terminating("").Message,
 		},
 		{
 			"a webhook", &apierrors.StatusError{ErrStatus: *deniedBy("pods.example.com")},

@@ -409,7 +409,7 @@ func (o *obstacles) tell(pod *corev1.Pod, b block) {
 	key := string(b.cause) + " " + b.id
 	first := !o.reported[key]
 	o.reported[key] = true
-	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Why: b.why, First: first})
+	o.blocked(evacuation.Blocked{Node: o.node, Pod: pod, Cause: b.cause, Why: b.why, First: first})
 }
 
 // count counts a pod that somebody keeps on the node. The text is that of the last one.

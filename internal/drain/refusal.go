@@ -93,7 +93,8 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 		}
 		return overview.Budget, "", "a PodDisruptionBudget allows no disruption now: " + truncate(err.Error())
 	case evacuation.Namespace:
-		return overview.Namespace, pod.Namespace, "namespace " + pod.Namespace + " is being deleted, and the pod with it"
+		return overview.Namespace, pod.Namespace, "namespace " + pod.Namespace + " is being deleted, and the pod with it: " +
+			truncate(err.Error())
 	case evacuation.Busy: // that is about all pods
 		return overview.Answer, "", truncate(err.Error())
 	case evacuation.Failed:

@@ -122,9 +122,10 @@ var Refusals = []Refusal{Budget, TwoBudgets, Namespace, Busy, Failed}
 
 // Blocked says what has kept a pod, or the last volumes, on a node for a while.
 type Blocked struct {
-	Node string
-	Pod  *corev1.Pod // nil: it is about volumes
-	Why  string
+	Node  string
+	Pod   *corev1.Pod    // nil: it is about volumes or load balancers
+	Cause overview.Cause // of what is about a pod
+	Why   string
 	// First is true for the first pod of the node that this cause keeps.
 	First bool
 }

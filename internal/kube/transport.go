@@ -15,8 +15,8 @@ import (
 // AtGate returns a wrapper of transports, for [k8s.io/client-go/rest.Config.Wrap], that
 // narrows the gate for all requests when the API server answers 429; client-go delays only
 // the one request. It leaves evictions to their caller, because a disruption budget answers
-// 429 too, and refusals of admission webhooks, which choose their status themselves. What is said
-// of Events holds up only what has low priority: the admission plugin EventRateLimit answers 429, and means them alone.
+// 429 too, and refusals of admission webhooks, which choose their status themselves. Nor does an Event narrow
+// it: the admission plugin EventRateLimit answers 429, and means Events alone, which client-go sends one after another.
 // https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#eventratelimit
 //
 // Requests of low priority wait at the gate until no other waits there: those are about nodes, and nothing waits for
@@ -32,16 +32,11 @@ func AtGate(gate *pace.Gate, low bool) func(http.RoundTripper) http.RoundTripper
 				}
 			}
 			response, err := next.RoundTrip(request)
-			var rest time.Duration
-			if err == nil && tooManyRequests(response) {
-				switch path := request.URL.Path; {
-				case events.MatchString(path):
-					rest = restOf(response)
-				case !strings.HasSuffix(path, "/eviction"):
-					gate.Busy(restOf(response)) // before anybody takes the place
-				}
+			if path := request.URL.Path; err == nil && !strings.HasSuffix(path, "/eviction") && !events.MatchString(path) &&
+				tooManyRequests(response) {
+				gate.Busy(restOf(response)) // before anybody takes the place
 			}
-			leave(rest)
+			leave(0)
 			return response, err
 		}}
 	}

@@ -55,7 +55,6 @@ type Gate struct {
 	slow    time.Time        // when that was not fast, for the last time
 	entered [lanes]time.Time // when a low-priority call of a lane last entered
 	closed  time.Time        // no call enters before
-	aside   time.Time        // no call of class Aside enters before
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -76,8 +75,7 @@ func (g *Gate) Bound() int {
 
 // Enter returns when the caller may make its call. The caller must then call leave
 // once: with 0, or, if the server is too busy, with how long it asked to wait, of which
-// 5 s at most count. From a call of class Aside that holds up its class alone. If ctx
-// ends first, Enter returns the cause of ctx.
+// 5 s at most count. If ctx ends first, Enter returns the cause of ctx.
 func (g *Gate) Enter(ctx context.Context, p Priority) (leave func(busy time.Duration), err error) {
 	if g == nil {
 		return func(time.Duration) {}, nil
@@ -121,8 +119,6 @@ func (g *Gate) tryEnter(p Priority, now time.Time) time.Duration {
 	switch {
 	case now.Before(g.closed):
 		return g.closed.Sub(now)
-	case lane == asideLane && now.Before(g.aside):
-		return g.aside.Sub(now)
 	case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
 		return forever // until a call leaves
 	case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
@@ -177,12 +173,9 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 			g.slow = time.Now()
 		}
 	}
-	switch {
-	case busy > 0 && p.Class == Aside:
-		g.aside = time.Now().Add(min(busy, longestRest))
-	case busy > 0:
+	if busy > 0 {
 		g.slowDown(busy)
-	default:
+	} else {
 		g.succeeded(took)
 	}
 	g.serve()

@@ -151,7 +151,7 @@ func NewEvents(ctx context.Context, o EventOptions) *Events {
 	// bounded buffer, while the other starts a goroutine for each Event.
 	recorder := func() record.EventRecorder {
 		b := record.NewBroadcaster(record.WithContext(quiet),
-			record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: correlated}))
+			record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: correlated, SpamKeyFunc: spamKey}))
 		b.StartRecordingToSink(sink)
 		return b.NewRecorder(scheme.Scheme,
 			corev1.EventSource{Component: component, Host: o.Host}).WithLogger(logr.Discard())
@@ -160,6 +160,12 @@ func NewEvents(ctx context.Context, o EventOptions) *Events {
 		options: o, nodes: recorder(), pods: recorder(),
 		blocked: flowcontrol.NewTokenBucketPassiveRateLimiter(blockedPerSecond, blockedBurst),
 	}
+}
+
+// spamKey has the recorder limit the Events about an object by their reason: many pods that are blocked must not
+// displace how the drain has ended.
+func spamKey(e *corev1.Event) string {
+	return strings.Join([]string{e.InvolvedObject.Kind, e.InvolvedObject.Name, string(e.InvolvedObject.UID), e.Reason}, "/")
 }
 
 // correlated is the number of Events that are remembered to count their repetitions.
@@ -233,13 +239,13 @@ func (e *Events) Pod(s evacuation.Answer) {
 
 // Blocked writes Events about what keeps a pod or volumes on a node. It is a
 // drain.Drainer.Blocked. The node gets an Event for each cause, each pod one too, up to
-// blockedPerSecond.
+// blockedPerSecond, unless its namespace is being deleted.
 func (e *Events) Blocked(b evacuation.Blocked) {
 	node := e.options.Node(b.Node)
 	m := describe.MachineOf(node)
 	what := ": " + b.Why
 	if b.Pod != nil {
-		if e.blocked.TryAccept() {
+		if b.Cause != overview.Namespace && e.blocked.TryAccept() { // no Event is taken in a namespace that is being deleted
 			e.onPod(b.Pod, m, said{
 				warning, reasonBlocked,
 				"Node " + b.Node + " is being drained" + intended(node) + ". The drain waits for this pod: " + b.Why,

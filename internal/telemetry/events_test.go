@@ -26,6 +26,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -281,6 +282,11 @@ func TestWhatBlocksADrainIsAWarningOnThePodAndOnTheNode(t *testing.T) {
 		{"the first pod", evacuation.Blocked{Node: "node-1", Pod: pod, Why: why, First: true}, []entry{onNode("The drain waits for pod shop/db-0: " + why), onPod}},
 		{"another pod", evacuation.Blocked{Node: "node-1", Pod: pod, Why: why}, []entry{onPod}},
 		{
+			"a pod whose namespace is being deleted",
+			evacuation.Blocked{Node: "node-1", Pod: pod, Cause: overview.Namespace, Why: "namespace shop is being deleted", First: true},
+			[]entry{onNode("The drain waits for pod shop/db-0: namespace shop is being deleted")},
+		},
+		{
 			"volumes",
 			evacuation.Blocked{Node: "node-1", Why: "volumes are still attached to the node: pvc-1", First: true},
 			[]entry{onNode("The drain waits: volumes are still attached to the node: pvc-1")},
@@ -312,6 +318,26 @@ func TestAStormThatMeetsABudgetDoesNotWriteThousandsOfEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"Node": 1, "Pod": blockedBurst}, count); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
+// Each of them is told of by the node, where the recorder merges what is alike and drops what is too much.
+func TestManyBlockedPodsDoNotDisplaceHowADrainHasEnded(t *testing.T) {
+	missed := ended(intent.Missed, evacuation.Result{Missed: []string{"shop/web-1"}}, time.Minute, time.Time{})
+	got, _ := recorded(t, fake.NewClientset(), func(e *Events) {
+		for k := range 100 {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", k), Namespace: "shop", UID: types.UID(fmt.Sprint(k))}}
+			why := fmt.Sprintf("namespace shop is being deleted, and the pod with it: pods %q is forbidden", pod.Name)
+			e.Blocked(evacuation.Blocked{Node: "node-1", Pod: pod, Cause: overview.Namespace, Why: why, First: true})
+			time.Sleep(time.Millisecond) // an Event's name has the time
+		}
+		e.Drained(missed)
+	})
+	if !slices.ContainsFunc(got, func(e entry) bool { return e.Reason == "CordonAndDrainError" }) {
+		t.Errorf("no Event says that the drain has missed its deadline: %v", got)
+	}
+	if len(got) > 11 {
+		t.Errorf("%d Events", len(got))
 	}
 }
 
