@@ -12,7 +12,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,10 +24,6 @@ import (
 )
 
 const (
-	// deniedPause is how long a missing permission is not asked for again: a person grants it.
-	deniedPause = 10 * time.Minute
-	// jitter spreads the polls of many clusters in one account, which share its rate limits.
-	jitter = 0.1
 	// impairedFor is how long status checks have to fail. EC2 checks each minute, and a machine that
 	// boots fails for a moment.
 	impairedFor = 2 * time.Minute
@@ -98,14 +93,13 @@ type Poll struct {
 	Log           logr.Logger
 	Metrics       Metrics
 
-	denied   bool                   // the last poll lacked the permission
-	unseen   atomic.Pointer[string] // see Unseen
-	absent   map[key]int            // at so many polls in a row what a Node carries was not listed
-	impaired map[string]time.Time   // since when the status checks of an instance fail
-	told     map[string]bool        // of those
-	impairs  int                    // for impairedFor
-	tooMany  bool                   // at the last poll
-	events   map[key]listing        // those that were listed by the last poll
+	search   retry.Search
+	absent   map[key]int          // at so many polls in a row what a Node carries was not listed
+	impaired map[string]time.Time // since when the status checks of an instance fail
+	told     map[string]bool      // of those
+	impairs  int                  // for impairedFor
+	tooMany  bool                 // at the last poll
+	events   map[key]listing      // those that were listed by the last poll
 
 	mu      sync.Mutex
 	handled map[key]time.Time // when that ended; zero: it goes on
@@ -124,51 +118,26 @@ func (p *Poll) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		pause := retry.Jitter(p.Interval, jitter)
-		if p.denied {
-			pause = max(pause, deniedPause)
-		}
-		if retry.Sleep(ctx, pause) != nil {
+		if p.search.Wait(ctx, p.Interval) != nil {
 			return
 		}
 		err := p.poll(ctx, &all)
 		if ctx.Err() != nil {
 			return
 		}
-		p.report(err)
-	}
-}
-
-// report counts a poll and logs a failure. A missing permission is logged once: the poll is a
-// safety net.
-func (p *Poll) report(err error) {
-	denied := errors.Is(err, instance.ErrStatusDenied)
-	p.Metrics.Polled(p.impairs, err, denied)
-	switch {
-	case denied && !p.denied:
-		p.Log.Info("scheduled events without a notice and impaired instances cannot be found; asking again every "+
-			deniedPause.String(), "error", err, "hint", "add the permission to the role, or set status-interval to -1")
-	case err != nil && !denied:
-		logging.Warn(p.Log, "scheduled events and impaired instances cannot be looked for; trying again",
-			"error", err, "in", p.Interval.String())
-	}
-	p.denied = denied
-	switch {
-	case err == nil:
-		p.unseen.Store(nil)
-	case p.unseen.Load() == nil:
-		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
-		p.unseen.Store(new("scheduled events without a notice and impaired instances, since " + since + ": " + err.Error()))
+		denied := errors.Is(err, instance.ErrStatusDenied)
+		p.Metrics.Polled(p.impairs, err, denied)
+		hint := "check whether the VPC has an endpoint for EC2 or another way to it"
+		if denied {
+			hint = "add the permission to the role"
+		}
+		hint += ", or set status-interval to -1"
+		p.search.Ended(p.Log, "scheduled events without a notice and impaired instances", err, hint)
 	}
 }
 
 // Unseen says what the polls do not find at present, and why; empty: nothing. It may be called concurrently.
-func (p *Poll) Unseen() string {
-	if text := p.unseen.Load(); text != nil {
-		return *text
-	}
-	return ""
-}
+func (p *Poll) Unseen() string { return p.search.Unseen() }
 
 // poll looks once. Without all answers nothing is done: what was found before stays.
 func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {

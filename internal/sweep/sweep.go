@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,11 +23,6 @@ import (
 )
 
 const (
-	// longestPause is how long a sweep that fails is not repeated at most. A person grants a missing permission, or makes
-	// a VPC endpoint: there may be none for Auto Scaling, where the cluster has no groups.
-	longestPause = 10 * time.Minute
-	// jitter spreads the sweeps of many clusters in one account, which share its rate limits.
-	jitter = 0.1
 	// idlePause is how long an action for which nothing was to be done is left alone: a permission or a
 	// tag may come.
 	idlePause = 5 * time.Minute
@@ -96,10 +90,9 @@ type Sweep struct {
 	nodeless map[string]bool   // instances that waited at the last sweep, and had no Node
 	retained map[string]string // the groups of those that are retained
 	hooks    map[string]groupHooks
-	failed   int       // sweeps that have failed since the last that did not
 	last     time.Time // when the last sweep that did not fail began; zero: there was none
 
-	unseen atomic.Pointer[string] // see Unseen
+	search retry.Search
 
 	mu sync.Mutex
 	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do. Nobody has told of
@@ -128,7 +121,7 @@ func (s *Sweep) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		if retry.Sleep(ctx, retry.Jitter(s.pause(), jitter)) != nil {
+		if s.search.Wait(ctx, s.Interval) != nil {
 			return
 		}
 		err := s.sweep(ctx, &all)
@@ -136,33 +129,7 @@ func (s *Sweep) Run(ctx context.Context) {
 			return
 		}
 		s.Metrics.Swept(len(s.retained), err)
-		s.report(err)
-	}
-}
-
-// pause is how long to wait for the next sweep: twice as long after each that has failed.
-func (s *Sweep) pause() time.Duration {
-	if s.failed == 0 {
-		return s.Interval
-	}
-	longest := max(s.Interval, longestPause)
-	return retry.Backoff{First: min(2*s.Interval, longest), Max: longest, Factor: 2}.Pause(s.failed)
-}
-
-// report logs the first failure of several, and their end: the sweep is a safety net.
-func (s *Sweep) report(err error) {
-	switch {
-	case err == nil && s.failed > 0:
-		s.Log.Info("lifecycle hooks whose notices are lost can be found again")
-		s.unseen.Store(nil)
-	case err != nil && s.failed == 0:
-		logging.Warn(s.Log, "lifecycle hooks whose notices are lost cannot be found: trying again, less and less often",
-			"error", err, "hint", hintFor(err))
-		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
-		s.unseen.Store(new("lifecycle hooks whose notices are lost, since " + since + ": " + err.Error()))
-	}
-	if s.failed++; err == nil {
-		s.failed = 0
+		s.search.Ended(s.Log, "lifecycle hooks whose notices are lost", err, hintFor(err))
 	}
 }
 
@@ -175,12 +142,7 @@ func hintFor(err error) string {
 }
 
 // Unseen says what the sweeps do not find at present, and why; empty: nothing. It may be called concurrently.
-func (s *Sweep) Unseen() string {
-	if text := s.unseen.Load(); text != nil {
-		return *text
-	}
-	return ""
-}
+func (s *Sweep) Unseen() string { return s.search.Unseen() }
 
 // sweep looks once. An instance that was waiting at the sweep before too is handled: by now
 // its notice should have come.
