@@ -527,7 +527,7 @@ func (c *chartScenario) reader() *reader {
 }
 
 // run runs the commands of a block. What an earlier block of the page has exported
-// is there, and NAME is a node.
+// is there, NAME is a node, and REVISION the first of a release.
 func (r *reader) run(b block) {
 	r.Helper()
 	from := r.valuesOf(b.page)
@@ -542,7 +542,8 @@ func (r *reader) run(b block) {
 		r.mark(r.spot[0])
 	}
 	name := r.spot[len(r.spot)-1].name
-	script := "[ ! -f exported ] || . ./exported\n" + regexp.MustCompile(`\bNAME\b`).ReplaceAllString(b.text, name) + "\nexport -p >exported\n"
+	text := regexp.MustCompile(`\bNAME\b`).ReplaceAllString(strings.ReplaceAll(b.text, "REVISION", "1"), name)
+	script := "[ ! -f exported ] || . ./exported\n" + text + "\nexport -p >exported\n"
 	cmd := exec.CommandContext(r.ctx, "/bin/sh", "-eux", "-c", script)
 	cmd.Dir = r.root
 	cmd.Env = []string{

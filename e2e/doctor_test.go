@@ -579,21 +579,30 @@ func TestCtrlCEndsTheQuestionOfSimulateAtOnce(t *testing.T) {
 func TestTheToolsGoByTheOptionsOfTheDeployment(t *testing.T) {
 	tier.Full(t, "internal/tool reads the options of a release")
 	s := newScenario(t)
-	n := s.nodes(1)[0]
+	nodes := s.nodes(2)
+	n := nodes[0]
 	s.pod("web", n.name)
 	labels := map[string]string{"app.kubernetes.io/name": release.Name}
 	_, err := s.kube.AppsV1().Deployments(s.name).Create(s.ctx, &appsv1.Deployment{
 		// Without the label: others look for theirs in the same cluster.
 		ObjectMeta: metav1.ObjectMeta{Name: "drainer"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-				Name: release.Name, Image: "r.example.com/" + release.Name, Args: []string{"--cordon-only"},
-				Env: []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.aws.QueueURL(queueName)}, {Name: "AWS_REGION", Value: release.Region}},
-			}}}},
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				NodeName: nodes[1].name,
+				Containers: []corev1.Container{{
+					Name: release.Name, Image: "r.example.com/" + release.Name, Args: []string{"--cordon-only"},
+					Env: []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.aws.QueueURL(queueName)}, {Name: "AWS_REGION", Value: release.Region}},
+				}},
+			}},
 		},
 	}, metav1.CreateOptions{})
 	s.must(err)
+	s.eventually("a replica is ready", func() bool {
+		d, err := s.kube.AppsV1().Deployments(s.name).Get(s.ctx, "drainer", metav1.GetOptions{})
+		s.must(err)
+		return d.Status.ReadyReplicas == 1
+	})
 	run := func(args ...string) (int, string) {
 		cmd := exec.CommandContext(s.ctx, program, append(args, "--node="+n.name, "--release="+s.name+"/drainer", "--aws-endpoint="+s.endpoint)...)
 		cmd.Env = []string{
