@@ -22,20 +22,22 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/instance"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
-// awsClients are the clients of the four services. All but that of SQS are single
-// calls, as functions: because text/template looks methods up by name, the linker keeps every
-// method of a type that an interface holds, and EC2's client has seven hundred: 19 MB.
+// awsClients are the clients of the four services. All but that of SQS are single calls, as functions; see
+// [instance.API].
 type awsClients struct {
 	sqs       *sqs.Client
-	instances describeInstances
-	statuses  describeInstanceStatus
-	targets   describeTargetHealth
-	scaling   autoScaling
+	instances instance.API
+	statuses  instance.StatusAPI
+	targets   loadbalancer.API
+	scaling   asg.API
 }
 
 // newAWSClients returns the clients that the options ask for. Each of their tries is counted.
@@ -47,104 +49,14 @@ func newAWSClients(
 	if err != nil {
 		return awsClients{}, err
 	}
-	groups, machines := autoscaling.NewFromConfig(cfg), ec2.NewFromConfig(cfg)
+	machines := ec2.NewFromConfig(cfg)
 	return awsClients{
 		sqs:       SQSClient(cfg, o),
 		instances: machines.DescribeInstances,
 		statuses:  machines.DescribeInstanceStatus,
 		targets:   elb.NewFromConfig(cfg).DescribeTargetHealth,
-		scaling: autoScaling{
-			groups.DescribeAutoScalingGroups, groups.DescribeAutoScalingInstances, groups.SetInstanceHealth,
-			groups.DescribeLifecycleHooks, groups.RecordLifecycleActionHeartbeat, groups.CompleteLifecycleAction,
-		},
+		scaling:   asg.Of(autoscaling.NewFromConfig(cfg)),
 	}, nil
-}
-
-// A call is one operation of a client of the SDK.
-type call[In, Out, Options any] func(context.Context, *In, ...func(*Options)) (*Out, error)
-
-type describeInstances call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOutput, ec2.Options]
-
-// DescribeInstances implements instance.API.
-func (d describeInstances) DescribeInstances(
-	ctx context.Context, in *ec2.DescribeInstancesInput, opts ...func(*ec2.Options),
-) (*ec2.DescribeInstancesOutput, error) {
-	return d(ctx, in, opts...)
-}
-
-type describeInstanceStatus call[
-	ec2.DescribeInstanceStatusInput, ec2.DescribeInstanceStatusOutput, ec2.Options]
-
-// DescribeInstanceStatus implements instance.StatusAPI.
-func (d describeInstanceStatus) DescribeInstanceStatus(
-	ctx context.Context, in *ec2.DescribeInstanceStatusInput, opts ...func(*ec2.Options),
-) (*ec2.DescribeInstanceStatusOutput, error) {
-	return d(ctx, in, opts...)
-}
-
-type describeTargetHealth call[elb.DescribeTargetHealthInput, elb.DescribeTargetHealthOutput, elb.Options]
-
-// DescribeTargetHealth implements loadbalancer.API.
-func (d describeTargetHealth) DescribeTargetHealth(
-	ctx context.Context, in *elb.DescribeTargetHealthInput, opts ...func(*elb.Options),
-) (*elb.DescribeTargetHealthOutput, error) {
-	return d(ctx, in, opts...)
-}
-
-// scaling is a call of Auto Scaling.
-type scaling[In, Out any] = call[In, Out, autoscaling.Options]
-
-// autoScaling implements asg.API and replacement.API.
-type autoScaling struct {
-	groups    scaling[autoscaling.DescribeAutoScalingGroupsInput, autoscaling.DescribeAutoScalingGroupsOutput]
-	instances scaling[autoscaling.DescribeAutoScalingInstancesInput, autoscaling.DescribeAutoScalingInstancesOutput]
-	health    scaling[autoscaling.SetInstanceHealthInput, autoscaling.SetInstanceHealthOutput]
-	hooks     scaling[autoscaling.DescribeLifecycleHooksInput, autoscaling.DescribeLifecycleHooksOutput]
-	heartbeat scaling[
-		autoscaling.RecordLifecycleActionHeartbeatInput, autoscaling.RecordLifecycleActionHeartbeatOutput]
-	complete scaling[autoscaling.CompleteLifecycleActionInput, autoscaling.CompleteLifecycleActionOutput]
-}
-
-// DescribeAutoScalingGroups implements asg.API and replacement.API.
-func (s autoScaling) DescribeAutoScalingGroups(
-	ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
-	return s.groups(ctx, in, opts...)
-}
-
-// DescribeLifecycleHooks implements asg.API.
-func (s autoScaling) DescribeLifecycleHooks(
-	ctx context.Context, in *autoscaling.DescribeLifecycleHooksInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.DescribeLifecycleHooksOutput, error) {
-	return s.hooks(ctx, in, opts...)
-}
-
-// RecordLifecycleActionHeartbeat implements asg.API.
-func (s autoScaling) RecordLifecycleActionHeartbeat(
-	ctx context.Context, in *autoscaling.RecordLifecycleActionHeartbeatInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error) {
-	return s.heartbeat(ctx, in, opts...)
-}
-
-// CompleteLifecycleAction implements asg.API.
-func (s autoScaling) CompleteLifecycleAction(
-	ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.CompleteLifecycleActionOutput, error) {
-	return s.complete(ctx, in, opts...)
-}
-
-// DescribeAutoScalingInstances implements replacement.API.
-func (s autoScaling) DescribeAutoScalingInstances(
-	ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.DescribeAutoScalingInstancesOutput, error) {
-	return s.instances(ctx, in, opts...)
-}
-
-// SetInstanceHealth implements replacement.API.
-func (s autoScaling) SetInstanceHealth(
-	ctx context.Context, in *autoscaling.SetInstanceHealthInput, opts ...func(*autoscaling.Options),
-) (*autoscaling.SetInstanceHealthOutput, error) {
-	return s.health(ctx, in, opts...)
 }
 
 // AWSConfig loads the SDK's default configuration: environment, profile, web identity

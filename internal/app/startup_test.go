@@ -259,7 +259,7 @@ func newStartUp(t *testing.T, webIdentity bool) *startUp {
 	served := queue.Client{API: sqs.NewFromConfig(forSQS), URL: awssim.MemoryEndpoint + "/123456789012/nth"}
 	s.begin = func(ctx context.Context) error {
 		return runChecks(ctx, log, s.probes, []check{
-			queueCheck(c, served, instancesCheck(c, instance.NewDirectory(describeInstances(ec2.NewFromConfig(forEC2).DescribeInstances)))),
+			queueCheck(c, served, instancesCheck(c, instance.NewDirectory(ec2.NewFromConfig(forEC2).DescribeInstances))),
 			permissionsCheck(client, accesses(c), "kube-system", nodesCheck(client, synced), volumesCheck(client, synced)),
 		})
 	}

@@ -195,7 +195,7 @@ func newSimulator(*testing.T) autoScaling {
 	return simulator{awssim.New(awssim.Options{})}
 }
 
-func (s simulator) client() API { return autoscaling.NewFromConfig(s.server.Config()) }
+func (s simulator) client() API { return Of(autoscaling.NewFromConfig(s.server.Config())) }
 
 func (s simulator) putHook(t *testing.T, group, name string, timeout time.Duration) {
 	err := errors.Join(

@@ -23,8 +23,6 @@ import (
 // fakeASG is EC2 Auto Scaling as far as lifecycle actions go: one times out
 // unless heartbeats extend it, can be completed once, and is unknown after that.
 type fakeASG struct {
-	API // calls that the stories do not make
-
 	mu      sync.Mutex
 	hooks   map[hookName]notice.HookLimits
 	actions map[string]*action // by token
@@ -60,7 +58,12 @@ func newFakeASG() *fakeASG {
 	return &fakeASG{hooks: map[hookName]notice.HookLimits{}, actions: map[string]*action{}, faults: map[string][]*fault{}}
 }
 
-func (f *fakeASG) client() API { return f }
+func (f *fakeASG) client() API {
+	return API{
+		DescribeAutoScalingGroups: f.DescribeAutoScalingGroups, DescribeLifecycleHooks: f.DescribeLifecycleHooks,
+		RecordLifecycleActionHeartbeat: f.RecordLifecycleActionHeartbeat, CompleteLifecycleAction: f.CompleteLifecycleAction,
+	}
+}
 
 func (f *fakeASG) putHook(_ *testing.T, group, name string, timeout time.Duration) {
 	f.mu.Lock()

@@ -172,27 +172,32 @@ func lacksPermission(err error) bool {
 	return ok
 }
 
-// API is the part of EC2 Auto Scaling that Hooks uses.
+// API has the calls of EC2 Auto Scaling that Hooks makes. They are functions: because text/template looks methods up by
+// name, the linker keeps every method of a client that an interface holds.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html
-type API interface {
-	DescribeLifecycleHooks(
-		context.Context, *autoscaling.DescribeLifecycleHooksInput, ...func(*autoscaling.Options),
-	) (*autoscaling.DescribeLifecycleHooksOutput, error)
-	DescribeAutoScalingGroups(
-		context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options),
-	) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
-	DescribeAutoScalingInstances(
-		context.Context, *autoscaling.DescribeAutoScalingInstancesInput, ...func(*autoscaling.Options),
-	) (*autoscaling.DescribeAutoScalingInstancesOutput, error)
-	SetInstanceHealth(
-		context.Context, *autoscaling.SetInstanceHealthInput, ...func(*autoscaling.Options),
-	) (*autoscaling.SetInstanceHealthOutput, error)
-	RecordLifecycleActionHeartbeat(
-		context.Context, *autoscaling.RecordLifecycleActionHeartbeatInput, ...func(*autoscaling.Options),
-	) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
-	CompleteLifecycleAction(
-		context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options),
-	) (*autoscaling.CompleteLifecycleActionOutput, error)
+type API struct {
+	DescribeLifecycleHooks operation[
+		autoscaling.DescribeLifecycleHooksInput, autoscaling.DescribeLifecycleHooksOutput]
+	DescribeAutoScalingGroups operation[
+		autoscaling.DescribeAutoScalingGroupsInput, autoscaling.DescribeAutoScalingGroupsOutput]
+	DescribeAutoScalingInstances operation[
+		autoscaling.DescribeAutoScalingInstancesInput, autoscaling.DescribeAutoScalingInstancesOutput]
+	SetInstanceHealth operation[
+		autoscaling.SetInstanceHealthInput, autoscaling.SetInstanceHealthOutput]
+	RecordLifecycleActionHeartbeat operation[
+		autoscaling.RecordLifecycleActionHeartbeatInput, autoscaling.RecordLifecycleActionHeartbeatOutput]
+	CompleteLifecycleAction operation[
+		autoscaling.CompleteLifecycleActionInput, autoscaling.CompleteLifecycleActionOutput]
+}
+
+type operation[In, Out any] func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error)
+
+// Of returns the calls of a client.
+func Of(c *autoscaling.Client) API {
+	return API{
+		c.DescribeLifecycleHooks, c.DescribeAutoScalingGroups, c.DescribeAutoScalingInstances, c.SetInstanceHealth,
+		c.RecordLifecycleActionHeartbeat, c.CompleteLifecycleAction,
+	}
 }
 
 // Metrics counts the calls to Auto Scaling with their results: nil, ErrGone, a *PermissionError,

@@ -564,7 +564,7 @@ func story(t *testing.T, tell func(t *testing.T, as *fakeASG, h *Hooks)) {
 	synctest.Test(t, func(t *testing.T) {
 		as := newFakeASG()
 		as.putHook(t, "workers", "drain", 2*time.Minute)
-		tell(t, as, &Hooks{Client: as, HeartbeatInterval: 30 * time.Second, Metrics: &recorder{}})
+		tell(t, as, &Hooks{Client: as.client(), HeartbeatInterval: 30 * time.Second, Metrics: &recorder{}})
 	})
 }
 

@@ -46,11 +46,10 @@ var waits = []types.LifecycleState{types.LifecycleStateTerminatingWait, types.Li
 // before.
 func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 	in := &autoscaling.DescribeAutoScalingGroupsInput{MaxRecords: aws.Int32(groupsAPage)}
-	pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(h.Client, in)
-	for pages.HasMorePages() {
+	for {
 		var out *autoscaling.DescribeAutoScalingGroupsOutput
 		err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-			out, err = pages.NextPage(ctx)
+			out, err = h.Client.DescribeAutoScalingGroups(ctx, in)
 			return err
 		})
 		if err != nil {
@@ -68,8 +67,10 @@ func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 				}
 			}
 		}
+		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
+			return nil
+		}
 	}
-	return nil
 }
 
 // ofEKS reports whether a tag is the one that EKS gives to the groups of its managed node groups.

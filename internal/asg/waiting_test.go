@@ -15,11 +15,14 @@ import (
 
 // groupsAPI answers the calls of Waiting and TerminationHooks.
 type groupsAPI struct {
-	API
 	groups []types.AutoScalingGroup // a page each
 	hooks  []types.LifecycleHook
 	err    error
 	asked  []autoscaling.DescribeAutoScalingGroupsInput
+}
+
+func (g *groupsAPI) client() API {
+	return API{DescribeAutoScalingGroups: g.DescribeAutoScalingGroups, DescribeLifecycleHooks: g.DescribeLifecycleHooks}
 }
 
 func (g *groupsAPI) DescribeAutoScalingGroups(_ context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, _ ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
@@ -61,7 +64,7 @@ func TestWaitingGoesThroughAllPagesOfGroups(t *testing.T) {
 	}}
 	api.groups[0].Tags = []types.TagDescription{{Key: aws.String("eks:nodegroup-name"), Value: aws.String("blue")}}
 	var found []Waiting
-	if err := (&Hooks{Client: api}).Waiting(t.Context(), func(w Waiting) { found = append(found, w) }); err != nil {
+	if err := (&Hooks{Client: api.client()}).Waiting(t.Context(), func(w Waiting) { found = append(found, w) }); err != nil {
 		t.Fatal(err)
 	}
 	want := []Waiting{{Instance: "a-1", Group: "a", EKS: true}, {Instance: "c-0", Group: "c", ReplacesRoot: true}, {Instance: "c-1", Group: "c", Retained: true}}
@@ -82,19 +85,19 @@ func TestTheTerminationHooksOfAGroup(t *testing.T) {
 		},
 		{LifecycleHookName: aws.String("join"), LifecycleTransition: aws.String("autoscaling:EC2_INSTANCE_LAUNCHING")},
 	}}
-	hooks, err := (&Hooks{Client: api}).TerminationHooks(t.Context(), "a")
+	hooks, err := (&Hooks{Client: api.client()}).TerminationHooks(t.Context(), "a")
 	if diff := cmp.Diff([]TerminationHook{{Name: "drain"}, {Name: "others", Target: "arn:aws:sns:::t"}}, hooks); diff != "" || err != nil {
 		t.Errorf("hooks (-want +got), %v:\n%s", err, diff)
 	}
 	api.hooks, api.err = nil, &smithy.GenericAPIError{Code: "ValidationError", Message: "AutoScalingGroup name not found - null"}
-	if hooks, err := (&Hooks{Client: api}).TerminationHooks(t.Context(), "a"); len(hooks) > 0 || err != nil {
+	if hooks, err := (&Hooks{Client: api.client()}).TerminationHooks(t.Context(), "a"); len(hooks) > 0 || err != nil {
 		t.Errorf("without the group: %v, %v", hooks, err)
 	}
 }
 
 func TestWhoMayNotAskWhatWaitsIsTold(t *testing.T) {
 	api := &groupsAPI{err: &smithy.GenericAPIError{Code: "AccessDenied", Message: "no"}}
-	h := &Hooks{Client: api}
+	h := &Hooks{Client: api.client()}
 	err := h.Waiting(t.Context(), func(Waiting) { t.Error("it was told of something") })
 	if denied, ok := errors.AsType[*PermissionError](err); !ok || denied.Action != "autoscaling:DescribeAutoScalingGroups" {
 		t.Errorf("Waiting says %v", err)

@@ -907,13 +907,15 @@ func TestALaunchHook(t *testing.T) {
 }
 
 // strictly is Auto Scaling that checks what a request looks like.
-type strictly struct{ *autoscaling.Client }
-
-func (a strictly) CompleteLifecycleAction(ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, o ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error) {
-	if *in.LifecycleHookName == "forged" {
-		return nil, &smithy.GenericAPIError{Code: "ValidationError", Message: "1 validation error detected"}
+func strictly(c *autoscaling.Client) asg.API {
+	api := asg.Of(c)
+	api.CompleteLifecycleAction = func(ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, o ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error) {
+		if *in.LifecycleHookName == "forged" {
+			return nil, &smithy.GenericAPIError{Code: "ValidationError", Message: "1 validation error detected"}
+		}
+		return c.CompleteLifecycleAction(ctx, in, o...)
 	}
-	return a.Client.CompleteLifecycleAction(ctx, in, o...)
+	return api
 }
 
 func TestEachHookHasItsOwnFate(t *testing.T) {
@@ -925,7 +927,7 @@ func TestEachHookHasItsOwnFate(t *testing.T) {
 		tell(t, func(s *story) {
 			s.edit = func(c *Config) {
 				metrics := c.Hooks.(*asg.Hooks).Metrics
-				c.Hooks = &asg.Hooks{Client: strictly{autoscaling.NewFromConfig(s.aws.Config())}, Log: c.Log, Metrics: metrics}
+				c.Hooks = &asg.Hooks{Client: strictly(autoscaling.NewFromConfig(s.aws.Config())), Log: c.Log, Metrics: metrics}
 			}
 			s.lead()
 			s.send(forged(s, "forged"))

@@ -204,9 +204,9 @@ func (d *badDay) replica(name string) (stop func()) {
 		d.mu.Lock()
 		d.terms = append(d.terms, time.Now())
 		d.mu.Unlock()
-		c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(d.aws.Config())), Config: nodedrain.Config{
+		c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(d.aws.Config()).DescribeInstances), Config: nodedrain.Config{
 			Cluster: nodes,
-			Hooks:   &asg.Hooks{Client: autoscaling.NewFromConfig(d.aws.Config()), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
+			Hooks:   &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(d.aws.Config())), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
 			Drainer: &drain.Drainer{
 				Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes, Observe: events.Pod,
 				ShareFrom: 2,

@@ -1824,9 +1824,9 @@ func (w *world) startLeader() {
 	o, gate, nodes, metrics := w.h.options, w.process.gate, w.process.nodes, telemetry.New()
 	volumes, err := drain.NewVolumes(client)
 	w.must(err)
-	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(config)), OutOfServiceTaint: o.outOfService, Config: nodedrain.Config{
+	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(config).DescribeInstances), OutOfServiceTaint: o.outOfService, Config: nodedrain.Config{
 		Cluster: nodes,
-		Hooks:   &asg.Hooks{Client: autoscaling.NewFromConfig(config), Log: w.log, Metrics: metrics},
+		Hooks:   &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(config)), Log: w.log, Metrics: metrics},
 		Drainer: &drain.Drainer{
 			Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes,
 			ShareFrom: int(w.h.seed % 2), // one history in two shares its watches from the first drain on
@@ -1849,7 +1849,7 @@ func (w *world) startLeader() {
 	}
 	if o.heartbeats {
 		cfg.HeartbeatUntil = time.Hour
-		cfg.Hooks = &asg.Hooks{Client: autoscaling.NewFromConfig(config), HeartbeatInterval: time.Minute, HeartbeatUntil: time.Hour, Log: w.log, Metrics: metrics}
+		cfg.Hooks = &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(config)), HeartbeatInterval: time.Minute, HeartbeatUntil: time.Hour, Log: w.log, Metrics: metrics}
 	}
 	if o.othersHook {
 		cfg.HookNames = []string{"drain", "ready"}
@@ -1868,7 +1868,7 @@ func (w *world) startLeader() {
 	}
 	if o.polls {
 		poll := &status.Poll{
-			Source: &instance.Statuses{Client: ec2.NewFromConfig(config)}, Handler: pollWatch{c.Unannounced(), w}, Interval: sweepEach, DrainImpaired: o.drainsImpaired, Log: w.log, Metrics: metrics,
+			Source: &instance.Statuses{Client: ec2.NewFromConfig(config).DescribeInstanceStatus}, Handler: pollWatch{c.Unannounced(), w}, Interval: sweepEach, DrainImpaired: o.drainsImpaired, Log: w.log, Metrics: metrics,
 		}
 		r.all.Go(func() {
 			if nodes.WaitForSync(ctx) == nil {

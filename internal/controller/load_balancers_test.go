@@ -59,7 +59,7 @@ func balanced(t *testing.T, delay time.Duration, run func(s *story, seen *target
 			s.watch(nodes)
 			cfg.Cluster = nodes
 			cfg.LoadBalancers = &loadbalancer.Targets{
-				Client: elb.NewFromConfig(s.aws.Config()),
+				Client: elb.NewFromConfig(s.aws.Config()).DescribeTargetHealth,
 				Groups: func(context.Context, map[string]string) ([]loadbalancer.TargetGroup, error) {
 					return []loadbalancer.TargetGroup{{ARN: s.aws.TargetGroupARN("web"), Name: "web"}}, nil
 				},

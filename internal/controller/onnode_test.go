@@ -89,7 +89,7 @@ func (p *podOnNode) restart() {
 // term is a Term of an onnode.Server.
 func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Controller) imds.Handler) error {
 	log, metrics := logtest.To(p.s.Output()).WithValues("on", "node"), telemetry.New()
-	c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(p.s.aws.Config())), Config: nodedrain.Config{
+	c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(p.s.aws.Config()).DescribeInstances), Config: nodedrain.Config{
 		Cluster: p.nodes, Hooks: nodedrain.NoHooks{},
 		Drainer: p.drain, Observer: metrics, Log: log, Policy: decision.Policy{NodeGracePeriod: 2 * time.Minute}, OnNode: true,
 	}})

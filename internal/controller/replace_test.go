@@ -52,7 +52,7 @@ func tellOfReplacement(t *testing.T, group awssim.Group, run func(s *story, p *p
 func tellWithoutHook(t *testing.T, group awssim.Group, run func(s *story, p *policyOf, told *steps)) {
 	t.Helper()
 	tellWithRules(t, func(s *story, p *policyOf, told *steps) {
-		s.replaces(autoscaling.NewFromConfig(s.aws.Config()))
+		s.replaces(asg.Of(autoscaling.NewFromConfig(s.aws.Config())))
 		for _, id := range []string{"i-00000000000000001", "i-00000000000000002"} {
 			s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: id, Tags: map[string]string{"managed": ""}}))
 			group.Instances = append(group.Instances, id)
@@ -489,8 +489,11 @@ func TestAReplacementComesOnceWhereverTheLeaderIsKilled(t *testing.T) {
 			t.Helper()
 			tellOfReplacement(t, life.group, func(s *story, _ *policyOf, _ *steps) {
 				k := &killer{s: s, at: at, after: after, killed: make(chan struct{}, 1)}
-				k.API = autoscaling.NewFromConfig(s.aws.Config())
-				s.replaces(k)
+				k.API = asg.Of(autoscaling.NewFromConfig(s.aws.Config()))
+				api := k.API
+				api.DescribeAutoScalingGroups = k.DescribeAutoScalingGroups
+				api.DescribeAutoScalingInstances, api.SetInstanceHealth = k.DescribeAutoScalingInstances, k.SetInstanceHealth
+				s.replaces(api)
 				s.beforePatch.Store(new(clienttesting.ReactionFunc(k.patch)))
 				s.send(s.body("rebalance-recommendation", theID))
 				k.lead(25 * time.Minute)

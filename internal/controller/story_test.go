@@ -163,9 +163,9 @@ func (s *story) lead() (stop func()) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	s.killLeader.Store(&cancel)
 	metrics := telemetry.New()
-	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config())), Lease: theLease, Config: nodedrain.Config{
+	cfg := Config{Instances: instance.NewDirectory(ec2.NewFromConfig(s.aws.Config()).DescribeInstances), Lease: theLease, Config: nodedrain.Config{
 		Cluster:  nodes,
-		Hooks:    &asg.Hooks{Client: autoscaling.NewFromConfig(s.aws.Config()), HeartbeatInterval: s.interval, Metrics: metrics},
+		Hooks:    &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(s.aws.Config())), HeartbeatInterval: s.interval, Metrics: metrics},
 		Drainer:  s.drain,
 		Observer: metrics,
 		Log:      logtest.To(s.Output()),
@@ -195,7 +195,7 @@ func (s *story) lead() (stop func()) {
 	}
 	if s.poll != nil {
 		poll := &status.Poll{
-			Source: instance.Statuses{Client: ec2.NewFromConfig(s.aws.Config())}, Handler: c.Unannounced(), Interval: time.Minute, Log: cfg.Log, Metrics: metrics,
+			Source: instance.Statuses{Client: ec2.NewFromConfig(s.aws.Config()).DescribeInstanceStatus}, Handler: c.Unannounced(), Interval: time.Minute, Log: cfg.Log, Metrics: metrics,
 		}
 		s.poll(poll)
 		all.Go(func() { poll.Run(ctx) })

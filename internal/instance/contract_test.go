@@ -92,7 +92,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-func (f *fakeEC2) client() API { return f }
+func (f *fakeEC2) client() API { return f.DescribeInstances }
 
 func (f *fakeEC2) count() int { return len(f.made()) }
 
@@ -119,7 +119,7 @@ func (f *fakeEC2) deny(*testing.T) {
 // own client over its wire protocol.
 type simulator struct{ server *awssim.Server }
 
-func (s simulator) client() API { return ec2.NewFromConfig(s.server.Config()) }
+func (s simulator) client() API { return ec2.NewFromConfig(s.server.Config()).DescribeInstances }
 
 func (s simulator) count() int { return len(s.server.Calls()) }
 

@@ -42,13 +42,12 @@ const (
 	answersKept = 20_000
 )
 
-// API is the part of EC2 that a Directory uses.
+// API is the call of EC2 that a Directory makes. It is a function: because text/template looks methods up by name, the
+// linker keeps every method of a client that an interface holds, and that of EC2 has seven hundred: 19 MB.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html
-type API interface {
-	DescribeInstances(
-		context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options),
-	) (*ec2.DescribeInstancesOutput, error)
-}
+type API func(
+	context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options),
+) (*ec2.DescribeInstancesOutput, error)
 
 // ErrDenied is wrapped by the error of a look-up for which the role lacks the permission.
 var ErrDenied = errors.New("permission ec2:DescribeInstances is missing on all resources")
@@ -166,8 +165,7 @@ func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, la
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps
 // ErrDenied if the role lacks the permission.
 func (d *Directory) Allowed(ctx context.Context) error {
-	dry := ec2.NewDescribeInstancesPaginator(d.client, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
-	_, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, dry.NextPage)
+	_, err := d.ask(ctx, &ec2.DescribeInstancesInput{DryRun: aws.Bool(true)})
 	if awserr.Code(err) == "DryRunOperation" {
 		return nil // the look-up would have succeeded
 	}
@@ -277,10 +275,9 @@ func (d *Directory) run(ctx context.Context, b *batch) (map[string]*answer, erro
 func (d *Directory) pages(
 	ctx context.Context, in *ec2.DescribeInstancesInput, p pace.Priority, visit func(inst Instance, asked time.Time),
 ) error {
-	pages := ec2.NewDescribeInstancesPaginator(d.client, in)
 	for {
 		asked := time.Now()
-		page, err := bounded(ctx, "ec2 DescribeInstances", ErrDenied, pages.NextPage)
+		page, err := d.ask(ctx, in)
 		if err != nil {
 			return err
 		}
@@ -289,7 +286,7 @@ func (d *Directory) pages(
 				visit(fromEC2(i), asked)
 			}
 		}
-		if !pages.HasMorePages() {
+		if in.NextToken = page.NextToken; aws.ToString(in.NextToken) == "" {
 			return nil
 		}
 		if err := d.limiter.Wait(ctx, p); err != nil {
@@ -298,16 +295,21 @@ func (d *Directory) pages(
 	}
 }
 
+func (d *Directory) ask(ctx context.Context, in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {
+	return bounded(ctx, "ec2 DescribeInstances", ErrDenied, d.client, in)
+}
+
 var errCallTimeout = fmt.Errorf("no answer within %v", callTimeout)
 
 // bounded makes one call, and gives up after callTimeout. The error begins with what was called. It wraps denied if
 // the role lacks the permission.
-func bounded[Out any](
-	ctx context.Context, what string, denied error, ask func(context.Context, ...func(*ec2.Options)) (Out, error),
-) (Out, error) {
+func bounded[In, Out any](
+	ctx context.Context, what string, denied error,
+	ask func(context.Context, *In, ...func(*ec2.Options)) (*Out, error), in *In,
+) (*Out, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
 	defer cancel()
-	out, err := ask(ctx)
+	out, err := ask(ctx, in)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		return out, nil

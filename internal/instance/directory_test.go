@@ -36,7 +36,7 @@ func TestAnInstanceIsToldAsEC2DescribesIt(t *testing.T) {
 			Placement:         &types.Placement{AvailabilityZone: aws.String("eu-central-1b")},
 			PrivateDnsName:    aws.String("ip-10-0-0-1.ec2.internal"),
 		})
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		want := Instance{
 			ID:             known,
 			State:          "running",
@@ -60,7 +60,7 @@ func TestAHundredLookUpsAtOnceAreOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := instanceIDs(100)
 		f := newFakeEC2(ids...)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		start := time.Now()
 		findAll(t, d, ids)
 		if calls := f.made(); len(calls) != 1 {
@@ -76,7 +76,7 @@ func TestLookUpsThatKeepComingAreOneCallEachWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := instanceIDs(30)
 		f := newFakeEC2(ids...)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		start := time.Now()
 		var all sync.WaitGroup
 		for k, id := range ids {
@@ -100,7 +100,7 @@ func TestTwoHundredIDsDoNotWaitForMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := instanceIDs(450)
 		f := newFakeEC2(ids...)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		start := time.Now()
 		findAll(t, d, ids)
 		type sent struct {
@@ -122,7 +122,7 @@ func TestCallersForOneInstanceShareACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
 		f.latency = time.Second
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() { mustFind(t, d, known, 0) })
@@ -138,7 +138,7 @@ func TestCallersForOneInstanceShareACall(t *testing.T) {
 func TestAnswersAreRememberedAndMissesToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		for range 3 {
 			mustFind(t, d, known, time.Minute)
 			mustMiss(t, d, unknown)
@@ -152,7 +152,7 @@ func TestAnswersAreRememberedAndMissesToo(t *testing.T) {
 func TestAnAnswerThatIsTooOldIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2()
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		mustMiss(t, d, known)
 		f.launch(types.Instance{InstanceId: aws.String(known)})
 		time.Sleep(59 * time.Second)
@@ -171,7 +171,7 @@ func TestAFailedLookUpIsNoMissAndIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
 		f.failNext(&smithy.GenericAPIError{Code: "RequestLimitExceeded", Message: "Request limit exceeded."})
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		_, found, err := d.Get(t.Context(), known, time.Minute, false)
 		api, ok := errors.AsType[smithy.APIError](err)
 		if !ok || api.ErrorCode() != "RequestLimitExceeded" || found {
@@ -186,7 +186,7 @@ func TestAFailureOnALaterPageFailsTheWholeBatch(t *testing.T) {
 		f := newFakeEC2(known, another)
 		f.pageSize = 1
 		f.failNext(nil, errors.New("connection reset by peer"))
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		var wg sync.WaitGroup
 		for _, id := range []string{known, another} {
 			wg.Go(func() {
@@ -204,7 +204,7 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 		ids := instanceIDs(30)
 		f := newFakeEC2(ids...)
 		f.pageSize = 7
-		findAll(t, NewDirectory(f), ids)
+		findAll(t, NewDirectory(f.DescribeInstances), ids)
 		if calls := f.made(); len(calls) != 5 {
 			t.Errorf("%d calls, want 5", len(calls))
 		}
@@ -215,7 +215,7 @@ func TestACallerWhoLeavesDoesNotHurtTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
 		f.latency = time.Second
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		lost := errors.New("lease lost")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup
@@ -247,7 +247,7 @@ func TestALookUpEndsWithItsLastCaller(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeEC2(known)
 				f.latency = 5 * time.Second
-				d := NewDirectory(f)
+				d := NewDirectory(f.DescribeInstances)
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), tc.after)
 				defer cancel()
@@ -271,7 +271,7 @@ func TestAHangingCallIsGivenUp(t *testing.T) {
 		f := newFakeEC2(known)
 		f.latency = time.Hour
 		start := time.Now()
-		if _, _, err := NewDirectory(f).Get(t.Context(), known, time.Minute, false); !errors.Is(err, errCallTimeout) {
+		if _, _, err := NewDirectory(f.DescribeInstances).Get(t.Context(), known, time.Minute, false); !errors.Is(err, errCallTimeout) {
 			t.Errorf("err = %v, want %v", err, errCallTimeout)
 		}
 		if waited, want := time.Since(start), batchPause+callTimeout; waited != want {
@@ -283,7 +283,7 @@ func TestAHangingCallIsGivenUp(t *testing.T) {
 func TestTenThousandUnknownInstancesKeepToTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2()
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		start := time.Now()
 		var wg sync.WaitGroup
 		for _, id := range instanceIDs(10_000) {
@@ -307,7 +307,7 @@ func TestAnUrgentLookUpGoesBeforeACrowdOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeEC2(known, another)
-				d := NewDirectory(f)
+				d := NewDirectory(f.DescribeInstances)
 				ctx, stop := context.WithCancel(t.Context())
 				var crowd sync.WaitGroup
 				for _, id := range instanceIDs(20_000) {
@@ -357,7 +357,7 @@ func TestAnUrgentLookUpAndAnOrdinaryOneShareACallThatServesBoth(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeEC2(known)
 				f.latency = time.Second
-				d := NewDirectory(f)
+				d := NewDirectory(f.DescribeInstances)
 				var wg sync.WaitGroup
 				get := func(hurry bool) {
 					if _, found, err := d.Get(t.Context(), known, 0, hurry); err != nil || !found {
@@ -380,7 +380,7 @@ func TestAnUrgentLookUpAndAnOrdinaryOneShareACallThatServesBoth(t *testing.T) {
 func TestAnAnswerOfTheOneLaneIsKnownToTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		if _, found, err := d.Get(t.Context(), known, time.Minute, true); err != nil || !found {
 			t.Errorf("found %v, %v", found, err)
 		}
@@ -394,7 +394,7 @@ func TestAnAnswerOfTheOneLaneIsKnownToTheOther(t *testing.T) {
 func TestWhatIsKnownIsToldHoweverOldAndWithoutACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		if _, found, asked := d.Known(known); found || !asked.IsZero() {
 			t.Errorf("found %v, asked %s before there was an answer", found, asked)
 		}
@@ -421,7 +421,7 @@ func TestWhatIsKnownIsToldHoweverOldAndWithoutACall(t *testing.T) {
 func TestWhatIsNoInstanceIDIsNeverAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeEC2(known)
-		d := NewDirectory(f)
+		d := NewDirectory(f.DescribeInstances)
 		for _, id := range []string{"", "i-*", "i-0123456789abcde??", "mi-0123456789abcdef0", known + "\n"} {
 			if _, found, err := d.Get(t.Context(), id, time.Minute, false); err == nil || found {
 				t.Errorf("Get(%q): found = %v, err = %v; want an error", id, found, err)

@@ -39,7 +39,7 @@ func TestTheInstancesOfAReservationAreListedPageByPageAndRemembered(t *testing.T
 				t.Fatal(err)
 			}
 		}
-		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
+		d := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances)
 		all, err := d.Members(t.Context(), block, nil, time.Minute)
 		if err != nil {
 			t.Fatal(err)
@@ -74,7 +74,7 @@ func TestAReservationThatCannotBeAskedAboutIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		aws := awssim.New(awssim.Options{})
 		t.Cleanup(aws.Close)
-		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
+		d := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances)
 		if all, err := d.Members(t.Context(), block, nil, time.Minute); err != nil || len(all) > 0 {
 			t.Errorf("the instances of a reservation without any: %v, %v", all, err)
 		}
@@ -110,7 +110,7 @@ func TestTheInstancesOnDedicatedHostsAreListed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d := NewDirectory(ec2.NewFromConfig(aws.Config()))
+		d := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances)
 		for range 2 { // the second answer is remembered
 			all, err := d.Members(t.Context(), "", hosts, time.Minute)
 			if err != nil || len(all) != 2 || all[0].Host != hosts[0] || all[1].ID != ids[1] {

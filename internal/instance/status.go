@@ -15,13 +15,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-// StatusAPI is the part of EC2 that Statuses uses.
+// StatusAPI is the call of EC2 that Statuses makes; see [API].
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html
-type StatusAPI interface {
-	DescribeInstanceStatus(
-		context.Context, *ec2.DescribeInstanceStatusInput, ...func(*ec2.Options),
-	) (*ec2.DescribeInstanceStatusOutput, error)
-}
+type StatusAPI func(
+	context.Context, *ec2.DescribeInstanceStatusInput, ...func(*ec2.Options),
+) (*ec2.DescribeInstanceStatusOutput, error)
 
 // ErrStatusDenied is wrapped by the error of Statuses if the role lacks the permission.
 var ErrStatusDenied = errors.New("permission ec2:DescribeInstanceStatus is missing on all resources")
@@ -120,15 +118,16 @@ func (s Statuses) pages(
 		Filters:             []types.Filter{{Name: aws.String(filter), Values: values}},
 		IncludeAllInstances: aws.Bool(all), MaxResults: aws.Int32(pageSize),
 	}
-	pages := ec2.NewDescribeInstanceStatusPaginator(s.Client, in)
-	for pages.HasMorePages() {
-		page, err := bounded(ctx, "ec2 DescribeInstanceStatus, filter "+filter, ErrStatusDenied, pages.NextPage)
+	for {
+		page, err := bounded(ctx, "ec2 DescribeInstanceStatus, filter "+filter, ErrStatusDenied, s.Client, in)
 		if err != nil {
 			return err
 		}
 		for _, status := range page.InstanceStatuses {
 			visit(status)
 		}
+		if in.NextToken = page.NextToken; aws.ToString(in.NextToken) == "" {
+			return nil
+		}
 	}
-	return nil
 }

@@ -20,7 +20,7 @@ func ask(t *testing.T, story func(t *testing.T, aws *awssim.Server, s Statuses))
 	synctest.Test(t, func(t *testing.T) {
 		aws := awssim.New(awssim.Options{})
 		t.Cleanup(aws.Close)
-		story(t, aws, Statuses{Client: ec2.NewFromConfig(aws.Config())})
+		story(t, aws, Statuses{Client: ec2.NewFromConfig(aws.Config()).DescribeInstanceStatus})
 	})
 }
 

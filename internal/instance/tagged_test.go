@@ -28,7 +28,7 @@ func TestTheRunningInstancesWithATagAreListedPageByPage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tagged, err := NewDirectory(ec2.NewFromConfig(aws.Config())).Tagged(t.Context(), "managed")
+		tagged, err := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances).Tagged(t.Context(), "managed")
 		if err != nil {
 			t.Fatal(err)
 		}

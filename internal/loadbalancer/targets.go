@@ -44,13 +44,12 @@ var (
 	throttled = retry.Backoff{First: Interval, Max: time.Minute, Factor: 2, Jitter: 0.5}
 )
 
-// API is the part of Elastic Load Balancing that Targets uses.
+// API is the call of Elastic Load Balancing that Targets makes: a function, so that the linker can drop the client's
+// other methods.
 // https://docs.aws.amazon.com/elasticloadbalancing/latest/APIReference/API_DescribeTargetHealth.html
-type API interface {
-	DescribeTargetHealth(
-		context.Context, *elb.DescribeTargetHealthInput, ...func(*elb.Options),
-	) (*elb.DescribeTargetHealthOutput, error)
-}
+type API func(
+	context.Context, *elb.DescribeTargetHealthInput, ...func(*elb.Options),
+) (*elb.DescribeTargetHealthOutput, error)
 
 // Metrics counts the calls that are denied. Its method is called concurrently and must not block.
 type Metrics interface{ TargetsDenied() }
@@ -238,7 +237,7 @@ func (t *Targets) keepLooking(ctx context.Context, named TargetGroup, g *group) 
 func (t *Targets) describe(ctx context.Context, arn string) (map[string]state, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errCallTimeout)
 	defer cancel()
-	out, err := t.Client.DescribeTargetHealth(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &arn}, once)
+	out, err := t.Client(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &arn}, once)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

@@ -35,7 +35,7 @@ func inBubble(t *testing.T, story func(w *world)) {
 		defer aws.Close()
 		w := &world{T: t, aws: aws, log: &logtest.Log{}, start: time.Now()}
 		w.targets = &Targets{
-			Client: elb.NewFromConfig(aws.Config()), Log: w.log.Logger(),
+			Client: elb.NewFromConfig(aws.Config()).DescribeTargetHealth, Log: w.log.Logger(),
 			Groups: func(context.Context, map[string]string) ([]TargetGroup, error) { return slices.Clone(w.groups), nil },
 		}
 		story(w)
