@@ -68,8 +68,8 @@ func wholeSuite() bool {
 	return true
 }
 
-// checkPrivileges compares what all scenarios did with what deploy/ allows. What was not needed is wrong only if
-// everything was played.
+// checkPrivileges compares what all scenarios did with what deploy/ allows. What was not used is wrong only if
+// everything was played, even if a part of that has failed.
 func checkPrivileges(cluster *sandbox.Cluster, everything bool) error {
 	granted, err := grantedByPolicy(filepath.Join("..", "deploy", "iam", "policy.json"))
 	if err != nil {
@@ -80,7 +80,7 @@ func checkPrivileges(cluster *sandbox.Cluster, everything bool) error {
 	var wrong []error
 	for _, action := range granted {
 		if everything && awsCalls.byHandlers[action]+awsCalls.byOthers[action] == 0 {
-			wrong = append(wrong, fmt.Errorf("the IAM policy grants %s, which no scenario needs", action))
+			wrong = append(wrong, fmt.Errorf("the IAM policy grants %s, which no scenario has used", action))
 		}
 	}
 	for _, action := range slices.Sorted(maps.Keys(awsCalls.byHandlers)) {
@@ -113,7 +113,7 @@ func checkPrivileges(cluster *sandbox.Cluster, everything bool) error {
 	}
 	for _, r := range rights {
 		if !used[r] {
-			wrong = append(wrong, fmt.Errorf("the roles grant %s, which no scenario needs", r))
+			wrong = append(wrong, fmt.Errorf("the roles grant %s, which no scenario has used", r))
 		}
 	}
 	return errors.Join(wrong...)
