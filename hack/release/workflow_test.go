@@ -92,7 +92,7 @@ var (
 // is not needed run where something can be published.
 func releaseFaults(w workflow) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	const gate, vulnerabilities, build, comparison = ".ci/run", "make vuln", "make release", "diff --recursive built dist"
+	const full, vulnerabilities, build, comparison = "make test-all", "make vuln", "make release", "diff --recursive built dist"
 	roles := map[string]int{}
 	publish := ""
 	for _, name := range slices.Sorted(maps.Keys(w.Jobs)) {
@@ -110,10 +110,10 @@ func releaseFaults(w workflow) (faults []string) {
 		if !maps.Equal(j.Permissions, reading) {
 			fault("%s has the rights %v", name, j.Permissions)
 		}
-		if j.runs(gate) && j.runs(build) {
+		if j.runs(full) && j.runs(build) {
 			fault("%s tests and builds on one machine", name)
 		}
-		for _, command := range []string{gate, vulnerabilities, build, comparison} {
+		for _, command := range []string{full, vulnerabilities, build, comparison} {
 			if j.runs(command) {
 				roles[command]++
 			}
@@ -122,7 +122,7 @@ func releaseFaults(w workflow) (faults []string) {
 			fault("%s compares what it did not build", name)
 		}
 	}
-	for command, want := range map[string]int{gate: 1, vulnerabilities: 1, build: 2, comparison: 1} {
+	for command, want := range map[string]int{full: 1, vulnerabilities: 1, build: 2, comparison: 1} {
 		if roles[command] != want {
 			fault("%d jobs run %s, not %d", roles[command], command, want)
 		}
@@ -164,12 +164,13 @@ func TestNoMachineAloneDecidesWhatIsPublished(t *testing.T) {
 		{"a checkout beside the rights", "      - uses: sigstore/", checkout + "      - uses: sigstore/", "publish publishes and uses actions/checkout"},
 		{"code of the sources beside the rights", "oras cp ", "go -C hack/release run . push ", `publish publishes and runs "go"`},
 		{"a script of the artifact beside the rights", "cosign sign-blob", "hack/sign", `publish publishes and runs "hack/"`},
-		{"tests where the release is built", "- run: make -s notes", "- run: .ci/run", "build tests and builds on one machine"},
-		{"no tests", "- run: .ci/run", "- run: make test", "0 jobs run .ci/run, not 1"},
+		{"tests where the release is built", "- run: make -s notes", "- run: make test-all", "build tests and builds on one machine"},
+		{"no tests but those of the gate", "- run: make test-all", "- run: .ci/run", "0 jobs run make test-all, not 1"},
+		{"no tests but some", "- run: make test-all", "- run: make test", "0 jobs run make test-all, not 1"},
 		{"no look at vulnerabilities", "- run: make vuln", "- run: true", "0 jobs run make vuln, not 1"},
 		{"nothing compared", "run: diff --recursive built dist", "run: ls built", "0 jobs run diff --recursive built dist, not 1"},
 		{"a comparison that nobody waits for", ", build, rebuild]", ", build]", "publish does not wait for rebuild"},
-		{"tests that nobody waits for", "needs: [gate, ", "needs: [", "publish does not wait for gate"},
+		{"tests that nobody waits for", "needs: [full, ", "needs: [", "publish does not wait for full"},
 		{"a right too many to publish", "packages: write", "actions: write\n      packages: write", "publish publishes with the rights"},
 		{"a right too many to build", "contents: read\n    outputs:", "contents: read\n      packages: write\n    outputs:", "build has the rights"},
 		{"an identity for what builds", "contents: read\n    outputs:", "contents: read\n      id-token: write\n    outputs:", "both build and publish publish"},
@@ -309,5 +310,21 @@ func TestVulnerabilitiesAreLookedUpEachDay(t *testing.T) {
 	}
 	if gate := w.Jobs["gate"]; gate.If != "github.event_name != 'schedule'" {
 		t.Errorf("the gate runs if %q", gate.If)
+	}
+}
+
+func TestTheFullRunIsPlayedEachNight(t *testing.T) {
+	w := parseWorkflow(t, readText(t, tree.root, ".github", "workflows", "full.yml"))
+	j := w.Jobs["full"]
+	if w.On["schedule"] == nil || !j.runs("make test-all") || j.If != "" || j.ContinueOnError != nil {
+		t.Errorf("on %v, the job %+v", w.On, j)
+	}
+	for _, s := range j.Steps {
+		if s.If != "" || s.ContinueOnError != nil {
+			t.Errorf("a step may be left out, or fail: %+v", s)
+		}
+	}
+	if !strings.Contains(readText(t, tree.root, "hack", "test-all"), "\nplay gate .ci/run\n") {
+		t.Error("the full run does not have the gate")
 	}
 }
