@@ -34,9 +34,9 @@ type Client interface {
 	AuthenticationV1() typedauthenticationv1.AuthenticationV1Interface // for the tools only
 }
 
-// Clients are those of a clientset's groups that this program uses. The clientset itself is in no field: text/template
-// looks methods up by name, and so the linker keeps the methods of whatever can be reached from an interface; those of
-// all groups are 5 MB.
+// Clients are those of a clientset's groups that this program uses. The clientset itself is in no field: with it the
+// binary has 65.89 MB instead of 60.96, and more than 1 MB is too much for seven fields. text/template looks methods up
+// by name, and so the linker keeps the methods of whatever can be reached from an interface.
 type Clients struct {
 	core           typedcorev1.CoreV1Interface
 	policy         typedpolicyv1.PolicyV1Interface
