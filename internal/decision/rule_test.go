@@ -108,6 +108,15 @@ func TestWhenADrainBegins(t *testing.T) {
 	}
 }
 
+func TestARuleHandsItsShareOfTheBudgetsOn(t *testing.T) {
+	for _, want := range []*int{nil, new(0), new(30)} {
+		got := (&NodeRule{BudgetPercent: want}).Terms(time.Time{}, time.Time{}, now).BudgetPercent
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the share in percent (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestAWindowGoesByTheClockOnTheWall(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

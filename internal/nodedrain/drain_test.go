@@ -219,6 +219,17 @@ func TestTheNoticeOfADrainThatWaitsBeginsWithItsCordon(t *testing.T) {
 	}
 }
 
+func TestTheShareOfTheBudgetsIsThatOfTheRule(t *testing.T) {
+	told := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	for percent, want := range map[*int]float64{nil: .5, new(0): 0, new(30): .3} {
+		terms := intent.Terms{BudgetPercent: percent}
+		i := intent.Intent{}.With(intent.Entry{Kind: notice.SpotInterruption, Time: told, Deadline: told.Add(2 * time.Minute), Terms: terms}, nil, told)
+		if got := TermsOf(i).BudgetShare; got != want {
+			t.Errorf("budgets have %g of the notice, want %g", got, want)
+		}
+	}
+}
+
 func TestANoticeThatLeavesNoTimeIsNotLate(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	hibernates := intent.Intent{}.With(intent.Entry{Kind: notice.SpotInterruption, Time: at, Deadline: at}, nil, at)
