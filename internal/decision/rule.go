@@ -282,8 +282,8 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 	return MatchesRule
 }
 
-// terms are what a rule says of a notice with that deadline, which may be only assumed. Only what AWS announces has a start: the end of a hook's
-// timeout is none.
+// terms are what a rule says of a notice with that deadline, which may be only assumed. Only what AWS announces has a
+// start: the end of a hook's timeout is none.
 func (p Policy) terms(r *NodeRule, e intent.Entry, assumed bool, now time.Time) intent.Terms {
 	start := time.Time{}
 	if e.Kind == notice.ScheduledChange || e.Kind.Urgent() {

@@ -20,7 +20,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/search"
 )
 
 const (
@@ -93,7 +93,7 @@ type Poll struct {
 	Log           logr.Logger
 	Metrics       Metrics
 
-	search   retry.Search
+	search   search.Rounds
 	absent   map[key]int          // at so many polls in a row what a Node carries was not listed
 	impaired map[string]time.Time // since when the status checks of an instance fail
 	told     map[string]bool      // of those

@@ -19,7 +19,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/search"
 )
 
 const (
@@ -92,7 +92,7 @@ type Sweep struct {
 	hooks    map[string]groupHooks
 	last     time.Time // when the last sweep that did not fail began; zero: there was none
 
-	search retry.Search
+	search search.Rounds
 
 	mu sync.Mutex
 	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do. Nobody has told of

@@ -16,7 +16,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/search"
 )
 
 const interval = 30 * time.Second
@@ -385,11 +385,11 @@ func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
 			play(t, w, func(after func(int)) {
 				after(8)
 				for k, least := range []time.Duration{2 * interval, 4 * interval, 8 * interval} {
-					if pause := w.asked[k+1] - w.asked[k]; float64(pause) < float64(min(least, retry.LongestPause)) {
+					if pause := w.asked[k+1] - w.asked[k]; float64(pause) < float64(min(least, search.LongestPause)) {
 						t.Errorf("the pause after %d failures is %s", k+1, pause)
 					}
 				}
-				if pause := w.asked[7] - w.asked[6]; float64(pause) > (1+retry.SearchJitter)*float64(retry.LongestPause) || !errors.Is(w.swept[0], fails.err) {
+				if pause := w.asked[7] - w.asked[6]; float64(pause) > (1+search.Jitter)*float64(search.LongestPause) || !errors.Is(w.swept[0], fails.err) {
 					t.Errorf("asked again after %s; told %v", pause, w.swept)
 				}
 				log := w.log.String()

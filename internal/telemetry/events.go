@@ -165,7 +165,8 @@ func NewEvents(ctx context.Context, o EventOptions) *Events {
 // spamKey has the recorder limit the Events about an object by their reason: many pods that are blocked must not
 // displace how the drain has ended.
 func spamKey(e *corev1.Event) string {
-	return strings.Join([]string{e.InvolvedObject.Kind, e.InvolvedObject.Name, string(e.InvolvedObject.UID), e.Reason}, "/")
+	about := e.InvolvedObject
+	return strings.Join([]string{about.Kind, about.Name, string(about.UID), e.Reason}, "/")
 }
 
 // correlated is the number of Events that are remembered to count their repetitions.
