@@ -328,10 +328,10 @@ func (s *startUp) outcome(mend func()) string {
 	ctx, cancel := context.WithCancelCause(s.Context())
 	defer synctest.Wait()
 	defer cancel(nil)
-	ended := false
+	ended, begin, took := false, time.Now(), time.Duration(0)
 	go func() {
 		s.err = s.begin(ctx)
-		ended = true
+		ended, took = true, time.Since(begin)
 	}()
 	time.Sleep(10 * time.Minute)
 	synctest.Wait()
@@ -341,6 +341,9 @@ func (s *startUp) outcome(mend func()) string {
 	}
 	switch {
 	case ended && s.err != nil:
+		if took > 30*time.Second {
+			s.Errorf("it took %s to find out that it is in vain", took)
+		}
 		return exits
 	case ended && status == http.StatusOK:
 		return goesOn

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -216,42 +217,44 @@ func TestAnIntentThatSomebodyRemovedIsFinishedAllTheSame(t *testing.T) {
 // A recommendation has cordoned the node, and now comes the spot interruption: its drain does not know of the deadline
 // before that is written. That all is done can be written later.
 func TestANoticeAboutACordonedNodeWaitsForNoEviction(t *testing.T) {
-	c, _, ref := start(t, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true},
-	})
-	record := func(id string, within time.Duration, change func(intent.Intent) intent.Intent) error {
-		ctx, cancel := context.WithTimeout(t.Context(), within)
-		defer cancel()
-		_, err := c.Record(ctx, ref, func(i intent.Intent) intent.Intent { return change(i.With(spot(id), nil, now)) })
-		return err
-	}
-	asIs := func(i intent.Intent) intent.Intent { return i }
-	c.gate = pace.NewGate(1, 1)
-	if _, err := c.gate.Enter(t.Context(), pace.Priority{Deadline: now}); err != nil { // an eviction without an answer
-		t.Fatal(err)
-	}
-	if err := record("a", 30*time.Second, asIs); err != nil {
-		t.Errorf("a notice: %v", err)
-	}
-	if err := record("b", 30*time.Second, asIs); err != nil {
-		t.Errorf("another notice: %v", err)
-	}
-	for name, change := range map[string]func(intent.Intent) intent.Intent{
-		"what the drain notes":     func(i intent.Intent) intent.Intent { i.DrainedAt = now; return i },
-		"a node held back":         func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
-		"the end of a cordon only": func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Cordoned; return i },
-	} { // who writes to a node holds its lock
-		if err := record("b", 30*time.Second, change); err != nil {
-			t.Errorf("%s: %v", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		c, _, ref := start(t, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true},
+		})
+		record := func(id string, within time.Duration, change func(intent.Intent) intent.Intent) error {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			_, err := c.Record(ctx, ref, func(i intent.Intent) intent.Intent { return change(i.With(spot(id), nil, now)) })
+			return err
 		}
-	}
-	ended := func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Drained; return i }
-	if err := record("c", 100*time.Millisecond, ended); !errors.Is(err, ErrNoTurn) {
-		t.Errorf("the end of a drain: %v, want no turn", err)
-	}
-	if err := c.SetOutOfService(t.Context(), ref, true); err != nil {
-		t.Errorf("the out-of-service taint: %v", err)
-	}
+		asIs := func(i intent.Intent) intent.Intent { return i }
+		c.gate = pace.NewGate(1, 1)
+		if _, err := c.gate.Enter(t.Context(), pace.Priority{Deadline: now}); err != nil { // an eviction without an answer
+			t.Fatal(err)
+		}
+		if err := record("a", 30*time.Second, asIs); err != nil {
+			t.Errorf("a notice: %v", err)
+		}
+		if err := record("b", 30*time.Second, asIs); err != nil {
+			t.Errorf("another notice: %v", err)
+		}
+		for name, change := range map[string]func(intent.Intent) intent.Intent{
+			"what the drain notes":     func(i intent.Intent) intent.Intent { i.DrainedAt = now; return i },
+			"a node held back":         func(i intent.Intent) intent.Intent { i.HeldBack = true; return i },
+			"the end of a cordon only": func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Cordoned; return i },
+		} { // who writes to a node holds its lock
+			if err := record("b", 30*time.Second, change); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		ended := func(i intent.Intent) intent.Intent { i.FinishedAt, i.Outcome = now, intent.Drained; return i }
+		if err := record("c", 100*time.Millisecond, ended); !errors.Is(err, ErrNoTurn) {
+			t.Errorf("the end of a drain: %v, want no turn", err)
+		}
+		if err := c.SetOutOfService(t.Context(), ref, true); err != nil {
+			t.Errorf("the out-of-service taint: %v", err)
+		}
+	})
 }
 
 func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {

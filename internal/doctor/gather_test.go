@@ -94,7 +94,7 @@ func newSite(t *testing.T) *site {
 	queue, groups := sqs.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
 	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	s.Gatherer = doctor.Gatherer{
-		Patience: 10 * time.Second,
+		Patience: 5 * time.Minute,
 		Options: doctor.Options{
 			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", Partition: "aws", EventAccounts: []string{"123456789012"}, CheckTag: true, ManagedTag: tag, Poll: true,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "a-lease", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
@@ -222,12 +222,14 @@ func TestAPermissionOfTheHandlerThatIsMissingIsNamed(t *testing.T) {
 }
 
 func TestWhatDoesNotAnswerIsUnknownWhenTheTimeIsOver(t *testing.T) {
-	s := newSite(t)
-	s.Patience = 3 * time.Second // the queue has a third of it
-	s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "events", Hang: true}))
-	if f := s.sick()["rule-spot"]; f.Status != doctor.Unknown || !strings.Contains(f.What, "no answer within 3s") {
-		t.Errorf("rule-spot: %+v", f)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.Patience = 3 * time.Second
+		s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "events", Hang: true}))
+		if f := s.sick()["rule-spot"]; f.Status != doctor.Unknown || !strings.Contains(f.What, "no answer within 3s") {
+			t.Errorf("rule-spot: %+v", f)
+		}
+	})
 }
 
 func TestAQueueThatIsNotThereIsSaidToBeMissing(t *testing.T) {
@@ -241,21 +243,23 @@ func TestAQueueThatIsNotThereIsSaidToBeMissing(t *testing.T) {
 }
 
 func TestAQueueThatHangsIsNotBlamedOnOthers(t *testing.T) {
-	s := newSite(t)
-	s.Patience = 3 * time.Second // the queue has a third of it
-	s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "sqs", Hang: true}))
-	sick := s.sick()
-	if f := sick["queue"]; f.Status != doctor.Failed || !strings.Contains(f.What, "sqs:GetQueueAttributes: no answer within 1s") {
-		t.Errorf("queue: %+v", f)
-	}
-	for id, f := range sick {
-		if id != "queue" && (f.Status != doctor.Unknown || f.Because != "queue") {
-			t.Errorf("%s: %+v", id, f)
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.Patience = 3 * time.Second // the queue has a third of it
+		s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "sqs", Hang: true}))
+		sick := s.sick()
+		if f := sick["queue"]; f.Status != doctor.Failed || !strings.Contains(f.What, "sqs:GetQueueAttributes: no answer within 1s") {
+			t.Errorf("queue: %+v", f)
 		}
-	}
-	if f, is := sick["rule-spot"]; is {
-		t.Errorf("rule-spot: %+v", f)
-	}
+		for id, f := range sick {
+			if id != "queue" && (f.Status != doctor.Unknown || f.Because != "queue") {
+				t.Errorf("%s: %+v", id, f)
+			}
+		}
+		if f, is := sick["rule-spot"]; is {
+			t.Errorf("rule-spot: %+v", f)
+		}
+	})
 }
 
 // printed is what people see of it.

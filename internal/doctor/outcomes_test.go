@@ -372,6 +372,7 @@ func lines(sick map[string]doctor.Finding) string {
 func newOutcomeSite(t *testing.T) *site {
 	t.Helper()
 	s := newSite(t)
+	s.Patience = 10 * time.Second // virtual ones
 	s.command("PUT instances/" + second + " {'tags': {'" + tag + "': ''}}")
 	s.command("PUT groups/workers {'instances': ['" + instance + "', '" + second + "'], 'tags': {'" + tag + "': ''}}")
 	s.must(s.kube.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-east-1a/" + second}}))

@@ -676,7 +676,9 @@ func TestAMessageReachesATLSServerThroughAProxyWhenBothHaveFailedInTurn(t *testi
 	t.Parallel()
 	slow := make(chan struct{})
 	t.Cleanup(func() { close(slow) })
+	came := make(chan struct{}, 1)
 	wait := func(_ http.ResponseWriter, r *http.Request) {
+		came <- struct{}{}
 		select {
 		case <-slow:
 		case <-r.Context().Done():
@@ -730,11 +732,17 @@ func TestAMessageReachesATLSServerThroughAProxyWhenBothHaveFailedInTurn(t *testi
 		"the answer was 429 Too Many Requests",
 		"<nil>",
 	} {
-		w.client.Timeout = time.Minute
+		w.client.Timeout = 5 * time.Minute
+		ctx := t.Context()
 		if want == "no answer in time" {
-			w.client.Timeout = 2 * time.Second // enough to reach the server
+			late := overdue{ctx, make(chan struct{})}
+			go func() {
+				<-came
+				close(late.passed)
+			}()
+			ctx = late
 		}
-		final, err := w.post(t.Context(), []byte(testBody))
+		final, err := w.post(ctx, []byte(testBody))
 		if got := fmt.Sprint(err); got != want || final != strings.Contains(want, "redirect") {
 			t.Errorf("try %d: %q, final %v, want %q", k+1, got, final, want)
 		}
@@ -746,6 +754,35 @@ func TestAMessageReachesATLSServerThroughAProxyWhenBothHaveFailedInTurn(t *testi
 	if len(other.seen()) > 0 {
 		t.Errorf("the other host has seen %q", other.seen())
 	}
+}
+
+// overdue is a context whose deadline comes when passed is closed.
+type overdue struct {
+	context.Context //nolint:containedctx // it is one
+	passed          chan struct{}
+}
+
+func (o overdue) Done() <-chan struct{} { return o.passed }
+
+func (o overdue) Err() error {
+	select {
+	case <-o.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func TestAServerThatDoesNotAnswerIsWaitedForUntilTheTimeOfARequestIsOver(t *testing.T) {
+	inVirtualTime(t, func(_ int, r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}, func(t *testing.T, w *testSender, s *script, _ func() time.Duration) {
+		final, err := w.post(t.Context(), []byte(testBody))
+		if took := time.Since(s.begin); final || fmt.Sprint(err) != "no answer in time" || took != postTimeout {
+			t.Errorf("after %s: %v, final %v", took, err, final)
+		}
+	})
 }
 
 // A webhook's errors may end up anywhere, so none may repeat what is secret, not
