@@ -612,26 +612,31 @@ func TestTheLargestBodiesAreReadQuickly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var n Notice
 			var err error
-			var took time.Duration
+			took, decoded := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 			memory := uint64(math.MaxUint64)
-			for range 3 { // other goroutines of the process allocate, too: the least counts
+			for range 3 { // other goroutines of the process allocate, and others take the processor: the least counts
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				start := time.Now()
 				n, err = Parse(tt.body)
-				took = time.Since(start)
+				took = min(took, time.Since(start))
 				runtime.ReadMemStats(&after)
 				memory = min(memory, after.TotalAlloc-before.TotalAlloc)
+				start = time.Now()
+				if err := json.Unmarshal([]byte(health), new(any)); err != nil {
+					t.Fatal(err)
+				}
+				decoded = min(decoded, time.Since(start))
 			}
 			if len(n.Instances) != tt.instances || (err == nil) != (tt.instances > 0) {
 				t.Errorf("%d instances, %v; want %d", len(n.Instances), err, tt.instances)
 			}
-			t.Logf("%d bytes: %s, %d bytes allocated", len(tt.body), took, memory)
+			t.Logf("%d bytes: %s, %d bytes allocated; the largest event is decoded in %s", len(tt.body), took, memory, decoded)
 			if len(tt.body) > bodyLimit && memory > 4096 {
 				t.Errorf("it took %d bytes, and was not to be read", memory)
 			}
-			if memory > 10*size || took > 5*time.Second { // on a busy machine, with the race detector
-				t.Errorf("it took %s and %d bytes, want 5 s and %d at most", took, memory, 10*size)
+			if memory > 10*size || took > 200*decoded { // one may have waited for the processor, the other not
+				t.Errorf("it took %s and %d bytes, want %s and %d at most", took, memory, 200*decoded, 10*size)
 			}
 		})
 	}
