@@ -147,7 +147,7 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 				"--values", filepath.Join("helm", "testdata", "values", "queue-asg-webhook.yaml"),
 				"--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/" + c.name,
 			}
-			c.run(append([]string{"upgrade", "--install", tt.applies, c.release, filepath.Join("testdata", "nth-chart"), "--wait", "--timeout=2m"}, values...)...)
+			c.run(append([]string{"upgrade", "--install", tt.applies, c.release, filepath.Join("testdata", "nth-chart"), "--wait", "--timeout=5m"}, values...)...)
 			deployments, accounts := c.kube.AppsV1().Deployments(c.namespace), c.kube.CoreV1().ServiceAccounts(c.namespace)
 			before, err := deployments.Get(c.ctx, c.release, metav1.GetOptions{})
 			c.must(err)
@@ -187,7 +187,7 @@ func TestAReleaseOfNTHIsUpgradedInPlaceWithItsOwnValues(t *testing.T) {
 			}
 
 			c.namespaceEnforces("baseline")
-			c.run("rollback", c.release, "1", "--wait", "--timeout=2m")
+			c.run("rollback", c.release, "1", "--wait", "--timeout=5m")
 			back, err := deployments.Get(c.ctx, c.release, metav1.GetOptions{})
 			c.must(err)
 			if containers := back.Spec.Template.Spec.Containers; back.UID != before.UID || !strings.HasSuffix(containers[0].Image, "/aws-node-termination-handler:v1.25.0") {
@@ -326,7 +326,7 @@ func (c *chartScenario) helm(args ...string) {
 
 func (c *chartScenario) try(args ...string) error {
 	_, err := c.program.Run(c.ctx, append([]string{
-		"upgrade", "--install", c.release, c.chart, "--namespace", c.namespace, "--wait", "--timeout=2m", helm.Image,
+		"upgrade", "--install", c.release, c.chart, "--namespace", c.namespace, "--wait", "--timeout=5m", helm.Image,
 	}, args...)...)
 	return err
 }

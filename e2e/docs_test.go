@@ -180,7 +180,7 @@ func (r *reader) begin(page string) {
 	if page == migratePage {
 		r.in("kube-system")
 		r.release = "aws-node-termination-handler"
-		r.chartScenario.run("upgrade", "--install", r.release, filepath.Join("testdata", "nth-chart"), "--set=queueURL="+readersQueue, "--wait", "--timeout=2m")
+		r.chartScenario.run("upgrade", "--install", r.release, filepath.Join("testdata", "nth-chart"), "--set=queueURL="+readersQueue, "--wait", "--timeout=5m")
 	}
 }
 

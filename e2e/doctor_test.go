@@ -35,7 +35,7 @@ func (s *scenario) run(stdin string, args ...string) (status int, out, errOut st
 	otherRights.Store(s.name, true)
 	kubeconfig, err := shared.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(s.ctx, soon)
 	defer cancel()
 	cmd := release.Replica{
 		Program: program, Kubeconfig: kubeconfig, Namespace: s.name, QueueURL: s.aws.QueueURL(queueName), Endpoint: s.endpoint,

@@ -245,7 +245,7 @@ func (s *scenario) crowd(size int, pods func(node) []*corev1.Pod) []node {
 		})
 	}
 	s.must(group.Wait())
-	s.within(3*time.Minute, "all pods run", func() bool {
+	s.eventually("all pods run", func() bool {
 		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
 		s.must(err)
 		return len(waiting.Items) == 0

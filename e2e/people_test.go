@@ -293,7 +293,7 @@ func TestAPauseStopsTheLeaderAndTheNext(t *testing.T) {
 	s.throughout(10*time.Second, "nothing is done", nothing)
 	holder := s.leaseHolder()
 	first.kill()
-	s.within(failover, "the other replica takes the Lease", func() bool {
+	s.eventually("the other replica takes the Lease", func() bool {
 		now := s.leaseHolder()
 		return now != holder && now != ""
 	})

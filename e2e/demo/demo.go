@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// soon is how long anything may take that happens at once on a machine that has nothing else to do.
-	soon = time.Minute
+	// soon is how long is waited for what happens at once on a machine that has nothing else to do.
+	soon = 5 * time.Minute
 	// spotWarning is how long before the end EC2 warns:
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 	spotWarning = 2 * time.Minute

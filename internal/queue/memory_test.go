@@ -113,7 +113,7 @@ func TestServeAFlood(t *testing.T) {
 		t.Skip("a test starts it")
 	}
 	debug.SetGCPercent(50)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
