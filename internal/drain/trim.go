@@ -12,12 +12,12 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
-// What the API server bounds only by the size of the whole pod is cut, so that a pod has some kilobytes at most. None
-// of it is longer in a pod that runs.
+// What the API server bounds only by the size of the whole pod is cut, so that a pod has some kilobytes at most.
 const (
-	mostFinalizers = 8
-	mostClaims     = 40 // about as many volumes as can be attached to an instance
-	longestText    = 1 << 10
+	mostFinalizers = 4
+	mostClaims     = 27  // about as many volumes as most instances can have
+	longestText    = 253 // no name of an object is longer, and no value that a rule compares with
+	longestMessage = 1 << 10
 )
 
 // mostKeys bounds the keys that a PodTrimmer remembers of earlier rules.
@@ -78,8 +78,9 @@ func trim(pod *corev1.Pod, labels, annotations []string) *corev1.Pod {
 	keepContainers(small, pod)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		small.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: cut(owner.APIVersion), Kind: cut(owner.Kind), Name: cut(owner.Name),
-			UID: types.UID(cut(string(owner.UID))), Controller: owner.Controller,
+			APIVersion: cut(owner.APIVersion, longestText), Kind: cut(owner.Kind, longestText),
+			Name: cut(owner.Name, longestText), UID: types.UID(cut(string(owner.UID), longestText)),
+			Controller: owner.Controller,
 		}}
 	}
 	if toleratesCordon(pod) {
@@ -94,18 +95,18 @@ func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
 	local, claims := false, 0
 	for k := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[k]
-		small := corev1.Volume{Name: v.Name}
+		var small corev1.Volume
 		switch {
 		case v.EmptyDir != nil && !local:
 			local, small.EmptyDir = true, &corev1.EmptyDirVolumeSource{}
 		case claims == mostClaims:
 			continue
 		case v.PersistentVolumeClaim != nil:
-			name := cut(v.PersistentVolumeClaim.ClaimName)
+			name := cut(v.PersistentVolumeClaim.ClaimName, longestText)
 			small.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
 			claims++
 		case v.Ephemeral != nil:
-			small.Ephemeral = &corev1.EphemeralVolumeSource{}
+			small.Name, small.Ephemeral = v.Name, &corev1.EphemeralVolumeSource{}
 			claims++
 		default:
 			continue
@@ -120,10 +121,10 @@ func conditionsOf(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	for k := range pod.Status.Conditions {
 		switch c := &pod.Status.Conditions[k]; {
 		case isDisruption(*c):
-			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: cut(c.Reason)})
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: cut(c.Reason, longestText)})
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
 			kept = append(kept, corev1.PodCondition{
-				Type: c.Type, Status: c.Status, Reason: cut(c.Reason), Message: cut(c.Message),
+				Type: c.Type, Status: c.Status, Reason: cut(c.Reason, longestText), Message: cut(c.Message, longestMessage),
 			})
 		}
 	}
@@ -140,17 +141,17 @@ func some(all map[string]string, keys []string) (kept map[string]string) {
 		if kept == nil {
 			kept = map[string]string{}
 		}
-		kept[key] = cut(value)
+		kept[key] = cut(value, longestText)
 	}
 	return kept
 }
 
-// cut returns a text of at most longestText bytes.
-func cut(text string) string {
-	if len(text) <= longestText {
+// cut returns a text of at most so many bytes.
+func cut(text string, longest int) string {
+	if len(text) <= longest {
 		return text
 	}
-	return strings.ToValidUTF8(text[:longestText], "")
+	return strings.ToValidUTF8(text[:longest], "")
 }
 
 // keepContainers keeps of a Pod what Ended reads of its containers.

@@ -723,7 +723,7 @@ func TestAPodIsKeptWithWhatTheRulesReadAlone(t *testing.T) {
 	rules := roles()
 	small := new(PodTrimmer).Trim(pod, &rules)
 	got := fmt.Sprint(small.Labels, small.Annotations[decision.LeaveAnnotation], len(small.Annotations), len(small.Annotations[decision.SafeToEvictAnnotation]))
-	if want := "map[role:job]last21024"; strings.ReplaceAll(got, " ", "") != want {
+	if want := "map[role:job]last2253"; strings.ReplaceAll(got, " ", "") != want {
 		t.Errorf("kept is %s, want %s", got, want)
 	}
 	if none := new(PodTrimmer).Trim(actor("b", 30, doing("job")), &decision.Rules{}); none.Labels != nil || none.Annotations != nil {

@@ -281,7 +281,7 @@ func (v *Volumes) volumeOf(ctx context.Context, c claim) (string, error) {
 func TrimClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace},
-		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: cut(c.Spec.VolumeName)},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: cut(c.Spec.VolumeName, longestText)},
 	}
 }
 

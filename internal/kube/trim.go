@@ -33,8 +33,8 @@ const (
 	freeSize = 32 << 10
 	// largestObject bounds one object, as client-go bounds an event of a watch. The API server accepts 3 MiB.
 	largestObject = 16 << 20
-	// largestAnswer bounds all that is left of an answer. It has room for some 60,000 pods.
-	largestAnswer = 32 << 20
+	// largestAnswer bounds all that is left of an answer. It has room for some 30,000 pods.
+	largestAnswer = 16 << 20
 	// largestHeader bounds what an answer has beside its objects.
 	largestHeader = 64 << 10
 )

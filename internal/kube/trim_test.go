@@ -264,6 +264,51 @@ func TestObjectsInJSONShareTheBudgetToo(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatIsTooLargeIsAClearErrorAndNoShorterList(t *testing.T) {
+	of := func(pods, size int) *corev1.PodList {
+		list := &corev1.PodList{}
+		for k := range pods {
+			list.Items = append(list.Items, largePod(fmt.Sprint(k), size))
+		}
+		return list
+	}
+	keepAll := func(pod *corev1.Pod) *corev1.Pod { return pod }
+	for name, tt := range map[string]struct {
+		keep func(*corev1.Pod) *corev1.Pod
+		list *corev1.PodList
+		want string // of the error; empty: there is none
+	}{
+		"as much as may be left": {keepAll, of(15, 1<<20), ""},
+		"too much is left":       {keepAll, of(18, 1<<20), "/api/v1/pods: it has too many objects: more than 16777216 bytes are left of them"},
+		"an object is too large": {keepName, of(1, largestObject+1), ", more than 16777216"},
+	} {
+		for _, contentType := range bothTypes {
+			t.Run(name+", "+contentType, func(t *testing.T) {
+				lists := []*corev1.PodList{tt.list, of(2, 10)}
+				trimmer := NewTrimmer(1<<20, TrimmedResource("api/v1", "pods", tt.keep))
+				clients := trimmedClient(t, trimmer, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", contentType)
+					_, _ = w.Write(encode(t, contentType, lists[0]))
+					lists = lists[1:]
+				})
+				got, err := clients.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+				switch {
+				case tt.want == "" && (err != nil || len(got.Items) != len(tt.list.Items)):
+					t.Errorf("%d pods, %v", len(got.Items), err)
+				case tt.want != "" && (err == nil || !strings.HasSuffix(err.Error(), tt.want)):
+					t.Errorf("the error is %v, want …%s", err, tt.want)
+				}
+				if got, err = clients.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); err != nil || len(got.Items) != 2 {
+					t.Errorf("the next list: %d pods, %v", len(got.Items), err)
+				}
+				if !trimmer.budget.TryAcquire(trimmer.most) {
+					t.Error("a part of the budget is not given back")
+				}
+			})
+		}
+	}
+}
+
 // 900 MB of pods, by as many lists at once as drains may make.
 func TestTheMemoryOfAListDoesNotDependOnTheSizeOfItsPods(t *testing.T) {
 	if race.Enabled() {
