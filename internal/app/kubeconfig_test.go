@@ -1,12 +1,20 @@
 package app
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
+	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 const testKubeconfig = `apiVersion: v1
@@ -60,5 +68,41 @@ func TestServiceAccountThatLacksItsFilesIsNoReasonToLookElsewhere(t *testing.T) 
 	}
 	if _, _, err := RESTConfig(new(options.Options)); err == nil || !strings.Contains(err.Error(), "the pod's ServiceAccount") {
 		t.Errorf("error %v, want one about the ServiceAccount", err)
+	}
+}
+
+// Each kind that docs/architecture.md says a tenant may write.
+func TestWhatTenantsWriteIsSmallForAllClients(t *testing.T) {
+	first, secondary, _, err := newKubeClients(&options.Options{Kubeconfig: kubetest.LargeObjects(t), KubeQPS: -1}, telemetry.New(), pace.NewGate(1, 1), newTrimmer(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	for name, c := range map[string]*kube.Clients{"first": first, "secondary": secondary} {
+		for kind, ask := range map[string]func() (any, error){
+			"pods": func() (any, error) { return c.CoreV1().Pods("").List(ctx, metav1.ListOptions{}) },
+			"claims": func() (any, error) {
+				return c.CoreV1().PersistentVolumeClaims("ns").Get(ctx, "large", metav1.GetOptions{})
+			},
+			"ReplicaSet": func() (any, error) { return c.AppsV1().ReplicaSets("ns").Get(ctx, "large", metav1.GetOptions{}) },
+			"Deployment": func() (any, error) { return c.AppsV1().Deployments("ns").Get(ctx, "large", metav1.GetOptions{}) },
+			"TargetGroupBindings": func() (any, error) {
+				return loadbalancer.OfCluster(c.CoreV1().RESTClient()).List(ctx, metav1.ListOptions{})
+			},
+			"pods of a watch": func() (any, error) {
+				w, err := c.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{})
+				if err != nil {
+					return nil, err
+				}
+				defer w.Stop()
+				return (<-w.ResultChan()).Object, nil
+			},
+		} {
+			answer, err := ask()
+			text, _ := json.Marshal(answer)
+			if err != nil || len(text) > 4<<10 || !strings.Contains(string(text), `"name":"large"`) {
+				t.Errorf("%s, %s: %d bytes, %v", name, kind, len(text), err)
+			}
+		}
 	}
 }

@@ -64,7 +64,7 @@ func (c *Cluster) targetGroups(ctx context.Context) (arns []string, _ error) {
 		return nil, refused(ctx, "list targetgroupbindings.elbv2.k8s.aws", err)
 	}
 	for k := range list.Items {
-		if b := &list.Items[k]; b.OfInstances() {
+		if b := &list.Items[k]; b.OfInstances() && b.Spec.TargetGroupARN != "" { // Trim leaves none that is no ARN
 			arns = append(arns, b.Spec.TargetGroupARN)
 		}
 	}

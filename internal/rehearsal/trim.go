@@ -1,7 +1,11 @@
 package rehearsal
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/drain"
@@ -45,4 +49,24 @@ func some(all map[string]string) map[string]string {
 		}
 	}
 	return kept
+}
+
+// TrimBudget returns what this package reads of a PodDisruptionBudget, which has up to 1.5 MB. A selector that is too
+// long selects no pod.
+func TrimBudget(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	const longestSelector = 4 << 10
+	small := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: b.Spec.Selector, UnhealthyPodEvictionPolicy: b.Spec.UnhealthyPodEvictionPolicy,
+		},
+		Status: policyv1.PodDisruptionBudgetStatus{
+			DisruptionsAllowed: b.Status.DisruptionsAllowed,
+			CurrentHealthy:     b.Status.CurrentHealthy, DesiredHealthy: b.Status.DesiredHealthy,
+		},
+	}
+	if text, err := json.Marshal(b.Spec.Selector); err != nil || len(text) > longestSelector {
+		small.Spec.Selector = nil
+	}
+	return small
 }

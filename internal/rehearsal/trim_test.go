@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -50,5 +51,28 @@ func TestALargePodTakesAToolLittleMemory(t *testing.T) {
 			small.Status.Conditions[0].Status != corev1.ConditionTrue || name != "annotations" && small.Labels["app"] != "web" {
 			t.Errorf("%s: %+v", name, small)
 		}
+	}
+}
+
+func TestALargePodDisruptionBudgetTakesAToolLittleMemory(t *testing.T) {
+	megabyte := strings.Repeat("x", 1<<20)
+	selector := func(app string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+	}
+	read := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: selector("web"), UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow)},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 3, DesiredHealthy: 2},
+	}
+	large := read.DeepCopy()
+	large.Annotations, large.Finalizers = map[string]string{"a": megabyte}, []string{megabyte}
+	large.Status.DisruptedPods = map[string]metav1.Time{megabyte: {}}
+	large.Status.Conditions = []metav1.Condition{{Message: megabyte}}
+	if diff := cmp.Diff(read, TrimBudget(large)); diff != "" {
+		t.Errorf("trimmed (-want +got):\n%s", diff)
+	}
+	large.Spec.Selector = selector(megabyte)
+	if small := TrimBudget(large); small.Size() > 1<<10 || small.Spec.Selector != nil { // nil selects no pod
+		t.Errorf("%d bytes are left", small.Size())
 	}
 }

@@ -98,10 +98,14 @@ func connect(c *options.Options) (*kube.Clients, error) {
 	return kube.New(config)
 }
 
-// newTrimmer makes large pods smaller in what the API server answers: a tool may run in the handler's container.
+// newTrimmer makes smaller what tenants write and the handler's role may list: a tool may run in the handler's container.
 func newTrimmer() *kube.Trimmer {
 	const largeBytes = 8 << 20 // those that are decoded at once
-	return kube.NewTrimmer(largeBytes, kube.TrimmedResource("api/v1", "pods", rehearsal.TrimPod))
+	return kube.NewTrimmer(largeBytes,
+		kube.TrimmedResource("api/v1", "pods", rehearsal.TrimPod),
+		kube.TrimmedResource("apis/policy/v1", "poddisruptionbudgets", rehearsal.TrimBudget),
+		loadbalancer.OfCluster(nil).Trimmed(loadbalancer.Trim),
+	)
 }
 
 // kubernetesIdentity returns whose rights the client has.
