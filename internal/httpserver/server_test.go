@@ -65,6 +65,17 @@ func TestASlowClientIsCutOff(t *testing.T) {
 		"that sends half a header":       {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nX-A: ") }, 10 * time.Second},
 		"that does not read the answer":  {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") }, 10 * time.Second},
 		"that sends no body it has told": {func(c net.Conn) { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n") }, 10 * time.Second},
+		"that has its answer and asks no more": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if n, err := io.Copy(io.Discard, response.Body); n != 10<<20 || err != nil {
+				t.Errorf("an answer of %d bytes, %v", n, err)
+			}
+		}, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
