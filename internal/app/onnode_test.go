@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +18,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -32,8 +36,8 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
+	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
 )
 
 const (
@@ -53,6 +57,7 @@ type machine struct {
 	cordon   cluster.CordonOptions
 
 	transport http.RoundTripper // of the next process, to the metadata
+	endTerm   func()            // of the last process, which goes on
 
 	mu      sync.Mutex
 	refuses bool // the budget does
@@ -143,12 +148,14 @@ func (m *machine) begin() (stop func()) {
 	a := &App{
 		options: m.options, log: m.log.Logger(), metrics: metrics, health: newHealth(),
 		lookout: newLookout("", nil, logr.Discard()),
-		kube:    kubetest.Evictable{Interface: m.kube, Evict: m.evict}, nodes: nodes, observers: observers{Observer: report.Observers{}},
+		kube:    kubetest.Evictable{Interface: m.kube, Evict: m.evict}, nodes: nodes,
 		drainer: &drain.Drainer{
 			Client: kubetest.Evictable{Interface: m.kube, Evict: m.evict}, Filter: Filter(m.options), Grace: -1, Observe: metrics.Pod, Blocked: func(evacuation.Blocked) {},
 		},
 	}
-	m.app, a.lookout.dryRun = a, m.options.DryRun
+	a.observers = a.newObservers(ctx, webhook.Template{}, nil) // the options ask for metrics alone
+	term, end := context.WithCancelCause(ctx)
+	m.app, m.endTerm, a.lookout.dryRun = a, func() { end(errStory) }, m.options.DryRun
 	a.serveNode(newOwnInstance(m.options))
 	a.own.metadata = imds.New("", m.transport)
 	var all sync.WaitGroup
@@ -159,7 +166,7 @@ func (m *machine) begin() (stop func()) {
 		} else if err != nil {
 			m.Errorf("the start: %v", err)
 		}
-		if err := a.stand(ctx); !errors.Is(err, errStory) {
+		if err := a.stand(term); !errors.Is(err, errStory) {
 			m.Errorf("the end: %v", err)
 		}
 	})
@@ -331,6 +338,60 @@ func TestARestartGoesOnWithTheDrainOfTheNode(t *testing.T) {
 			t.Errorf("the same notice has begun another drain: %+v", i)
 		}
 	})
+}
+
+// The last write of a term fails. The next one resumes the drain, and comes to its end again.
+func TestADrainThatTwoTermsOfAProcessEndIsCountedOnce(t *testing.T) {
+	onMachine(t, func(m *machine) {
+		var answers atomic.Bool
+		var refused atomic.Int32 // last writes
+		m.kube.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if answers.Load() || !strings.Contains(string(action.(clienttesting.PatchAction).GetPatch()), "finishedAt") {
+				return false, nil, nil
+			}
+			refused.Add(1)
+			return true, nil, apierrors.NewInternalError(errors.New("not now"))
+		})
+		m.start()
+		m.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
+		m.after(10 * time.Second)
+		m.want("the first term", true, "", 1)
+		if refused.Load() == 0 {
+			t.Fatal("no last write has failed")
+		}
+		m.endTerm()
+		m.after(time.Second)
+		answers.Store(true)
+		ctx, end := context.WithCancelCause(m.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- m.app.onNode(ctx) }()
+		m.after(10 * time.Second)
+		m.want("the second term", true, intent.Drained, 1)
+		if got := m.counted("node_termination_handler_drains_total"); got != 1 {
+			t.Errorf("%v drains are counted; the log:\n%s", got, m.log.String())
+		}
+		end(errStory)
+		if err := <-ended; !errors.Is(err, errStory) {
+			t.Errorf("the end: %v", err)
+		}
+	})
+}
+
+// counted is the sum of a counter of the last process, over its labels.
+func (m *machine) counted(name string) (sum float64) {
+	m.Helper()
+	page := httptest.NewRecorder()
+	m.app.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(m.Context(), http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(series, name+"{") {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				m.Error(err)
+			}
+			sum += n
+		}
+	}
+	return sum
 }
 
 // A reboot ends the process. The kubelet tells another boot id then. It is what a reboot was announced for; where a stop or a
