@@ -58,6 +58,25 @@ type PodOutcome struct {
 	Gone    time.Time // zero: it is still there at the end
 }
 
+// AwaitedClaims are the claims whose volumes a drain waits for after its last pod, as namespace/name, sorted: those of
+// pods that have left, and of none that stays. It waits for none if our own pod leaves last, or a pod does not leave in
+// time.
+func AwaitedClaims(outcomes []PodOutcome) []string {
+	awaited := map[string]bool{}
+	for _, o := range outcomes {
+		if o.Self || !o.Stays && o.Gone.IsZero() {
+			return nil
+		}
+		for c := range claimsOf(o.Pod) {
+			name := c.namespace + "/" + c.name
+			before, known := awaited[name]
+			awaited[name] = !o.Stays && (before || !known)
+		}
+	}
+	maps.DeleteFunc(awaited, func(_ string, awaits bool) bool { return !awaits })
+	return slices.Sorted(maps.Keys(awaited))
+}
+
 // Cut reports whether the pod gets less than its grace.
 func (o PodOutcome) Cut() bool { return !o.Asked.IsZero() && o.Grace < o.Own }
 

@@ -96,9 +96,9 @@ func (v *Volumes) WaitForSync(ctx context.Context) error {
 }
 
 const (
-	// longestDetach is how long volumes are waited for after the last pod. It is the maxWaitForUnmountDuration of
+	// LongestDetach is how long volumes are waited for after the last pod. It is the maxWaitForUnmountDuration of
 	// Kubernetes' attach-detach controller: a volume that a dead node still has is then detached by force.
-	longestDetach = 6 * time.Minute
+	LongestDetach = 6 * time.Minute
 	// claimsTime is how long claims are waited for after the last pod: as long as for one answer. They are read while the
 	// pods leave, so that only an API server which fails for long leaves some unread.
 	claimsTime = requestTimeout
@@ -187,7 +187,7 @@ type volumeWait struct {
 	reported bool      // Blocked was called
 }
 
-// await returns when the volumes that the pods had are detached, or at the deadline or after longestDetach with the
+// await returns when the volumes that the pods had are detached, or at the deadline or after LongestDetach with the
 // number of those that are not. The error is the cause of ctx. It does not wait for
 //
 //   - volumes whose claims cannot be read: they may be anybody's, and could hold a hook to its end;
@@ -224,7 +224,7 @@ func (v *Volumes) await(ctx context.Context, r *run) (remaining int, err error) 
 
 // end is when volumes are not waited for any more.
 func (w *volumeWait) end() time.Time {
-	return earlier(w.run.request.Terms.Deadline, w.run.result.Record.PodsGone.Add(longestDetach))
+	return earlier(w.run.request.Terms.Deadline, w.run.result.Record.PodsGone.Add(LongestDetach))
 }
 
 // report logs what is waited for, and calls Blocked after blockedTime. It returns when to do so again.

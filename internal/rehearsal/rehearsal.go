@@ -39,6 +39,8 @@ type Request struct {
 	Grace  time.Duration        // of every pod; negative: the pods' own
 	Surge  bool                 // rollouts bring replacements, as Drainer.Surge does
 	Self   types.NamespacedName // the handler's own pod, which leaves last
+	// Volumes are waited for after the last pod, as Drainer.Volumes does.
+	Volumes bool
 }
 
 // A Snapshot is the state of the cluster that rehearsals start from. One serves many of them.

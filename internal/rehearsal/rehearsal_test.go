@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -303,6 +304,56 @@ default/web has 1 replica: down during the drain
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The drain waits for volumes of pods that have left, which no pod that stays uses.
+func TestTheReportTellsOfVolumesThatTheDrainMayWaitFor(t *testing.T) {
+	claiming := func(names ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			for _, name := range names {
+				source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+			}
+		}
+	}
+	db, web := pod("default", "db", "db", 30, claiming("data", "shared")), pod("default", "web", "web", 30, claiming("data", "cache"))
+	agent := pod("default", "agent", "agent", 30, ofDaemonSet, claiming("log", "shared"))
+	const line = "then the drain may wait until volumes are detached, for up to 6 minutes"
+	soon := evacuation.Terms{Deadline: now.Add(2 * time.Minute)}
+	for name, tt := range map[string]struct {
+		pods  []runtime.Object
+		edit  func(*rehearsal.Request)
+		terms evacuation.Terms
+		want  string // empty: no such line
+	}{
+		"no deadline":                {pods: []runtime.Object{db, web, agent}, want: line + ": those of the claims default/cache, default/data\n"},
+		"a deadline":                 {pods: []runtime.Object{db, web, agent}, terms: soon, want: line + ", but not past the deadline: those of the claims default/cache, default/data\n"},
+		"the pod that stays, alone":  {pods: []runtime.Object{agent}},
+		"no claim":                   {pods: []runtime.Object{pod("default", "plain", "plain", 30)}},
+		"a pod is left at the end":   {pods: []runtime.Object{db, pod("default", "slow", "slow", 600)}},
+		"our own pod leaves last":    {pods: []runtime.Object{db}, edit: func(r *rehearsal.Request) { r.Self = types.NamespacedName{Namespace: "default", Name: "db"} }},
+		"no volume is attached":      {pods: []runtime.Object{db}, edit: func(r *rehearsal.Request) { r.Node.Status.VolumesAttached = nil }},
+		"the handler waits for none": {pods: []runtime.Object{db}, edit: func(r *rehearsal.Request) { r.Volumes = false }},
+	} {
+		view, err := rehearsal.Read(t.Context(), fake.NewClientset(tt.pods...), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := rehearsal.Request{
+			Node: &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "a"},
+				Status:     corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: "kubernetes.io/csi/ebs.csi.aws.com^vol-1"}}},
+			},
+			Terms: tt.terms, Start: now, End: now.Add(2 * time.Minute), Grace: -1, Volumes: true, Filter: drain.Filter{IgnoreDaemonSets: true},
+		}
+		if tt.edit != nil {
+			tt.edit(&request)
+		}
+		var out strings.Builder
+		if err := view.Run(request).Print(&out); err != nil || strings.Contains(out.String(), line) != (tt.want != "") || !strings.Contains(out.String(), tt.want) {
+			t.Errorf("%s: %v\n%s", name, err, &out)
 		}
 	}
 }

@@ -218,7 +218,27 @@ func (r *Report) conclusion() string {
 	default:
 		fmt.Fprintf(&b, "nothing is left at the deadline, after %s%s\n", Seconds(r.Terms.Deadline.Sub(r.Start)), but)
 	}
+	if claims := r.awaitedClaims(); len(claims) > 0 {
+		end := ""
+		if !r.Terms.Deadline.IsZero() {
+			end = ", but not past the deadline"
+		}
+		fmt.Fprintf(&b, "then the drain may wait until volumes are detached, for up to %.0f minutes%s: those of the claims %s\n",
+			drain.LongestDetach.Minutes(), end, strings.Join(evacuation.Names(claims, mostClaims), ", "))
+	}
 	return b.String()
+}
+
+// mostClaims is how many claims are named.
+const mostClaims = 10
+
+// awaitedClaims are the claims whose volumes the drain may wait for. Which of them are attached is not known: whether
+// any volume is, the Node tells.
+func (r *Report) awaitedClaims() []string {
+	if !r.Volumes || len(r.Node.Status.VolumesAttached) == 0 {
+		return nil
+	}
+	return drain.AwaitedClaims(r.Fates)
 }
 
 // remarks are what is special about what happens to a pod.

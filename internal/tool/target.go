@@ -246,7 +246,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 	o.Report = view.Run(rehearsal.Request{
 		Node: t.node, Terms: o.Terms, Start: start, End: end,
 		Surge: t.SurgeSingletons, Filter: app.Filter(t.Options), Rules: t.file.Rules, Grace: t.PodGracePeriod,
-		Self: t.leader,
+		Self: t.leader, Volumes: !t.IMDS,
 	})
 	return o, nil
 }
