@@ -21,6 +21,7 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 		environ         []string
 		account, region string
 		tags            map[string]string
+		notSpot         bool
 		why, remedy     string // parts; empty: it acts
 	}{
 		{name: "of the queue's account", account: "123456789012", tags: managed},
@@ -44,6 +45,10 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 		},
 		{name: "without the tag, unchecked", environ: []string{"CHECK_TAG_BEFORE_DRAINING=false"}, account: "123456789012", tags: map[string]string{}},
 		{name: "with tags that are not known", account: "123456789012"},
+		{
+			name: "of an instance that is not spot", account: "123456789012", tags: managed, notSpot: true,
+			why: "EC2 says that instance i-0123456789abcdef0 is no spot instance, and only those get such a notice", remedy: "simulate scheduled-change, which any instance can get",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := parseOptions(nil, append(tt.environ, "QUEUE_URL="+testQueue))
@@ -55,7 +60,7 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 				node.Labels = map[string]string{corev1.LabelTopologyRegion: tt.region}
 			}
 			s := (&Session{Options: c}).target(notice.SpotInterruption, node)
-			s.notice.Account, s.tags = tt.account, tt.tags
+			s.notice.Account, s.tags, s.notSpot = tt.account, tt.tags, tt.notSpot
 			o, err := s.preview(time.Now())
 			if err != nil {
 				t.Fatal(err)

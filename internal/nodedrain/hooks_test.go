@@ -1,0 +1,43 @@
+package nodedrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+)
+
+// answeringHooks answer each completion with an error.
+type answeringHooks struct {
+	Hooks
+	err error
+}
+
+func (h answeringHooks) Complete(context.Context, intent.Hook) error { return h.err }
+
+// A kubelet can write the name of a hook that there never was.
+func TestTheLogSaysOfAHookThatWasCompletedAloneThatItWas(t *testing.T) {
+	unreachable := errors.New("no answer")
+	for _, tt := range []struct {
+		answer error
+		says   string // empty: nothing
+		err    error
+	}{
+		{nil, "lifecycle hook completed", nil},
+		{fmt.Errorf("complete: %w", asg.ErrGone), "lifecycle hook is gone, there was nothing to complete", nil},
+		{fmt.Errorf("complete: %w", asg.ErrRefused), "the lifecycle hook cannot be completed: its default result applies", nil},
+		{errNotOurs, "lifecycle hook is left alone: a handler without a queue completes none", nil},
+		{unreachable, "", unreachable},
+	} {
+		var log logtest.Log
+		err := New(Config{Hooks: answeringHooks{err: tt.answer}}).Complete(t.Context(), log.Logger(), intent.Hook{Group: "workers", Name: "wait"})
+		if said := log.String(); !errors.Is(err, tt.err) || strings.Count(said, "\n") != min(1, len(tt.says)) || !strings.Contains(said, tt.says) {
+			t.Errorf("%v: Complete = %v, and the log is %q, want %q", tt.answer, err, said, tt.says)
+		}
+	}
+}
