@@ -230,12 +230,16 @@ func perform(t *testing.T, at *point) *play {
 		from := later(p.victim.killed, ready)
 		p.takeover = first.Sub(from)
 		slowest := pulse.slowest(from.Add(-leasePeriod), first)
+		most := takenOver
+		if slowest <= calm {
+			most = takenOverCalm
+		}
 		switch {
-		case p.takeover <= takenOver:
+		case p.takeover <= most:
 		case slowest > healthy:
 			t.Logf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
 		default:
-			p.Errorf("the other replica received its first message %s after the kill", p.takeover)
+			p.Errorf("the other replica received its first message %s after the kill, want %s at most; to read a Lease took %s", p.takeover, most, slowest)
 		}
 	default:
 	}
@@ -266,6 +270,10 @@ const (
 	// takes no longer than healthy.
 	takenOver = 20 * time.Second
 	healthy   = 500 * time.Millisecond
+	// takenOverCalm is the same where each answer takes no longer than calm: 16.1 s, as internal/lease says, and the
+	// requests of the new leader. Slower ones may make the Lease longer, by whole seconds.
+	takenOverCalm = 17 * time.Second
+	calm          = 100 * time.Millisecond
 	// leasePeriod is how long the answers count that a Lease lasts by.
 	leasePeriod = 15 * time.Second
 )
@@ -305,6 +313,14 @@ func (p *pulse) slowest(from, to time.Time) (slowest time.Duration) {
 		}
 	}
 	return slowest
+}
+
+// endsWithin is how soon a drain is to end after the last that it has waited for: later where the machine has stalled.
+func (p *pulse) endsWithin(from, to time.Time) time.Duration {
+	if p.slowest(from, to) > healthy {
+		return 15 * time.Second
+	}
+	return 10 * time.Second
 }
 
 func (p *play) setUp() {
