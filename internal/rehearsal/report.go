@@ -223,8 +223,8 @@ func (r *Report) conclusion() string {
 		if !r.Terms.Deadline.IsZero() {
 			end = ", but not past the deadline"
 		}
-		fmt.Fprintf(&b, "then the drain may wait until volumes are detached, for up to %.0f minutes%s: those of the claims %s\n",
-			drain.LongestDetach.Minutes(), end, strings.Join(evacuation.Names(claims, mostClaims), ", "))
+		fmt.Fprintf(&b, "then the drain may wait until volumes are detached, for up to %.0f minutes%s: those of the "+
+			"claims %s\n", drain.LongestDetach.Minutes(), end, strings.Join(evacuation.Names(claims, mostClaims), ", "))
 	}
 	return b.String()
 }

@@ -98,7 +98,8 @@ func connect(c *options.Options) (*kube.Clients, error) {
 	return kube.New(config)
 }
 
-// newTrimmer makes smaller what tenants write and the handler's role may list: a tool may run in the handler's container.
+// newTrimmer makes smaller what tenants write and the handler's role may list: a tool may run in the handler's
+// container.
 func newTrimmer() *kube.Trimmer {
 	const largeBytes = 8 << 20 // those that are decoded at once
 	return kube.NewTrimmer(largeBytes,

@@ -758,8 +758,8 @@ func TestAMessageReachesATLSServerThroughAProxyWhenBothHaveFailedInTurn(t *testi
 
 // overdue is a context whose deadline comes when passed is closed.
 type overdue struct {
-	context.Context //nolint:containedctx // it is one
-	passed          chan struct{}
+	context.Context
+	passed chan struct{}
 }
 
 func (o overdue) Done() <-chan struct{} { return o.passed }
