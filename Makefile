@@ -51,9 +51,9 @@ unit: ## run the tests that need no control plane
 	$(GOTEST) $(UNIT)
 
 # The race detector makes tests several times slower, and tells nothing of memory: what plays many rounds plays
-# a tenth with it (e2e/race).
+# a tenth with it, and what takes minutes even so is left out with SHORT=-short, as in the gate (e2e/race).
 race: ## the same with the race detector; PACKAGES=./internal/queue: of these
-	$(GOTEST) $(RACE) $(or $(PACKAGES),$(UNIT))
+	$(GOTEST) $(RACE) $(SHORT) $(or $(PACKAGES),$(UNIT))
 
 # What CloudFormation and IAM say comes from npm. Without it these tests are
 # skipped, but fail where CI is set. Go does not see when files of another module

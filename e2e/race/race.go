@@ -5,6 +5,7 @@ package race
 import (
 	"runtime/debug"
 	"slices"
+	"testing"
 )
 
 // Rounds returns how many of so many rounds a test is to play: all, or a tenth with the race detector.
@@ -13,6 +14,15 @@ func Rounds(all int) int {
 		return max(1, all/10)
 	}
 	return all
+}
+
+// Long leaves a test that takes the race detector long to make race: with -short, as in the gate of a change, it is
+// played without the detector alone. It is the first line of the test.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() && Enabled() {
+		t.Skip("with the race detector it is a part of the full run")
+	}
 }
 
 // Enabled reports whether this program was built with the race detector. A test that measures memory skips itself

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -212,6 +213,7 @@ func TestAHostWithAnInstanceThatIsResolved(t *testing.T) {
 }
 
 func TestWhatIsPutOffLeavesAPersonsCordon(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	for _, drained := range []bool{true, false} {
 		t.Run(fmt.Sprint(drained), func(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -560,6 +561,7 @@ func trials(t *testing.T) []trial {
 
 // Without -faults every action fails once, in a way and at a time by the seed.
 func TestNothingIsLostWhateverCallFailsInWhateverWay(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	seed := seedOf(t)
 	chosen := trials(t)
@@ -622,6 +624,7 @@ func seedOf(t *testing.T) uint64 {
 
 // What fails together.
 func TestNothingIsLostWhenAWholeSideIsAway(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	// The spot warning is received before the longer ones begin.
 	const later, minutes = 5 * time.Second, 5 * time.Minute
@@ -750,6 +753,7 @@ func (d *badDay) skew(by time.Duration) {
 
 // Of everything some calls fail, in any way, at any time.
 func TestNothingIsLostWhateverFailsTogether(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	first := seedOf(t)
 	for run := range *faultRuns {

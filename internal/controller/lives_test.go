@@ -199,6 +199,7 @@ var ruledLives = []uint64{
 // Whatever lives the machines of a cluster have, and whatever AWS and people tell
 // of them, the invariants hold; see their list.
 func TestLives(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	first := *livesSeed
 	if first == 0 {

@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/imds"
@@ -352,6 +353,7 @@ func (s *story) hasNoRoom() {
 }
 
 func TestThePodOnTheNodeReleasesNothingThatTheLeaderHoldsBack(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	for name, dies := range map[string]bool{"the leader leads": false, "nobody leads any more": true} {
 		t.Run(name, func(t *testing.T) {

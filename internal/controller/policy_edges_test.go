@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -389,6 +390,7 @@ func TestAHookThatTheNextNodeHasNoPlaceForIsCompletedAfterItsDrain(t *testing.T)
 }
 
 func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	limited := decision.NodeRule{
 		Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},

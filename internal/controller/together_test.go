@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -52,6 +53,7 @@ func (s *story) edits(more func(*Config)) {
 }
 
 func TestWhatALimitHeldBackBeyondItsWindowWaitsForTheNext(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	for _, failover := range []bool{false, true} {
 		t.Run(fmt.Sprintf("of a rule, failover %t", failover), func(t *testing.T) {
@@ -394,6 +396,7 @@ func TestNoneIsDrainedIfMostNodesAreImpaired(t *testing.T) {
 }
 
 func TestWhatIsLeftOfTwoChangesWaitsForItsTimeInUse(t *testing.T) {
+	race.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ drained, reboots bool }{
 		"called off after the drain": {drained: true}, "called off during the drain": {}, "made": {drained: true, reboots: true},
