@@ -88,8 +88,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	// A machine with two cores that compiles something else takes a minute.
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("it took longer than 3 minutes"))
+	// A machine with two cores that compiles something else takes a minute. This is a guard against waiting for ever.
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errors.New("it took longer than 5 minutes"))
 	defer cancel()
 	// The components take no open sockets, only port numbers, so that a port
 	// can be lost between choosing and using it. Twice in a row is bad luck,

@@ -134,12 +134,8 @@ func TestAnEvictedPodComesUpElsewhereAndNothingIsLeftBehind(t *testing.T) {
 	if len(pids) != 5 {
 		t.Errorf("%d processes are running, want 5", len(pids))
 	}
-	start := time.Now()
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("Stop took %v", took)
 	}
 	for _, pid := range pids {
 		if alive(pid) {
@@ -181,11 +177,11 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 			name      string
 			stopAfter string
 			grace     int64
-			least     time.Duration // and 20 s at most, on a busy machine
-		}{
-			{name: "without", grace: 60, least: 100 * time.Millisecond},
-			{name: "seconds", stopAfter: "2s", grace: 60, least: 2 * time.Second},
-			{name: "milliseconds", stopAfter: "1500ms", grace: 60, least: 1500 * time.Millisecond},
+			least     time.Duration
+		}{ // what does not count would take longer than is waited for
+			{name: "without", grace: 3600, least: 100 * time.Millisecond},
+			{name: "seconds", stopAfter: "2s", grace: 3600, least: 2 * time.Second},
+			{name: "milliseconds", stopAfter: "1500ms", grace: 3600, least: 1500 * time.Millisecond},
 			{name: "grace", stopAfter: "10m", grace: 3, least: 3 * time.Second},
 		} {
 			t.Run(test.name, func(t *testing.T) {
@@ -199,8 +195,8 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 				start := time.Now()
 				deletePod(t, c, pod.Name, nil)
 				awaitGone(t, c, pod.Name)
-				if took := time.Since(start); took < test.least || took > 20*time.Second {
-					t.Errorf("it took %v to stop, want %v or a little more", took, test.least)
+				if took := time.Since(start); took < test.least {
+					t.Errorf("it took %v to stop, want %v at least", took, test.least)
 				}
 			})
 		}
@@ -209,17 +205,13 @@ func TestNodesAndPodsBehaveAsTold(t *testing.T) {
 	t.Run("a second delete shortens the grace of a pod that is stopping", func(t *testing.T) {
 		pod := barePod("shortened")
 		pod.Annotations = map[string]string{StopAfter: "10m"}
-		grace := int64(600)
+		grace := int64(3600)
 		pod.Spec.TerminationGracePeriodSeconds = &grace
 		createRunning(t, c, pod)
 		deletePod(t, c, pod.Name, nil)
 		shorter := int64(2)
 		deletePod(t, c, pod.Name, &shorter)
-		start := time.Now()
-		awaitGone(t, c, pod.Name)
-		if took := time.Since(start); took > 20*time.Second {
-			t.Errorf("it took %v to stop, want 2 s or a little more", took)
-		}
+		awaitGone(t, c, pod.Name) // before the ten minutes are over
 	})
 
 	t.Run("a pod can run and not be ready", func(t *testing.T) {
@@ -632,16 +624,16 @@ func podReady(pod corev1.Pod) bool {
 	})
 }
 
-// eventually returns when check returns nil, and fails the test when it has not in 30 s.
+// eventually returns when check returns nil, and fails the test when it never does.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
 		last = check()
 		return last == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("after 30 s it is not true that %s: %v", what, last)
+		t.Fatalf("after 5 minutes it is not true that %s: %v", what, last)
 	}
 }
 
