@@ -14,9 +14,29 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
+// Nodes of other scenarios count too: they can only hold the drain back as well.
+func TestADrainThatCanWaitIsHeldBackWhileANodeIsOutOfUseAndASpotInterruptionIsNot(t *testing.T) {
+	s := newScenario(t)
+	nodes := s.nodes(3)
+	out, held, warned := nodes[0], nodes[1], nodes[2]
+	s.pod("kept", held.name)
+	s.pod("app", warned.name)
+	s.patchNode(out.name, map[string]any{"spec": map[string]any{"unschedulable": true}})
+	h := s.leader("--max-unready-nodes=1", "--node-termination-grace-period=5")
+	s.awaitDeleted(soon, s.send(s.body("rebalance-recommendation", held.instance)))
+	h.awaitWait(held, overview.MaxUnready, "max-unready-nodes is 1")
+	urgent := s.send(s.body("spot-interruption", warned.instance))
+	s.awaitDeleted(soon, urgent)
+	s.drainedBefore(urgent, warned)
+	if s.state(held) != cluster.StateWaiting || s.cordoned(held.name) || len(s.requests("kept")) > 0 {
+		t.Errorf("node %s is in the state %q, cordoned: %t; the pod was asked to leave %d times",
+			held.name, s.state(held), s.cordoned(held.name), len(s.requests("kept")))
+	}
+}
+
 // In a cluster of its own: all its nodes count.
 func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) {
-	tier.Full(t, "70 s and a control plane of its own; internal/controller plays it in virtual time")
+	tier.Full(t, "70 s and a control plane of its own; the one above is short, and internal/controller plays it in virtual time")
 	t.Parallel()
 	own, err := sandbox.Start(t.Context(), sandbox.Options{})
 	if err != nil {
