@@ -341,7 +341,7 @@ func (s *startUp) outcome(mend func()) string {
 	}
 	switch {
 	case ended && s.err != nil:
-		if took > 30*time.Second {
+		if took > time.Minute {
 			s.Errorf("it took %s to find out that it is in vain", took)
 		}
 		return exits
