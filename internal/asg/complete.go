@@ -98,7 +98,7 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 		}
 		report(err)
 		if try == 1 {
-			logging.Warn(h.log(hook), "the lifecycle hook is not completed yet, trying again", "error", err.Error())
+			logging.Warn(h.log(hook), "the lifecycle hook is not completed yet, trying again", "error", err)
 		}
 		urgency.Class = completing
 		pause := failures.Pause(try)

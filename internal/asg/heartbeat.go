@@ -52,7 +52,7 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 		if errors.Is(err, retry.ErrNothingToRenew) {
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 		} else if err != nil {
-			log.V(1).Info("heartbeat failed, trying again", "error", err.Error())
+			log.V(1).Info("heartbeat failed, trying again", "error", err)
 		}
 		return err
 	})

@@ -164,7 +164,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 	if err != nil {
 		c.Observer.Decided(report.Decision{Action: decision.Reject, Why: decision.WhyUndecodable, DryRun: c.DryRun})
 		if c.DryRun {
-			logging.Warn(log, "a message cannot be read", "why", err.Error(), "body", quoted(m.Body))
+			logging.Warn(log, "a message cannot be read", "error", err, "body", quoted(m.Body))
 			return nil, errDryRun
 		}
 		return nil, queue.Reject(err) // the queue logs it, and not at each delivery
@@ -302,7 +302,7 @@ func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) e
 	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
 	if !c.strange.Before(m.ID) {
 		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
-			"why", err.Error(), "body", quoted(m.Body))
+			"error", err, "body", quoted(m.Body))
 	}
 	switch {
 	case c.DryRun:

@@ -88,7 +88,7 @@ func (t *task) limits(ctx context.Context) notice.HookLimits {
 	defer cancel()
 	limits, err := t.c.Hooks.Limits(ctx, hookOf(t.n, t.id))
 	if err != nil {
-		t.log.V(1).Info("the hook cannot be read", "why", err.Error())
+		t.log.V(1).Info("the hook cannot be read", "error", err)
 	}
 	return limits
 }

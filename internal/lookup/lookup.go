@@ -103,7 +103,7 @@ func (l *Lookup) Permitted(ask func() error) error {
 	l.mu.Unlock()
 	if first {
 		logging.Warn(l.Log, "messages about instances that have no Node here, and about Capacity Blocks, are left in "+
-			"the queue: EC2 cannot be asked whose they are", "why", err.Error())
+			"the queue: EC2 cannot be asked whose they are", "error", err)
 	}
 	return err
 }

@@ -67,7 +67,7 @@ func (c Client) check(ctx context.Context, clock *clock) (redrive, error) {
 	if err != nil {
 		err = c.explain("GetQueueAttributes", GetQueueAttributes, err)
 		logging.Warn(c.Log, "the queue's attributes cannot be read: rejected messages are left in the queue, "+
-			"and a delivery delay goes unnoticed", "permission", string(GetQueueAttributes), "why", err.Error())
+			"and a delivery delay goes unnoticed", "permission", string(GetQueueAttributes), "error", err)
 		return redriveUnknown, nil
 	}
 

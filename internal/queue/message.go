@@ -75,7 +75,7 @@ func (s *Server) reject(ctx, settling context.Context, f *inFlight, m Message, w
 	// A message that is left comes back every few seconds, for days if the retention is
 	// long. One line for each doubling of its receives is enough.
 	if m.ReceiveCount <= 0 || bits.OnesCount(uint(m.ReceiveCount)) == 1 {
-		logging.Warn(s.Log, "message rejected", "message", m.ID, "why", why.Error(), "redrive", redrive.String(),
+		logging.Warn(s.Log, "message rejected", "message", m.ID, "error", why, "redrive", redrive.String(),
 			"receives", m.ReceiveCount, "body", strconv.QuoteToASCII(m.Body))
 	}
 

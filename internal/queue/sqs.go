@@ -121,7 +121,7 @@ func (c *calls) noteDenial(err error) {
 
 func warnCannotExtend(log logr.Logger, denial error) {
 	logging.Warn(log, "the visibility of messages cannot be extended: they come back while they are handled, "+
-		"and that counts against maxReceiveCount", "permission", string(ChangeMessageVisibility), "why", denial.Error())
+		"and that counts against maxReceiveCount", "permission", string(ChangeMessageVisibility), "error", denial)
 }
 
 // limited makes a call, with a deadline, when fewer than callsAtOnce are in flight.

@@ -294,7 +294,7 @@ func (s *Sender) deliver(ctx, sending context.Context, m message) {
 			return
 		}
 		wait := backoff.Pause(try)
-		log.V(1).Info("the webhook has not taken a message yet, trying again", "why", err.Error(), "in", wait.String())
+		log.V(1).Info("the webhook has not taken a message yet, trying again", "error", err, "in", wait.String())
 		_ = retry.Sleep(ctx, wait) // the last try is made after the end of ctx
 	}
 }
