@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,13 +24,59 @@ func largeEnv(p *corev1.Pod) {
 	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", large)}}
 }
 
+// How many objects of that size there are, and how many nodes that have none.
+const largeOnNode, largeUnscheduled, largeBindings, nodesBeside = 200, 100, 50, 5
+
 // Somebody fills one node, the scheduler's queue and the load balancers with objects that are as large as possible. A
 // replica has the memory of the chart. The drains of the other nodes are not disturbed.
 func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
+	s, nodes := amongLargeObjects(t, time.Second)
+	first, second := s.leader(), s.start()
+	sent := s.warnAll(nodes)
+	s.drainedSoon(nodes[1:], sent)
+	s.within(3*time.Minute, "the drain of the large pods has ended", func() bool {
+		state := s.state(nodes[0])
+		return state == "drained" || state == "missed"
+	})
+	asked := map[string]bool{}
+	var last time.Time
+	for _, r := range s.requests("") {
+		if r.code < http.StatusMultipleChoices && r.at.Before(sent.Add(2*time.Minute)) {
+			asked[r.uid], last = true, r.at
+		}
+	}
+	report(t, "the last of the large pods was asked to go %s after the notice", last.Sub(sent).Round(time.Millisecond))
+	if len(asked) != largeOnNode+nodesBeside {
+		t.Errorf("%d pods were asked to go before the deadline, want %d", len(asked), largeOnNode+nodesBeside)
+	}
+	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
+	first.isWithinItsMemory("the leader")
+	second.isWithinItsMemory("the standby")
+}
+
+// The next leader goes on with all nodes at once: the one with the large pods takes none of the others down.
+func TestLargeObjectsOfOneTenantStopNoDrainThatIsResumed(t *testing.T) {
+	s, nodes := amongLargeObjects(t, 10*time.Second)
+	first, second := s.leader(), s.start()
+	sent := s.warnAll(nodes)
+	s.eventually("all nodes are cordoned", func() bool {
+		return !slices.ContainsFunc(nodes, func(n node) bool { return !s.cordoned(n.name) })
+	})
+	first.kill()
+	s.eventually("the next leader goes on with all of them", func() bool {
+		return len(second.logged("going on with the drain that the node carries")) == len(nodes)
+	})
+	s.drainedSoon(nodes[1:], sent)
+	second.isWithinItsMemory("the next leader")
+}
+
+// amongLargeObjects returns a scenario with several nodes, of which the first has the large pods, and each other one a
+// pod that stops in that time.
+func amongLargeObjects(t *testing.T, stops time.Duration) (*scenario, []node) {
+	t.Helper()
 	if !*everyCall {
 		t.Skip("only with -chaos: half a gigabyte in a control plane of its own")
 	}
-	const onNode, unscheduled, balanced, others = 200, 100, 50, 5
 	own, err := sandbox.Start(t.Context(), sandbox.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +84,8 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 	t.Cleanup(func() { _ = own.Stop() })
 	s := newScenarioIn(t, own)
 	s.env = append(s.env, fmt.Sprintf("GOMEMLIMIT=%d", 256<<20*8/10)) // as the program sets it for 256Mi
-	nodes := s.nodes(1 + others)
-	s.deployment("plain", int32(others), grace(20, time.Second))
+	nodes := s.nodes(1 + nodesBeside)
+	s.deployment("plain", int32(nodesBeside), grace(20, stops))
 	s.defineBindings()
 	var all errgroup.Group
 	all.SetLimit(4)
@@ -53,22 +100,22 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 	ofJob := func(p *corev1.Pod) {
 		p.Labels, p.OwnerReferences = map[string]string{"app": "large"}, []metav1.OwnerReference{*job}
 	}
-	for k := range onNode {
+	for k := range largeOnNode {
 		create(s.newPod(fmt.Sprintf("large-%d", k), nodes[0].name, largeEnv, ofJob, stopping(20*time.Second, time.Second)))
 	}
-	for k := range unscheduled {
+	for k := range largeUnscheduled {
 		create(s.newPod(fmt.Sprintf("waiting-%d", k), "", largeEnv, func(p *corev1.Pod) {
 			p.Spec.NodeSelector = map[string]string{"no": "node"}
 		}))
 	}
-	for k := range balanced {
+	for k := range largeBindings {
 		all.Go(func() error {
 			s.addBinding(fmt.Sprintf("large-%d", k), fmt.Sprintf(`{"matchLabels": {"large": %q}}`, strings.Repeat("x", large)))
 			return nil
 		})
 	}
 	s.must(all.Wait())
-	s.budget("large", "large", onNode)
+	s.budget("large", "large", largeOnNode)
 	s.within(2*time.Minute, "the pods run", func() bool {
 		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{
 			FieldSelector: "status.phase!=Running,spec.nodeName!=", Limit: 1,
@@ -76,47 +123,44 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 		s.must(err)
 		return len(waiting.Items) == 0
 	})
+	return s, nodes
+}
 
-	first, second := s.leader(), s.start()
-	s.warn(nodes[0], 2*time.Minute)
-	sent := time.Now()
-	var messages []string
-	for _, n := range nodes[1:] {
-		message, _ := s.warn(n, 2*time.Minute)
-		messages = append(messages, message)
+// warnAll warns of the end of all nodes in two minutes.
+func (s *scenario) warnAll(nodes []node) (sent time.Time) {
+	s.Helper()
+	sent = time.Now()
+	for _, n := range nodes {
+		s.warn(n, 2*time.Minute)
 	}
-	s.awaitDeleted(90*time.Second, messages...)
-	report(t, "the other nodes were drained %s after their notices", time.Since(sent).Round(time.Millisecond))
-	for _, n := range nodes[1:] {
-		if pods := s.podsOn(n.name); len(pods) > 0 {
-			t.Errorf("%d pods are still on %s", len(pods), n.name)
-		}
-	}
-	s.within(3*time.Minute, "the drain of the large pods has ended", func() bool {
-		state := s.state(nodes[0])
-		return state == "drained" || state == "missed"
+	return sent
+}
+
+// drainedSoon waits until nodes are drained, 90 s after they were warned of at most.
+func (s *scenario) drainedSoon(nodes []node, sent time.Time) {
+	s.Helper()
+	s.within(90*time.Second-time.Since(sent), "the other nodes are drained", func() bool {
+		return !slices.ContainsFunc(nodes, func(n node) bool { return s.state(n) != "drained" })
 	})
-	asked := map[string]bool{}
-	var last time.Time
-	for _, r := range s.requests("") {
-		if r.code < http.StatusMultipleChoices && r.at.Before(sent.Add(2*time.Minute)) {
-			asked[r.uid], last = true, r.at
+	report(s.T, "the other nodes were drained %s after their notices", time.Since(sent).Round(time.Millisecond))
+	for _, n := range nodes {
+		if pods := s.podsOn(n.name); len(pods) > 0 {
+			s.Errorf("%d pods are still on %s", len(pods), n.name)
 		}
 	}
-	report(t, "the last of the large pods was asked to go %s after the notice", last.Sub(sent).Round(time.Millisecond))
-	if len(asked) != onNode+others {
-		t.Errorf("%d pods were asked to go before the deadline, want %d", len(asked), onNode+others)
+}
+
+// isWithinItsMemory is called at the end.
+func (h *handler) isWithinItsMemory(name string) {
+	h.s.Helper()
+	if h.isExited() {
+		h.s.Errorf("%s has exited", name)
+		return
 	}
-	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
-	if first.isExited() || second.isExited() {
-		t.Error("a replica has exited")
-	}
-	for name, h := range map[string]*handler{"the leader": first, "the standby": second} {
-		peak := h.memory("VmHWM")
-		report(t, "%s had %d MiB at most", name, peak>>10)
-		if peak > 200<<10 {
-			t.Errorf("%s had %d MiB", name, peak>>10)
-		}
+	peak := h.memory("VmHWM")
+	report(h.s.T, "%s had %d MiB at most", name, peak>>10)
+	if peak > 200<<10 {
+		h.s.Errorf("%s had %d MiB", name, peak>>10)
 	}
 }
 
