@@ -57,7 +57,8 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 // The next leader goes on with all nodes at once: the one with the large pods takes none of the others down.
 func TestLargeObjectsOfOneTenantStopNoDrainThatIsResumed(t *testing.T) {
 	s, nodes := amongLargeObjects(t, 10*time.Second)
-	first, second := s.leader(), s.start()
+	const json = "--json-logging" // for logged
+	first, second := s.leader(json), s.start(json)
 	sent := s.warnAll(nodes)
 	s.eventually("all nodes are cordoned", func() bool {
 		return !slices.ContainsFunc(nodes, func(n node) bool { return !s.cordoned(n.name) })

@@ -222,7 +222,7 @@ func (a *App) Run(ctx context.Context) error {
 		err = a.stand(ctx)
 	}
 	if ctx.Err() != nil {
-		a.log.Info("stopped", "why", context.Cause(ctx).Error())
+		a.log.Info("stopped", "why", context.Cause(ctx))
 		return nil
 	}
 	return err

@@ -55,9 +55,9 @@ func PauseAfter(ctx context.Context, log logr.Logger, err error, doing string, n
 	switch {
 	case ctx.Err() != nil:
 	case pause >= worthAWarning:
-		logging.Warn(log, "trying again", "error", err, "doing", doing, "in", pause.String())
+		logging.Warn(log, "trying again", "error", err, "what", doing, "in", pause.String())
 	default:
-		log.Info("trying again", "error", err, "doing", doing, "in", pause.String())
+		log.V(1).Info("trying again", "error", err, "what", doing, "in", pause.String())
 	}
 	return retry.Sleep(ctx, pause)
 }

@@ -284,11 +284,11 @@ func TestADrainThatWaitsSaysOnceAMinuteWhatFor(t *testing.T) {
 	for waits, want := range map[time.Duration][]string{
 		210 * time.Second: {
 			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:04:58Z; ` +
-				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=4m0s`,
+				`ns/critical: it is critical to the system, and goes after the others" left=4m0s`,
 			`pods=3 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ns/slow: grace until 00:04:58Z; ` +
-				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=3m0s`,
+				`ns/critical: it is critical to the system, and goes after the others" left=3m0s`,
 			`pods=2 why="ns/db-0: PodDisruptionBudget ns/db needs 2 healthy pods and has 2, deleted at 00:04:25Z; ` +
-				`ns/critical: it is critical to the system, and goes after the others" untilDeadline=2m0s`,
+				`ns/critical: it is critical to the system, and goes after the others" left=2m0s`,
 		},
 		50 * time.Second: nil,
 	} {
@@ -327,7 +327,7 @@ func TestALineAboutAHundredPodsNamesTen(t *testing.T) {
 		log := s.drainLogged(evacuation.Terms{})
 		lines := log.Said("waiting for pods to leave")
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], `pods=100 why="ns/p-00: grace until 00:01:30Z; `) ||
-			!strings.HasSuffix(lines[0], `; ns/p-09: grace until 00:01:30Z; and 90 more" untilDeadline="no deadline"`) {
+			!strings.HasSuffix(lines[0], `; ns/p-09: grace until 00:01:30Z; and 90 more" left="no deadline"`) {
 			t.Errorf("it says %q", lines)
 		}
 	})

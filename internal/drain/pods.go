@@ -101,7 +101,7 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		p.following.stop()
 		p.watches.mu.Unlock()
 		if err != nil { // else the shared watch has ended, or begun after this list
-			klog.FromContext(ctx).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
+			klog.FromContext(ctx).V(1).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
 		}
 		if retry.Sleep(ctx, watchBackoff.Pause(failures)) != nil {
 			return

@@ -436,25 +436,25 @@ func (o *obstacles) sorted() []overview.Refusal {
 
 // logProgress calls write when the drain has waited for another minute, with the time to the
 // deadline. It returns when to call it again.
-func (r *run) logProgress(now time.Time, write func(untilDeadline string)) time.Time {
+func (r *run) logProgress(now time.Time, write func(left string)) time.Time {
 	switch {
 	case r.nextProgress.IsZero():
 		r.nextProgress = now.Add(progressInterval)
 	case !now.Before(r.nextProgress):
-		untilDeadline := "no deadline"
+		left := "no deadline"
 		if d := r.request.Terms.Deadline; !d.IsZero() {
-			untilDeadline = max(0, d.Sub(now)).Round(time.Second).String()
+			left = max(0, d.Sub(now)).Round(time.Second).String()
 		}
-		write(untilDeadline)
+		write(left)
 		r.nextProgress = now.Add(progressInterval)
 	}
 	return r.nextProgress
 }
 
 // logWaiting logs which pods are waited for, and why they are still there.
-func (r *run) logWaiting(now time.Time, untilDeadline string) {
+func (r *run) logWaiting(now time.Time, left string) {
 	if !r.store.synced() {
-		r.request.Log.Info("waiting for the list of the node's pods", "untilDeadline", untilDeadline)
+		r.request.Log.Info("waiting for the list of the node's pods", "left", left)
 		return
 	}
 	var waiting []string
@@ -465,7 +465,7 @@ func (r *run) logWaiting(now time.Time, untilDeadline string) {
 	}
 	if len(waiting) > 0 {
 		r.request.Log.Info("waiting for pods to leave",
-			"pods", len(waiting), "why", strings.Join(evacuation.Names(waiting, maxNames), "; "), "untilDeadline", untilDeadline)
+			"pods", len(waiting), "why", strings.Join(evacuation.Names(waiting, maxNames), "; "), "left", left)
 	}
 }
 

@@ -289,7 +289,7 @@ func TestADeadlineThatComesEndsTheWaitForWhatLeavesLast(t *testing.T) {
 				}
 				s.want(0, tt.want)
 				for _, line := range log.Said("waiting for pods to leave") {
-					if strings.Contains(line, "no deadline so far") != strings.Contains(line, `untilDeadline="no deadline"`) {
+					if strings.Contains(line, "no deadline so far") != strings.Contains(line, `left="no deadline"`) {
 						t.Error(line)
 					}
 				}

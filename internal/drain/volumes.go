@@ -239,7 +239,7 @@ func (w *volumeWait) report(attached []string, now time.Time) time.Time {
 		log.Info(message, "volumes", len(attached), "which", which)
 	}
 	wake := w.run.logProgress(now, func(left string) {
-		log.Info(message, "volumes", len(attached), "which", which, "untilDeadline", left)
+		log.Info(message, "volumes", len(attached), "which", which, "left", left)
 	})
 	switch reportAt := w.since.Add(blockedTime); {
 	case w.reported:

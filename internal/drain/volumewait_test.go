@@ -345,7 +345,7 @@ func TestVolumesThatAreWaitedForAreNamedWithTheirClaims(t *testing.T) {
 		time.AfterFunc(time.Minute, func() { asked <- answer })
 		log := s.drainAsked(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute)}, asked)
 		const both = "pv-a (claim ns/a), pv-b (claim ns/b)"
-		want := []string{`volumes=2 which="` + both + `"`, `volumes=2 which="` + both + `" untilDeadline=1m0s`}
+		want := []string{`volumes=2 which="` + both + `"`, `volumes=2 which="` + both + `" left=1m0s`}
 		if diff := cmp.Diff(want, log.Said("waiting for volumes to be detached")); diff != "" {
 			t.Errorf("it says (-want +got):\n%s", diff)
 		}

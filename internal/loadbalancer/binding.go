@@ -199,7 +199,9 @@ func (w *Watch) Run(ctx context.Context) {
 		default:
 			failed++
 			pause = failures.Pause(failed)
-			w.Log.Info("the TargetGroupBindings cannot be watched: trying again", "error", err)
+			if failed == giveUp {
+				logging.Warn(w.Log, "the TargetGroupBindings cannot be watched: trying again", "error", err)
+			}
 		}
 		if failed >= giveUp {
 			w.answered()

@@ -33,6 +33,8 @@ const (
 	callTimeout    = 10 * time.Second
 	// deniedPause is how long a missing permission is not asked for again: a person grants it.
 	deniedPause = 10 * time.Minute
+	// outage is how many calls in a row have failed when the log says so.
+	outage = 3
 
 	// Permission is what the role needs.
 	Permission = "elasticloadbalancing:DescribeTargetHealth"
@@ -285,13 +287,16 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 	g.none = false
 	switch {
 	case err == nil:
+		if g.failed >= outage {
+			t.Log.Info("a load balancer answers again", "targetGroup", named.Name)
+		}
 		g.asked, g.targets, g.failed, g.next = asked, targets, 0, asked.Add(Interval)
 		t.denied = false
 	case denied:
 		g.none, g.failed, g.next = true, 0, asked.Add(deniedPause)
 		if !t.denied {
 			logging.Warn(t.Log, "drains do not wait for load balancers: the role of this controller lacks a permission",
-				"permission", Permission, "group", named.Name, "error", err)
+				"permission", Permission, "targetGroup", named.Name, "error", err)
 		}
 		t.denied = true
 	case code == "TargetGroupNotFound", code == "ValidationError":
@@ -304,8 +309,9 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 		}
 		pause := pauses.Pause(g.failed)
 		g.next = time.Now().Add(pause)
-		t.Log.Info("the targets of a load balancer cannot be read: trying again",
-			"group", named.Name, "error", err, "in", pause.Round(time.Second).String())
+		if g.failed == outage {
+			logging.Warn(t.Log, "a load balancer does not answer: drains wait for it in vain", "targetGroup", named.Name, "error", err)
+		}
 	}
 	close(t.changed)
 	t.changed = make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,10 +55,18 @@ func TestAnErrorHasOneKeyInAllLines(t *testing.T) {
 	}
 }
 
-// logs reports whether a call is one of a logger, or of [logging.Warn].
+// logs reports whether a call is one of a logger, or of [Warn], or gathers values for one.
 func logs(call *ast.CallExpr) bool {
-	f, ok := call.Fun.(*ast.SelectorExpr)
-	return ok && (f.Sel.Name == "Info" || f.Sel.Name == "Warn" || f.Sel.Name == "WithValues")
+	switch f := call.Fun.(type) {
+	case *ast.SelectorExpr:
+		return slices.Contains([]string{"Info", "Warn", "Error", "WithValues"}, f.Sel.Name)
+	case *ast.Ident:
+		if f.Name == "append" {
+			to, ok := call.Args[0].(*ast.Ident)
+			return ok && to.Name == "values"
+		}
+	}
+	return false
 }
 
 // errorIn reports whether a value is an error, by its name, and whether it is the text of one.
@@ -67,10 +76,7 @@ func errorIn(value ast.Expr) (isError, isText bool) {
 	}
 	if call, ok := value.(*ast.CallExpr); ok {
 		f, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok || f.Sel.Name != "Error" || len(call.Args) > 0 {
-			return false, false
-		}
-		_, isText = f.X.(*ast.Ident)
+		isText = ok && f.Sel.Name == "Error" && len(call.Args) == 0
 	}
 	return false, isText
 }

@@ -72,16 +72,39 @@ func encoder(inJSON bool) zapcore.Encoder {
 // either acts on a line or does not. But people filter their logs by it, and NTH has it, so the line goes to the
 // zap logger below. A logger without one, as tests have, gets an entry of level 0 with the value warning.
 func Warn(log logr.Logger, message string, keysAndValues ...any) {
-	if below, ok := log.GetSink().(zapr.Underlier); ok {
-		below.GetUnderlying().Sugar().Warnw(message, keysAndValues...)
-		return
+	switch sink := log.GetSink().(type) {
+	case nil:
+	case zapr.Underlier:
+		sink.GetUnderlying().Sugar().Warnw(message, keysAndValues...)
+	default:
+		log.Info(message, append(slices.Clip(keysAndValues), "warning", true)...)
 	}
-	log.Info(message, append(slices.Clip(keysAndValues), "warning", true)...)
 }
+
+// heals makes warnings of the errors of Kubernetes' libraries, which go on after them: a watch that has failed, say, is
+// begun again. An error of ours is what a person has to act on.
+type heals struct{ logr.LogSink }
+
+// Error implements logr.LogSink.
+func (h heals) Error(err error, message string, keysAndValues ...any) {
+	if err != nil {
+		keysAndValues = append(slices.Clip(keysAndValues), "error", err)
+	}
+	Warn(logr.Logger{}.WithSink(h.LogSink), message, keysAndValues...)
+}
+
+// WithValues implements logr.LogSink.
+func (h heals) WithValues(keysAndValues ...any) logr.LogSink {
+	return heals{h.LogSink.WithValues(keysAndValues...)}
+}
+
+// WithName implements logr.LogSink.
+func (h heals) WithName(name string) logr.LogSink { return heals{h.LogSink.WithName(name)} }
 
 // Redirect has the Kubernetes libraries and the standard library's default logger log to log.
 func Redirect(log logr.Logger) {
-	klog.SetLoggerWithOptions(log.WithName("kubernetes"), klog.ContextualLogger(true))
+	kubernetes := log.WithName("kubernetes")
+	klog.SetLoggerWithOptions(kubernetes.WithSink(heals{kubernetes.GetSink()}), klog.ContextualLogger(true))
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(says{log.WithName("go")})
 }

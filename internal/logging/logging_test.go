@@ -143,3 +143,29 @@ func TestTheSDKOfAWSWritesIntoTheLog(t *testing.T) {
 		t.Errorf("logged\n%s", &log)
 	}
 }
+
+// What the Kubernetes libraries call an error is tried again by them, as a watch that has ended.
+func TestAnErrorOfAKubernetesLibraryIsAWarning(t *testing.T) {
+	var out bytes.Buffer
+	log, end := New(&out, Options{JSON: true, Level: "info"})
+	Redirect(log)
+	klog.ErrorS(errors.New("away"), "Failed to watch", "type", "Node")                                                     //nolint:forbidigo // as client-go does
+	klog.LoggerWithValues(klog.LoggerWithName(klog.Background(), "reflector"), "type", "Pod").Error(nil, "Failed to list") //nolint:forbidigo // as client-go does
+	end()
+	var got []map[string]any
+	for line := range strings.Lines(out.String()) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		delete(entry, "time")
+		got = append(got, entry)
+	}
+	want := []map[string]any{
+		{"level": "warn", "logger": "kubernetes", "msg": "Failed to watch", "type": "Node", "error": "away"},
+		{"level": "warn", "logger": "kubernetes.reflector", "msg": "Failed to list", "type": "Pod"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the log (-want +got):\n%s", diff)
+	}
+}

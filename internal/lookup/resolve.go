@@ -315,7 +315,7 @@ func (r *Resolver) WarnOfOtherAccount(n notice.Notice) {
 	r.memory.mu.Unlock()
 	if !told {
 		logging.Warn(r.Log, "notices of another account or region are ignored (logged once for each account and region)",
-			"account", n.Account, "region", n.Region, "actsOn", r.Policy.Accounts, "in", r.Policy.Region,
+			"account", n.Account, "region", n.Region, "actsOn", r.Policy.Accounts, "ownRegion", r.Policy.Region,
 			"hint", "if this cluster's instances are in that account, name it in event-accounts")
 	}
 }

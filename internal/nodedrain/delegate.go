@@ -185,7 +185,7 @@ func (g *delegation) takeOver(why decision.Why, reason error) {
 	values := []any{"why", why}
 	if reason != nil {
 		step.Detail = reason.Error()
-		values = append(values, "detail", reason.Error())
+		values = append(values, "error", reason)
 	}
 	logging.Warn(g.log, "the handler drains the node itself", values...)
 	g.r.Observer.Stepped(step)

@@ -67,7 +67,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 		return holdback.Permit{}, p.none(ctx, whyRefused(refusal.Reason), refusal.Text)
 	case err != nil:
 		if calling.Err() == nil {
-			p.log.Info("the replacement of the node is tried again", "error", err)
+			p.log.V(1).Info("the replacement of the node is tried again", "error", err)
 		}
 		return awaitsReplacement(carried.Replacement, intent.Earlier(now.Add(againAfter), until)), nil
 	}
@@ -155,7 +155,7 @@ func (p replacing) none(ctx context.Context, why decision.Why, detail string) er
 	if err != nil {
 		return err
 	}
-	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "detail", detail)
+	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "error", detail)
 	p.r.Observer.Stepped(report.Step{Node: p.ref, Kind: report.Replace, Why: why, Err: errors.New(detail)})
 	return nil
 }

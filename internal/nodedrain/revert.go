@@ -140,7 +140,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	if errors.Is(reason, errIgnored) {
 		why = decision.WhyIgnoredByRule
 	}
-	logging.Warn(d.log, "the drain is called off", "why", reason)
+	logging.Warn(d.log, "the drain is called off", "why", why)
 	now := time.Now()
 	var kept intent.Intent
 	err := cluster.Retry(ctx, d.log, "revert the drain", func(ctx context.Context) error {

@@ -115,7 +115,7 @@ func (c *calls) noteDenial(err error) {
 	case err != nil && before == nil:
 		warnCannotExtend(c.client.Log, err)
 	case err == nil && before != nil:
-		c.client.Log.Info("the visibility of messages can be extended again", "allowed", string(ChangeMessageVisibility))
+		c.client.Log.Info("the visibility of messages can be extended again", "permission", string(ChangeMessageVisibility))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // To returns a logger of all levels that writes to out, such as a test's output.
 func To(out io.Writer) logr.Logger {
-	return funcr.New(func(name, entry string) { fmt.Fprintln(out, name, entry) }, funcr.Options{Verbosity: 1})
+	return funcr.NewJSON(func(entry string) { fmt.Fprintln(out, mustParse(entry)) }, funcr.Options{Verbosity: 1})
 }
 
 // A Log keeps its entries. The zero value is ready for use, and its methods may be called concurrently.
@@ -41,13 +41,19 @@ func (l *Log) Logger() logr.Logger {
 }
 
 func (l *Log) add(text string) {
-	e, err := parse(text)
-	if err != nil {
-		e = Entry{Message: err.Error() + ": " + text}
-	}
+	e := mustParse(text)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.entries = append(l.entries, e)
+}
+
+// mustParse is parse of what the program logs. It panics where a key stands twice, which nobody could read.
+func mustParse(text string) Entry {
+	e, err := parse(text)
+	if err != nil {
+		panic(err.Error() + ": " + text)
+	}
+	return e
 }
 
 // parse reads an entry of funcr.
