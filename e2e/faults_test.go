@@ -2,17 +2,21 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -336,36 +340,57 @@ func TestNothingIsLostThoughTheControlPlaneIsAway(t *testing.T) {
 	}
 }
 
-// An admission policy refuses evictions for good.
-func TestAPolicyThatDeniesEvictionsIsToldAndPassedBeforeTheDeadline(t *testing.T) {
-	tier.Full(t, "45 s; internal/drain plays it in virtual time")
-	s := newScenario(t)
-	otherRights.Store(s.name, true) // it refuses what the roles grant
-	n := s.nodes(1)[0]
-	s.pod("guarded", n.name, stopping(5*time.Second, 0))
-	s.denyEvictions()
-	h := s.leader("--emit-kubernetes-events=true")
-	message, deadline := s.warn(n, 40*time.Second)
-	if w := h.awaitWait(n, overview.AdmissionPolicy, "ValidatingAdmissionPolicy '"+s.name+"'"); w.Name != s.name || w.Pod != s.name+"/guarded" {
-		t.Errorf("the status names the policy %q and the pod %q, want %q and guarded", w.Name, w.Pod, s.name)
-	}
-	s.awaitDeleted(soon, message)
-	for _, about := range []struct{ namespace, kind, name string }{{s.name, "Pod", "guarded"}, {"default", "Node", n.name}} {
-		s.eventually("an Event of "+about.kind+" "+about.name+" names the policy", func() bool {
-			return slices.ContainsFunc(s.told(about.namespace, about.kind, about.name), func(e corev1.Event) bool {
-				return e.Reason == "EvictionBlocked" && strings.Contains(e.Message, "ValidatingAdmissionPolicy '"+s.name+"'")
-			})
+// Somebody refuses evictions for good.
+func TestWhoDeniesEvictionsIsToldByItsNameAndPassedBeforeTheDeadline(t *testing.T) {
+	tier.Full(t, "45 s each; internal/drain plays it in virtual time")
+	for name, tt := range map[string]struct {
+		deny  func(*scenario) (name string)
+		cause overview.Cause
+		words string // of the API server
+	}{
+		"a policy":               {(*scenario).denyByPolicy, overview.AdmissionPolicy, "ValidatingAdmissionPolicy '%s'"},
+		"a webhook":              {(*scenario).denyByWebhook, overview.Webhook, `admission webhook "%s" denied the request: ` + nobody},
+		"a webhook that is away": {(*scenario).denyByAbsence, overview.Webhook, `failed calling webhook "%s"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScenario(t)
+			otherRights.Store(s.name, true) // it refuses what the roles grant
+			n := s.nodes(1)[0]
+			s.pod("guarded", n.name, stopping(5*time.Second, 0))
+			denier := tt.deny(s)
+			words := fmt.Sprintf(tt.words, denier)
+			h := s.leader("--emit-kubernetes-events=true")
+			message, deadline := s.warn(n, 40*time.Second)
+			if w := h.awaitWait(n, tt.cause, words); w.Name != denier || w.Pod != s.name+"/guarded" {
+				t.Errorf("the status names %q and the pod %q, want %q and guarded", w.Name, w.Pod, denier)
+			}
+			s.awaitDeleted(soon, message)
+			for _, about := range []struct{ namespace, kind, name string }{{s.name, "Pod", "guarded"}, {"default", "Node", n.name}} {
+				s.eventually("an Event of "+about.kind+" "+about.name+" names it", func() bool {
+					return slices.ContainsFunc(s.told(about.namespace, about.kind, about.name), func(e corev1.Event) bool {
+						return e.Reason == "EvictionBlocked" && strings.Contains(e.Message, words)
+					})
+				})
+			}
+			s.refusedThenDeleted("guarded", deadline)
+			s.drainedBefore(message, n)
 		})
 	}
-	requests := s.requests("guarded")
+}
+
+// refusedThenDeleted checks that the evictions of a pod were refused, some times, and that it was deleted then with all
+// of its grace.
+func (s *scenario) refusedThenDeleted(pod string, deadline time.Time) {
+	s.Helper()
+	requests := s.requests(pod)
 	first := slices.IndexFunc(requests, request.accepted) // on a machine that stalls it is asked for once more
 	if first < 0 || requests[first].evicts || requests[first].grace < 4 || requests[first].at.After(deadline) {
-		t.Errorf("requests %v, want evictions refused and then a deletion with all of the pod's grace", requests)
+		s.Errorf("requests %v, want evictions refused and then a deletion with all of the pod's grace", requests)
 	}
 	if len(requests) < 3 || len(requests) > 30 {
-		t.Errorf("%d requests in 30 s, want some and not many", len(requests))
+		s.Errorf("%d requests in 30 s, want some and not many", len(requests))
 	}
-	s.drainedBefore(message, n)
 }
 
 // A namespace is being deleted, and its controller does not get on with it: the API server refuses evictions there, and
@@ -416,19 +441,19 @@ func TestAPodOfANamespaceThatEndsIsToldOnItsNodeAndDeletedBeforeTheDeadline(t *t
 	}
 }
 
-func (s *scenario) denyEvictions() {
+// nobody is what people say who deny evictions.
+const nobody = "nobody is evicted here"
+
+func (s *scenario) denyByPolicy() (name string) {
 	s.Helper()
 	policies := s.kube.AdmissionregistrationV1()
 	_, err := policies.ValidatingAdmissionPolicies().Create(s.ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-				},
-			}}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "nobody is evicted here"}},
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: evictionsAlone()[0]}},
+			},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: nobody}},
 		},
 	}, metav1.CreateOptions{})
 	s.must(err)
@@ -436,17 +461,83 @@ func (s *scenario) denyEvictions() {
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
 			PolicyName: s.name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-			MatchResources: &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
-				MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.name},
-			}},
+			MatchResources: &admissionregistrationv1.MatchResources{NamespaceSelector: s.namespaceAlone()},
 		},
 	}, metav1.CreateOptions{})
 	s.must(err)
-	// The policy takes a moment to count.
-	canary := s.pod("canary", s.node(s.name+"-canary", s.id(99)).name)
+	s.awaitDenial(nobody)
+	return s.name
+}
+
+// denyByWebhook has an admission webhook, which serves TLS as the API server demands.
+func (s *scenario) denyByWebhook() (name string) {
+	name, _ = s.webhook()
+	return name
+}
+
+// denyByAbsence has one that is gone, and must not be passed over.
+func (s *scenario) denyByAbsence() (name string) {
+	name, server := s.webhook()
+	server.Close()
+	s.awaitDenial("failed calling webhook")
+	return name
+}
+
+func (s *scenario) webhook() (name string, server *httptest.Server) {
+	s.Helper()
+	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{
+			UID: review.Request.UID, Result: &metav1.Status{Code: http.StatusForbidden, Message: nobody},
+		}
+		_ = json.NewEncoder(w).Encode(review) // the API server reports it
+	}))
+	s.Cleanup(server.Close)
+	name = s.name + ".example.com"
+	_, err := s.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(s.ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: name,
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL: &server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: evictionsAlone(), NamespaceSelector: s.namespaceAlone(),
+			FailurePolicy: new(admissionregistrationv1.Fail), SideEffects: new(admissionregistrationv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.awaitDenial(nobody)
+	return name, server
+}
+
+func evictionsAlone() []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+	}}
+}
+
+func (s *scenario) namespaceAlone() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.name}}
+}
+
+// awaitDenial waits until a denial counts: the API server learns of it a moment later.
+func (s *scenario) awaitDenial(words string) {
+	s.Helper()
+	const name = "canary"
+	if !s.podExists(name) {
+		s.pod(name, s.node(s.name+"-canary", s.id(99)).name)
+	}
+	canary, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, name, metav1.GetOptions{})
+	s.must(err)
 	s.eventually("evictions are denied", func() bool {
 		err := s.kube.PolicyV1().Evictions(s.name).Evict(s.ctx, dryRunEviction(canary))
-		return err != nil && strings.Contains(err.Error(), "nobody is evicted here")
+		return err != nil && strings.Contains(err.Error(), words)
 	})
 }
 
