@@ -26,21 +26,21 @@ func TestTheHandlerAndKubectlDrainChooseTheSamePods(t *testing.T) {
 	for name, tt := range map[string]struct{ options, flags, stay []string }{
 		"by default": {
 			flags: []string{"--ignore-daemonsets", "--delete-emptydir-data"},
-			stay:  []string{"daemon", "static", "static-and-failed"},
+			stay:  alwaysStay(),
 		},
 		"without the data of an emptyDir": {
 			options: []string{"--delete-local-data=false"},
 			flags:   []string{"--ignore-daemonsets"},
-			stay:    []string{"daemon", "scratch", "static", "static-and-failed"},
+			stay:    alwaysStay("scratch"),
 		},
 		"without DaemonSets": {
 			options: []string{"--ignore-daemon-sets=false"},
 			flags:   []string{"--delete-emptydir-data"},
-			stay:    []string{"daemon", "static", "static-and-failed"},
+			stay:    alwaysStay(),
 		},
 		"without both": {
 			options: []string{"--ignore-daemon-sets=false", "--delete-local-data=false"},
-			stay:    []string{"daemon", "scratch", "static", "static-and-failed"},
+			stay:    alwaysStay("scratch"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,15 @@ func TestTheHandlerAndKubectlDrainChooseTheSamePods(t *testing.T) {
 	}
 }
 
-// podsOfEachSort fills each node with a pod of each sort, and returns the sorts.
+// alwaysStay are the sorts that nobody evicts by default, and others, in order.
+func alwaysStay(others ...string) []string {
+	all := append([]string{"daemon", "daemon-with-scratch", "static", "static-and-failed", "static-with-scratch"}, others...)
+	slices.Sort(all)
+	return all
+}
+
+// podsOfEachSort fills each node with a pod of each sort, and returns the sorts. Two sorts cannot be there: the controllers
+// take away the pod of a DaemonSet that is gone, and one of a DaemonSet that has ended. internal/drain has both.
 func (s *scenario) podsOfEachSort(nodes ...node) []string {
 	s.Helper()
 	on := func(n node, kind string) func(*corev1.PodTemplateSpec) {
@@ -73,6 +81,11 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 		}
 	}
 	s.daemonSet("daemon", func(t *corev1.PodTemplateSpec) { t.Labels[sort] = "daemon" })
+	s.daemonSet("daemon-with-scratch", func(t *corev1.PodTemplateSpec) {
+		p := &corev1.Pod{Spec: t.Spec}
+		emptyDir(p)
+		t.Labels[sort], t.Spec = "daemon-with-scratch", p.Spec
+	})
 	daemons, err := s.kube.AppsV1().DaemonSets(s.name).Get(s.ctx, "daemon", metav1.GetOptions{})
 	s.must(err)
 	// The garbage collector does not know the kinds of others, so a ConfigMap takes the place of one.
@@ -102,6 +115,9 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 		s.end(bare("pending"), corev1.PodPending)
 		s.job(n.name+"-job", on(n, "job"))
 		bare("static", s.mirrors(n))
+		bare("static-with-scratch", s.mirrors(n), emptyDir)
+		bare("protected", func(p *corev1.Pod) { p.Annotations["karpenter.sh/do-not-disrupt"] = "true" })
+		s.end(bare("unknown"), corev1.PodUnknown)
 		s.end(bare("succeeded"), corev1.PodSucceeded)
 		s.end(bare("failed"), corev1.PodFailed)
 		s.end(bare("scratch-and-failed", emptyDir), corev1.PodFailed)
@@ -111,8 +127,8 @@ func (s *scenario) podsOfEachSort(nodes ...node) []string {
 	}
 	sorts := s.sortsOn(nodes[0])
 	for _, n := range nodes {
-		if got := s.sortsOn(n); len(got) != 17 || !slices.Equal(got, sorts) {
-			s.Fatalf("pods of the sorts %v on node %s, %v on node %s; want the same seventeen", got, n.name, sorts, nodes[0].name)
+		if got := s.sortsOn(n); len(got) != 21 || !slices.Equal(got, sorts) {
+			s.Fatalf("pods of the sorts %v on node %s, %v on node %s; want the same 21", got, n.name, sorts, nodes[0].name)
 		}
 	}
 	return sorts

@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,4 +100,20 @@ func TestWithoutThePermissionToAskForStatusesAllElseWorks(t *testing.T) {
 	s.throughout(15*time.Second, "EC2 is not asked again", func() bool { return s.calls("ec2", "DescribeInstanceStatus") == 1 && denied() == 1 })
 	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
 	s.finished(n.name)
+}
+
+// What is asked for beside the queue cannot be had: no notice tells that it is missing, so status does.
+func TestStatusSaysWhatCannotBeSeen(t *testing.T) {
+	s := newScenario(t)
+	s.nodes(1)
+	s.must(s.aws.SetFault(awssim.Fault{
+		ID: "status", Service: "ec2", Action: "DescribeInstanceStatus", Status: http.StatusForbidden, Code: "UnauthorizedOperation",
+	}))
+	s.must(s.aws.SetFault(awssim.Fault{ID: "groups", Service: "autoscaling", Status: http.StatusForbidden, Code: "AccessDenied"}))
+	leader := s.leader(polling, "--sweep-interval=10")
+	for _, what := range []string{"scheduled events without a notice", "lifecycle hooks whose notices are lost"} {
+		s.eventually("status says that nobody sees "+what, func() bool {
+			return slices.ContainsFunc(leader.overview().Unseen, func(text string) bool { return strings.HasPrefix(text, what) })
+		})
+	}
 }

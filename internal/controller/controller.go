@@ -286,13 +286,12 @@ func (t *task) report(waited bool) {
 		values = append(values, "rule", d.Rule)
 	}
 	if !d.Deadline.IsZero() {
-		values = append(values,
-			"deadline", d.Deadline.Format(time.RFC3339), "left", time.Until(d.Deadline).Round(time.Second).String())
+		values = append(values, "left", time.Until(d.Deadline).Round(time.Second).String())
 	}
 	if t.c.DryRun {
 		values = append(values, "dryRun", true)
 	}
-	log.Info("decided", values...)
+	logging.Deadline(log, d.Deadline).Info("decided", values...)
 }
 
 // leaveUnknown is the verdict on a message about what is no instance, as far as we know: it is treated as one about an

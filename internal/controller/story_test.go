@@ -553,6 +553,8 @@ func TestADecisionIsLoggedOnceThoughItsMessageComesAgain(t *testing.T) {
 		want("in the next term", 0, 1)
 		if resumed := log.Entries("going on with the drain that the node carries", "level", "info", "node", theNode); len(resumed) != 1 {
 			s.Errorf("the next leader says %d times that it goes on with the drain:\n%s", len(resumed), log.String())
+		} else if deadline, has := resumed[0].Values["deadline"]; has {
+			s.Errorf("the drain goes on until %v: a recommendation has no deadline", deadline)
 		}
 	})
 }

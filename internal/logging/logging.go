@@ -101,6 +101,14 @@ func (h heals) WithValues(keysAndValues ...any) logr.LogSink {
 // WithName implements logr.LogSink.
 func (h heals) WithName(name string) logr.LogSink { return heals{h.LogSink.WithName(name)} }
 
+// Deadline is log with the value deadline, in UTC, where there is one.
+func Deadline(log logr.Logger, at time.Time) logr.Logger {
+	if at.IsZero() {
+		return log
+	}
+	return log.WithValues("deadline", at.UTC().Format(time.RFC3339))
+}
+
 // Redirect has the Kubernetes libraries and the standard library's default logger log to log.
 func Redirect(log logr.Logger) {
 	kubernetes := log.WithName("kubernetes")

@@ -416,7 +416,7 @@ func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error 
 
 // begin begins the drain that a node carries. The caller holds the lock.
 func (r *Registry) begin(ctx context.Context, nd *Drain, i intent.Intent) error {
-	nd.log.Info("going on with the drain that the node carries", "deadline", i.Deadline())
+	logging.Deadline(nd.log, i.Deadline()).Info("going on with the drain that the node carries")
 	nd.setIntent(i)
 	nd.resumed = true
 	return r.start(ctx, nd)

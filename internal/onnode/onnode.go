@@ -300,8 +300,8 @@ func (r *reporter) HandleNotice(ctx context.Context, n notice.Notice, _ func()) 
 	case r.news <- struct{}{}:
 	default:
 	}
-	r.Log.Info("the instance metadata tells of something: it is reported to the leader",
-		"node", r.Node, "kind", n.Kind, "event", n.ID, "deadline", n.Deadline)
+	logging.Deadline(r.Log, n.Deadline).Info("the instance metadata tells of something: it is reported to the leader",
+		"node", r.Node, "kind", n.Kind, "event", n.ID)
 	return r.write(ctx, node)
 }
 
