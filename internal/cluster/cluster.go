@@ -64,7 +64,7 @@ func NewOfNode(client kube.Client, gate *pace.Gate, queue string, marks CordonOp
 func newCluster(
 	client kube.Client, gate *pace.Gate, queue string, marks CordonOptions, seen fields.Selector,
 ) (*Cluster, error) {
-	list := kube.ListWatch(client, kube.Selecting(client.CoreV1().Nodes(), seen))
+	list := kube.ListWatch(client, client.CoreV1().Nodes(), seen.String())
 	watched := &nodes{
 		informer: cache.NewSharedIndexInformer(
 			list, &corev1.Node{}, 0, cache.Indexers{byInstance: indexByInstance}),

@@ -107,7 +107,7 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 			return
 		}
 	}
-	cache.NewReflectorWithOptions(kube.ListWatch(p, p), &corev1.Pod{}, p.store,
+	cache.NewReflectorWithOptions(kube.ListWatch(p, p, onNode(p.node)), &corev1.Pod{}, p.store,
 		cache.ReflectorOptions{Name: "pods of " + p.node, Backoff: &reflectorBackoff}).RunWithContext(ctx)
 }
 
@@ -135,7 +135,6 @@ func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inte
 		return nil, err
 	}
 	defer done()
-	opts.FieldSelector = onNode(p.node)
 	return p.pods.Watch(ctx, opts)
 }
 

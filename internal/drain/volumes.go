@@ -41,7 +41,7 @@ type Volumes struct {
 
 // NewVolumes returns a Volumes, which knows of no volume before WaitForSync has returned.
 func NewVolumes(client kube.Client) (*Volumes, error) {
-	list := kube.ListWatch(client, client.StorageV1().VolumeAttachments())
+	list := kube.ListWatch(client, client.StorageV1().VolumeAttachments(), "")
 	v := &Volumes{
 		client: client,
 		attached: cache.NewSharedIndexInformer(list, &storagev1.VolumeAttachment{}, 0,

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -39,47 +38,27 @@ type Objects[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// Selecting returns those of objects that a field selector selects.
-func Selecting[L runtime.Object](objects Objects[L], selector fields.Selector) Objects[L] {
-	return selecting[L]{objects, selector.String()}
-}
-
-type selecting[L runtime.Object] struct {
-	objects  Objects[L]
-	selector string
-}
-
-// List implements [Objects].
-func (s selecting[L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
-	opts.FieldSelector = s.selector
-	return s.objects.List(ctx, opts)
-}
-
-// Watch implements [Objects].
-func (s selecting[L]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	opts.FieldSelector = s.selector
-	return s.objects.Watch(ctx, opts)
-}
-
-// ListWatch returns what an informer or a reflector lists and watches by. Unlike that of
-// client-go it has time limits: 30 s for a list, 10 s for the answer to a watch, which
-// then lives as long as its context. It starts two watches a second at most, after a
-// burst of five.
+// ListWatch returns what an informer or a reflector lists and watches by: those of objects
+// that a field selector selects; empty: all. Unlike that of client-go it has time limits:
+// 30 s for a list, 10 s for the answer to a watch, which then lives as long as its context.
+// It starts two watches a second at most, after a burst of five.
 //
 // client says whether a watch can also list: client-go asks for its method
 // IsWatchListSemanticsUnSupported, which fake clients have.
-func ListWatch[L runtime.Object](client any, objects Objects[L]) cache.ListerWatcher {
+func ListWatch[L runtime.Object](client any, objects Objects[L], selector string) cache.ListerWatcher {
 	starts := pace.New(watchesPerSecond, watchBurst)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
 			defer cancel()
+			opts.FieldSelector = selector
 			return objects.List(ctx, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			err := starts.Wait(ctx, pace.Priority{})
 			var started watch.Interface
 			if err == nil {
+				opts.FieldSelector = selector
 				started, err = StartWatch(ctx, objects, opts)
 			}
 			if err != nil && ctx.Err() != nil {

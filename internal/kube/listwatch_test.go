@@ -38,7 +38,7 @@ func (o *objects) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interf
 }
 
 func (o *objects) listWatch() cache.ListerWatcherWithContext {
-	return cache.ToListerWatcherWithContext(ListWatch(nil, o))
+	return cache.ToListerWatcherWithContext(ListWatch(nil, o, ""))
 }
 
 func TestWatchesThatEndAtOnceAreStartedTwiceASecond(t *testing.T) {

@@ -181,7 +181,7 @@ func (w *Watch) begin() {
 // may the rights to read it: there are no Bindings then.
 func (w *Watch) Run(ctx context.Context) {
 	w.begin()
-	lists := kube.ListWatch(kube.Custom[*Binding, *Bindings]{}, w.Objects) // a list comes before each watch
+	lists := kube.ListWatch(kube.Custom[*Binding, *Bindings]{}, w.Objects, "") // a list comes before each watch
 	reflector := cache.NewReflectorWithOptions(lists, &Binding{}, seen{w.bindings, w},
 		cache.ReflectorOptions{Name: "TargetGroupBindings"})
 	for failed := 0; ctx.Err() == nil; {

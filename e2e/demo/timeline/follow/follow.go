@@ -52,9 +52,9 @@ func (w Watch) Run(ctx context.Context, events chan<- timeline.Event) (*sync.Wai
 			send(podGone(last.(*corev1.Pod), time.Now()))
 		},
 	}
-	informers := []cache.Controller{informer(kube.ListWatch(w.Client, w.Client.Nodes()), &corev1.Node{}, onNodes)}
+	informers := []cache.Controller{informer(kube.ListWatch(w.Client, w.Client.Nodes(), ""), &corev1.Node{}, onNodes)}
 	for _, namespace := range w.Namespaces {
-		informers = append(informers, informer(kube.ListWatch(w.Client, w.Client.Pods(namespace)), &corev1.Pod{}, onPods))
+		informers = append(informers, informer(kube.ListWatch(w.Client, w.Client.Pods(namespace), ""), &corev1.Pod{}, onPods))
 	}
 	var all sync.WaitGroup
 	for _, informer := range informers {
