@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -54,12 +55,14 @@ const (
 
 // runs reports whether a pod runs an image of the repository's name.
 func (p Pod) runs(repository string) bool {
-	return slices.ContainsFunc(p.Images, func(image string) bool {
-		image = image[strings.LastIndexByte(image, '/')+1:]
-		base, _, _ := strings.Cut(image, ":")
-		base, _, _ = strings.Cut(base, "@")
-		return base == repository
-	})
+	return slices.ContainsFunc(p.Images, func(image string) bool { return ImageName(image) == repository })
+}
+
+// ImageName returns the last part of an image's name, without its tag and digest.
+func ImageName(image string) string {
+	image, _, _ = strings.Cut(path.Base(image), "@")
+	image, _, _ = strings.Cut(image, ":")
+	return image
 }
 
 // isOurs reports whether a pod runs this program, whatever the name of its image: in a mirror it can have any. The

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -156,11 +157,8 @@ func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ 
 		d := &list.Items[k]
 		template := PodOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
 		template.Namespace, template.Name, template.Owner = d.Namespace, d.Name, d.Name
-		replicas := 1 // the default
-		if d.Spec.Replicas != nil {
-			replicas = int(*d.Spec.Replicas)
-		}
-		deployments = append(deployments, Deployment{Replicas: replicas, Template: template})
+		replicas := ptr.Deref(d.Spec.Replicas, 1) // the default
+		deployments = append(deployments, Deployment{Replicas: int(replicas), Template: template})
 	}
 	return deployments, nil
 }
@@ -175,15 +173,8 @@ func (c *Cluster) lease(ctx context.Context, o Options) (found Lease, _ error) {
 	if err != nil {
 		return found, refused(ctx, "get leases.coordination.k8s.io", err)
 	}
-	if l.Spec.HolderIdentity != nil {
-		found.Holder = *l.Spec.HolderIdentity
-	}
-	if l.Spec.RenewTime != nil {
-		found.Renewed = l.Spec.RenewTime.Time
-	}
-	if l.Spec.LeaseDurationSeconds != nil {
-		found.Duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
-	}
+	found.Holder, found.Renewed = ptr.Deref(l.Spec.HolderIdentity, ""), ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time
+	found.Duration = time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
 	if why, paused := lease.Paused(l); paused {
 		found.Paused = &why
 	}
@@ -257,9 +248,7 @@ func PodOf(p *corev1.Pod) Pod {
 	pod := Pod{
 		Namespace: p.Namespace, Name: p.Name, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
 		Labels: p.Labels, Env: map[string]string{},
-	}
-	if s := p.Spec.TerminationGracePeriodSeconds; s != nil {
-		pod.Grace = time.Duration(*s) * time.Second
+		Grace: time.Duration(ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 0)) * time.Second,
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		pod.DaemonSet = owner.Kind == "DaemonSet"

@@ -19,6 +19,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 )
@@ -115,7 +116,7 @@ func containerOf(d *appsv1.Deployment) *corev1.Container {
 	pod := &d.Spec.Template.Spec
 	find := func(is func(*corev1.Container) bool) *corev1.Container {
 		for k := range pod.Containers {
-			if c := &pod.Containers[k]; (imageName(c.Image) != nthName || namesLease(c)) && is(c) {
+			if c := &pod.Containers[k]; (doctor.ImageName(c.Image) != nthName || namesLease(c)) && is(c) {
 				return c
 			}
 		}
@@ -123,7 +124,7 @@ func containerOf(d *appsv1.Deployment) *corev1.Container {
 	}
 	main := d.Spec.Template.Annotations["kubectl.kubernetes.io/default-container"]
 	return cmp.Or(
-		find(func(c *corev1.Container) bool { return imageName(c.Image) == options.ProgramName }),
+		find(func(c *corev1.Container) bool { return doctor.ImageName(c.Image) == options.ProgramName }),
 		find(func(c *corev1.Container) bool { return c.Name == options.ProgramName }),
 		find(func(c *corev1.Container) bool { return c.Name == main || len(pod.Containers) == 1 }),
 	)
@@ -131,13 +132,6 @@ func containerOf(d *appsv1.Deployment) *corev1.Container {
 
 func namesLease(c *corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "LEADER_ELECT_RESOURCE_NAME" })
-}
-
-// imageName returns the last part of an image's name, without its tag and digest.
-func imageName(image string) string {
-	image, _, _ = strings.Cut(path.Base(image), "@")
-	image, _, _ = strings.Cut(image, ":")
-	return image
 }
 
 // readRelease reads the options that a Deployment, or what is of another kind and has its form, gives to the handler's
