@@ -20,15 +20,13 @@ import (
 // pause waits for a change, for lookup.KeptShort, or for until, whichever comes first. It
 // returns the cause of ctx if ctx ends.
 func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error {
-	timer := time.NewTimer(min(lookup.KeptShort, max(0, time.Until(until))))
-	defer timer.Stop()
+	waiting, stop := context.WithTimeout(ctx, min(lookup.KeptShort, time.Until(until)))
+	defer stop()
 	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case <-waiting.Done():
 	case <-changed:
-	case <-timer.C:
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 // awaitNode waits until an instance of ours has its Node, or is gone, or t.HoldUntil has

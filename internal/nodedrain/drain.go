@@ -197,14 +197,7 @@ func (d *Drain) Await(ctx context.Context) error {
 }
 
 // AwaitEnd waits for the end of the drain, whatever its error, or returns the cause of ctx.
-func (d *Drain) AwaitEnd(ctx context.Context) error {
-	select {
-	case <-d.done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+func (d *Drain) AwaitEnd(ctx context.Context) error { return awaitAny(ctx, d.done, nil, nil, nil) }
 
 // AwaitPodsGone waits until the pods have left, or are not waited for any more, or returns the cause of ctx.
 func (d *Drain) AwaitPodsGone(ctx context.Context) error {

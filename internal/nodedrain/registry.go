@@ -5,6 +5,7 @@ package nodedrain
 import (
 	"context"
 	"errors"
+	"maps"
 	"runtime/pprof"
 	"slices"
 	"sync"
@@ -179,11 +180,7 @@ func (r *Registry) getOrCreate(ref cluster.Ref) *Drain {
 func (r *Registry) allDrains() []*Drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]*Drain, 0, len(r.byNode))
-	for _, d := range r.byNode {
-		all = append(all, d)
-	}
-	return all
+	return slices.Collect(maps.Values(r.byNode))
 }
 
 // drainsOf returns the drains of all Nodes of an instance; none if its id is not known.
