@@ -87,12 +87,12 @@ type Sender struct {
 	// latest has the latest decision about each node, a report.Decision by UID: the reason for its
 	// drain. It is empty if no message is sent about the end of a drain.
 	latest *lru.Cache
+	sent   *report.Told // the occasions that messages were sent for
 
 	dropping atomic.Bool // the last message found the queue full
 	failing  atomic.Bool // the server has not taken the last one that it was sent
 
-	mu   sync.Mutex
-	sent *lru.Cache // the occasions that messages were sent for
+	mu sync.Mutex
 	// quietUntil is when the server accepts messages again, by its Retry-After.
 	quietUntil time.Time
 }
@@ -138,7 +138,7 @@ func New(o Options) *Sender {
 		},
 		queue:  make(chan message, queueLength),
 		latest: lru.New(remembered),
-		sent:   lru.New(remembered),
+		sent:   report.NewTold(remembered),
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *Sender) Decided(d report.Decision) {
 	if !told && slices.ContainsFunc(s.options.Phases, func(p webhook.Phase) bool { return p != webhook.PhaseReceived }) {
 		s.latest.Add(d.Node.UID, d)
 	}
-	if !d.Repeated && s.markSent(d) {
+	if !d.Repeated && !s.sent.Before(occasionOf(d)) {
 		s.send(interruptionOf(d, describe.MachineOf(s.options.Node(d.Node.Name))))
 	}
 }
@@ -207,17 +207,12 @@ func (s *Sender) send(i webhook.Interruption) {
 	}
 }
 
-// markSent records that a message is sent for the notice and the node. It reports whether it is the first.
-func (s *Sender) markSent(d report.Decision) bool {
+func occasionOf(d report.Decision) occasion {
 	o := occasion{kind: d.Notice.Kind, id: d.Notice.ID, node: d.Node.UID}
 	if o.id == "" {
 		o.time = d.Notice.Time
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, known := s.sent.Get(o)
-	s.sent.Add(o, nil)
-	return !known
+	return o
 }
 
 // Stepped implements report.Observer; there is no message about it.
