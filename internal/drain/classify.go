@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -422,10 +423,8 @@ var cordonTolerated = []corev1.Toleration{{Key: corev1.TaintNodeUnschedulable, O
 // toleratesCordon reports whether the scheduler puts a pod on a cordoned node, too.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
 func toleratesCordon(pod *corev1.Pod) bool {
+	cordon := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		anyValue := t.Operator == corev1.TolerationOpExists
-		noValue := (t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == ""
-		return (t.Key == "" || t.Key == corev1.TaintNodeUnschedulable) &&
-			(t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule) && (anyValue || noValue)
+		return t.ToleratesTaint(klog.Logger{}, cordon, false)
 	})
 }
