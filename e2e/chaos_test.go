@@ -63,11 +63,16 @@ func TestTheLeaderMayBeKilledAtAnyOfItsCalls(t *testing.T) {
 		points = undisturbed.victim.points()
 	}
 	results := &table{}
-	t.Cleanup(func() { report(t, "%s", results) })
+	t.Cleanup(func() {
+		report(t, "%s", results)
+		if *everyCall && results.judgesTooFew() {
+			t.Error("of more than a tenth of the plays the takeover was not judged")
+		}
+	})
 	for _, p := range points {
 		t.Run(p.String(), func(t *testing.T) {
 			var pl *play
-			t.Cleanup(func() { results.add(p, pl, t.Failed(), t.Skipped()) })
+			t.Cleanup(func() { results.add(p, pl, t.Failed()) })
 			pl = perform(t, &p)
 			if !*everyCall && pl.victim.killed.IsZero() {
 				t.Error("the leader made no such call")
@@ -202,6 +207,8 @@ type play struct {
 	victim   *victim
 	away     bool          // the control plane was: its record has gaps, and it served requests that it did not answer
 	takeover time.Duration // from the kill to the other replica's first receive; zero without one
+	calm     bool          // the takeover was judged by takenOverCalm
+	unjudged bool          // it took too long, and so did the control plane, or this machine
 }
 
 // perform plays it to its end and checks that nothing was lost or done twice.
@@ -231,12 +238,13 @@ func perform(t *testing.T, at *point) *play {
 		p.takeover = first.Sub(from)
 		slowest := pulse.slowest(from.Add(-leasePeriod), first)
 		most := takenOver
-		if slowest <= calm {
+		if p.calm = slowest <= calm; p.calm {
 			most = takenOverCalm
 		}
 		switch {
 		case p.takeover <= most:
 		case slowest > healthy:
+			p.unjudged = true
 			t.Logf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
 		default:
 			p.Errorf("the other replica received its first message %s after the kill, want %s at most; to read a Lease took %s", p.takeover, most, slowest)
@@ -458,8 +466,8 @@ type table struct {
 }
 
 type row struct {
-	points, unreached, slow, failed int
-	slowest                         time.Duration // takeover
+	points, unreached, unjudged, calm, failed int
+	slowest                                   time.Duration // takeover
 }
 
 // kindOf is a call without the name of what it is about.
@@ -469,7 +477,7 @@ func kindOf(call string) string {
 }
 
 // add takes in a play at a point, nil if it did not get to its end.
-func (t *table) add(at point, p *play, failed, skipped bool) {
+func (t *table) add(at point, p *play, failed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.rows == nil {
@@ -482,11 +490,14 @@ func (t *table) add(at point, p *play, failed, skipped bool) {
 		if failed {
 			r.failed++
 		}
-		if skipped {
-			r.slow++
-		}
 		if p == nil {
 			continue
+		}
+		if p.unjudged {
+			r.unjudged++
+		}
+		if p.calm {
+			r.calm++
 		}
 		if p.victim.killed.IsZero() {
 			r.unreached++
@@ -498,14 +509,45 @@ func (t *table) add(at point, p *play, failed, skipped bool) {
 // all names the last line, which has the sums.
 const all = "~ all" // sorts last
 
+// judgesTooFew reports whether more than a tenth of the plays had a takeover that was not judged.
+func (t *table) judgesTooFew() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := cmp.Or(t.rows[all], &row{})
+	return sum.unjudged*10 > sum.points
+}
+
 func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var text strings.Builder
-	text.WriteString("| the leader's calls | points | not reached | too slow to judge | failures | slowest takeover |\n|---|---|---|---|---|---|\n")
+	text.WriteString("| the leader's calls | points | not reached | not judged | judged by 17 s | failures | slowest takeover |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	for _, kind := range slices.Sorted(maps.Keys(t.rows)) {
 		r := t.rows[kind]
-		fmt.Fprintf(&text, "| %s | %d | %d | %d | %d | %.1f s |\n", strings.TrimPrefix(kind, "~ "), r.points, r.unreached, r.slow, r.failed, r.slowest.Seconds())
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %d | %d | %.1f s |\n", strings.TrimPrefix(kind, "~ "),
+			r.points, r.unreached, r.unjudged, r.calm, r.failed, r.slowest.Seconds())
 	}
 	return text.String()
+}
+
+func TestTheTableOfChaosCountsWhatWasNotJudged(t *testing.T) {
+	t.Parallel()
+	at, killed := point{call: "update leases", nth: 1}, &victim{killed: time.Now()}
+	results := &table{}
+	for range 9 {
+		results.add(at, &play{victim: killed, calm: true, takeover: 16 * time.Second}, false)
+	}
+	results.add(at, &play{victim: killed, unjudged: true, takeover: 30 * time.Second}, false)
+	if results.judgesTooFew() {
+		t.Error("one of ten was not judged, and that is too many")
+	}
+	results.add(at, &play{victim: killed, unjudged: true, takeover: 25 * time.Second}, false)
+	if !results.judgesTooFew() {
+		t.Error("two of eleven were not judged, and that is fine")
+	}
+	results.add(at, nil, true) // it did not get to its end
+	if want := "| all | 12 | 0 | 2 | 9 | 1 | 30.0 s |\n"; !strings.HasSuffix(results.String(), want) {
+		t.Errorf("the table is\n%s\nwant as its last line %s", results, want)
+	}
 }
