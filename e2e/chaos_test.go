@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,6 +246,7 @@ func perform(t *testing.T, at *point) *play {
 		case p.takeover <= most:
 		case slowest > healthy:
 			p.unjudged = true
+			unjudged.Add(1)
 			t.Logf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
 		default:
 			p.Errorf("the other replica received its first message %s after the kill, want %s at most; to read a Lease took %s", p.takeover, most, slowest)
@@ -288,6 +290,7 @@ const (
 
 // A pulse is how long the control plane takes for the smallest of requests, and this machine to make it.
 type pulse struct {
+	s     *scenario
 	mu    sync.Mutex
 	beats []beat
 }
@@ -299,7 +302,7 @@ type beat struct {
 
 // feel reads the scenario's Lease twice a second until the scenario ends.
 func (s *scenario) feel() *pulse {
-	p := &pulse{}
+	p := &pulse{s: s}
 	go func() {
 		for due := time.Now(); retry.Sleep(s.ctx, time.Until(due)) == nil; due = time.Now().Add(healthy) {
 			_, _ = s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{}) // there may be none yet
@@ -321,6 +324,21 @@ func (p *pulse) slowest(from, to time.Time) (slowest time.Duration) {
 		}
 	}
 	return slowest
+}
+
+// unjudged is how often nothing was said of a time, in all scenarios.
+var unjudged atomic.Int64
+
+// judge is Errorf for what is about seconds. It is no error if the control plane, or this machine, has stalled since feel.
+func (p *pulse) judge(format string, args ...any) {
+	p.s.Helper()
+	said := fmt.Sprintf(format, args...)
+	if took := p.slowest(time.Time{}, time.Now()); took > healthy {
+		unjudged.Add(1)
+		p.s.Logf("not judged: %s; the control plane, or this machine, took %s to read a Lease", said, took)
+		return
+	}
+	p.s.Error(said)
 }
 
 // endsWithin is how soon a drain is to end after the last that it has waited for: later where the machine has stalled.

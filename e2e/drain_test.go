@@ -63,6 +63,7 @@ func TestAGraceLongerThanTheNoticeIsCutToWhatIsLeftOfIt(t *testing.T) {
 	s.pod("kept", n.name, app("kept"), stopping(10*time.Minute, 4*time.Second))
 	s.budget("kept", "kept", 1)
 	s.leader()
+	pulse := s.feel()
 	message, deadline := s.warn(n, 30*time.Second)
 	s.awaitDeleted(soon, message)
 
@@ -70,20 +71,20 @@ func TestAGraceLongerThanTheNoticeIsCutToWhatIsLeftOfIt(t *testing.T) {
 	if len(free) != 1 || !free[0].evicts || !free[0].accepted() {
 		t.Fatalf("requests for the free pod: %v, want one accepted eviction", free)
 	}
-	s.cut(free[0], deadline)
+	pulse.cut(free[0], deadline)
 	// Half of the notice is the budget's.
 	kept := s.requests("kept")
 	refused, forced := kept[:len(kept)-1], kept[len(kept)-1]
 	if len(refused) < 2 || slices.ContainsFunc(refused, func(r request) bool { return !r.evicts || r.code != http.StatusTooManyRequests }) {
-		t.Errorf("before the last request: %v, want refused evictions", refused)
+		pulse.judge("before the last request: %v, want refused evictions", refused)
 	}
 	if earliest := deadline.Add(-18 * time.Second); forced.evicts || !forced.accepted() || forced.at.Before(earliest) {
 		t.Errorf("the last request is %v, want a deletion, after %s", forced, earliest)
 	}
-	s.cut(forced, deadline)
+	pulse.cut(forced, deadline)
 	for _, pod := range []string{"free", "kept"} {
 		if gone := s.gone(pod); !gone.Before(deadline) {
-			t.Errorf("%s was gone %s after the deadline", pod, gone.Sub(deadline))
+			pulse.judge("%s was gone %s after the deadline", pod, gone.Sub(deadline))
 		}
 	}
 }
@@ -97,22 +98,24 @@ func TestTwoBudgetsOnOnePodAreNotHammeredAndTheDeadlineHolds(t *testing.T) {
 	s.budget("one", "kept", 0)
 	s.budget("two", "kept", 0)
 	s.leader()
+	pulse := s.feel()
 	message, deadline := s.warn(n, 35*time.Second)
 	s.awaitDeleted(soon, message)
 
 	requests := s.requests("kept")
 	if len(requests) < 2 || len(requests) > 4 {
-		t.Fatalf("%d requests for the pod, want a few: %v", len(requests), requests)
+		pulse.judge("%d requests for the pod, want a few: %v", len(requests), requests)
+		return
 	}
 	refused, forced := requests[:len(requests)-1], requests[len(requests)-1]
 	if slices.ContainsFunc(refused, func(r request) bool { return !r.evicts || r.code != http.StatusInternalServerError }) {
 		t.Errorf("before the last request: %v, want evictions that fail", refused)
 	}
 	if forced.evicts || !forced.accepted() || forced.grace != seconds(grace) || forced.at.Before(deadline.Add(-grace-margin)) {
-		t.Errorf("the last request is %v, want a deletion with a grace of %s, %s before the deadline", forced, grace, grace+margin)
+		pulse.judge("the last request is %v, want a deletion with a grace of %s, %s before the deadline", forced, grace, grace+margin)
 	}
 	if gone := s.gone("kept"); !gone.Before(deadline) {
-		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
 	}
 }
 
@@ -124,6 +127,7 @@ func TestATighterDeadlineShortensAGraceThatIsUnderWay(t *testing.T) {
 	s.leader()
 	rebalance := s.send(s.body("rebalance-recommendation", n.instance))
 	s.eventually("the pod is evicted", func() bool { return len(s.evictions()) == 1 })
+	pulse := s.feel()
 	warning, deadline := s.warn(n, 20*time.Second)
 	s.awaitDeleted(soon, rebalance, warning)
 
@@ -131,13 +135,13 @@ func TestATighterDeadlineShortensAGraceThatIsUnderWay(t *testing.T) {
 	if len(requests) != 2 || !requests[0].evicts || requests[0].grace != ownGrace || requests[1].evicts || !requests[1].accepted() {
 		t.Fatalf("requests: %v, want an eviction with the pod's own grace and a deletion", requests)
 	}
-	s.cut(requests[1], deadline)
+	pulse.cut(requests[1], deadline)
 	// It has its SIGTERM, and uses the time: all that is left is the SIGKILL.
 	if earliest := deadline.Add(-margin); requests[1].at.Before(earliest) {
 		t.Errorf("cut %s too early", earliest.Sub(requests[1].at))
 	}
 	if gone := s.gone("slow"); !gone.Before(deadline) {
-		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
 	}
 }
 
@@ -241,13 +245,14 @@ func TestTheOptionReplacesThePodsOwnGrace(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.pod("plain", n.name, stopping(time.Minute, time.Minute))
 	s.leader("--pod-termination-grace-period=4")
+	pulse := s.feel()
 	message, deadline := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	if requests := s.requests("plain"); len(requests) != 1 || !requests[0].evicts || requests[0].grace != 4 {
 		t.Errorf("requests: %v, want one eviction with a grace of 4 s", requests)
 	}
 	if gone := s.gone("plain"); !gone.Before(deadline) {
-		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
 	}
 }
 
@@ -497,6 +502,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 		s.pod("on-"+n.name, n.name, stopping(time.Minute, 10*time.Second))
 	}
 	s.leader("--workers=1")
+	pulse := s.feel()
 	first := s.send(s.body("rebalance-recommendation", nodes[0].instance))
 	s.eventually("the first drain is under way", func() bool { return len(s.requests("on-"+nodes[0].name)) > 0 })
 	second := s.send(s.body("rebalance-recommendation", nodes[1].instance))
@@ -509,7 +515,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 		t.Errorf("the second drain began %s before the first had ended", firstGone.Sub(at))
 	}
 	if at := s.requests("on-" + nodes[2].name)[0].at; at.After(firstGone) {
-		t.Errorf("the spot warning waited %s for a worker", at.Sub(firstGone))
+		pulse.judge("the spot warning waited %s for a worker", at.Sub(firstGone))
 	}
 }
 
@@ -586,12 +592,12 @@ func (s *scenario) requests(pod string) []request {
 	return requests
 }
 
-// cut checks that a request leaves a pod what is left of the time but two seconds, and not nothing.
-func (s *scenario) cut(r request, deadline time.Time) {
-	s.Helper()
+// cut judges that a request leaves a pod what is left of the time but two seconds, and not nothing.
+func (p *pulse) cut(r request, deadline time.Time) {
+	p.s.Helper()
 	// A second more than what is left: the request was made a moment before the API server had it.
 	if left := deadline.Sub(r.at); r.grace < 1 || r.grace > seconds(left)-1 {
-		s.Errorf("request %v with %s left, want a grace between 1 s and two seconds less than that", r, left)
+		p.judge("request %v with %s left, want a grace between 1 s and two seconds less than that", r, left)
 	}
 }
 

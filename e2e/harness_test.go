@@ -77,6 +77,9 @@ func prepare(m *testing.M) error {
 		return err
 	}
 	m.Run() // the test program exits with what it returned
+	if times := unjudged.Load(); times > 0 {
+		fmt.Fprintf(os.Stderr, "%d times were not judged, because the machine stalled\n", times)
+	}
 	err = errors.Join(checkRefusals(shared), checkPrivileges(shared, wholeSuite()))
 	if err = errors.Join(err, shared.Stop()); err != nil {
 		return errors.New(suite.Outside + err.Error())

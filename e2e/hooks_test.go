@@ -39,6 +39,7 @@ func TestWithoutHeartbeatsPodsAreForcedInTimeForTheHook(t *testing.T) {
 	s.pod("slow", n.name, stopping(time.Minute, 5*time.Second))
 	s.budget("kept", "kept", 1)
 	s.leader()
+	pulse := s.feel()
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -55,7 +56,7 @@ func TestWithoutHeartbeatsPodsAreForcedInTimeForTheHook(t *testing.T) {
 	if len(slow) != 1 {
 		t.Fatalf("requests for the slow pod: %v, want one", slow)
 	}
-	s.cut(slow[0], end)
+	pulse.cut(slow[0], end)
 	if beats := s.calls("autoscaling", "RecordLifecycleActionHeartbeat"); beats > 0 {
 		t.Errorf("%d heartbeats", beats)
 	}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +61,7 @@ func TestAForcedPodDoesNotCountAgainstTheBackoffLimitOfItsJob(t *testing.T) {
 	if len(requests) != 1 || requests[0].evicts {
 		t.Errorf("requests %v for the pod of the Job, want one deletion", requests)
 	}
-	s.within(time.Minute, "the Job has another pod", func() bool {
+	s.eventually("the Job has another pod", func() bool {
 		for _, p := range s.podsOn(replacement.name) {
 			if p.Labels["app"] == "batch" && p.Status.Phase == corev1.PodRunning {
 				return true

@@ -87,6 +87,7 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 	second.awaitReady()
 	s.throughout(20*time.Second, "the first replica keeps the lease", first.leads)
 	lasts := time.Duration(*s.lease().Spec.LeaseDurationSeconds) * time.Second
+	pulse := s.feel()
 	first.kill()
 	killed := time.Now()
 	message, _ := s.warn(nodes[0], 2*time.Minute)
@@ -95,7 +96,7 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 	took := s.lease().Spec.AcquireTime.Sub(killed)
 	report(t, "the lease was taken %s after the kill, with an API server that answers after 500 ms", took.Round(time.Millisecond))
 	if most := lasts + 20*time.Second; took > most { // package lease has the arithmetic; a busy machine answers later
-		t.Errorf("the lease was taken %s after the kill, want %s at most", took, most)
+		pulse.judge("the lease was taken %s after the kill, want %s at most", took, most)
 	}
 }
 
@@ -118,15 +119,18 @@ func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGa
 		messages = append(messages, message)
 	}
 	s.eventually("all drains are under way", func() bool { return len(s.askedSince(time.Time{})) == 2*len(nodes) })
-	stopped := time.Now()
+	pulse, stopped := s.feel(), time.Now()
 	if status := first.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 	exited := time.Now()
 	if took := exited.Sub(stopped); took > stopsWithin {
-		t.Errorf("it took %s to stop, want %s at most", took, stopsWithin)
+		pulse.judge("it took %s to stop, want %s at most", took, stopsWithin)
 	}
-	s.within(stopsWithin, "the other replica goes on with all drains", func() bool { return len(s.askedSince(stopped)) >= len(nodes) })
+	s.eventually("the other replica goes on with all drains", func() bool { return len(s.askedSince(stopped)) >= len(nodes) })
+	if took := time.Since(exited); took > stopsWithin {
+		pulse.judge("the other replica went on with all drains after %s, want %s at most", took, stopsWithin)
+	}
 	t.Logf("stopped in %s, the other received after %s", exited.Sub(stopped).Round(time.Millisecond), (<-received).Sub(stopped).Round(time.Millisecond))
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 	s.awaitDeleted(soon, messages...)
@@ -147,6 +151,7 @@ func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
 	s.budget("kept", "kept", 1)
 	const args = "--heartbeat-interval=60"
 	replicas := []*handler{s.leader(args), s.start(args)}
+	pulse := s.feel()
 	action, scaleIn := s.transition(nodes[0], awssim.Terminating)
 	early, deadline := s.warn(nodes[1], 2*time.Minute)
 	s.eventually("both drains are under way", func() bool { return len(s.requests("slow")) > 0 && len(s.requests("kept")) > 0 })
@@ -173,7 +178,7 @@ func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
 	}
 	s.askedOnce("slow", "kept", "plain")
 	if gone := s.gone("kept"); gone.After(deadline) {
-		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
 	}
 }
 
@@ -256,9 +261,12 @@ func TestALeaderThatIsCutOffFromSQSFinishesItsDrainsAndTheOtherTheirMessages(t *
 		t.Error("the first replica is not cut off, or has given up the lease")
 	}
 
-	stopped := time.Now() // by the kubelet, 90 s after the last receive
-	if status, took := first.stop(), time.Since(stopped); status != 0 || took > stopsWithin {
-		t.Errorf("exit status %d after %s, want 0 after %s at most", status, took, stopsWithin)
+	pulse, stopped := s.feel(), time.Now() // by the kubelet, 90 s after the last receive
+	if status := first.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	if took := time.Since(stopped); took > stopsWithin {
+		pulse.judge("it took %s to stop, want %s at most", took, stopsWithin)
 	}
 	s.awaitDeleted(soon, scaleIn, warning, late)
 	for k, message := range []string{scaleIn, warning, late} {
@@ -286,7 +294,7 @@ func TestANewVersionRollsOutUnderLoad(t *testing.T) {
 			messages, sent[n.name] = append(messages, message), time.Now()
 		}
 	}
-	old := []*handler{s.leader(), s.start()}
+	old, pulse := []*handler{s.leader(), s.start()}, s.feel()
 	more()
 	for _, replaced := range old { // as a Deployment does that surges: a new one is ready before an old one is stopped
 		s.start()
@@ -311,7 +319,7 @@ func TestANewVersionRollsOutUnderLoad(t *testing.T) {
 	}
 	t.Logf("the last node was cordoned %s after its notice", slowest.Round(time.Millisecond))
 	if slowest > 15*time.Second { // a second on a machine that has nothing else to do; 20 is the visibility of what is lost on the way
-		t.Errorf("a node was cordoned %s after its notice", slowest)
+		pulse.judge("a node was cordoned %s after its notice", slowest)
 	}
 }
 
@@ -450,6 +458,7 @@ func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) 
 	s.budget("kept", "kept", 1)
 	s.leader("--pod-name=nth-a")
 	second := s.start("--pod-name=nth-b")
+	pulse := s.feel()
 	message, deadline := s.warn(nodes[0], 35*time.Second)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, nodes[0])
@@ -460,7 +469,7 @@ func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) 
 		t.Errorf("the leader's own pod: %v, the other: %v; want the own one evicted, then the other deleted with its full grace", own, kept)
 	}
 	if gone := s.gone("kept"); !gone.Before(deadline) {
-		t.Errorf("gone %s after the deadline", gone.Sub(deadline))
+		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
 	}
 	if by := s.deleter(message); by != second.key {
 		t.Errorf("the message was deleted by %s, want the other replica, %s", by, second.key)

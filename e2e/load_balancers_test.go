@@ -321,7 +321,7 @@ func drainBehind(
 		_, message := s.transition(n, awssim.Terminating)
 		messages = append(messages, message)
 	}
-	s.awaitDeleted(3*time.Minute, messages...)
+	s.awaitDeleted(soon, messages...)
 	took := time.Since(begin)
 	s.eventually("all machines are gone", func() bool {
 		for _, n := range gone {

@@ -21,7 +21,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/unscheduled"
 )
 
 func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
@@ -336,14 +335,14 @@ func TestPodsThatFindNoOtherNodeAreToldOf(t *testing.T) {
 	s.deployment("web", 2)
 	h := s.leader()
 	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
-	const series, look = "node_termination_handler_pods_unscheduled", 2 * unscheduled.Interval
-	s.within(look, "the metric counts them", func() bool { return h.metric(series) == 2 })
+	const series = "node_termination_handler_pods_unscheduled"
+	s.eventually("the metric counts them", func() bool { return h.metric(series) == 2 })
 	s.awaitEvent(n, "2 pods that left the node wait for another one, such as "+s.name+"/web-")
 	if waiting := h.overview().Unscheduled; len(waiting) != 1 || waiting[0].Node != n.name || waiting[0].Pods != 2 {
 		t.Errorf("the status has %+v", waiting)
 	}
 	s.node(s.name+"-z", s.id(25))
-	s.within(look, "none waits any more", func() bool { return h.metric(series) == 0 })
+	s.eventually("none waits any more", func() bool { return h.metric(series) == 0 })
 }
 
 // told are the handlers' Events about an object.

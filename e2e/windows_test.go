@@ -62,7 +62,7 @@ func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
 	began := time.Now()
 	message := s.send(s.body("spot-interruption", nodes[0].instance))
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(nodes[0].name) })
-	s.awaitDeleted(2*time.Minute, message)
+	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, nodes[0])
 	if took := time.Since(began); took < stop {
 		t.Errorf("drained after %s, before a pod can have stopped", took)
