@@ -37,7 +37,7 @@ func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 	first := s.leader()
 	second := s.start()
 	action, scaleIn := s.transition(nodes[0], awssim.Terminating)
-	warning, _ := s.warn(nodes[1], 2*time.Minute)
+	warning := s.reserve(nodes[1])
 	s.eventually("both drains are under way", func() bool {
 		return len(s.requests("slow")) > 0 && len(s.requests("kept")) > 0 && len(s.requests("kept-too")) > 0
 	})
@@ -185,7 +185,7 @@ func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
 func TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(2)
-	s.hook(awssim.Terminating, time.Minute, nodes[0]) // with a heartbeat each 20 s: the other replica leads after 17 s
+	s.hook(awssim.Terminating, 10*time.Minute, nodes[0])
 	s.pod("slow", nodes[0].name, stopping(time.Minute, 25*time.Second))
 	s.pod("kept", nodes[1].name, app("kept"), stopping(5*time.Second, 0))
 	s.budget("kept", "kept", 1)

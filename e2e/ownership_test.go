@@ -162,7 +162,7 @@ func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, State: "pending", Tags: managed}))
 	s.leader(short)
-	message := s.send(s.body("spot-interruption", n.instance))
+	message := s.reserve(n)
 	s.throughout(isHeld, "the message is held", func() bool { return !s.isDeleted(message) && s.received([]string{message}) <= 1 })
 	s.wroteNothing()
 

@@ -269,7 +269,7 @@ func TestAPauseStopsTheLeaderAndTheNext(t *testing.T) {
 	p := s.person("on-call")
 	p.grant("Role", "ClusterRole")
 	p.grantOf("stop.md", "Role")
-	warning, _ := s.warn(nodes[0], 10*time.Minute)
+	warning := s.reserve(nodes[0])
 	s.eventually("the drain is blocked", func() bool { return len(s.requests("kept")) > 0 })
 
 	status, out, errOut := p.run("pause", "--why", "the budget of kept is wrong")
@@ -285,7 +285,7 @@ func TestAPauseStopsTheLeaderAndTheNext(t *testing.T) {
 		t.Errorf("simulate: %d, %s", status, errOut)
 	}
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
-	other, _ := s.warn(nodes[1], 10*time.Minute)
+	other := s.reserve(nodes[1])
 	asked := len(s.requests("kept"))
 	nothing := func() bool {
 		return len(s.requests("kept")) == asked && len(s.requests("other")) == 0 && s.state(nodes[1]) == ""

@@ -5,17 +5,14 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/e2e/tier"
 )
 
 // A machine that comes back takes pods again within seconds after its kubelet says so, unless
 // somebody else has cordoned its node.
 func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 	t.Parallel()
-	const (
-		boot = 3 * time.Second // what a boot takes, at least: it changes nothing
-
-		untilStart = 20 * time.Second // of the scheduled change
-	)
+	const boot = 3 * time.Second // what a boot takes, at least: it changes nothing
 	replaceRoot := func(s *scenario, nodes []node) {
 		s.hook(awssim.Terminating, 10*time.Minute, nodes[0])
 		s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Desired: 2, Instances: []string{nodes[0].instance, nodes[1].instance}}))
@@ -35,18 +32,20 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		goes  func(*scenario, []node)
 		comes func(*scenario, node)
-		hooks int // are completed
+		hooks int    // are completed
+		full  string // why it is left to the full run; empty: the gate plays it
 	}{
 		"rebooted for a scheduled change": {
 			goes: func(s *scenario, nodes []node) {
 				for _, n := range nodes {
-					s.send(s.body("health-reboot-scheduled", n.instance, startTime, startIn(untilStart)))
+					s.send(s.body("health-reboot-scheduled", n.instance, startTime, startIn(90*time.Second)))
 				}
 			},
 			comes: func(s *scenario, n node) {
 				s.eventually("the change begins", func() bool { return time.Now().After(s.intent(n).Deadline()) })
 				s.must(shared.SetBootID(s.ctx, n.name, "second"))
 			},
+			full: "it waits for its change to begin, and has to be drained before",
 		},
 		"stopped and started": {
 			goes: func(s *scenario, nodes []node) {
@@ -67,6 +66,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 			goes:  replaceRoot,
 			comes: func(s *scenario, n node) { s.must(shared.SetBootID(s.ctx, n.name, "second")) },
 			hooks: 4,
+			full:  "internal/controller plays it in virtual time",
 		},
 		"back from a warm pool": {
 			goes: func(s *scenario, nodes []node) {
@@ -88,9 +88,13 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 				s.must(shared.SetReady(s.ctx, n.name, true))
 			},
 			hooks: 4,
+			full:  "internal/controller plays it in virtual time",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tt.full != "" {
+				tier.Full(t, tt.full)
+			}
 			s := newScenario(t)
 			nodes := s.nodes(2)
 			ours, theirs := nodes[0], nodes[1]

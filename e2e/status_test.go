@@ -102,13 +102,13 @@ func TestTheStatusNamesWhatKeepsPods(t *testing.T) {
 	h.awaitWait(nodes[4], overview.Volume, s.volume("data"))
 
 	// A deadline says until when.
-	s.warn(nodes[0], 2*time.Minute)
+	s.reserve(nodes[0])
 	s.eventually("the pod is known to be forced", func() bool {
 		return !h.awaitWait(nodes[0], overview.Budget, "one").Until.IsZero()
 	})
 	shown := h.overview()
 	if shown.Source != overview.Leader || len(shown.Nodes) != 5 || shown.Nodes[0].Name != nodes[0].name ||
-		shown.Nodes[0].Kind != "spot-interruption" || shown.Nodes[0].Deadline.IsZero() || shown.Nodes[0].Pods.Left != 1 ||
+		shown.Nodes[0].Kind != "capacity-reservation-interruption" || shown.Nodes[0].Deadline.IsZero() || shown.Nodes[0].Pods.Left != 1 ||
 		shown.Queue == nil || shown.Queue.LastReceive.IsZero() || shown.Queue.InFlight < 5 {
 		t.Errorf("%+v", shown)
 	}
